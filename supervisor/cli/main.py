@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "show": ("supervisor.cli.show", "One incident with its timeline and evidence."),
     "evidence": ("supervisor.cli.evidence.command", "List the evidence of an incident, or write it into one file."),
     "triage": ("supervisor.cli.triage", "Replay a bad step: did data, numerics or hardware cause it?"),
+    "tune": ("supervisor.cli.tune", "Try what can make a living training faster, and keep what is proven."),
     "start": ("supervisor.cli.start", "Start a job from its newest proven checkpoint."),
     "stop": ("supervisor.cli.stop", "Save a checkpoint and stop a job; it stays stopped."),
     "restart": ("supervisor.cli.restart", "Save a checkpoint, stop a job, and start it from there."),

@@ -66,7 +66,10 @@ def _live_endpoints(view: View) -> dict[str, Endpoint]:
         text = text_of(await asked(view.metrics), openmetrics=openmetrics)
         return Response(text, headers={"Content-Type": OPENMETRICS if openmetrics else CLASSIC})
 
-    return {"/v1/status": status, "/v1/doctor": doctor, "/metrics": metrics}
+    async def tune(request: Request) -> Response:
+        return answer(await asked(lambda: view.tune_report(request.path_params["job"])))
+
+    return {"/v1/jobs/{job}/tune": tune, "/v1/status": status, "/v1/doctor": doctor, "/metrics": metrics}
 
 
 def _record_endpoint(view: View, read: Read) -> Endpoint:
@@ -116,6 +119,13 @@ def _action_endpoints(view: View, socket_gid: int) -> dict[str, Endpoint]:
         _log_action("control.alert_acknowledged", peer, job=acknowledged.job, incident=acknowledged.incident)
         return answer(acknowledged)
 
+    async def tune(request: Request) -> Response:
+        peer, job = actor(request, socket_gid), request.path_params["job"]
+        given = await body(request, types.TuneBody)
+        report = await asked(lambda: view.tune(job, given), looking=True)
+        _log_action("control.tuned", peer, job=job, dry_run=given.dry_run, stop=given.stop, undo=given.undo)
+        return answer(report)
+
     async def forget(request: Request) -> Response:
         peer, job = actor(request, socket_gid), request.path_params["job"]
         await body(request, types.EmptyBody)
@@ -126,7 +136,7 @@ def _action_endpoints(view: View, socket_gid: int) -> dict[str, Endpoint]:
     jobs = {f"/v1/jobs/{{job}}/{ask.value}": asking(ask) for ask in (Ask.START, Ask.STOP, Ask.RESTART)}
     alerts = {"/v1/alerts/{receiver}/test": test_alert, "/v1/alerts/mute": mute_alerts}
     alerts["/v1/alerts/ack"] = acknowledge
-    return {**jobs, "/v1/jobs/{job}/forget": forget, **alerts, "/v1/reload": reload}
+    return {**jobs, "/v1/jobs/{job}/forget": forget, "/v1/jobs/{job}/tune": tune, **alerts, "/v1/reload": reload}
 
 
 # --- parts of a request -------------------------------------------------------------------------------------------

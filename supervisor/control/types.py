@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
+import msgspec
 from msgspec import Meta, Struct, defstruct, field
 
 from supervisor.core.measured import measures_of
@@ -21,6 +22,20 @@ class StartBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     fresh: bool = False
     """From the beginning, whatever was saved."""
+
+
+class TuneBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Body of POST /v1/jobs/JOB/tune."""
+
+    dry_run: bool = False
+    """Diagnose, and say what would be tried."""
+    for_s: Annotated[float, Meta(ge=10, le=86_400)] = 900.0
+    may: list[Literal["batch", "precision"]] = field(default_factory=list)
+    """What the owner permits beyond changes that leave the training what it is."""
+    stop: bool = False
+    """End the tune under way instead."""
+    undo: bool = False
+    """Put the owner's settings back instead, also for the next attempts."""
 
 
 class MuteBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -449,6 +464,79 @@ class DiskUse(Struct, frozen=True, kw_only=True):
     database_bytes: int
 
 
+class BeforeAfterRate(Struct, frozen=True, kw_only=True):
+    """A rate with the owner's settings, and with what was adopted; null where nothing was confirmed."""
+
+    before: float | None = None
+    after: float | None = None
+
+
+class BeforeAfterName(Struct, frozen=True, kw_only=True):
+    """A bottleneck before and after: data-bound, host-bound, GPU-bound, ..., mixed; null: none that is measured."""
+
+    before: str | None = None
+    after: str | None = None
+
+
+class KnobAdopted(Struct, frozen=True, kw_only=True):
+    """A setting that was proven: by what factor, less one, it is faster, with bounds."""
+
+    knob: str
+    value: Any
+    gain: float
+    low: float
+    high: float
+
+
+class KnobRefused(Struct, frozen=True, kw_only=True):
+    """A setting that is not adopted, and why; `value` is null where it was not tried."""
+
+    knob: str
+    value: Any
+    why: str
+
+
+class TuneReport(Struct, frozen=True, kw_only=True):
+    """Answer to GET and POST /v1/jobs/JOB/tune: the tune under way, or the last one."""
+
+    schema: int = SCHEMA
+    job: str
+    state: str
+    """diagnosing, trying, ended"""
+    trying: str = ""
+    pairs: int = 0
+    """Of blocks, of what is being tried."""
+    steps: int = 0
+    """Counted so far."""
+    problem: str | None = None
+    """Why it ended before its time."""
+    unit: str = "samples"
+    """What the rates count: samples, or steps where the samples are not known."""
+    samples_per_s: BeforeAfterRate = BeforeAfterRate()
+    adopted: list[KnobAdopted] = field(default_factory=list)
+    refused: list[KnobRefused] = field(default_factory=list)
+    left: list[KnobRefused] = field(default_factory=list)
+    """Not tried."""
+    bottleneck: BeforeAfterName = BeforeAfterName()
+    why: str = ""
+    """What the first bottleneck's verdict rests on."""
+
+
+def encode(value: Struct) -> dict[str, Any]:
+    """Return a body as plain values, as they are kept in a file."""
+    found = msgspec.to_builtins(value)
+    assert isinstance(found, dict)
+    return found
+
+
+def decode_tune_report(value: object) -> TuneReport | None:
+    """Return a report that was kept, None for anything else."""
+    try:
+        return msgspec.convert(value, TuneReport)
+    except msgspec.ValidationError:
+        return None
+
+
 class Forgotten(Struct, frozen=True, kw_only=True):
     """Answer to POST /v1/jobs/JOB/forget."""
 
@@ -659,6 +747,7 @@ Answer = (
     | JobAccount
     | DiskUse
     | Forgotten
+    | TuneReport
     | RemedyReport
     | Output
     | Doctor

@@ -9,6 +9,9 @@ daemon only reads, through supervisor/untrusted_files.py. The daemon creates eve
 STATE/jobs/JOB/ATTEMPT/             the daemon's
     launch.json     daemon -> shim     {"version": 1, "job", "attempt", "argv", "cwd", "env", "grace_s", "save_s"}
     remedies.json   daemon -> agent    {"version": 1, "settings": {NAME: {"value", "remedies"}}}; absent without any
+    tune.json       daemon -> agent    {"version": 1, "id", "settings": {KNOB: value}, "until_ns" (monotonic; null:
+                                        for this attempt), "facts" (whether to report the training's own settings)};
+                                        absent where the owner's settings hold
     output.txt      daemon             output.log, folded and bounded
     evidence/       daemon             one folder per incident
 STATE/jobs/JOB/ATTEMPT/run/         the training's; ROCM_SUPERVISOR_ATTEMPT_DIR names it
@@ -78,6 +81,9 @@ Fields of agent.jsonl besides the common ones, by event:
     precision         asked, used ("half", "bfloat16", "single"), why, device
     epoch_end         epoch, fitness, metrics (object), train_loss, val_loss; null is a number that was not finite
     setting_asked     setting (one that the script applies on request)
+    tuning            id (of the order in tune.json), step (the last one made without it), applied (knobs in force),
+                      refused (knobs that were not set: why), facts (the training's own settings, where asked for),
+                      ended (why the owner's settings came back without an order)
     remedy_applied    setting, remedies (list), set (what it came to, for people)
 The stage is in the recorder's header, not here.
 
@@ -94,6 +100,7 @@ RUN = "run"
 """The part of a folder that belongs to the training; the names below that begin with it lie there."""
 LAUNCH = "launch.json"
 REMEDIES = "remedies.json"
+TUNE = "tune.json"
 SHIM = "run/shim.json"
 EXIT = "run/exit.json"
 RECORDER = "run/recorder.bin"

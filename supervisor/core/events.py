@@ -260,6 +260,7 @@ class AgentEvent(Enum):
     EPOCH_END = "epoch_end"
     REMEDY_APPLIED = "remedy_applied"
     SETTING_ASKED = "setting_asked"
+    TUNING = "tuning"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

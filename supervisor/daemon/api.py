@@ -22,6 +22,7 @@ from supervisor.daemon.inbox import Inbox
 from supervisor.daemon.loop import Loop
 from supervisor.daemon.status import job_status
 from supervisor.daemon.telemetry import NewestReadings
+from supervisor.daemon.tuning import Tuner
 from supervisor.metrics.known import Known
 from supervisor.store.archive import Archive
 
@@ -87,6 +88,7 @@ class DaemonView:
         doctor: Callable[[], Sequence[types.DoctorLine]],
         forget: Callable[[str], types.Forgotten],
         known: Callable[[], Known],
+        tuner: Tuner,
     ) -> None:
         self._clock = clock
         self._inbox = inbox
@@ -100,6 +102,7 @@ class DaemonView:
         self._doctor = doctor
         self._forget = forget
         self._known = known
+        self._tuner = tuner
         self._began = clock.now()
         facts = LoopFacts(clock=clock, inbox=inbox, loop=loop, announcer=announcer)
         self.record = RecordView(archive, state, facts)
@@ -181,6 +184,24 @@ class DaemonView:
     def forget(self, job: str) -> types.Forgotten:
         """Remove what is left of a job that is not configured."""
         return self._forget(job)
+
+    def tune(self, job: str, given: types.TuneBody) -> types.TuneReport:
+        """Begin, stop or undo a tune."""
+        self._inbox.ask(lambda: self._find_job(job))
+        if given.undo:
+            changed = self._tuner.undo(job)
+            return types.TuneReport(job=job, state="ended", problem=None if changed else "there was nothing to undo")
+        if given.stop:
+            if not self._tuner.stop(job):
+                raise Refused(f"{job} is not being tuned", f"supervisorctl tune {job}")
+        else:
+            self._tuner.start(job, given)
+        return self._tuner.report(job)
+
+    def tune_report(self, job: str) -> types.TuneReport:
+        """Return how a tune stands."""
+        self._inbox.ask(lambda: self._find_job(job))
+        return self._tuner.report(job)
 
     def doctor(self) -> Sequence[types.DoctorLine]:
         """Return what the daemon finds of its surroundings."""

@@ -32,7 +32,7 @@ from supervisor.daemon.launch.launch_spec import LaunchBuilder
 from supervisor.daemon.launch.standby import StandbyStarter
 from supervisor.daemon.threads import Threads
 from supervisor.daemon.triage import TriageRunner
-from supervisor.runner import evidence, tools
+from supervisor.runner import evidence, tools, tuned
 from supervisor.runner.attempt_folder import names_another, prepare, read_shim
 from supervisor.runner.exit_watch import ExitWatch
 from supervisor.runner.launcher import LAUNCH_LIMIT_S, Launcher, LaunchError, kill_until_gone, shortage_of
@@ -187,7 +187,7 @@ class ThreadExecutor:
     def _prepare_folder(self, decision: de.Launch, job: Job) -> Path:
         settings, deps = self._deps.settings(job.name), self._deps
         composed = deps.compose(job, decision.attempt, decision.resume_from)
-        return prepare(
+        folder = prepare(
             deps.state,
             job.name,
             decision.attempt,
@@ -200,6 +200,18 @@ class ThreadExecutor:
             remedies=composed.remedies,
             code=composed.code,
         )
+        self._apply_tuned(job.name, folder)
+        return folder
+
+    def _apply_tuned(self, job: str, folder: Path) -> None:
+        """Give the attempt what a tune has proven; one without it is no worse than before."""
+        try:
+            settings = tuned.apply_kept(folder, tuned.launched_argv(folder), tuned.remedied_settings(folder))
+        except (OSError, ValueError) as error:
+            log.warning("tuned.failed", extra={"fields": {"job": job, "error": describe_error(error)}})
+            return
+        if settings:
+            log.info("tuned.applied", extra={"fields": {"job": job, "settings": sorted(settings)}})
 
     def _stop_attempt(self, decision: de.Stop, facts: evidence.EvidenceFacts | None, incident: str) -> None:
         folder = self.folder(decision.job, decision.attempt)

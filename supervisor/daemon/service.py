@@ -16,7 +16,7 @@ from supervisor.control.metrics_server import MetricsServer
 from supervisor.control.server import ControlServer
 from supervisor.core import events as ev
 from supervisor.core.checkpoints.checkpoint import Checkpoint
-from supervisor.core.job import ALIVE, Phase
+from supervisor.core.job import ALIVE, Job, Phase
 from supervisor.core.moments import Moment
 from supervisor.daemon.alerts.alerting import READ_AGAIN_EVERY_S
 from supervisor.daemon.alerts.morning_report import MorningReports
@@ -36,6 +36,7 @@ from supervisor.daemon.process.systemd import Notifier, stop_is_restart
 from supervisor.daemon.reload import Reloading
 from supervisor.daemon.status import line
 from supervisor.daemon.training_counts import Counts
+from supervisor.daemon.tuning import Tuner
 from supervisor.daemon.wiring import Assembly
 from supervisor.store.archive import Archive
 
@@ -117,9 +118,15 @@ class Service:
             doctor=checks.doctor,
             forget=forget_jobs.forget,
             known=self._metrics.known,
+            tuner=Tuner(parts.clock, parts.state, self._find_job),
         )
         passed = listen.from_systemd(os.environ)
         self._control = ControlServer(view, passed or listen.bind(socket_path), unlink=passed is None)
+
+    def _find_job(self, name: str) -> Job | None:
+        """Return a job as the deciding thread knows it."""
+        states = self._parts.loop.job_states
+        return self._parts.inbox.ask(lambda: states[name].job if name in states else None)
 
     def _build_metrics(self, archive: Archive) -> MetricsCollector:
         parts = self._parts

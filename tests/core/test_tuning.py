@@ -145,9 +145,9 @@ def test_when_the_time_is_over_only_what_was_adopted_is_confirmed() -> None:
 def test_after_a_count_of_workers_without_gain_no_larger_one_is_tried() -> None:
     workers = next(knob for knob in KNOBS if knob.name == "workers")
     session = begin_session((workers,), (), CPU)
-    assert session.tried == "workers = 1"
+    assert session.tried == "workers = 4"
     ended = run(session, {frozenset(): 0.1, frozenset({"workers"}): 0.1})
-    assert [row.value for row in ended.refused] == [1]
+    assert [row.value for row in ended.refused] == [4]
 
 
 def test_remedies_outrank_the_tuner_and_precision_needs_permission() -> None:

@@ -57,6 +57,8 @@ class Facts:
     hip: bool = False
 
 
+WORKERS_MAX = 16
+
 Values = Callable[[Facts], Sequence[object]]
 Reason = Callable[[Facts], str | None]
 
@@ -82,10 +84,8 @@ class Knob:
 
 
 def _more_workers(facts: Facts) -> Sequence[object]:
-    most = max(1, facts.processors or 1)
-    ladder = (1, 2, 4, 8, 16, 32)
-    found = [count for count in ladder if count > (facts.workers or 0) and count <= most]
-    return found if most in ladder or most > ladder[-1] else [*found, *([most] if most > (facts.workers or 0) else [])]
+    most = min(WORKERS_MAX, max(1, facts.processors or 1))
+    return [count for count in (most, 2 * most) if count > (facts.workers or 0)]
 
 
 def _other_threads(facts: Facts) -> Sequence[object]:

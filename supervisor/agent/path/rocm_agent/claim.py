@@ -43,6 +43,11 @@ def begin(folder: str) -> None:
     rank = _read_count("RANK", _read_count("LOCAL_RANK", 0))
 
 
+def world_size() -> int:
+    """Return how many ranks the launcher started."""
+    return _read_count("WORLD_SIZE", 1)
+
+
 def take(source: int) -> Optional[Recorder]:
     """Return the recorder if this process holds or can claim it, and no better source than `source` reports."""
     global _source
@@ -96,8 +101,8 @@ def _claim_recorder() -> bool:
         return False
     _recorder.stage = WARMUP
     torch = getattr(sys.modules.get("torch"), "__version__", None)
-    version, world_size = torch and str(torch), _read_count("WORLD_SIZE", 1)
-    events.write("claimed", rank=rank, world_size=world_size, torch=version, imported=_list_slow_imports())
+    version = torch and str(torch)
+    events.write("claimed", rank=rank, world_size=world_size(), torch=version, imported=_list_slow_imports())
     return True
 
 

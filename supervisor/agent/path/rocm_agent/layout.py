@@ -19,6 +19,7 @@ ENV_STANDBY = "ROCM_SUPERVISOR_STANDBY"
 RECORDER = "recorder.bin"
 AGENT = "agent.jsonl"
 REMEDIES = "remedies.json"
+TUNE = "tune.json"
 STACKS = "stacks"
 STACKS_SIGNAL_OFFSET = 7
 

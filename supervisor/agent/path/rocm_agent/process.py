@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import sys
 
-from . import claim, events, exceptions, finder, remedies, stacks
+from . import claim, events, exceptions, finder, remedies, stacks, tuning
 from .fence import fenced
 from .layout import ENV_CONV2D, ENV_CONV2D_SCOPE, ENV_TRIAGE
 
@@ -21,6 +21,7 @@ def start(folder: str) -> None:
     """Start the agent for the attempt in `folder`; a part that fails is reported, the others start."""
     claim.begin(folder)
     events.begin(folder, claim.rank)
+    tuning.begin(folder)
     fenced(lambda: stacks.begin(folder))()
     prepare(folder)
     fenced(_report_alive)()
@@ -61,6 +62,7 @@ def begin(folder: str) -> None:
     """Report to the attempt in `folder` from now on, with the hooks that `prepare` has set."""
     claim.begin(folder)
     events.begin(folder, claim.rank)
+    tuning.begin(folder)
     fenced(lambda: stacks.begin(folder))()
     fenced(_report_alive)()
 

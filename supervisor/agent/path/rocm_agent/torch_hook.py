@@ -16,7 +16,7 @@ from time import monotonic_ns
 from types import ModuleType
 from typing import Any, Callable, Optional
 
-from . import batch_count, claim, origin, own_saves, precision, remedies, save_command, script, workers
+from . import batch_count, claim, loader, origin, own_saves, precision, remedies, save_command, script, tuning, workers
 from .fence import failed, fenced
 from .layout import CHECKPOINT, COMPILE, DATA_WAIT, ENDED, STEP, VALIDATE
 from .leader import Leader
@@ -97,6 +97,7 @@ class Watch:
         )
         recorder.stage, recorder.aside = STEP, 0
         save_command.refuse_unheard(recorder)
+        tuning.step_ended(optimizer, self.step)
 
     def _first_step(self, optimizer: Any) -> int:
         """Return the number of the first step; `optimizer` None: the loop has none that could keep count."""
@@ -237,6 +238,7 @@ def _wrap_step(step: Callable[..., Any], watch: Watch, compiling: Callable[[], b
     del watched_step.__wrapped__
     watched_step.__signature__ = inspect.signature(bare)
     watched_step._watched_by_rocm_agent = True
+    watched_step._bare_step = bare
     return watched_step
 
 
@@ -347,14 +349,16 @@ def _watch_loaders(torch: Any, watch: Watch) -> None:
 def _watch_worker_start(torch: Any, watch: Watch) -> None:
     """Report waiting from the start of the workers on, which may take longer than many batches."""
     kind, training = torch.utils.data.DataLoader, torch.is_grad_enabled
-    original = kind.__iter__
+    original, began = kind.__iter__, fenced(loader.begins)
 
     @wraps(original)
     def __iter__(self: Any) -> Any:  # noqa: N807 - it takes that method's place
         _step_waits()
         if training() and claim.is_reporting(claim.GENERIC):
             _note_pass(self, watch.step)
-        return original(self)
+        made = original(self)
+        began(kind, self, made)
+        return made
 
     kind.__iter__ = __iter__
 

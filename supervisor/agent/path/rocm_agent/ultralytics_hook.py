@@ -15,7 +15,17 @@ from time import monotonic_ns
 from types import ModuleType
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from . import batch_count, claim, events, remedies, save_request, torch_hook, ultralytics_remedies, ultralytics_resume
+from . import (
+    batch_count,
+    claim,
+    events,
+    remedies,
+    save_request,
+    torch_hook,
+    tuning,
+    ultralytics_remedies,
+    ultralytics_resume,
+)
 from .fence import failed, fenced
 from .layout import CHECKPOINT, DATA_WAIT, ENDED, SETUP, STEP, VALIDATE, WARMUP
 from .recorder import Recorder
@@ -129,6 +139,7 @@ class Run:
             ending = save_request.serve(trainer, self.step, self.snapshots, recorder, command)
         elif taking is not None:
             taking.batch_is_over(trainer, self.step)
+        tuning.step_ended(getattr(trainer, "optimizer", None), self.step)
         self._last_end_ns = monotonic_ns()
         return ending
 

@@ -1,0 +1,176 @@
+"""More or fewer workers for the loader of a living training, in the middle of an epoch.
+
+The sampler goes on where it is: the batches that the old iterator has begun are delivered first, then those of a new
+one over the rest of the same sampler, so no sample is lost, drawn twice or out of order. Random augmentation in the
+workers draws other numbers with another number of workers, as it does in torch itself.
+"""
+
+from __future__ import annotations
+
+import weakref
+from functools import wraps
+from time import monotonic_ns
+from typing import Any, Callable, Iterator, Optional
+
+from rocm_agent.fence import failed
+from rocm_agent.loader import MET, SUCCESSOR, owner_of
+
+from . import Refused
+
+PREFETCH = 2
+
+
+class Loader:
+    """The loader that the training draws from."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._iterator: Any = lambda: None
+        self._loader: Any = None
+        self._workers: Optional[int] = None
+
+    def install(self) -> None:
+        """Follow every iterator from now on."""
+        iterators = self._torch.utils.data.dataloader._BaseDataLoaderIter
+        iterators.__next__ = self._following(iterators.__next__)
+
+    def _following(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        training = self._torch.is_grad_enabled
+
+        @wraps(original)
+        def __next__(iterator: Any) -> Any:  # noqa: N807 - it takes that method's place
+            if not training():
+                return original(iterator)
+            if MET not in iterator.__dict__:
+                iterator.__dict__[MET] = True
+                self._begins(iterator)
+            successor = iterator.__dict__.get(SUCCESSOR)
+            return original(iterator) if successor is None else successor.draw(original)
+
+        return __next__
+
+    def _begins(self, iterator: Any) -> None:
+        """A new iteration: what is wanted now holds for it as well."""
+        made_for = owner_of(iterator)
+        if made_for is None:
+            return
+        self._iterator, self._loader = weakref.ref(iterator), made_for
+        if self._workers is not None and self.why_not() is None:
+            try:
+                self._exchange(self._workers)
+            except Exception as error:
+                failed("knobs.loader", error)
+
+    def why_not(self) -> Optional[str]:
+        """Return why the loader cannot be changed."""
+        iterator, loader = self._iterator(), self._loader
+        if iterator is None or loader is None:
+            return "no loader of torch.utils.data is drawn from"
+        if getattr(iterator, "_dataset_kind", 1) != 0:
+            return "an iterable data set has an order of its own in each worker"
+        if not hasattr(iterator, "_sampler_iter") or not hasattr(iterator, "_auto_collation"):
+            return "a loader of this kind is not known"
+        if not iterator._auto_collation:
+            return "the data set makes batches of its own"
+        return None
+
+    @property
+    def workers(self) -> Optional[int]:
+        """How many processes fetch now, as the owner set it or the tuner."""
+        loader = self._loader
+        return None if loader is None else self._workers if self._workers is not None else loader.num_workers
+
+    @property
+    def owners(self) -> Any:
+        """The owner's loader, None where none is known."""
+        return self._loader
+
+    def apply(self, value: Any) -> None:
+        """Have `value` workers fetch from the next batch on that is not yet begun."""
+        why = self.why_not()
+        if why is not None:
+            raise Refused(why)
+        if int(value) != self.workers:
+            try:
+                self._exchange(int(value))
+            except (OSError, RuntimeError, ValueError, TypeError, AttributeError) as error:
+                raise Refused("its workers cannot be changed: %s" % error) from None
+        self._workers = int(value)
+
+    def revert(self) -> None:
+        """Have the owner's number of workers fetch again."""
+        workers, self._workers = self._workers, None
+        loader = self._loader
+        if workers is not None and loader is not None and loader.num_workers != workers and self.why_not() is None:
+            self._exchange(loader.num_workers)
+
+    def _exchange(self, workers: int) -> None:
+        iterator = self._iterator()
+        held = iterator.__dict__.get(SUCCESSOR)
+        drawn = iterator if held is None else held.newest
+        rest = drawn._sampler_iter
+        made = self._make_iterator(workers, rest)
+        # What was begun is still delivered; nothing new is asked of it.
+        drawn._sampler_iter = iter(())
+        if held is None:
+            iterator.__dict__[SUCCESSOR] = Succession(iterator, made)
+        else:
+            held.add(made)
+
+    def _make_iterator(self, workers: int, rest: Iterator[Any]) -> Any:
+        """Return an iterator of the owner's loader over the rest of a sampler, with a number of workers."""
+        torch, owner = self._torch, self._loader
+        loader = object.__new__(torch.utils.data.DataLoader)
+        held = loader.__dict__
+        held.update(owner.__dict__)
+        held.update(batch_sampler=Rest(rest, owner.batch_sampler), num_workers=workers, persistent_workers=False)
+        held["_iterator"] = None
+        if workers == 0:
+            held.update(prefetch_factor=None, timeout=0)
+        elif not held.get("prefetch_factor"):
+            held["prefetch_factor"] = PREFETCH
+        # A new iterator draws a seed for its workers from this: the training's own random numbers stay as they are.
+        held["generator"] = torch.Generator()
+        held["generator"].manual_seed(monotonic_ns())
+        kinds = torch.utils.data.dataloader
+        kind = kinds._MultiProcessingDataLoaderIter if workers else kinds._SingleProcessDataLoaderIter
+        return kind(loader)
+
+
+class Rest:
+    """What is left of a batch sampler."""
+
+    def __init__(self, rest: Iterator[Any], sampler: Any) -> None:
+        self._rest, self._sampler = rest, sampler
+        self.batch_size = getattr(sampler, "batch_size", None)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Return the iterator itself: it goes on."""
+        return self._rest
+
+    def __len__(self) -> int:
+        """Return the length that the whole sampler has."""
+        return len(self._sampler)
+
+
+class Succession:
+    """The iterators that follow each other in one iteration of a loader."""
+
+    def __init__(self, first: Any, second: Any) -> None:
+        self._waiting = [first, second]
+        self.newest = second
+
+    def add(self, iterator: Any) -> None:
+        """Have another one follow."""
+        self._waiting.append(iterator)
+        self.newest = iterator
+
+    def draw(self, original: Callable[[Any], Any]) -> Any:
+        """Return the next batch; StopIteration when the last one has none."""
+        while True:
+            try:
+                return original(self._waiting[0])
+            except StopIteration:
+                if len(self._waiting) == 1:
+                    raise
+                del self._waiting[0]

@@ -1,0 +1,167 @@
+"""The replay guard: a model run on its own newest batches, by the owner's settings twice and then by the arm.
+
+While a tune is under way the outermost calls of modules are kept with their arguments. A replay touches no gradient, no
+running statistics and no random state of the training.
+"""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import Any, Callable, Iterator, List, Optional, Tuple
+
+from . import Refused
+
+CALLS = 8
+FLOOR = 1e-4
+"""Relative difference of results and gradients that rounding in another order explains."""
+
+
+class Calls:
+    """The newest outermost calls of the training's modules."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._kept: List[Tuple[Any, Any, Any, Any]] = []
+        self._depth = 0
+        self._original: Any = None
+
+    def keep(self) -> None:
+        """Begin to keep calls; every module's call costs a little until `stop`."""
+        if self._original is not None:
+            return
+        original = self._original = self._torch.nn.Module.__call__
+
+        @wraps(original)
+        def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._depth == 0 and module.training and self._torch.is_grad_enabled():
+                self._note(module, args, kwargs)
+            self._depth += 1
+            try:
+                return original(module, *args, **kwargs)
+            finally:
+                self._depth -= 1
+
+        self._torch.nn.Module.__call__ = call
+
+    def stop(self) -> None:
+        """Keep no more calls, and let go of those kept."""
+        if self._original is not None:
+            self._torch.nn.Module.__call__ = self._original
+        self._original, self._kept, self._depth = None, [], 0
+
+    def why_not(self) -> Optional[str]:
+        """Return why nothing can be replayed."""
+        if not self._kept:
+            return "no call of its model was seen"
+        for module, *_ in self._kept:
+            if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
+                return "its model is compiled"
+            if type(module).__name__ in {"DistributedDataParallel", "FullyShardedDataParallel", "DataParallel"}:
+                return "its model is spread over several processes or GPUs"
+        return None
+
+    def models(self) -> List[Any]:
+        """Return the modules that were called."""
+        return list({id(module): module for module, *_ in self._kept}.values())
+
+    def run(self) -> Iterator[Tuple[Any, Any]]:
+        """Yield the module and the result of each call, made again."""
+        self._depth += 1  # what a model calls within a replay is not kept
+        try:
+            for module, args, kwargs, cast in self._kept:
+                with cast():
+                    yield module, self._original(module, *args, **kwargs)
+        finally:
+            self._depth -= 1
+
+    def _note(self, module: Any, args: Any, kwargs: Any) -> None:
+        # A module whose weights are no part of the training, as a criterion has none, is called after the model.
+        if next(iter(module.parameters()), None) is None:
+            return
+        self._kept.append((module, _copied(args), _copied(kwargs), _casting(self._torch)))
+        del self._kept[:-CALLS]
+
+
+class Proof:
+    """The owner's results, made twice; `compare` makes them once more and raises Refused where they differ."""
+
+    def __init__(self, torch: Any, calls: Calls, params: List[Any]) -> None:
+        self._torch, self._calls, self._params = torch, calls, params
+        self._owner = [self._results(), self._results()]
+
+    def compare(self) -> None:
+        """Raise Refused where results or gradients differ by more than rounding explains."""
+        try:
+            arm = self._results()
+        except RuntimeError as error:
+            raise Refused("the model fails with it: %s" % str(error).splitlines()[0][:200]) from None
+        for first, second, third in zip(*self._owner, arm):
+            spread, differs = _difference(first, second), _difference(first, third)
+            if not differs <= max(3 * spread, FLOOR):
+                raise Refused("results or gradients of the same batches differ by %.2g" % differs)
+
+    def _results(self) -> List[Any]:
+        """Return, for each call, its result and the gradients that the sum of its squares has."""
+        torch, found = self._torch, []
+        devices = sorted({param.device.index for param in self._params if param.is_cuda})
+        buffers = [buffer for model in self._calls.models() for buffer in model.buffers()]
+        kept = [buffer.detach().clone() for buffer in buffers]
+        with torch.random.fork_rng(devices):
+            torch.manual_seed(0)
+            try:
+                for _, result in self._calls.run():
+                    loss = sum(item.float().square().mean() for item in _tensors(result) if item.requires_grad)
+                    if not hasattr(loss, "backward"):
+                        continue
+                    grads = torch.autograd.grad(loss, self._params, allow_unused=True)
+                    found.append([loss.detach().reshape(1)])
+                    found.append([grad.float().contiguous() for grad in grads if grad is not None])
+            finally:
+                with torch.no_grad():
+                    for buffer, value in zip(buffers, kept):
+                        buffer.copy_(value)
+        if not found:
+            raise Refused("the results of its model have no gradients")
+        return found
+
+
+def _difference(first: List[Any], other: List[Any]) -> float:
+    """Return how far two lists of tensors are apart, as a share of the first one's length.
+
+    All together: the gradient of a bias before a BatchNorm is nothing but rounding.
+    """
+    size = sum(float(item.norm()) ** 2 for item in first)
+    apart = sum(float((item - counterpart).norm()) ** 2 for item, counterpart in zip(first, other))
+    return (apart / size) ** 0.5 if size > 0 else apart**0.5
+
+
+def _casting(torch: Any) -> Callable[[], Any]:
+    """Return a context as autocast is at present."""
+    kind = "cuda" if torch.is_autocast_enabled() else "cpu"
+    if kind == "cuda":
+        dtype = torch.get_autocast_gpu_dtype()
+        return lambda: torch.autocast("cuda", dtype=dtype)
+    on, dtype = torch.is_autocast_cpu_enabled(), torch.get_autocast_cpu_dtype()
+    return lambda: torch.autocast("cpu", dtype=dtype, enabled=on)
+
+
+def _copied(value: Any) -> Any:
+    """Return arguments with every tensor copied, so that a training that reuses its buffers changes none."""
+    if hasattr(value, "detach"):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {name: _copied(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        return type(value)(_copied(item) for item in value)
+    return value
+
+
+def _tensors(value: Any) -> Iterator[Any]:
+    if hasattr(value, "requires_grad"):
+        yield value
+    elif hasattr(value, "values"):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)

@@ -1,0 +1,86 @@
+"""Knobs that are one switch of torch: its threads, cuDNN's benchmark, TF32."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+
+class Switch:
+    """A value of torch that is read and written at any time."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._before: Any = None
+        self._applied = False
+
+    def why_not(self) -> Optional[str]:
+        """Return None: a switch can be set."""
+        return None
+
+    def apply(self, value: Any) -> None:
+        """Set it, keeping the owner's value."""
+        if not self._applied:
+            self._before, self._applied = self.read(), True
+        self.write(value)
+
+    def revert(self) -> None:
+        """Put the owner's value back."""
+        if self._applied:
+            self.write(self._before)
+            self._applied = False
+
+    def read(self) -> Any:
+        """Return the present value."""
+        raise NotImplementedError
+
+    def write(self, value: Any) -> None:
+        """Set the value."""
+        raise NotImplementedError
+
+
+class Threads(Switch):
+    """Threads of the processor within one operation."""
+
+    def read(self) -> Any:
+        """Return how many there are."""
+        return self._torch.get_num_threads()
+
+    def write(self, value: Any) -> None:
+        """Set how many there are."""
+        self._torch.set_num_threads(int(value))
+
+
+class CudnnBenchmark(Switch):
+    """Whether cuDNN and MIOpen look for the fastest convolution of each new shape."""
+
+    def read(self) -> Any:
+        """Return whether they do."""
+        return self._torch.backends.cudnn.benchmark
+
+    def write(self, value: Any) -> None:
+        """Set whether they do."""
+        self._torch.backends.cudnn.benchmark = bool(value)
+
+
+class Tf32(Switch):
+    """TF32 in matrix products and convolutions, through the one API that this torch prefers."""
+
+    def _has_precision(self) -> bool:
+        return hasattr(self._torch.backends.cuda.matmul, "fp32_precision")
+
+    def read(self) -> Any:
+        """Return the values of both, in the words of the API that is used."""
+        matmul, conv = self._torch.backends.cuda.matmul, self._torch.backends.cudnn
+        if self._has_precision():
+            return (matmul.fp32_precision, conv.conv.fp32_precision)
+        return (matmul.allow_tf32, conv.allow_tf32)
+
+    def write(self, value: Any) -> None:
+        """Set both; True and False stand for TF32 and full precision."""
+        matmul, conv = self._torch.backends.cuda.matmul, self._torch.backends.cudnn
+        if self._has_precision():
+            word = "tf32" if value is True else "ieee"
+            matmul.fp32_precision, conv.conv.fp32_precision = value if isinstance(value, tuple) else (word, word)
+        else:
+            pair = value if isinstance(value, tuple) else (bool(value), bool(value))
+            matmul.allow_tf32, conv.allow_tf32 = pair

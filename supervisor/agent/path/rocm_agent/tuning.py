@@ -1,0 +1,220 @@
+"""Carries out what a tune asks for, at a step boundary: sets knobs, reverts them, reports what became of it.
+
+The daemon writes `tune.json` beside the attempt's folder; a look at it every quarter of a second costs a step nothing
+that can be measured. Settings are lent until `until_ns`: when the daemon that tunes is gone, the owner's come back.
+"""
+
+# ruff: noqa: PLC0415 - the knobs are imported once a tune begins: a training that is not tuned does not pay for them
+
+from __future__ import annotations
+
+import os
+import sys
+from time import monotonic_ns
+
+from . import claim, events, remedies
+from .fence import failed, fenced
+from .layout import TUNE
+
+TYPE_CHECKING = False  # typing costs milliseconds at every interpreter's start
+if TYPE_CHECKING:
+    from typing import Any, Dict, Optional, Tuple
+
+LOOK_EVERY_NS = 250_000_000
+SIZE_LIMIT_BYTES = 65536
+CAPTURED_STEPS = 2
+"""Steps that are followed first, where a replay has to prove a knob or the loader is not known yet."""
+
+_next_look_ns = 0
+_path = ""
+_seen = None  # type: Optional[Tuple[int, int]]
+_tune = None  # type: Optional[Tune]
+
+
+def begin(folder: str) -> None:
+    """Look for a tune beside `folder`, the attempt's."""
+    global _path
+    _path = os.path.join(os.path.dirname(folder), TUNE)
+
+
+def step_ended(optimizer: Any, step: int) -> None:
+    """A step is over; `optimizer` made it."""
+    global _next_look_ns
+    now = monotonic_ns()
+    if now < _next_look_ns and (_tune is None or not _tune.busy):
+        return
+    _next_look_ns = now + LOOK_EVERY_NS
+    if _path and optimizer is not None:
+        _look(optimizer, step, now)
+
+
+@fenced
+def _look(optimizer: Any, step: int, now_ns: int) -> None:
+    global _seen, _tune
+    try:
+        found = os.stat(_path)
+    except OSError:
+        mark = None
+    else:
+        mark = (found.st_mtime_ns, found.st_ino)
+    if mark != _seen:
+        _seen = mark
+        order = None if mark is None else _read()
+        if _tune is None and order is not None:
+            _tune = Tune(sys.modules["torch"])
+        if _tune is not None:
+            _tune.take(order)
+    if _tune is not None:
+        _tune.step_ended(optimizer, step, now_ns)
+
+
+def _read() -> Optional[Dict[str, Any]]:
+    """Return the order; None for a file that is none, which is as if there were none."""
+    import json
+
+    try:
+        with open(_path, "rb") as file:
+            order = json.loads(file.read(SIZE_LIMIT_BYTES))
+        return order if isinstance(order.get("settings"), dict) else None
+    except (OSError, ValueError, AttributeError) as error:
+        failed("tuning.read", error)
+        return None
+
+
+class Tune:
+    """The knobs of this training, and what the daemon wants of them."""
+
+    def __init__(self, torch: Any) -> None:
+        from .knobs import loader, replay
+
+        self._torch = torch
+        self._order = None  # type: Optional[Dict[str, Any]]
+        self._answered = None  # type: Any
+        self._knobs = {}  # type: Dict[str, Any]
+        self._applied = {}  # type: Dict[str, Any]
+        self._calls = replay.Calls(torch)
+        self._captured = 0
+        self._loader = loader.Loader(torch)
+        self._loader.install()
+        self._optimizer = None  # type: Any
+
+    @property
+    def busy(self) -> bool:
+        """Whether an order waits: every step is looked at then."""
+        return self._order is not None and self._order.get("id") != self._answered
+
+    def take(self, order: Optional[Dict[str, Any]]) -> None:
+        """Receive what is wanted now; None: the owner's settings."""
+        self._order = order
+        if order is None:
+            self._end()
+        elif order.get("id") != self._answered:
+            self._captured = 0
+
+    def step_ended(self, optimizer: Any, step: int, now_ns: int) -> None:
+        """Carry out what waits, at the end of a step."""
+        order = self._order
+        if order is None:
+            return
+        until_ns = order.get("until_ns")
+        if until_ns is not None and now_ns > until_ns:
+            self._order = None
+            self._end()
+            events.write("tuning", id=order.get("id"), step=step, applied={}, refused={}, ended="the lease ran out")
+            return
+        if not self.busy:
+            return
+        self._make_knobs(optimizer)
+        if self._captured < CAPTURED_STEPS and self._has_to_see_steps(order):
+            self._calls.keep()
+            self._captured += 1
+            return
+        self._answered = order.get("id")
+        applied, refused = self._set(order["settings"])
+        facts = self._facts(optimizer) if order.get("facts") else None
+        self._calls.stop()
+        events.write("tuning", id=self._answered, step=step, applied=applied, refused=refused, facts=facts)
+
+    def _has_to_see_steps(self, order: Dict[str, Any]) -> bool:
+        new = {name for name, value in order["settings"].items() if self._applied.get(name) != value}
+        return "channels_last" in new or bool(order.get("facts")) or ("workers" in new and self._loader.workers is None)
+
+    def _make_knobs(self, optimizer: Any) -> None:
+        from .knobs import layout, switches
+        from .knobs import optimizer as fused
+
+        if self._optimizer is optimizer:
+            return
+        self._end()
+        self._optimizer = optimizer
+        self._knobs = {
+            "workers": self._loader,
+            "threads": switches.Threads(self._torch),
+            "cudnn_benchmark": switches.CudnnBenchmark(self._torch),
+            "tf32": switches.Tf32(self._torch),
+            "fused_optimizer": fused.FusedOptimizer(self._torch, optimizer),
+            "channels_last": layout.ChannelsLast(self._torch, optimizer, self._calls),
+        }
+
+    def _set(self, settings: Dict[str, Any]) -> Tuple[Dict[str, Any], Dict[str, str]]:
+        """Set the knobs; what is not named goes back to the owner's. Layout goes first on and last off."""
+        from .knobs import Refused
+
+        refused = {}
+        for name in [name for name in reversed(list(self._applied)) if name not in settings]:
+            self._knobs[name].revert()
+            del self._applied[name]
+        for name, value in settings.items():
+            if self._applied.get(name) == value:
+                continue
+            knob = self._knobs.get(name)
+            try:
+                if knob is None:
+                    raise Refused("not known to the agent of this attempt")
+                if claim.world_size() > 1 and name != "threads":
+                    raise Refused("the training has %d ranks" % claim.world_size())
+                knob.apply(value)
+                self._applied[name] = value
+            except Refused as error:
+                refused[name] = str(error)
+            except Exception as error:  # a knob that breaks is one that is refused
+                knob.revert()
+                self._applied.pop(name, None)
+                refused[name] = "%s: %s" % (type(error).__name__, error)
+        return dict(self._applied), refused
+
+    def _end(self) -> None:
+        """Put back everything of the owner's."""
+        for name in reversed(list(self._applied)):
+            self._knobs[name].revert()
+        self._applied = {}
+        self._calls.stop()
+
+    def _facts(self, optimizer: Any) -> Dict[str, Any]:
+        torch = self._torch
+        knobs = self._knobs
+        params = [param for group in optimizer.param_groups for param in group["params"]]
+        loader = self._loader
+        treated = any(remedies.wanted(name) is not None for name in ("lr_factor", "clip_norm", "skip_non_finite"))
+        fused_why = "a remedy treats the optimizer's steps" if treated else knobs["fused_optimizer"].why_not()
+        layout_why = knobs["channels_last"].why_not() or self._calls.why_not()
+        several = "the training has %d ranks" % claim.world_size() if claim.world_size() > 1 else None
+        return {
+            "torch": str(torch.__version__),
+            "device": params[0].device.type if params else None,
+            "cuda": bool(params) and params[0].is_cuda,
+            "hip": getattr(torch.version, "hip", None) is not None,
+            "gpu": torch.cuda.get_device_name(params[0].device) if params and params[0].is_cuda else None,
+            "processors": len(os.sched_getaffinity(0)),
+            "workers": loader.workers,
+            "loader_why_not": several or loader.why_not(),
+            "pinned": getattr(loader.owners, "pin_memory", None),
+            "threads": torch.get_num_threads(),
+            "optimizer": type(optimizer).__name__,
+            "fused": knobs["fused_optimizer"].on,
+            "fused_why_not": several or fused_why,
+            "channels_last": knobs["channels_last"].on,
+            "channels_last_why_not": several or layout_why,
+            "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
+            "tf32": None,
+        }

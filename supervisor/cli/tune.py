@@ -1,0 +1,143 @@
+"""`supervisorctl tune JOB`: try what can make a living training faster, keep what is proven, undo the rest."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+import click
+
+from supervisor.cli.app import App, json_option, pass_app
+from supervisor.cli.errors import CliError
+from supervisor.cli.name_completion import complete_job
+from supervisor.cli.table import Cell, Pen
+from supervisor.control.client import quoted
+from supervisor.core.sanitize import one_line
+
+POLL_S = 1.0
+UNITS_S = {"s": 1, "m": 60, "h": 3600}
+PERMISSIONS = ("batch", "precision")
+HEAD = ("KNOB", "VALUE", "VERDICT", "GAIN", "WHY")
+JSON_FIELDS = ("job", "samples_per_s", "adopted", "refused", "bottleneck")
+
+
+@click.command("tune")
+@click.argument("job", shell_complete=complete_job)
+@click.option("--dry-run", is_flag=True, help="Find the bottleneck and list what would be tried; change nothing.")
+@click.option("--for", "given", default="15m", show_default=True, help="Time for it, as 90s, 15m or 1h.")
+@click.option("--may", default="", help="Also try what changes numbers: precision, batch (comma-separated).")
+@click.option("--stop", is_flag=True, help="End the tune under way; the owner's settings hold again.")
+@click.option("--undo", is_flag=True, help="Put the owner's settings back, now and for the next attempts.")
+@json_option
+@pass_app
+def command(  # noqa: PLR0913, PLR0917 - one an option
+    app: App,
+    job: str,
+    dry_run: bool,  # noqa: FBT001
+    given: str,
+    may: str,
+    stop: bool,  # noqa: FBT001
+    undo: bool,  # noqa: FBT001
+) -> None:
+    """Tune the living training of JOB without changing its script.
+
+    Settings are tried one after the other on its own steps, in blocks that alternate with the owner's settings, and
+    kept only where the gain is proven; what changes rounding has to give the same results on the same batches first.
+    All that was adopted is confirmed together and used by the next attempts. An interrupt ends the tune with the
+    owner's settings.
+    """
+    route = f"/v1/jobs/{quoted(job)}/tune"
+    body = {"dry_run": dry_run, "for_s": parse_span_s(given), "may": parse_permissions(may), "stop": stop, "undo": undo}
+    report = app.post(route, **body)
+    if not stop and not undo:
+        report = _follow(app, route, report)
+    if app.json:
+        app.print_json({name: report[name] for name in JSON_FIELDS} | {"problem": report["problem"]})
+    elif undo:
+        app.print(one_line(report["problem"] or f"{job}: the owner's settings hold"))
+    else:
+        app.print("\n".join(report_lines(report, app.pen)))
+    if report["problem"] and not stop and not undo:
+        raise CliError(f"{one_line(job)}: {one_line(report['problem'])}", "", "tune_ended")
+
+
+def parse_span_s(text: str) -> float:
+    """Return a span as `15m` in seconds; raise CliError for anything else."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text.strip())
+    if found is None or not 10 <= float(found[1]) * UNITS_S[found[2]] <= 86_400:
+        raise CliError(f"--for {text!r} is no span", "write 90s, 15m or 1h: 10 s at least, a day at most", "usage")
+    return float(found[1]) * UNITS_S[found[2]]
+
+
+def parse_permissions(text: str) -> list[str]:
+    """Return the permissions in a comma-separated list; raise CliError for an unknown one."""
+    found = [word.strip() for word in text.split(",") if word.strip()]
+    unknown = [word for word in found if word not in PERMISSIONS]
+    if unknown:
+        raise CliError(f"--may {unknown[0]!r} is unknown", f"known: {', '.join(PERMISSIONS)}", "usage")
+    return found
+
+
+def _follow(app: App, route: str, report: dict[str, Any]) -> dict[str, Any]:
+    """Return the report at the end of the tune, telling its progress to stderr as it goes."""
+    told = ""
+    try:
+        while report["state"] != "ended":
+            doing = report["state"] if report["state"] != "trying" else f"trying {report['trying']}"
+            if doing != told and not app.json:
+                click.echo(f"{one_line(doing)} (step {report['steps']} of the tune)", err=True)
+            told = doing
+            time.sleep(POLL_S)
+            report = app.get(route)
+    except KeyboardInterrupt:
+        click.echo("stopping: the owner's settings are put back", err=True)
+        return app.post(route, stop=True)
+    return report
+
+
+def report_lines(report: dict[str, Any], pen: Pen) -> list[str]:
+    """Return a tune's report as lines for people."""
+    before, after = report["bottleneck"]["before"], report["bottleneck"]["after"]
+    text = [f"{one_line(report['job'])}: {before or 'no bottleneck measured'}{_because(report)}"]
+    rows = [
+        [
+            Cell(row["knob"]),
+            Cell(_format(row["value"])),
+            Cell("adopted", "green"),
+            Cell(_gain(row), right=True),
+            Cell(""),
+        ]
+        for row in report["adopted"]
+    ]
+    for verdict, found in (("refused", report["refused"]), ("not tried", report["left"])):
+        rows += [
+            [Cell(row["knob"]), Cell(_format(row["value"])), Cell(verdict), Cell("-"), Cell(one_line(row["why"]))]
+            for row in found
+        ]
+    if rows:
+        text += ["", pen.table(HEAD, rows)]
+    rates = report["samples_per_s"]
+    if rates["before"] and rates["after"]:
+        factor = rates["after"] / rates["before"]
+        text += ["", f"{rates['before']:,.1f} -> {rates['after']:,.1f} {report['unit']}/s ({factor:.2f}x), confirmed"]
+        text.append(f"bottleneck now: {after or 'none measured'}; supervisorctl tune {report['job']} --undo goes back")
+    elif report["trying"] and not report["adopted"] and not report["refused"]:
+        text += ["", f"would try: {one_line(report['trying'])}"]
+    else:
+        text += ["", "nothing was adopted: the owner's settings hold"]
+    return text
+
+
+def _because(report: dict[str, Any]) -> str:
+    return f": {one_line(report['why'])}" if report["why"] else ""
+
+
+def _gain(row: dict[str, Any]) -> str:
+    return f"{row['gain']:+.1%} ({row['low']:+.1%} to {row['high']:+.1%})"
+
+
+def _format(value: object) -> str:
+    if value is None:
+        return "-"
+    return str(value).lower() if isinstance(value, bool) else one_line(str(value))

@@ -1,0 +1,384 @@
+"""Tunes living trainings: one thread a tune, which orders settings, reads the steps made with them, and asks the core.
+
+A tune acts on nothing but the settings that it orders, which are lent for LEASE_S: if the thread, the daemon or the
+training ends at any point, the owner's settings come back by themselves.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from supervisor.control import types
+from supervisor.control.refusals import Refused
+from supervisor.core.events import AgentEvent
+from supervisor.core.foreign_values import as_dict
+from supervisor.core.job import Job, Phase
+from supervisor.core.readings import StepRecord
+from supervisor.core.sanitize import without_secrets
+from supervisor.core.tuning import compare
+from supervisor.core.tuning.bottleneck import Shares, find_bottlenecks, name_of
+from supervisor.core.tuning.knob import Facts, Left, choose_knobs, facts_of
+from supervisor.core.tuning.session import Session, begin_session
+from supervisor.daemon.clock import Clock
+from supervisor.runner import tuned
+from supervisor.sources.attempt.agent_log import AgentLogReader
+from supervisor.sources.attempt.recorder import RecorderReader
+
+log = logging.getLogger(__name__)
+
+LEASE_S = 30.0
+RENEW_S = 10.0
+POLL_S = 0.2
+SILENT_S = 180.0
+"""Without a step or an answer for this long a tune ends."""
+DIAGNOSED_STEPS = 30
+WAITING_WORTH = 0.05
+"""Below this share of waiting no change of the loader is tried."""
+NEW_UNTIL = 0.75
+"""Share of the time given after which nothing new is tried."""
+PREFETCH = 2
+BLOCK_STEPS_MAX = 2000
+"""Enough of a block whose steps take no time."""
+
+
+class Ended(Exception):  # noqa: N818 - how a tune ends before its time
+    """The tune cannot go on; the text says why."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """What is known of a tune: written by its thread, read by others."""
+
+    state: str = "diagnosing"
+    trying: str = ""
+    pairs: int = 0
+    session: Session = field(default_factory=Session)
+    bottleneck_before: str | None = None
+    bottleneck_after: str | None = None
+    why_before: str = ""
+    left: tuple[Left, ...] = ()
+    samples_before: float | None = None
+    samples_after: float | None = None
+    per_sample: bool = True
+    problem: str | None = None
+    steps: int = 0
+
+
+class Tuner:
+    """At most one tune at a time: two trainings of a machine disturb each other's measurements."""
+
+    def __init__(self, clock: Clock, state: Path, job: Callable[[str], Job | None], poll_s: float = POLL_S) -> None:
+        self._poll_s = poll_s
+        self._clock, self._state, self._job = clock, state, job
+        self._lock = threading.Lock()
+        self._tunes: dict[str, Tune] = {}
+
+    def start(self, name: str, given: types.TuneBody) -> None:
+        """Begin a tune; raise Refused where the job does not step or another tune is under way."""
+        job = self._job(name)
+        if job is None or job.phase is not Phase.RUNNING or job.attempt is None:
+            phase = "not configured" if job is None else job.phase.value
+            raise Refused(f"{name} is {phase}: only a training that steps can be tuned", f"supervisorctl status {name}")
+        with self._lock:
+            busy = next((tune for tune in self._tunes.values() if tune.is_alive()), None)
+            if busy is not None:
+                raise Refused(f"{busy.job} is being tuned; one tune at a time", f"supervisorctl tune {busy.job} --stop")
+            folder = self._state / "jobs" / name / str(job.number)
+            tune = Tune(self._clock, name, folder, given, lambda: self._is_running(name, job.number))
+            tune.poll_s = self._poll_s
+            self._tunes[name] = tune
+            tune.start()
+
+    def stop(self, name: str) -> bool:
+        """End a tune, with the owner's settings; return whether one was under way."""
+        tune = self._tunes.get(name)
+        if tune is None or not tune.is_alive():
+            return False
+        tune.ended.set()
+        tune.join(2 * RENEW_S)
+        return True
+
+    def stop_all(self) -> None:
+        """End every tune: the daemon ends."""
+        for name in list(self._tunes):
+            self.stop(name)
+
+    def undo(self, name: str) -> bool:
+        """Put the owner's settings back, now and for the next attempts; return whether anything was changed."""
+        stopped, job = self.stop(name), self._job(name)
+        there = tuned.forget(self._state / "jobs" / name)
+        if job is not None:
+            tuned.withdraw_order(self._state / "jobs" / name / str(job.number))
+        return stopped or there
+
+    def report(self, name: str) -> types.TuneReport:
+        """Return the tune under way or the last one; raise Refused without any."""
+        tune = self._tunes.get(name)
+        if tune is not None:
+            return tune.report()
+        kept = tuned.read_kept(self._state / "jobs" / name)
+        if kept is None:
+            raise Refused(f"{name} was not tuned", f"supervisorctl tune {name}")
+        found = types.decode_tune_report(kept.get("report"))
+        if found is None:
+            raise Refused(f"what was kept of the tune of {name} cannot be read", f"supervisorctl tune {name} --undo")
+        return found
+
+    def _is_running(self, name: str, number: int) -> bool:
+        job = self._job(name)
+        return job is not None and job.phase is Phase.RUNNING and job.number == number
+
+
+class Tune(threading.Thread):
+    """One tune of one attempt."""
+
+    def __init__(
+        self, clock: Clock, job: str, folder: Path, given: types.TuneBody, is_running: Callable[[], bool]
+    ) -> None:
+        super().__init__(name=f"tune {job}", daemon=True)
+        self.job, self.ended = job, threading.Event()
+        self.poll_s = POLL_S
+        self._clock, self._folder, self._given, self._is_running = clock, folder, given, is_running
+        self._progress = Progress()
+        self._numbers = count(int(clock.now().unix_s))
+        self._recorder = RecorderReader(folder)
+        self._log = AgentLogReader(folder)
+        self._cursor = 0
+        self._last: StepRecord | None = None
+        self._held: Mapping[str, object] = {}
+        self._renew_at = 0.0
+        self._number = 0
+        self._began = clock.now()
+
+    def run(self) -> None:
+        """Tune until proven, out of time, or ended; whatever comes, the owner's settings or proven ones hold."""
+        adopted = False
+        try:
+            adopted = self._tune()
+            self._progress.state = "ended"
+        except Ended as error:
+            self._progress.problem, self._progress.state = str(error), "ended"
+        except Exception as error:  # a fence: the settings go back whatever failed
+            log.exception("tune.failed", extra={"fields": {"job": self.job}})
+            self._progress.problem, self._progress.state = f"the tune failed: {type(error).__name__}: {error}", "ended"
+        finally:
+            if not adopted:
+                tuned.withdraw_order(self._folder)
+            self._recorder.close()
+        fields = {"job": self.job, "adopted": len(self.report().adopted), "problem": self._progress.problem}
+        log.info("tune.ended", extra={"fields": fields})
+
+    def report(self) -> types.TuneReport:
+        """Return what is known now."""
+        now = self._progress
+        done = now.session.trial is None and now.state == "ended" and now.problem is None
+        adopted = now.session.adopted if done else ()
+        return types.TuneReport(
+            job=self.job,
+            state=now.state,
+            trying=now.trying,
+            pairs=now.pairs,
+            steps=now.steps,
+            problem=now.problem,
+            unit="samples" if now.per_sample else "steps",
+            samples_per_s=types.BeforeAfterRate(before=now.samples_before, after=now.samples_after),
+            adopted=[
+                types.KnobAdopted(
+                    knob=row.knob, value=row.value, gain=row.gain.gain, low=row.gain.low, high=row.gain.high
+                )
+                for row in adopted
+            ],
+            refused=[
+                types.KnobRefused(knob=row.knob, value=row.value, why=without_secrets(row.why))
+                for row in now.session.refused
+            ],
+            left=[types.KnobRefused(knob=row.knob, value=None, why=without_secrets(row.why)) for row in now.left],
+            bottleneck=types.BeforeAfterName(before=now.bottleneck_before, after=now.bottleneck_after),
+            why=now.why_before,
+        )
+
+    # --- the course of a tune ----------------------------------------------------------------------------------------
+
+    def _tune(self) -> bool:
+        """Return whether settings were adopted, which then hold."""
+        now = self._progress
+        facts = self._read_facts()
+        wait = self._diagnose()
+        now.bottleneck_after = now.bottleneck_before
+        knobs, left = choose_knobs(facts, may=self._given.may, remedied=tuned.remedied_settings(self._folder))
+        if wait is not None and wait < WAITING_WORTH:
+            why = f"{wait:.1%} of a step waits for data: a faster loader gains nothing"
+            left = (*left, *(Left(knob=knob.name, why=why) for knob in knobs if knob.name == "workers"))
+            knobs = tuple(knob for knob in knobs if knob.name != "workers")
+        now.left = left
+        session = begin_session(knobs, left, facts)
+        if self._given.dry_run:
+            now.trying = ", ".join(f"{knob.name} {list(knob.values(facts))}" for knob in knobs)
+            now.session = Session(left=left)
+            return False
+        now.state = "trying"
+        session = self._run_session(session, facts)
+        return self._adopt(session)
+
+    def _run_session(self, session: Session, facts: Facts) -> Session:
+        now, hurried = self._progress, False
+        while session.wanted is not None:
+            now.session, now.trying = session, session.tried
+            now.pairs = 0 if session.trial is None else len(session.trial.comparison.pairs)
+            if not hurried and self._spent_s() > NEW_UNTIL * self._given.for_s:
+                session, hurried = session.without_more("the time given was over"), True
+                continue
+            if self._spent_s() > 2 * self._given.for_s:
+                raise Ended("the time given was over before anything was confirmed; the owner's settings hold")
+            session = self._make_block(session, facts)
+        now.session = session
+        return session
+
+    def _make_block(self, session: Session, facts: Facts) -> Session:
+        wanted = session.wanted or {}
+        drop = compare.DROPPED_STEPS + self._switch_steps(wanted, facts)
+        if wanted != self._held:
+            answer = self._order(wanted)
+            refused = answer.get("refused")
+            if isinstance(refused, dict) and refused:
+                self._held = {}
+                self._order({})
+                reasons = [str(why) for why in refused.values()]
+                return session.after_refusal(reasons[0])
+        times, _ = self._collect(drop, compare.block_is_complete)
+        return session.after_block(compare.median_s(times))
+
+    def _switch_steps(self, wanted: Mapping[str, object], facts: Facts) -> int:
+        """Return how many batches of the old loader are still to come, and are none of the new one's pace."""
+        old, new = (held.get("workers", facts.workers or 0) for held in (self._held, wanted))
+        if old == new or not isinstance(old, int) or not isinstance(new, int):
+            return 0
+        return PREFETCH * (old + new) + 1
+
+    def _adopt(self, session: Session) -> bool:
+        now = self._progress
+        if session.confirmed is None or not session.adopted or not session.before_s or not session.after_s:
+            return False
+        now.samples_before, now.samples_after = 1 / session.before_s, 1 / session.after_s
+        answer = self._order(session.settings)
+        if answer.get("refused"):
+            raise Ended(f"what was proven could not be set again: {answer.get('refused')}")
+        _, wait = self._collect(compare.DROPPED_STEPS, lambda spans: len(spans) >= compare.BLOCK_STEPS)
+        now.bottleneck_after = name_of(find_bottlenecks(Shares(wait=wait)))
+        tuned.write_order(self._folder, self._number, session.settings, until_s=None)
+        now.state = "ended"
+        tuned.keep(self._folder.parent, tuned.launched_argv(self._folder), types.encode(self.report()))
+        return True
+
+    # --- the training ------------------------------------------------------------------------------------------------
+
+    def _read_facts(self) -> Facts:
+        while self._log.read(self._clock.now()):
+            pass
+        self._cursor = self._recorder.read(0, self._clock.now(), limit=1).behind
+        self._read_steps()
+        answer = self._order({}, facts=True)
+        return facts_of(as_dict(answer.get("facts")))
+
+    def _diagnose(self) -> float | None:
+        _, wait = self._collect(compare.DROPPED_STEPS, lambda spans: len(spans) >= DIAGNOSED_STEPS)
+        found = find_bottlenecks(Shares(wait=wait))
+        self._progress.bottleneck_before, self._progress.why_before = (
+            name_of(found),
+            "; ".join(row.why for row in found),
+        )
+        return wait
+
+    def _order(self, settings: Mapping[str, object], *, facts: bool = False) -> Mapping[str, Any]:
+        """Order settings and return the agent's answer to it."""
+        self._number = next(self._numbers)
+        self._write(settings, facts=facts)
+        began = self._clock.now()
+        while True:
+            for fact in self._log.read(self._clock.now()):
+                if fact.agent_event is AgentEvent.TUNING and fact.facts.get("id") == self._number:
+                    self._held = dict(settings)
+                    step = fact.facts.get("step")
+                    self._skip_steps(step if isinstance(step, int) else 0)
+                    return fact.facts
+            if self._clock.now().seconds_since(began) > SILENT_S:
+                raise Ended("the agent did not answer: the training makes no steps of an optimizer that it follows")
+            self._wait(settings, facts=facts)
+
+    def _write(self, settings: Mapping[str, object], *, facts: bool = False) -> None:
+        now_s = self._clock.now().monotonic_s
+        tuned.write_order(self._folder, self._number, settings, until_s=now_s + LEASE_S, facts=facts)
+        self._renew_at = now_s + RENEW_S
+
+    def _wait(self, settings: Mapping[str, object], *, facts: bool = False) -> None:
+        """Wait a moment, renewing the lease; raise Ended where the training or the tune ended."""
+        if self.ended.wait(self.poll_s):
+            raise Ended("stopped; the owner's settings hold")
+        if not self._is_running():
+            raise Ended("the attempt ended; the next one has the owner's settings")
+        if self._clock.now().monotonic_s > self._renew_at:
+            self._write(settings, facts=facts)
+
+    def _skip_steps(self, step: int) -> None:
+        """Forget what was made before `step`, the last one under the settings before."""
+        while self._last is None or self._last.step < step:
+            if not self._read_steps():
+                break
+
+    def _read_steps(self) -> tuple[StepRecord, ...]:
+        page = self._recorder.read(self._cursor, self._clock.now())
+        self._cursor = page.cursor
+        if page.records:
+            self._last = page.records[-1]
+        return page.records
+
+    def _collect(
+        self, drop: int, is_enough: Callable[[tuple[float, ...]], bool]
+    ) -> tuple[tuple[float, ...], float | None]:
+        """Return seconds a sample (or a step) of the steps after the first ones, and their share of waiting."""
+        before = self._last
+        times: list[float] = []
+        spans: list[float] = []
+        waits: list[float | None] = []
+        heard = self._clock.now()
+        while not is_enough(tuple(spans)) and len(spans) < BLOCK_STEPS_MAX:
+            records = self._read_steps()
+            if records:
+                heard = self._clock.now()
+            for record in records:
+                span_s = _span_s(before, record)
+                before = record
+                if span_s is None:
+                    continue
+                if drop > 0:
+                    drop -= 1
+                    continue
+                spans.append(span_s)
+                times.append(span_s / record.samples if record.samples else span_s)
+                self._progress.per_sample = self._progress.per_sample and bool(record.samples)
+                waits.append(record.data_wait_s)
+                self._progress.steps += 1
+            if not records:
+                if self._clock.now().seconds_since(heard) > SILENT_S:
+                    raise Ended(f"no step for {SILENT_S:.0f} s; the owner's settings hold")
+                self._wait(self._held)
+        known = [wait for wait in waits if wait is not None]
+        share = min(1.0, sum(known) / sum(spans)) if len(known) == len(spans) and sum(spans) > 0 else None
+        return tuple(times), share
+
+    def _spent_s(self) -> float:
+        return self._clock.now().seconds_since(self._began)
+
+
+def _span_s(before: StepRecord | None, record: StepRecord) -> float | None:
+    """Return how long a step took, None where something else lay between it and the one before."""
+    if before is None or record.step != before.step + 1 or record.epoch != before.epoch:
+        return None
+    span_s = record.at.seconds_since(before.at)
+    return span_s if span_s > 0 else None

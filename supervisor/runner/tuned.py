@@ -1,0 +1,107 @@
+"""What a tune has proven for a job: kept in the job's folder, applied to its next attempts, given to the agent.
+
+`tune.json` of an attempt is the order to its agent; `tuned.json` of a job is what was adopted, and for which command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from supervisor import untrusted_files
+from supervisor.core import attempt_files as names
+from supervisor.core.foreign_values import read_json_object
+from supervisor.core.tuning.knob import KNOBS
+from supervisor.runner.attempt_folder import write_atomically
+
+TUNED = "tuned.json"
+SIZE_LIMIT_BYTES = 1 << 20
+MODE = 0o640
+
+
+def write_order(
+    folder: Path, number: int, settings: Mapping[str, object], *, until_s: float | None, facts: bool = False
+) -> None:
+    """Order the agent of an attempt to hold `settings` until `until_s` of the monotonic clock; raise OSError."""
+    until_ns = None if until_s is None else int(until_s * 1e9)
+    order = {"version": 1, "id": number, "settings": dict(settings), "until_ns": until_ns, "facts": facts}
+    write_atomically(folder / names.TUNE, json.dumps(order) + "\n", MODE)
+
+
+def withdraw_order(folder: Path) -> None:
+    """Let the owner's settings hold again."""
+    with contextlib.suppress(OSError):
+        (folder / names.TUNE).unlink(missing_ok=True)
+
+
+def keep(job_folder: Path, argv: Sequence[str], report: Mapping[str, Any]) -> None:
+    """Keep what a tune has adopted, for the same command on this machine; raise OSError."""
+    kept = {"version": 1, "machine": platform.node(), "argv": list(argv), "report": dict(report)}
+    write_atomically(job_folder / TUNED, json.dumps(kept) + "\n", MODE)
+
+
+def read_kept(job_folder: Path) -> Mapping[str, Any] | None:
+    """Return what was kept of the last tune, None without any."""
+    try:
+        return read_json_object(untrusted_files.read_bytes(job_folder, TUNED, SIZE_LIMIT_BYTES))
+    except (OSError, ValueError):
+        return None
+
+
+def forget(job_folder: Path) -> bool:
+    """Forget what was adopted; return whether there was anything."""
+    there = (job_folder / TUNED).exists()
+    (job_folder / TUNED).unlink(missing_ok=True)
+    return there
+
+
+def apply_kept(folder: Path, argv: Sequence[str], remedied: Sequence[str]) -> Mapping[str, object]:
+    """Give a new attempt what was adopted for its command; return it. What remedies have changed is left out."""
+    kept = read_kept(folder.parent)
+    if kept is None or kept.get("argv") != list(argv) or kept.get("machine") != platform.node():
+        return {}
+    settings = _settings_of(kept, set(remedied))
+    if settings:
+        write_order(folder, 1, settings, until_s=None)
+    return settings
+
+
+def _settings_of(kept: Mapping[str, Any], remedied: set[str]) -> dict[str, object]:
+    outranked = {knob.name for knob in KNOBS if remedied.intersection(knob.outranked_by)}
+    known = {knob.name for knob in KNOBS}
+    report = kept.get("report")
+    rows = report.get("adopted") if isinstance(report, dict) else None
+    found = {row["knob"]: row["value"] for row in rows or () if isinstance(row, dict) and row.get("knob") in known}
+    return {name: value for name, value in found.items() if name not in outranked}
+
+
+def remedied_settings(folder: Path) -> tuple[str, ...]:
+    """Return the settings that remedies have changed for an attempt, Conv2d's among them."""
+    found: list[str] = []
+    for name, key in ((names.REMEDIES, "settings"), (names.LAUNCH, "env")):
+        try:
+            fields = read_json_object(untrusted_files.read_bytes(folder, name, SIZE_LIMIT_BYTES))
+        except (OSError, ValueError):
+            continue
+        held = (fields or {}).get(key)
+        if not isinstance(held, dict):
+            continue
+        if name == names.REMEDIES:
+            found += [str(setting) for setting in held]
+        elif held.get(names.ENV_CONV2D, "off") not in ("", "off"):
+            found.append("conv2d")
+    return tuple(found)
+
+
+def launched_argv(folder: Path) -> Sequence[str]:
+    """Return the command of an attempt, empty where it cannot be read."""
+    try:
+        fields = read_json_object(untrusted_files.read_bytes(folder, names.LAUNCH, SIZE_LIMIT_BYTES))
+    except (OSError, ValueError):
+        return ()
+    argv = (fields or {}).get("argv")
+    return [str(item) for item in argv] if isinstance(argv, list) else ()

@@ -1,0 +1,145 @@
+"""Knobs of a living training: set and put back at step boundaries, changing rounding at most."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from agent_by_hand import Attempt, Finished, wait_for
+
+from supervisor.core import attempt_files as at
+
+pytestmark = pytest.mark.train
+
+STRANGER = """
+import sys, time, torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+torch.manual_seed(0)
+torch.set_num_threads(1)
+class Pictures(Dataset):
+    def __len__(self): return 80
+    def __getitem__(self, index):
+        time.sleep(0.005)
+        return torch.randn(3, 8, 8, generator=torch.Generator().manual_seed(index)), index % 10
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm, self.full = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.Linear(512, 10)
+    def forward(self, images):
+        found = torch.relu(self.norm(self.conv(images)))
+        return self.full(found.FLATTEN)
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+for epoch in range(6):
+    for images, labels in DataLoader(Pictures(), batch_size=8, shuffle=True):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+        print(repr(loss.item()), labels.tolist(), flush=True)
+contiguous = all(weight.is_contiguous() for weight in model.parameters())
+print(torch.randn(2).tolist(), contiguous, optimizer.param_groups[0]["fused"])
+"""
+TUNED = "tune.json"
+
+
+class Tuned:
+    """A training whose tune.json is written while it steps."""
+
+    def __init__(self, attempt: Attempt, python: Path) -> None:
+        self.attempt, self.python = attempt, python
+
+    def run(self, flatten: str, *orders: dict[str, object] | None, gap_steps: int = 8) -> Finished:
+        """Train, giving an order each some steps, the last one None: the daemon withdrew it."""
+        self.attempt.make_recorder(256)
+        process = self.attempt.start([self.python, "-c", STRANGER.replace("FLATTEN", flatten)])
+        for order in orders:
+            until = self.attempt.head() + gap_steps
+            wait_for(lambda until=until: self.attempt.head() >= until or process.poll() is not None)  # type: ignore[misc]
+            self._order(order)
+        output, _ = process.communicate(timeout=240)
+        return Finished(process.returncode, output)
+
+    def _order(self, order: dict[str, object] | None) -> None:
+        if order is None:
+            (self.attempt.folder / TUNED).unlink()
+            return
+        draft = self.attempt.folder / "draft"
+        draft.write_text(json.dumps({"version": 1, "until_ns": None, **order}))
+        draft.replace(self.attempt.folder / TUNED)
+        wait_for(lambda: any(fact["id"] == order["id"] for fact in self.attempt.said("tuning")))
+
+
+@pytest.fixture
+def tuned(attempt: Attempt, foreign_python: Path) -> Tuned:
+    return Tuned(attempt, foreign_python)
+
+
+@pytest.fixture
+def alone(attempt: Attempt, foreign_python: Path) -> Callable[[], list[str]]:
+    """The lines of the same training without any order."""
+
+    def train() -> list[str]:
+        words = [str(foreign_python), "-c", STRANGER.replace("FLATTEN", "flatten(1)")]
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("ROCM_", "PYTHON"))}
+        return subprocess.run(words, env=kept, capture_output=True, text=True, check=True).stdout.splitlines()
+
+    return train
+
+
+def test_workers_come_and_go_within_an_epoch_and_no_sample_is_lost_or_drawn_twice(
+    tuned: Tuned, attempt: Attempt, alone: Callable[[], list[str]]
+) -> None:
+    """Bit for bit: order of the samples, losses, and the generator's state at the end."""
+    finished = tuned.run("flatten(1)", {"id": 1, "settings": {"workers": 2}}, None, gap_steps=15)
+    assert finished.output.splitlines() == alone()
+    assert [(fact["applied"], fact["refused"]) for fact in attempt.said("tuning")] == [({"workers": 2}, {})]
+    assert {len(fact["pids"]) for fact in attempt.said("workers") if fact.get("training")} >= {0, 2}
+    assert not attempt.failures()
+
+
+def test_a_fused_optimizer_and_channels_last_change_rounding_and_are_put_back(
+    tuned: Tuned, attempt: Attempt, alone: Callable[[], list[str]]
+) -> None:
+    both = {"fused_optimizer": True, "channels_last": True}
+    finished = tuned.run("flatten(1)", {"id": 1, "settings": both}, None)
+    assert [(fact["applied"], fact["refused"]) for fact in attempt.said("tuning")] == [(both, {})]
+    expected, found = alone(), finished.output.splitlines()
+    for line, other in zip(expected[:-1], found[:-1], strict=True):
+        assert float(other.split()[0]) == pytest.approx(float(line.split()[0]), rel=1e-2)
+        assert other.split(" ", 1)[1] == line.split(" ", 1)[1]
+    assert found[-1] == expected[-1], "the layout and the optimizer are the owner's again"
+
+
+def test_a_layout_that_the_model_cannot_have_is_refused_before_a_step_is_made_with_it(
+    tuned: Tuned, attempt: Attempt, alone: Callable[[], list[str]]
+) -> None:
+    finished = tuned.run("view(8, -1)", {"id": 1, "settings": {"channels_last": True}}, gap_steps=10)
+    (fact,) = attempt.said("tuning")
+    assert finished.code == 0, "the training never saw it"
+    assert fact["applied"] == {}
+    assert "the model fails with it" in fact["refused"]["channels_last"]
+    assert finished.output.splitlines() == alone()
+
+
+def test_when_the_lease_runs_out_the_owners_settings_come_back(tuned: Tuned, attempt: Attempt) -> None:
+    finished = tuned.run("flatten(1)", {"id": 1, "settings": {"fused_optimizer": True}, "until_ns": 1}, gap_steps=8)
+    assert finished.code == 0
+    assert attempt.said("tuning")[-1]["ended"] == "the lease ran out"
+    assert not finished.output.splitlines()[-1].endswith("True"), "the optimizer is not fused"
+
+
+def test_a_knob_that_is_not_known_and_a_file_that_is_no_order_change_nothing(tuned: Tuned, attempt: Attempt) -> None:
+    finished = tuned.run("flatten(1)", {"id": 1, "settings": {"warp": 9}}, {"id": 2, "settings": {}, "facts": True})
+    assert finished.code == 0
+    first, second = attempt.said("tuning")
+    assert first["refused"] == {"warp": "not known to the agent of this attempt"}
+    assert second["facts"]["workers"] == 0
+    assert second["facts"]["loader_why_not"] is None
+    assert second["facts"]["channels_last_why_not"] is None
+    assert at.TUNE == TUNED

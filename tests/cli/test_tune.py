@@ -1,0 +1,51 @@
+"""`supervisorctl tune`: what may be asked, and how a report reads."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.cli.errors import CliError
+from supervisor.cli.table import Pen
+from supervisor.cli.tune import parse_permissions, parse_span_s, report_lines
+from supervisor.control import types
+
+REPORT = types.TuneReport(
+    job="night",
+    state="ended",
+    samples_per_s=types.BeforeAfterRate(before=49.0, after=422.0),
+    adopted=[types.KnobAdopted(knob="workers", value=16, gain=7.6, low=7.1, high=8.2)],
+    refused=[types.KnobRefused(knob="threads", value=8, why="gains at most 1.2%")],
+    left=[types.KnobRefused(knob="tf32", value=None, why="not without permission: --may precision")],
+    bottleneck=types.BeforeAfterName(before="data-bound", after=None),
+    why="88% of a step waits for its batch",
+)
+
+
+def test_a_report_says_what_was_found_and_what_came_of_it() -> None:
+    text = "\n".join(report_lines(types.encode(REPORT), Pen(width=200)))
+    assert text.startswith("night: data-bound: 88% of a step waits for its batch")
+    assert "+760.0% (+710.0% to +820.0%)" in text
+    assert "49.0 -> 422.0 samples/s (8.61x), confirmed" in text
+    assert "not without permission" in text
+
+
+def test_a_report_survives_being_kept() -> None:
+    assert types.decode_tune_report(types.encode(REPORT)) == REPORT
+    assert types.decode_tune_report({"job": 7}) is None
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("15m", 900), ("1.5h", 5400)])
+def test_a_span_has_a_unit(text: str, seconds: float) -> None:
+    assert parse_span_s(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["15", "1s", "-5m", "2d", "", "30h"])
+def test_what_is_no_span_is_refused_with_what_is(text: str) -> None:
+    with pytest.raises(CliError, match="no span"):
+        parse_span_s(text)
+
+
+def test_only_known_permissions_are_given() -> None:
+    assert parse_permissions("batch, precision") == ["batch", "precision"]
+    with pytest.raises(CliError, match="'lr' is unknown"):
+        parse_permissions("lr")

@@ -1,0 +1,153 @@
+"""A tune of an attempt whose agent is written by hand: what it orders, what it adopts, and what a stop leaves."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from supervisor.control import types
+from supervisor.control.refusals import Refused
+from supervisor.core import attempt_files as fo
+from supervisor.core.job import Attempt, Job, Phase
+from supervisor.daemon.clock import SystemClock
+from supervisor.daemon.tuning import Tuner
+from supervisor.runner import tuned
+from tests.sources.recorder_by_hand import Writer
+
+FACTS = {"device": "cpu", "processors": 2, "workers": 0, "threads": 2, "fused": False, "fused_why_not": "no gradients"}
+FACTS |= {"channels_last_why_not": "no weight has four dimensions"}
+BATCH = 30
+
+
+class AgentByHand(threading.Thread):
+    """Answers every order at once with steps whose times depend on the settings: none of them takes any."""
+
+    def __init__(self, folder: Path, step_s: dict[str, float]) -> None:
+        super().__init__(daemon=True)
+        self.folder, self.step_s = folder, step_s
+        self.writer = Writer(folder / fo.RECORDER, capacity=4096)
+        self.ended, self.step, self.at_ns = threading.Event(), 0, 10**9
+        self.ordered: list[dict[str, object]] = []
+
+    def run(self) -> None:
+        answered = None
+        while not self.ended.wait(0.005):
+            path = self.folder / fo.TUNE
+            order = json.loads(path.read_text()) if path.exists() else {"id": None, "settings": {}}
+            if order["id"] is not None and order["id"] != answered:
+                answered = order["id"]
+                self.ordered.append(order["settings"])
+                self._answer(order)
+            if self.writer.head - BATCH < self.step:
+                self._make_steps(order["settings"])
+
+    def _answer(self, order: dict[str, object]) -> None:
+        fields = {"event": "tuning", "pid": 1, "rank": 0, "monotonic_ns": 1, "unix_s": 1.0, "id": order["id"]}
+        fields |= {"step": self.step, "applied": order["settings"], "refused": {}, "facts": FACTS}
+        with (self.folder / fo.AGENT).open("a") as file:
+            file.write(json.dumps(fields) + "\n")
+
+    def _make_steps(self, settings: dict[str, object]) -> None:
+        for _ in range(BATCH):
+            self.step += 1
+            step_s = self.step_s[json.dumps(settings)]
+            self.at_ns += int(step_s * 1e9)
+            self.writer.write(self.step, at_ns=self.at_ns, data_wait_s=0.6 * step_s, samples=8)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "jobs" / "one" / "1"
+    (made / fo.RUN).mkdir(parents=True)
+    (made / fo.LAUNCH).write_text(json.dumps({"argv": ["python", "train.py"], "env": {}}))
+    return made
+
+
+@pytest.fixture
+def job() -> Job:
+    now = SystemClock().now()
+    return Job(name="one", since=now, phase=Phase.RUNNING, attempt=Attempt(number=1, launched_at=now))
+
+
+@pytest.fixture
+def tuner(tmp_path: Path, job: Job) -> Iterator[Tuner]:
+    made = Tuner(SystemClock(), tmp_path, lambda name: job if name == "one" else None, poll_s=0.02)
+    yield made
+    made.stop_all()
+
+
+def ended(tuner: Tuner) -> types.TuneReport:
+    deadline = time.perf_counter() + 120
+    while tuner.report("one").state != "ended":
+        assert time.perf_counter() < deadline
+        time.sleep(0.02)
+    return tuner.report("one")
+
+
+def times(**step_s: float) -> dict[str, float]:
+    """Times of a step by what is set."""
+    plain = {"{}": 0.4, '{"workers": 2}': 0.4, '{"workers": 4}': 0.4, '{"threads": 1}': 0.4}
+    return plain | {key.replace("workers", '{"workers": ') + "}": value for key, value in step_s.items()}
+
+
+def test_a_faster_loader_is_found_confirmed_kept_and_given_to_the_next_attempt(
+    tuner: Tuner, folder: Path, tmp_path: Path
+) -> None:
+    slow_together = {'{"workers": 2, "threads": 1}': 0.2, '{"workers": 4, "threads": 1}': 0.2}
+    agent = AgentByHand(folder, times(workers2=0.2, workers4=0.2) | slow_together)
+    agent.start()
+    tuner.start("one", types.TuneBody())
+    report = ended(tuner)
+    agent.ended.set()
+    assert report.problem is None
+    assert [(row.knob, row.value) for row in report.adopted] == [("workers", 2)]
+    assert report.adopted[0].gain == pytest.approx(1.0, abs=0.05)
+    assert report.samples_per_s.before == pytest.approx(20, rel=0.05)
+    assert report.samples_per_s.after == pytest.approx(40, rel=0.05)
+    assert report.bottleneck.before == "data-bound"
+    order = json.loads((folder / fo.TUNE).read_text())
+    assert (order["settings"], order["until_ns"]) == ({"workers": 2}, None)
+    following = tmp_path / "jobs" / "one" / "2"
+    following.mkdir()
+    assert tuned.apply_kept(following, ["python", "train.py"], remedied=()) == {"workers": 2}
+    assert tuned.apply_kept(following, ["python", "other.py"], remedied=()) == {}
+    assert tuned.apply_kept(following, ["python", "train.py"], remedied=("workers_factor",)) == {}
+    assert tuner.undo("one")
+    assert not (folder / fo.TUNE).exists()
+    assert tuned.apply_kept(following, ["python", "train.py"], remedied=()) == {}
+
+
+def test_a_stop_leaves_the_owners_settings_and_a_second_tune_is_refused(tuner: Tuner, folder: Path) -> None:
+    agent = AgentByHand(folder, times())
+    agent.start()
+    tuner.start("one", types.TuneBody())
+    with pytest.raises(Refused, match="one is being tuned"):
+        tuner.start("one", types.TuneBody())
+    assert tuner.stop("one")
+    agent.ended.set()
+    report = tuner.report("one")
+    assert "the owner's settings hold" in (report.problem or "")
+    assert report.adopted == []
+    assert not (folder / fo.TUNE).exists()
+
+
+def test_a_dry_run_orders_nothing(tuner: Tuner, folder: Path) -> None:
+    agent = AgentByHand(folder, times())
+    agent.start()
+    tuner.start("one", types.TuneBody(dry_run=True))
+    report = ended(tuner)
+    agent.ended.set()
+    assert "workers [2, 4]" in report.trying
+    assert [order for order in agent.ordered if order] == []
+
+
+def test_a_job_that_does_not_step_is_not_tuned(tuner: Tuner) -> None:
+    with pytest.raises(Refused, match="only a training that steps"):
+        tuner.start("two", types.TuneBody())
+    with pytest.raises(Refused, match="was not tuned"):
+        tuner.report("one")
