@@ -44,6 +44,7 @@ from supervisor.daemon.metrics import MetricsCollector, MetricsDeps
 from supervisor.daemon.telemetry import NewestReadings
 from supervisor.daemon.threads import Threads
 from supervisor.daemon.training_counts import Counts
+from supervisor.daemon.tuning import Tuner
 from supervisor.store.archive import Archive
 from supervisor.store.store import NewAlert, Store
 
@@ -189,6 +190,7 @@ class House:
             doctor=lambda: (),
             forget=forget_jobs.forget,
             known=self._metrics(inbox, loop, announcer).known,
+            tuner=Tuner(self.clock, self.state, lambda _: None),
         )
         end = threading.Event()
         thread = threading.Thread(target=lambda: loop.run(end.is_set))
