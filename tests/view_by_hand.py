@@ -181,14 +181,6 @@ class FakeView:
         part = tail(self.folder, "output.txt", after if attempt == 3 else None, lines)
         return types.Output(job=job, attempt=3, text=part.text, next_offset=part.next_offset)
 
-    def tune(self, job: str, given: types.TuneBody) -> types.TuneReport:
-        self._known(job)
-        return types.TuneReport(job=job, state="ended", problem="stopped" if given.stop else None)
-
-    def tune_report(self, job: str) -> types.TuneReport:
-        self._known(job)
-        return types.TuneReport(job=job, state="ended")
-
     def forget(self, job: str) -> types.Forgotten:
         self._known(job)
         if self.refusal is not None:

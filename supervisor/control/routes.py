@@ -21,7 +21,7 @@ from supervisor.control.origin import OriginGuard
 from supervisor.control.peers import Peer
 from supervisor.control.record_view import READS, Parameters, Read
 from supervisor.control.refusals import BadRequest, NotAllowed, Refusal, TooLarge, TooSlow
-from supervisor.control.view import View
+from supervisor.control.view import Tuning, View
 from supervisor.core.events import Ask
 from supervisor.metrics.exposition import CLASSIC, OPENMETRICS, prefers_openmetrics, text_of
 
@@ -41,11 +41,13 @@ Body = TypeVar("Body", bound=msgspec.Struct)
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def application(view: View, socket_gid: int) -> OriginGuard:
+def application(view: View, socket_gid: int, tuning: Tuning | None = None) -> OriginGuard:
     """Return the ASGI application that serves `view`; `socket_gid` is the group whose members may act."""
     reading = {**_live_endpoints(view), **{read.route: _record_endpoint(view, read) for read in READS}}
     routes = [Route(path, answer, methods=["GET"]) for path, answer in reading.items()]
     routes += [Route(path, answer, methods=["POST"]) for path, answer in _action_endpoints(view, socket_gid).items()]
+    if tuning is not None:
+        routes += _tuning_routes(tuning, socket_gid)
     served = Starlette(
         routes=routes,
         exception_handlers={Refusal: _answer_refusal, HTTPException: _not_served, Exception: _answer_defect},
@@ -66,10 +68,7 @@ def _live_endpoints(view: View) -> dict[str, Endpoint]:
         text = text_of(await asked(view.metrics), openmetrics=openmetrics)
         return Response(text, headers={"Content-Type": OPENMETRICS if openmetrics else CLASSIC})
 
-    async def tune(request: Request) -> Response:
-        return answer(await asked(lambda: view.tune_report(request.path_params["job"])))
-
-    return {"/v1/jobs/{job}/tune": tune, "/v1/status": status, "/v1/doctor": doctor, "/metrics": metrics}
+    return {"/v1/status": status, "/v1/doctor": doctor, "/metrics": metrics}
 
 
 def _record_endpoint(view: View, read: Read) -> Endpoint:
@@ -119,13 +118,6 @@ def _action_endpoints(view: View, socket_gid: int) -> dict[str, Endpoint]:
         _log_action("control.alert_acknowledged", peer, job=acknowledged.job, incident=acknowledged.incident)
         return answer(acknowledged)
 
-    async def tune(request: Request) -> Response:
-        peer, job = actor(request, socket_gid), request.path_params["job"]
-        given = await body(request, types.TuneBody)
-        report = await asked(lambda: view.tune(job, given), looking=True)
-        _log_action("control.tuned", peer, job=job, dry_run=given.dry_run, stop=given.stop, undo=given.undo)
-        return answer(report)
-
     async def forget(request: Request) -> Response:
         peer, job = actor(request, socket_gid), request.path_params["job"]
         await body(request, types.EmptyBody)
@@ -136,7 +128,23 @@ def _action_endpoints(view: View, socket_gid: int) -> dict[str, Endpoint]:
     jobs = {f"/v1/jobs/{{job}}/{ask.value}": asking(ask) for ask in (Ask.START, Ask.STOP, Ask.RESTART)}
     alerts = {"/v1/alerts/{receiver}/test": test_alert, "/v1/alerts/mute": mute_alerts}
     alerts["/v1/alerts/ack"] = acknowledge
-    return {**jobs, "/v1/jobs/{job}/forget": forget, "/v1/jobs/{job}/tune": tune, **alerts, "/v1/reload": reload}
+    return {**jobs, "/v1/jobs/{job}/forget": forget, **alerts, "/v1/reload": reload}
+
+
+def _tuning_routes(tuning: Tuning, socket_gid: int) -> list[Route]:
+    path = "/v1/jobs/{job}/tune"
+
+    async def report(request: Request) -> Response:
+        return answer(await asked(lambda: tuning.tune_report(request.path_params["job"])))
+
+    async def tune(request: Request) -> Response:
+        peer, job = actor(request, socket_gid), request.path_params["job"]
+        given = await body(request, types.TuneBody)
+        found = await asked(lambda: tuning.tune(job, given), looking=True)
+        _log_action("control.tuned", peer, job=job, dry_run=given.dry_run, stop=given.stop, undo=given.undo)
+        return answer(found)
+
+    return [Route(path, report, methods=["GET"]), Route(path, tune, methods=["POST"])]
 
 
 # --- parts of a request -------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import uvicorn
 from supervisor.control.connection import PeerProtocol
 from supervisor.control.limits import LimitedListener
 from supervisor.control.routes import application
-from supervisor.control.view import View
+from supervisor.control.view import Tuning, View
 from supervisor.control.woken_server import WokenServer
 
 log = logging.getLogger(__name__)
@@ -26,14 +26,14 @@ STOP_LIMIT_S = 5.0
 class ControlServer:
     """Serves `view` on a listening socket (see `listen.py`) from `start` to `stop`; it closes the socket then."""
 
-    def __init__(self, view: View, listening: socket.socket, *, unlink: bool) -> None:
+    def __init__(self, view: View, listening: socket.socket, *, unlink: bool, tuning: Tuning | None = None) -> None:
         """With `unlink` the socket's file is removed at the end: right for one that we bound, not for systemd's."""
         self._bound = listening
         self._listening = LimitedListener(listening, CONNECTIONS)
         self._path = Path(os.fsdecode(listening.getsockname()))
         self._unlink = unlink
         config = uvicorn.Config(
-            application(view, self._path.stat().st_gid),
+            application(view, self._path.stat().st_gid, tuning),
             loop="asyncio",
             http=PeerProtocol,
             ws="none",

@@ -51,18 +51,22 @@ class View(Protocol):
         """Remove the record and the folder of a job that is not configured; raise NoSuchJob or Refused."""
         ...
 
-    def tune(self, job: str, given: types.TuneBody) -> types.TuneReport:
-        """Begin, stop or undo a tune and return how it stands; raise NoSuchJob or Refused."""
-        ...
-
-    def tune_report(self, job: str) -> types.TuneReport:
-        """Return the tune of a job under way, or its last one; raise NoSuchJob or Refused."""
-        ...
-
     def doctor(self) -> Sequence[types.DoctorLine]:
         """Return the results of the daemon's own checks."""
         ...
 
     def reload(self) -> types.ReloadReport:
         """Read the configuration again and apply what can be applied."""
+        ...
+
+
+class Tuning(Protocol):
+    """The tuner as seen from the socket; its routes are served where there is one."""
+
+    def tune(self, job: str, given: types.TuneBody) -> types.TuneReport:
+        """Begin, stop or undo a tune and return how it stands; raise NoSuchJob or Refused."""
+        ...
+
+    def tune_report(self, job: str) -> types.TuneReport:
+        """Return the tune of a job under way, or its last one; raise NoSuchJob or Refused."""
         ...

@@ -121,7 +121,7 @@ class Service:
             tuner=Tuner(parts.clock, parts.state, self._find_job),
         )
         passed = listen.from_systemd(os.environ)
-        self._control = ControlServer(view, passed or listen.bind(socket_path), unlink=passed is None)
+        self._control = ControlServer(view, passed or listen.bind(socket_path), unlink=passed is None, tuning=view)
 
     def _find_job(self, name: str) -> Job | None:
         """Return a job as the deciding thread knows it."""

@@ -35,7 +35,7 @@ class Net(nn.Module):
         return self.full(found.FLATTEN)
 model = Net()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-for epoch in range(6):
+for epoch in range(20):
     for images, labels in DataLoader(Pictures(), batch_size=8, shuffle=True):
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(images), labels)
@@ -72,7 +72,7 @@ class Tuned:
         draft = self.attempt.folder / "draft"
         draft.write_text(json.dumps({"version": 1, "until_ns": None, **order}))
         draft.replace(self.attempt.folder / TUNED)
-        wait_for(lambda: any(fact["id"] == order["id"] for fact in self.attempt.said("tuning")))
+        wait_for(lambda: any(fact["id"] == order["id"] for fact in self.attempt.list_reports("tuning")))
 
 
 @pytest.fixture
@@ -98,8 +98,8 @@ def test_workers_come_and_go_within_an_epoch_and_no_sample_is_lost_or_drawn_twic
     """Bit for bit: order of the samples, losses, and the generator's state at the end."""
     finished = tuned.run("flatten(1)", {"id": 1, "settings": {"workers": 2}}, None, gap_steps=15)
     assert finished.output.splitlines() == alone()
-    assert [(fact["applied"], fact["refused"]) for fact in attempt.said("tuning")] == [({"workers": 2}, {})]
-    assert {len(fact["pids"]) for fact in attempt.said("workers") if fact.get("training")} >= {0, 2}
+    assert [(fact["applied"], fact["refused"]) for fact in attempt.list_reports("tuning")] == [({"workers": 2}, {})]
+    assert {len(fact["pids"]) for fact in attempt.list_reports("workers") if fact.get("training")} >= {0, 2}
     assert not attempt.failures()
 
 
@@ -108,7 +108,7 @@ def test_a_fused_optimizer_and_channels_last_change_rounding_and_are_put_back(
 ) -> None:
     both = {"fused_optimizer": True, "channels_last": True}
     finished = tuned.run("flatten(1)", {"id": 1, "settings": both}, None)
-    assert [(fact["applied"], fact["refused"]) for fact in attempt.said("tuning")] == [(both, {})]
+    assert [(fact["applied"], fact["refused"]) for fact in attempt.list_reports("tuning")] == [(both, {})]
     expected, found = alone(), finished.output.splitlines()
     for line, other in zip(expected[:-1], found[:-1], strict=True):
         assert float(other.split()[0]) == pytest.approx(float(line.split()[0]), rel=1e-2)
@@ -120,7 +120,7 @@ def test_a_layout_that_the_model_cannot_have_is_refused_before_a_step_is_made_wi
     tuned: Tuned, attempt: Attempt, alone: Callable[[], list[str]]
 ) -> None:
     finished = tuned.run("view(8, -1)", {"id": 1, "settings": {"channels_last": True}}, gap_steps=10)
-    (fact,) = attempt.said("tuning")
+    (fact,) = attempt.list_reports("tuning")
     assert finished.code == 0, "the training never saw it"
     assert fact["applied"] == {}
     assert "the model fails with it" in fact["refused"]["channels_last"]
@@ -130,14 +130,14 @@ def test_a_layout_that_the_model_cannot_have_is_refused_before_a_step_is_made_wi
 def test_when_the_lease_runs_out_the_owners_settings_come_back(tuned: Tuned, attempt: Attempt) -> None:
     finished = tuned.run("flatten(1)", {"id": 1, "settings": {"fused_optimizer": True}, "until_ns": 1}, gap_steps=8)
     assert finished.code == 0
-    assert attempt.said("tuning")[-1]["ended"] == "the lease ran out"
+    assert attempt.list_reports("tuning")[-1]["ended"] == "the lease ran out"
     assert not finished.output.splitlines()[-1].endswith("True"), "the optimizer is not fused"
 
 
 def test_a_knob_that_is_not_known_and_a_file_that_is_no_order_change_nothing(tuned: Tuned, attempt: Attempt) -> None:
     finished = tuned.run("flatten(1)", {"id": 1, "settings": {"warp": 9}}, {"id": 2, "settings": {}, "facts": True})
     assert finished.code == 0
-    first, second = attempt.said("tuning")
+    first, second = attempt.list_reports("tuning")
     assert first["refused"] == {"warp": "not known to the agent of this attempt"}
     assert second["facts"]["workers"] == 0
     assert second["facts"]["loader_why_not"] is None

@@ -155,7 +155,7 @@ def _keys_of_class(kind: type, path: str, met: set[object]) -> Iterator[str]:
 
 
 def _routes() -> Iterator[str]:
-    guard = routes.application(cast("Any", None), 0)
+    guard = routes.application(cast("Any", None), 0, cast("Any", object()))
     for route in cast("Any", guard)._served.routes:
         for method in sorted(route.methods - {"HEAD"}):
             yield f"{method} {route.path}"
