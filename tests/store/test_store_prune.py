@@ -164,4 +164,4 @@ def test_a_body_in_the_record_is_bounded_whatever_a_word_holds() -> None:
     output = ev.AgentReported(at=START, job="night", attempt=1, agent_event=ev.AgentEvent.ALIVE, facts=facts)
     body = to_json(output)
     assert len(body) <= BODY_LIMIT_BYTES
-    assert json.loads(body)["word"] == "alive"
+    assert json.loads(body)["agent_event"] == "alive"
