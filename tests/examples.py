@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 from hypothesis import HealthCheck, settings
 
+from tests.rigs.same_examples import draw_no_constants_of_modules
+
 EXAMPLES = 100
 """Examples of each property test in an ordinary run: the same ones each time, on every machine."""
 SAMPLES = 2000
@@ -29,6 +31,8 @@ def load_profile() -> None:
     asked = _asked()
     settings.register_profile("laws", settings.get_profile("ci"), derandomize=False, max_examples=asked or EXAMPLES)
     settings.load_profile("ci" if asked is None else "laws")
+    if asked is None:  # `make laws` looks for new examples: there each constant is a good one
+        draw_no_constants_of_modules()
 
 
 def at_least(examples: int) -> int:

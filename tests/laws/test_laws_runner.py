@@ -29,7 +29,6 @@ def test_numbers_are_small(number):
 DRAWN = """
 import sys
 
-import conftest
 from tests.examples import load_profile
 
 load_profile()

@@ -116,7 +116,7 @@ def test_attempts_are_compared_by_step_epoch_and_time(shown: Browser) -> None:
         shown.wait_for("document.querySelector('.legend').textContent.includes('yolo attempt 2')")
 
 
-@pytest.mark.skipif(not AXE.is_file(), reason="axe-core is not there: make test fetches it")
+@pytest.mark.skipif(not AXE.is_file(), reason="axe-core could not be fetched by make test")
 def test_no_view_has_a_fault_of_accessibility(page: ServedPage, view: FakeView, tmp_path: Path) -> None:
     found = []
     with serving(view) as socket, serving_page(page.state, socket=socket) as own, browser(tmp_path / "p") as shown:
