@@ -14,10 +14,11 @@ from supervisor.cli.name_completion import complete_job
 from supervisor.cli.table import Cell, Pen
 from supervisor.control.client import quoted
 from supervisor.core.sanitize import one_line
+from supervisor.core.tuning.knob import KNOBS
 
 POLL_S = 1.0
 UNITS_S = {"s": 1, "m": 60, "h": 3600}
-PERMISSIONS = ("batch", "precision")
+PERMISSIONS = sorted({knob.permission for knob in KNOBS if knob.permission is not None})
 HEAD = ("KNOB", "VALUE", "VERDICT", "GAIN", "WHY")
 JSON_FIELDS = ("job", "samples_per_s", "adopted", "refused", "bottleneck")
 
@@ -26,7 +27,7 @@ JSON_FIELDS = ("job", "samples_per_s", "adopted", "refused", "bottleneck")
 @click.argument("job", shell_complete=complete_job)
 @click.option("--dry-run", is_flag=True, help="Find the bottleneck and list what would be tried; change nothing.")
 @click.option("--for", "given", default="15m", show_default=True, help="Time for it, as 90s, 15m or 1h.")
-@click.option("--may", default="", help="Also try what changes numbers: precision, batch (comma-separated).")
+@click.option("--may", default="", help=f"Also try what needs permission: {', '.join(PERMISSIONS)}.")
 @click.option("--stop", is_flag=True, help="End the tune under way; the owner's settings hold again.")
 @click.option("--undo", is_flag=True, help="Put the owner's settings back, now and for the next attempts.")
 @json_option

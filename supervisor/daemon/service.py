@@ -89,7 +89,6 @@ class Service:
             jobs=parts.state / "jobs",
             alive=parts.launcher.alive,
         )
-        archive = Archive(parts.store.path)
         self._counts = Counts(parts.loop.job_states)
         self._metrics = self._build_metrics(archive)
         metrics = parts.settings.metrics
@@ -104,6 +103,7 @@ class Service:
             queue=parts.announcer.queue_report,
         )
         self._textfile = Textfile(lambda: parts.settings.metrics.textfile, self._metrics.known)
+        self._tuner = Tuner(parts.clock, parts.state, self._find_job)
         view = DaemonView(
             clock=parts.clock,
             inbox=parts.inbox,
@@ -118,7 +118,7 @@ class Service:
             doctor=checks.doctor,
             forget=forget_jobs.forget,
             known=self._metrics.known,
-            tuner=Tuner(parts.clock, parts.state, self._find_job),
+            tuner=self._tuner,
         )
         passed = listen.from_systemd(os.environ)
         self._control = ControlServer(view, passed or listen.bind(socket_path), unlink=passed is None, tuning=view)
@@ -358,6 +358,7 @@ class Service:
     def _end_parts(self) -> None:
         parts = self._parts
         self._notifier.stopping()
+        self._tuner.end()
         parts.threads.end()
         parts.presence.end()
         self._control.stop()

@@ -43,6 +43,8 @@ WAITING_WORTH = 0.05
 NEW_UNTIL = 0.75
 """Share of the time given after which nothing new is tried."""
 PREFETCH = 2
+PROVEN_ON = ("torch", "gpu")
+"""Facts of the agent without which what was adopted proves nothing."""
 BLOCK_STEPS_MAX = 2000
 """Enough of a block whose steps take no time."""
 
@@ -104,10 +106,12 @@ class Tuner:
         tune.join(2 * RENEW_S)
         return True
 
-    def stop_all(self) -> None:
-        """End every tune: the daemon ends."""
-        for name in list(self._tunes):
-            self.stop(name)
+    def end(self) -> None:
+        """Put the owner's settings back at once, not when their lease is over; the ending daemon waits for no tune."""
+        for tune in list(self._tunes.values()):
+            if tune.is_alive():
+                tune.ended.set()
+                tuned.withdraw_order(tune.folder)
 
     def undo(self, name: str) -> bool:
         """Put the owner's settings back, now and for the next attempts; return whether anything was changed."""
@@ -144,7 +148,7 @@ class Tune(threading.Thread):
         super().__init__(name=f"tune {job}", daemon=True)
         self.job, self.ended = job, threading.Event()
         self.poll_s = POLL_S
-        self._clock, self._folder, self._given, self._is_running = clock, folder, given, is_running
+        self._clock, self.folder, self._given, self._is_running = clock, folder, given, is_running
         self._progress = Progress()
         self._numbers = count(int(clock.now().unix_s))
         self._recorder = RecorderReader(folder)
@@ -154,6 +158,8 @@ class Tune(threading.Thread):
         self._held: Mapping[str, object] = {}
         self._renew_at = 0.0
         self._number = 0
+        self._proven_on: Mapping[str, object] = {}
+        """The torch and the GPU of the training, as its agent names them."""
         self._began = clock.now()
 
     def run(self) -> None:
@@ -169,7 +175,7 @@ class Tune(threading.Thread):
             self._progress.problem, self._progress.state = f"the tune failed: {type(error).__name__}: {error}", "ended"
         finally:
             if not adopted:
-                tuned.withdraw_order(self._folder)
+                tuned.withdraw_order(self.folder)
             self._recorder.close()
         fields = {"job": self.job, "adopted": len(self.report().adopted), "problem": self._progress.problem}
         log.info("tune.ended", extra={"fields": fields})
@@ -211,7 +217,7 @@ class Tune(threading.Thread):
         facts = self._read_facts()
         wait = self._diagnose()
         now.bottleneck_after = now.bottleneck_before
-        knobs, left = choose_knobs(facts, may=self._given.may, remedied=tuned.remedied_settings(self._folder))
+        knobs, left = choose_knobs(facts, may=self._given.may, remedied=tuned.remedied_settings(self.folder))
         if wait is not None and wait < WAITING_WORTH:
             why = f"{wait:.1%} of a step waits for data: a faster loader gains nothing"
             left = (*left, *(Left(knob=knob.name, why=why) for knob in knobs if knob.name == "workers"))
@@ -271,9 +277,9 @@ class Tune(threading.Thread):
             raise Ended(f"what was proven could not be set again: {answer.get('refused')}")
         _, wait = self._collect(compare.DROPPED_STEPS, lambda spans: len(spans) >= compare.BLOCK_STEPS)
         now.bottleneck_after = name_of(find_bottlenecks(Shares(wait=wait)))
-        tuned.write_order(self._folder, self._number, session.settings, until_s=None)
+        tuned.write_order(self.folder, self._number, session.settings, until_s=None)
         now.state = "ended"
-        tuned.keep(self._folder.parent, tuned.launched_argv(self._folder), types.encode(self.report()))
+        tuned.keep(self.folder.parent, tuned.launched_argv(self.folder), types.encode(self.report()), self._proven_on)
         return True
 
     # --- the training ------------------------------------------------------------------------------------------------
@@ -284,7 +290,9 @@ class Tune(threading.Thread):
         self._cursor = self._recorder.read(0, self._clock.now(), limit=1).behind
         self._read_steps()
         answer = self._order({}, facts=True)
-        return facts_of(as_dict(answer.get("facts")))
+        reported = as_dict(answer.get("facts"))
+        self._proven_on = {name: reported.get(name) for name in PROVEN_ON}
+        return facts_of(reported)
 
     def _diagnose(self) -> float | None:
         _, wait = self._collect(compare.DROPPED_STEPS, lambda spans: len(spans) >= DIAGNOSED_STEPS)
@@ -313,7 +321,7 @@ class Tune(threading.Thread):
 
     def _write(self, settings: Mapping[str, object], *, facts: bool = False) -> None:
         now_s = self._clock.now().monotonic_s
-        tuned.write_order(self._folder, self._number, settings, until_s=now_s + LEASE_S, facts=facts)
+        tuned.write_order(self.folder, self._number, settings, until_s=now_s + LEASE_S, facts=facts)
         self._renew_at = now_s + RENEW_S
 
     def _wait(self, settings: Mapping[str, object], *, facts: bool = False) -> None:

@@ -46,6 +46,10 @@ class _Head:
     made_of: str = ""
 
 
+OWN_KIND = "own_kind"
+"""Key of the field `kind` that some events have themselves: in a line of a recording `kind` names the event."""
+
+
 def event_types() -> dict[str, type[ev.Event]]:
     """Return every kind of event by the name that the record gives it."""
     kinds = (arg for union in (ev.AttemptEvent, ev.MachineEvent) for arg in get_args(union))
@@ -60,7 +64,7 @@ def write(recording: Recording, folder: Path) -> None:
     (folder / HEAD).write_bytes(msgspec.json.format(msgspec.json.encode(head), indent=2) + b"\n")
     with _open_gzip(folder / EVENTS) as out:
         for fact in recording.facts:
-            out.write(json.dumps({"kind": kind_of(fact), **_encode_event(fact)}, ensure_ascii=False) + "\n")
+            out.write(json.dumps(_encode_event(fact), ensure_ascii=False) + "\n")
     with _open_gzip(folder / STEPS) as out:
         rows = csv.writer(out)
         rows.writerow(COLUMNS)
@@ -102,6 +106,8 @@ def _parse_event(line: str) -> ev.Event:
     kind = event_types().get(fields.pop("kind", ""))
     if kind is None:
         raise ValueError("has an unknown kind of event")
+    if OWN_KIND in fields:
+        fields["kind"] = fields.pop(OWN_KIND)
     return msgspec.convert(fields, type=kind, strict=False)
 
 
@@ -160,8 +166,10 @@ def _in_order(facts: Iterable[ev.Event], path: Path) -> Iterator[ev.Event]:
 
 
 def _encode_event(fact: ev.Event) -> dict[str, Any]:
-    plain: dict[str, Any] = msgspec.to_builtins(fact, enc_hook=repr, str_keys=True)
-    return plain
+    fields: dict[str, Any] = msgspec.to_builtins(fact, enc_hook=repr, str_keys=True)
+    if "kind" in fields:
+        fields[OWN_KIND] = fields.pop("kind")
+    return {"kind": kind_of(fact), **fields}
 
 
 def _kind_name(event: type[ev.Event]) -> str:

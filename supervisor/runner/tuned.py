@@ -28,8 +28,16 @@ def write_order(
 ) -> None:
     """Order the agent of an attempt to hold `settings` until `until_s` of the monotonic clock; raise OSError."""
     until_ns = None if until_s is None else int(until_s * 1e9)
-    order = {"version": 1, "id": number, "settings": dict(settings), "until_ns": until_ns, "facts": facts}
-    write_atomically(folder / names.TUNE, json.dumps(order) + "\n", MODE)
+    _write(folder, id=number, settings=dict(settings), until_ns=until_ns, facts=facts)
+
+
+def write_proven(folder: Path, settings: Mapping[str, object], proven_on: Mapping[str, object]) -> None:
+    """Order them for good, except where the agent finds another torch or GPU than `proven_on`; raise OSError."""
+    _write(folder, id=1, settings=dict(settings), until_ns=None, facts=False, proven_on=dict(proven_on))
+
+
+def _write(folder: Path, **order: object) -> None:
+    write_atomically(folder / names.TUNE, json.dumps({"version": 1, **order}) + "\n", MODE)
 
 
 def withdraw_order(folder: Path) -> None:
@@ -38,9 +46,15 @@ def withdraw_order(folder: Path) -> None:
         (folder / names.TUNE).unlink(missing_ok=True)
 
 
-def keep(job_folder: Path, argv: Sequence[str], report: Mapping[str, Any]) -> None:
-    """Keep what a tune has adopted, for the same command on this machine; raise OSError."""
-    kept = {"version": 1, "machine": platform.node(), "argv": list(argv), "report": dict(report)}
+def keep(job_folder: Path, argv: Sequence[str], report: Mapping[str, Any], proven_on: Mapping[str, object]) -> None:
+    """Keep what a tune has adopted, for the same command, torch and GPU on this machine; raise OSError."""
+    kept = {
+        "version": 1,
+        "machine": platform.node(),
+        "argv": list(argv),
+        "proven_on": dict(proven_on),
+        "report": dict(report),
+    }
     write_atomically(job_folder / TUNED, json.dumps(kept) + "\n", MODE)
 
 
@@ -66,7 +80,8 @@ def apply_kept(folder: Path, argv: Sequence[str], remedied: Sequence[str]) -> Ma
         return {}
     settings = _settings_of(kept, set(remedied))
     if settings:
-        write_order(folder, 1, settings, until_s=None)
+        proven_on = kept.get("proven_on")
+        write_proven(folder, settings, proven_on if isinstance(proven_on, dict) else {})
     return settings
 
 

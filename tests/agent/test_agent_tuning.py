@@ -143,3 +143,12 @@ def test_a_knob_that_is_not_known_and_a_file_that_is_no_order_change_nothing(tun
     assert second["facts"]["loader_why_not"] is None
     assert second["facts"]["channels_last_why_not"] is None
     assert at.TUNE == TUNED
+
+
+def test_what_was_proven_with_another_torch_or_gpu_is_not_set(tuned: Tuned, attempt: Attempt) -> None:
+    order = {"settings": {"threads": 2}, "proven_on": {"torch": "1.0", "gpu": None}}
+    finished = tuned.run("flatten(1)", {"id": 1, "settings": {}, "facts": True}, {"id": 2, **order})
+    first, second = attempt.list_reports("tuning")
+    assert finished.code == 0
+    assert second["applied"] == {}
+    assert second["refused"] == {"threads": f"proven with torch 1.0, and this is {first['facts']['torch']}"}

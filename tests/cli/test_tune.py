@@ -46,6 +46,6 @@ def test_what_is_no_span_is_refused_with_what_is(text: str) -> None:
 
 
 def test_only_known_permissions_are_given() -> None:
-    assert parse_permissions("batch, precision") == ["batch", "precision"]
+    assert parse_permissions(" precision, ") == ["precision"]
     with pytest.raises(CliError, match="'lr' is unknown"):
         parse_permissions("lr")

@@ -20,7 +20,7 @@ from supervisor.runner import tuned
 from tests.sources.recorder_by_hand import Writer
 
 FACTS = {"device": "cpu", "processors": 2, "workers": 0, "threads": 2, "fused": False, "fused_why_not": "no gradients"}
-FACTS |= {"channels_last_why_not": "no weight has four dimensions"}
+FACTS |= {"torch": "2.12.0", "gpu": None, "channels_last_why_not": "no weight has four dimensions"}
 BATCH = 30
 
 
@@ -78,7 +78,7 @@ def job() -> Job:
 def tuner(tmp_path: Path, job: Job) -> Iterator[Tuner]:
     made = Tuner(SystemClock(), tmp_path, lambda name: job if name == "one" else None, poll_s=0.02)
     yield made
-    made.stop_all()
+    made.end()
 
 
 def ended(tuner: Tuner) -> types.TuneReport:
@@ -115,6 +115,7 @@ def test_a_faster_loader_is_found_confirmed_kept_and_given_to_the_next_attempt(
     following = tmp_path / "jobs" / "one" / "2"
     following.mkdir()
     assert tuned.apply_kept(following, ["python", "train.py"], remedied=()) == {"workers": 2}
+    assert json.loads((following / fo.TUNE).read_text())["proven_on"] == {"torch": "2.12.0", "gpu": None}
     assert tuned.apply_kept(following, ["python", "other.py"], remedied=()) == {}
     assert tuned.apply_kept(following, ["python", "train.py"], remedied=("workers_factor",)) == {}
     assert tuner.undo("one")
@@ -151,3 +152,17 @@ def test_a_job_that_does_not_step_is_not_tuned(tuner: Tuner) -> None:
         tuner.start("two", types.TuneBody())
     with pytest.raises(Refused, match="was not tuned"):
         tuner.report("one")
+
+
+def test_at_the_end_of_the_daemon_the_owners_settings_come_back_at_once(tuner: Tuner, folder: Path) -> None:
+    agent = AgentByHand(folder, times())
+    agent.start()
+    tuner.start("one", types.TuneBody())
+    deadline = time.perf_counter() + 60
+    while not any(agent.ordered) and time.perf_counter() < deadline:
+        time.sleep(0.005)
+    assert any(agent.ordered)
+    tuner.end()
+    agent.ended.set()
+    assert "the owner's settings hold" in (ended(tuner).problem or "")
+    assert not (folder / fo.TUNE).exists()

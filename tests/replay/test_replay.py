@@ -109,6 +109,18 @@ def test_a_recording_survives_its_journey_unchanged(tmp_path: Path) -> None:
     assert fired(back) == fired(there)
 
 
+def test_events_that_have_a_kind_themselves_survive_it_too(tmp_path: Path) -> None:
+    at = Moment(1.0, 1e9)
+    facts = (
+        ev.SupervisionChanged(at=at, job="yolo", attempt=1, place="history", error="ValueError", kind="steps_made"),
+        ev.SupervisionChanged(at=at, job="yolo", attempt=1, place="checkpoints", error="OSError"),
+        ev.ResortEnded(at=at, job="yolo", attempt=1, kind="reset_gpu", done=True, output=""),
+    )
+    recording = Recording(job="yolo", attempt=1, launched_at=Moment(0.0, 1e9), facts=facts)
+    write(recording, tmp_path / "recording")
+    assert read(tmp_path / "recording").facts == facts
+
+
 def test_a_recording_is_written_over_nothing(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError):
         write(FREEZE, tmp_path)

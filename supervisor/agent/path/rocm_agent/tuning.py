@@ -130,7 +130,10 @@ class Tune:
             self._captured += 1
             return
         self._answered = order.get("id")
-        applied, refused = self._set(order["settings"])
+        other = self._name_other(order.get("proven_on"), optimizer)
+        applied, refused = self._set({} if other else order["settings"])
+        if other:
+            refused = dict.fromkeys(order["settings"], other)
         facts = self._facts(optimizer) if order.get("facts") else None
         self._calls.stop()
         events.write("tuning", id=self._answered, step=step, applied=applied, refused=refused, facts=facts)
@@ -183,6 +186,22 @@ class Tune:
                 refused[name] = "%s: %s" % (type(error).__name__, error)
         return dict(self._applied), refused
 
+    def _name_other(self, proven_on: Any, optimizer: Any) -> Optional[str]:
+        """Return why settings that were proven earlier do not hold here; None where they do."""
+        found = self._identity(optimizer)
+        for name, proven in (proven_on if isinstance(proven_on, dict) else {}).items():
+            if name in found and found[name] != proven:
+                return "proven with %s %s, and this is %s" % (name, proven, found[name])
+        return None
+
+    def _identity(self, optimizer: Any) -> Dict[str, Any]:
+        """Return the torch and the GPU that the training uses; no GPU is None."""
+        torch = self._torch
+        params = [param for group in optimizer.param_groups for param in group["params"]]
+        on_gpu = bool(params) and params[0].is_cuda
+        name = torch.cuda.get_device_name(params[0].device) if on_gpu else None
+        return {"torch": str(torch.__version__), "gpu": name}
+
     def _end(self) -> None:
         """Put back everything of the owner's."""
         for name in reversed(list(self._applied)):
@@ -200,11 +219,10 @@ class Tune:
         layout_why = knobs["channels_last"].why_not() or self._calls.why_not()
         several = "the training has %d ranks" % claim.world_size() if claim.world_size() > 1 else None
         return {
-            "torch": str(torch.__version__),
+            **self._identity(optimizer),
             "device": params[0].device.type if params else None,
             "cuda": bool(params) and params[0].is_cuda,
             "hip": getattr(torch.version, "hip", None) is not None,
-            "gpu": torch.cuda.get_device_name(params[0].device) if params and params[0].is_cuda else None,
             "processors": len(os.sched_getaffinity(0)),
             "workers": loader.workers,
             "loader_why_not": several or loader.why_not(),
