@@ -128,16 +128,20 @@ def test_a_followed_file_grows_while_it_is_followed_and_is_whole_after_an_interr
 ) -> None:
     target = tmp_path / "steps.ndjson"
     words = ["export", "--to", "ndjson", "night", "--follow", "--output", str(target)]
-    command = [sys.executable, "-m", "supervisor.cli", "--config", str(config), *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as process:
-        deadline = time.perf_counter() + 60
-        while (len(target.read_text().splitlines()) if target.exists() else 0) < 4:
-            assert process.poll() is None
-            assert time.perf_counter() < deadline
-            time.sleep(0.02)
-        process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=60)
-    assert (process.returncode, "5 rows of 2 attempts" in said) == (0, True)
+    # What starts the tests in the background may ignore SIGINT, and a child inherits that.
+    started = ["env", "--default-signal=INT", sys.executable, "-m", "supervisor.cli", "--config", str(config), *words]
+    with subprocess.Popen(started, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as process:
+        try:
+            deadline = time.perf_counter() + 60
+            while (len(target.read_text().splitlines()) if target.exists() else 0) < 4:
+                assert process.poll() is None
+                assert time.perf_counter() < deadline
+                time.sleep(0.02)
+            process.send_signal(signal.SIGINT)
+            printed, _ = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert (process.returncode, "5 rows of 2 attempts" in printed) == (0, True)
     assert [json.loads(line)["step_last"] for line in target.read_text().splitlines()] == [10, 20, 25, 30, 40]
 
 
