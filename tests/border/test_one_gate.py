@@ -56,7 +56,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "control/record_view.py": {"_newest_attempt": OWN_FOLDERS},
     "daemon/launch/launchers.py": {"_choose_units": OWN_FOLDERS},
     "daemon/checkpoints/candidates.py": {"describe_denied": CHECKPOINTS, "expand_globs": CHECKPOINTS},
-    "daemon/forget.py": {"_delete_record": OWN_FOLDERS},
+    "daemon/forget.py": {"_put_folder_aside": OWN_FOLDERS},
     "daemon/cleanup.py": {"_remove_older": OWN_FOLDERS, "_list_folders": OWN_FOLDERS},
     "replay/folder.py": {"write": PERSON, "read": PERSON, "_read_lines": PERSON, "_open_gzip": PERSON},
     "runner/attempt_folder.py": {
@@ -70,6 +70,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "has_shim_command": PROC,
         "_effective_user": PROC,
     },
+    "runner/tuned.py": {"withdraw_order": OWN_FOLDERS, "forget": OWN_FOLDERS},
     "runner/clone_file.py": {"_try_link": OWN_FOLDERS, "clone_file": OWN_FOLDERS},
     "runner/code_copy.py": {
         "": CODE,

@@ -202,7 +202,7 @@ def check_release(system: Chroot, release: str, package: Path, newer: Path, find
     ask(
         "a child of its own finds the code",
         f"python3 -IS -c '{CHILD}'",
-        lambda said: said.startswith("rocm-supervisor"),
+        lambda output: output.startswith("rocm-supervisor"),
     )
     ask(
         "setup names what is missing",
