@@ -82,13 +82,13 @@ def parse_permissions(text: str) -> list[str]:
 
 def _follow(app: App, route: str, report: dict[str, Any]) -> dict[str, Any]:
     """Return the report at the end of the tune, telling its progress to stderr as it goes."""
-    told = ""
+    printed = ""
     try:
         while report["state"] != "ended":
             doing = report["state"] if report["state"] != "trying" else f"trying {report['trying']}"
-            if doing != told and not app.json:
+            if doing != printed and not app.json:
                 click.echo(f"{one_line(doing)} (step {report['steps']} of the tune)", err=True)
-            told = doing
+            printed = doing
             time.sleep(POLL_S)
             report = app.get(route)
     except KeyboardInterrupt:

@@ -354,11 +354,11 @@ class Tune(threading.Thread):
         times: list[float] = []
         spans: list[float] = []
         waits: list[float | None] = []
-        heard = self._clock.now()
+        newest_at = self._clock.now()
         while not is_enough(tuple(spans)) and len(spans) < BLOCK_STEPS_MAX:
             records = self._read_steps()
             if records:
-                heard = self._clock.now()
+                newest_at = self._clock.now()
             for record in records:
                 span_s = _span_s(before, record)
                 before = record
@@ -373,7 +373,7 @@ class Tune(threading.Thread):
                 waits.append(record.data_wait_s)
                 self._progress.steps += 1
             if not records:
-                if self._clock.now().seconds_since(heard) > SILENT_S:
+                if self._clock.now().seconds_since(newest_at) > SILENT_S:
                     raise Ended(f"no step for {SILENT_S:.0f} s; the owner's settings hold")
                 self._wait(self._held)
         known = [wait for wait in waits if wait is not None]

@@ -119,7 +119,7 @@ print(threads.problem(clock.now()), done)
 """
 
 
-def test_work_for_which_no_thread_can_be_started_waits_for_room_and_is_told() -> None:
+def test_work_for_which_no_thread_can_be_started_waits_for_room_and_is_reported() -> None:
     ran = subprocess.run([sys.executable, "-c", NO_ROOM], capture_output=True, text=True, check=True, timeout=120)
     raised, short, after = ran.stdout.splitlines()
     assert raised == "raised can't start new thread"

@@ -23,8 +23,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.rigs.systemd_box import SystemdBox
 
-DEBIAN, UBUNTU = "http://deb.debian.org/debian", "http://archive.ubuntu.com/ubuntu"
+DEBIAN, UBUNTU = "Debian", "Ubuntu"
 RELEASES = {"bookworm": DEBIAN, "trixie": DEBIAN, "jammy": UBUNTU, "noble": UBUNTU}
+USUAL_MIRROR = ""
+"""For debootstrap: the one that its script of the release names."""
 SCRIPTS = Path("/usr/share/debootstrap/scripts")
 SIZE_LIMIT_BYTES = 4_000_000
 JOB = """
@@ -110,7 +112,7 @@ def bare_system(roots: Path, release: str) -> Path | str:
     if (root / "usr/bin/apt-get").exists():
         return root
     roots.mkdir(parents=True, exist_ok=True)
-    command = ["debootstrap", "--variant=minbase", "--include=python3-minimal", release, str(root), RELEASES[release]]
+    command = ["debootstrap", "--variant=minbase", "--include=python3-minimal", release, str(root), USUAL_MIRROR]
     if RELEASES[release] == UBUNTU:  # whose keys Debian does not have; inside, apt checks them
         command[1:1] = ["--no-check-gpg", "--components=main,universe"]
         command.append(str(SCRIPTS / "gutsy"))

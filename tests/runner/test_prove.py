@@ -439,8 +439,13 @@ def test_a_file_that_is_written_meanwhile_is_rejected(tmp_path: Path) -> None:
     path.write_bytes(struct.pack("<Q", len(header)) + header)
     os.truncate(path, 8 + len(header) + size)
     with subprocess.Popen([sys.executable, "-I", "-S", str(PROGRAM), str(path)], stdout=subprocess.PIPE) as proving:
-        held = Path(f"/proc/{proving.pid}/fd")
-        until(lambda: any(item.is_symlink() and item.resolve() == path for item in held.iterdir()), "it reads the file")
+        held = Path(f"/proc/{proving.pid}")
+
+        def reads_numbers() -> bool:
+            found = [item.name for item in (held / "fd").iterdir() if item.is_symlink() and item.resolve() == path]
+            return any(int((held / "fdinfo" / name).read_text().split()[1]) > CHUNK_BYTES for name in found)
+
+        until(reads_numbers, "it reads the file")
         os.utime(path)
         output, _ = proving.communicate(timeout=60)
     assert json.loads(output)["reason"] == "changed while it was read"

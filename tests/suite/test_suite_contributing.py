@@ -25,17 +25,6 @@ RETIRED = re.compile(
 """Words that plain technical English has a standard term for; see the glossary. Docstrings and comments included."""
 RETIRED_IN_NAMES = frozenset({"anew", "condemned", "deeds", "ground", "heard", "said", "told", "wish"})
 """No part of a name, in the product or in a test."""
-NOT_YET_REWRITTEN = (
-    "supervisor/agent/path/rocm_agent/knobs/",
-    "supervisor/agent/path/rocm_agent/loader.py",
-    "supervisor/agent/path/rocm_agent/loops/chain.py",
-    "supervisor/agent/path/rocm_agent/tuning.py",
-    "supervisor/cli/tune.py",
-    "supervisor/daemon/tuning.py",
-    "tests/daemon/test_daemon_threads.py",
-    "tests/replay/test_export_steps.py",
-)
-"""Files and folders that still have them; this list only gets shorter."""
 
 
 def table_of_moves() -> str:
@@ -61,11 +50,6 @@ def test_every_file_that_the_page_names_exists() -> None:
     assert missing == []
 
 
-def is_rewritten(path: Path) -> bool:
-    """Whether a file is held to the list of retired words."""
-    return not str(path.relative_to(ROOT)).startswith(NOT_YET_REWRITTEN)
-
-
 def names_of(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Yield each name that a file gives to something, with its line."""
     for node in ast.walk(tree):
@@ -80,7 +64,7 @@ def test_no_name_is_a_retired_word_and_none_is_called_one() -> None:
     files = [path for folder in ("supervisor", "tests") for path in sorted((ROOT / folder).rglob("*.py"))]
     found = [
         f"{path.relative_to(ROOT)}:{line}: {name}"
-        for path in filter(is_rewritten, files)
+        for path in files
         for line, name in names_of(ast.parse(path.read_text()))
         if name == "one" or RETIRED_IN_NAMES.intersection(name.lower().split("_"))
     ]
@@ -91,7 +75,7 @@ def test_retired_words_are_in_no_text_of_the_product() -> None:
     files = [*sorted((ROOT / "supervisor").rglob("*.py")), ROOT / "config.toml", PAGE]
     found = [
         f"{path.relative_to(ROOT)}:{number}: {match[0]}"
-        for path in filter(is_rewritten, files)
+        for path in files
         for number, line in enumerate(path.read_text().splitlines(), start=1)
         for match in RETIRED.finditer(line)
     ]

@@ -15,8 +15,8 @@ ITERATORS = ("_iterator", "iterator")
 def begins(kind: Any, loader: Any, iterator: Any) -> None:
     """An iteration begins; a loader with persistent workers begins each with the same iterator.
 
-    What is kept is a loader of torch's own class with the settings of this one, which the script may let go of while it
-    iterates. A copy of its own class will not do: some end the workers of the first when the second is let go of.
+    What is kept is a loader of torch's own class with the settings of this one, which the script may drop while it
+    iterates. A copy of its own class would not serve: some end the workers of the first when the second is deleted.
     """
     held = getattr(iterator, "__dict__", None)
     if held is None:

@@ -1,6 +1,6 @@
 """Carries out what a tune asks for, at a step boundary: sets knobs, reverts them, reports what became of it.
 
-The daemon writes `tune.json` beside the attempt's folder; a look at it every quarter of a second costs a step nothing
+The daemon writes `tune.json` into the attempt's folder; a look at it every quarter of a second costs a step nothing
 that can be measured. Settings are lent until `until_ns`: when the daemon that tunes is gone, the owner's come back.
 """
 
@@ -32,7 +32,7 @@ _tune = None  # type: Optional[Tune]
 
 
 def begin(folder: str) -> None:
-    """Look for a tune beside `folder`, the attempt's."""
+    """Look for a tune in the folder above `folder`, where the training cannot write."""
     global _path
     _path = os.path.join(os.path.dirname(folder), TUNE)
 

@@ -73,7 +73,7 @@ class FusedOptimizer:
         self._move_steps(fused=True)
 
     def _move_steps(self, *, fused: bool) -> None:
-        """Keep each count of steps where this form expects it: beside its weights, or on the processor."""
+        """Keep each count of steps where this form expects it: on the device of its weights, or on the processor."""
         for param, state in self._optimizer.state.items():
             made = state.get("step")
             if hasattr(made, "device"):

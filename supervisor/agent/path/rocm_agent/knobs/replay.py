@@ -44,7 +44,7 @@ class Calls:
         self._torch.nn.Module.__call__ = call
 
     def stop(self) -> None:
-        """Keep no more calls, and let go of those kept."""
+        """Keep no more calls, and drop those kept."""
         if self._original is not None:
             self._torch.nn.Module.__call__ = self._original
         self._original, self._kept, self._depth = None, [], 0
@@ -65,7 +65,7 @@ class Calls:
         return list({id(module): module for module, *_ in self._kept}.values())
 
     def run(self) -> Iterator[Tuple[Any, Any]]:
-        """Yield the module and the result of each call, made again."""
+        """Repeat each call and yield the module and the result."""
         self._depth += 1  # what a model calls within a replay is not kept
         try:
             for module, args, kwargs, cast in self._kept:

@@ -234,7 +234,7 @@ def _read_loop(node: Any, place: _Place, settled: Settled, line: int) -> Loop:
 
 
 def _check_other_loops(tree: ast.Module, own: Sequence[ast.AST], innermost: Sequence[Loop]) -> None:
-    """Raise Doubt where another loop of the file trains too, beside these; within the innermost, it is of one pass."""
+    """Raise Doubt where another loop of the file trains as well; within the innermost, it is of one pass."""
     within = [loop.node for loop in innermost if loop.node in own]
     for node in ast.walk(tree):
         if (
