@@ -9,7 +9,6 @@ from urllib3.exceptions import LocationParseError
 from urllib3.util import Url, parse_url
 
 from supervisor.alerts.addresses import Resolve
-from supervisor.alerts.confidential import repeats_secret
 from supervisor.alerts.settings import HttpSettings, ReceiverError, read_text
 
 
@@ -50,10 +49,6 @@ class Endpoint:
             read_timeout_s=settings.read_timeout_s,
             allow_private=settings.allow_private,
         )
-
-    def repeated_in(self, text: str) -> bool:
-        """Whether a text gives away what is secret of the address, however it is quoted, escaped or cut."""
-        return repeats_secret(text, (self.target, *self.confidential))
 
     @property
     def authority(self) -> str:

@@ -42,12 +42,6 @@ def find_lines(text: str) -> Mapping[Path, int]:
         return {}
 
 
-def find_line(lines: Mapping[Path, int], key: str) -> int | None:
-    """Return the line of a key written with dots, or of the nearest table around it; None where there is neither."""
-    found = find_longest(lines, key)
-    return None if found is None else found[1]
-
-
 def find_longest(lines: Mapping[Path, int], key: str) -> tuple[str, int] | None:
     """Return what of a key written with dots is in the text, with its line; None where nothing of it is.
 

@@ -12,20 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import anyio.to_thread
-import uvicorn
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from supervisor.control import listen
 from supervisor.control.connection import TimedProtocol
-from supervisor.control.woken_server import WokenServer
+from supervisor.control.woken_server import WokenServer, build_config
 from supervisor.metrics.exposition import CLASSIC, OPENMETRICS, prefers_openmetrics, text_of
 from supervisor.metrics.known import Known
 
 log = logging.getLogger(__name__)
 
 CONNECTIONS = 32
-HEADERS_LIMIT_BYTES = 16 * 1024
+KEEP_ALIVE_S = 5
 STOP_LIMIT_S = 5.0
 BACKLOG = 16
 PATH = "/metrics"
@@ -53,23 +52,9 @@ class MetricsServer:
         """Why an address is not listened at."""
         if self.problem:
             log.warning("metrics.not_listening", extra={"fields": {"error": self.problem}})
-        config = uvicorn.Config(
-            self._answer,
-            loop="asyncio",
-            http=TimedProtocol,
-            ws="none",
-            lifespan="off",
-            interface="asgi3",
-            log_config=None,
-            log_level="error",
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            limit_concurrency=CONNECTIONS,
-            h11_max_incomplete_event_size=HEADERS_LIMIT_BYTES,
-            timeout_graceful_shutdown=2,
+        self._server = WokenServer(
+            build_config(self._answer, TimedProtocol, connections=CONNECTIONS, keep_alive_s=KEEP_ALIVE_S)
         )
-        self._server = WokenServer(config)
         self._thread = threading.Thread(target=self._serve, name="metrics", daemon=True)
 
     def start(self) -> None:

@@ -8,18 +8,16 @@ import socket
 import threading
 from pathlib import Path
 
-import uvicorn
-
 from supervisor.control.connection import PeerProtocol
 from supervisor.control.limits import LimitedListener
 from supervisor.control.routes import application
 from supervisor.control.view import Tuning, View
-from supervisor.control.woken_server import WokenServer
+from supervisor.control.woken_server import WokenServer, build_config
 
 log = logging.getLogger(__name__)
 
 CONNECTIONS = 64
-HEADERS_LIMIT_BYTES = 16 * 1024
+KEEP_ALIVE_S = 2
 STOP_LIMIT_S = 5.0
 
 
@@ -32,25 +30,12 @@ class ControlServer:
         self._listening = LimitedListener(listening, CONNECTIONS)
         self._path = Path(os.fsdecode(listening.getsockname()))
         self._unlink = unlink
-        config = uvicorn.Config(
-            application(view, self._path.stat().st_gid, tuning),
-            loop="asyncio",
-            http=PeerProtocol,
-            ws="none",
-            lifespan="off",
-            interface="asgi3",
-            log_config=None,
-            log_level="error",
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            # Beyond the listener's own limit, so that whoever is one too many hears why.
-            limit_concurrency=2 * CONNECTIONS,
-            h11_max_incomplete_event_size=HEADERS_LIMIT_BYTES,
-            timeout_keep_alive=2,
-            timeout_graceful_shutdown=2,
+        served = application(view, self._path.stat().st_gid, tuning)
+        # Beyond the listener's own limit, so that whoever is one too many hears why.
+        connections = 2 * CONNECTIONS
+        self._server = WokenServer(
+            build_config(served, PeerProtocol, connections=connections, keep_alive_s=KEEP_ALIVE_S)
         )
-        self._server = WokenServer(config)
         self._thread = threading.Thread(target=self._serve, name="control", daemon=True)
 
     @property

@@ -1,14 +1,56 @@
-"""Uvicorn's server, woken at its end instead of looking for it ten times a second."""
+"""Uvicorn as every server here runs it: bounded, silent, and woken at its end instead of polling for it."""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
+if TYPE_CHECKING:
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
 DATE_EVERY_S = 1.0
 """The `Date` header is that of the second."""
+
+HEADERS_LIMIT_BYTES = 16 * 1024
+GRACE_S = 2
+"""How long what is being answered may take once the server ends."""
+
+
+def build_config(
+    application: Any,
+    protocol: type[H11Protocol],
+    *,
+    connections: int,
+    keep_alive_s: int,
+    tls: tuple[Path, Path] | None = None,
+) -> uvicorn.Config:
+    """Return uvicorn's settings for an ASGI application: HTTP/1.1 alone, no word of the software, logs only of errors.
+
+    Of more than `connections` at once each is answered 503; `tls` are the files of the certificate and of its key.
+    """
+    return uvicorn.Config(
+        application,
+        loop="asyncio",
+        http=protocol,
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=connections,
+        h11_max_incomplete_event_size=HEADERS_LIMIT_BYTES,
+        timeout_keep_alive=keep_alive_s,
+        timeout_graceful_shutdown=GRACE_S,
+        ssl_certfile=None if tls is None else str(tls[0]),
+        ssl_keyfile=None if tls is None else str(tls[1]),
+    )
 
 
 class WokenServer(uvicorn.Server):

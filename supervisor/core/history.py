@@ -69,8 +69,6 @@ class History:
     """How long things took in this set-up, earlier attempts included."""
     flagged: bool = False
     """Whether a critical flag is raised, acting or in shadow: nothing is learned meanwhile."""
-    agent_alive: bool = False
-    """Whether the agent was loaded into some process of the attempt."""
     claimed: bool = False
     """Whether a training reports its steps; without it the step counter has no meaning."""
     planned: bool = False
@@ -459,8 +457,6 @@ class History:
     def _add_report(self, event: ev.AgentReported) -> None:
         self.reports.add(event)
         match event.agent_event:
-            case ev.AgentEvent.ALIVE:
-                self.agent_alive = True
             case ev.AgentEvent.CLAIMED:
                 self.claimed = True
             case ev.AgentEvent.PATCHED:

@@ -110,7 +110,6 @@ class Loop:
         self.fences = Fences(clock, record)
         self.acts = HeldActs(record, self._carry_out)
         self.job_states: dict[str, JobState] = {}
-        self.turned_at: Moment = clock.now()
         self.may_launch: Callable[[], bool] = lambda: True
         self.find_remedy_context: Callable[[JobState, Moment], RemedyContext] = lambda _state, _now: RemedyContext()
         self.each_turn: list[Callable[[ev.Event, Moment], None]] = []
@@ -194,7 +193,6 @@ class Loop:
             for job_state in self._list_concerned(event):
                 self._show_executor(event, job_state)
                 self._request_search(job_state, now)
-        self.turned_at = now
         for event in events:
             self._run_each_turn(event, now)
 

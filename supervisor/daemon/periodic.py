@@ -19,8 +19,6 @@ from apscheduler.triggers.base import BaseTrigger
 
 log = logging.getLogger(__name__)
 
-WallClock = Callable[[], datetime]
-
 
 class Every(BaseTrigger):  # type: ignore[misc] # APScheduler 3 ships no types
     """Fires each `interval_s`; a run that lies in the past or too far ahead is scheduled again from the present."""

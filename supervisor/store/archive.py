@@ -299,14 +299,6 @@ class Archive:
         ).group_by(table.c.sink, table.c.state)
         return _build_records(AlertCount, self._read(query))
 
-    def backup(self, target: Path) -> None:
-        """Write a compact, consistent copy to `target`, which is replaced atomically. Raises ArchiveError."""
-        self.check()
-        try:
-            files.copy(self.path, target)
-        except (OSError, sqlite3.Error) as error:
-            raise ArchiveError(f"copying {self.path} to {target} failed: {error}") from error
-
     def _query_newest(
         self, table: Table, since_unix_s: float | None, until_unix_s: float | None, limit: int
     ) -> Select[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -397,14 +396,6 @@ class Store:
     def prune(self, now: Moment, retention: Retention) -> int:
         """Delete a bounded number of expired rows; return the rows deleted. To be called about once a minute."""
         return self._writer.prune(now, retention)
-
-    def backup(self, target: Path) -> None:
-        """Write a consistent copy to `target`, in time proportional to the file's size. Raises StoreError."""
-        self._writer.flush(self._writer.now)
-        try:
-            files.copy(self.path, target)
-        except (OSError, sqlite3.Error) as error:
-            raise StoreError(f"no copy of {self.path} at {target}: {error}") from error
 
     def _load(self) -> None:
         now = self._writer.now

@@ -32,7 +32,6 @@ log = logging.getLogger(__name__)
 KEY_HEADER = "x-page-key"
 BODY_LIMIT_BYTES = 1024
 COMPRESSED_FROM_BYTES = 1024
-THREADS = 4
 ANSWER_LIMIT_S = 20.0
 T = TypeVar("T")
 Endpoint = Callable[[Request], Awaitable[Response]]

@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from supervisor.control.woken_server import WokenServer
+from supervisor.control.woken_server import WokenServer, build_config
 from supervisor.web.door import Application, Door, Scope
 from supervisor.web.login import answer_login
 from supervisor.web.page_data import PageData
@@ -25,7 +25,7 @@ from supervisor.web.sessions import Sessions
 log = logging.getLogger(__name__)
 
 CONNECTIONS = 64
-HEADERS_LIMIT_BYTES = 16 * 1024
+KEEP_ALIVE_S = 15
 LOOK_EVERY_S = 1.0
 
 
@@ -66,7 +66,16 @@ async def serve(  # noqa: PLR0913  # what is served, and how
     """
     visits = [_Visits(application(data, sessions, door)) for door in doors]
     servers = [
-        _PageServer(_config(visit, tls if door.tls else None)) for door, visit in zip(doors, visits, strict=True)
+        _PageServer(
+            build_config(
+                visit,
+                H11Protocol,
+                connections=CONNECTIONS,
+                keep_alive_s=KEEP_ALIVE_S,
+                tls=tls if door.tls else None,
+            )
+        )
+        for door, visit in zip(doors, visits, strict=True)
     ]
     loop = asyncio.get_running_loop()
 
@@ -95,25 +104,3 @@ async def _end_when_idle(visits: Sequence[_Visits], sessions: Sessions, idle_s: 
             log.info("web.idle: no request for %.0f s", quiet_s)
             end()
             return
-
-
-def _config(served: Application, tls: tuple[Path, Path] | None) -> uvicorn.Config:
-    return uvicorn.Config(
-        served,
-        loop="asyncio",
-        http="h11",
-        ws="none",
-        lifespan="off",
-        interface="asgi3",
-        log_config=None,
-        log_level="error",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        limit_concurrency=CONNECTIONS,
-        h11_max_incomplete_event_size=HEADERS_LIMIT_BYTES,
-        timeout_keep_alive=15,
-        timeout_graceful_shutdown=2,
-        ssl_certfile=None if tls is None else str(tls[0]),
-        ssl_keyfile=None if tls is None else str(tls[1]),
-    )

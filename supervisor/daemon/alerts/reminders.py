@@ -41,10 +41,6 @@ class Reminders:
         text = msgspec.json.encode({**known, job.name: job.since.unix_s}).decode()
         self.store.set_note(ACKNOWLEDGED, text)
 
-    def is_acknowledged(self, job: Job) -> bool:
-        """Whether a person acknowledged that this training stands given up."""
-        return _is_in(self._read_acknowledged(), job)
-
     def _read_acknowledged(self) -> dict[str, float]:
         try:
             return msgspec.json.decode(self.store.note(ACKNOWLEDGED) or "{}", type=dict[str, float])

@@ -8,13 +8,11 @@ ROCm/amdsmi, 6.0 to 7.x.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuProcess, GpuReading
-from supervisor.sources.gpu.amdgpu_presence import require_driver
 from supervisor.sources.gpu.sensor_values import (
     bytes_of,
     celsius,
@@ -25,8 +23,7 @@ from supervisor.sources.gpu.sensor_values import (
     transfers,
     watts,
 )
-from supervisor.sources.gpu.source import SourceSilentError
-from supervisor.sources.gpu.tool import Tool
+from supervisor.sources.gpu.tool import AmdTool
 
 Branch = Mapping[str, object]
 _FACTORS = {
@@ -35,41 +32,20 @@ _FACTORS = {
 }  # fmt: skip
 
 
-class AmdSmi:
+class AmdSmi(AmdTool):
     """The tool `amd-smi`: it is run once for the addresses, and at each reading for the measurements."""
 
     name: ClassVar[str] = "amd-smi"
-    vendor: ClassVar[str] = "amd"
-    wait_s: ClassVar[float] = 0.0
+    runs: ClassVar[int] = 2
+    _addresses: Mapping[int, str] = {}
 
-    def __init__(
-        self,
-        command: Sequence[str] = ("amd-smi",),
-        interval_s: float = 10.0,
-        deadline_s: float = 10.0,
-        sys_root: Path | None = None,
-    ) -> None:
-        """With `sys_root` the tool is run only while the driver is loaded; None: in any case."""
-        self._tool = Tool(command, deadline_s / 2)
-        self._sys_root = sys_root
-        self._addresses: dict[int, str] = {}
-        self.interval_s = interval_s
-        self.deadline_s = deadline_s
-
-    def read(self, now: Moment) -> tuple[GpuReading, ...]:
-        """Run the tool. Raises SourceSilentError without driver or tool, if it is too slow, or lists no GPU."""
-        if self._sys_root is not None:
-            require_driver(self._sys_root)
+    def _query(self, now: Moment) -> tuple[GpuReading, ...]:
         if not self._addresses:
             self._addresses = addresses(self._tool.run("list", "--json"))
         found = parse(self._tool.run("metric", "--json"), now, self._addresses)
         if not found:
             self._addresses = {}
-            raise SourceSilentError("amd-smi lists no GPU")
         return found
-
-    def close(self) -> None:
-        """Do nothing: no resource is kept open."""
 
 
 def addresses(stdout: str) -> dict[int, str]:

@@ -1,4 +1,7 @@
-"""Requests JSON from a child process, line by line, so that a library that hangs or crashes cannot harm the daemon."""
+"""Requests JSON from a child process, line by line, so that a library that hangs or crashes cannot harm the daemon.
+
+And what the sources have in common that read through such a child.
+"""
 
 from __future__ import annotations
 
@@ -90,6 +93,19 @@ class Child:
                     raise SourceSilentError("the child ended" if not chunk else "the child's answer is incomplete")
         line, _, self._unread = self._unread.partition(b"\n")
         return line
+
+
+class ChildSource:
+    """A source that reads through a child, started at the first reading and kept."""
+
+    def __init__(self, script: Path, interpreter: str, interval_s: float, deadline_s: float) -> None:
+        self._child = Child(script, deadline_s, interpreter)
+        self.interval_s = interval_s
+        self.deadline_s = deadline_s
+
+    def close(self) -> None:
+        """Kill the child."""
+        self._child.close()
 
 
 def list_gpus(

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuProcess, GpuReading
-from supervisor.sources.gpu.child import Child, list_gpus
+from supervisor.sources.gpu.child import ChildSource, list_gpus
 from supervisor.sources.gpu.nvidia_presence import asleep, require_driver
 from supervisor.sources.gpu.nvidia_smi import address, limits, pcie_gts, uuid
 from supervisor.sources.gpu.sensor_values import celsius, count, hertz, number, percent, watts
@@ -18,12 +18,11 @@ from supervisor.sources.gpu.source import SourceSilentError
 CHILD = Path(__file__).with_name("nvml_child.py")
 
 
-class Nvml:
+class Nvml(ChildSource):
     """The library NVML, queried through a child process that is started at the first reading and kept."""
 
     name: ClassVar[str] = "nvml"
     vendor: ClassVar[str] = "nvidia"
-    interval_s: ClassVar[float] = 0.0
     wait_s: ClassVar[float] = 0.5
 
     def __init__(
@@ -34,9 +33,8 @@ class Nvml:
         sys_root: Path = Path("/sys"),
         control: Path = Path("/dev/nvidiactl"),
     ) -> None:
-        self._child = Child(child, deadline_s, interpreter)
+        super().__init__(child, interpreter, interval_s=0.0, deadline_s=deadline_s)
         self._sys_root, self._control = sys_root, control
-        self.deadline_s = deadline_s
 
     def read(self, now: Moment) -> tuple[GpuReading, ...]:
         """Query the child, unless all GPUs are suspended. Raises SourceSilentError without driver or package."""
@@ -49,10 +47,6 @@ class Nvml:
         if not readings:
             raise SourceSilentError("NVML lists no GPU")
         return readings
-
-    def close(self) -> None:
-        """Kill the child."""
-        self._child.close()
 
 
 def parse(answer: Mapping[str, object], at: Moment) -> tuple[GpuReading, ...]:

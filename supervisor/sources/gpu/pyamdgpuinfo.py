@@ -9,13 +9,13 @@ from typing import ClassVar
 
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading
-from supervisor.sources.gpu.child import Child, list_gpus
+from supervisor.sources.gpu.child import ChildSource, list_gpus
 from supervisor.sources.gpu.sensor_values import celsius, count, number, pci_address, percent, watts
 
 CHILD = Path(__file__).with_name("pyamdgpuinfo_child.py")
 
 
-class Pyamdgpuinfo:
+class Pyamdgpuinfo(ChildSource):
     """The package pyamdgpuinfo, queried through a child process that is started at the first reading and kept."""
 
     name: ClassVar[str] = "pyamdgpuinfo"
@@ -25,17 +25,11 @@ class Pyamdgpuinfo:
     def __init__(
         self, interpreter: str = sys.executable, child: Path = CHILD, interval_s: float = 2.0, deadline_s: float = 5.0
     ) -> None:
-        self._child = Child(child, deadline_s, interpreter)
-        self.interval_s = interval_s
-        self.deadline_s = deadline_s
+        super().__init__(child, interpreter, interval_s, deadline_s)
 
     def read(self, now: Moment) -> tuple[GpuReading, ...]:
         """Query the child. Raises SourceSilentError if the package is missing, lacks permission, or is too slow."""
         return parse(self._child.ask(), now)
-
-    def close(self) -> None:
-        """Kill the child."""
-        self._child.close()
 
 
 def parse(answer: Mapping[str, object], at: Moment) -> tuple[GpuReading, ...]:

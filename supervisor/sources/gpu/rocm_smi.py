@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import ClassVar
 
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading
-from supervisor.sources.gpu.amdgpu_presence import require_driver
 from supervisor.sources.gpu.sensor_values import celsius, count, hertz, number, pci_address, percent, unique_id, watts
-from supervisor.sources.gpu.source import SourceSilentError
-from supervisor.sources.gpu.tool import Tool
+from supervisor.sources.gpu.tool import AmdTool
 
 FLAGS = (
     "--showuse", "--showmemuse", "--showmeminfo", "vram", "gtt", "--showtemp", "--showpower", "--showmaxpower",
@@ -30,37 +27,13 @@ _CORRECT_GFX = {"gfx9010": "gfx90a", "gfx9012": "gfx90c"}
 """Names that ROCm 6 prints with the stepping in decimal, and the correct ones."""
 
 
-class RocmSmi:
+class RocmSmi(AmdTool):
     """The tool `rocm-smi`, run once per reading."""
 
     name: ClassVar[str] = "rocm-smi"
-    vendor: ClassVar[str] = "amd"
-    wait_s: ClassVar[float] = 0.0
 
-    def __init__(
-        self,
-        command: Sequence[str] = ("rocm-smi",),
-        interval_s: float = 10.0,
-        deadline_s: float = 10.0,
-        sys_root: Path | None = None,
-    ) -> None:
-        """With `sys_root` the tool is run only while the driver is loaded; None: in any case."""
-        self._tool = Tool((*command, *FLAGS), deadline_s)
-        self._sys_root = sys_root
-        self.interval_s = interval_s
-        self.deadline_s = deadline_s
-
-    def read(self, now: Moment) -> tuple[GpuReading, ...]:
-        """Run the tool. Raises SourceSilentError without driver or tool, if it is too slow, or lists no GPU."""
-        if self._sys_root is not None:
-            require_driver(self._sys_root)
-        readings = parse(self._tool.run(), now)
-        if not readings:
-            raise SourceSilentError("rocm-smi lists no GPU")
-        return readings
-
-    def close(self) -> None:
-        """Do nothing: no resource is kept open."""
+    def _query(self, now: Moment) -> tuple[GpuReading, ...]:
+        return parse(self._tool.run(*FLAGS), now)
 
 
 def parse(stdout: str, at: Moment) -> tuple[GpuReading, ...]:
