@@ -14,6 +14,7 @@ import os
 import py_compile
 import shutil
 import stat
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -231,8 +232,11 @@ def _write_file(path: Path, content: bytes) -> None:
 
 
 def _compile_file(source: Path, final: Path) -> Path:
+    """Write a file's byte code into its own folder, also where PYTHONPYCACHEPREFIX names another one."""
+    compiled = source.parent / BYTE_CODE / f"{source.stem}.{sys.implementation.cache_tag}.pyc"
     mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
-    return Path(str(py_compile.compile(str(source), dfile=str(final), doraise=True, invalidation_mode=mode)))
+    py_compile.compile(str(source), cfile=str(compiled), dfile=str(final), doraise=True, invalidation_mode=mode)
+    return compiled
 
 
 def is_intact(place: Path, name: str | None) -> bool:

@@ -3,6 +3,7 @@
     python tests/bench/daemon_cost.py --against 071b20f
 
 Readings come once a second, the training makes 18 steps a second; what the daemon's own children take is counted too.
+Both trees are compiled first, as an installation is: a daemon that compiles its own modules keeps 0.6 MB of that.
 """
 
 from __future__ import annotations
@@ -84,6 +85,8 @@ def main() -> None:
         other = Path(folder) / "tree"
         subprocess.run(["git", "-C", HERE, "worktree", "add", "-q", "--detach", other, asked.against], check=True)
         try:
+            for tree in (other, HERE):
+                subprocess.run([sys.executable, "-m", "compileall", "-q", tree / "supervisor"], check=True)
             _compare(other, asked)
         finally:
             subprocess.run(["git", "-C", HERE, "worktree", "remove", "--force", other], check=True)

@@ -143,6 +143,18 @@ def test_importing_from_a_copy_leaves_nothing_in_it(tmp_path: Path, package: Pat
     assert sorted(code.root.rglob("*")) == before
 
 
+def test_a_copy_has_its_byte_code_where_all_other_byte_code_lies_elsewhere(tmp_path: Path, package: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    program = (
+        "from pathlib import Path; from supervisor.runner.code_copy import CodeCopies; "
+        f"print(CodeCopies(Path({str(tmp_path / 'state')!r}), installed=Path({str(package)!r})).current().root)"
+    )
+    env = {**os.environ, "PYTHONPYCACHEPREFIX": str(elsewhere)}
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
+    root = Path(done.stdout.strip())
+    assert {path.stem.split(".")[0] for path in root.rglob("*.pyc")} == {path.stem for path in root.rglob("*.py")}
+
+
 def test_old_copies_go_once_nothing_runs_them_and_the_current_one_stays(tmp_path: Path, package: Path) -> None:
     old = CodeCopies(tmp_path, installed=package).current().root
     attempt = tmp_path / "jobs" / "yolo" / "3"
