@@ -103,6 +103,8 @@ class RetentionSettings(Struct, frozen=True, kw_only=True):
 
     step_metrics_days: Count = 90
     samples_days: Count = 14
+    five_minutes_days: Count = 90
+    hours_days: Count = 730
     incidents_days: Count = 3650
     database_limit_mb: Count = 1024
     output_limit_mb: Count = 64

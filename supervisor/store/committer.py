@@ -17,6 +17,7 @@ from supervisor.store import files, prune
 from supervisor.store.database import Database, Failure, UnusableError
 from supervisor.store.errors import StoreError
 from supervisor.store.opening import prepare, renew
+from supervisor.store.rollup import Rollup
 from supervisor.store.statements import JOB
 from supervisor.store.steps import Row
 from supervisor.store.write_queue import Pending
@@ -40,6 +41,7 @@ class Committer:
         self._jobs: dict[Hashable, Row] = {}
         self._retry_at = now
         self._shed_at: Moment | None = None
+        self._rollup = Rollup()
         self._connect(now)
 
     def is_waiting(self, now: Moment) -> bool:
@@ -75,6 +77,7 @@ class Committer:
             if not self._retry_commit(rows, error, now):
                 self.note_failure(error, now)
                 return False
+        self._rollup.note_written(rows)
         self._note_success(rows)
         return True
 
@@ -90,10 +93,11 @@ class Committer:
         return deleted
 
     def prune(self, now: Moment, retention: prune.Retention) -> int:
-        """Delete a bounded number of expired rows; return the rows deleted."""
+        """Aggregate old rows into coarser ones, then delete a bounded number of expired ones; return how many."""
         if self.problem is not None:
             return 0
         try:
+            self._rollup.run(self._database, now.unix_s)
             deleted = prune.prune(self._database, now.unix_s, retention)
         except UnusableError as error:
             log.warning("store.prune_failed", extra={"fields": {"error": str(error)}})

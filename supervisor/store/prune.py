@@ -5,12 +5,12 @@ Checkpoints are deleted by the daemon, which looks whether their files still exi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from sqlalchemy import ColumnElement, Delete, Select, Table, delete, func, or_, select, tuple_
 
-from supervisor.store import tables
+from supervisor.store import tables, tiers
 from supervisor.store.database import Database
 from supervisor.store.outbox import WAITING
 
@@ -36,6 +36,16 @@ class Retention(Protocol):
         ...
 
     @property
+    def five_minutes_days(self) -> float:
+        """Days that metrics aggregated over five minutes are kept."""
+        ...
+
+    @property
+    def hours_days(self) -> float:
+        """Days that metrics aggregated over an hour are kept."""
+        ...
+
+    @property
     def incidents_days(self) -> float:
         """Days that incidents are kept, with attempts, decisions, flags, events and alerts."""
         ...
@@ -57,6 +67,7 @@ def prune(database: Database, unix_s: float, retention: Retention) -> int:
     statements = [
         *(_delete_older(table, "at_unix_s", samples_before) for table in SAMPLES),
         _delete_older(tables.step_metrics, "bucket_unix_s", unix_s - retention.step_metrics_days * DAY_S),
+        *_delete_tiers(unix_s, retention),
         *(_delete_older(table, "at_unix_s", rest_before) for table in (tables.events, tables.decisions, tables.flags)),
         _delete_older(tables.incidents, "opened_unix_s", rest_before, tables.incidents.c.closed),
         _delete_older(tables.attempts, "ended_unix_s", rest_before),
@@ -68,6 +79,17 @@ def prune(database: Database, unix_s: float, retention: Retention) -> int:
         deleted += _delete_least_needed(database)
     database.give_back(FREED_PAGES)
     return deleted
+
+
+def _delete_tiers(unix_s: float, retention: Retention) -> Iterator[Delete]:
+    """Yield the statements that delete expired rows of tiers: those finer than five minutes with the raw rows."""
+    for kept in tiers.ALL:
+        table = tables.metadata.tables[kept.table]
+        raw_days = retention.step_metrics_days if kept is tiers.STEPS else retention.samples_days
+        days_of = {tiers.HOUR_S: retention.hours_days, tiers.FIVE_MINUTES_S: retention.five_minutes_days}
+        for width in kept.widths:
+            before = unix_s - days_of.get(width, raw_days) * DAY_S
+            yield _delete_older(table, "bucket_unix_s", before, table.c.width_s == width)
 
 
 def rows_of_job(job: str, note_prefix: str, note: str) -> list[Delete]:

@@ -15,7 +15,7 @@ from supervisor.store import files
 from supervisor.store.errors import StoreError
 from supervisor.store.tables import metadata
 
-REVISIONS = ("0001_initial", "0002_event_fields", "0003_samples")
+REVISIONS = ("0001_initial", "0002_event_fields", "0003_samples", "0004_tiers")
 """Every revision in migrations/versions, oldest first; reading them there would cost the daemon Alembic's memory."""
 HEAD = REVISIONS[-1]
 UPGRADE_LIMIT_S = 1800.0

@@ -11,10 +11,19 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-NARROWEST_S = 10
-"""The width of the narrowest buckets that are recorded."""
+from supervisor.store.tiers import (
+    GPUS,
+    HOUR_S,
+    PROCESSES,
+    STEPS,
+    Segment,
+    Tiers,
+    choose_width,
+    plan_segments,
+)
+
 MOST_POINTS = 1200
 GAP_WIDTHS = 3.0
 """A line is broken where so many widths of a point lie between two points."""
@@ -41,20 +50,17 @@ STEP_COLUMNS = (
 )
 _SQL_STEPS = """
 SELECT (min(first_unix_s) + max(last_unix_s)) / 2, attempt, max(step_last), max(epoch),
-       min(loss_min),
-       sum(loss_mean * loss_known) / nullif(sum(CASE WHEN loss_mean IS NULL THEN 0 ELSE loss_known END), 0),
-       max(loss_max),
-       sum(max(steps - 1, 0)) / nullif(sum(CASE WHEN steps > 1 THEN last_unix_s - first_unix_s ELSE 0 END), 0),
-       sum(data_wait_mean_s * data_wait_known)
-         / nullif(sum(CASE WHEN data_wait_mean_s IS NULL THEN 0 ELSE data_wait_known END), 0),
-       max(lr_last), max(grad_norm_max), max(gpu_memory_max_bytes), sum(non_finite), min(step_first)
-FROM step_metrics
-WHERE job = ? AND rank = 0 AND bucket_unix_s >= ? AND bucket_unix_s < ?
-  AND attempt IN (WITH RECURSIVE numbers(n) AS (SELECT ? UNION ALL SELECT n + 1 FROM numbers WHERE n < ?)
-                  SELECT n FROM numbers)
+       min(loss_min), sum(loss_mean * loss_known) / nullif(sum(loss_known), 0), max(loss_max),
+       sum(paced_steps) / nullif(sum(paced_s), 0),
+       sum(data_wait_mean_s * data_wait_known) / nullif(sum(data_wait_known), 0),
+       max(lr_max), max(grad_norm_max), max(gpu_memory_max_bytes), sum(non_finite), min(step_first)
+FROM ({rows})
 GROUP BY attempt, {key}
 ORDER BY attempt, min(first_unix_s)
-"""  # attempts are listed so that SQLite seeks each in the primary key instead of reading the whole job
+"""
+_OF_ATTEMPTS = """job = ? AND rank = 0
+  AND attempt IN (WITH RECURSIVE numbers(n) AS (SELECT ? UNION ALL SELECT n + 1 FROM numbers WHERE n < ?)
+                  SELECT n FROM numbers)"""  # listed so that SQLite seeks each in the primary key of the raw rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +73,8 @@ class Window:
 
     @property
     def width_s(self) -> int:
-        """The time of one point: a multiple of ten seconds."""
-        wanted = (self.until_unix_s - self.since_unix_s) / max(1, min(self.points, MOST_POINTS))
-        return max(1, math.ceil(wanted / NARROWEST_S)) * NARROWEST_S
+        """The time of one point."""
+        return choose_width((self.until_unix_s - self.since_unix_s) / max(1, min(self.points, MOST_POINTS)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,9 +139,10 @@ def read_steps(connection: sqlite3.Connection, job: str, window: Window, spans: 
     inside = [span for span in spans if span.last_unix_s >= begin and span.first_unix_s < window.until_unix_s]
     if not inside:
         return {name: [] for name in STEP_COLUMNS}
-    numbers = (inside[0].attempt, inside[-1].attempt)
-    sql = _SQL_STEPS.format(key=f"(bucket_unix_s - {begin}) / {width}")
-    found = connection.execute(sql, (job, begin, math.ceil(window.until_unix_s), *numbers)).fetchall()
+    given = (job, inside[0].attempt, inside[-1].attempt)
+    until = math.ceil(window.until_unix_s)
+    segments = plan_segments(connection, STEPS, width, begin, until)
+    found = _group_steps(connection, segments, given, f"(bucket_unix_s - {begin}) / {width}")
     return _build_step_columns(found, find_redone(spans), GAP_WIDTHS * width)
 
 
@@ -148,11 +154,24 @@ def read_attempt_steps(
     if not chosen:
         return {name: [] for name in STEP_COLUMNS}
     total = max(span.step_last for span in chosen) - min(span.step_first for span in chosen)
-    width = max(1, math.ceil(total / max(1, min(points, MOST_POINTS))))
-    sql = _SQL_STEPS.format(key=f"step_first / {width}")
-    numbers = (chosen[0].attempt, chosen[-1].attempt)
-    found = connection.execute(sql, (job, 0, 1 << 60, *numbers)).fetchall()
+    points = max(1, min(points, MOST_POINTS))
+    width = max(1, math.ceil(total / points))
+    begin = min(span.first_unix_s for span in chosen) - HOUR_S
+    until = max(span.last_unix_s for span in chosen) + 1
+    stepped_s = sum(span.last_unix_s - span.first_unix_s for span in chosen)
+    segments = plan_segments(connection, STEPS, choose_width(stepped_s / points), begin, until)
+    given = (job, chosen[0].attempt, chosen[-1].attempt)
+    found = _group_steps(connection, segments, given, f"step_first / {width}")
     return _build_step_columns(found, find_redone(spans), math.inf)
+
+
+def _group_steps(
+    connection: sqlite3.Connection, segments: Sequence[Segment], given: tuple[str, int, int], key: str
+) -> list[tuple[Value, ...]]:
+    if not segments:
+        return []
+    rows, parameters = STEPS.query(segments, _OF_ATTEMPTS, given)
+    return connection.execute(_SQL_STEPS.format(rows=rows, key=key), parameters).fetchall()
 
 
 def _build_step_columns(found: Sequence[tuple[Value, ...]], redone: dict[int, float], gap_s: float) -> Columns:
@@ -166,37 +185,46 @@ def _build_step_columns(found: Sequence[tuple[Value, ...]], redone: dict[int, fl
 
 GPU_COLUMNS = ("at", "memory_bytes", "temperature_c", "power_w", "busy_percent")
 PROCESS_COLUMNS = ("at", "rss_bytes", "cpu_percent")
+_SQL_GPUS = """
+SELECT gpu, (min(first_unix_s) + max(last_unix_s)) / 2, max(memory_bytes), max(temperature_c),
+       sum(power_w * power_known) / nullif(sum(power_known), 0),
+       sum(busy_percent * busy_known) / nullif(sum(busy_known), 0)
+FROM ({rows}) GROUP BY 1, CAST((bucket_unix_s - ?) / ? AS INTEGER) ORDER BY 1, 2
+"""
+_SQL_PROCESSES = """
+SELECT job, (min(first_unix_s) + max(last_unix_s)) / 2, max(rss_bytes),
+       sum(cpu_percent * cpu_known) / nullif(sum(cpu_known), 0)
+FROM ({rows}) GROUP BY 1, CAST((bucket_unix_s - ?) / ? AS INTEGER) ORDER BY 1, 2
+"""
 
 
 def read_gpus(connection: sqlite3.Connection, gpus: Sequence[str] | None, window: Window) -> dict[str, Columns]:
     """Return the readings of these GPUs, or of all, in a window of time (GPU_COLUMNS). Raises sqlite3.Error."""
-    width = window.width_s
-    begin = math.floor(window.since_unix_s / width) * width
-    found = connection.execute(
-        "SELECT gpu, (min(at_unix_s) + max(at_unix_s)) / 2, max(vram_used_bytes),"
-        " max(coalesce(junction_c, edge_c, memory_c)), avg(power_w), avg(gpu_busy_percent)"
-        " FROM gpu_samples WHERE at_unix_s >= ? AND at_unix_s < ?"
-        " GROUP BY gpu, CAST((at_unix_s - ?) / ? AS INTEGER) ORDER BY gpu, 2",
-        (begin, window.until_unix_s, begin, width),
-    ).fetchall()
+    found = _group_samples(connection, GPUS, _SQL_GPUS, window)
     names = sorted({row[0] for row in found} & (set(gpus) if gpus else {row[0] for row in found}))
     return {
-        name: build_columns(GPU_COLUMNS, [row[1:] for row in found if row[0] == name], GAP_WIDTHS * width)
+        name: build_columns(GPU_COLUMNS, [row[1:] for row in found if row[0] == name], GAP_WIDTHS * window.width_s)
         for name in names
     }
 
 
 def read_processes(connection: sqlite3.Connection, job: str, window: Window) -> Columns:
     """Return the readings of a job's processes in a window of time (PROCESS_COLUMNS). Raises sqlite3.Error."""
+    found = _group_samples(connection, PROCESSES, _SQL_PROCESSES, window, job)
+    return build_columns(PROCESS_COLUMNS, [row[1:] for row in found], GAP_WIDTHS * window.width_s)
+
+
+def _group_samples(
+    connection: sqlite3.Connection, tiers: Tiers, sql: str, window: Window, job: str | None = None
+) -> list[tuple[Any, ...]]:
+    """Return a row for each key and point: the key, the time, and the other values."""
     width = window.width_s
     begin = math.floor(window.since_unix_s / width) * width
-    found = connection.execute(
-        "SELECT (min(at_unix_s) + max(at_unix_s)) / 2, max(rss_bytes), avg(cpu_percent)"
-        " FROM process_samples WHERE at_unix_s >= ? AND at_unix_s < ? AND job = ?"
-        " GROUP BY CAST((at_unix_s - ?) / ? AS INTEGER) ORDER BY 1",
-        (begin, window.until_unix_s, job, begin, width),
-    ).fetchall()
-    return build_columns(PROCESS_COLUMNS, found, GAP_WIDTHS * width)
+    segments = plan_segments(connection, tiers, width, begin, window.until_unix_s)
+    if not segments:
+        return []
+    rows, parameters = tiers.query(segments, "1" if job is None else "job = ?", () if job is None else (job,))
+    return connection.execute(sql.format(rows=rows), (*parameters, begin, width)).fetchall()
 
 
 def build_columns(

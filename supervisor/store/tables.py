@@ -239,6 +239,71 @@ step_metrics = Table(
     sqlite_with_rowid=False,
 )
 
+
+def _tier_columns(keys: tuple[Column[Any], ...]) -> tuple[Any, ...]:
+    """Return what the rows of every tier have; clustered by time, as they are read and deleted."""
+    return (
+        _integer_column("width_s", required=True),
+        _integer_column("bucket_unix_s", required=True),
+        *keys,
+        _real_column("first_unix_s", required=True),
+        _real_column("last_unix_s", required=True),
+        PrimaryKeyConstraint("width_s", "bucket_unix_s", *(key.name for key in keys)),
+    )
+
+
+step_tiers = Table(
+    "step_tiers",
+    metadata,
+    *_tier_columns(
+        (
+            _text_column("job", required=True),
+            _integer_column("attempt", required=True),
+            _integer_column("rank", required=True),
+        )
+    ),
+    _integer_column("steps", required=True),
+    _integer_column("step_first", required=True),
+    _integer_column("step_last", required=True),
+    _integer_column("paced_steps", required=True),
+    _real_column("paced_s", required=True),
+    _integer_column("epoch"),
+    _integer_column("loss_known", required=True),
+    _real_column("loss_min"),
+    _real_column("loss_mean"),
+    _real_column("loss_max"),
+    _real_column("lr_max"),
+    _real_column("grad_norm_max"),
+    _integer_column("data_wait_known", required=True),
+    _real_column("data_wait_mean_s"),
+    _integer_column("gpu_memory_max_bytes"),
+    _integer_column("non_finite", required=True),
+    sqlite_with_rowid=False,
+)
+
+gpu_tiers = Table(
+    "gpu_tiers",
+    metadata,
+    *_tier_columns((_text_column("gpu", required=True),)),
+    _integer_column("memory_bytes"),
+    _real_column("temperature_c"),
+    _integer_column("power_known", required=True),
+    _real_column("power_w"),
+    _integer_column("busy_known", required=True),
+    _real_column("busy_percent"),
+    sqlite_with_rowid=False,
+)
+
+process_tiers = Table(
+    "process_tiers",
+    metadata,
+    *_tier_columns((_text_column("job", required=True),)),
+    _integer_column("rss_bytes"),
+    _integer_column("cpu_known", required=True),
+    _real_column("cpu_percent"),
+    sqlite_with_rowid=False,
+)
+
 gpus = Table(
     "gpus",
     metadata,

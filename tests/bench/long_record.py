@@ -16,7 +16,10 @@ from pathlib import Path
 from supervisor.core.job import Job, Phase
 from supervisor.core.moments import Moment
 from supervisor.store import schema
+from supervisor.store.database import Database
 from supervisor.store.jobs import encode
+from supervisor.store.rollup import WINDOWS_AT_ONCE, Rollup
+from supervisor.store.tiers import FIVE_MINUTES_S
 
 BEGAN_UNIX_S = 1_763_600_000
 TRAINING = "yolo"
@@ -73,7 +76,17 @@ def write_long_record(path: Path, *, hours: float = 62.0, steps: int = 4_100_000
         )
         connection.execute("COMMIT")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    _aggregate(path, seconds)
     return float(BEGAN_UNIX_S + seconds)
+
+
+def _aggregate(path: Path, seconds: int) -> None:
+    """Write the tiers as the daemon does, minute by minute, so that the last minutes have none."""
+    database, rollup = Database(path), Rollup()
+    database.connect()
+    for _ in range(seconds // (WINDOWS_AT_ONCE * FIVE_MINUTES_S) + 2):
+        rollup.run(database, float(BEGAN_UNIX_S + seconds))
+    database.close()
 
 
 def _insert(

@@ -22,6 +22,8 @@ DAY_S = 86400.0
 @dataclass(frozen=True)
 class Retention:
     step_metrics_days: float = 90
+    five_minutes_days: float = 90
+    hours_days: float = 730
     samples_days: float = 14
     incidents_days: float = 3650
     database_limit_mb: float = 1024
@@ -38,15 +40,22 @@ def test_samples_go_first_then_steps_and_incidents_last(tmp_path: Path) -> None:
     record_everything(store)
     before = counts(store.path)
     assert store.prune(at(13 * DAY_S), Retention()) == 0
-    assert store.prune(at(15 * DAY_S), Retention()) == 4
+    tiers = counts(store.path)
+    assert {name for name in before if tiers[name] != before[name]} == {"step_tiers", "gpu_tiers", "process_tiers"}
+    # Two readings of a GPU, one of the host and of the processes, and their rows of ten seconds and of a minute.
+    assert store.prune(at(15 * DAY_S), Retention()) == 4 + 4
     after = counts(store.path)
-    assert {name for name in before if after[name] != before[name]} == {
+    assert {name for name in tiers if after[name] != tiers[name]} == {
         "gpu_samples",
         "host_samples",
         "process_samples",
+        "gpu_tiers",
+        "process_tiers",
     }
-    assert store.prune(at(91 * DAY_S), Retention()) == 2
+    # Steps, their minute, and every row of five minutes.
+    assert store.prune(at(91 * DAY_S), Retention()) == 2 + 1 + 3
     assert counts(store.path)["step_metrics"] == 0
+    assert store.prune(at(731 * DAY_S), Retention()) == 3
     store.prune(at(3651 * DAY_S), Retention())
     left = {name for name, count in counts(store.path).items() if count}
     # An incident that is still open, and an alert that still waits, are nobody's past.
@@ -56,7 +65,7 @@ def test_samples_go_first_then_steps_and_incidents_last(tmp_path: Path) -> None:
 
 def test_one_call_deletes_a_bounded_part(tmp_path: Path) -> None:
     store = open_store(tmp_path)
-    for number in range(CHUNK_ROWS + 500):
+    for number in range(CHUNK_ROWS + 500):  # of the host: they have no coarser rows
         store.add_host_sample(host(number))
         if number % 900 == 0:
             store.flush(at(number))

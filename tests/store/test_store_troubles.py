@@ -129,7 +129,7 @@ def problem(store: Store) -> str:
 class Keep:
     """Everything for ever."""
 
-    step_metrics_days = samples_days = incidents_days = 100_000.0
+    step_metrics_days = samples_days = five_minutes_days = hours_days = incidents_days = 100_000.0
     database_limit_mb = 100_000.0
 
 

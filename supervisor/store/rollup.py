@@ -1,0 +1,112 @@
+"""Writes the coarser tiers of the metrics: each row once the time that it stands for is over, a bounded part a call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from sqlalchemy import Executable, func, select, text
+
+from supervisor.store import tables, tiers
+from supervisor.store.database import Database
+from supervisor.store.statements import GPU_SAMPLE, PROCESS_SAMPLE, STEPS, Kind
+from supervisor.store.tiers import FIVE_MINUTES_S, HOUR_S, Tiers
+from supervisor.store.write_queue import Pending
+
+LATE_S = 60
+"""So long after its end, the rows of a time are expected to be in the file."""
+WINDOWS_AT_ONCE = 100
+"""Windows of five minutes aggregated in a call, of one kind of metric: 0.3 s for 8 GPUs."""
+LATE_WINDOWS = 1000
+"""Windows remembered that got rows after they were aggregated; further ones are not aggregated again."""
+KINDS: tuple[tuple[Kind, Tiers], ...] = (
+    (STEPS, tiers.STEPS),
+    (GPU_SAMPLE, tiers.GPUS),
+    (PROCESS_SAMPLE, tiers.PROCESSES),
+)
+
+
+class Rollup:
+    """The tiers of one database file. For one thread at a time."""
+
+    def __init__(self) -> None:
+        self._parts = tuple((kind, _Part(kept)) for kind, kept in KINDS)
+
+    def note_written(self, rows: Pending) -> None:
+        """Remember what was committed of times that were aggregated before: steps of a while without a daemon."""
+        for kind, part in self._parts:
+            for row in rows.rows(kind):
+                part.note_time(row[part.tiers.raw_time])
+
+    def run(self, database: Database, unix_s: float) -> None:
+        """Aggregate a bounded part of what is complete. Raises UnusableError."""
+        for _, part in self._parts:
+            part.run(database, unix_s)
+
+
+class _Part:
+    """The tiers of one kind of metric."""
+
+    def __init__(self, kept: Tiers) -> None:
+        self.tiers = kept
+        self._table = tables.metadata.tables[kept.table]
+        self._until: int | None = None
+        """The time before which everything is aggregated, but for the windows in `_late`; None: not known yet."""
+        self._hours_until = 0
+        """The same for the tier of hours."""
+        self._late: set[int] = set()
+
+    def note_time(self, unix_s: float) -> None:
+        """Remember the window of a row if it was aggregated without it."""
+        if self._until is not None and unix_s < self._until and len(self._late) < LATE_WINDOWS:
+            self._late.add(_floor(unix_s, FIVE_MINUTES_S))
+
+    def run(self, database: Database, unix_s: float) -> None:
+        """Aggregate a bounded part of what is complete, oldest first. Raises UnusableError."""
+        over = _floor(unix_s - LATE_S, FIVE_MINUTES_S)
+        if self._until is None:
+            self._hours_until = self._read_end(database, HOUR_S, over)
+            self._until = self._read_end(database, FIVE_MINUTES_S, over)
+        since, until = self._find_next(database, self._until, over)
+        late = sorted(window for window in self._late if window + FIVE_MINUTES_S <= over)[:WINDOWS_AT_ONCE]
+        statements = list(self._aggregate(since, until))
+        for window in late:
+            statements += self._aggregate(window, window + FIVE_MINUTES_S)
+        hours_until = _floor(until, HOUR_S)
+        again = {hour for hour in (_floor(window, HOUR_S) for window in late) if hour < self._hours_until}
+        for begin, end in ((self._hours_until, hours_until), *((hour, hour + HOUR_S) for hour in sorted(again))):
+            if begin < end:
+                statements.append(self._aggregate_tier(HOUR_S, begin, end))
+        if statements:
+            database.change(*statements)
+        self._until, self._hours_until = max(self._until, until), max(self._hours_until, hours_until)
+        self._late.difference_update(late)
+
+    def _read_end(self, database: Database, width_s: int, over: int) -> int:
+        """Return the end of the last row of a tier before `over`, 0 where it has none."""
+        table = self._table
+        query = select(func.max(table.c.bucket_unix_s).label("last"))
+        (row,) = database.read(query.where(table.c.width_s == width_s, table.c.bucket_unix_s < over))
+        return 0 if row["last"] is None else int(row["last"]) + width_s
+
+    def _find_next(self, database: Database, begin: int, over: int) -> tuple[int, int]:
+        """Return the windows to aggregate: from the first with rows, as many as one call may."""
+        time = tables.metadata.tables[self.tiers.raw_table].c[self.tiers.raw_time]
+        (row,) = database.read(select(func.min(time).label("first")).where(time >= begin, time < over))
+        if row["first"] is None:
+            return over, over
+        since = max(begin, _floor(row["first"], FIVE_MINUTES_S))
+        return since, min(over, since + WINDOWS_AT_ONCE * FIVE_MINUTES_S)
+
+    def _aggregate(self, since: int, until: int) -> Iterator[Executable]:
+        if since < until:
+            for width in self.tiers.widths:
+                if width <= FIVE_MINUTES_S:
+                    yield self._aggregate_tier(width, since, until)
+
+    def _aggregate_tier(self, width_s: int, since: int, until: int) -> Executable:
+        return text(self.tiers.aggregate(width_s)).bindparams(since=since, until=until)
+
+
+def _floor(unix_s: float, width_s: int) -> int:
+    return math.floor(unix_s / width_s) * width_s
