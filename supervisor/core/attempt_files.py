@@ -83,7 +83,8 @@ Fields of agent.jsonl besides the common ones, by event:
     setting_asked     setting (one that the script applies on request)
     tuning            id (of the order in tune.json), step (the last one made without it), applied (knobs in force),
                       refused (knobs that were not set: why), facts (the training's own settings, where asked for),
-                      ended (why the owner's settings came back without an order)
+                      ended (why the owner's settings came back without an order), lent (whether a tune is under way,
+                      so that the settings come back by themselves)
     remedy_applied    setting, remedies (list), set (what it came to, for people)
 The stage is in the recorder's header, not here.
 
@@ -216,3 +217,5 @@ KNOWN_DATA_WAIT = 16
 KNOWN_GPU_MEMORY = 32
 KNOWN_SKIPPED = 64
 """No field: a gradient scaler skipped the step."""
+KNOWN_TUNING = 128
+"""No field: the step was made while a tune was trying settings."""

@@ -33,6 +33,8 @@ RAISED_KEPT = 64
 READINGS_KEPT = 600
 KERNEL_KEPT = 200
 RANKS_KEPT = 64
+SWITCH_STEPS = 8
+"""Steps after a tune's switch within which the first use of new kernels and workers is expected."""
 PAUSING = frozenset({Stage.SETUP, Stage.WARMUP, Stage.VALIDATE, Stage.CHECKPOINT, Stage.ENDED})
 """Time spent in these is no time of stepping."""
 ATTEMPT_ENDED = "the attempt has ended"
@@ -143,6 +145,12 @@ class History:
     """Results of proving the newest checkpoints of each path."""
     ranks: dict[int, Pace] = field(default_factory=dict)
     """Of the ranks other than 0."""
+    tuning: bool = False
+    """Whether a tune lends the training settings, as its agent reported last."""
+    left_tuning: bool = False
+    """Whether the newest step was made under a tune: the time up to the next one is not the owner's pace."""
+    steps_since_switch: int = 0
+    """Made under a tune since its settings were switched last."""
 
     @property
     def made_here(self) -> int | None:
@@ -172,6 +180,11 @@ class History:
         if self.stage not in (Stage.SETUP, Stage.WARMUP) or self.stage_since is None:
             return False
         return self.stage_since.seconds_since(self.last_step_at) > 0
+
+    @property
+    def switching(self) -> bool:
+        """Whether a tune has just switched settings: kernels may be searched for, and workers start."""
+        return self.tuning and self.steps_since_switch < SWITCH_STEPS
 
     @property
     def known_until(self) -> Moment:
@@ -204,10 +217,11 @@ class History:
     def learned_limit_s(self, cap_s: float) -> float | None:
         """Return the limit that was learned for the present stage; None where too little is known.
 
-        Nor does one hold where the clock has jumped since the last step: the machine has just woken up.
+        Nor does one hold where the clock has jumped since the last step, for the machine has just woken up, or while a
+        tune tries settings under which nothing was learned.
         """
         since, jumped = self.no_step_since(), self.clock_stepped_at
-        if since is None or (jumped is not None and jumped.seconds_since(since) >= 0):
+        if self.tuning or since is None or (jumped is not None and jumped.seconds_since(since) >= 0):
             return None
         return self.learned.limit_s(self.stage, cap_s)
 
@@ -391,10 +405,14 @@ class History:
 
     def _add_step(self, record: StepRecord) -> None:
         self.claimed = True
-        self._learn_step(record)
-        self.losses.add(record)
-        self.pace.add(record, stepping=not self.paused)
-        self.paused = False
+        tuned = record.tuning or self.tuning
+        if tuned:
+            self.steps_since_switch += 1
+        else:
+            self._learn_step(record)
+            self.losses.add(record)
+        self.pace.add(record, stepping=not (self.paused or tuned or self.left_tuning))
+        self.paused, self.left_tuning = False, tuned
         self.steps.append(record)
         self.last_step_at = record.at
         if self.first_step_at is None:
@@ -471,8 +489,15 @@ class History:
                 self.hook_failed_at = event.at
             case ev.AgentEvent.EXCEPTION:
                 self.raised.append(Raised(at=event.at, facts=event.facts, pid=event.pid, rank=event.rank))
+            case _:
+                self._add_course(event)
+
+    def _add_course(self, event: ev.AgentReported) -> None:
+        match event.agent_event:
             case ev.AgentEvent.TRAIN_END:
                 self.train_ended = True
+            case ev.AgentEvent.TUNING:
+                self.tuning, self.steps_since_switch = event.facts.get("lent") is True, 0
             case _:
                 pass
 

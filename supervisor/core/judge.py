@@ -14,6 +14,25 @@ from supervisor.core.job import Job
 from supervisor.core.moments import Moment
 from supervisor.core.rules import Rule, act_of, flag_of
 
+HELD_WHILE_TUNING = frozenset(
+    {
+        "fragmentation",
+        "gpu_idle",
+        "host_memory",
+        "host_memory_slope",
+        "loss_plateau_or_divergence",
+        "loss_spike",
+        "resumed_loss",
+        "throughput_drop",
+        "vram_high",
+        "vram_leak",
+    }
+)
+"""Acting rules on what a setting under trial can bring about: pace, memory, an idle GPU, the losses' course.
+
+A crash, a stall, a hang, a loss that is no number and a fault of the hardware act at once, whoever tunes.
+"""
+
 
 def judge(rules: Iterable[Rule], history: History) -> tuple[RedFlag, ...]:
     """Return what the rules conclude, the worst first; what a rule in shadow would act on is marked so."""
@@ -26,11 +45,15 @@ def worst_first(flags: Iterable[RedFlag]) -> tuple[RedFlag, ...]:
 
 
 def concluded(rule: Rule, history: History) -> RedFlag | None:
-    """Return what one rule concludes; what it would act on in shadow is marked so."""
-    flag = flag_of(rule, history)
-    if flag is None or flag.severity is not Severity.CRITICAL or act_of(rule) != SHADOW:
-        return flag
-    return replace(flag, shadow=True)
+    """Return what one rule concludes; what it would act on in shadow is marked so.
+
+    While a tune lends settings, what a setting under trial can bring about is in shadow as well: the tuner ends the
+    tune on it, and the rule acts if it is still reached with the owner's settings.
+    """
+    flag, held = flag_of(rule, history), history.tuning and rule.name in HELD_WHILE_TUNING
+    if flag is None or flag.severity is not Severity.CRITICAL:
+        return None if held else flag
+    return replace(flag, shadow=True) if held or act_of(rule) == SHADOW else flag
 
 
 def worst(flags: Iterable[RedFlag | None]) -> RedFlag | None:

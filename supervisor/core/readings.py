@@ -48,6 +48,8 @@ class StepRecord:
     """Drawn from the data for this step by this rank, over all its accumulated batches."""
     tokens: int | None = None
     """Of text, padding included."""
+    tuning: bool = False
+    """Whether a tune was trying settings: its time and its loss are not the owner's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

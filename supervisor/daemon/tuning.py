@@ -19,6 +19,7 @@ from supervisor.control.refusals import Refused
 from supervisor.core.events import AgentEvent
 from supervisor.core.foreign_values import as_dict
 from supervisor.core.job import Job, Phase
+from supervisor.core.judge import HELD_WHILE_TUNING
 from supervisor.core.readings import StepRecord
 from supervisor.core.sanitize import without_secrets
 from supervisor.core.tuning import compare
@@ -92,7 +93,7 @@ class Tuner:
             if busy is not None:
                 raise Refused(f"{busy.job} is being tuned; one tune at a time", f"supervisorctl tune {busy.job} --stop")
             folder = self._state / "jobs" / name / str(job.number)
-            tune = Tune(self._clock, name, folder, given, lambda: self._is_running(name, job.number))
+            tune = Tune(self._clock, name, folder, given, self._find_fault(name, job))
             tune.poll_s = self._poll_s
             self._tunes[name] = tune
             tune.start()
@@ -134,21 +135,29 @@ class Tuner:
             raise Refused(f"what was kept of the tune of {name} cannot be read", f"supervisorctl tune {name} --undo")
         return found
 
-    def _is_running(self, name: str, number: int) -> bool:
-        job = self._job(name)
-        return job is not None and job.phase is Phase.RUNNING and job.number == number
+    def _find_fault(self, name: str, began: Job) -> Callable[[], str | None]:
+        """Return what tells why a tune that began with a job as it was then cannot go on: a fault outranks it."""
+
+        def find_fault() -> str | None:
+            job = self._job(name)
+            if job is None or job.phase is not Phase.RUNNING or job.number != began.number:
+                return "the attempt ended; the next one has the owner's settings"
+            reached = sorted(rule for rule, *_ in job.shadows - began.shadows if rule in HELD_WHILE_TUNING)
+            return f"the rule {reached[0]} was reached; the owner's settings hold" if reached else None
+
+        return find_fault
 
 
 class Tune(threading.Thread):
     """One tune of one attempt."""
 
     def __init__(
-        self, clock: Clock, job: str, folder: Path, given: types.TuneBody, is_running: Callable[[], bool]
+        self, clock: Clock, job: str, folder: Path, given: types.TuneBody, find_fault: Callable[[], str | None]
     ) -> None:
         super().__init__(name=f"tune {job}", daemon=True)
         self.job, self.ended = job, threading.Event()
         self.poll_s = POLL_S
-        self._clock, self.folder, self._given, self._is_running = clock, folder, given, is_running
+        self._clock, self.folder, self._given, self._find_fault = clock, folder, given, find_fault
         self._progress = Progress()
         self._numbers = count(int(clock.now().unix_s))
         self._recorder = RecorderReader(folder)
@@ -328,8 +337,9 @@ class Tune(threading.Thread):
         """Wait a moment, renewing the lease; raise Ended where the training or the tune ended."""
         if self.ended.wait(self.poll_s):
             raise Ended("stopped; the owner's settings hold")
-        if not self._is_running():
-            raise Ended("the attempt ended; the next one has the owner's settings")
+        fault = self._find_fault()
+        if fault is not None:
+            raise Ended(fault)
         if self._clock.now().monotonic_s > self._renew_at:
             self._write(settings, facts=facts)
 

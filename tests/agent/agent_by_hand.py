@@ -118,7 +118,8 @@ class Attempt:
 
     def list_reports(self, event: str | None = None) -> list[dict[str, Any]]:
         path = self.folder / at.AGENT
-        lines = path.read_text().splitlines() if path.exists() else []
+        # The agent may be writing: a line without its end is none yet.
+        *lines, _ = path.read_text().split("\n") if path.exists() else [""]
         return [fact for fact in map(json.loads, lines) if event in (None, fact["event"])]
 
     def failures(self) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,7 +42,9 @@ for epoch in range(20):
         loss = nn.functional.cross_entropy(model(images), labels)
         loss.backward()
         optimizer.step()
-        print(repr(loss.item()), labels.tolist(), flush=True)
+        saved = optimizer.state_dict()
+        kept = all(value.is_contiguous() for row in saved["state"].values() for value in row.values())
+        print(repr(loss.item()), labels.tolist(), saved["param_groups"][0]["fused"], kept, flush=True)
 contiguous = all(weight.is_contiguous() for weight in model.parameters())
 print(torch.randn(2).tolist(), contiguous, optimizer.param_groups[0]["fused"])
 """
@@ -107,12 +110,18 @@ def test_a_fused_optimizer_and_channels_last_change_rounding_and_are_put_back(
     tuned: Tuned, attempt: Attempt, alone: Callable[[], list[str]]
 ) -> None:
     both = {"fused_optimizer": True, "channels_last": True}
-    finished = tuned.run("flatten(1)", {"id": 1, "settings": both}, None)
-    assert [(fact["applied"], fact["refused"]) for fact in attempt.list_reports("tuning")] == [(both, {})]
+    lease_ns = time.monotonic_ns() + 10**12
+    finished = tuned.run("flatten(1)", {"id": 1, "settings": both, "until_ns": lease_ns}, None)
+    lent, back = attempt.list_reports("tuning")
+    assert (lent["applied"], lent["refused"], lent["lent"]) == (both, {}, True)
+    assert (back["applied"], back["ended"], back["lent"]) == ({}, "the order was withdrawn", False)
+    marked = [bool(record.known & at.KNOWN_TUNING) for record in attempt.records()]
+    steps = range(1, len(marked) + 1)
+    assert marked == [lent["step"] < step <= back["step"] for step in steps], "what a tune tries carries its mark"
     expected, found = alone(), finished.output.splitlines()
     for line, other in zip(expected[:-1], found[:-1], strict=True):
         assert float(other.split()[0]) == pytest.approx(float(line.split()[0]), rel=1e-2)
-        assert other.split(" ", 1)[1] == line.split(" ", 1)[1]
+        assert other.split(" ", 1)[1] == line.split(" ", 1)[1], "a state saved under a tune is the owner's in form"
     assert found[-1] == expected[-1], "the layout and the optimizer are the owner's again"
 
 

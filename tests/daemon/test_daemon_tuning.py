@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,11 +83,15 @@ def tuner(tmp_path: Path, job: Job) -> Iterator[Tuner]:
 
 
 def ended(tuner: Tuner) -> types.TuneReport:
-    deadline = time.perf_counter() + 120
-    while tuner.report("one").state != "ended":
-        assert time.perf_counter() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: tuner.report("one").state == "ended")
     return tuner.report("one")
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.perf_counter() + 120
+    while not condition():
+        assert time.perf_counter() < deadline
+        time.sleep(0.01)
 
 
 def times(**step_s: float) -> dict[str, float]:
@@ -137,6 +142,41 @@ def test_a_stop_leaves_the_owners_settings_and_a_second_tune_is_refused(tuner: T
     assert not (folder / fo.TUNE).exists()
 
 
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        (lambda job: replace(job, phase=Phase.STOPPING), "the attempt ended"),
+        (lambda job: replace(job, phase=Phase.BACKOFF), "the attempt ended"),
+        (lambda job: replace(job, shadows=frozenset({("vram_high", "gpu", 2)})), "the rule vram_high was reached"),
+    ],
+)
+def test_a_fault_ends_the_tune_and_the_settings_go_back(
+    tmp_path: Path, folder: Path, job: Job, fault: Callable[[Job], Job], why: str
+) -> None:
+    now = [job]
+    tuner = Tuner(SystemClock(), tmp_path, lambda _: now[0], poll_s=0.02)
+    agent = AgentByHand(folder, times())
+    agent.start()
+    tuner.start("one", types.TuneBody())
+    wait_until(lambda: any(agent.ordered))
+    now[0] = fault(job)
+    report = ended(tuner)
+    agent.ended.set()
+    assert why in (report.problem or "")
+    assert report.adopted == []
+    assert not (folder / fo.TUNE).exists()
+
+
+def test_a_rule_that_was_in_shadow_before_a_tune_does_not_end_it(tmp_path: Path, folder: Path, job: Job) -> None:
+    before = replace(job, shadows=frozenset({("vram_high", "gpu", 2)}))
+    tuner = Tuner(SystemClock(), tmp_path, lambda _: before, poll_s=0.02)
+    agent = AgentByHand(folder, times())
+    agent.start()
+    tuner.start("one", types.TuneBody(dry_run=True))
+    assert ended(tuner).problem is None
+    agent.ended.set()
+
+
 def test_a_dry_run_orders_nothing(tuner: Tuner, folder: Path) -> None:
     agent = AgentByHand(folder, times())
     agent.start()
@@ -158,10 +198,7 @@ def test_at_the_end_of_the_daemon_the_owners_settings_come_back_at_once(tuner: T
     agent = AgentByHand(folder, times())
     agent.start()
     tuner.start("one", types.TuneBody())
-    deadline = time.perf_counter() + 60
-    while not any(agent.ordered) and time.perf_counter() < deadline:
-        time.sleep(0.005)
-    assert any(agent.ordered)
+    wait_until(lambda: any(agent.ordered))
     tuner.end()
     agent.ended.set()
     assert "the owner's settings hold" in (ended(tuner).problem or "")

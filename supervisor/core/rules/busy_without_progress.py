@@ -103,7 +103,7 @@ def _why_blind(history: History) -> str | None:
 
 def _is_searching(history: History) -> bool:
     """Whether full load without a step is also what a search for kernels looks like."""
-    return history.starting or history.stage is Stage.COMPILE
+    return history.starting or history.stage is Stage.COMPILE or history.switching
 
 
 def _is_sure(history: History) -> bool:

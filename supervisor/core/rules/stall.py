@@ -149,8 +149,13 @@ class Stall:
         )
 
     def _cap_of(self, history: History) -> float | None:
-        """Return the limit of the present stage; where a process is stopped it is that of a step."""
+        """Return the limit of the present stage; where a process is stopped it is that of a step.
+
+        Where a tune has just switched settings, kernels may be searched for in any stage.
+        """
         cap_s = self._cap_s(history.stage)
+        if cap_s is not None and history.switching:
+            return max(cap_s, self.compile_limit_s)
         if cap_s is None or cap_s <= self.limit_s or stopped_s(history) < self.limit_s:
             return cap_s
         return self.limit_s
@@ -164,7 +169,13 @@ class Stall:
             not history.stages_complete or history.learned.limit_s(history.stage, self.limit_s, resting=True) is None
         )
         plain = unlearned and history.stage in (Stage.STEP, Stage.DATA_WAIT, None) and not machine_gasps(history)
-        return self.learn and plain and history.hooked and whole_job_rested_s(history) >= self.rest_limit_s
+        return (
+            self.learn
+            and plain
+            and history.hooked
+            and not history.tuning
+            and whole_job_rested_s(history) >= self.rest_limit_s
+        )
 
     def _learned_s(self, history: History, cap_s: float) -> float | None:
         return history.learned_limit_s(cap_s) if self.learn else None

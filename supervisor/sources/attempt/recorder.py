@@ -258,6 +258,7 @@ def _parse_record(fields: tuple[int | float, ...], now: Moment) -> StepRecord:
         gpu_memory_bytes=as_int(gpu_memory, maximum=BYTES_MAX) if bits & attempt_files.KNOWN_GPU_MEMORY else None,
         data_wait_s=as_float(data_wait_s, 0.0, SECONDS_MAX) if bits & attempt_files.KNOWN_DATA_WAIT else None,
         skipped=bool(bits & attempt_files.KNOWN_SKIPPED),
+        tuning=bool(bits & attempt_files.KNOWN_TUNING),
         samples=int(samples) or None,
         tokens=int(tokens) or None,
     )

@@ -88,6 +88,8 @@ class Recorder:
         self._head = at.HEAD.unpack_from(memory, at.HEAD_OFFSET)[0]
         self._stage = 0  # what an earlier process left in the header is overwritten by the first stage of this one
         self._aside, self._complete = 0, False
+        self.tuning = False
+        """Whether a tune tries settings: the steps made carry its mark."""
         at.ASIDE.pack_into(memory, at.ASIDE_OFFSET, 0, 0, 0)
         answer, number = at.ANSWER.unpack_from(memory, at.ANSWER_OFFSET)
         # A command that an ended process began to serve is still to be served.
@@ -116,6 +118,7 @@ class Recorder:
             | (data_wait_s is not None) << 4
             | (gpu_memory_bytes is not None) << 5
             | bool(skipped) << 6
+            | self.tuning << 7
         )
         try:
             self._write_record(

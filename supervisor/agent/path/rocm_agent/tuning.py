@@ -14,7 +14,7 @@ from time import monotonic_ns
 
 from . import claim, events, remedies
 from .fence import failed, fenced
-from .layout import TUNE
+from .layout import COMPILE, TUNE
 
 TYPE_CHECKING = False  # typing costs milliseconds at every interpreter's start
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _look(optimizer: Any, step: int, now_ns: int) -> None:
         if _tune is None and order is not None:
             _tune = Tune(sys.modules["torch"])
         if _tune is not None:
-            _tune.take(order)
+            _tune.take(order, step)
     if _tune is not None:
         _tune.step_ended(optimizer, step, now_ns)
 
@@ -90,6 +90,7 @@ class Tune:
         self._torch = torch
         self._order = None  # type: Optional[Dict[str, Any]]
         self._answered = None  # type: Any
+        self._is_lent = False
         self._knobs = {}  # type: Dict[str, Any]
         self._applied = {}  # type: Dict[str, Any]
         self._calls = replay.Calls(torch)
@@ -103,11 +104,13 @@ class Tune:
         """Whether an order waits: every step is looked at then."""
         return self._order is not None and self._order.get("id") != self._answered
 
-    def take(self, order: Optional[Dict[str, Any]]) -> None:
+    def take(self, order: Optional[Dict[str, Any]], step: int) -> None:
         """Receive what is wanted now; None: the owner's settings."""
-        self._order = order
+        was_lent, self._order = self._is_lent, order
         if order is None:
             self._end()
+            if was_lent:
+                self._report_end(step, "the order was withdrawn")
         elif order.get("id") != self._answered:
             self._captured = 0
 
@@ -118,9 +121,9 @@ class Tune:
             return
         until_ns = order.get("until_ns")
         if until_ns is not None and now_ns > until_ns:
-            self._order = None
+            self._order = self._answered = None
             self._end()
-            events.write("tuning", id=order.get("id"), step=step, applied={}, refused={}, ended="the lease ran out")
+            self._report_end(step, "the lease ran out", order.get("id"))
             return
         if not self.busy:
             return
@@ -130,13 +133,38 @@ class Tune:
             self._captured += 1
             return
         self._answered = order.get("id")
+        self._mark(lent=until_ns is not None)
+        recorder = claim.holding()
+        if recorder is not None:
+            # Replays and the start of workers take their time; that of a search for kernels is the one most like it.
+            before, recorder.aside = recorder.aside, COMPILE
+        try:
+            self._carry_out(order, optimizer, step)
+        finally:
+            if recorder is not None:
+                recorder.aside = before
+
+    def _carry_out(self, order: Dict[str, Any], optimizer: Any, step: int) -> None:
         other = self._name_other(order.get("proven_on"), optimizer)
         applied, refused = self._set({} if other else order["settings"])
         if other:
             refused = dict.fromkeys(order["settings"], other)
         facts = self._facts(optimizer) if order.get("facts") else None
         self._calls.stop()
-        events.write("tuning", id=self._answered, step=step, applied=applied, refused=refused, facts=facts)
+        events.write(
+            "tuning", id=self._answered, step=step, applied=applied, refused=refused, facts=facts, lent=self._is_lent
+        )
+
+    def _mark(self, *, lent: bool) -> None:
+        """Mark the steps that are made from now on, as those of a tune or as the owner's."""
+        self._is_lent = lent
+        recorder = claim.holding()
+        if recorder is not None:
+            recorder.tuning = lent
+
+    def _report_end(self, step: int, why: str, number: Any = None) -> None:
+        self._mark(lent=False)
+        events.write("tuning", id=number, step=step, applied={}, refused={}, ended=why, lent=False)
 
     def _has_to_see_steps(self, order: Dict[str, Any]) -> bool:
         new = {name for name, value in order["settings"].items() if self._applied.get(name) != value}

@@ -18,12 +18,15 @@ class ChannelsLast:
     def __init__(self, torch: Any, optimizer: Any, calls: replay.Calls) -> None:
         self._torch, self._optimizer, self._calls = torch, optimizer, calls
         self._changed: List[Any] = []
+        self._saving: Any = None
 
     def why_not(self) -> Optional[str]:
         """Return why the layout cannot be changed here."""
         weights = self._weights()
         if not weights:
             return "no weight has four dimensions"
+        if not hasattr(self._optimizer, "register_state_dict_post_hook"):
+            return "torch %s would save the optimizer's state in it" % self._torch.__version__
         if not all(weight.is_contiguous() or _is_last(self._torch, weight) for weight in weights):
             return "weights lie in memory in an order of their own"
         return None
@@ -48,12 +51,23 @@ class ChannelsLast:
         except BaseException:
             self.revert()
             raise
+        self._saving = self._optimizer.register_state_dict_post_hook(self._as_owners)
+
+    def _as_owners(self, _: Any, saved: Dict[str, Any]) -> Dict[str, Any]:
+        """Return a saved state in the owner's layout: its strides would outlive the weights that had them."""
+        numbers = {id(param): number for number, param in enumerate(_params(self._optimizer))}
+        changed = {numbers.get(id(weight)) for weight in self._changed}
+        rows = {key: _contiguous(row) if key in changed else row for key, row in saved["state"].items()}
+        return {**saved, "state": rows}
 
     def revert(self) -> None:
         """Put every tensor back into the order it had."""
         for weight in self._changed:
             self._convert(weight, self._torch.contiguous_format)
         self._changed = []
+        if self._saving is not None:
+            self._saving.remove()
+            self._saving = None
 
     def _change(self) -> None:
         for weight in self._weights():
@@ -73,6 +87,10 @@ class ChannelsLast:
 
     def _weights(self) -> List[Any]:
         return [param for param in _params(self._optimizer) if param.dim() == 4]
+
+
+def _contiguous(state: Dict[str, Any]) -> Dict[str, Any]:
+    return {name: value.contiguous() if getattr(value, "dim", int)() == 4 else value for name, value in state.items()}
 
 
 def _params(optimizer: Any) -> List[Any]:

@@ -157,6 +157,7 @@ class Succession:
     """The iterators that follow each other in one iteration of a loader."""
 
     def __init__(self, first: Any, second: Any) -> None:
+        self._first = weakref.ref(first)
         self._waiting = [first, second]
         self.newest = second
 
@@ -168,9 +169,15 @@ class Succession:
     def draw(self, original: Callable[[Any], Any]) -> Any:
         """Return the next batch; StopIteration when the last one has none."""
         while True:
+            drawn = self._waiting[0]
             try:
-                return original(self._waiting[0])
+                batch = original(drawn)
             except StopIteration:
                 if len(self._waiting) == 1:
                     raise
                 del self._waiting[0]
+                continue
+            first = self._first()
+            if drawn is not first and first is not None:
+                first._num_yielded += 1  # a snapshot reads from it how far the pass has come
+            return batch

@@ -17,6 +17,7 @@ class FusedOptimizer:
     def __init__(self, torch: Any, optimizer: Any) -> None:
         self._torch, self._optimizer = torch, optimizer
         self._before: Optional[List[Dict[str, Any]]] = None
+        self._saving: Any = None
 
     def why_not(self) -> Optional[str]:
         """Return why this optimizer has no fused form here."""
@@ -36,6 +37,10 @@ class FusedOptimizer:
             return "torch %s has no fused form on %s" % (torch.__version__, ", ".join(sorted(devices)))
         if not all(param.is_floating_point() for param in params):
             return "not all its weights are real numbers"
+        if not hasattr(optimizer, "register_state_dict_post_hook"):
+            return "torch %s would save the switch with its state" % torch.__version__
+        if all(param.grad is None for param in params):
+            return "its gradients are gone at the end of a step: a fused one cannot be proven on them"
         return None
 
     @property
@@ -55,6 +60,12 @@ class FusedOptimizer:
         except RuntimeError as error:
             raise Refused("a fused step fails: %s" % error) from None
         self._switch_on()
+        self._saving = self._optimizer.register_state_dict_post_hook(self._as_owners)
+
+    def _as_owners(self, _: Any, saved: Dict[str, Any]) -> Dict[str, Any]:
+        """Return a saved state as the owner's form of the optimizer has it: who loads it is not tuned."""
+        groups = [{**group, **before} for group, before in zip(saved["param_groups"], self._before or ())]
+        return {**saved, "param_groups": groups, "state": {key: _on_host(row) for key, row in saved["state"].items()}}
 
     def revert(self) -> None:
         """Switch it off; where the count of steps is kept on a GPU it goes back to where it was."""
@@ -64,6 +75,9 @@ class FusedOptimizer:
             group.update(before)
         self._move_steps(fused=False)
         self._before = None
+        if self._saving is not None:
+            self._saving.remove()
+            self._saving = None
 
     def _switch_on(self) -> None:
         groups = self._optimizer.param_groups
@@ -107,6 +121,12 @@ class FusedOptimizer:
             self._move_steps(fused=True)
         step(self._optimizer)
         return [param.detach() - old for param, old in zip(params, before)]
+
+
+def _on_host(state: Any) -> Any:
+    """Return the state of one weight with its count of steps on the processor, where there is one."""
+    made = state.get("step") if isinstance(state, dict) else None
+    return {**state, "step": made.cpu()} if hasattr(made, "cpu") else state
 
 
 def _compare(weight: Any, first: Any, second: Any, arm: Any) -> None:
