@@ -79,6 +79,7 @@ class FakeView:
     mutes: list[tuple[str | None, float]] = field(default_factory=list)
     refusal: str | None = None
     defect: Exception | None = None
+    record_defect: Exception | None = None
     disk: types.DiskUse = field(default_factory=lambda: types.DiskUse(state_dir="/s", code_bytes=0, database_bytes=0))
     known: Known = KNOWN
     forgotten: list[str] = field(default_factory=list)
@@ -101,6 +102,8 @@ class FakeView:
     @property
     def record(self) -> RecordView:
         """It answers for the record itself."""
+        if self.record_defect is not None:
+            raise self.record_defect
         return cast("RecordView", self)
 
     def incidents(self, job: str | None, limit: int) -> list[types.IncidentEntry]:

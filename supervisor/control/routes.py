@@ -24,6 +24,7 @@ from supervisor.control.refusals import BadRequest, NotAllowed, Refusal, TooLarg
 from supervisor.control.view import Tuning, View
 from supervisor.core.events import Ask
 from supervisor.metrics.exposition import CLASSIC, OPENMETRICS, prefers_openmetrics, text_of
+from supervisor.store.errors import ArchiveError
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,11 @@ BODY_LIMIT_S = 5.0
 VIEW_LIMIT_S = 10.0
 ANSWER_LIMIT_BYTES = 32 << 20
 """Half of what supervisorctl reads."""
+
+RECORD_UNREADABLE = "record_unreadable"
+RECORD_REMEDY = (
+    "trainings are supervised without it; supervisorctl status names the problem of the record, dmesg that of the disk"
+)
 
 LOOKING_AT_ONCE = 16
 _looking: RunVar[anyio.CapacityLimiter] = RunVar("looking")
@@ -50,7 +56,12 @@ def application(view: View, socket_gid: int, tuning: Tuning | None = None) -> Or
         routes += _tuning_routes(tuning, socket_gid)
     served = Starlette(
         routes=routes,
-        exception_handlers={Refusal: _answer_refusal, HTTPException: _not_served, Exception: _answer_defect},
+        exception_handlers={
+            Refusal: _answer_refusal,
+            ArchiveError: _answer_unreadable_record,
+            HTTPException: _not_served,
+            Exception: _answer_defect,
+        },
     )
     served.router.redirect_slashes = False
     return OriginGuard(served, _as_failure)
@@ -229,6 +240,11 @@ async def _answer_refusal(request: Request, refusal: Exception) -> Response:
 
 def _as_failure(refusal: Refusal) -> Response:
     return _failure(refusal.status, refusal.code, str(refusal), refusal.remedy)
+
+
+async def _answer_unreadable_record(request: Request, error: Exception) -> Response:
+    log.error("control.record_unreadable", extra={"fields": {"path": request.url.path, "error": str(error)}})
+    return _failure(503, RECORD_UNREADABLE, str(error), RECORD_REMEDY)
 
 
 async def _not_served(request: Request, error: Exception) -> Response:

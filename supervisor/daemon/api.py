@@ -26,6 +26,9 @@ from supervisor.daemon.tuning import Tuner
 from supervisor.metrics.known import Known
 from supervisor.store.archive import Archive
 
+RECORD_LIMIT_S = 0.25
+"""How long an answer of the record waits for what is on its way to the file."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopFacts:
@@ -89,6 +92,7 @@ class DaemonView:
         forget: Callable[[str], types.Forgotten],
         known: Callable[[], Known],
         tuner: Tuner,
+        await_record: Callable[[float], object],
     ) -> None:
         self._clock = clock
         self._inbox = inbox
@@ -103,9 +107,16 @@ class DaemonView:
         self._forget = forget
         self._known = known
         self._tuner = tuner
+        self._await_record = await_record
         self._began = clock.now()
         facts = LoopFacts(clock=clock, inbox=inbox, loop=loop, announcer=announcer)
-        self.record = RecordView(archive, state, facts)
+        self._record = RecordView(archive, state, facts)
+
+    @property
+    def record(self) -> RecordView:
+        """The record, once it holds what a status before this showed; a commit takes no longer on a disk that works."""
+        self._await_record(RECORD_LIMIT_S)
+        return self._record
 
     def status(self) -> types.Status:
         """Return everything at a glance, as the deciding thread knows it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -125,6 +126,17 @@ class Fences:
             self._record.decision(before, job_state.job, warning)
         except Exception as error:
             self.note_failure("record", error)
+
+    def recovered(self, job_state: JobState, place: str) -> None:
+        """Record that a place that failed for a job has done its work since."""
+        if (failed := job_state.degraded.get(place)) is None:
+            return
+        over = replace(failed, at=self._clock.now(), recovered=True)
+        try:
+            self._record.event(over, job_state)
+        except Exception as unkept:
+            self.note_failure("record", unkept)
+        self.mark(job_state, over)
 
     def note_failure(self, place: str, error: Exception) -> None:
         """Keep the failure of a part of the daemon that belongs to no job; logged at most once a minute."""

@@ -49,6 +49,8 @@ class Act:
     turn: int | None
     """The turn that recorded it; None where it waits for nothing."""
     since: Moment
+    retried: bool = False
+    """Whether there was no room to carry it out before."""
 
     @property
     def repeatable(self) -> bool:
@@ -78,7 +80,7 @@ class HeldActs:
 
     def take_back(self, act: Act) -> None:
         """Hold an act that could not be carried out now; it is tried again at the next release."""
-        self._held.appendleft(replace(act, turn=None))
+        self._held.appendleft(replace(act, turn=None, retried=True))
 
     def release(self, now: Moment) -> None:
         """Carry out what is recorded by now, and what must not wait longer; the acts of one job keep their order."""

@@ -249,6 +249,9 @@ class Loop:
                     shortage=shortage_of(error),
                 )
                 self._inbox.put(failed)
+        else:
+            if act.retried:
+                self.fences.recovered(act.state, name)
 
     def _show_executor(self, event: ev.Event, job_state: JobState) -> None:
         if self.fences.passes(job_state, "checkpoints", event):

@@ -119,6 +119,7 @@ class Service:
             forget=forget_jobs.forget,
             known=self._metrics.known,
             tuner=self._tuner,
+            await_record=parts.store.await_urgent,
         )
         passed = listen.from_systemd(os.environ)
         self._control = ControlServer(view, passed or listen.bind(socket_path), unlink=passed is None, tuning=view)

@@ -282,9 +282,13 @@ class Assembly:
         return False
 
     def _act_after_commit(self) -> None:
-        """Wake the deciding thread where something waits for a commit; called in the commit thread."""
-        if self.loop.acts.holding:
-            self.inbox.later(self.loop.act_on_recorded)
+        """Wake the deciding thread where an act or a row waits for a commit; called in the commit thread."""
+        if self.loop.acts.holding or self.store.awaits_commit:
+            self.inbox.later(self._take_in_commit)
+
+    def _take_in_commit(self) -> None:
+        self.store.settle(self.clock.now())
+        self.loop.act_on_recorded()
 
     def _list_live(self) -> tuple[tuple[str, int, int], ...]:
         live = []

@@ -47,7 +47,7 @@ REASON_CHARS_MAX = 1000
 
 
 class ChangedError(RuntimeError):
-    """The file was modified while it was captured; its next save will be reported again."""
+    """The file was modified or removed before it was captured; its next save will be reported again."""
 
 
 class NotTheirsError(RuntimeError):
@@ -118,7 +118,7 @@ class GenerationStore:
             ways.append(self._capture_file(path, place, wanted, linked=False))
         if not ways:
             raise ChangedError(f"{source} contains no file")
-        if fingerprint_of(source) != wanted.seen.fingerprint:
+        if _fingerprint_now(source) != wanted.seen.fingerprint:
             raise ChangedError(f"{source} changed after it was saved")
         return min(ways)
 
@@ -281,7 +281,16 @@ def _open_source(source: Path) -> int:
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise ChangedError(f"{source} was replaced while it was captured") from error
+        if error.errno == errno.ENOENT:
+            raise ChangedError(f"{source} was removed before it was captured") from error
         raise
+
+
+def _fingerprint_now(source: Path) -> Fingerprint | None:
+    try:
+        return fingerprint_of(source)
+    except FileNotFoundError:
+        return None  # removed meanwhile
 
 
 def _list_sibling_files(source: Path) -> list[Path]:

@@ -133,6 +133,22 @@ class Store:
         """Whether the rows of a turn are in the file, or cannot be written at present."""
         return self._writer.is_settled(turn, now)
 
+    def settle(self, now: Moment) -> None:
+        """Take in the end of a commit, and begin the next one where rows wait that are urgent."""
+        self._writer.settle(now)
+
+    @property
+    def awaits_commit(self) -> bool:
+        """Whether rows wait that are committed as soon as the commit in progress has ended; in any thread."""
+        return self._writer.awaits_commit
+
+    def await_urgent(self, limit_s: float) -> bool:
+        """Wait until what turns by now had committed at once is in the file; for any thread but that of the turns.
+
+        Return False where it is not there after `limit_s`, and at once where nothing can be written at present.
+        """
+        return self._writer.await_urgent(limit_s)
+
     # --- jobs and their attempts ----------------------------------------------------------------------------------
 
     def load_jobs(self, now: Moment) -> tuple[Job, ...]:
@@ -293,7 +309,7 @@ class Store:
             self._writer.append(statements.EVENT, row)
 
     def degraded(self, job: str, attempt: Attempt) -> tuple[ev.SupervisionChanged, ...]:
-        """Return the parts of an attempt's supervision that failed, oldest first; unreadable rows are omitted."""
+        """Return how parts of an attempt's supervision failed and recovered, oldest first, without unreadable rows."""
         table, columns = tables.events, tables.events.c
         asked = select(columns.body).where(
             columns.at_unix_s >= attempt.launched_at.unix_s,  # uses the index; the clock may have been set since
@@ -305,11 +321,7 @@ class Store:
         for row in self._writer.read(asked.order_by(table.c.id).limit(CHANGES_READ)) or ():
             with suppress(msgspec.MsgspecError):
                 found.append(msgspec.json.decode(row["body"], type=ev.SupervisionChanged))
-        return tuple(
-            supervision_changed
-            for supervision_changed in found
-            if not supervision_changed.persistent and not supervision_changed.recovered
-        )
+        return tuple(supervision_changed for supervision_changed in found if not supervision_changed.persistent)
 
     def record_flag(self, job: str, attempt: int, flag: RedFlag) -> None:
         """Record that a flag was raised."""

@@ -60,6 +60,9 @@ class Writer:
         """Held while rows move from one queue to the next."""
         self._turns = 0
         self._settled = 0
+        self._urgent_turn = 0
+        """The last turn with rows that are committed with it."""
+        self._commit_ended = threading.Condition()
         self._committed_at = now
         self._run_beside: Callable[[Callable[[], None]], None] | None = None
 
@@ -107,6 +110,8 @@ class Writer:
             done, self._turn = self._turn, None
             self._pending.take_over(done)
         self._turns += 1
+        if done.urgent:
+            self._urgent_turn = self._turns
         self.settle(now)
         if self._pending.urgent or now.seconds_since(self._committed_at) >= FLUSH_S:
             self._begin_commit(now)
@@ -140,6 +145,31 @@ class Writer:
         """Whether the rows of a turn are in the file, or cannot be written at present."""
         self.settle(now)
         return self._settled >= turn
+
+    @property
+    def awaits_commit(self) -> bool:
+        """Whether rows wait that are committed as soon as the commit in progress has ended; in any thread."""
+        commit = self._commit
+        return commit is not None and commit.turn < self._urgent_turn
+
+    def await_urgent(self, limit_s: float) -> bool:
+        """Wait until what turns by now had committed at once is in the file; for any thread but that of the turns.
+
+        Return False where it is not there after `limit_s`, and at once where nothing can be written at present.
+        """
+        turn = self._urgent_turn
+
+        def is_over() -> bool:
+            return self._is_written(turn) or self.problem is not None
+
+        with self._commit_ended:
+            self._commit_ended.wait_for(is_over, limit_s)
+        return self._is_written(turn)
+
+    def _is_written(self, turn: int) -> bool:
+        commit = self._commit
+        ended = commit is not None and commit.ended.is_set() and commit.written and commit.turn >= turn
+        return ended or (self._settled >= turn and self._committer.problem is None)
 
     def settle(self, now: Moment) -> None:
         """Take in the end of a commit, and begin the next one where rows wait that are urgent."""
@@ -194,6 +224,7 @@ class Writer:
         nothing_to_do = not len(self._pending) and self._committer.problem is None and not flushing
         if nothing_to_do or self._committer.is_waiting(now):
             self._settled = self._turns
+            self._wake_waiting()
             return
         with self._moving:
             commit = self._commit = _Commit(rows=self._pending, turn=self._turns, began=now)
@@ -213,12 +244,12 @@ class Writer:
     def _take_in(self, commit: _Commit, now: Moment) -> None:
         """Queue the rows of a commit that failed again, before those that came since."""
         with self._moving:
-            self._commit = None
             if commit.written:
                 self._committed_at, self._settled = now, commit.turn
             else:
                 commit.rows.take_over(self._pending)
                 self._pending, self._settled = commit.rows, self._turns
+            self._commit = None
 
     def _commit_beside(self, commit: _Commit) -> None:
         """Write the rows of a commit, in the commit thread."""
@@ -229,3 +260,8 @@ class Writer:
             raise
         finally:
             commit.ended.set()
+            self._wake_waiting()
+
+    def _wake_waiting(self) -> None:
+        with self._commit_ended:
+            self._commit_ended.notify_all()

@@ -26,6 +26,7 @@ from supervisor.control.limits import CONNECTIONS_PER_USER
 from supervisor.control.listen import ListenError, bind, from_systemd
 from supervisor.control.server import ControlServer
 from supervisor.core.events import Ask
+from supervisor.store.errors import ArchiveError
 
 REPOSITORY = Path(__file__).parents[2]
 NOBODY = 65534
@@ -209,6 +210,13 @@ class TestGarbage:
         assert "secret detail" not in str(caught.value)
         view.defect = None
         assert client.get("/v1/status")["schema"] == 1
+
+    def test_a_record_that_cannot_be_read_is_named_with_what_to_do(self, client: Client, view: FakeView) -> None:
+        view.record_defect = ArchiveError("/s/supervisor.db cannot be read: disk I/O error")
+        with pytest.raises(ControlError, match="disk I/O error") as caught:
+            client.get("/v1/incidents")
+        assert caught.value.code == "record_unreadable"
+        assert "supervisorctl status" in (caught.value.remedy or "")
 
 
 class TestSlowClients:

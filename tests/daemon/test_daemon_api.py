@@ -19,6 +19,7 @@ from supervisor.cli.app import App
 from supervisor.cli.errors import CliError
 from supervisor.cli.main import cli
 from supervisor.control import types
+from supervisor.control.client import Client
 from supervisor.control.listen import bind
 from supervisor.control.record_view import CLEARED, READS
 from supervisor.control.server import ControlServer
@@ -34,7 +35,7 @@ from supervisor.core.remedies.spec import InForce
 from supervisor.core.remedies.trials import Course, Trial
 from supervisor.core.stats.learned_limits import Learned
 from supervisor.daemon.alerts.alerting import Announcer, Receivers
-from supervisor.daemon.api import DaemonView
+from supervisor.daemon.api import RECORD_LIMIT_S, DaemonView
 from supervisor.daemon.commit_thread import CommitThread
 from supervisor.daemon.forget import ForgetJobs
 from supervisor.daemon.inbox import Inbox
@@ -89,6 +90,8 @@ class House:
         self.clock = HandClock()
         self.clock.sleep(720.0)
         self.running: list[Path] = []
+        self.awaited: list[float] = []
+        """How long each answer would wait for the record."""
         self.state = folder / "state"
         self.evidence = self.state / "jobs/night/1/evidence/night-1"
         self.evidence.mkdir(parents=True)
@@ -191,6 +194,7 @@ class House:
             forget=forget_jobs.forget,
             known=self._metrics(inbox, loop, announcer).known,
             tuner=Tuner(self.clock, self.state, lambda _: None),
+            await_record=self.awaited.append,
         )
         end = threading.Event()
         thread = threading.Thread(target=lambda: loop.run(end.is_set))
@@ -298,6 +302,15 @@ def test_the_answers_are_those_of_the_record(house: House) -> None:
     assert of("/v1/jobs/night/account")["lifetime"]["began"] == START.unix_s
     nothing = "no job 'nothing' is configured or recorded"
     assert of("/v1/jobs/nothing/account") == ("no_such_job", nothing, "known: night, older")
+
+
+def test_an_answer_of_the_record_waits_for_what_is_on_its_way_to_the_file_and_a_status_does_not(house: House) -> None:
+    with house.daemon():
+        client = Client(house.socket)
+        client.get("/v1/status")
+        assert house.awaited == []
+        client.get("/v1/incidents")
+        assert house.awaited == [RECORD_LIMIT_S]
 
 
 def test_metrics_hold_the_state_of_the_job_and_what_is_recorded(house: House) -> None:

@@ -442,3 +442,4 @@ def test_a_file_that_is_gone_before_its_turn_ends_nothing(place: Place) -> None:
     place.save("last.st", 2)
     until(lambda: 2 in place.kept(), "the next to be taken")
     assert threading.active_count() > 2
+    assert place.missed() == [], "its training removed it: no file is there that the next save could replace"

@@ -112,6 +112,8 @@ class World:
             raise PlantedError("commit")
 
     def act(self, decision: de.Decision, job: Job, history: History | None) -> None:
+        if "room" in self.broken:
+            raise RuntimeError("can't start new thread")
         self._do("act", job.name, f"act {type(decision).__name__}")
 
     def search(self, job: Job, history: History | None) -> None:
@@ -355,6 +357,19 @@ def test_a_part_that_works_again_is_no_longer_named() -> None:
     assert list(world.ill().degraded) == ["checkpoints"]
     world.turn_of(replace(hung, recovered=True))
     assert world.ill().degraded == {}
+
+
+def test_a_stop_for_which_there_was_no_thread_is_no_longer_named_once_it_was_carried_out() -> None:
+    world = running(broken=frozenset({"room"}))
+    ask = ev.UserRequest(at=world.clock.now(), job="ill", ask=ev.Ask.STOP, by="user", fresh=False)
+    world.turn_of(ask)
+    assert list(world.ill().degraded) == ["stop"]
+    assert "can't start new thread" in world.ill().degraded["stop"].error
+    world.broken = frozenset()
+    world.tick()
+    assert world.of("ill").count("ill: act Stop") == 1
+    assert world.ill().degraded == {}
+    assert [item.recovered for item in world.degraded] == [False, True]
 
 
 def test_an_error_whose_text_cannot_be_had_is_described() -> None:

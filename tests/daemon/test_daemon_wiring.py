@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint
 from supervisor.core.job import Job, Phase
 from supervisor.core.readings import DiskReading, HostReading
 from supervisor.daemon.clock import SystemClock
+from supervisor.daemon.inbox import Inquiry
 from supervisor.daemon.job_state import JobState
 from supervisor.daemon.process.systemd import Notifier
 from supervisor.daemon.service import Service
@@ -67,6 +69,22 @@ def test_alerts_see_the_trainings_as_the_loop_has_them(parts: Assembly) -> None:
     assert list(parts.announcer.jobs()) == []
     parts.loop.job_states["night"] = JobState(job=job, rules=())
     assert list(parts.announcer.jobs()) == [job]
+
+
+def test_the_end_of_a_commit_wakes_the_deciding_thread_where_rows_wait_for_the_next(parts: Assembly) -> None:
+    parts.commits.begin()
+    let = threading.Event()
+    parts.commits.change("being slow", lambda: let.wait(60))
+    for phase in (Phase.RUNNING, Phase.FINISHED):
+        now = parts.clock.now()
+        with parts.store.turn(now):
+            parts.store.save_job(Job(name="night", since=now, phase=phase))
+    let.set()
+    entry = parts.inbox.get(60)
+    assert isinstance(entry, Inquiry), "no turn is needed for it"
+    entry.question()
+    assert parts.store.await_urgent(60)
+    assert [job.phase for job in parts.store.load_jobs(parts.clock.now())] == [Phase.FINISHED]
 
 
 def test_the_hourly_sweep_prunes_checkpoints_that_are_gone_from_the_record(parts: Assembly, tmp_path: Path) -> None:

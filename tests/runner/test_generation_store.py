@@ -148,7 +148,7 @@ def test_what_is_no_file_is_not_taken(shelf: GenerationStore, tmp_path: Path) ->
         shelf.take(wanted(tmp_path / "fifo"))
     item = wanted(tmp_path / "gone.pt", b"x")
     (tmp_path / "gone.pt").unlink()
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(ChangedError, match="was removed before it was captured"):
         shelf.take(item)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -56,6 +57,11 @@ def problem(store: Store) -> str:
     return store.problem or ""
 
 
+def waits(store: Store) -> bool:
+    """Whether the end of the commit in progress is to begin the next."""
+    return store.awaits_commit
+
+
 def decide(store: Store, second: float) -> int:
     """One turn with a decision; return its number."""
     with store.turn(at(second)):
@@ -86,6 +92,51 @@ def test_what_comes_during_a_commit_is_one_later_commit(store: Store, thread: Th
     thread.let()
     assert store.is_settled(later[-1], at(20))
     assert count(store, "decisions") == 19
+
+
+def test_the_end_of_a_commit_begins_the_next_where_rows_wait_that_are_urgent(store: Store, thread: Thread) -> None:
+    decide(store, 1)
+    assert not waits(store), "all that is urgent is in the commit in progress"
+    with store.turn(at(2)):
+        store.add_gpu_samples([gpu(2)])
+    assert not waits(store), "a sample waits for the next commit, whenever that is"
+    decide(store, 2)
+    assert waits(store)
+    thread.let()
+    assert thread.works.empty()
+    store.settle(at(3))
+    assert thread.works.qsize() == 1, "begun without a further turn"
+    assert not waits(store)
+
+
+def test_a_reader_waits_until_what_was_decided_is_in_the_file(store: Store, thread: Thread) -> None:
+    assert store.await_urgent(0.0), "nothing is on its way"
+    decide(store, 1)
+    assert not store.await_urgent(0.01)
+    found: list[tuple[bool, int]] = []
+    reader = threading.Thread(target=lambda: found.append((store.await_urgent(60), count(store, "decisions"))))
+    reader.start()
+    decide(store, 2)  # it comes later: the reader may or may not have seen it
+    thread.let()
+    store.settle(at(3))
+    thread.let()
+    reader.join(60)
+    assert found in ([(True, 1)], [(True, 2)])
+    with store.turn(at(4)):
+        store.add_gpu_samples([gpu(4)])
+    store.settle(at(4))
+    assert store.await_urgent(0.0), "samples are no reason to wait"
+
+
+def test_a_reader_does_not_wait_for_a_file_that_cannot_be_written(store: Store, thread: Thread) -> None:
+    with closing(sqlite3.connect(store.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        decide(store, 1)
+        thread.let()
+        began = time.perf_counter()
+        assert not store.await_urgent(60)
+        assert time.perf_counter() - began < 30
+        other.execute("ROLLBACK")
 
 
 def test_what_is_on_its_way_is_known_meanwhile(store: Store, thread: Thread) -> None:

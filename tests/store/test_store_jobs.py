@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from record_by_hand import BOOT, OTHER_BOOT, START, at, checkpoint, job, open_store
 
-from supervisor.core.job import Job, Phase
+from supervisor.core import events as ev
+from supervisor.core.job import Attempt, Job, Phase
 from supervisor.core.moments import Moment
 from supervisor.store.jobs import UnreadableRowError, decode_job, encode, shift_into_boot, shifted
 
@@ -131,3 +132,15 @@ def test_generations_of_a_file_are_found_in_the_file_and_in_what_waits_for_it(tm
     assert store.checkpoints("day", ["/runs/night/weights/last.pt"]) == ()
     assert len(store.checkpoints("night") or ()) == 4
     store.close(at(3))
+
+
+def test_what_failed_of_an_attempts_supervision_comes_back_with_what_works_again(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    failed = ev.SupervisionChanged(at=at(1), job="night", attempt=2, place="stop", error="no room")
+    hung = replace(failed, place="checkpoints night", persistent=True)
+    with store.turn(at(2)):
+        for event in (failed, hung, replace(failed, at=at(2), recovered=True), replace(failed, attempt=1)):
+            store.record_event(event)
+    found = store.degraded("night", Attempt(number=2, launched_at=START))
+    assert [(change.place, change.recovered) for change in found] == [("stop", False), ("stop", True)]
+    store.close(at(2))
