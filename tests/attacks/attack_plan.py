@@ -45,6 +45,16 @@ def plan(seed: int, count: int, kinds: Sequence[str] = tuple(WEIGHTS)) -> list[A
     return [Action(kind, chance.randrange(1 << 32)) for kind in drawn]
 
 
+SHARE_OF_OTHERS = 4
+"""How many times as much the trainings beyond the first do, whose attempts last longer."""
+
+
+def share(actions: Iterable[Action], number: int, among: int) -> list[Action]:
+    """Return what training `number` of `among` does; by the action's own seed, so that leaving one out moves none."""
+    places = 1 + SHARE_OF_OTHERS * (among - 1)
+    return [action for action in actions if -(-(action.seed % places) // SHARE_OF_OTHERS) == number]
+
+
 def to_script(actions: Iterable[Action]) -> str:
     """Return the lines of a script."""
     return "".join(f"{action}\n" for action in actions)

@@ -1,14 +1,18 @@
 """Attacks a daemon by a hostile training beside a healthy one, and shrinks what breaks an invariant to a script.
 
     python tests/attacks/campaign.py [--actions 500] [--seed 1] [--per-s 20] [--kinds KIND ...] [--restart-every-s 20]
-                                     [--replay SCRIPT] [--shrink RUNS] [--strict] [--keep FOLDER] [--systemd]
+                                     [--trainings 1] [--limit-s SECONDS] [--replay SCRIPT] [--shrink RUNS] [--strict]
+                                     [--keep FOLDER] [--systemd]
 
 Everything runs in a pid namespace of its own, so that a supervisor which is led to kill pid 1 or a stranger's process
-hurts nobody; that needs root. `--replay` performs a script of lines KIND SEED in place of a drawn list. A broken
-invariant is printed with what the hostile training had done last; with `--shrink` the actions up to there are
-shortened in at most so many runs to those that it takes, and printed as such a script. `--strict` asks for the figures
-that hold on an idle machine. `--systemd` attacks the installed units in a booted systemd: the training is the owner's,
-a member of the control group and a stranger attack from outside. Exit status 1 where an invariant was broken.
+hurts nobody; that needs root. `--trainings` divides the actions among so many hostile trainings at once, which is what
+makes a long attack quick: most of its time goes into the restarts and the hangs that some actions cause. With
+`--limit-s` the attack ends then; every ten seconds it says how far it came. `--replay` performs a script of lines
+KIND SEED in place of a drawn list. A broken invariant is printed with what the hostile trainings had done last; with
+`--shrink` the actions up to there are shortened in at most so many runs to those that it takes, and printed as such a
+script. `--strict` asks for the figures that hold on an idle machine, `--slack` multiplies every limit of time, for a
+machine that others use. `--systemd` attacks the installed units in a booted systemd: the trainings are the owner's, a
+member of the control group and a stranger attack from outside. Exit status 1 where an invariant was broken.
 """
 
 from __future__ import annotations
@@ -27,17 +31,24 @@ HERE = Path(__file__).resolve().parent
 # The package of the same name that may be installed must not come first.
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/e2e"), str(HERE)]
 
-from attack_plan import WEIGHTS, Action, from_script, plan, shrink, to_script  # noqa: E402 (after the path is set)
-from observer import HEALTHY, HOSTILE, STALL_LIMIT_S, SUITE, Limits, Observer, Violation  # noqa: E402
+from attack_plan import WEIGHTS, Action, from_script, plan, share, shrink, to_script  # noqa: E402 (after the path is set)
+from observer import HEALTHY, STALL_LIMIT_S, SUITE, Limits, Observer, Violation  # noqa: E402
 from sites import Foreground, Installed, foreground, installed, wait_until_answered  # noqa: E402
 
 from supervisor.control.client import ControlError  # noqa: E402
 
 IN_NAMESPACE = "ROCM_SUPERVISOR_ATTACK_NAMESPACE"
 SPEND_NOTHING = "restarts = 1000000\nrestarts_per_cause = 1000000\nrestarts_per_period = 1000000\nbackoff_s = [0.0]"
+JUDGED = {"stall": "limit_s = 2.0", "start_timeout": "setup_limit_s = 20.0"}
+LEFT_ALONE = {
+    "stall": "limit_s = 3.0\nlearn = false", "start_timeout": "setup_limit_s = 20.0",
+    "non_finite_loss": "enabled = false", "non_finite_grad": "enabled = false",
+}  # fmt: skip
+"""The rules of the hostile trainings beyond the first: a forged loss ends none, so that one attempt does more."""
 SETTLE_S = 6.0
 """How long is looked on after the last action."""
 STORY_LINES = 12
+TOLD_EVERY_S = 10.0
 
 
 Attacked: TypeAlias = Foreground | Installed
@@ -53,9 +64,11 @@ def jobs(site: Attacked, wound_every: int) -> str:
         "resumed_loss": "enabled = false",
     }  # fmt: skip
     healthy = site.job_of(HEALTHY, words, "remedies = { enabled = false }", **rules)
-    words = [site.python, str(HERE / "hostile_training.py"), f"{folder}/hostile.json"]
-    hostile = site.job_of(HOSTILE, words, "", stall="limit_s = 2.0", start_timeout="setup_limit_s = 20.0")
-    budgets = "".join(f"[jobs.{name}.budget]\n{SPEND_NOTHING}\n" for name in (HEALTHY, HOSTILE))
+    hostile = ""
+    for name in site.hostile:
+        words = [site.python, str(HERE / "hostile_training.py"), f"{folder}/{name}.json"]
+        hostile += site.job_of(name, words, "", **(JUDGED if name == site.hostile[0] else LEFT_ALONE))
+    budgets = "".join(f"[jobs.{name}.budget]\n{SPEND_NOTHING}\n" for name in (HEALTHY, *site.hostile))
     return f"{healthy}{hostile}{budgets}[retention]\ndatabase_limit_mb = 64\noutput_limit_mb = 8\n"
 
 
@@ -66,9 +79,13 @@ class Campaign:
         self.site, self.actions = site, actions
         self.observer = Observer(site, limits)
         self._per_s = per_s
+        self._told_s = 0.0
 
-    def run(self, restart_every_s: float, *, first_only: bool = False) -> list[Violation]:
-        """Attack until every action was begun; return what was broken, with `first_only` as soon as something is."""
+    def run(self, restart_every_s: float, limit_s: float, *, first_only: bool = False) -> list[Violation]:
+        """Attack until every action was begun or `limit_s` is over; return what was broken.
+
+        With `first_only` it ends as soon as something is.
+        """
         site = self.site
         site.plant(self.actions, self._per_s)
         site.write(jobs(site, wound_every=250))
@@ -77,11 +94,13 @@ class Campaign:
         found: list[Violation] = []
         restarted_s = time.perf_counter()
         # A hostile training that ends all the time comes on more slowly than its pace.
-        end_s = time.perf_counter() + 240 + len(self.actions) / self._per_s * 6
+        began_s = time.perf_counter()
+        end_s = began_s + min(limit_s, 240 + len(self.actions) / self._per_s * 6)
         done_s: float | None = None
         while done_s is None or time.perf_counter() < done_s + SETTLE_S:
             tick = time.perf_counter()
             found += self.observer.look()
+            self._tell(tick - began_s, found, quiet=first_only)
             if found and (first_only or self._is_over(found)):
                 return found
             self._keep_going()
@@ -91,7 +110,17 @@ class Campaign:
             if done_s is None and (self.observer.actions >= len(self.actions) or tick > end_s):
                 done_s = time.perf_counter()
             time.sleep(max(0.0, tick + 1.0 - time.perf_counter()))
+        if not self.site.one_user and self.site.intrusions() == 0:
+            raise RuntimeError("the users without a training did nothing: see the journal of intruder-*")
         return [*found, *self.observer.at_the_end()]
+
+    def _tell(self, passed_s: float, found: list[Violation], *, quiet: bool) -> None:
+        """Say how far the attack is, for one that is cut off to count."""
+        if not quiet and passed_s >= self._told_s + TOLD_EVERY_S:
+            self._told_s = passed_s
+            actions, intrusions = self.observer.actions, self.site.intrusions()
+            reckoned = f"{actions} actions ({actions / passed_s:.0f}/s), {intrusions} of users without a training"
+            say(f"after {passed_s:.0f} s: {reckoned}, {len(found)} invariants broken")
 
     def _is_over(self, found: list[Violation]) -> bool:
         """Whether nothing is left that could be looked at."""
@@ -103,7 +132,7 @@ class Campaign:
             for job in self.site.client.get("/v1/status")["jobs"]:
                 if job["phase"] in {"failed", "finished", "stopped"}:
                     # From the beginning: what a hostile training calls its checkpoints is no reason to end the attack.
-                    self.site.client.post(f"/v1/jobs/{job['name']}/start", fresh=job["name"] == HOSTILE)
+                    self.site.client.post(f"/v1/jobs/{job['name']}/start", fresh=job["name"] != HEALTHY)
         except ControlError:
             return  # the observer says so
 
@@ -122,8 +151,9 @@ class Campaign:
 
     def story(self) -> str:
         """Return what the hostile training did last."""
-        path = self.site.folder / "said"
-        return "\n".join(path.read_text().splitlines()[-STORY_LINES:]) if path.exists() else ""
+        paths = [self.site.folder / f"{name}.said" for name in self.site.hostile]
+        told = [line for path in paths if path.exists() for line in path.read_text().splitlines()[-STORY_LINES:]]
+        return "\n".join(told)
 
 
 def say(line: str) -> None:
@@ -136,11 +166,12 @@ def attack(
     actions: Sequence[Action], given: argparse.Namespace, *, first_only: bool = False, quiet: bool = False
 ) -> tuple[list[Violation], dict[str, float]]:
     """Attack once; return what was broken and the worst figure of each invariant."""
-    limits = Limits() if given.strict else SUITE
-    with installed() if given.systemd else foreground(given.keep) as site:
+    limits = (Limits() if given.strict else SUITE).slackened(given.slack)
+    trainings = given.trainings
+    with installed(trainings) if given.systemd else foreground(given.keep, trainings) as site:
         campaign = Campaign(site, actions, limits, given.per_s)
         try:
-            found = campaign.run(given.restart_every_s, first_only=first_only)
+            found = campaign.run(given.restart_every_s, given.limit_s, first_only=first_only)
         except AssertionError as error:  # the daemon did not even start
             found = [Violation(invariant="the daemon starts", detail=str(error)[-1500:], actions=0)]
         if found and not quiet:
@@ -149,6 +180,7 @@ def attack(
             say(f"--- the hostile training's last actions\n{campaign.story()}")
             say(f"--- the daemon's log\n{site.log_text()[-given.log_chars :]}")
         worst = {**campaign.observer.worst, "actions": campaign.observer.actions}
+        worst["actions of users without a training"] = site.intrusions()
         worst["healthy steps"] = len(campaign.observer.steps_made())
         worst["wounds"] = len(campaign.observer.wounds())
         return found, worst
@@ -163,7 +195,9 @@ def shortened(actions: Sequence[Action], broken: Violation, given: argparse.Name
         say(f"    {len(tried)} actions: {'broken' if again else 'holds'}")
         return again
 
-    return shrink(actions[: broken.actions], breaks, given.shrink)
+    shares = [share(actions, number, given.trainings) for number in range(given.trainings)]
+    begun = {action for mine, count in zip(shares, broken.begun, strict=True) for action in mine[:count]}
+    return shrink([action for action in actions if action in begun], breaks, given.shrink)
 
 
 def in_namespace(words: Sequence[str]) -> int:
@@ -188,9 +222,12 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--kinds", nargs="+", choices=list(WEIGHTS), default=list(WEIGHTS))
     parser.add_argument("--without", nargs="+", choices=list(WEIGHTS), default=[])
     parser.add_argument("--restart-every-s", type=float, default=20.0, help="0: the daemon is not killed")
+    parser.add_argument("--trainings", type=int, default=1, help="hostile ones at once, among which the actions go")
+    parser.add_argument("--limit-s", type=float, default=1e9, help="the attack ends then, whatever is left")
     parser.add_argument("--replay", type=Path)
     parser.add_argument("--shrink", type=int, default=0, metavar="RUNS")
     parser.add_argument("--systemd", action="store_true")
+    parser.add_argument("--slack", type=float, default=1.0, help="factor of every limit of time")
     parser.add_argument("--strict", action="store_true")
     parser.add_argument("--keep", type=Path, help="a folder for what is left of the attack")
     parser.add_argument("--log-chars", type=int, default=3000)
@@ -209,7 +246,7 @@ def main(words: Sequence[str]) -> int:
     found, worst = attack(actions, given)
     say(f"{len(found)} invariants broken in {time.perf_counter() - began:.0f} s, seed {given.seed}")
     for invariant, value in sorted(worst.items()):
-        say(f"  {invariant:<32} {value:.6g}")
+        say(f"  {invariant:<36} {value:.6g}")
     if found and given.shrink:
         script = to_script(shortened(actions, found[0], given))
         say(f"# breaks: {found[0].invariant}\n{script}")

@@ -22,7 +22,7 @@ settings = json.loads(Path(sys.argv[1]).read_text())
 target = Target(
     folder=Path(os.environ["ROCM_SUPERVISOR_ATTEMPT_DIR"]),
     tame=settings["tame"],
-    daemon_pid=settings["daemon_pid"],
+    told_daemon_pid=settings["daemon_pid"],
     **{name: Path(settings[name]) for name in ("saves", "canary", "canary_folder", "secret", "socket")},
 )
 actions = from_script(Path(settings["script"]).read_text())
@@ -36,7 +36,7 @@ target.saves.mkdir(exist_ok=True)
 def done() -> int:
     """Return how many actions were begun, by this attempt and those before."""
     try:
-        return len(progress.read_text().splitlines())
+        return progress.read_bytes().count(b"\n")
     except FileNotFoundError:
         return 0
 

@@ -2,9 +2,11 @@
 
     intruder.py SETTINGS STATE    settings as of the hostile training, and the state directory
 
-It does those actions of the script that need no training, each in the newest attempt's folder of one of the jobs.
+It does those actions of the script that need no training, each in the newest attempt's folder of one of the jobs, and
+begins anew with others of their kind until it is ended.
 """
 
+import itertools
 import json
 import random
 import signal
@@ -12,9 +14,12 @@ import sys
 import time
 from pathlib import Path
 
-from attack_plan import from_script
-from mischief import files, processes
-from mischief.target import Target
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "supervisor/agent/path"))  # the forged words of the trainings need the agent
+
+from attack_plan import Action, from_script  # noqa: E402 (after the path is set)
+from mischief import files, processes  # noqa: E402
+from mischief.target import Target  # noqa: E402
 
 NAMES = ("socket", "socket_crowd")
 ACTIONS = {**files.ACTIONS, **{name: processes.ACTIONS[name] for name in NAMES}}
@@ -35,19 +40,24 @@ def newest(job: str) -> Path:
     return max(found, key=lambda path: int(path.name), default=state / "jobs" / job / "1")
 
 
+def attack(action: Action, turn: int) -> str:
+    """Do an action, with other details at each turn; return what it did in words."""
+    chance = random.Random(action.seed + turn)
+    target = Target(
+        folder=newest(chance.choice(["healthy", "hostile"])) / "run",
+        told_daemon_pid=1,
+        tame=False,
+        **{name: Path(settings[name]) for name in ("saves", "canary", "canary_folder", "secret", "socket")},
+    )
+    try:
+        return ACTIONS[action.kind](target, chance)
+    except Exception as error:  # noqa: BLE001 - what an attack cannot do it leaves
+        return f"could not: {type(error).__name__}: {error}"
+
+
 with Path(settings["said"]).open("a") as story:
-    for action in actions:
-        chance = random.Random(action.seed)
-        target = Target(
-            folder=newest(chance.choice(["healthy", "hostile"])) / "run",
-            daemon_pid=1,
-            tame=False,
-            **{name: Path(settings[name]) for name in ("saves", "canary", "canary_folder", "secret", "socket")},
-        )
-        try:
-            output = ACTIONS[action.kind](target, chance)
-        except Exception as error:  # noqa: BLE001 - what an attack cannot do it leaves
-            output = f"could not: {type(error).__name__}: {error}"
-        story.write(f"{action}: {output[:300]!r}\n")
-        story.flush()
-        time.sleep(settings["pace_s"])
+    for turn in itertools.count():
+        for action in actions:
+            story.write(f"{action}: {attack(action, turn)[:300]!r}\n")
+            story.flush()
+            time.sleep(settings["pace_s"])

@@ -10,8 +10,9 @@ import json
 import os
 import stat
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -42,10 +43,17 @@ class Limits:
     """The healthy training may stand still for so long while it is resumed."""
     rss_bytes: int = 250 * MB
     threads: int = 48
+    threads_per_training: int = 4
+    """For each hostile training beyond the first: what follows an attempt, proves its checkpoints, carries acts out."""
     descriptors: int = 256
     log_bytes_per_s: int = 100_000
     log_bytes: int = 4 * MB
     database_bytes: int = 96 * MB
+
+    def slackened(self, factor: float) -> Limits:
+        """Return these with the limits of time multiplied."""
+        times = ("status_s", "found_s", "recorded_s", "ready_s", "still_s")
+        return replace(self, **{name: getattr(self, name) * factor for name in times})
 
 
 SUITE = Limits(status_s=1.5, found_s=4.0, recorded_s=12.0, ready_s=25.0, still_s=40.0)
@@ -61,6 +69,9 @@ class Violation:
     actions: int
     """How many actions had been begun."""
 
+    begun: tuple[int, ...] = ()
+    """How many of them by each training."""
+
     def __str__(self) -> str:
         """Return it in one line."""
         return f"{self.invariant}: {self.detail} (after {self.actions} actions)"
@@ -73,6 +84,8 @@ class Site(Protocol):
     folder: Path
     """Where the trainings keep their notes."""
     state: Path
+    hostile: tuple[str, ...]
+    """The names of the hostile trainings."""
 
     @property
     def one_user(self) -> bool:
@@ -109,6 +122,33 @@ class Site(Protocol):
         """Return processes that run as another user than they should."""
         ...
 
+    def intrusions(self) -> int:
+        """Return how many actions users have begun who own no training."""
+        ...
+
+
+@dataclass(slots=True)
+class Lines:
+    """A file of lines that only grows, read on from where it was read last."""
+
+    path: Path
+    count: int = 0
+    _at: int = 0
+
+    def read(self) -> list[str]:
+        """Return the whole lines that were added; none while there is no such file."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._at)
+                added = file.read()
+        except FileNotFoundError:
+            return []
+        whole = added[: added.rfind(b"\n") + 1]
+        self._at += len(whole)
+        lines = whole.decode(errors="replace").splitlines()
+        self.count += len(lines)
+        return lines
+
 
 @dataclass(slots=True)
 class Observer:
@@ -121,6 +161,9 @@ class Observer:
     _began_s: float = field(default_factory=time.time)  # noqa: TID251 - see _now_s
     _planted: dict[str, str] = field(default_factory=dict)
     _reported: set[str] = field(default_factory=set)
+    _begun: list[Lines] = field(default_factory=list)
+    _steps_log: Lines | None = None
+    _made: list[tuple[int, float]] = field(default_factory=list)
 
     def plant(self) -> None:
         """Remember what may not change, after everything is laid out."""
@@ -131,12 +174,18 @@ class Observer:
         self._away.append((since_s, _now_s()))
 
     @property
+    def begun(self) -> tuple[int, ...]:
+        """How many actions each hostile training has begun."""
+        if not self._begun:
+            self._begun = [Lines(self.site.folder / f"{name}.progress") for name in self.site.hostile]
+        for lines in self._begun:
+            lines.read()
+        return tuple(lines.count for lines in self._begun)
+
+    @property
     def actions(self) -> int:
-        """How many actions the hostile training has begun."""
-        try:
-            return (self.site.folder / "progress").read_text().count("\n")
-        except FileNotFoundError:
-            return 0
+        """How many actions the hostile trainings have begun."""
+        return sum(self.begun)
 
     def look(self) -> list[Violation]:
         """Return the invariants that do not hold now and have not been reported yet."""
@@ -146,7 +195,8 @@ class Observer:
         return fresh
 
     def _violated(self, invariant: str, detail: str) -> Violation:
-        return Violation(invariant=invariant, detail=detail, actions=self.actions)
+        begun = self.begun
+        return Violation(invariant=invariant, detail=detail, actions=sum(begun), begun=begun)
 
     def _measure(self, invariant: str, value: float, limit: float, detail: str = "") -> Iterator[Violation]:
         self.worst[invariant] = max(self.worst.get(invariant, 0.0), value)
@@ -166,14 +216,15 @@ class Observer:
             return
         yield from self._measure("status latency s", time.perf_counter() - began, self.limits.status_s)
         names = {job["name"] for job in status["jobs"]}
-        if names != {HEALTHY, HOSTILE}:
+        if names != {HEALTHY, *self.site.hostile}:
             yield self._violated("status shows every job", str(sorted(names)))
-        try:
-            reported = json.dumps(self.site.client.get(f"/v1/jobs/{HOSTILE}/output", lines=200))
-        except ControlError:
-            return  # an output that cannot be read is told as that
-        if self.site.secret in reported:
-            yield self._violated("no secret is shown", "output of the hostile job has the content of a file outside")
+        for name in self.site.hostile:
+            try:
+                reported = json.dumps(self.site.client.get(f"/v1/jobs/{name}/output", lines=200))
+            except ControlError:
+                continue  # an output that cannot be read is told as that
+            if self.site.secret in reported:
+                yield self._violated("no secret is shown", f"output of {name} has the content of a file outside")
 
     def _resources(self) -> Iterator[Violation]:
         process = self.site.daemon_process()
@@ -186,7 +237,8 @@ class Observer:
         except psutil.Error:
             return  # it went between the question and the answer: the next look tells
         yield from self._measure("daemon memory bytes", memory, self.limits.rss_bytes)
-        yield from self._measure("daemon threads", threads, self.limits.threads)
+        threads_limit = self.limits.threads + self.limits.threads_per_training * (len(self.site.hostile) - 1)
+        yield from self._measure("daemon threads", threads, threads_limit)
         yield from self._measure("daemon descriptors", descriptors, self.limits.descriptors)
         budget = self.limits.log_bytes + self.limits.log_bytes_per_s * (_now_s() - self._began_s)
         yield from self._measure("log bytes", self.site.log_size_bytes(), budget)
@@ -196,17 +248,16 @@ class Observer:
 
     def steps_made(self) -> list[tuple[int, float]]:
         """Return (step, Unix time) of each step that the healthy training made, over all its attempts."""
-        try:
-            lines = (self.site.folder / HEALTHY / "steps.log").read_text().split("\n")[:-1]
-        except FileNotFoundError:
-            return []
-        return [(int(step), float(at_s)) for step, at_s in map(str.split, lines)]
+        if self._steps_log is None:
+            self._steps_log = Lines(self.site.folder / HEALTHY / "steps.log")
+        self._made += [(int(step), float(at_s)) for step, at_s in map(str.split, self._steps_log.read())]
+        return self._made
 
     def _steps(self) -> Iterator[Violation]:
         made, now_s = self.steps_made(), _now_s()
         if not made:
             return
-        due = sum(at_s <= now_s - self.limits.recorded_s for _, at_s in made)
+        due = bisect_right(made, now_s - self.limits.recorded_s, key=lambda step: step[1])
         recorded = self.site.steps_recorded(HEALTHY)
         if not self._was_away(now_s - self.limits.recorded_s, now_s):
             yield from self._measure("steps not recorded in time", due - recorded, 0)

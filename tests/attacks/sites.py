@@ -5,20 +5,36 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
-from attack_plan import Action, to_script
+from attack_plan import Action, share, to_script
+from observer import HOSTILE, Lines
 
 from tests.e2e.house import House
 from tests.rigs.installed_box import PYTHON
+from tests.rigs.systemd_box import SystemdBox
 from tests.systemd.night import HOME, UNIT, Night, night
 
+SOCKET = "/run/rocm-supervisor/control.sock"
+LOG = "/run/attack.log"
+ANSWER_QUERIES = """\
+import json, sqlite3, sys
+from contextlib import closing
+for line in sys.stdin:
+    path, sql, values = json.loads(line)
+    with closing(sqlite3.connect(path, uri=True, timeout=60)) as database:
+        print(json.dumps(database.execute(sql, values).fetchall()), flush=True)
+"""
+INTRUSIONS_PER_S = 10.0
+"""The pace of each user who owns no training; they begin anew until the attack is over."""
 HERE = Path(__file__).resolve().parent
 SECRET = f"secret{os.urandom(12).hex()}"
 PLANT = """\
@@ -32,12 +48,18 @@ PLANT_FOR_DAEMON = (
 """Only the daemon could read or write them: whatever happens to them went through it."""
 
 
-def settings(where: str, outside: str, socket: str, per_s: float, *, tame: bool) -> dict[str, object]:
-    """Return what a hostile training or an intruder is told, by paths as it sees them."""
+def names_of_hostile(count: int) -> tuple[str, ...]:
+    """Return the names of so many hostile trainings."""
+    return tuple(HOSTILE if number == 0 else f"{HOSTILE}{number + 1}" for number in range(count))
+
+
+def settings(name: str, where: str, outside: str, socket: str, per_s: float, *, tame: bool) -> dict[str, object]:
+    """Return what a hostile training or an intruder of this name is told, by paths as it sees them."""
     return {
-        "script": f"{where}/script", "progress": f"{where}/progress", "said": f"{where}/said", "pace_s": 1 / per_s,
-        "saves": f"{where}/saves", "canary": f"{outside}/canary", "canary_folder": f"{outside}/folder",
-        "secret": f"{outside}/secret", "socket": socket, "daemon_pid": 0, "tame": tame,
+        "script": f"{where}/{name}.script", "progress": f"{where}/{name}.progress", "said": f"{where}/{name}.said",
+        "pace_s": 1 / per_s, "saves": f"{where}/{name}-saves", "canary": f"{outside}/canary",
+        "canary_folder": f"{outside}/folder", "secret": f"{outside}/secret", "socket": socket,
+        "daemon_pid": 0, "tame": tame,
     }  # fmt: skip
 
 
@@ -47,6 +69,11 @@ class Foreground(House):
     secret = SECRET
     one_user = True
     python = sys.executable
+
+    def __init__(self, folder: Path, trainings: int) -> None:
+        """`trainings`: how many hostile ones there are."""
+        super().__init__(folder)
+        self.hostile = names_of_hostile(trainings)
 
     @property
     def outside(self) -> Path:
@@ -61,9 +88,11 @@ class Foreground(House):
     def plant(self, actions: Sequence[Action], per_s: float) -> None:
         """Lay out what the hostile training is told, and what may not be touched."""
         os.system(PLANT.format(outside=self.outside, secret=SECRET))
-        (self.folder / "script").write_text(to_script(actions))
-        reported = settings(str(self.folder), str(self.outside), str(self.state / "control.sock"), per_s, tame=True)
-        (self.folder / "hostile.json").write_text(json.dumps(reported))
+        where, outside, socket = str(self.folder), str(self.outside), str(self.state / "control.sock")
+        for number, name in enumerate(self.hostile):
+            (self.folder / f"{name}.script").write_text(to_script(share(actions, number, len(self.hostile))))
+            reported = settings(name, where, outside, socket, per_s / len(self.hostile), tame=True)
+            (self.folder / f"{name}.json").write_text(json.dumps(reported))
 
     def begin(self) -> None:
         """Start the daemon."""
@@ -71,10 +100,11 @@ class Foreground(House):
         self.tell_pid()
 
     def tell_pid(self) -> None:
-        """Tell the hostile training which process the daemon is; it learns it with its next attempt."""
+        """Tell the hostile trainings which process the daemon is; they learn it with their next attempt."""
         assert self.daemon is not None
-        path = self.folder / "hostile.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), "daemon_pid": self.daemon.pid}))
+        for name in self.hostile:
+            path = self.folder / f"{name}.json"
+            path.write_text(json.dumps({**json.loads(path.read_text()), "daemon_pid": self.daemon.pid}))
 
     def replace_daemon(self) -> None:
         """Kill the daemon and have another."""
@@ -103,6 +133,10 @@ class Foreground(House):
         """See `Site`: all are one user here."""
         return []
 
+    def intrusions(self) -> int:
+        """See `Site`: there is nobody else here."""
+        return 0
+
 
 class Installed(Night):
     """The units in a booted systemd: trainings of ann, a daemon of its own user, carol in its group, bob in none."""
@@ -113,6 +147,15 @@ class Installed(Night):
     place_of_trainings = f"{HOME}/attack"
     outside_inside = "/srv/outside"
     intruders = ("carol", "bob")
+
+    def __init__(self, box: SystemdBox, trainings: int) -> None:
+        """`trainings`: how many hostile ones there are."""
+        super().__init__(box)
+        self.hostile = names_of_hostile(trainings)
+        self._daemon_uid = int(box.run("id -u rocm-supervisor", check=True).output)
+        self._process: psutil.Process | None = None
+        self._asked: subprocess.Popen[bytes]
+        self._stories = [Lines(self.inside(f"/home/{user}/attack/{user}.said")) for user in self.intruders]
 
     @property
     def outside(self) -> Path:
@@ -125,38 +168,59 @@ class Installed(Night):
         self.box.run("useradd --create-home --groups rocm-supervisor carol", check=True)
         plant = PLANT.format(outside=self.outside_inside, secret=SECRET)
         self.box.run(plant + PLANT_FOR_DAEMON.format(outside=self.outside_inside), check=True)
-        socket = "/run/rocm-supervisor/control.sock"
-        for user in ("ann", *self.intruders):
+        shares = {name: share(actions, number, len(self.hostile)) for number, name in enumerate(self.hostile)}
+        told: dict[str, dict[str, Sequence[Action]]] = {
+            "ann": dict(shares),
+            **{user: {user: actions} for user in self.intruders},
+        }
+        for user, scripts in told.items():
             where = f"/home/{user}/attack"
-            self.box.write(f"{where}/script", to_script(actions))
-            reported = settings(where, self.outside_inside, socket, per_s, tame=False)
-            self.box.write(f"{where}/hostile.json", json.dumps(reported))
+            for name, script in scripts.items():
+                self.box.write(f"{where}/{name}.script", to_script(script))
+                pace = per_s / len(self.hostile) if user == "ann" else INTRUSIONS_PER_S
+                reported = settings(name, where, self.outside_inside, SOCKET, pace, tame=False)
+                self.box.write(f"{where}/{name}.json", json.dumps(reported))
             self.box.run(f"chown -R {user}: {where}", check=True)
 
     def begin(self) -> None:
         """Start the daemon, and the intruders."""
+        log = f"journalctl --unit={UNIT} --output=cat --lines=all --follow >{LOG}"
+        self.box.run(f"systemd-run --quiet --unit=attack-log bash -c {shlex.quote(log)}", check=True)
+        self._asked = self.box.begin([self.python, "-c", ANSWER_QUERIES], user="rocm-supervisor")
         super().begin()
-        self._pid = self.shown("MainPID")
+        self._process = self._main_process()
         for user in self.intruders:
-            words = [self.python, str(HERE / "intruder.py"), f"/home/{user}/attack/hostile.json", self.place]
-            unit = f"systemd-run --quiet --collect --unit=intruder-{user} --uid={user} --slice=intruders"
+            words = [self.python, str(HERE / "intruder.py"), f"/home/{user}/attack/{user}.json", self.place]
+            unit = f"systemd-run --quiet --unit=intruder-{user} --uid={user} --slice=intruders"
             self.box.run(f"{unit} --setenv=PYTHONDONTWRITEBYTECODE=1 {shlex.join(words)}", check=True)
+
+    def query(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        """Ask the database as the daemon's user, by a program that stays: it is asked each second."""
+        assert self._asked.stdin is not None, "opened with pipes"
+        assert self._asked.stdout is not None, "opened with pipes"
+        asked = json.dumps([f"file:{self.place}/supervisor.db?mode=ro", sql, values])
+        self._asked.stdin.write(asked.encode() + b"\n")
+        self._asked.stdin.flush()
+        return [tuple(row) for row in json.loads(self._asked.stdout.readline())]
 
     def replace_daemon(self) -> None:
         """Kill the daemon; systemd starts another."""
+        before = self.shown("MainPID")
         self.systemctl(f"kill --signal=KILL {UNIT}")
-        self.another_daemon(self._pid, 30)
-        self._pid = self.shown("MainPID")
+        self.another_daemon(before, 30)
+        self._process = self._main_process()
 
     def daemon_process(self) -> psutil.Process | None:
         """See `Site`; one that systemd restarted by itself is no daemon that was meant."""
-        if self.shown("MainPID") != self._pid:
-            return None
-        return next((process for process, pid in self._processes() if pid == int(self._pid)), None)
+        return self._process if self._process is not None and self._process.is_running() else None
+
+    def _main_process(self) -> psutil.Process | None:
+        main_pid = int(self.shown("MainPID"))
+        return next((process for process, pid in self._processes() if pid == main_pid), None)
 
     def log_size_bytes(self) -> int:
         """See `Site`."""
-        return int(self.box.run(f"journalctl -u {UNIT} -o cat | wc -c", check=True).output)
+        return self.inside(LOG).stat().st_size
 
     def log_text(self) -> str:
         """See `Site`."""
@@ -168,8 +232,7 @@ class Installed(Night):
 
     def strangers(self) -> list[str]:
         """See `Site`."""
-        owner, daemon = self.uid, int(self.box.run("id -u rocm-supervisor", check=True).output)
-        expected = {"rocm-runs.slice": owner, UNIT: daemon}
+        expected = {"rocm-runs.slice": self.uid, UNIT: self._daemon_uid}
         found = []
         for process, pid in self._processes():
             with suppress(psutil.Error, OSError):
@@ -182,6 +245,12 @@ class Installed(Night):
                         found.append(f"process {pid} of {part} runs as {sorted(uids)}: {process.cmdline()}")
         return found
 
+    def intrusions(self) -> int:
+        """See `Site`."""
+        for story in self._stories:
+            story.read()
+        return sum(story.count for story in self._stories)
+
     def _processes(self) -> Iterator[tuple[psutil.Process, int]]:
         """Yield each process of the box with its pid in there."""
         mine = Path(f"/proc/{self.box.init_pid}/ns/pid").stat().st_ino
@@ -193,10 +262,10 @@ class Installed(Night):
 
 
 @contextmanager
-def foreground(keep: Path | None) -> Iterator[Foreground]:
+def foreground(keep: Path | None, trainings: int = 1) -> Iterator[Foreground]:
     """Yield an installation in a new folder, and end everything in it."""
     folder = Path(tempfile.mkdtemp(prefix="attack-", dir=keep))
-    site = Foreground(folder)
+    site = Foreground(folder, trainings)
     try:
         yield site
     finally:
@@ -206,10 +275,10 @@ def foreground(keep: Path | None) -> Iterator[Foreground]:
 
 
 @contextmanager
-def installed() -> Iterator[Installed]:
+def installed(trainings: int = 1) -> Iterator[Installed]:
     """Boot a box with the installed units."""
     with night() as before:
-        yield Installed(before.box)
+        yield Installed(before.box, trainings)
 
 
 def wait_until_answered(site: Foreground | Installed, limit_s: float) -> float:

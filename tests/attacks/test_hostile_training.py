@@ -23,4 +23,4 @@ def test_no_invariant_is_broken_by_a_hostile_training(seed: int, tmp_path: Path)
         [sys.executable, str(CAMPAIGN), *words], capture_output=True, text=True, timeout=600, check=False
     )
     assert ran.returncode == 0, ran.stdout[-8000:] + ran.stderr[-2000:]
-    assert f"actions                          {ACTIONS}" in ran.stdout, "the attack did not come to its end"
+    assert f"  {'actions':<36} {ACTIONS}" in ran.stdout, "the attack did not come to its end"

@@ -19,7 +19,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -200,6 +200,16 @@ class SystemdBox:
         if check and not done.ok:
             raise BoxError(f"{command!r} ended with status {done.status}:\n{done.output}")
         return done
+
+    def begin(self, argv: Sequence[str], *, user: str) -> subprocess.Popen[bytes]:
+        """Start a program inside as `user` that goes on, with pipes to its standard input and output."""
+        return subprocess.Popen(
+            [*self._enter(), "runuser", "-u", user, "--", *argv],
+            env={"PATH": PATH, "LANG": "C.UTF-8", "HOME": "/"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
 
     def write(self, path: str, text: str, mode: int = 0o644) -> None:
         """Write a file inside, with its directories."""

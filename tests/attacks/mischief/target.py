@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -39,9 +40,21 @@ class Target:
     secret: Path
     """A file whose content may turn up nowhere."""
     socket: Path
-    daemon_pid: int
+    told_daemon_pid: int
+    """0 where it has to look for the daemon itself."""
     tame: bool
     """Whether training, shim and daemon are one user, so that links to the canary are laid for the daemon alone."""
+
+    @property
+    def daemon_pid(self) -> int:
+        """The daemon's process; raises OSError where there is none to be seen."""
+        if self.told_daemon_pid:
+            return self.told_daemon_pid
+        for place in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if b"rocm-supervisord" in (place / "cmdline").read_bytes():
+                    return int(place.name)
+        raise OSError("no daemon is to be seen")
 
     @property
     def attempt(self) -> Path:

@@ -53,7 +53,8 @@ def odd(chance: Random, depth: int = 0) -> object:
     plain: list[object] = [
         None, True, False, 0, -1, 1, 2**31, 2**53 + 1, 2**63, -(2**63) - 1, NEVER, -NEVER, 0.0, -0.0, 5e-324, 1e308,
         float("nan"), float("inf"), "", "²", "1e999", "\x00", "\x1b[2J\x1b]0;x\x07", "a\nb", "../../x", "/dev/zero",
-        "\ud800", "\u202eevil", "x" * chance.choice([10, 5_000, 400_000]), "whsec_forged", "NaN",
+        "\ud800", "\u202eevil", "x" * chance.choice([10, 5_000, 400_000 if depth == 0 else 5_000]), "whsec_forged",
+        "NaN",
     ]  # fmt: skip
     if depth < 3 and chance.random() < 0.2:
         return [odd(chance, depth + 1) for _ in range(chance.choice([0, 1, 3, 1500 if depth == 0 else 5]))]
