@@ -48,7 +48,7 @@ LEFT_ALONE = {
 SETTLE_S = 6.0
 """How long is looked on after the last action."""
 STORY_LINES = 12
-TOLD_EVERY_S = 10.0
+SHOWN_EVERY_S = 10.0
 
 
 Attacked: TypeAlias = Foreground | Installed
@@ -79,7 +79,7 @@ class Campaign:
         self.site, self.actions = site, actions
         self.observer = Observer(site, limits)
         self._per_s = per_s
-        self._told_s = 0.0
+        self._shown_s = 0.0
 
     def run(self, restart_every_s: float, limit_s: float, *, first_only: bool = False) -> list[Violation]:
         """Attack until every action was begun or `limit_s` is over; return what was broken.
@@ -93,14 +93,16 @@ class Campaign:
         self.observer.plant()
         found: list[Violation] = []
         restarted_s = time.perf_counter()
-        # A hostile training that ends all the time comes on more slowly than its pace.
         began_s = time.perf_counter()
-        end_s = began_s + min(limit_s, 240 + len(self.actions) / self._per_s * 6)
+        end_s = began_s + limit_s
         done_s: float | None = None
         while done_s is None or time.perf_counter() < done_s + SETTLE_S:
             tick = time.perf_counter()
-            found += self.observer.look()
-            self._tell(tick - began_s, found, quiet=first_only)
+            broken = self.observer.look()
+            found += broken
+            for violation in () if first_only else broken:
+                say(f"BROKEN {violation}")
+            self._show(tick - began_s, found, quiet=first_only)
             if found and (first_only or self._is_over(found)):
                 return found
             self._keep_going()
@@ -114,10 +116,10 @@ class Campaign:
             raise RuntimeError("the users without a training did nothing: see the journal of intruder-*")
         return [*found, *self.observer.at_the_end()]
 
-    def _tell(self, passed_s: float, found: list[Violation], *, quiet: bool) -> None:
+    def _show(self, passed_s: float, found: list[Violation], *, quiet: bool) -> None:
         """Say how far the attack is, for one that is cut off to count."""
-        if not quiet and passed_s >= self._told_s + TOLD_EVERY_S:
-            self._told_s = passed_s
+        if not quiet and passed_s >= self._shown_s + SHOWN_EVERY_S:
+            self._shown_s = passed_s
             actions, intrusions = self.observer.actions, self.site.intrusions()
             reckoned = f"{actions} actions ({actions / passed_s:.0f}/s), {intrusions} of users without a training"
             say(f"after {passed_s:.0f} s: {reckoned}, {len(found)} invariants broken")
@@ -152,8 +154,8 @@ class Campaign:
     def story(self) -> str:
         """Return what the hostile training did last."""
         paths = [self.site.folder / f"{name}.said" for name in self.site.hostile]
-        told = [line for path in paths if path.exists() for line in path.read_text().splitlines()[-STORY_LINES:]]
-        return "\n".join(told)
+        lines = [line for path in paths if path.exists() for line in path.read_text().splitlines()[-STORY_LINES:]]
+        return "\n".join(lines)
 
 
 def say(line: str) -> None:
@@ -223,7 +225,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--without", nargs="+", choices=list(WEIGHTS), default=[])
     parser.add_argument("--restart-every-s", type=float, default=20.0, help="0: the daemon is not killed")
     parser.add_argument("--trainings", type=int, default=1, help="hostile ones at once, among which the actions go")
-    parser.add_argument("--limit-s", type=float, default=1e9, help="the attack ends then, whatever is left")
+    parser.add_argument("--limit-s", type=float, help="the attack ends then, whatever is left")
     parser.add_argument("--replay", type=Path)
     parser.add_argument("--shrink", type=int, default=0, metavar="RUNS")
     parser.add_argument("--systemd", action="store_true")
@@ -240,6 +242,8 @@ def main(words: Sequence[str]) -> int:
     if not given.systemd and os.environ.get(IN_NAMESPACE) != "1":
         return in_namespace(words)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    if given.limit_s is None:  # a hostile training that ends all the time comes on more slowly than its pace
+        given.limit_s = 240 + given.actions / given.per_s * 6
     kinds = [kind for kind in given.kinds if kind not in given.without]
     actions = from_script(given.replay.read_text()) if given.replay else plan(given.seed, given.actions, kinds)
     began = time.perf_counter()

@@ -22,7 +22,7 @@ settings = json.loads(Path(sys.argv[1]).read_text())
 target = Target(
     folder=Path(os.environ["ROCM_SUPERVISOR_ATTEMPT_DIR"]),
     tame=settings["tame"],
-    told_daemon_pid=settings["daemon_pid"],
+    given_daemon_pid=settings["daemon_pid"],
     **{name: Path(settings[name]) for name in ("saves", "canary", "canary_folder", "secret", "socket")},
 )
 actions = from_script(Path(settings["script"]).read_text())

@@ -45,7 +45,7 @@ def attack(action: Action, turn: int) -> str:
     chance = random.Random(action.seed + turn)
     target = Target(
         folder=newest(chance.choice(["healthy", "hostile"])) / "run",
-        told_daemon_pid=1,
+        given_daemon_pid=1,
         tame=False,
         **{name: Path(settings[name]) for name in ("saves", "canary", "canary_folder", "secret", "socket")},
     )

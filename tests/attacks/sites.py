@@ -169,11 +169,11 @@ class Installed(Night):
         plant = PLANT.format(outside=self.outside_inside, secret=SECRET)
         self.box.run(plant + PLANT_FOR_DAEMON.format(outside=self.outside_inside), check=True)
         shares = {name: share(actions, number, len(self.hostile)) for number, name in enumerate(self.hostile)}
-        told: dict[str, dict[str, Sequence[Action]]] = {
+        scripts_by_user: dict[str, dict[str, Sequence[Action]]] = {
             "ann": dict(shares),
             **{user: {user: actions} for user in self.intruders},
         }
-        for user, scripts in told.items():
+        for user, scripts in scripts_by_user.items():
             where = f"/home/{user}/attack"
             for name, script in scripts.items():
                 self.box.write(f"{where}/{name}.script", to_script(script))

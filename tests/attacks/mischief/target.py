@@ -40,7 +40,7 @@ class Target:
     secret: Path
     """A file whose content may turn up nowhere."""
     socket: Path
-    told_daemon_pid: int
+    given_daemon_pid: int
     """0 where it has to look for the daemon itself."""
     tame: bool
     """Whether training, shim and daemon are one user, so that links to the canary are laid for the daemon alone."""
@@ -48,8 +48,8 @@ class Target:
     @property
     def daemon_pid(self) -> int:
         """The daemon's process; raises OSError where there is none to be seen."""
-        if self.told_daemon_pid:
-            return self.told_daemon_pid
+        if self.given_daemon_pid:
+            return self.given_daemon_pid
         for place in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
                 if b"rocm-supervisord" in (place / "cmdline").read_bytes():
