@@ -41,7 +41,7 @@ IN_NAMESPACE = "ROCM_SUPERVISOR_ATTACK_NAMESPACE"
 SPEND_NOTHING = "restarts = 1000000\nrestarts_per_cause = 1000000\nrestarts_per_period = 1000000\nbackoff_s = [0.0]"
 JUDGED = {"stall": "limit_s = 2.0", "start_timeout": "setup_limit_s = 20.0"}
 LEFT_ALONE = {
-    "stall": "limit_s = 3.0\nlearn = false", "start_timeout": "setup_limit_s = 20.0",
+    "stall": "limit_s = 6.0\nlearn = false", "start_timeout": "setup_limit_s = 20.0",
     "non_finite_loss": "enabled = false", "non_finite_grad": "enabled = false",
 }  # fmt: skip
 """The rules of the hostile trainings beyond the first: a forged loss ends none, so that one attempt does more."""

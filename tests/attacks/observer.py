@@ -43,7 +43,7 @@ class Limits:
     """The healthy training may stand still for so long while it is resumed."""
     rss_bytes: int = 250 * MB
     threads: int = 48
-    threads_per_training: int = 4
+    threads_per_training: int = 7
     """For each hostile training beyond the first: what follows an attempt, proves its checkpoints, carries acts out."""
     descriptors: int = 256
     log_bytes_per_s: int = 100_000
