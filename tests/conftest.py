@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Generator
 from pathlib import Path
 
@@ -14,10 +15,16 @@ from tests.examples import Sampling, load_profile, sampling
 load_profile()
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 """Of every training that a test starts: the threads of several trainings on a few cores mostly wait for each other."""
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+"""As on a user's machine; without byte code every process of the suite compiles each module that it imports, and every
+collection rewrites the assertions of all tests."""
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENTS = {"current": "ROCM_SUPERVISOR_TRAIN_PYTHON", "owner": "ROCM_SUPERVISOR_OWNER_PYTHON"}
 COLLECTED = ROOT.parent / "shared" / "corpus"
+LONGEST_NAME = 200
+"""Characters of a parameter that are its test's name; escaping megabytes takes seconds in each process of a run."""
 LEFT_AWAY = pytest.StashKey[int]()
 FOREIGN = "ROCM_SUPERVISOR_FOREIGN_PYTHON"
 NOT_TO_BE_HAD = re.compile(r"torch sees no GPU here|torch 1\.13\.\S+ has no |(promtool|axe-core) could not be fetched")
@@ -40,6 +47,13 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
             report.outcome = "failed"
             report.longrepr = f"{item.nodeid}: {reason} (nothing may be skipped under CI)"
     return report
+
+
+def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
+    """Name a test after the beginning of a long parameter."""
+    if isinstance(val, str | bytes) and len(val) > LONGEST_NAME:
+        return f"{argname} of {len(val)} beginning with {val[:40]!a}"
+    return None
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -57,7 +57,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[Outcome]:
     folder = tmp_path_factory.mktemp("suite")
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("CI", "true")
-        return [run_stage(stage, [*suite(folder, TESTS), f"--basetemp={folder}/tmp"]) for stage in stages(2)]
+        return [run_stage(stage, [*suite(folder, TESTS), f"--basetemp={folder}/tmp"]) for stage in stages(0)]
 
 
 def test_each_test_runs_in_one_stage_and_what_must_be_alone_runs_in_one_process(outcomes: list[Outcome]) -> None:
@@ -80,7 +80,7 @@ def test_some(number):
     with Path(__file__).with_name("pids").open("a") as file:
         file.write("%d\\n" % os.getpid())
 """
-    ran = run_stage(stages(2)[0], suite(tmp_path, text))
+    ran = run_stage(stages(0)[0], suite(tmp_path, text))
     assert ran.counts["passed"] == 8
     assert len(set((tmp_path / "pids").read_text().split())) == 1
 
@@ -157,7 +157,7 @@ def run_twice(folder: Path, text: str, *ran: Stage) -> tuple[int, list[Outcome],
 def test_a_few_tests_that_pass_when_run_again_by_themselves_are_named_and_do_not_fail_the_suite(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, outcomes, again = run_twice(tmp_path, UNSTEADY.replace("NAMES", '["one", "two [b]"]'), *stages(2))
+    status, outcomes, again = run_twice(tmp_path, UNSTEADY.replace("NAMES", '["one", "two [b]"]'), *stages(0))
     output = capsys.readouterr().out.splitlines()
     assert status == 0, output
     assert again is not None
