@@ -128,6 +128,11 @@ def train_nnx():
     return nnx.state(model)
 
 
+def train_poisoned():
+    data[STEPS // 2] = numpy.nan
+    return train_compiled()
+
+
 def train_and_validate():
     weights = train_compiled()
     for batch in data:
@@ -154,6 +159,9 @@ def main(way):
     print(way, digest.hexdigest(), flush=True)
 
 
+if sys.argv[1:] == ["poisoned"]:
+    train_poisoned()
+    sys.exit()
 for way in sys.argv[1:] or WAYS:
     child = os.fork()  # before JAX starts its threads
     if not child:

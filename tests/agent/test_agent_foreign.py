@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 from pathlib import Path
 
@@ -9,10 +10,15 @@ import pytest
 from agent_by_hand import Attempt, Attempts, plain_environment
 
 from supervisor.agent import prove
+from supervisor.core import attempt_files as at
 
 HERE = Path(__file__).resolve().parent
 
 pytestmark = pytest.mark.train
+
+
+def list_losses(attempt: Attempt) -> list[float | None]:
+    return [record.loss if record.known & at.KNOWN_LOSS else None for record in attempt.records()]
 
 
 def test_lightning_with_its_default_callbacks_is_saved_and_what_it_saves_is_proven(
@@ -87,9 +93,35 @@ def test_keras_is_followed_batch_by_batch_on_any_backend(foreign_python: Path, t
     assert attempt.failures() == []
     assert [record.step for record in attempt.records()] == list(range(1, 19))
     assert [record.epoch for record in attempt.records()] == [0] * 6 + [1] * 6 + [2] * 6
+    assert all(loss is not None and loss > 0 for loss in list_losses(attempt))
     (plan,) = attempt.list_reports("plan")
     assert (plan["framework"], plan["epochs"], plan["total_steps"], plan["steps_per_epoch"]) == ("keras", 3, 18, 6)
     assert attempt.stage() == "ended"
+
+
+def test_a_loss_that_keras_computes_in_the_background_is_recorded_a_step_late_and_nan_is_nan(
+    foreign_python: Path, tmp_path: Path
+) -> None:
+    runs = Attempts(foreign_python, tmp_path, HERE / "checks_keras.py", "nan")
+    finished = runs.run(every="0", KERAS_BACKEND="jax")
+    assert finished.output.endswith("ENDED\n"), finished.output
+    (attempt,) = runs.attempts
+    assert attempt.failures() == []
+    losses = list_losses(attempt)
+    assert losses[0] is None, "no step waits for its loss"
+    assert sum(loss is not None and math.isnan(loss) for loss in losses) > len(losses) // 2
+
+
+def test_a_jax_training_that_became_nan_is_recorded_so_and_no_other_number_is_taken_for_its_loss(
+    foreign_python: Path, tmp_path: Path
+) -> None:
+    runs = Attempts(foreign_python, tmp_path, HERE / "checks_optax.py", "poisoned")
+    runs.run(every="0")
+    (attempt,) = runs.attempts
+    assert attempt.failures() == []
+    losses = list_losses(attempt)
+    assert losses[:7] == [None] * 7, "the seventh step reads a batch of NaN"
+    assert any(loss is not None and math.isnan(loss) for loss in losses[7:])
 
 
 def test_every_update_of_a_jax_training_is_a_step_also_inside_compiled_functions(

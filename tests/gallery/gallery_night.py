@@ -72,7 +72,7 @@ class Night:
 
 
 class Truth:
-    """The optimizer steps that the injections counted, and where each attempt truly began."""
+    """The steps that the injections counted, and where each attempt truly began."""
 
     def __init__(self, folder: Path) -> None:
         self._log = folder / "steps"
@@ -147,7 +147,7 @@ class Play:
         env = {
             "PYTHONPATH": str(HERE / "injections"), "GALLERY_INJECTIONS": str(self.injections), "OMP_NUM_THREADS": "1",
             "HF_HUB_OFFLINE": "1", "HF_HOME": str(self.house.folder / "hf"), "PYTHONUNBUFFERED": "1",
-            "YOLO_OFFLINE": "1", "GALLERY_REST_S": str(self.rest_s),
+            "YOLO_OFFLINE": "1", "GALLERY_REST_S": str(self.rest_s), "GALLERY_STEPS": self.row.steps,
             **self.row.env,
         }  # fmt: skip
         pairs = ", ".join(f"{name} = {json.dumps(value)}" for name, value in env.items())
@@ -168,7 +168,7 @@ class Play:
         """Return what this row can be hurt by."""
         hurts = ["kill", "stop"]
         hurts += ["rank"] if self.row.ranks > 1 else []
-        return [*hurts, "oom", "nan"] if self.row.torch else hurts
+        return [*hurts, "oom", "nan"]
 
     def play(self, kinds: list[str] | None = None) -> Night:
         """Start the training, watch it while it is well, and hurt it once in each way."""
@@ -221,7 +221,7 @@ class Play:
         events = self._events(1)
         frameworks = {str(event.get("framework")) for event in events if event.get("framework")}
         steps = "steps" if job["attempt_steps"] else "no steps"
-        return f"{', '.join(sorted(frameworks)) or 'agent'}: {steps}"
+        return f"{', '.join(sorted(frameworks)) or ('optax' if self.row.steps == 'flax' else 'torch')}: {steps}"
 
     def _events(self, attempt: int) -> list[dict[str, Any]]:
         found = (self.house.state / "jobs" / self.name / str(attempt)).rglob("agent.jsonl")

@@ -48,8 +48,8 @@ class Row:
     resume: tuple[str, ...] = ()
     resume_to: str | None = None
     ranks: int = 1
-    torch: bool = True
-    """Whether an optimizer of torch makes its steps, so that they can be counted and hurt from outside."""
+    steps: str = "optimizer"
+    """What is counted and hurt from outside as a step: see the injections."""
 
 
 def load_rows(path: Path = ROWS) -> dict[str, Row]:

@@ -18,7 +18,7 @@ def write_table(results: list[dict[str, Any]]) -> str:
 def _cells(night: dict[str, Any]) -> list[str]:
     wounds = {wound["kind"]: wound for wound in night["wounds"]}
     lost = dict(zip(wounds, night["lost"], strict=True))
-    seen = "torch hooks" if night["hooked"] == "agent: steps" else night["hooked"].replace(": steps", " hooks")
+    seen = night["hooked"].replace(": steps", " hooks")
     cells = [night["title"], seen or "-", str(len(night["false_alarms"]))]
     cells += [_reported(wounds.get(kind)) for kind in KINDS]
     cells.append(_resumed(list(wounds.values())))

@@ -88,28 +88,44 @@ def test_the_table_shows_what_was_not_reported() -> None:
     assert "| a / b | output | 0 | **not told** |" in write_table([{**night, "wounds": [wound], "lost": ["unknown"]}])
 
 
+LOOP = """
+import pathlib, sys, torch
+layer = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+def step():
+    optimizer.zero_grad()
+    layer(torch.ones(1, 2)).sum().backward()
+    if sys.argv[2] == "optimizer":
+        optimizer.step()
+    else:
+        for parameter in layer.parameters():
+            parameter.data.add_(parameter.grad, alpha=-0.1)
+for kind in ("", "nan", "oom"):
+    (pathlib.Path(sys.argv[1]) / kind).touch() if kind else None
+    try:
+        step()
+    except torch.OutOfMemoryError as error:
+        print("raised", error)
+    print(kind, layer.weight.isnan().any().item())
+"""
+
+
 @pytest.mark.train
-def test_torch_is_hurt_from_outside_and_its_steps_are_counted(tmp_path: Path, current_python: Path) -> None:
+@pytest.mark.parametrize("steps", ["optimizer", "backward"])
+def test_torch_is_hurt_from_outside_and_its_steps_are_counted(
+    tmp_path: Path, current_python: Path, steps: str
+) -> None:
     """Both injections, in a script that knows nothing of them and runs under no daemon."""
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import pathlib, sys, torch\n"
-        "layer = torch.nn.Linear(2, 1)\n"
-        "optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)\n"
-        "for kind in ('', 'nan', 'oom'):\n"
-        "    (pathlib.Path(sys.argv[1]) / kind).touch() if kind else None\n"
-        "    layer(torch.ones(1, 2)).sum().backward()\n"
-        "    try:\n"
-        "        optimizer.step()\n"
-        "    except torch.OutOfMemoryError as error:\n"
-        "        print('raised', error)\n"
-        "    print(kind, layer.weight.isnan().any().item())\n"
-    )
-    injections = tmp_path / "injections"
+    program, injections = tmp_path / "program.py", tmp_path / "injections"
+    program.write_text(LOOP)
     injections.mkdir()
-    here = Path(__file__).parent / "injections"
-    env = {**os.environ, "PYTHONPATH": str(here), "GALLERY_INJECTIONS": str(injections)}
-    output = _output([str(current_python), str(program), str(injections)], env)
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(Path(__file__).parent / "injections"),
+        "GALLERY_INJECTIONS": str(injections),
+        "GALLERY_STEPS": steps,
+    }
+    output = _output([str(current_python), str(program), str(injections), steps], env)
     assert [line.split()[-1] for line in output if not line.startswith("raised")] == ["False", "True", "True"]
     assert any(line.startswith("raised CUDA out of memory") for line in output)
     assert len((injections / "steps").read_text().splitlines()) == 2, "the step that ran out of memory was not made"

@@ -228,6 +228,29 @@ def found(*lines: str) -> list[tuple[F, Sev, str | None]]:
     return [(item.fault, item.severity, item.device) for item in findings_in(lines, TABLE)]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NVRM: GPU6 _kgspIsHeartbeatTimedOut: Heartbeat timed out, currentTimeMs 9 heartbeat 1 diff 6070 timeout 5200",
+        "NVRM: GPU6 _kgspLogRpcTimeout: ******** GSP Timeout ********",
+        "NVRM: gpuWaitForGfwBootComplete_TU102: failed to wait for GFW_BOOT: (progress 0x3)",
+    ],
+)
+def test_a_processor_of_nvidias_that_does_not_answer_is_fatal_before_any_xid(line: str) -> None:
+    assert found(line) == [(F.XID, Sev.FATAL, None)]
+
+
+def test_an_assertion_of_nvidias_that_only_names_a_reset_is_no_fault_and_joins_the_one_before_it() -> None:
+    assertion = "NVRM: nvAssertFailedNoLog: Assertion failed: (status == NV_OK) || (status == NV_ERR_GPU_IN_FULLCHIP_RESET) @ m.c:1"
+    lost = "NVRM: Xid (PCI:0000:0a:00): 79, GPU has fallen off the bus."
+    assert found(assertion) == []
+    assert found(lost, assertion) == [(F.XID, Sev.FATAL, CARD)]
+
+
+def test_powerplay_that_cannot_reach_its_firmware_is_a_warning() -> None:
+    assert found("amdgpu: [powerplay] Failed to notify smc display settings!") == [(F.SMU, Sev.WARN, None)]
+
+
 CARD = "0000:0a:00.0"
 FAILED = AMD + "GPU reset(2) failed"
 
@@ -245,6 +268,7 @@ FAILED = AMD + "GPU reset(2) failed"
         "[ 12.500000] (none) kernel: ",
         "/var/log/syslog:Apr  9 12:59:18 konqi kernel: [213201.718230] ",
         "2026-09-11T10:00:00.123Z node-7 kernel[-]: ",
+        "04 Aug, 14:03:26 fd183fd0-4585-374f-986e-a8595f986d1d kernel: ",
     ],
 )
 def test_a_prefix_of_talos_of_grep_or_of_a_host_with_an_odd_name_hides_no_fault(prefix: str) -> None:

@@ -27,6 +27,7 @@ NOW = Moment(100.0, 1_700_000_000.0)
         ("torch.cuda.OutOfMemoryError: HIP out of memory. Tried to allocate 2 GiB. GPU 0 has", F.OOM_GPU),
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB. GPU 0 has", F.OOM_GPU),
         ("[rank1]: torch.OutOfMemoryError: HIP out of memory.", F.OOM_GPU),
+        ("jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8 bytes.", F.OOM_GPU),
         ("RuntimeError: HIP error: out of memory", F.OOM_GPU),
         ("RuntimeError: CUDA error: out of memory", F.OOM_GPU),
         ("RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you "

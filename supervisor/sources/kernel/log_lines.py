@@ -41,6 +41,8 @@ _PREFIXES = tuple(
         rf"(?P<iso>\d{{4}}-\d\d-\d\d[T ][\d:]{{8}}(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)(?: UTC)?{_CALLER} (?:{_SENDER})?",
         rf"(?:\w{{3}} )?(?P<isot>\d{{4}}-\d\d-\d\d [\d:]{{8}}(?:\.\d+)?) [A-Z][A-Z0-9+-]{{1,5}} {_WHO}",
         rf"[^\W\d]{{2,5}}\.? +\d{{1,2}} (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) (?:{_WHO})?",
+        # a viewer of logs that puts the day first: 04 Aug, 14:03:32 host kernel: message
+        rf"\d{{1,2}} [^\W\d]{{3,5}}\.?,? (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) (?:{_WHO})?",
         r"kernel: ?",
         r"\[kernel\] ",
         r"(?P<bare>\d\d:\d\d:\d\d(?:\.\d+)?) +",

@@ -1,10 +1,11 @@
-"""Follows `fit` of Keras on any backend through Keras' own list of callbacks, without reading from a device.
+"""Follows `fit` of Keras on any backend through Keras' own list of callbacks, without waiting for a device.
 
 A batch counts as a step: `epoch * steps an epoch + batch`, which goes on over a resume with `initial_epoch`.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from functools import wraps
 from types import ModuleType
@@ -14,6 +15,7 @@ from . import claim
 from .fence import failed
 from .layout import DATA_WAIT, ENDED, STEP, VALIDATE
 from .plan import Plan, count_of
+from .scalars import LateArray, LateScalars
 
 
 class Fit:
@@ -28,6 +30,7 @@ class Fit:
         self._begun_with = 0
         """Steps before this epoch."""
         self.plan = Plan("keras")
+        self._read_loss = _LossReader(getattr(getattr(callbacks, "_model", None), "optimizer", None))
 
     def epoch_begins(self, epoch: int) -> None:
         """Count its batches from the end of the one before."""
@@ -35,16 +38,41 @@ class Fit:
         self._begun_with = epoch * self.steps if self.steps is not None else self.made
 
     def batch_ends(self, batch: int, logs: Any) -> None:
-        """Record a step; a loss is read only where it is a plain number already."""
+        """Record a step with its loss, which Keras means over the epoch."""
         recorder = claim.take(claim.GENERIC)
         if recorder is None:
             return
         self.made = self._begun_with + int(batch) + 1
         loss = logs.get("loss") if isinstance(logs, dict) else None
-        recorder.record(self.made, self.epoch, float(loss) if isinstance(loss, (int, float)) else None)
+        recorder.record(self.made, self.epoch, self._read_loss(loss))
         recorder.stage, recorder.aside = STEP, DATA_WAIT
         total = self.steps * self.epochs if self.steps is not None and self.epochs is not None else None
         self.plan.report(self.epochs, total, self.steps)
+
+
+class _LossReader:
+    """Reads the loss of a batch from whatever the backend has, a step late where it is computed in the background."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self._skips = hasattr(optimizer, "inner_optimizer")
+        """Whether the optimizer makes no step of a batch that overflowed; the mean stays spoilt, the weights do not."""
+        self._late: Any = None
+
+    def __call__(self, loss: Any) -> Optional[float]:
+        """Return a loss, None where there is none or it cannot be had without waiting."""
+        value = self._read(loss)
+        return None if value is not None and self._skips and not math.isfinite(value) else value
+
+    def _read(self, loss: Any) -> Optional[float]:
+        if loss is None or isinstance(loss, (int, float)):
+            return loss
+        if hasattr(loss, "is_cuda"):
+            self._late = self._late or LateScalars(sys.modules["torch"])
+            return self._late.exchange(loss, None)[0]  # type: ignore[no-any-return]
+        if hasattr(loss, "is_ready"):
+            self._late = self._late or LateArray()
+            return self._late.exchange(loss)  # type: ignore[no-any-return]
+        return None
 
 
 def install(module: ModuleType) -> None:

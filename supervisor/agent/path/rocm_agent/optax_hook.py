@@ -3,7 +3,8 @@
 A compiled function runs none of its Python again, so its calls are followed from outside: `jax.jit` and `jax.pmap`
 return an object that calls the same compiled function. A function whose tracing reached `update` of an optax
 transformation makes one step a call, however often it updates; an update outside of any such call is a step itself.
-Programs that do not import optax get what JAX returns. No value is read: that would wait for the device.
+Programs that do not import optax get what JAX returns. Which of a step's results is the loss is not known; a float of one
+element among them that became NaN is recorded as a loss that is NaN, once it has arrived: nothing waits for the device.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from . import claim, origin, save_command
 from .fence import failed, fenced
 from .layout import COMPILE, STEP, VALIDATE
 from .leader import Leader
+from .scalars import LateArray
 
 
 class _Thread(threading.local):
@@ -54,6 +56,7 @@ _follows = False
 """Whether optax has been imported."""
 _step = 0
 """Number of the last step; 0 before the first."""
+_late = LateArray()
 
 
 class FollowedCall:
@@ -79,7 +82,7 @@ class FollowedCall:
                 _mark_calls(calls)
                 _leader.hand_over(self, calls[0])
             else:
-                _count_step(self)
+                _count_step(self, result)
         return result
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -190,13 +193,22 @@ def _note_call(*, makes_steps: bool) -> None:
 
 
 @fenced
-def _count_step(source: Any) -> None:
+def _count_step(source: Any, result: Any = None) -> None:
     global _step
     recorder = claim.take(claim.GENERIC)
     if recorder is None or not _leader.takes_lead(source):
         return
     _step = _step + 1 if _step else origin.first_step(None)
-    recorder.record(_step)
+    arrived = _late.exchange(_find_number(result))
+    recorder.record(_step, None, arrived if arrived != arrived else None)
     recorder.stage, recorder.aside = STEP, 0
     _other_calls.saw_step()
     save_command.refuse_unheard(recorder)
+
+
+def _find_number(result: Any) -> Any:
+    """Return the first float of one element among the results of a step, None where there is none."""
+    for value in result if isinstance(result, (tuple, list)) else (result,):
+        if getattr(value, "ndim", None) == 0 and hasattr(value, "is_ready") and "float" in str(value.dtype):
+            return value
+    return None

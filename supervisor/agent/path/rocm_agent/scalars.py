@@ -73,6 +73,23 @@ class LateScalars:
         return True
 
 
+class LateArray:
+    """A number of JAX, which computes in the background, read once it is there: at the next step or a later one."""
+
+    def __init__(self) -> None:
+        self._held: Any = None
+
+    def exchange(self, array: Any) -> Optional[float]:
+        """Take this step's array of one element (or None) and return the number of the newest that has arrived."""
+        held, arrived = self._held, None
+        if held is not None and held.is_deleted():  # a later call of the training was given its memory
+            held = None
+        if held is not None and held.is_ready():
+            held, arrived = None, float(held)
+        self._held = array if held is None else held
+        return arrived
+
+
 class GpuMemory:
     """Memory that the allocator holds on this process's GPU, asked at most once a second.
 
