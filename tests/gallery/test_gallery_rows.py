@@ -112,9 +112,7 @@ for kind in ("", "nan", "oom"):
 
 @pytest.mark.train
 @pytest.mark.parametrize("steps", ["optimizer", "backward"])
-def test_torch_is_hurt_from_outside_and_its_steps_are_counted(
-    tmp_path: Path, current_python: Path, steps: str
-) -> None:
+def test_torch_is_hurt_from_outside_and_its_steps_are_counted(tmp_path: Path, current_python: Path, steps: str) -> None:
     """Both injections, in a script that knows nothing of them and runs under no daemon."""
     program, injections = tmp_path / "program.py", tmp_path / "injections"
     program.write_text(LOOP)

@@ -241,7 +241,8 @@ def test_a_processor_of_nvidias_that_does_not_answer_is_fatal_before_any_xid(lin
 
 
 def test_an_assertion_of_nvidias_that_only_names_a_reset_is_no_fault_and_joins_the_one_before_it() -> None:
-    assertion = "NVRM: nvAssertFailedNoLog: Assertion failed: (status == NV_OK) || (status == NV_ERR_GPU_IN_FULLCHIP_RESET) @ m.c:1"
+    states = "(status == NV_OK) || (status == NV_ERR_GPU_IN_FULLCHIP_RESET)"
+    assertion = f"NVRM: nvAssertFailedNoLog: Assertion failed: {states} @ m.c:1"
     lost = "NVRM: Xid (PCI:0000:0a:00): 79, GPU has fallen off the bus."
     assert found(assertion) == []
     assert found(lost, assertion) == [(F.XID, Sev.FATAL, CARD)]

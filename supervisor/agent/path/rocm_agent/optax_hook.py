@@ -9,6 +9,7 @@ element among them that became NaN is recorded as a loss that is NaN, once it ha
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 from functools import wraps
@@ -200,7 +201,7 @@ def _count_step(source: Any, result: Any = None) -> None:
         return
     _step = _step + 1 if _step else origin.first_step(None)
     arrived = _late.exchange(_find_number(result))
-    recorder.record(_step, None, arrived if arrived != arrived else None)
+    recorder.record(_step, None, arrived if arrived is not None and math.isnan(arrived) else None)
     recorder.stage, recorder.aside = STEP, 0
     _other_calls.saw_step()
     save_command.refuse_unheard(recorder)
