@@ -3,8 +3,8 @@
 A compiled function runs none of its Python again, so its calls are followed from outside: `jax.jit` and `jax.pmap`
 return an object that calls the same compiled function. A function whose tracing reached `update` of an optax
 transformation makes one step a call, however often it updates; an update outside of any such call is a step itself.
-Programs that do not import optax get what JAX returns. Which of a step's results is the loss is not known; a float of one
-element among them that became NaN is recorded as a loss that is NaN, once it has arrived: nothing waits for the device.
+Programs that do not import optax get what JAX returns. Which of a step's results is the loss is not known; a float of
+one element among them that became NaN is recorded as a loss that is NaN, once it has arrived: nothing waits for it.
 """
 
 from __future__ import annotations
