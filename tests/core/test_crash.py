@@ -189,6 +189,7 @@ def test_a_lost_host() -> None:
         ("OutOfMemoryError", "HIP out of memory. Tried to allocate 512.00 MiB", "oom_gpu"),
         ("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB", "oom_gpu"),
         ("torch.cuda.OutOfMemoryError", "", "oom_gpu"),
+        ("JaxRuntimeError", "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 2147483648 bytes.", "oom_gpu"),
         ("RuntimeError", "HIP error: out of memory", "oom_gpu"),
         ("RuntimeError", "CUDA error: out of memory", "oom_gpu"),
         ("RuntimeError", "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory", "oom_host"),

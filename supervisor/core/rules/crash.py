@@ -35,7 +35,11 @@ COMPILE = "compile"
 _RAISED = (
     (
         FaultClass.OOM_GPU.value,
-        re.compile(r"OutOfMemoryError|(?:HIP|CUDA)(?: error:)? out of memory|hipErrorOutOfMemory", re.I),
+        re.compile(
+            r"OutOfMemoryError|(?:HIP|CUDA)(?: error:)? out of memory|hipErrorOutOfMemory"
+            r"|RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate)",
+            re.I,
+        ),
     ),
     (FaultClass.OOM_HOST.value, re.compile(r"^MemoryError|DefaultCPUAllocator|Cannot allocate memory", re.I)),
     (FaultClass.MIOPEN.value, re.compile(r"miopen", re.I)),
@@ -48,7 +52,7 @@ _RAISED = (
     (FaultClass.DISK_FULL.value, re.compile(r"No space left on device|Disk quota exceeded", re.I)),
     (NON_FINITE, re.compile(r"(?:loss|grad\w*|returned|values?)\b.*\b(?:nan|inf)\b|non-?finite", re.I)),
 )
-"""Faults by an exception's type and message, in the words of HIP and CUDA; the first match counts."""
+"""Faults by an exception's type and message, in the words of HIP, CUDA and XLA; the first match counts."""
 
 
 _WORD = re.compile(r"\w")
