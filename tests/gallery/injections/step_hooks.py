@@ -135,8 +135,8 @@ def hook_flax(module: ModuleType) -> None:
             return compiled
 
         def call(model: Any, *others: Any) -> Any:
-            import jax  # type: ignore[import-not-found]
-            from flax import nnx
+            import jax
+            from flax import nnx  # type: ignore[import-not-found]
 
             if take("oom"):
                 raise_out_of_memory()
