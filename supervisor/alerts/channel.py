@@ -86,6 +86,20 @@ class Channel(Protocol):
 
 
 @runtime_checkable
+class PicturedChannel(Protocol):
+    """A channel whose service takes a picture with a message."""
+
+    @property
+    def picture(self) -> bool:
+        """Whether its settings ask for one."""
+        ...
+
+    def send_with_picture(self, notice: KeptNotice, content: bytes, picture: bytes, unix_s: float) -> Answer:
+        """Send what was rendered for a notice with a PNG, once, in bounded time; what goes wrong is in the answer."""
+        ...
+
+
+@runtime_checkable
 class PingedChannel(Protocol):
     """A channel that also reports, at intervals, that the daemon works; the service reports its silence."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from supervisor.alerts.channel import Answer, Channel, PingedChannel, read_notice
+from supervisor.alerts.channel import Answer, Channel, KeptNotice, PicturedChannel, PingedChannel, read_notice
 from supervisor.core.events import AlertTried
 from supervisor.core.moments import Moment
 
@@ -64,7 +64,12 @@ class AlertSender:
         channels: Mapping[str, Channel],
         put: Callable[[AlertTried], None],
         clock: Clock,
+        draw: Callable[[KeptNotice], bytes | None] = lambda _: None,
     ) -> None:
+        """`draw` returns the picture of a notice as PNG, None where there is none; called in a receiver's thread."""
+        self._draw = draw
+        self._pictured: dict[str, str] = {}
+        """The last alert of each receiver that was tried with a picture: it is tried again without one."""
         self._channels = dict(channels)
         self._put = put
         self._clock = clock
@@ -146,7 +151,10 @@ class AlertSender:
                 assert isinstance(channel, PingedChannel)
                 return channel.ping(item.status, unix_s)
             notice = read_notice(item.id, item.body)
-            return channel.send(notice, channel.render(notice), unix_s)
+            content, picture = channel.render(notice), self._draw_picture(name, notice)
+            if picture is not None and isinstance(channel, PicturedChannel):
+                return channel.send_with_picture(notice, content, picture, unix_s)
+            return channel.send(notice, content, unix_s)
         except Exception as error:  # noqa: BLE001 - reported below, without its text
             # The fence: an alert that cannot be sent must end neither its thread nor the daemon. The place of the error
             # is reported and not its text, which may name the address.
@@ -158,6 +166,19 @@ class AlertSender:
             fields = {"alert": about, "sink": name, "error": type(error).__name__, "at": frames[-5:]}
             log.error("alert.attempt_failed", extra={"fields": fields})
             return Answer(delivered=False, error=f"{type(error).__name__} while sending")
+
+    def _draw_picture(self, name: str, notice: KeptNotice) -> bytes | None:
+        """Return the picture of a notice where its receiver takes one; a failure to draw it delays no text."""
+        channel = self._channels[name]
+        if not isinstance(channel, PicturedChannel) or not channel.picture or self._pictured.get(name) == notice.id:
+            return None
+        self._pictured[name] = notice.id
+        try:
+            return self._draw(notice)
+        except Exception as error:  # noqa: BLE001 - reported, and the alert is sent without a picture
+            fields = {"alert": notice.id, "sink": name, "error": f"{type(error).__name__}: {error}"}
+            log.warning("alert.picture_failed", extra={"fields": fields})
+            return None
 
     def _report_result(self, alert: Alert, answer: Answer) -> None:
         with self._lock:

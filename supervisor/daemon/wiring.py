@@ -20,6 +20,7 @@ from supervisor.core.job import ALIVE, DesiredState, Job, Phase
 from supervisor.core.moments import Moment
 from supervisor.core.rules.disk_low import DiskLow
 from supervisor.daemon.alerts.alerting import Announcer, Receivers
+from supervisor.daemon.alerts.loss_pictures import LossPictures
 from supervisor.daemon.attempt_reader import AttemptReader
 from supervisor.daemon.checkpoints.collector import CollectorDeps
 from supervisor.daemon.checkpoints.per_job import JobCollectors
@@ -74,7 +75,11 @@ class Assembly:
         self.inbox = Inbox()
         self.store = Store.open(database_url(settings.supervisor), clock.now(), boot_id)
         self.receivers = Receivers(
-            settings.alerts, self.inbox.put, clock, lambda name: self.store.hasten_alerts(name, clock.now())
+            settings.alerts,
+            self.inbox.put,
+            clock,
+            lambda name: self.store.hasten_alerts(name, clock.now()),
+            LossPictures(self.store.path).draw,
         )
         self.announcer = Announcer(
             store=self.store,

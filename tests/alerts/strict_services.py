@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from email import message_from_bytes
+from email.policy import HTTP
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -115,9 +117,38 @@ def ntfy(path: str, headers: dict[str, str], body: bytes) -> str:
     return f"{sent['title']}\n{sent['message']}"
 
 
+def read_form(headers: dict[str, str], body: bytes) -> dict[str, tuple[str | None, bytes]]:
+    """Return the parts of a form by name, with their file names, as the standard library reads mail."""
+    require(headers["content-type"].startswith("multipart/form-data; boundary="), "a form")
+    header = f"Content-Type: {headers['content-type']}\r\n\r\n".encode()
+    parts = message_from_bytes(header + body, policy=HTTP).iter_parts()
+    found: dict[str, tuple[str | None, bytes]] = {}
+    for part in parts:
+        name = part.get_param("name", header="content-disposition")
+        content = part.get_payload(decode=True)
+        require(isinstance(content, bytes), "content")
+        assert isinstance(content, bytes)
+        found[str(name)] = part.get_filename(), content
+    return found
+
+
+def require_png(file: tuple[str | None, bytes]) -> None:
+    name, content = file
+    require(name is not None and name.endswith(".png"), "a file name")
+    require(content.startswith(b"\x89PNG\r\n\x1a\n") and content.endswith(b"IEND\xaeB`\x82"), "a whole PNG")
+
+
 def discord(path: str, headers: dict[str, str], body: bytes) -> str:
     """Title 256, description 4,096, together 6,000; no mentions; nothing that Markdown would read."""
-    sent = read_json(headers, body)
+    if headers["content-type"].startswith("multipart/"):
+        form = read_form(headers, body)
+        require_keys(form, {"payload_json", "files[0]"})
+        require_png(form["files[0]"])
+        sent = json.loads(form["payload_json"][1])
+        image = sent["embeds"][0].pop("image")
+        require(image == {"url": f"attachment://{form['files[0]'][0]}"}, "the attached picture")
+    else:
+        sent = read_json(headers, body)
     require_keys(sent, {"embeds", "allowed_mentions"})
     require(sent["allowed_mentions"] == {"parse": []}, "mentions")
     require(len(sent["embeds"]) == 1, "one embed")
@@ -161,7 +192,15 @@ def show_entities(text: str) -> str:
 
 
 def telegram(path: str, headers: dict[str, str], body: bytes) -> str:
-    """Bot API, sendMessage: 1 to 4,096 characters (UTF-16), no parse mode, so that nothing is markup."""
+    """Bot API, without a parse mode: sendMessage with 1 to 4,096 characters (UTF-16), sendPhoto with at most 1,024."""
+    if path.endswith("/sendPhoto"):
+        form = read_form(headers, body)
+        require_keys(form, {"chat_id", "caption", "photo", "disable_notification"})
+        require_png(form["photo"])
+        caption = form["caption"][1].decode()
+        require(utf16(caption) <= 1024, "caption of at most 1,024")
+        require(form["disable_notification"][1] in (b"true", b"false"), "disable_notification")
+        return caption
     sent = read_json(headers, body)
     require(re.fullmatch(r"/bot[0-9]+:[\w-]+/sendMessage", path), "path")
     require_keys(sent, {"chat_id", "text", "link_preview_options", "disable_notification"})

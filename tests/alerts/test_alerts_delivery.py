@@ -95,6 +95,51 @@ def test_what_is_offered_is_delivered_and_reported(server: Receiver) -> None:
     Webhook(SECRET).verify(server.received[0].body, server.received[0].headers)
 
 
+class Picturing(Calling):
+    """A channel that takes pictures, and remembers what it was sent."""
+
+    picture = True
+    pictures: ClassVar[list[bytes | None]] = []
+
+    def send(self, notice: KeptNotice, content: bytes, unix_s: float) -> Answer:
+        self.pictures.append(None)
+        return self.answer(notice)
+
+    def send_with_picture(self, notice: KeptNotice, content: bytes, picture: bytes, unix_s: float) -> Answer:
+        self.pictures.append(picture)
+        return self.answer(notice)
+
+
+def deliver_pictured(draw: Callable[[KeptNotice], bytes | None], *answers: Answer) -> list[bytes | None]:
+    """Offer an alert until it is delivered; return the picture of each attempt."""
+    waiting = list(answers)
+    Picturing.pictures.clear()
+    inbox: queue.Queue[AlertTried] = queue.Queue()
+    running = AlertSender({"owner": Picturing(lambda _: waiting.pop(0))}, inbox.put, Running(), draw)
+    running.start()
+    while waiting:
+        assert running.offer(One("msg_1"))
+        inbox.get(timeout=DEADLINE_S)
+    running.stop(DEADLINE_S)
+    return list(Picturing.pictures)
+
+
+def test_a_picture_goes_with_the_first_attempt_and_what_was_refused_with_it_is_sent_without() -> None:
+    refused, taken = Answer(delivered=False, error="status 413"), Answer(delivered=True)
+    assert deliver_pictured(lambda _: b"png", refused, taken) == [b"png", None]
+    assert deliver_pictured(lambda _: None, taken) == [None]
+
+
+def test_a_picture_that_cannot_be_drawn_keeps_no_alert_back(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(_: KeptNotice) -> bytes:
+        raise ValueError("no room on the canvas")
+
+    assert deliver_pictured(fail, Answer(delivered=True)) == [None]
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        "alert.picture_failed"
+    ]
+
+
 def test_an_alert_under_way_is_not_sent_a_second_time() -> None:
     entered, go_on = threading.Event(), threading.Event()
     sent: list[str] = []

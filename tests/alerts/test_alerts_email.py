@@ -143,6 +143,17 @@ def test_the_notices_of_an_incident_are_one_thread_and_each_has_one_id(plain: Ma
     assert opened["Message-ID"] == read(channel.render(notice("incident.opened", incident="yolo-12")))["Message-ID"]
 
 
+def test_a_picture_is_attached_below_the_text(plain: MailServer) -> None:
+    channel, picture = mail(plain, security="none"), b"\x89PNG\r\n\x1a\n..."
+    assert channel.send_with_picture(resumed(), channel.render(resumed()), picture, NOW) == Answer(delivered=True)
+    assert deliver(channel, resumed()).delivered
+    with_picture, without = (read(taken.content) for taken in plain.taken)
+    text, image = with_picture.iter_parts()
+    assert text.get_content() == without.get_content()
+    assert (image.get_content_type(), image.get_filename(), image.get_content()) == ("image/png", "loss.png", picture)
+    assert (with_picture["Subject"], with_picture["Message-ID"]) == (without["Subject"], without["Message-ID"])
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(sent=notices())
 def test_no_text_becomes_a_header_a_recipient_or_a_second_message(plain: MailServer, sent: KeptNotice) -> None:

@@ -56,6 +56,7 @@ class EmailSettings(AlertSettings, frozen=True, kw_only=True):
     """Keys of `[alerts.NAME]` with kind = "email"."""
 
     digest: bool = True
+    picture: bool = True
     host: Text
     port: Annotated[int, Meta(ge=1, le=65_535)] = 587
     security: Literal["starttls", "tls", "none"] = "starttls"
@@ -97,8 +98,22 @@ class Email:
         """Host and port."""
         return f"{self.settings.host}:{self.settings.port}"
 
+    @property
+    def picture(self) -> bool:
+        """Whether a picture is attached where there is one."""
+        return self.settings.picture
+
     def render(self, notice: KeptNotice) -> bytes:
         """Return the message as it goes over the wire, lines shorter than 1,000 bytes."""
+        return self._build_message(notice).as_bytes()
+
+    def send_with_picture(self, notice: KeptNotice, content: bytes, picture: bytes, unix_s: float) -> Answer:
+        """Hand it to the server with the picture attached, which readers show below the text."""
+        message = self._build_message(notice)
+        message.add_attachment(picture, maintype="image", subtype="png", filename="loss.png", disposition="inline")
+        return self.send(notice, message.as_bytes(), unix_s)
+
+    def _build_message(self, notice: KeptNotice) -> EmailMessage:
         text = compose(notice, self.zone)
         message = EmailMessage(policy=SMTP)
         message["From"] = self.settings.sender
@@ -114,7 +129,7 @@ class Email:
             message["References"] = thread
         message["Auto-Submitted"] = "auto-generated"
         message.set_content(fit(text.body, BODY_LIMIT), cte="base64")
-        return message.as_bytes()
+        return message
 
     def send(self, notice: KeptNotice, content: bytes, unix_s: float) -> Answer:
         """Hand it to the server; the address is checked as that of a webhook is."""

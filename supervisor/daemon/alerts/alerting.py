@@ -70,8 +70,13 @@ class Receivers:
         put: Callable[[AlertTried], None],
         clock: Clock,
         hasten: Callable[[str], None],
+        draw: Callable[[KeptNotice], bytes | None] = lambda _: None,
     ) -> None:
-        """`hasten` makes the waiting alerts of a receiver due at once; called when it has become usable."""
+        """`hasten` makes the waiting alerts of a receiver due at once; called when it has become usable.
+
+        `draw` returns the picture of a notice, None where there is none; called in a receiver's thread.
+        """
+        self._draw = draw
         self._put = put
         self._clock = clock
         self._hasten = hasten
@@ -79,7 +84,7 @@ class Receivers:
         self._configured = dict(configured)
         self._policies = {name: policy_of(name, settings) for name, settings in configured.items()}
         self._read = read_receivers(configured)
-        self.sender = AlertSender(self._read.usable, put, clock)
+        self.sender = AlertSender(self._read.usable, put, clock, draw)
         self._log_problems({})
 
     @property
@@ -118,7 +123,7 @@ class Receivers:
         before, self._configured, self._read = self._read, dict(configured), read
         self._policies = {name: policy_of(name, settings) for name, settings in configured.items()}
         if read.usable != before.usable:
-            old, self.sender = self.sender, AlertSender(read.usable, self._put, self._clock)
+            old, self.sender = self.sender, AlertSender(read.usable, self._put, self._clock, self._draw)
             if self._started:
                 self.sender.start()
             old.stop(0.0, replaced=True)
