@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "evidence": ("supervisor.cli.evidence.command", "List the evidence of an incident, or write it into one file."),
     "triage": ("supervisor.cli.triage", "Replay a bad step: did data, numerics or hardware cause it?"),
     "tune": ("supervisor.cli.tune", "Try what can make a living training faster, and keep what is proven."),
+    "estimate": ("supervisor.cli.estimate", "The GPU memory that a job needs, and the largest micro-batch that fits."),
     "start": ("supervisor.cli.start", "Start a job from its newest proven checkpoint."),
     "stop": ("supervisor.cli.stop", "Save a checkpoint and stop a job; it stays stopped."),
     "restart": ("supervisor.cli.restart", "Save a checkpoint, stop a job, and start it from there."),

@@ -148,6 +148,10 @@ ENV_STANDBY = "ROCM_SUPERVISOR_STANDBY"
 """Only in a standby interpreter: how it reaches its shim; removed once read."""
 ENV_TRIAGE = "ROCM_SUPERVISOR_TRIAGE"
 """Only in a triage: JSON with `step` (the bad one), `report` (the file to write), `other_batch` and `looked_for`."""
+ENV_MEMORY_PROBE = "ROCM_SUPERVISOR_MEMORY_PROBE"
+"""Only in a probe of memory: JSON with `report` (the file to write), `steps`, `batch` (samples to draw in place of
+`configured`), `precision` and `checkpointing` (null: the training's own), `guard` (whether writing over a file ends it)
+and `look` (whether it ends at the first batch)."""
 ENV_MEAN_FAULT = "ROCM_SUPERVISOR_MEAN_FAULT_S"
 """Seconds of training between two faults of the job, from which "auto" is reckoned."""
 

@@ -58,6 +58,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "daemon/forget.py": {"_put_folder_aside": OWN_FOLDERS},
     "daemon/cleanup.py": {"_remove_older": OWN_FOLDERS, "_list_folders": OWN_FOLDERS},
     "replay/folder.py": {"write": PERSON, "read": PERSON, "_read_lines": PERSON, "_open_gzip": PERSON},
+    "runner/memory_probe.py": {"_scratch_folder": "a folder of the calling user, who is the training's user"},
     "runner/attempt_folder.py": {
         "lay_out": OWN_FOLDERS,
         "_replace_link": OWN_FOLDERS,

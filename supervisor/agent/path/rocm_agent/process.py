@@ -9,7 +9,7 @@ import sys
 
 from . import claim, events, exceptions, finder, remedies, stacks, tuning
 from .fence import fenced
-from .layout import ENV_CONV2D, ENV_CONV2D_SCOPE, ENV_TRIAGE
+from .layout import ENV_CONV2D, ENV_CONV2D_SCOPE, ENV_MEMORY_PROBE, ENV_TRIAGE
 
 TYPE_CHECKING = False  # typing costs milliseconds at every interpreter's start
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def prepare(folder: str) -> None:
     steps = [
         lambda: remedies.begin(folder),
         _look_at_steps,
+        _measure_memory,
         _report_allocator,
         exceptions.begin,
         lambda: finder.install(
@@ -74,6 +75,13 @@ def _look_at_steps() -> None:
         triage.begin()
 
 
+def _measure_memory() -> None:
+    if os.environ.get(ENV_MEMORY_PROBE):
+        from .memory import probe
+
+        probe.begin()
+
+
 def _report_allocator() -> None:
     if remedies.wanted("allocator"):
         from . import allocator
@@ -114,6 +122,10 @@ def _torch_imported(torch: ModuleType) -> None:
         _avoid_miopen(torch)
         if not _is_helper():
             events.write("patched", conv2d=algorithm, scope=scope, torch=str(torch.__version__))
+    if os.environ.get(ENV_MEMORY_PROBE):
+        from .memory import probe
+
+        fenced(probe.install)(torch)
 
 
 def _safetensors_imported(module: ModuleType) -> None:

@@ -1,0 +1,109 @@
+"""Where the bytes of a training are read: from the GPU's allocator, or from an account of its tensors on the CPU."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional
+
+OLDEST_FOR_ACCOUNT = (2, 1)
+"""Before torch 2.1 a storage has no lasting object, so that its end cannot be seen."""
+
+
+class GpuGauge:
+    """The allocator of the GPU that the training uses."""
+
+    kind = "cuda"
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+
+    def begin(self) -> None:
+        """Nothing has to be switched on."""
+
+    def loader_works(self, *, works: bool) -> None:
+        """What a loader makes in this process lies in host memory."""
+
+    def batch_drawn(self, batch: Any) -> None:
+        """A batch lies in host memory until the training moves it, which the allocator counts."""
+
+    def take_peak_bytes(self) -> int:
+        """Return the most bytes allocated since the last call."""
+        cuda = self._torch.cuda
+        peak = int(cuda.max_memory_allocated())
+        cuda.reset_peak_memory_stats()
+        return peak
+
+    def allocated_bytes(self) -> int:
+        """Return the bytes allocated now."""
+        return int(self._torch.cuda.memory_allocated())
+
+    def describe(self) -> Dict[str, Any]:
+        """Return the GPU's facts; `other_bytes` is what is used outside of the allocator, by other programs too."""
+        cuda = self._torch.cuda
+        cuda.synchronize()
+        free, total = cuda.mem_get_info()
+        reserved = int(cuda.memory_reserved())
+        return {
+            "device": "cuda",
+            "gpu": cuda.get_device_name(),
+            "card_bytes": int(total),
+            "reserved_bytes": reserved,
+            "other_bytes": max(0, int(total) - int(free) - reserved),
+        }
+
+
+class CpuGauge:
+    """An account of the tensors of a training on the CPU."""
+
+    kind = "cpu"
+
+    def __init__(self) -> None:
+        self._account: Optional[Any] = None
+
+    def begin(self) -> None:
+        """Count from now on: at the first batch the model is made, and data sets in memory are no GPU's business."""
+        if self._account is not None:
+            return
+        from .account import Account  # noqa: PLC0415 - needs torch
+        from .as_on_gpu import AsOnGpu  # noqa: PLC0415 - as above
+
+        self._account = Account()
+        self._account.add_modules()
+        AsOnGpu().install()
+        self._account.__enter__()
+
+    def loader_works(self, *, works: bool) -> None:
+        """What a loader makes in this process is no tensor of the GPU."""
+        if self._account is not None:
+            self._account.paused = works
+
+    def batch_drawn(self, batch: Any) -> None:
+        """A batch that the loader made counts as if it were moved to the GPU."""
+        from .account import tensors_in  # noqa: PLC0415 - needs torch
+
+        if self._account is not None:
+            for tensor in tensors_in(batch):
+                self._account.add(tensor)
+
+    def take_peak_bytes(self) -> int:
+        """Return the most bytes alive since the last call."""
+        if self._account is None:
+            return 0
+        peak = int(self._account.peak_bytes)
+        self._account.reset_peak()
+        return peak
+
+    def allocated_bytes(self) -> int:
+        """Return the bytes alive now."""
+        return 0 if self._account is None else int(self._account.live_bytes)
+
+    def describe(self) -> Dict[str, Any]:
+        """Return that no GPU was there."""
+        return {"device": "cpu", "gpu": None, "card_bytes": None, "reserved_bytes": None, "other_bytes": None}
+
+
+def why_no_account(torch: Any) -> Optional[str]:
+    """Return why this torch cannot be measured without a GPU; None where it can."""
+    numbers = tuple(int(part) for part in str(torch.__version__).split("+")[0].split(".")[:2])
+    if numbers < OLDEST_FOR_ACCOUNT:
+        return "torch %s cannot be measured without a GPU: it takes torch 2.1" % torch.__version__
+    return None

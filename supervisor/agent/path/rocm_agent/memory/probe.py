@@ -1,0 +1,256 @@
+"""Follows the first steps of a training, reports the memory that they took, and ends the process.
+
+Only the process that makes steps reports; nothing that the training would save is saved.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+from functools import wraps
+from typing import Any, Dict, List, Optional, Tuple
+
+from rocm_agent.batch_count import count_samples, expected_samples
+from rocm_agent.fence import fenced
+from rocm_agent.layout import ENV_MEMORY_PROBE
+from rocm_agent.loader import owner_of
+from rocm_agent.shapes import shape_of
+
+from .gauges import CpuGauge, GpuGauge, why_no_account
+from .what_if import Outermost, use_batch
+
+STEPS = 2
+"""In the first step an optimizer makes its state; the second has all that every later one has."""
+TEXT_LIMIT = 2000
+
+_probe: Optional["Probe"] = None
+
+
+def asked() -> Optional[Dict[str, Any]]:
+    """Return what is to be probed; None in an ordinary training."""
+    text = os.environ.get(ENV_MEMORY_PROBE)
+    return json.loads(text) if text else None
+
+
+def begin() -> None:
+    """Report also a process that ends before its second step."""
+    global _probe
+    wanted = asked()
+    if wanted is None:
+        return
+    _probe = Probe(wanted)
+    probe, hook = _probe, sys.excepthook
+
+    def saw(kind: Any, error: Any, traceback: Any) -> None:
+        hook(kind, error, traceback)
+        fenced(probe.failed)(error)
+
+    sys.excepthook = saw
+    atexit.register(fenced(probe.ended))
+    if wanted.get("guard"):
+        from .guard import begin as guard  # noqa: PLC0415 - only where writes cannot be discarded
+
+        guard(probe.refused_write, os.path.dirname(wanted["report"]))
+
+
+def install(torch: Any) -> None:
+    """Follow steps, loaders and modules once torch is imported."""
+    if _probe is not None:
+        _probe.install(torch)
+
+
+class Probe:
+    """One run of the training, with one micro-batch."""
+
+    def __init__(self, wanted: Dict[str, Any]) -> None:
+        self._wanted = wanted
+        self._torch: Any = None
+        self._gauge: Any = None
+        self._outermost: Any = None
+        self._pid = os.getpid()
+        self._steps = 0
+        self._inside = False
+        self._optimizers: List[Any] = []
+        self._batch: Optional[int] = None
+        self._configured: Optional[int] = None
+        self._drawn = 0
+        self._shapes: List[Tuple[int, ...]] = []
+        self._graph_bytes = 0
+        self._gradient_bytes = 0
+        self._base_bytes = 0
+        self._written = False
+
+    def install(self, torch: Any) -> None:
+        """Set the hooks."""
+        self._torch = torch
+        on_gpu = torch.cuda.is_available()
+        self._gauge = GpuGauge(torch) if on_gpu else CpuGauge()
+        problem = None if on_gpu else why_no_account(torch)
+        if problem is not None:
+            self._report(problem)
+        wanted = self._wanted
+        if wanted.get("batch") and wanted.get("configured"):
+            use_batch(torch, int(wanted["configured"]), int(wanted["batch"]))
+        self._outermost = Outermost(torch, precision=wanted.get("precision"), checkpointing=wanted.get("checkpointing"))
+        self._outermost.install()
+        self._follow_loaders()
+        self._follow_steps()
+
+    def _follow_loaders(self) -> None:
+        iterators = self._torch.utils.data.dataloader._BaseDataLoaderIter
+        original, training = iterators.__next__, self._torch.is_grad_enabled
+
+        @wraps(original)
+        def __next__(iterator: Any) -> Any:  # noqa: N807 - it takes its place
+            if not training() or os.getpid() != self._pid:
+                return original(iterator)
+            self._gauge.loader_works(works=True)
+            try:
+                batch = original(iterator)
+            finally:
+                self._gauge.loader_works(works=False)
+            fenced(self._saw_batch)(iterator, batch)
+            return batch
+
+        iterators.__next__ = __next__
+
+    def _saw_batch(self, iterator: Any, batch: Any) -> None:
+        self._gauge.begin()
+        self._gauge.batch_drawn(batch)
+        loader = owner_of(iterator)
+        sampler = getattr(loader, "batch_sampler", None)
+        size = getattr(sampler, "batch_size", None) or getattr(getattr(sampler, "sampler", None), "batch_size", None)
+        self._configured = int(size) if isinstance(size, int) else None
+        self._batch = count_samples(batch, expected_samples(iterator))
+        shape = shape_of(batch)
+        self._drawn += 1
+        if shape is not None:
+            self._shapes.append(shape)
+        if self._wanted.get("look"):
+            self._report("only a look at the first batch")
+
+    def _follow_steps(self) -> None:
+        kind = self._torch.optim.Optimizer
+        for name in ("__init__", "__setstate__"):
+            self._follow_made(kind, name)
+
+    def _follow_made(self, kind: Any, name: str) -> None:
+        original = getattr(kind, name)
+
+        @wraps(original)
+        def method(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(optimizer, *args, **kwargs)
+            fenced(self._wrap_step)(type(optimizer))
+            return result
+
+        setattr(kind, name, method)
+
+    def _wrap_step(self, kind: Any) -> None:
+        step = kind.step
+        if hasattr(step, "_probed"):
+            return
+
+        @wraps(step)
+        def probed(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._inside:  # an optimizer around another
+                return step(optimizer, *args, **kwargs)
+            self._inside = True
+            try:
+                fenced(self._before_update)(optimizer)
+                result = step(optimizer, *args, **kwargs)
+            finally:
+                self._inside = False
+            fenced(self._after_update)(optimizer)
+            return result
+
+        probed._probed = True
+        kind.step = probed
+
+    def _before_update(self, optimizer: Any) -> None:
+        if optimizer not in self._optimizers:
+            self._optimizers.append(optimizer)
+        self._gauge.begin()
+        self._graph_bytes = self._gauge.take_peak_bytes()
+        self._gradient_bytes = self._sum_bytes(
+            parameter.grad for parameter in self._list_parameters() if parameter.grad is not None
+        )
+
+    def _after_update(self, optimizer: Any) -> None:
+        update_bytes = self._gauge.take_peak_bytes()
+        if optimizer is self._optimizers[0]:
+            self._steps += 1
+            if self._steps >= int(self._wanted.get("steps") or STEPS):
+                self._report(None, update_bytes=update_bytes)
+            self._drawn = 0
+            self._base_bytes = self._gauge.allocated_bytes()
+
+    def _list_parameters(self) -> List[Any]:
+        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
+        return [parameter for group in groups for parameter in group["params"]]
+
+    def _sum_bytes(self, tensors: Any) -> int:
+        return sum(int(tensor.numel()) * int(tensor.element_size()) for tensor in tensors)
+
+    def _optimizer_bytes(self) -> int:
+        states = [state for optimizer in self._optimizers for state in optimizer.state.values()]
+        values = [value for state in states if hasattr(state, "values") for value in state.values()]
+        return self._sum_bytes(value for value in values if hasattr(value, "element_size") and value.dim())
+
+    # --- ends that are no second step ---------------------------------------------------------------------------------
+
+    def failed(self, error: BaseException) -> None:
+        """Report what ended the training."""
+        text = "%s: %s" % (type(error).__name__, str(error).strip().split("\n")[0])
+        out_of_memory = "out of memory" in str(error).lower()
+        self._report(text[:TEXT_LIMIT], out_of_memory=out_of_memory)
+
+    def ended(self) -> None:
+        """Report a training that came to its end without a second step."""
+        if self._torch is not None:
+            self._report("the command ended after %d of %d steps of an optimizer" % (self._steps, STEPS))
+
+    def refused_write(self, path: str) -> None:
+        """Report a file of the training's that it would have written over."""
+        self._report("before its second step the command writes over %s" % path)
+
+    def _report(self, problem: Optional[str], *, out_of_memory: bool = False, update_bytes: int = 0) -> None:
+        if self._written or os.getpid() != self._pid or os.environ.get("RANK", "0") not in ("", "0", "-1"):
+            return
+        self._written = True
+        report: Dict[str, Any] = {"problem": problem, "out_of_memory": out_of_memory, "steps": self._steps}
+        report.update(batch=self._batch, configured=self._configured)
+        if self._torch is not None:
+            report.update(self._measured(update_bytes) if self._steps else {})
+            report.update({"torch": str(self._torch.__version__)}, **self._gauge.describe())
+        draft = self._wanted["report"] + ".tmp"
+        with open(draft, "w", encoding="utf-8") as file:
+            json.dump(report, file)
+        os.replace(draft, self._wanted["report"])
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+    def _measured(self, update_bytes: int) -> Dict[str, Any]:
+        outermost = self._outermost
+        return {
+            "micro_batches": self._drawn,
+            "shapes": len({shape[1:] for shape in self._shapes}),
+            "weights_bytes": self._sum_bytes(self._list_parameters()),
+            "gradient_bytes": self._gradient_bytes,
+            "optimizer_bytes": self._optimizer_bytes(),
+            "base_bytes": self._base_bytes,
+            "graph_bytes": self._graph_bytes,
+            "update_bytes": update_bytes,
+            "largest_output": outermost.largest or None,
+            "checkpointed": outermost.checkpointed,
+            "compiled": _has_compiled(),
+        }
+
+
+def _has_compiled() -> bool:
+    """Whether torch.compile has compiled anything."""
+    home = sys.modules.get("torch._dynamo.utils")
+    counters = getattr(home, "counters", None)
+    return bool(counters and counters.get("frames", {}).get("total"))

@@ -1,0 +1,145 @@
+"""Changes that a probe makes to a training to see what they would cost: micro-batch, precision, checkpointing."""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import Any, Dict, List, Optional
+
+from rocm_agent.fence import fenced
+
+LEAST_BLOCKS = 3
+"""Modules of one kind in a row that are taken for the blocks of a network."""
+DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
+
+
+def use_batch(torch: Any, configured: int, wanted: int) -> None:
+    """Have every batch sampler of the configured size draw `wanted` samples: DataLoader makes one in every case."""
+    kind = torch.utils.data.sampler.BatchSampler
+    original = kind.__init__
+
+    @wraps(original)
+    def __init__(self: Any, sampler: Any, batch_size: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it takes its place
+        original(self, sampler, wanted if batch_size == configured else batch_size, *args, **kwargs)
+
+    kind.__init__ = __init__
+
+
+class Outermost:
+    """Calls of the outermost module of a training, by which precision and checkpointing are changed."""
+
+    def __init__(self, torch: Any, *, precision: Optional[str], checkpointing: Optional[bool]) -> None:
+        self._torch = torch
+        self._precision = precision
+        self._checkpointing = checkpointing
+        self._depth = 0
+        self.largest: Dict[str, Any] = {}
+        """The largest output of a module: its name's kind and its bytes."""
+        self.checkpointed: Optional[str] = None
+        """How checkpointing was switched; None: it was not."""
+
+    def install(self) -> None:
+        """Follow every call of a module."""
+        module = self._torch.nn.Module
+        original, training = module.__call__, self._torch.is_grad_enabled
+
+        @wraps(original)
+        def __call__(called: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it takes its place
+            if self._depth or not training():
+                result = original(called, *args, **kwargs)
+                self._note(called, result)
+                return result
+            if self._checkpointing is not None and self.checkpointed is None:
+                fenced(self._switch_checkpointing)(called)
+            self._depth += 1
+            try:
+                with self._autocast(called):
+                    result = original(called, *args, **kwargs)
+            finally:
+                self._depth -= 1
+            self._note(called, result)
+            return result
+
+        module.__call__ = __call__
+        if self._precision == "fp32":
+            _disable_autocast(self._torch)
+
+    def _note(self, called: Any, result: Any) -> None:
+        if not hasattr(result, "untyped_storage") or not result.requires_grad:
+            return
+        size = result.numel() * result.element_size()
+        if size > self.largest.get("bytes", 0):
+            self.largest = {"kind": type(called).__name__, "bytes": size, "columns": int(result.shape[-1])}
+
+    def _autocast(self, called: Any) -> Any:
+        import contextlib  # noqa: PLC0415 - in a probe only
+
+        if self._precision not in DTYPES:
+            return contextlib.nullcontext()
+        parameter = next(iter(called.parameters()), None)
+        device = "cuda" if parameter is None else parameter.device.type
+        dtype = getattr(self._torch, DTYPES[self._precision])
+        return self._torch.autocast("cuda" if device == "cpu" else device, dtype=dtype)
+
+    def _switch_checkpointing(self, model: Any) -> None:
+        name = "gradient_checkpointing_enable" if self._checkpointing else "gradient_checkpointing_disable"
+        owner = next((item for item in model.modules() if hasattr(item, name)), None)
+        if owner is not None:
+            getattr(owner, name)()
+            self.checkpointed = name
+        elif self._checkpointing:
+            blocks = list_blocks(self._torch, model)
+            for block in blocks:
+                _checkpoint(self._torch, block)
+            self.checkpointed = "%d blocks" % len(blocks) if blocks else ""
+        else:
+            _never_checkpoint(self._torch)
+            self.checkpointed = "torch.utils.checkpoint"
+
+
+def list_blocks(torch: Any, model: Any) -> List[Any]:
+    """Return the blocks of a network: the outermost modules that come three times or more among their siblings."""
+    found: List[Any] = []
+    for child in model.children():
+        members = list(child.children()) if isinstance(child, (torch.nn.Sequential, torch.nn.ModuleList)) else []
+        kinds = [type(member) for member in members if next(iter(member.children()), None) is not None]
+        repeated = {kind for kind in kinds if kinds.count(kind) >= LEAST_BLOCKS}
+        if repeated:
+            found += [member for member in members if type(member) in repeated]
+        else:
+            found += list_blocks(torch, child)
+    return found
+
+
+def _checkpoint(torch: Any, block: Any) -> None:
+    from torch.utils.checkpoint import checkpoint  # noqa: PLC0415 - in a probe only
+
+    forward = block.forward
+
+    @wraps(forward)
+    def checkpointed(*args: Any, **kwargs: Any) -> Any:
+        return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+
+    block.forward = checkpointed
+
+
+def _never_checkpoint(torch: Any) -> None:
+    own = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
+
+    def checkpoint(function: Any, *args: Any, **kwargs: Any) -> Any:
+        return function(*args, **{name: value for name, value in kwargs.items() if name not in own})
+
+    import torch.utils.checkpoint as home  # noqa: PLC0415 - in a probe only
+
+    home.checkpoint = checkpoint
+
+
+def _disable_autocast(torch: Any) -> None:
+    kind = torch.amp.autocast_mode.autocast
+    original = kind.__init__
+
+    @wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it takes its place
+        original(self, *args, **kwargs)
+        self._enabled = False
+
+    kind.__init__ = __init__

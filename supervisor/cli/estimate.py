@@ -1,0 +1,308 @@
+"""`supervisorctl estimate JOB`: the memory that a training needs, before it is started."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from supervisor.cli.app import App, json_option, pass_app
+from supervisor.cli.bench.report import BAR_CELLS, bar
+from supervisor.cli.errors import CliError, RefusedError
+from supervisor.cli.formatting import size
+from supervisor.cli.name_completion import complete_job
+from supervisor.cli.table import Cell, Pen
+from supervisor.cli.unneeded_root import refuse_root
+from supervisor.core.memory.estimate import Estimate, estimate, next_probe
+from supervisor.core.memory.points import Point
+from supervisor.core.sanitize import one_line
+
+ALIVE = frozenset({"starting", "running", "stopping", "killing", "backoff"})
+"""Phases in which a process uses the GPU, or may at any moment."""
+UNITS = {"": 1 << 30, "GIB": 1 << 30, "GB": 10**9, "MIB": 1 << 20, "MB": 10**6}
+SMALL, LESS_SMALL = 2, 4
+"""Micro-batches that are probed without a GPU; batch normalization refuses 1."""
+OUTPUT_LINES = 6
+JSON_FIELDS = ("bytes", "low", "high", "card_bytes", "fits", "largest_micro_batch", "limited_by")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The options."""
+
+    batch: int | None
+    precision: str | None
+    checkpointing: bool | None
+    without_gpu: bool
+    card_bytes: int | None
+    quick: bool
+
+
+@click.command("estimate")
+@click.argument("job", shell_complete=complete_job)
+@click.option("--batch", type=click.IntRange(1, 1 << 20), help="What if the micro-batch were this.")
+@click.option("--precision", type=click.Choice(["fp32", "bf16", "fp16"]), help="What if it computed in this.")
+@click.option(
+    "--checkpointing", type=click.Choice(["on", "off"]), help="What if activations were checkpointed, or not."
+)
+@click.option("--without-gpu", is_flag=True, help="Count tensors on the CPU; the GPU is not touched.")
+@click.option("--card", help="Memory of the GPU that is meant, as 16GiB; default: that of this machine's.")
+@click.option("--quick", is_flag=True, help="Probe two micro-batches at most; the largest that fits is less certain.")
+@click.option("--limit-s", type=click.FloatRange(1), default=600.0, show_default=True, help="Time limit of each probe.")
+@click.option("--while-training", is_flag=True, help="Probe on the GPU even while the job trains.")
+@json_option
+@pass_app
+def command(  # noqa: PLR0913 - one an option
+    app: App,
+    /,
+    job: str,
+    *,
+    checkpointing: str | None,
+    card: str | None,
+    limit_s: float,
+    while_training: bool,
+    **given: Any,
+) -> None:
+    """Estimate the GPU memory of JOB from the first two steps of its own command, at two or three micro-batches.
+
+    What the command writes meanwhile is discarded. Without a GPU its tensors are counted on the CPU as a GPU would
+    make them, at micro-batches of 2 and 4 samples. Run it as the training's user.
+    """
+    asked = Asked(
+        checkpointing=None if checkpointing is None else checkpointing == "on",
+        card_bytes=None if card is None else parse_bytes(card),
+        **given,
+    )
+    refuse_root(app, f"estimate {job}")
+    if not asked.without_gpu:
+        _refuse_while_training(app, job, allowed=while_training)
+    points, configured, notes = _probe_points(app, job, asked, limit_s)
+    batch = asked.batch or configured
+    try:
+        found = estimate(points, batch, asked.card_bytes)
+    except ValueError as error:
+        raise CliError(str(error), "leave --batch out", "not_known") from error
+    if app.json:
+        app.print_json(as_json(job, found, points, notes))
+    else:
+        app.print("\n".join(report_lines(one_line(job), found, points, notes, app.pen)))
+
+
+def parse_bytes(text: str) -> int:
+    """Return a size as `16GiB` in bytes, GiB where no unit is given; raise CliError for anything else."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.strip())
+    unit = None if found is None else UNITS.get(found[2].upper())
+    if found is None or unit is None or not 0 < float(found[1]) * unit < 2**60:
+        raise CliError(f"--card {text!r} is no size", "write 16GiB or 24GB", "usage")
+    return round(float(found[1]) * unit)
+
+
+def _refuse_while_training(app: App, job: str, *, allowed: bool) -> None:
+    try:
+        jobs = app.get("/v1/status")["jobs"]
+    except CliError:
+        return
+    if not allowed and any(item["name"] == job and item["phase"] in ALIVE for item in jobs):
+        remedy = f"supervisorctl stop {job} first, or add --without-gpu or --while-training"
+        raise RefusedError(f"{one_line(job)} is training: both would share the GPU's memory", remedy, "refused")
+
+
+# --- the probes ---------------------------------------------------------------------------------------------------
+
+
+class Probes:
+    """Runs the job's command with one micro-batch after the other."""
+
+    def __init__(self, app: App, job: str, asked: Asked, limit_s: float) -> None:
+        from supervisor.runner.memory_probe import WhatIf  # noqa: PLC0415  # other commands do not need it
+
+        self._command = _read_command(app, job, limit_s)
+        self._what_if = WhatIf(
+            precision=asked.precision, checkpointing=asked.checkpointing, without_gpu=asked.without_gpu
+        )
+        self.notes: list[str] = []
+
+    def run(self, batch: int | None = None, configured: int | None = None, *, look: bool = False) -> Any:
+        """Return the result at a micro-batch, None: as configured; raise OSError where no folder can be made."""
+        from supervisor.runner.code_copy import temporary_copy  # noqa: PLC0415  # as above
+        from supervisor.runner.memory_probe import probe  # noqa: PLC0415  # as above
+
+        what = "the first batch" if look else "as configured" if batch is None else f"{batch} samples"
+        click.echo(f"probing {what}", err=True)
+        with temporary_copy() as code:
+            what_if = replace(self._what_if, batch=batch, configured=configured, look=look)
+            result = probe(self._command, what_if, code)
+        if not result.discarded and GUARDED not in self.notes:
+            self.notes.append(GUARDED)
+        return result
+
+    def measure(self, batch: int | None = None, configured: int | None = None) -> Point:
+        """Return the point at a micro-batch; raise CliError where there is none."""
+        result = self.run(batch, configured)
+        if result.point is None:
+            raise _explain(result)
+        point: Point = result.point
+        return point
+
+    def vary(self, configured: int, batches: Iterable[int]) -> list[Point]:
+        """Return points at further micro-batches; one that fails, or that the loader does not follow, gives none."""
+        found: list[Point] = []
+        for batch in batches:
+            result = self.run(batch, configured)
+            if result.point is not None and result.point.batch == batch:
+                found.append(result.point)
+            else:
+                why = result.problem or "the loader draws another number"
+                self.notes.append(f"{batch} samples could not be probed: {why}")
+        return found
+
+
+def _explain(result: Any) -> CliError:
+    """Return the error for a command that made no second step, with its last lines."""
+    for line in [line for line in result.output.splitlines() if line.strip()][-OUTPUT_LINES:]:
+        click.echo(f"  | {one_line(line)}", err=True)
+    return CliError(one_line(result.problem), "run the command by hand; its last lines are above", "not_known")
+
+
+GUARDED = "the system allows no layer over the files: existing files were guarded, new ones may have stayed"
+
+
+def _read_command(app: App, job: str, limit_s: float) -> Any:
+    from supervisor.cli.configured import settings as read_settings  # noqa: PLC0415  # costs its memory
+    from supervisor.config.derive import conv2d_environment  # noqa: PLC0415  # as above
+    from supervisor.runner.memory_probe import Command  # noqa: PLC0415  # as above
+
+    settings = read_settings(app).jobs.get(job)
+    if settings is None:
+        raise CliError(f"no job {one_line(job)!r} in {app.config}", "give one of its jobs", "no_job")
+    conv2d = settings.conv2d if settings.conv2d != "auto" else "off"
+    return Command(
+        argv=settings.command,
+        cwd=settings.cwd or str(Path.cwd()),
+        env=settings.env,
+        conv2d=conv2d,
+        conv2d_settings=conv2d_environment(settings),
+        limit_s=limit_s,
+    )
+
+
+def _probe_points(app: App, job: str, asked: Asked, limit_s: float) -> tuple[list[Point], int | None, list[str]]:
+    """Return the points, the micro-batch that is configured, and what to know about them."""
+    probes = Probes(app, job, asked, limit_s)
+    try:
+        seen = probes.run(look=True)
+        if not seen.on_gpu and not asked.without_gpu:
+            probes.notes.append("torch sees no GPU here: tensors were counted on the CPU")
+        follows = seen.configured is not None and seen.configured == seen.batch
+        if not follows:
+            points = [probes.measure()]
+        else:
+            points = (_probe_on_gpu if seen.on_gpu else _probe_small)(probes, asked, seen.configured)
+    except OSError as error:
+        raise CliError(f"cannot be probed: {error}", "give the calling user a writable TMPDIR") from error
+    configured = seen.configured if follows else points[0].batch
+    return points, configured, [*probes.notes, *_list_doubts(points, asked, follows=follows)]
+
+
+def _probe_on_gpu(probes: Probes, asked: Asked, configured: int) -> list[Point]:
+    """Return points at half the micro-batch in question, at that itself, and at one that takes most of the GPU."""
+    wanted = asked.batch or configured
+    points = probes.vary(configured, sorted({_halve(wanted), wanted}))
+    if not any(point.batch == wanted for point in points):
+        lower = {_halve(_halve(wanted)), _halve(_halve(_halve(wanted)))}
+        points += probes.vary(configured, sorted(lower - _batches(points)))
+    if not points:
+        return [probes.measure()]
+    card = asked.card_bytes or points[0].card_bytes
+    further = None if asked.quick or card is None else next_probe(points, card)
+    if further is not None and further not in _batches(points):
+        points += probes.vary(configured, [further])
+    return points
+
+
+def _probe_small(probes: Probes, _asked: Asked, configured: int) -> list[Point]:
+    """Return points at two small micro-batches: without a GPU a large one takes long."""
+    points = probes.vary(configured, [SMALL, LESS_SMALL])
+    return points if points else [probes.measure()]
+
+
+def _halve(batch: int) -> int:
+    return max(1, batch // 2)
+
+
+def _batches(points: list[Point]) -> set[int | None]:
+    return {point.batch for point in points}
+
+
+def _list_doubts(points: list[Point], asked: Asked, *, follows: bool) -> list[str]:
+    """Return what cannot be known of this training."""
+    doubts = []
+    last = points[0]
+    if last.batch is None:
+        doubts.append("the script draws from no DataLoader: other micro-batches cannot be reckoned")
+    elif not follows:
+        doubts.append("the loader makes its batches by itself: other micro-batches cannot be reckoned")
+    if any(point.shapes > 1 for point in points):
+        doubts.append("the batches differ in shape: this holds for those of the first two steps, longer ones take more")
+    if last.compiled and last.device == "cpu":
+        doubts.append("torch.compile: without a GPU the memory of compiled graphs is not known")
+    elif last.compiled:
+        doubts.append("torch.compile: what is compiled for another micro-batch can differ from the line")
+    if asked.checkpointing and last.checkpointed == "":
+        doubts.append("no row of blocks was found that could be checkpointed")
+    return doubts
+
+
+# --- the answer ---------------------------------------------------------------------------------------------------
+
+
+def as_json(job: str, found: Estimate, points: list[Point], notes: list[str]) -> dict[str, Any]:
+    """Return the answer of `--json`."""
+    parts = {name: getattr(found.parts, name) for name in PARTS}
+    return {
+        "schema": 1,
+        "job": job,
+        **{name: getattr(found, name) for name in JSON_FIELDS},
+        "micro_batch": found.batch,
+        "how": found.how,
+        "parts": parts,
+        "points": [{"micro_batch": point.batch, "bytes": point.peak_bytes} for point in points],
+        "notes": notes,
+    }
+
+
+PARTS = {
+    "weights": "weights",
+    "gradients": "gradients",
+    "optimizer": "optimizer state",
+    "activations": "activations, temporary tensors",
+    "slack": "allocator's slack, workspace",
+    "other": "context, other programs",
+}
+
+
+def report_lines(job: str, found: Estimate, points: list[Point], notes: list[str], pen: Pen) -> list[str]:
+    """Return the answer as lines for people."""
+    highest = max(getattr(found.parts, name) for name in PARTS)
+    rows = []
+    for name, words in PARTS.items():
+        part = getattr(found.parts, name)
+        rows.append([Cell(words), Cell(size(part), right=True), Cell(bar(float(part), float(highest)) or "")])
+    text = [_headline(job, found), "", pen.table(("PART", "BYTES", "".ljust(BAR_CELLS)), rows), ""]
+    probed = ", ".join(f"{point.batch or '?'}: {size(point.peak_bytes)}" for point in points)
+    text.append(f"{found.how}; tensors at their peak by micro-batch: {probed}")
+    return text + [f"note: {one_line(note)}" for note in notes]
+
+
+def _headline(job: str, found: Estimate) -> str:
+    verdict = {True: "fits", False: "does not fit", None: "may fit" if found.card_bytes else "needs"}[found.fits]
+    of = f" of {size(found.card_bytes)}" if found.card_bytes else ""
+    batch = f" at micro-batch {found.batch}" if found.batch else ""
+    text = f"{job}{batch}: {verdict}: {size(found.bytes)}{of} ({size(found.low)} to {size(found.high)})"
+    if found.largest_micro_batch is not None:
+        text += f"; at most micro-batch {found.largest_micro_batch}"
+    return f"{text}; limited by {found.limited_by}"

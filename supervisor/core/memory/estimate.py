@@ -1,0 +1,219 @@
+"""Reckons from one or more points what a training needs at another micro-batch, and which is the largest that fits.
+
+Forward and backward pass take a fixed part and a part for each sample: a straight line through two points. The update
+of the optimizer takes the same at every micro-batch. The peak is the larger of both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from supervisor.core.memory.points import Point
+
+MIB = 1 << 20
+SLACK = 0.11
+"""What an allocator holds beyond the tensors at their peak, as a share of them, where none was measured: the median of
+what networks took on an H200, 8 to 23 %."""
+GAPS = 0.055
+"""What of it stays when memory is short: an allocator then returns and joins what it holds in vain. On an H200 they
+ran until tensors took 96 to 99 % of the memory allowed."""
+WORKSPACE_BYTES = 32 * MIB
+"""Of cuBLAS, cuDNN, rocBLAS and MIOpen inside the allocator, where no GPU was measured."""
+CONTEXT_BYTES = 560 * MIB
+"""A GPU's context and its loaded kernels outside of the allocator, where none was measured."""
+LARGEST_BATCH = 1 << 20
+LOGITS_COLUMNS = 16_384
+LOGITS_SHARE = 0.2
+"""An output with so many columns that takes this share of the activations is named as what limits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Errors that were measured (`tests/bench/estimates.py`), as shares of the estimate."""
+
+    below: float
+    above: float
+
+
+MEASURED = Bounds(below=0.02, above=0.06)
+"""At a micro-batch that was probed on the GPU."""
+PREDICTED = Bounds(below=0.06, above=0.06)
+"""On the line through two micro-batches that were probed on the GPU."""
+WITHOUT_GPU = Bounds(below=0.12, above=0.15)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Where the bytes go; their sum is the estimate."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    """What is left of the peak: activations, and temporary tensors of whichever pass peaks."""
+    slack: int
+    other: int
+    """Context, libraries, and what other programs hold of the GPU."""
+
+    @property
+    def total(self) -> int:
+        """Their sum."""
+        return self.weights + self.gradients + self.optimizer + self.activations + self.slack + self.other
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """Of one training at one micro-batch."""
+
+    batch: int | None
+    parts: Parts
+    low: int
+    high: int
+    card_bytes: int | None
+    fits: bool | None
+    """None: it hangs on the error, or no card is known."""
+    largest_micro_batch: int | None
+    limited_by: str
+    how: str
+    """"measured", "predicted" or "without a GPU"."""
+
+    @property
+    def bytes(self) -> int:
+        """The memory of the GPU that is taken in all."""
+        return self.parts.total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """Bytes of a pass as fixed + each * samples."""
+
+    fixed: float
+    each: float
+
+    def at(self, batch: int) -> int:
+        """Return the bytes at a micro-batch."""
+        return max(0, round(self.fixed + self.each * batch))
+
+
+def estimate(points: Sequence[Point], batch: int | None, card_bytes: int | None) -> Estimate:
+    """Return the estimate at `batch` from points of one training, at least one of them.
+
+    Raises ValueError where `batch` was not probed and cannot be reckoned: that takes two micro-batches.
+    """
+    ordered = sorted(points, key=lambda point: point.batch or 0)
+    probed = next((point for point in ordered if point.batch == batch), None)
+    base = probed or ordered[-1]
+    line = fit_line(ordered)
+    if probed is None and (line is None or batch is None):
+        raise ValueError("only one micro-batch was probed: what another takes cannot be reckoned")
+    graph = probed.graph_bytes if probed is not None else _at(line, batch)
+    parts = _split(base, graph)
+    bounds = _bounds(base, probed=probed is not None)
+    card = card_bytes if card_bytes is not None else base.card_bytes
+    low, high = round(parts.total * (1 - bounds.below)), round(parts.total * (1 + bounds.above))
+    least = max(graph, base.update_bytes) + parts.other
+    most = least * (1 + bounds.above + GAPS)
+    fits = None if card is None else True if most <= card else False if least * (1 - bounds.below) > card else None
+    return Estimate(
+        batch=batch,
+        parts=parts,
+        low=min(low, parts.total),
+        high=high,
+        card_bytes=card,
+        fits=fits,
+        largest_micro_batch=None if card is None else largest_micro_batch(ordered, line, card),
+        limited_by=_limit(base, parts, graph),
+        how="without a GPU" if base.device == "cpu" else "measured" if probed is not None else "predicted",
+    )
+
+
+def fit_line(points: Sequence[Point]) -> Line | None:
+    """Return the line through the two largest micro-batches; None with only one."""
+    known = [(point.batch, point.graph_bytes) for point in points if point.batch]
+    if len({batch for batch, _ in known}) < 2:
+        return None
+    (small, less), (large, more) = known[-2:]
+    each = (more - less) / (large - small)
+    return Line(fixed=less - each * small, each=each) if each > 0 else None
+
+
+def largest_micro_batch(points: Sequence[Point], line: Line | None, card_bytes: int) -> int | None:
+    """Return the largest micro-batch that fits with its slack; 0: none does; None: not known."""
+    if line is None:
+        return None
+    base = points[-1]
+    room = card_bytes - _other(base) - (WORKSPACE_BYTES if base.device == "cpu" else 0)
+    usable = room / (1 + GAPS + (0.0 if base.device == "cuda" else WITHOUT_GPU.above / 2))
+    if base.update_bytes > usable:
+        return 0
+    found = math.floor((usable - line.fixed) / line.each)
+    return max(0, min(LARGEST_BATCH, found))
+
+
+def next_probe(points: Sequence[Point], card_bytes: int, *, share: float = 0.6) -> int | None:
+    """Return the micro-batch that takes `share` of the card, to be probed for a better line; None: none is larger."""
+    line = fit_line(sorted(points, key=lambda point: point.batch or 0))
+    largest = max((point.batch or 0 for point in points), default=0)
+    if line is None or not largest:
+        return None
+    base = points[-1]
+    wanted = math.floor((share * (card_bytes - _other(base)) - line.fixed) / line.each)
+    return wanted if wanted > 2 * largest else None
+
+
+def _at(line: Line | None, batch: int | None) -> int:
+    assert line is not None
+    assert batch is not None
+    return line.at(batch)
+
+
+def _other(base: Point) -> int:
+    return base.other_bytes if base.other_bytes is not None else CONTEXT_BYTES
+
+
+def _slack(base: Point, peak: int) -> int:
+    """Return what the allocator holds beyond tensors: it grows with them."""
+    if base.reserved_bytes is None or not base.peak_bytes:
+        return round(peak * SLACK) + WORKSPACE_BYTES
+    return round(max(0, base.reserved_bytes - base.peak_bytes) / base.peak_bytes * peak)
+
+
+def _split(base: Point, graph: int) -> Parts:
+    peak = max(graph, base.update_bytes)
+    left = max(0, peak - base.weights_bytes - base.gradient_bytes - base.optimizer_bytes)
+    rest = peak - left
+    weights = min(base.weights_bytes, rest)
+    optimizer = min(base.optimizer_bytes, rest - weights)
+    return Parts(
+        weights=weights,
+        gradients=rest - weights - optimizer,
+        optimizer=optimizer,
+        activations=left,
+        slack=_slack(base, peak),
+        other=_other(base),
+    )
+
+
+def _bounds(base: Point, *, probed: bool) -> Bounds:
+    if base.device == "cpu":
+        return WITHOUT_GPU
+    return MEASURED if probed else PREDICTED
+
+
+def _limit(base: Point, parts: Parts, graph: int) -> str:
+    """Return what takes most of the memory."""
+    if base.update_bytes >= graph:
+        return "the optimizer's update"
+    largest = max(
+        ("weights", parts.weights),
+        ("gradients", parts.gradients),
+        ("optimizer state", parts.optimizer),
+        ("activations", parts.activations),
+        key=lambda item: item[1],
+    )[0]
+    wide = base.largest_output_columns >= LOGITS_COLUMNS
+    if largest == "activations" and wide and base.largest_output_bytes >= LOGITS_SHARE * parts.activations:
+        return "logits"
+    return largest

@@ -1,0 +1,86 @@
+"""What one probe measured: the memory of a training's second step at one micro-batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from supervisor.core.foreign_values import BYTES_MAX, as_dict, as_int, as_message
+
+TEXT_LIMIT = 400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """Bytes are those of tensors unless the name says otherwise."""
+
+    device: str
+    """"cuda" (a GPU's allocator), or "cpu" (an account of tensors as a GPU would make them)."""
+    batch: int | None
+    """Samples in a micro-batch; None: not known, because the script draws from no DataLoader."""
+    configured: int | None
+    """Samples in a micro-batch by the loader's own sampler."""
+    weights_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+    graph_bytes: int
+    """The peak outside of the optimizer's update: forward and backward pass."""
+    update_bytes: int
+    """The peak during the optimizer's update."""
+    reserved_bytes: int | None
+    """What the allocator held of the GPU in the end, its peak."""
+    other_bytes: int | None
+    """Use of the GPU outside of the allocator: context, libraries, and other programs."""
+    card_bytes: int | None
+    shapes: int = 1
+    """Different shapes of samples among the batches drawn."""
+    compiled: bool = False
+    checkpointed: str | None = None
+    """How checkpointing was switched for a what-if; empty: it could not be."""
+    largest_output_bytes: int = 0
+    largest_output_columns: int = 0
+    torch: str = ""
+    gpu: str | None = None
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that tensors took together."""
+        return max(self.graph_bytes, self.update_bytes)
+
+
+def read_point(report: dict[str, object]) -> Point | str:
+    """Return what an agent reported, or why it has no measurement: the file is written by the training's user."""
+    problem = as_message(report.get("problem"), TEXT_LIMIT)
+    if problem is not None:
+        return problem
+    sizes = {name: as_int(report.get(name), maximum=BYTES_MAX) for name in NEEDED}
+    missing = [name for name, value in sizes.items() if value is None]
+    if missing:
+        return f"the report of the probe has no {missing[0]}"
+    known = {name: value for name, value in sizes.items() if value is not None}
+    largest = as_dict(report.get("largest_output"))
+    optional = {name: as_int(report.get(name), maximum=BYTES_MAX) for name in OPTIONAL}
+    checkpointed = report.get("checkpointed")
+    return Point(
+        device="cuda" if report.get("device") == "cuda" else "cpu",
+        shapes=as_int(report.get("shapes"), maximum=10**6) or 1,
+        compiled=report.get("compiled") is True,
+        checkpointed=checkpointed[:TEXT_LIMIT] if isinstance(checkpointed, str) else None,
+        largest_output_bytes=as_int(largest.get("bytes"), maximum=BYTES_MAX) or 0,
+        largest_output_columns=as_int(largest.get("columns"), maximum=BYTES_MAX) or 0,
+        torch=as_message(report.get("torch"), 64) or "",
+        gpu=as_message(report.get("gpu"), 128),
+        weights_bytes=known["weights_bytes"],
+        gradient_bytes=known["gradient_bytes"],
+        optimizer_bytes=known["optimizer_bytes"],
+        graph_bytes=known["graph_bytes"],
+        update_bytes=known["update_bytes"],
+        batch=optional["batch"],
+        configured=optional["configured"],
+        reserved_bytes=optional["reserved_bytes"],
+        other_bytes=optional["other_bytes"],
+        card_bytes=optional["card_bytes"],
+    )
+
+
+NEEDED = ("weights_bytes", "gradient_bytes", "optimizer_bytes", "graph_bytes", "update_bytes")
+OPTIONAL = ("batch", "configured", "reserved_bytes", "other_bytes", "card_bytes")

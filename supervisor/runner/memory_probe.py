@@ -1,0 +1,200 @@
+"""Runs a job's own command for two steps, as the calling user, and returns what memory they took.
+
+Nothing that the command writes stays (`discarded_writes.py`); where the system does not allow that, the agent ends the
+probe before a file is written over. The process group is killed once the report is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from supervisor import untrusted_files
+from supervisor.core import attempt_files as names
+from supervisor.core.foreign_values import as_int
+from supervisor.core.memory.points import Point, read_point
+from supervisor.runner import discarded_writes
+from supervisor.runner.attempt_folder import compose_env, make_attempt_folder, read_note
+from supervisor.runner.code_copy import INSTALLED, Code
+from supervisor.runner.shim import Recorder
+
+REPORT = f"{names.RUN}/memory.json"
+REPORT_LIMIT_BYTES = 1 << 20
+OUTPUT_LIMIT_BYTES = 4096
+NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": ""}
+LOOK_EVERY_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What is probed."""
+
+    argv: Sequence[str]
+    cwd: str
+    env: Mapping[str, str]
+    conv2d: str = "off"
+    conv2d_settings: Mapping[str, str] = field(default_factory=dict)
+    limit_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """What is different in a probe; None: as the job has it."""
+
+    batch: int | None = None
+    configured: int | None = None
+    """The micro-batch that `batch` takes the place of."""
+    precision: str | None = None
+    checkpointing: bool | None = None
+    without_gpu: bool = False
+    look: bool = False
+    """Whether only the first batch is looked at."""
+    steps: int = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """A point, or the problem why there is none."""
+
+    point: Point | None
+    problem: str = ""
+    out_of_memory: bool = False
+    on_gpu: bool = False
+    """Whether torch sees a GPU."""
+    batch: int | None = None
+    """Samples in the last micro-batch that was drawn."""
+    configured: int | None = None
+    """The same by the loader's own sampler."""
+    output: str = ""
+    """The last lines that the command printed."""
+    discarded: bool = True
+    """Whether what the command wrote was discarded; else existing files were guarded."""
+
+
+def probe(command: Command, what_if: WhatIf, code: Code = INSTALLED) -> Result:
+    """Return what two steps of the command took; raise OSError where its folder cannot be made."""
+    with _scratch_folder() as scratch:
+        folder = scratch / "probe"
+        make_attempt_folder(folder, None)
+        problem = Recorder(str(folder)).make()
+        if problem is not None:
+            return Result(point=None, problem=problem)
+        privileged = os.geteuid() == 0
+        discarding = [sys.executable, "-I", "-S", discarded_writes.__file__, str(scratch), "--"]
+        env = build_env(command, what_if, folder, code, guard=not privileged)
+        ending = _run_process([*discarding, *command.argv], env, command, folder)
+        discarded = ending != f"status {discarded_writes.CANNOT}" or untrusted_files.exists(folder, REPORT)
+        if not discarded:
+            env = build_env(command, what_if, folder, code, guard=True)
+            ending = _run_process(list(command.argv), env, command, folder)
+        return _read_result(folder, ending, discarded=discarded)
+
+
+@contextlib.contextmanager
+def _scratch_folder() -> Iterator[Path]:
+    scratch = Path(os.path.realpath(tempfile.mkdtemp(prefix="rocm-supervisor-probe-")))
+    try:
+        yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def build_env(command: Command, what_if: WhatIf, folder: Path, code: Code, *, guard: bool) -> dict[str, str]:
+    """Return the environment of a probe: that of an attempt, with the request to the agent."""
+    request = {
+        "report": str(folder / REPORT),
+        "steps": what_if.steps,
+        "batch": what_if.batch,
+        "configured": what_if.configured,
+        "precision": what_if.precision,
+        "checkpointing": what_if.checkpointing,
+        "guard": guard,
+        "look": what_if.look,
+    }
+    composed = compose_env(
+        job="estimate",
+        number=0,
+        folder=folder,
+        env={**command.env, **(NO_GPU if what_if.without_gpu else {})},
+        inherited=os.environ,
+        agent=code.agent,
+        conv2d=command.conv2d,
+        conv2d_settings=command.conv2d_settings,
+        resume_from=None,
+        snapshot_every="0",
+        mean_fault_s=0.0,
+    )
+    return {**os.environ, **composed, names.ENV_MEMORY_PROBE: json.dumps(request)}
+
+
+def _run_process(argv: Sequence[str], env: Mapping[str, str], command: Command, folder: Path) -> str:
+    """Run the command until it has reported or ended, and kill what is left of it; return how it ended."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    with os.fdopen(untrusted_files.open_file(folder, names.OUTPUT, flags, only_name=True), "ab") as output:
+        try:
+            process = subprocess.Popen(
+                argv,
+                cwd=command.cwd,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        except OSError as error:
+            return f"{error.filename}: {error.strerror}"
+        try:
+            return _wait(process, folder, command.limit_s)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _wait(process: subprocess.Popen[bytes], folder: Path, limit_s: float) -> str:
+    until_s = time.perf_counter() + limit_s
+    while process.poll() is None:
+        if untrusted_files.exists(folder, REPORT):
+            return "reported"
+        if time.perf_counter() > until_s:
+            return f"no second step within {limit_s:.0f} s"
+        time.sleep(LOOK_EVERY_S)
+    return f"status {process.returncode}"
+
+
+def _read_result(folder: Path, ending: str, *, discarded: bool) -> Result:
+    report = read_note(folder, REPORT, REPORT_LIMIT_BYTES)
+    result = Result(point=None, output=_read_output(folder), discarded=discarded)
+    if not report:
+        words = f"the command ended before its second step ({ending})" if ending.startswith("status") else ending
+        return replace(result, problem=words)
+    found = read_point(report)
+    return replace(
+        result,
+        point=found if isinstance(found, Point) else None,
+        problem=found if isinstance(found, str) else "",
+        out_of_memory=report.get("out_of_memory") is True,
+        on_gpu=report.get("device") == "cuda",
+        batch=as_int(report.get("batch")),
+        configured=as_int(report.get("configured")),
+    )
+
+
+def _read_output(folder: Path) -> str:
+    try:
+        written = untrusted_files.file_status(folder, names.OUTPUT)
+        size = written.st_size if written is not None else 0
+        raw = untrusted_files.read_part(folder, names.OUTPUT, max(0, size - OUTPUT_LIMIT_BYTES), OUTPUT_LIMIT_BYTES)
+    except OSError:
+        return ""
+    return raw.decode("utf-8", "replace")

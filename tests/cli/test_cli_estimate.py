@@ -1,0 +1,121 @@
+"""The memory of a training is known before it is started, from its own command, of which nothing stays."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from supervisor.cli.estimate import parse_bytes
+from supervisor.cli.main import cli
+
+LINEAR = """
+import sys
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+kept = open("log.txt", "w")
+network = torch.nn.Sequential(torch.nn.Linear(1024, 4096), torch.nn.ReLU(), torch.nn.Linear(4096, 1024))
+optimizer = torch.optim.AdamW(network.parameters())
+rows = TensorDataset(torch.randn(4096, 1024))
+for epoch in range(2):
+    for (batch,) in DataLoader(rows, batch_size=512):
+        loss = network(batch).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        torch.save(network.state_dict(), "last.pt")
+"""
+WEIGHTS = (1024 * 4096 + 4096 + 4096 * 1024 + 1024) * 4
+EACH = (1024 + 4096 + 4096 + 1024) * 4
+"""What autograd keeps of a sample, at least: the input, both inner results, and the output."""
+NO_LOADER = """
+import torch
+weight = torch.nn.Parameter(torch.zeros(1024, 256))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for step in range(9):
+    weight.square().sum().backward()
+    optimizer.step()
+"""
+
+
+def configure(folder: Path, python: Path | str, script: str) -> Path:
+    work = folder / "work"
+    work.mkdir()
+    (work / "train.py").write_text(script)
+    config = folder / "config.toml"
+    config.write_text(
+        f"[supervisor]\nstate_dir = '{folder / 'state'}'\n"
+        f"[jobs.net]\ncwd = '{work}'\ncommand = ['{python}', 'train.py']\n"
+    )
+    return config
+
+
+def estimate(config: Path, *words: str) -> Result:
+    return CliRunner().invoke(cli, ["--config", str(config), "estimate", *words])
+
+
+@pytest.mark.train
+def test_a_job_is_estimated_from_two_micro_batches_and_none_of_its_files_is_touched(
+    current_python: Path, tmp_path: Path
+) -> None:
+    config = configure(tmp_path, current_python, LINEAR)
+    log = tmp_path / "work" / "log.txt"
+    log.write_text("of the last night")
+    result = estimate(config, "net", "--json", "--without-gpu", "--card", "2GiB")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert log.read_text() == "of the last night"
+    assert sorted(path.name for path in (tmp_path / "work").iterdir()) == ["log.txt", "train.py"]
+    assert found["micro_batch"] == 512, "as the script has it"
+    assert [probed["micro_batch"] for probed in found["points"]] == [2, 4]
+    parts = found["parts"]
+    assert (parts["weights"], parts["gradients"]) == (WEIGHTS, WEIGHTS)
+    assert parts["optimizer"] == 2 * WEIGHTS
+    assert found["limited_by"] == "the optimizer's update", "its temporary tensors outweigh 512 rows"
+    assert 5 * WEIGHTS <= found["bytes"] - parts["other"] - parts["slack"] < 5.2 * WEIGHTS
+    assert found["low"] < found["bytes"] < found["high"]
+    assert found["fits"] is True
+    room = 2 * (1 << 30) - parts["other"] - 4 * WEIGHTS
+    assert 0.6 * room / EACH < found["largest_micro_batch"] < room / EACH
+
+
+@pytest.mark.train
+def test_a_script_without_a_loader_is_measured_as_it_is_and_says_what_is_not_known(
+    current_python: Path, tmp_path: Path
+) -> None:
+    config = configure(tmp_path, current_python, NO_LOADER)
+    result = estimate(config, "net", "--without-gpu", "--card", "1GiB")
+    assert result.exit_code == 0, result.output
+    assert "the script draws from no DataLoader" in result.stdout
+    assert "net: fits" in result.stdout
+    assert "at most micro-batch" not in result.stdout
+
+
+def test_a_command_that_trains_nothing_is_reported_with_its_last_lines(tmp_path: Path) -> None:
+    config = configure(tmp_path, "/bin/sh", "echo no such data set; exit 3")
+    result = estimate(config, "net")
+    assert result.exit_code == 1
+    assert "ended before its second step (status 3)" in result.stderr
+    assert "| no such data set" in result.stderr
+
+
+def test_wrong_words_are_refused_before_anything_runs(tmp_path: Path) -> None:
+    config = configure(tmp_path, "/bin/sh", "touch ran")
+    for words, message in (
+        (("other",), "no job 'other'"),
+        (("net", "--card", "much"), "--card 'much' is no size"),
+        (("net", "--batch", "0"), "--batch"),
+    ):
+        result = estimate(config, *words)
+        assert result.exit_code in {1, 2}, result.output
+        assert message in result.stderr
+    assert not (tmp_path / "work" / "ran").exists()
+
+
+def test_sizes_are_read_with_their_units() -> None:
+    assert parse_bytes("16GiB") == parse_bytes("16") == 16 << 30
+    assert parse_bytes("24 GB") == 24 * 10**9
+    assert parse_bytes("1.5GiB") == 3 << 29

@@ -1,0 +1,122 @@
+"""What a training needs is reckoned from the micro-batches that were probed, with its error, and never guessed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from supervisor.core.memory.estimate import (
+    CONTEXT_BYTES,
+    MEASURED,
+    PREDICTED,
+    WORKSPACE_BYTES,
+    estimate,
+    fit_line,
+    next_probe,
+)
+from supervisor.core.memory.points import Point, read_point
+
+GIB = 1 << 30
+MIB = 1 << 20
+FIXED, EACH = 4 * GIB, 100 * MIB
+
+
+def point(batch: int | None, **facts: object) -> Point:
+    """A network of 1 GiB under AdamW that takes 100 MiB a sample, probed on a GPU of 24 GiB."""
+    graph = FIXED + EACH * (batch or 0)
+    probed = Point(
+        device="cuda", batch=batch, configured=batch, weights_bytes=GIB, gradient_bytes=GIB, optimizer_bytes=2 * GIB,
+        graph_bytes=graph, update_bytes=5 * GIB, reserved_bytes=graph + 200 * MIB, other_bytes=500 * MIB,
+        card_bytes=24 * GIB,
+    )  # fmt: skip
+    return replace(probed, **facts)  # type: ignore[arg-type]  # fields of Point, by the tests below
+
+
+def test_what_was_probed_is_returned_as_it_was_with_a_small_error() -> None:
+    found = estimate([point(16), point(32)], 32, None)
+    assert found.bytes == FIXED + 32 * EACH + 200 * MIB + 500 * MIB
+    assert found.how == "measured"
+    assert found.fits is True
+    assert (found.low, found.high) == (
+        round(found.bytes * (1 - MEASURED.below)),
+        round(found.bytes * (1 + MEASURED.above)),
+    )
+    assert found.parts.total == found.bytes, "nothing of the peak is left out, and nothing is counted twice"
+    assert found.parts.gradients == GIB
+
+
+def test_another_micro_batch_lies_on_the_line_with_a_larger_error() -> None:
+    found = estimate([point(16), point(32)], 128, None)
+    assert found.how == "predicted"
+    assert found.parts.activations == 128 * EACH
+    assert found.high == round(found.bytes * (1 + PREDICTED.above))
+
+
+def test_the_largest_micro_batch_fits_and_the_one_after_a_tenth_more_does_not() -> None:
+    found = estimate([point(16), point(32)], 32, None)
+    largest = found.largest_micro_batch
+    assert largest is not None
+    room = 24 * GIB - 500 * MIB
+    assert FIXED + largest * EACH < room
+    assert FIXED + 1.1 * largest * EACH > room
+
+
+def test_what_cannot_fit_is_refused_and_what_hangs_on_the_error_is_left_open() -> None:
+    assert estimate([point(128), point(256)], 256, None).fits is False
+    near = estimate([point(16), point(32)], 195, None)
+    assert near.fits is None, f"{near.bytes} of {near.card_bytes} is within the error"
+
+
+def test_an_update_that_does_not_fit_fits_at_no_micro_batch() -> None:
+    small = [point(1), point(2)]
+    assert estimate(small, 2, 5 * GIB).largest_micro_batch == 0
+    assert estimate(small, 2, None).limited_by == "the optimizer's update"
+
+
+def test_wide_outputs_are_named_as_logits() -> None:
+    wide = {"largest_output_bytes": 2 * GIB, "largest_output_columns": 151_936}
+    assert estimate([point(32), point(64, **wide)], 64, None).limited_by == "logits"
+    assert estimate([point(32), point(64)], 64, None).limited_by == "activations"
+
+
+def test_one_micro_batch_alone_tells_nothing_of_another() -> None:
+    alone = [point(None)]
+    found = estimate(alone, None, None)
+    assert found.largest_micro_batch is None
+    with pytest.raises(ValueError, match="only one micro-batch was probed"):
+        estimate(alone, 8, None)
+    assert fit_line([point(8), point(8)]) is None
+
+
+def test_without_a_gpu_context_and_workspace_are_added_and_no_card_means_no_verdict() -> None:
+    unknown = {"device": "cpu", "reserved_bytes": None, "other_bytes": None, "card_bytes": None}
+    found = estimate([point(2, **unknown), point(4, **unknown)], 64, None)
+    assert found.fits is None
+    assert found.largest_micro_batch is None
+    assert found.parts.other == CONTEXT_BYTES
+    assert found.parts.slack > WORKSPACE_BYTES
+    assert estimate([point(2, **unknown), point(4, **unknown)], 64, 80 * GIB).fits is True
+
+
+def test_a_further_probe_takes_most_of_the_card_or_is_not_worth_it() -> None:
+    wanted = next_probe([point(8), point(16)], 24 * GIB)
+    assert wanted is not None
+    assert 0.55 < (FIXED + wanted * EACH) / (23.5 * GIB) < 0.61
+    assert next_probe([point(64), point(128)], 24 * GIB) is None
+
+
+def test_a_report_that_is_damaged_is_no_measurement() -> None:
+    good: dict[str, object] = {
+        "weights_bytes": 1,
+        "gradient_bytes": 1,
+        "optimizer_bytes": 2,
+        "graph_bytes": 5,
+        "update_bytes": 6,
+    }
+    read = read_point({**good, "batch": 4, "largest_output": {"bytes": 7, "columns": 3}, "device": "cuda"})
+    assert isinstance(read, Point)
+    assert (read.batch, read.largest_output_bytes, read.device) == (4, 7, "cuda")
+    assert read_point({**good, "graph_bytes": -1}) == "the report of the probe has no graph_bytes"
+    assert read_point({**good, "graph_bytes": 1 << 61}) == "the report of the probe has no graph_bytes"
+    assert read_point({**good, "problem": "CUDA out of memory"}) == "CUDA out of memory"
