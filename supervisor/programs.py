@@ -10,9 +10,10 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
+
+from supervisor.core.lean_dataclass import dataclass
 
 REAPED_WITHIN_S = 1.0
 """How long to wait for a process after SIGKILL."""

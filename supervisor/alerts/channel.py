@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import msgspec
 
 from supervisor.alerts.settings import AlertSettings
 from supervisor.core.flags import Severity
+from supervisor.core.lean_dataclass import dataclass
 
 SEVERITIES = {severity.label: severity for severity in Severity}
 

@@ -6,7 +6,7 @@ import logging
 import re
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException
 from types import MappingProxyType
@@ -20,6 +20,7 @@ from supervisor.alerts.channel import Answer
 from supervisor.alerts.confidential import quote_text
 from supervisor.alerts.deadline import cut_after
 from supervisor.alerts.endpoint import Endpoint
+from supervisor.core.lean_dataclass import dataclass
 
 if TYPE_CHECKING:
     from urllib3.response import HTTPResponse

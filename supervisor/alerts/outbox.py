@@ -7,12 +7,12 @@ import queue
 import threading
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from supervisor.alerts.channel import Answer, Channel, KeptNotice, PicturedChannel, PingedChannel, read_notice
 from supervisor.core.events import AlertTried
+from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 
 log = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -12,6 +12,7 @@ import msgspec
 from supervisor.config.read import show
 from supervisor.config.redact import redacted
 from supervisor.config.settings import Settings
+from supervisor.core.lean_dataclass import dataclass
 
 ABSENT = object()
 DAEMON = "with the daemon's next start"

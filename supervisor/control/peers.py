@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from dataclasses import dataclass
+
+from supervisor.core.lean_dataclass import dataclass
 
 SO_PEERGROUPS = 59
 """Linux 4.13, asm-generic/socket.h; the standard library does not name it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from supervisor.core import events as ev
 from supervisor.core.absences import Absences
@@ -18,6 +18,7 @@ from supervisor.core.checkpoints.loss_curve import Resumed
 from supervisor.core.findings import KernelFinding, OutputFinding
 from supervisor.core.foreign_values import EPOCH_MAX, STEP_MAX, as_int
 from supervisor.core.gpu_facts import GpuFacts
+from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 from supervisor.core.rank_failure import Raised
 from supervisor.core.readings import ExitStatus, GpuReading, HostReading, ProcessReading, Stage, StepRecord

@@ -12,13 +12,14 @@ A phase says what may happen next, the fields of `Job` what is known there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 
 from supervisor.core.checkpoints.checkpoint import Checkpoint, ResumePoint
 from supervisor.core.checkpoints.loss_curve import Curve, Resumed
 from supervisor.core.flags import RedFlag
 from supervisor.core.incident import Incident
+from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus, KernelWait
 from supervisor.core.remedies.budget import Budget, Ledger

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from signal import SIGINT, SIGTERM, Signals
 
+from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 
 ELASTIC = "ChildFailedError"

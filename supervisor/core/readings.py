@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from signal import Signals
 
+from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.measured import Column, measured
 from supervisor.core.moments import Moment
 

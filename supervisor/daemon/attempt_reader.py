@@ -11,13 +11,14 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 
 from supervisor import untrusted_files
 from supervisor.core import attempt_files as fo
 from supervisor.core import events as ev
+from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus, Stage, StepRecord
 from supervisor.core.stats.rate_limit import Allowance

@@ -9,10 +9,11 @@ import logging
 import threading
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from supervisor.core import events as ev
 from supervisor.core.absences import moved_on
+from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 from supervisor.daemon.clock import Clock
 from supervisor.daemon.fence import describe_error

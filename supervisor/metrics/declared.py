@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from supervisor.core.lean_dataclass import dataclass
 
 PREFIX = "rocm_supervisor_"
 

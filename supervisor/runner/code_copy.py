@@ -18,11 +18,11 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import supervisor
 from supervisor.core import attempt_files as names
+from supervisor.core.lean_dataclass import dataclass
 
 log = logging.getLogger(__name__)
 

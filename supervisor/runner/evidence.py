@@ -13,12 +13,13 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TypeAlias
 
 from supervisor import untrusted_files
 from supervisor.core import attempt_files as names
+from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.readings import GpuReading, HostReading, StepRecord
 from supervisor.core.sanitize import without_secrets
 from supervisor.runner import tools

@@ -13,13 +13,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor import untrusted_files
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Verdict
 from supervisor.core.checkpoints.tensor_stats import Profile, profile_of
 from supervisor.core.foreign_values import EPOCH_MAX, STEP_MAX, as_float, as_int, as_message, cut, read_json_object
+from supervisor.core.lean_dataclass import dataclass
 from supervisor.programs import read_output
 from supervisor.runner.code_copy import INSTALLED
 from supervisor.runner.folder_checkpoints import files_in, fingerprint_of

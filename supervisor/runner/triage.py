@@ -12,13 +12,14 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any
 
 from supervisor import untrusted_files
 from supervisor.core import attempt_files as names
 from supervisor.core.foreign_values import STEP_MAX, as_dict, as_float, as_int, as_list, as_message
+from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.triage.finding import FINDING_FILES, Finding, LookedFor, Replay, conclude, needed, same_course
 from supervisor.runner.attempt_folder import make_attempt_folder, read_note
 from supervisor.runner.code_copy import INSTALLED, Code

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from supervisor.core.events import StepsMade
+from supervisor.core.lean_dataclass import dataclass
 from supervisor.store.steps import Row
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeAlias
 
+from supervisor.core.lean_dataclass import dataclass
 from supervisor.store.tiers import (
     GPUS,
     HOUR_S,

@@ -6,12 +6,12 @@ Rows replace an earlier row of their key or are merged with it, so a queue of th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import ColumnElement, Insert, Table, case, func
 from sqlalchemy.dialects.sqlite import insert
 
+from supervisor.core.lean_dataclass import dataclass
 from supervisor.store import steps, tables
 from supervisor.store.steps import Row
 

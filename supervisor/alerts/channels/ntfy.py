@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import ClassVar
 
 import msgspec
@@ -21,6 +21,7 @@ from supervisor.alerts.settings import (
     Text,
     find_zone,
 )
+from supervisor.core.lean_dataclass import dataclass
 
 TOPIC = re.compile(r"[-_A-Za-z0-9]{1,64}")
 TITLE_BYTES = 250

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, ClassVar
 
 import msgspec
@@ -25,6 +25,7 @@ from supervisor.alerts.settings import (
     find_zone,
     require_text,
 )
+from supervisor.core.lean_dataclass import dataclass
 
 SERVER = "https://api.telegram.org"
 TOKEN = re.compile(r"[0-9]{3,20}:[A-Za-z0-9_-]{20,100}")

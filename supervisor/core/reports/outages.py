@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+
+from supervisor.core.lean_dataclass import dataclass
 
 SHORTEST_S = 5.0
 """A restart of the daemon, or a machine that was starved for a moment, takes less and is not listed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from supervisor.core.lean_dataclass import dataclass
 
 WAITING = 0.10
 HEADSPACE = 0.05

@@ -9,10 +9,10 @@ proposition 5), so that looking again and again adopts nothing by chance.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
 
+from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.stats.median import median
 
 SMALLEST_GAIN = 0.03

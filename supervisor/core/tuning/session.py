@@ -8,8 +8,9 @@ that last comparison proves is adopted.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.tuning.compare import Comparison, Gain, Outcome, Verdict
 from supervisor.core.tuning.knob import Facts, Knob, Left
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import msgspec
 
@@ -25,6 +25,7 @@ from supervisor.core import events as ev
 from supervisor.core.events import AlertTried
 from supervisor.core.flags import Severity
 from supervisor.core.job import Job, Phase
+from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 from supervisor.daemon.alerts.limits import ReceiverLimits
 from supervisor.daemon.alerts.reminders import Reminders

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from fnmatch import fnmatchcase
 
 from supervisor.alerts.payload import Notice
 from supervisor.alerts.pipeline import Policy
 from supervisor.alerts.report import DAY_S, Day, TrainingDay, build_report, report_day
 from supervisor.core.job import Job, Phase
+from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 from supervisor.core.reports.account import account
 from supervisor.daemon.alerts.alerting import WITHDRAWN

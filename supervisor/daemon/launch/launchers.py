@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from pathlib import Path
 
+from supervisor.core.lean_dataclass import dataclass
 from supervisor.daemon.process.systemd import own_unit
 from supervisor.runner.direct import DirectLauncher
 from supervisor.runner.launcher import Launcher

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from supervisor import untrusted_files
@@ -28,6 +28,7 @@ from supervisor.core.foreign_values import (
     as_text,
     read_json_object,
 )
+from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 from supervisor.core.stats.rate_limit import Allowance
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 
 from supervisor.core.findings import About, FaultClass, FaultSeverity
+from supervisor.core.lean_dataclass import dataclass
 from supervisor.sources.faults.prefilter import words_in
 
 LINE_LIMIT = 2000

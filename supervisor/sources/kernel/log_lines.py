@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import datetime
 
 from supervisor.core.foreign_values import read_json
+from supervisor.core.lean_dataclass import dataclass
 
 _CALLER = r"(?: ?\[ *[TC]\d+\])?"
 # Host names may be non-standard: umlauts, punctuation, (none), and some begin with `kernel`.
