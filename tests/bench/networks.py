@@ -34,7 +34,7 @@ import networks_passes
 import torch
 from rocm_agent.conv2d import limits, patch, planner, unpatch
 
-SOURCES = ("torchvision", "timm", "ultralytics", "diffusers", "transformers")
+SOURCES = ("torchvision", "timm", "ultralytics", "diffusers", "transformers", "packages")
 SCOPES = ("modules", "all")
 DRAWS = 8
 """Times that native is run with other noise on its convolutions' results."""
@@ -60,6 +60,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--each", type=int, default=2, help="networks of each family of timm")
     parser.add_argument("--tune", type=float, default=0.0, help="seconds that plans may be timed")
+    parser.add_argument("--first", default="", help="candidates taken before those of the rules, comma separated")
     parser.add_argument("--times", type=float, default=30.0)
     parser.add_argument("--times-half", type=float, default=4.0, help="the same in half precision")
     parser.add_argument("--floor", type=float, default=2e-5)
@@ -86,8 +87,13 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def run(wanted: list[tuple[str, str]], given: argparse.Namespace) -> None:
-    """Run each network in a child of this process, which has imported the packages and computed nothing."""
-    ends, context = time.perf_counter() + given.seconds, multiprocessing.get_context("fork")
+    """Run each network in a child of this process, which has imported the packages and computed nothing.
+
+    On a GPU that one of the packages has asked for, the children import them by themselves.
+    """
+    ends = time.perf_counter() + given.seconds
+    bad = given.device == "cuda" and _forks_are_bad()
+    context: Any = multiprocessing.get_context("spawn" if bad else "fork")
     running: dict[tuple[str, str], tuple[Any, Any, float]] = {}
     waiting = list(reversed(wanted))
     with given.to.open("a") as file:
@@ -108,6 +114,14 @@ def run(wanted: list[tuple[str, str]], given: argparse.Namespace) -> None:
                     file.flush()
             time.sleep(0.02)
     sys.stdout.write(f"{len(waiting)} networks are still to run\n")
+
+
+def _forks_are_bad() -> bool:
+    """Whether a package that was imported has asked for GPUs, after which a forked child can use none."""
+    child = os.fork()
+    if child == 0:
+        os._exit(int(torch.cuda._is_in_bad_fork()))
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
 
 
 def _answer(child: Any, pipe: Any, *, late: bool) -> dict[str, Any] | None:
@@ -134,6 +148,8 @@ def _child(pipe: Any, source: str, name: str, given: argparse.Namespace) -> None
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
     torch.set_num_threads(1)  # more of them wait for each other on a busy machine
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    by_rule = planner.preferred
+    planner.preferred = lambda case, kind: (*given.first.split(","), *by_rule(case, kind))
     try:
         line = measured(source, name, given)
     except Exception:  # noqa: BLE001 - whatever another's package raises

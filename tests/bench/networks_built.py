@@ -1,7 +1,8 @@
 """Builds other people's networks, randomly initialised, by name and source; it runs none of them and downloads nothing.
 
 Sources: every network of torchvision (quantized ones run on no float Conv2d and are left out), some of each family of
-timm, every configuration of ultralytics, models of diffusers and the vision models of transformers from configurations.
+timm, every configuration of ultralytics, models of diffusers and the vision models of transformers from configurations,
+and what networks_packages.py has.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import networks_packages
 import torch
 
 Made = tuple[Any, Callable[[int], tuple[tuple[Any, ...], dict[str, Any]]], tuple[int, ...]]
@@ -48,6 +50,7 @@ def names(source: str, families: int = 2) -> list[str]:
         "ultralytics": _ultralytics_names,
         "diffusers": _diffusers_names,
         "transformers": _transformers_names,
+        "packages": networks_packages.names,
     }[source]()
 
 
@@ -61,12 +64,15 @@ def build(source: str, name: str) -> Made:
             "ultralytics": _ultralytics,
             "diffusers": _diffusers,
             "transformers": _transformers,
+            "packages": networks_packages.build,
         }[source](name)
 
 
 def family(source: str, name: str) -> str:
     """Return what the table counts the network under."""
-    return re.split(r"[-_/.\d]", name.rpartition("/")[2])[0] if source != "transformers" else name.partition(":")[0]
+    if source in {"transformers", "packages"}:
+        return name.partition(":")[0]
+    return re.split(r"[-_/.\d]", name.rpartition("/")[2])[0]
 
 
 def image(size: int, *more: int) -> torch.Tensor:
