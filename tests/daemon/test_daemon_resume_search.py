@@ -14,7 +14,7 @@ from supervisor.core import events as ev
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Verdict
 from supervisor.core.job import Attempt, Job, Phase, RetryPlan
 from supervisor.daemon.checkpoints.candidates import fingerprint
-from supervisor.daemon.checkpoints.resume_search import ResumeSearch
+from supervisor.daemon.checkpoints.resume_search import UNRECORDED_SAVES, ResumeSearch
 from supervisor.daemon.checkpoints.save_steps import SaveSteps
 from supervisor.daemon.clock import SystemClock
 
@@ -81,6 +81,14 @@ def test_a_checkpoint_that_only_the_training_knows_of_is_resumed_from(tmp_path: 
     point = found(tmp_path, [tmp_path / "a.pt", tmp_path / "b.pt", tmp_path / "gone.pt"]).point
     assert point.checkpoint is not None, point.reason
     assert (Path(point.checkpoint.path).name, point.checkpoint.step) == ("b.pt", 2)
+
+
+def test_of_saves_reported_without_end_the_newest_are_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "a.pt").write_bytes(b"saved")
+    (tmp_path / "b.pt").write_bytes(b"saved")
+    many = [tmp_path / "gone.pt"] * UNRECORDED_SAVES
+    assert found(tmp_path / "last", [*many, tmp_path / "b.pt"]).point.checkpoint is not None
+    assert found(tmp_path / "first", [tmp_path / "a.pt", *many]).point.checkpoint is None
 
 
 def test_what_the_record_has_rejected_stays_rejected_whatever_the_training_reported(tmp_path: Path) -> None:

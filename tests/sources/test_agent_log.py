@@ -50,6 +50,14 @@ def test_events_are_read_in_order_with_their_own_fields(tmp_path: Path) -> None:
     assert saved.facts == {"paths": ["a.pt"], "epoch": 3, "requested": False}
 
 
+def test_where_one_event_is_asked_for_no_other_line_is_parsed(tmp_path: Path) -> None:
+    path = tmp_path / "agent.jsonl"
+    path.write_bytes(line("alive") + b"garbage\n" + line("checkpoint_saved", step=4) + line("train_end"))
+    reader = AgentLogReader(path.parent, name=path.name, only=AgentEvent.CHECKPOINT_SAVED)
+    assert [fact.facts for fact in reader.read(NOW)] == [{"step": 4}]
+    assert reader.garbage == 0
+
+
 def test_half_a_line_waits_for_its_end(tmp_path: Path) -> None:
     path, whole = tmp_path / "agent.jsonl", line("train_end", epoch=9)
     reader = AgentLogReader(path.parent, name=path.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -25,6 +26,7 @@ from supervisor.core.checkpoints.checkpoint import (
 from supervisor.core.foreign_values import EPOCH_MAX, STEP_MAX, as_int
 from supervisor.core.history import History
 from supervisor.core.job import Job
+from supervisor.core.moments import Moment
 from supervisor.core.rules.resumed_loss import ResumedLoss
 from supervisor.daemon.checkpoints.candidates import Search, describe_denied, expand_globs, find, fingerprint
 from supervisor.daemon.checkpoints.collector import RESERVE_BYTES
@@ -37,12 +39,14 @@ from supervisor.daemon.checkpoints.unreadable import find_unreadable
 from supervisor.daemon.clock import Clock
 from supervisor.daemon.fence import SEARCH, describe_error
 from supervisor.daemon.threads import Threads
-from supervisor.sources.attempt.agent_log import AgentLogReader
+from supervisor.sources.attempt.agent_log import AgentFact, AgentLogReader
 from supervisor.store.errors import StoreError
 
 log = logging.getLogger(__name__)
 
 LEFT_OUT_NAMED = 8
+UNRECORDED_SAVES = 200
+"""Reports of an attempt that are looked at, the newest: each may name several files, all looked up on the disk."""
 SEARCH_LIMIT_S = 60.0
 """A search that takes longer is reported as not answering; it continues once the file system answers."""
 
@@ -227,25 +231,33 @@ class ResumeSearch:
         self._put(ev.ResumePointFound(at=self._clock.now(), job=job.name, attempt=job.number, point=point))
 
     def _read_unrecorded_saves(self, job: Job, known: tuple[Checkpoint, ...]) -> Iterator[Checkpoint]:
-        """Yield saves that the last attempt reported and the record lacks: a daemon ended before recording them."""
-        now, reader = self._clock.now(), AgentLogReader(self._state / "jobs" / job.name / str(job.number))
+        """Yield saves that the last attempt reported and the record lacks: a daemon ended before recording them.
+
+        Of an attempt that reported more than `UNRECORDED_SAVES` only the newest are looked at.
+        """
         reported: dict[str, Checkpoint] = {}
-        read_bytes = -1
-        while reader.offset != read_bytes:
-            read_bytes = reader.offset
-            for agent_fact in reader.read(now):
-                paths = (
-                    agent_fact.facts.get("paths") if agent_fact.agent_event is ev.AgentEvent.CHECKPOINT_SAVED else None
-                )
-                for path in paths if isinstance(paths, list) else ():
-                    stat = fingerprint(Path(str(path)))
-                    if stat is not None and stat.modified_ns / 1e9 <= agent_fact.at.unix_s + 1.0:
-                        reported[str(path)] = _checkpoint_of_report(str(path), stat, agent_fact.facts)
+        for agent_fact in _read_newest_saves(self._state / "jobs" / job.name / str(job.number), self._clock.now()):
+            paths = agent_fact.facts.get("paths")
+            for path in paths if isinstance(paths, list) else ():
+                stat = fingerprint(Path(str(path)))
+                if stat is not None and stat.modified_ns / 1e9 <= agent_fact.at.unix_s + 1.0:
+                    reported[str(path)] = _checkpoint_of_report(str(path), stat, agent_fact.facts)
         yield from (
             checkpoint
             for checkpoint in reported.values()
             if not any(other.key == checkpoint.key or other.is_of(checkpoint) for other in known)
         )
+
+
+def _read_newest_saves(attempt: Path, now: Moment) -> deque[AgentFact]:
+    """Return the newest saves that an attempt reported, oldest first."""
+    reader = AgentLogReader(attempt, only=ev.AgentEvent.CHECKPOINT_SAVED)
+    newest: deque[AgentFact] = deque(maxlen=UNRECORDED_SAVES)
+    read_bytes = -1
+    while reader.offset != read_bytes:
+        read_bytes = reader.offset
+        newest += (fact for fact in reader.read(now) if fact.agent_event is ev.AgentEvent.CHECKPOINT_SAVED)
+    return newest
 
 
 def given_for_exactness(settings: JobSettings, history: History | None) -> Given:

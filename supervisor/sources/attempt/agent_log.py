@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -65,9 +66,14 @@ class AgentLogReader:
     """Follows one agent.jsonl from `offset` (bytes); a truncated file is read again from its start."""
 
     def __init__(
-        self, attempt: Path, offset: int = 0, name: str = attempt_files.AGENT, allowance: Allowance | None = None
+        self,
+        attempt: Path,
+        offset: int = 0,
+        name: str = attempt_files.AGENT,
+        allowance: Allowance | None = None,
+        only: AgentEvent | None = None,
     ) -> None:
-        """`name` is the file's path below the attempt's folder.
+        """`name` is the file's path below the attempt's folder; with `only`, lines without that event are not parsed.
 
         `allowance` limits the rate of events written after the first read. Events written before it are all read,
         because a restarted daemon needs them.
@@ -76,6 +82,7 @@ class AgentLogReader:
         self._name = name
         self._path = str(attempt / name)
         self._offset = offset
+        self._only = None if only is None else json.dumps(only.value).encode()
         self._garbage = 0
         self._in_long_line = False
         self._allowance = allowance
@@ -155,6 +162,8 @@ class AgentLogReader:
     def _parse_lines(self, lines: list[tuple[bytes, int]], now: Moment) -> tuple[AgentFact, ...]:
         kept = []
         for line, end in lines:
+            if self._only is not None and self._only not in line:
+                continue
             fact = parse(line, now)
             if fact is None:
                 self._garbage += 1
