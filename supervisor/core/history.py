@@ -423,7 +423,9 @@ class History:
 
     def _add_steps(self, event: ev.StepsMade) -> None:
         if event.rank == 0:
-            self._mark_read(event.at, only_where_read=True)
+            # No further than these steps: others may wait behind them, and a reader that is held up reads them later.
+            newest = event.records[-1].at if event.records else event.at
+            self._mark_read(min(newest, event.at, key=lambda at: at.monotonic_s), only_where_read=True)
             for record in event.records:
                 self._add_step(record)
         elif event.rank in self.ranks or len(self.ranks) < RANKS_KEPT:

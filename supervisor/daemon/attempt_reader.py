@@ -310,6 +310,13 @@ class AttemptReader:
             followed.problems.add(page.problem)
             log.warning("recorder.damaged", extra={"fields": {"job": followed.job, "problem": page.problem}})
         if page.cursor != followed.cursors.get(rank, 0):
+            if rank == 0 and followed.reported_at is None:
+                # Without it the steps' silence would count to now, also while this reader is held up after them.
+                self._put(
+                    ev.RecorderIdle(
+                        at=page.records[0].at if page.records else now, job=followed.job, attempt=followed.attempt
+                    )
+                )
             followed.cursors[rank] = page.cursor
             self._put(
                 ev.StepsMade(

@@ -21,6 +21,8 @@ WEIGHTS = {
     # processes, below mischief/processes.py
     "fork": 3, "orphan": 3, "allocate": 2, "process_name": 2, "stop_shim": 1, "kill_shim": 1, "end": 2, "die": 2,
     "hang": 1, "clock": 1, "socket": 5, "socket_crowd": 1,
+    # the page, the metrics and the tuner, below mischief/doors.py
+    "door": 6, "door_crowd": 1, "tune": 3, "tune_answer": 3,
 }  # fmt: skip
 """How often each kind comes; the ones that end an attempt are rare, so that the others have time."""
 

@@ -18,6 +18,7 @@ member of the control group and a stranger attack from outside. Exit status 1 wh
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import sys
@@ -69,6 +70,7 @@ def jobs(site: Attacked, wound_every: int) -> str:
         words = [site.python, str(HERE / "hostile_training.py"), f"{folder}/{name}.json"]
         hostile += site.job_of(name, words, "", **(JUDGED if name == site.hostile[0] else LEFT_ALONE))
     budgets = "".join(f"[jobs.{name}.budget]\n{SPEND_NOTHING}\n" for name in (HEALTHY, *site.hostile))
+    budgets += f"[metrics]\nlisten = {json.dumps(site.metrics)}\n"
     return f"{healthy}{hostile}{budgets}[retention]\ndatabase_limit_mb = 64\noutput_limit_mb = 8\n"
 
 

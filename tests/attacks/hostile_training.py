@@ -22,6 +22,7 @@ settings = json.loads(Path(sys.argv[1]).read_text())
 target = Target(
     folder=Path(os.environ["ROCM_SUPERVISOR_ATTEMPT_DIR"]),
     tame=settings["tame"],
+    doors=tuple(settings["doors"]),
     given_daemon_pid=settings["daemon_pid"],
     **{name: Path(settings[name]) for name in ("saves", "canary", "canary_folder", "secret", "socket")},
 )

@@ -18,11 +18,14 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "supervisor/agent/path"))  # the forged words of the trainings need the agent
 
 from attack_plan import Action, from_script  # noqa: E402 (after the path is set)
-from mischief import files, processes  # noqa: E402
+from mischief import doors, files, processes  # noqa: E402
 from mischief.target import Target  # noqa: E402
 
-NAMES = ("socket", "socket_crowd")
-ACTIONS = {**files.ACTIONS, **{name: processes.ACTIONS[name] for name in NAMES}}
+ACTIONS = {
+    **files.ACTIONS,
+    **{name: processes.ACTIONS[name] for name in ("socket", "socket_crowd")},
+    **{name: doors.ACTIONS[name] for name in ("door", "door_crowd", "tune")},
+}
 
 settings = json.loads(Path(sys.argv[1]).read_text())
 state = Path(sys.argv[2])
@@ -47,6 +50,7 @@ def attack(action: Action, turn: int) -> str:
         folder=newest(chance.choice(["healthy", "hostile"])) / "run",
         given_daemon_pid=1,
         tame=False,
+        doors=tuple(settings["doors"]),
         **{name: Path(settings[name]) for name in ("saves", "canary", "canary_folder", "secret", "socket")},
     )
     try:

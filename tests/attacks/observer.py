@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import socket
 import stat
 import time
 from bisect import bisect_right
@@ -33,6 +34,8 @@ class Limits:
     """What is tolerated."""
 
     status_s: float = 0.1
+    door_s: float = 5.0
+    """The page may have to be started first."""
     found_s: float = 0.5
     """Beyond the limit in force, from the wound to the incident."""
     recorded_s: float = 5.0
@@ -52,11 +55,11 @@ class Limits:
 
     def slackened(self, factor: float) -> Limits:
         """Return these with the limits of time multiplied."""
-        times = ("status_s", "found_s", "recorded_s", "ready_s", "still_s")
+        times = ("status_s", "door_s", "found_s", "recorded_s", "ready_s", "still_s")
         return replace(self, **{name: getattr(self, name) * factor for name in times})
 
 
-SUITE = Limits(status_s=1.5, found_s=4.0, recorded_s=12.0, ready_s=25.0, still_s=40.0)
+SUITE = Limits(status_s=1.5, door_s=10.0, found_s=4.0, recorded_s=12.0, ready_s=25.0, still_s=40.0)
 """Two shared cores on which other tests run."""
 
 
@@ -120,6 +123,10 @@ class Site(Protocol):
 
     def strangers(self) -> list[str]:
         """Return processes that run as another user than they should."""
+        ...
+
+    def doors(self) -> list[tuple[str, Path, str]]:
+        """Return what else has to answer: its name, its socket and what to GET there."""
         ...
 
     def intrusions(self) -> int:
@@ -189,7 +196,7 @@ class Observer:
 
     def look(self) -> list[Violation]:
         """Return the invariants that do not hold now and have not been reported yet."""
-        found = [*self._status(), *self._resources(), *self._steps(), *self._wounds(), *self._outside()]
+        found = [*self._status(), *self._doors(), *self._resources(), *self._steps(), *self._wounds(), *self._outside()]
         fresh = [violation for violation in found if violation.invariant not in self._reported]
         self._reported |= {violation.invariant for violation in fresh}
         return fresh
@@ -225,6 +232,21 @@ class Observer:
                 continue  # an output that cannot be read is told as that
             if self.site.secret in reported:
                 yield self._violated("no secret is shown", f"output of {name} has the content of a file outside")
+
+    def _doors(self) -> Iterator[Violation]:
+        now_s = _now_s()
+        for name, path, place in self.site.doors():
+            if self._was_away(now_s - self.limits.door_s, now_s):
+                continue
+            began = time.perf_counter()
+            try:
+                status = _get(path, place, self.limits.door_s)
+            except OSError as error:
+                yield self._violated(f"{name} answers", f"{type(error).__name__}: {error}")
+                continue
+            yield from self._measure(f"{name} latency s", time.perf_counter() - began, self.limits.door_s)
+            if status != "200" and not (self.site.one_user and status == "503"):
+                yield self._violated(f"{name} answers", f"GET {place} has status {status!r}")
 
     def _resources(self) -> Iterator[Violation]:
         process = self.site.daemon_process()
@@ -325,6 +347,15 @@ class Observer:
 
 def _now_s() -> float:
     return time.time()  # noqa: TID251 - compared with what the trainings noted
+
+
+def _get(path: Path, place: str, limit_s: float) -> str:
+    """Return the status that a GET at a unix socket is answered with; raises OSError where it is not."""
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.settimeout(limit_s)
+        asking.connect(str(path))
+        asking.sendall(f"GET {place} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        return asking.recv(4096).decode("latin-1").partition(" ")[2][:3]
 
 
 def _files(top: Path) -> Iterator[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,8 @@ from tests.rigs.systemd_box import SystemdBox
 from tests.systemd.night import HOME, UNIT, Night, night
 
 SOCKET = "/run/rocm-supervisor/control.sock"
+METRICS = "/run/rocm-supervisor/metrics.sock"
+PAGE, LOGIN = "/run/rocm-supervisor-web/web.sock", "/run/rocm-supervisor-web/login.sock"
 LOG = "/run/attack.log"
 ANSWER_QUERIES = """\
 import json, sqlite3, sys
@@ -53,13 +56,15 @@ def names_of_hostile(count: int) -> tuple[str, ...]:
     return tuple(HOSTILE if number == 0 else f"{HOSTILE}{number + 1}" for number in range(count))
 
 
-def settings(name: str, where: str, outside: str, socket: str, per_s: float, *, tame: bool) -> dict[str, object]:
+def settings(
+    name: str, where: str, outside: str, control: str, per_s: float, *, doors: Sequence[str], tame: bool
+) -> dict[str, object]:
     """Return what a hostile training or an intruder of this name is told, by paths as it sees them."""
     return {
         "script": f"{where}/{name}.script", "progress": f"{where}/{name}.progress", "said": f"{where}/{name}.said",
         "pace_s": 1 / per_s, "saves": f"{where}/{name}-saves", "canary": f"{outside}/canary",
-        "canary_folder": f"{outside}/folder", "secret": f"{outside}/secret", "socket": socket,
-        "daemon_pid": 0, "tame": tame,
+        "canary_folder": f"{outside}/folder", "secret": f"{outside}/secret", "socket": control,
+        "doors": list(doors), "daemon_pid": 0, "tame": tame,
     }  # fmt: skip
 
 
@@ -74,6 +79,7 @@ class Foreground(House):
         """`trainings`: how many hostile ones there are."""
         super().__init__(folder)
         self.hostile = names_of_hostile(trainings)
+        self.metrics = (str(self.state / "metrics.sock"),)
 
     @property
     def outside(self) -> Path:
@@ -88,10 +94,10 @@ class Foreground(House):
     def plant(self, actions: Sequence[Action], per_s: float) -> None:
         """Lay out what the hostile training is told, and what may not be touched."""
         os.system(PLANT.format(outside=self.outside, secret=SECRET))
-        where, outside, socket = str(self.folder), str(self.outside), str(self.state / "control.sock")
+        where, outside, control = str(self.folder), str(self.outside), str(self.state / "control.sock")
         for number, name in enumerate(self.hostile):
             (self.folder / f"{name}.script").write_text(to_script(share(actions, number, len(self.hostile))))
-            reported = settings(name, where, outside, socket, per_s / len(self.hostile), tame=True)
+            reported = settings(name, where, outside, control, per_s / len(self.hostile), doors=self.metrics, tame=True)
             (self.folder / f"{name}.json").write_text(json.dumps(reported))
 
     def begin(self) -> None:
@@ -129,6 +135,10 @@ class Foreground(House):
         """See `Site`."""
         return sum(path.stat().st_size for path in self.state.glob("supervisor.db*"))
 
+    def doors(self) -> list[tuple[str, Path, str]]:
+        """See `Site`: the page is a program of its own, which nobody starts here."""
+        return [("metrics", self.state / "metrics.sock", "/metrics")]
+
     def strangers(self) -> list[str]:
         """See `Site`: all are one user here."""
         return []
@@ -152,6 +162,7 @@ class Installed(Night):
         """`trainings`: how many hostile ones there are."""
         super().__init__(box)
         self.hostile = names_of_hostile(trainings)
+        self.metrics = (METRICS, f"127.0.0.1:{_free_port()}")
         self._daemon_uid = int(box.run("id -u rocm-supervisor", check=True).output)
         self._process: psutil.Process | None = None
         self._asked: subprocess.Popen[bytes]
@@ -168,6 +179,7 @@ class Installed(Night):
         self.box.run("useradd --create-home --groups rocm-supervisor carol", check=True)
         plant = PLANT.format(outside=self.outside_inside, secret=SECRET)
         self.box.run(plant + PLANT_FOR_DAEMON.format(outside=self.outside_inside), check=True)
+        doors = (*self.metrics, PAGE, LOGIN)
         shares = {name: share(actions, number, len(self.hostile)) for number, name in enumerate(self.hostile)}
         scripts_by_user: dict[str, dict[str, Sequence[Action]]] = {
             "ann": dict(shares),
@@ -178,7 +190,7 @@ class Installed(Night):
             for name, script in scripts.items():
                 self.box.write(f"{where}/{name}.script", to_script(script))
                 pace = per_s / len(self.hostile) if user == "ann" else INTRUSIONS_PER_S
-                reported = settings(name, where, self.outside_inside, SOCKET, pace, tame=False)
+                reported = settings(name, where, self.outside_inside, SOCKET, pace, doors=doors, tame=False)
                 self.box.write(f"{where}/{name}.json", json.dumps(reported))
             self.box.run(f"chown -R {user}: {where}", check=True)
 
@@ -186,6 +198,7 @@ class Installed(Night):
         """Start the daemon, and the intruders."""
         log = f"journalctl --unit={UNIT} --output=cat --lines=all --follow >{LOG}"
         self.box.run(f"systemd-run --quiet --unit=attack-log bash -c {shlex.quote(log)}", check=True)
+        self.box.run("systemctl start rocm-supervisor-web.socket", check=True)
         self._asked = self.box.begin([self.python, "-c", ANSWER_QUERIES], user="rocm-supervisor")
         super().begin()
         self._process = self._main_process()
@@ -245,6 +258,10 @@ class Installed(Night):
                         found.append(f"process {pid} of {part} runs as {sorted(uids)}: {process.cmdline()}")
         return found
 
+    def doors(self) -> list[tuple[str, Path, str]]:
+        """See `Site`."""
+        return [("metrics", self.inside(METRICS), "/metrics"), ("page", self.inside(PAGE), "/")]
+
     def intrusions(self) -> int:
         """See `Site`."""
         for story in self._stories:
@@ -259,6 +276,11 @@ class Installed(Night):
                 if Path(f"/proc/{process.pid}/ns/pid").stat().st_ino == mine:
                     status = Path(f"/proc/{process.pid}/status").read_text(errors="replace")
                     yield process, int(status.partition("NSpid:")[2].splitlines()[0].split()[-1])
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
 
 
 @contextmanager

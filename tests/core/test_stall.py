@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -178,6 +179,15 @@ def test_steps_that_wait_unread_are_no_silence() -> None:
     timeline = learnt().looked().silence(120)
     assert timeline.check(Stall()) is None
     timeline.looked(ago_s=115)
+    assert timeline.check(Stall()) is None
+    assert timeline.looked().check(Stall()) is not None
+
+
+def test_old_steps_that_were_read_just_now_say_nothing_of_those_behind_them() -> None:
+    """A reader that is held up comes to the steps of two minutes ago first; the newest are in its next page."""
+    timeline = learnt().looked().silence(120)
+    old = replace(timeline.history.steps[-1], at=timeline.now.plus(-119), step=timeline.history.steps[-1].step + 1)
+    timeline.put(ev.StepsMade(at=timeline.now, job=JOB, attempt=timeline.attempt, records=(old,)))
     assert timeline.check(Stall()) is None
     assert timeline.looked().check(Stall()) is not None
 

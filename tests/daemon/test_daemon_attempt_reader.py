@@ -138,6 +138,17 @@ def test_damaged_files_are_survived_and_what_follows_is_read(
     assert not any(isinstance(event, ev.SupervisionChanged) and event.job == "two" for event in events)
 
 
+def test_how_far_was_looked_is_known_from_the_first_step_on(
+    watch: AttemptReader, events: list[ev.Event], tmp_path: Path
+) -> None:
+    (tmp_path / fo.RUN).mkdir()
+    Writer(tmp_path / fo.RECORDER).write_and_close(1)
+    watch.follow(followed(tmp_path))
+    until(has_event(events, ev.StepsMade), "the step")
+    kinds = [type(event) for event in events if isinstance(event, (ev.RecorderIdle, ev.StepsMade))]
+    assert kinds[:2] == [ev.RecorderIdle, ev.StepsMade]
+
+
 def test_a_wait_that_lasts_is_a_stage_and_a_short_one_is_none(
     watch: AttemptReader, events: list[ev.Event], tmp_path: Path
 ) -> None:

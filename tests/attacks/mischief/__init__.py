@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from random import Random
 
-from mischief import files, processes, words
+from mischief import doors, files, processes, words
 from mischief.target import Target
 
-ACTIONS: Mapping[str, Callable[[Target, Random], str]] = {**files.ACTIONS, **words.ACTIONS, **processes.ACTIONS}
+ACTIONS: Mapping[str, Callable[[Target, Random], str]] = {
+    **files.ACTIONS, **words.ACTIONS, **processes.ACTIONS, **doors.ACTIONS,
+}  # fmt: skip
 """Each does its work and returns what it did in words; OSError is allowed to come out."""

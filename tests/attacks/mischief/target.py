@@ -19,6 +19,7 @@ KNOWN = (
     "launch.json", "remedies.json", "shim.json", "exit.json", "exit.json.tmp", "recorder.bin", "recorder.rank1.bin",
     "agent.jsonl", "output.log", "output.txt", "output.txt.new", "ranks.bin", "stacks", "evidence", "triage.json",
     "standby.json", "door", "going", "ready.json", "refused.json", "report.json", "lock",
+    "tune.json", "tuned.json",
 )  # fmt: skip
 """Names that daemon, shim and agent look for in an attempt's folder."""
 OURS_TO_WRITE = ("output.txt", "output.txt.new", "evidence", "remedies.json", "launch.json", "launch.json.tmp")
@@ -40,6 +41,8 @@ class Target:
     secret: Path
     """A file whose content may turn up nowhere."""
     socket: Path
+    doors: tuple[str, ...]
+    """What else listens: paths of sockets, and HOST:PORT."""
     given_daemon_pid: int
     """0 where it has to look for the daemon itself."""
     tame: bool

@@ -21,6 +21,7 @@ from mischief.target import Target
 EVENTS = (
     "alive", "claimed", "plan", "checkpoint_saved", "exception", "patched", "resumed", "train_end", "hook_failed",
     "save_failed", "allocator", "workers", "precision", "epoch_end", "remedy_applied", "setting_asked", "no_such_event",
+    "loops", "counting", "file_saved", "conv2d_failed", "snapshots", "tuning",
 )  # fmt: skip
 FIELDS = (
     "python", "argv", "rank", "world_size", "torch", "imported", "framework", "version", "epochs", "start_epoch",
@@ -79,6 +80,12 @@ def _append(target: Target, content: bytes) -> None:
             content = content[os.write(fd, content) :]
     finally:
         os.close(fd)
+
+
+def append_word(target: Target, fields: Mapping[str, object]) -> None:
+    """Append a word with these fields to the agent's log."""
+    usual = {"pid": os.getpid(), "rank": 0, "monotonic_ns": time.monotonic_ns(), "unix_s": 1.7e9}
+    _append(target, _json({**usual, **fields}) + b"\n")
 
 
 def _word(chance: Random) -> tuple[str, bytes]:
