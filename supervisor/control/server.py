@@ -34,7 +34,7 @@ class ControlServer:
         # Beyond the listener's own limit, so that whoever is one too many hears why.
         connections = 2 * CONNECTIONS
         self._server = WokenServer(
-            build_config(served, PeerProtocol, connections=connections, keep_alive_s=KEEP_ALIVE_S)
+            build_config(served, PeerProtocol, connections=connections, keep_alive_s=KEEP_ALIVE_S, dated=False)
         )
         self._thread = threading.Thread(target=self._serve, name="control", daemon=True)
 

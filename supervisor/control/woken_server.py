@@ -20,17 +20,19 @@ GRACE_S = 2
 """How long what is being answered may take once the server ends."""
 
 
-def build_config(
+def build_config(  # noqa: PLR0913 - what the servers differ in
     application: Any,
     protocol: type[H11Protocol],
     *,
     connections: int,
     keep_alive_s: int,
+    dated: bool = True,
     tls: tuple[Path, Path] | None = None,
 ) -> uvicorn.Config:
     """Return uvicorn's settings for an ASGI application: HTTP/1.1 alone, no word of the software, logs only of errors.
 
-    Of more than `connections` at once each is answered 503; `tls` are the files of the certificate and of its key.
+    Of more than `connections` at once each is answered 503; `dated` answers have a `Date` header, for which the server
+    wakes up once a second; `tls` are the files of the certificate and of its key.
     """
     return uvicorn.Config(
         application,
@@ -43,6 +45,7 @@ def build_config(
         log_level="error",
         access_log=False,
         server_header=False,
+        date_header=dated,
         proxy_headers=False,
         limit_concurrency=connections,
         h11_max_incomplete_event_size=HEADERS_LIMIT_BYTES,
@@ -64,9 +67,10 @@ class WokenServer(uvicorn.Server):
         """Serve until the end."""
         end = asyncio.Event()
         self._woken = (asyncio.get_running_loop(), end)
+        every_s = DATE_EVERY_S if self.config.date_header else None
         while not await self.on_tick(0):
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(end.wait(), DATE_EVERY_S)
+                await asyncio.wait_for(end.wait(), every_s)
 
     def end(self) -> None:
         """Have it end; for any thread."""

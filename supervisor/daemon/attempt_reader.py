@@ -1,8 +1,8 @@
 """Reads the files of live attempts (recorder, agent log, output, exit record) and turns them into events.
 
-A thread for each attempt reads ten times a second. When a shim has ended, all that its attempt wrote is read before the
-end is reported: the last step comes before the exit. A file that cannot be read, or whose reading does not return, is
-reported and left out; the others are still read.
+A thread for each attempt reads five times a second. When a shim has ended, all that its attempt wrote is read before
+the end is reported: the last step comes before the exit. A file that cannot be read, or whose reading does not return,
+is reported and left out; the others are still read.
 """
 
 from __future__ import annotations
@@ -35,15 +35,17 @@ log = logging.getLogger(__name__)
 Cleared = Callable[[str, Path], bool]
 """Ends the processes that a killed shim left running (job, folder of the attempt); returns whether none is left."""
 
-LOOK_EVERY_S = 0.1
+LOOK_EVERY_S = 0.2
+LOOK_BEHIND_EVERY_S = 0.1
+"""While a recorder holds more than one look reads."""
 ASIDE_AFTER_S = 3.0
 """A wait for data, or a compilation, is a stage from here on: there may be many short ones in every second."""
 QUIET_EVERY_S = 0.25
 NO_EXIT_RECORD = "the shim ended without an exit record: it was killed, or the machine went down"
 OTHER_BOOT = "the machine went down while it ran (frozen, without power, or restarted) and has booted since"
 UNREAD = "the shim ended, and its exit record cannot be read"
-OUTPUT_EVERY_LOOKS = 3
-RANKS_EVERY_LOOKS = 50
+OUTPUT_EVERY_LOOKS = 2
+RANKS_EVERY_LOOKS = 25
 RANKS_LIMIT = 64
 """Recorders that are followed; more belong to no training of one machine."""
 WORDS_PER_S, WORDS_AT_ONCE = 50.0, 2000
@@ -86,6 +88,8 @@ class FollowedAttempt:
     failed: set[str] = field(init=False, default_factory=set)
     """Parts whose reading raised when it was last tried."""
     looks: int = field(init=False, default=0)
+    behind: bool = field(init=False, default=False)
+    """Whether a recorder held more than the last look read."""
     gone: bool = field(init=False, default=False)
     over: bool = field(init=False, default=False)
     patient: bool = field(init=False, default=False)
@@ -231,6 +235,7 @@ class AttemptReader:
         patient = followed.patient
         while not self._ended and followed.thread == thread:
             followed.wake.clear()
+            followed.behind = False
             final = followed.gone
             self._read_all_parts(followed, thread, final=final, patient=patient)
             patient = followed.patient = False
@@ -240,7 +245,7 @@ class AttemptReader:
                 followed.caught_up.set()
             if over:
                 return
-            followed.wake.wait(LOOK_EVERY_S)
+            followed.wake.wait(LOOK_BEHIND_EVERY_S if followed.behind else LOOK_EVERY_S)
 
     def _read_part(self, followed: FollowedAttempt, thread: int, name: str, read: Callable[[], None]) -> None:
         """Read one part behind a fence; if the thread was replaced meanwhile, report that the read returned."""
@@ -333,6 +338,7 @@ class AttemptReader:
         if rank == 0:
             self._report_stage(followed, page, now)
             self._report_idle(followed, page, now)
+        followed.behind |= page.behind > 0
         return page.behind > 0
 
     def _report_stage(self, followed: FollowedAttempt, page: RecorderPage, now: Moment) -> None:

@@ -77,6 +77,12 @@ class TestAnswers:
         assert answer["daemon"]["pid"] == 4711
         assert answer["jobs"][0]["phase"] == "running"
 
+    def test_no_answer_has_a_date_for_which_an_idle_server_would_wake_up_each_second(self, path: Path) -> None:
+        answer = talk(path, b"GET /v1/status HTTP/1.1\r\nHost: daemon\r\nConnection: close\r\n\r\n")
+        head = answer.split(b"\r\n\r\n", 1)[0].lower()
+        assert head.startswith(b"http/1.1 200 ")
+        assert b"\r\ndate:" not in head
+
     def test_what_is_unknown_is_null(self, client: Client) -> None:
         assert client.get("/v1/status")["jobs"][0]["loss"] is None
 

@@ -20,7 +20,8 @@ from supervisor.core.moments import Moment
 from supervisor.core.readings import Stage, StepRecord
 
 RECORDS_PER_READ = 4096
-"""Limit of slots per read, about 15 ms: enough for 40,000 steps per second at ten reads per second."""
+"""Limit of slots per read, about 15 ms: enough for 40,000 steps per second at the ten reads per second that the daemon
+makes while it is behind."""
 CAPACITY_MAX = 1 << 20
 """Slots of the largest ring that is read; the shim and the agent create an eighth of it."""
 HEADER_BYTES_MAX = 1 << 16
