@@ -79,7 +79,7 @@ def command(  # noqa: PLR0913 - one an option
     )
     refuse_root(app, f"estimate {job}")
     if not asked.without_gpu:
-        _refuse_while_training(app, job, allowed=while_training)
+        refuse_while_training(app, job, allowed=while_training)
     points, configured, notes = _probe_points(app, job, asked, limit_s)
     batch = asked.batch or configured
     try:
@@ -101,7 +101,8 @@ def parse_bytes(text: str) -> int:
     return round(float(found[1]) * unit)
 
 
-def _refuse_while_training(app: App, job: str, *, allowed: bool) -> None:
+def refuse_while_training(app: App, job: str, *, allowed: bool) -> None:
+    """Raise RefusedError while a training of the job may use the GPU, unless that is allowed."""
     try:
         jobs = app.get("/v1/status")["jobs"]
     except CliError:
@@ -117,24 +118,29 @@ def _refuse_while_training(app: App, job: str, *, allowed: bool) -> None:
 class Probes:
     """Runs the job's command with one micro-batch after the other."""
 
-    def __init__(self, app: App, job: str, asked: Asked, limit_s: float) -> None:
+    def __init__(self, app: App, job: str, limit_s: float, asked: Asked | None = None) -> None:
         from supervisor.runner.memory_probe import WhatIf  # noqa: PLC0415  # other commands do not need it
 
         self._command = _read_command(app, job, limit_s)
-        self._what_if = WhatIf(
-            precision=asked.precision, checkpointing=asked.checkpointing, without_gpu=asked.without_gpu
-        )
+        self._what_if = WhatIf()
+        if asked is not None:
+            self._what_if = WhatIf(
+                precision=asked.precision, checkpointing=asked.checkpointing, without_gpu=asked.without_gpu
+            )
         self.notes: list[str] = []
 
-    def run(self, batch: int | None = None, configured: int | None = None, *, look: bool = False) -> Any:
-        """Return the result at a micro-batch, None: as configured; raise OSError where no folder can be made."""
+    def run(self, batch: int | None = None, configured: int | None = None, **changed: Any) -> Any:
+        """Return the result at a micro-batch, None: as configured; `changed` are other fields of WhatIf.
+
+        Raises OSError where no folder can be made.
+        """
         from supervisor.runner.code_copy import temporary_copy  # noqa: PLC0415  # as above
         from supervisor.runner.memory_probe import probe  # noqa: PLC0415  # as above
 
-        what = "the first batch" if look else "as configured" if batch is None else f"{batch} samples"
+        what = "the first batch" if changed.get("look") else "as configured" if batch is None else f"{batch} samples"
         click.echo(f"probing {what}", err=True)
         with temporary_copy() as code:
-            what_if = replace(self._what_if, batch=batch, configured=configured, look=look)
+            what_if = replace(self._what_if, batch=batch, configured=configured, **changed)
             result = probe(self._command, what_if, code)
         if not result.discarded and GUARDED not in self.notes:
             self.notes.append(GUARDED)
@@ -144,7 +150,7 @@ class Probes:
         """Return the point at a micro-batch; raise CliError where there is none."""
         result = self.run(batch, configured)
         if result.point is None:
-            raise _explain(result)
+            raise explain_failure(result)
         point: Point = result.point
         return point
 
@@ -161,7 +167,7 @@ class Probes:
         return found
 
 
-def _explain(result: Any) -> CliError:
+def explain_failure(result: Any) -> CliError:
     """Return the error for a command that made no second step, with its last lines."""
     for line in [line for line in result.output.splitlines() if line.strip()][-OUTPUT_LINES:]:
         click.echo(f"  | {one_line(line)}", err=True)
@@ -192,7 +198,7 @@ def _read_command(app: App, job: str, limit_s: float) -> Any:
 
 def _probe_points(app: App, job: str, asked: Asked, limit_s: float) -> tuple[list[Point], int | None, list[str]]:
     """Return the points, the micro-batch that is configured, and what to know about them."""
-    probes = Probes(app, job, asked, limit_s)
+    probes = Probes(app, job, limit_s, asked)
     try:
         seen = probes.run(look=True)
         if not seen.on_gpu and not asked.without_gpu:

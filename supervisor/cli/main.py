@@ -52,7 +52,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("supervisor.cli.doctor.command", "Check this machine, its configuration and the daemon."),
     "config": ("supervisor.cli.config", "Check the configuration."),
     "setup": ("supervisor.cli.setup.command", "Install as a systemd service."),
-    "bench": ("supervisor.cli.bench.conv2d", "Benchmark the Conv2d implementations of a job's interpreter."),
+    "bench": (
+        "supervisor.cli.bench.command",
+        "Benchmarks in a job's interpreter, and of a job's loader and micro-batches.",
+    ),
     "simulate": ("supervisor.cli.simulate", "What faults would cost a training on many nodes."),
     "demo": ("supervisor.cli.demo", "Run a real training on the CPU, break it three times, resume it."),
     "agent-path": ("supervisor.cli.agent_path", "Print the directory to put on PYTHONPATH by hand."),

@@ -151,7 +151,7 @@ ENV_TRIAGE = "ROCM_SUPERVISOR_TRIAGE"
 ENV_MEMORY_PROBE = "ROCM_SUPERVISOR_MEMORY_PROBE"
 """Only in a probe of memory: JSON with `report` (the file to write), `steps`, `batch` (samples to draw in place of
 `configured`), `precision` and `checkpointing` (null: the training's own), `guard` (whether writing over a file ends it)
-and `look` (whether it ends at the first batch)."""
+`look` (whether it ends at the first batch), `timed` (whether steps are timed), `draws` (batches to draw and time)."""
 ENV_MEAN_FAULT = "ROCM_SUPERVISOR_MEAN_FAULT_S"
 """Seconds of training between two faults of the job, from which "auto" is reckoned."""
 

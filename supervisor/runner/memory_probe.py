@@ -21,7 +21,7 @@ from pathlib import Path
 
 from supervisor import untrusted_files
 from supervisor.core import attempt_files as names
-from supervisor.core.foreign_values import as_int
+from supervisor.core.foreign_values import as_dict, as_float, as_int
 from supervisor.core.memory.points import Point, read_point
 from supervisor.runner import discarded_writes
 from supervisor.runner.attempt_folder import compose_env, make_attempt_folder, read_note
@@ -57,6 +57,10 @@ class WhatIf:
     precision: str | None = None
     checkpointing: bool | None = None
     without_gpu: bool = False
+    timed: bool = False
+    """Whether steps are timed, and on a CPU nothing is counted."""
+    draws: int = 0
+    """Batches that are drawn and timed in place of a training."""
     look: bool = False
     """Whether only the first batch is looked at."""
     steps: int = 2
@@ -75,6 +79,8 @@ class Result:
     """Samples in the last micro-batch that was drawn."""
     configured: int | None = None
     """The same by the loader's own sampler."""
+    timing: Mapping[str, float] = field(default_factory=dict)
+    """Milliseconds of a step, of waiting in it, or of drawing a batch; and the loader's workers."""
     output: str = ""
     """The last lines that the command printed."""
     discarded: bool = True
@@ -120,6 +126,8 @@ def build_env(command: Command, what_if: WhatIf, folder: Path, code: Code, *, gu
         "checkpointing": what_if.checkpointing,
         "guard": guard,
         "look": what_if.look,
+        "timed": what_if.timed,
+        "draws": what_if.draws,
     }
     composed = compose_env(
         job="estimate",
@@ -187,7 +195,14 @@ def _read_result(folder: Path, ending: str, *, discarded: bool) -> Result:
         on_gpu=report.get("device") == "cuda",
         batch=as_int(report.get("batch")),
         configured=as_int(report.get("configured")),
+        timing=_read_timing(report.get("timing")),
     )
+
+
+def _read_timing(value: object) -> dict[str, float]:
+    known = as_dict(value)
+    read = {name: as_float(known.get(name), 0.0) for name in ("step_ms", "wait_ms", "draw_ms", "draws", "workers")}
+    return {name: number for name, number in read.items() if number is not None}
 
 
 def _read_output(folder: Path) -> str:

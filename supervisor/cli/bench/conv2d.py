@@ -26,7 +26,8 @@ from supervisor.cli.errors import CliError, WrongUsageError
 from supervisor.core.remedies.miopen import CONV2D_SETTINGS
 from supervisor.core.sanitize import one_line
 
-SCRIPT = Path(supervisor.__file__).resolve().parent / "agent" / "bench_conv2d.py"
+SCRIPTS = Path(supervisor.__file__).resolve().parent / "agent"
+SCRIPT = "bench_conv2d.py"
 NAMES = (*(name for name in CONV2D_SETTINGS if name not in ("auto", "off")), "no-library", "native")
 """Ours, ATen's own kernels (torch.backends.cudnn.enabled = False), and torch's default."""
 
@@ -93,13 +94,11 @@ def conv2d_command(
         raise WrongUsageError(
             "--images needs a model: the hours are computed from its training step", "add --model NAME"
         )
-    if job and python:
-        raise WrongUsageError("--job and --python both name an interpreter", "give one of them")
-    interpreter = python or (_of_job(app, job) if job else Path(sys.executable))
+    interpreter = find_interpreter(app, job, python)
     with ExitStack() as stack:
         files = [stack.enter_context(_open_for_writing(path)) if path else None for path in (log, drawing)]
         lines = []
-        for line in _run_script(interpreter, given):
+        for line in run_script(interpreter, given, SCRIPT):
             lines.append(line)
             if files[0] is not None:
                 files[0].write(json.dumps(line) + "\n")
@@ -127,6 +126,13 @@ def _print_report(app: App, /, given: dict[str, Any], lines: list[dict[str, Any]
         end(exit_codes.FAILED)
 
 
+def find_interpreter(app: App, job: str | None, python: Path | None) -> Path:
+    """Return the interpreter to measure in: of a job, the one that is named, or this program's."""
+    if job and python:
+        raise WrongUsageError("--job and --python both name an interpreter", "give one of them")
+    return python or (_of_job(app, job) if job else Path(sys.executable))
+
+
 def _of_job(app: App, /, job: str) -> Path:
     from supervisor.config import ConfigError, load  # noqa: PLC0415  # other commands do not need it
     from supervisor.runner.proving import interpreter_of  # noqa: PLC0415  # the same
@@ -146,11 +152,11 @@ def _of_job(app: App, /, job: str) -> Path:
     return found
 
 
-def _run_script(python: Path, given: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Run the script and yield its lines as they come; raise CliError if it fails or refuses."""
+def run_script(python: Path, given: dict[str, Any], script: str) -> Iterator[dict[str, Any]]:
+    """Run a script of the agent's room and yield its lines as they come; raise CliError if it fails or refuses."""
     try:
         process = subprocess.Popen(
-            [str(python), str(SCRIPT), json.dumps(given)], stdout=subprocess.PIPE, text=True, errors="replace"
+            [str(python), str(SCRIPTS / script), json.dumps(given)], stdout=subprocess.PIPE, text=True, errors="replace"
         )
     except OSError as error:
         raise CliError(

@@ -36,6 +36,10 @@ class GpuGauge:
         """Return the bytes allocated now."""
         return int(self._torch.cuda.memory_allocated())
 
+    def synchronize(self) -> None:
+        """Wait until the GPU has done what was asked of it."""
+        self._torch.cuda.synchronize()
+
     def describe(self) -> Dict[str, Any]:
         """Return the GPU's facts; `other_bytes` is what is used outside of the allocator, by other programs too."""
         cuda = self._torch.cuda
@@ -56,12 +60,13 @@ class CpuGauge:
 
     kind = "cpu"
 
-    def __init__(self) -> None:
+    def __init__(self, *, counts: bool = True) -> None:
+        self._counts = counts
         self._account: Optional[Any] = None
 
     def begin(self) -> None:
         """Count from now on: at the first batch the model is made, and data sets in memory are no GPU's business."""
-        if self._account is not None:
+        if self._account is not None or not self._counts:
             return
         from .account import Account  # noqa: PLC0415 - needs torch
         from .as_on_gpu import AsOnGpu  # noqa: PLC0415 - as above
@@ -95,6 +100,9 @@ class CpuGauge:
     def allocated_bytes(self) -> int:
         """Return the bytes alive now."""
         return 0 if self._account is None else int(self._account.live_bytes)
+
+    def synchronize(self) -> None:
+        """The CPU has done it already."""
 
     def describe(self) -> Dict[str, Any]:
         """Return that no GPU was there."""

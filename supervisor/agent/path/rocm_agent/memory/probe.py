@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from functools import wraps
+from time import perf_counter
 from typing import Any, Dict, List, Optional, Tuple
 
 from rocm_agent.batch_count import count_samples, expected_samples
@@ -22,6 +23,8 @@ from .gauges import CpuGauge, GpuGauge, why_no_account
 from .what_if import Outermost, use_batch
 
 STEPS = 2
+WARM_UPS = 3
+"""Steps that are not timed: kernels are chosen, memory is taken."""
 """In the first step an optimizer makes its state; the second has all that every later one has."""
 TEXT_LIMIT = 2000
 
@@ -81,12 +84,17 @@ class Probe:
         self._gradient_bytes = 0
         self._base_bytes = 0
         self._written = False
+        self._waited_s = 0.0
+        self._stepped_s = 0.0
+        self._taken: List[Tuple[float, float]] = []
+        """Seconds of each step after the warm-up, and those of them spent waiting for the loader."""
+        self._timing: Dict[str, Any] = {}
 
     def install(self, torch: Any) -> None:
         """Set the hooks."""
         self._torch = torch
         on_gpu = torch.cuda.is_available()
-        self._gauge = GpuGauge(torch) if on_gpu else CpuGauge()
+        self._gauge = GpuGauge(torch) if on_gpu else CpuGauge(counts=not self._wanted.get("timed"))
         problem = None if on_gpu else why_no_account(torch)
         if problem is not None:
             self._report(problem)
@@ -107,11 +115,15 @@ class Probe:
             if not training() or os.getpid() != self._pid:
                 return original(iterator)
             self._gauge.loader_works(works=True)
+            began = perf_counter()
             try:
                 batch = original(iterator)
             finally:
                 self._gauge.loader_works(works=False)
+            self._waited_s += perf_counter() - began
             fenced(self._saw_batch)(iterator, batch)
+            if self._wanted.get("draws"):
+                fenced(self._draw_more)(iterator, original)
             return batch
 
         iterators.__next__ = __next__
@@ -130,6 +142,21 @@ class Probe:
             self._shapes.append(shape)
         if self._wanted.get("look"):
             self._report("only a look at the first batch")
+
+    def _draw_more(self, iterator: Any, original: Any) -> None:
+        """Draw batches and nothing else, and report how long each took."""
+        taken: List[float] = []
+        for _ in range(int(self._wanted["draws"])):
+            began = perf_counter()
+            try:
+                original(iterator)
+            except StopIteration:
+                break
+            taken.append((perf_counter() - began) * 1e3)
+        workers = getattr(owner_of(iterator), "num_workers", None)
+        mean_ms = sum(taken) / len(taken) if taken else None
+        self._timing = {"draw_ms": mean_ms, "draws": len(taken), "workers": workers}
+        self._report("only the loader was timed")
 
     def _follow_steps(self) -> None:
         kind = self._torch.optim.Optimizer
@@ -179,6 +206,12 @@ class Probe:
 
     def _after_update(self, optimizer: Any) -> None:
         update_bytes = self._gauge.take_peak_bytes()
+        if self._wanted.get("timed"):
+            self._gauge.synchronize()
+            now = perf_counter()
+            if self._steps >= WARM_UPS:
+                self._taken.append((now - self._stepped_s, self._waited_s))
+            self._stepped_s, self._waited_s = now, 0.0
         if optimizer is self._optimizers[0]:
             self._steps += 1
             if self._steps >= int(self._wanted.get("steps") or STEPS):
@@ -221,6 +254,10 @@ class Probe:
         self._written = True
         report: Dict[str, Any] = {"problem": problem, "out_of_memory": out_of_memory, "steps": self._steps}
         report.update(batch=self._batch, configured=self._configured)
+        if self._taken:
+            step_s, wait_s = (sorted(column)[len(column) // 2] for column in zip(*self._taken))
+            self._timing = {"step_ms": step_s * 1e3, "wait_ms": wait_s * 1e3, "steps": len(self._taken)}
+        report.update(timing=self._timing or None)
         if self._torch is not None:
             report.update(self._measured(update_bytes) if self._steps else {})
             report.update({"torch": str(self._torch.__version__)}, **self._gauge.describe())

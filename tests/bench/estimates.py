@@ -1,0 +1,231 @@
+"""The estimator against what trainings really take: probe and account without a GPU, and the micro-batch it chooses.
+
+    python -m tests.bench.estimates [--card-gib 20] [--jobs 6] [--only NAME] [--json FILE]
+
+Runs in the interpreter that it is started with, which has torch and the networks' packages, on one NVIDIA or AMD GPU.
+For each network: probes as `supervisorctl estimate` makes them, with the card limited to `--card-gib`; then the same
+training for TRUE_STEPS steps at the configured micro-batch and at twice that, and the largest micro-batch that runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import gc
+import json
+import statistics
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from supervisor.core.memory.estimate import estimate, next_probe
+from supervisor.core.memory.points import Point
+from supervisor.runner.memory_probe import Command, WhatIf, probe
+
+HERE = Path(__file__).resolve().parent
+MODELS = HERE / "estimates_models.py"
+GIB = 1 << 30
+TRUE_STEPS = 6
+BATCHES = {
+    "tv:resnet50": (32, "fp32"),
+    "tv:mobilenet_v3_large": (64, "fp32"),
+    "tv:convnext_tiny": (32, "bf16"),
+    "tv:deeplab": (8, "fp32"),
+    "timm:vit_base_patch16_224": (32, "bf16"),
+    "timm:efficientnet_b0": (32, "bf16"),
+    "timm:swin_tiny_patch4_window7_224": (16, "fp32"),
+    "hf:gpt2": (4, "bf16"),
+    "hf:bert": (8, "fp32"),
+    "hf:t5": (8, "bf16"),
+    "hf:qwen3": (2, "bf16"),
+    "yolo:yolov8n": (8, "fp32"),
+}
+
+
+def probe_points(name: str, *, card_bytes: int, without_gpu: bool) -> list[Point]:
+    """Return points as the command chooses them."""
+    batch, precision = BATCHES[name]
+    argv = [sys.executable, str(MODELS), name, str(batch), precision, "9"]
+    env = {"OMP_NUM_THREADS": "2", "YOLO_OFFLINE": "true"}
+    command = Command(argv=argv, cwd="/tmp", env=env, limit_s=150.0)
+    points: list[Point] = []
+
+    def measure(count: int) -> None:
+        what_if = WhatIf(batch=count, configured=batch, without_gpu=without_gpu)
+        result = probe(command, what_if)
+        if result.point is None:
+            raise RuntimeError(f"{name} at {count}: {result.problem}\n{result.output[-1500:]}")
+        points.append(replace(result.point, other_bytes=0))  # trainings share the GPU here
+
+    for count in (2, 4) if without_gpu else (batch // 2, batch):
+        measure(count)
+    if not without_gpu and (further := next_probe(points, card_bytes)):
+        measure(further)
+    return points
+
+
+def measure_truth(name: str, chosen: int, card_bytes: int) -> dict[str, Any]:
+    """Return what real trainings took, from a process of their own."""
+    argv = [sys.executable, str(Path(__file__).resolve()), "--truth", name, str(chosen), str(card_bytes)]
+    ended = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=300)
+    if ended.returncode != 0:
+        raise RuntimeError(f"{name}: {ended.stderr[-1500:]}")
+    found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return found
+
+
+def compare(name: str, card_bytes: int, earlier: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return a row: estimates and truths of one network; with the points of an earlier run where there are any."""
+    if name in earlier:
+        row = earlier[name]
+        estimate_row(row, card_bytes)
+        row["truth"] = measure_truth(name, row["chosen"], card_bytes)
+        return row
+    batch, precision = BATCHES[name]
+    probed = probe_points(name, card_bytes=card_bytes, without_gpu=False)
+    counted = probe_points(name, card_bytes=card_bytes, without_gpu=True)
+    row = {"name": name, "precision": precision, "batch": batch, "chosen": 0}
+    row.update(points=[asdict(point) for point in probed], counted_points=[asdict(point) for point in counted])
+    estimate_row(row, card_bytes)
+    row["truth"] = measure_truth(name, row["chosen"], card_bytes)
+    return row
+
+
+def estimate_row(row: dict[str, Any], card_bytes: int) -> None:
+    """Fill in the estimates that follow from a row's points."""
+    batch = row["batch"]
+    probed, counted = ([Point(**point) for point in row[name]] for name in ("points", "counted_points"))
+    small = [point for point in probed if (point.batch or 0) <= batch]
+    row["chosen"] = estimate(probed, batch, card_bytes).largest_micro_batch or 0
+    row["probe"] = estimate(probed, batch, card_bytes).bytes
+    row["predicted"] = estimate(small, 2 * batch, card_bytes).bytes
+    row["counted"] = {}
+    for count in (batch, 2 * batch):
+        found = estimate(counted, count, card_bytes)
+        row["counted"][str(count)] = found.bytes - found.parts.other
+
+
+# --- the real training --------------------------------------------------------------------------------------------
+
+
+class Trainings:
+    """Runs one network's training at one micro-batch after the other."""
+
+    def __init__(self, name: str) -> None:
+        import torch  # noqa: PLC0415 - the parent needs none
+        from estimates_models import train  # noqa: PLC0415 - lies next to this file
+
+        self._name, self._train, self.cuda = name, train, torch.cuda
+        self.tried: dict[int, bool] = {}
+        self.cuda.init()
+
+    def run(self, count: int) -> bool:
+        """Train a few steps; return whether the memory sufficed."""
+        gc.collect()
+        self.cuda.empty_cache()
+        self.cuda.reset_peak_memory_stats()
+        try:
+            self._train(self._name, count, BATCHES[self._name][1], TRUE_STEPS)  # type: ignore[no-untyped-call]  # a script
+        except self.cuda.OutOfMemoryError:
+            return False
+        return True
+
+    def fits(self, count: int) -> bool:
+        """Return what `run` did at a micro-batch, tried once."""
+        if count not in self.tried:
+            self.tried[count] = self.run(count)
+        return self.tried[count]
+
+    def find_largest(self, chosen: int) -> int:
+        """Return the largest micro-batch that runs, found from the chosen one in steps of 5 %, then by halves."""
+        low, high = chosen, max(chosen + 1, round(chosen * 1.05))
+        while low > 0 and not self.fits(low):
+            low, high = int(low * 0.95), low
+        while high < 4 * chosen and self.fits(high):
+            low, high = high, round(high * 1.05) + 1
+        while high - low > max(1, low // 100):
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.fits(middle) else (low, middle)
+        return low
+
+
+def run_truth(name: str, chosen: int, card_bytes: int) -> None:
+    """Train at the configured micro-batch and twice that, then find the largest that runs within the card."""
+    trainings, batch = Trainings(name), BATCHES[name][0]
+    cuda = trainings.cuda
+    found: dict[str, Any] = {"reserved": {}, "allocated": {}}
+    for count in (batch, 2 * batch):
+        trainings.run(count)
+        found["reserved"][count] = cuda.max_memory_reserved()
+        found["allocated"][count] = cuda.max_memory_allocated()
+    cuda.set_per_process_memory_fraction(card_bytes / cuda.get_device_properties(0).total_memory)
+    found.update(largest=trainings.find_largest(chosen), chosen_runs=trainings.tried.get(chosen, False))
+    sys.stdout.write(json.dumps(found) + "\n")
+
+
+# --- the table ----------------------------------------------------------------------------------------------------
+
+
+def share(found: float, true: float) -> float:
+    """Return the error of an estimate as a share of the truth."""
+    return found / true - 1
+
+
+def print_table(rows: list[dict[str, Any]]) -> None:
+    """Print each network's errors, and their medians and worst."""
+    errors: dict[str, list[float]] = {"probe": [], "predicted": [], "counted": []}
+    head = f"{'network':36} {'':5} {'batch':>5} {'true':>9} {'probe':>7} {'x2 line':>7} {'no GPU':>7} {'x2':>7}"
+    sys.stdout.write(f"{head} {'chosen':>7} {'largest':>7} {'share':>6}\n")
+    for row in rows:
+        batch, truth = row["batch"], row["truth"]
+        true = {count: truth["reserved"][str(count)] for count in (batch, 2 * batch)}
+        at = share(row["probe"], true[batch])
+        predicted = share(row["predicted"], true[2 * batch])
+        counted = [share(row["counted"][str(count)], value) for count, value in true.items()]
+        errors["probe"].append(at)
+        errors["predicted"].append(predicted)
+        errors["counted"] += counted
+        columns = [f"{value:+7.1%}" for value in (at, predicted, *counted)]
+        runs = row["chosen"] / truth["largest"] if truth["largest"] else 0
+        verdict = "" if truth["chosen_runs"] else "  OUT OF MEMORY"
+        first = f"{row['name']:36} {row['precision']:5} {batch:5} {true[batch] / GIB:5.2f} GiB {' '.join(columns)}"
+        sys.stdout.write(f"{first} {row['chosen']:7} {truth['largest']:7} {runs:6.1%}{verdict}\n")
+    for name, values in errors.items():
+        if values:
+            worst = max(values, key=abs)
+            middle = statistics.median(abs(value) for value in values)
+            sys.stdout.write(f"{name}: median {middle:.1%}, worst {worst:+.1%} of {len(values)}\n")
+
+
+def main() -> None:
+    """Measure and print."""
+    if sys.argv[1:2] == ["--truth"]:
+        run_truth(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+        return
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--card-gib", type=float, default=20.0)
+    parser.add_argument("--jobs", type=int, default=6)
+    parser.add_argument("--only", action="append")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--earlier", type=Path, help="the --json file of a run whose points are used again")
+    given = parser.parse_args()
+    earlier = {row["name"]: row for row in json.loads(given.earlier.read_text())} if given.earlier else {}
+    rows = []
+    with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
+        card_bytes = round(given.card_gib * GIB)
+        names = sorted(given.only or BATCHES, key=earlier.__contains__)
+        asked = {pool.submit(compare, name, card_bytes, earlier): name for name in names}
+        for done in concurrent.futures.as_completed(asked):
+            try:
+                rows.append(done.result())
+            except Exception as error:  # noqa: BLE001 - a network that fails is a row that is missing
+                sys.stdout.write(f"{asked[done]}: {type(error).__name__}: {error}\n")
+            if given.json is not None:
+                given.json.write_text(json.dumps(rows))
+    print_table(rows)
+
+
+if __name__ == "__main__":
+    main()
