@@ -34,6 +34,8 @@ class Wound:
     """Rule and fault, or nothing where nothing was told."""
     message: str = ""
     found_s: float | None = None
+    warned_s: float | None = None
+    """When a stopped process was told as such, which comes before anything is done about it."""
     outcome: str = ""
     resumed_from: str | None = None
     resumed_step: int | None = None
@@ -236,7 +238,7 @@ class Play:
         struck = time.time()  # noqa: TID251 - compared with the record's
         try:
             self._strike(kind)
-            self.house.until(lambda: self._new(known) is not None, LIMIT_S, f"{kind} to be told")
+            self.house.until(lambda: self._is_told(wound, known, struck), LIMIT_S, f"{kind} to be told")
         except AssertionError as error:
             wound.problem = str(error).split("\n", maxsplit=1)[0]
             return self._clear(kind)
@@ -249,6 +251,16 @@ class Play:
             wound.problem = str(error).split("\n", maxsplit=1)[0]
         self._learn(wound, known, attempt)
         return not wound.problem
+
+    def _is_told(self, wound: Wound, known: set[str], struck: float) -> bool:
+        """Return whether there is an incident; note when a stopped process was told before."""
+        if (
+            wound.kind == "stop"
+            and wound.warned_s is None
+            and any("is stopped" in flag for flag in self._job()["flags"])
+        ):
+            wound.warned_s = round(time.time() - struck, 1)  # noqa: TID251 - compared with the same clock
+        return self._new(known) is not None
 
     def _clear(self, kind: str) -> bool:
         """Take an injection back that nobody met, or that nobody told; return whether it trains on."""
@@ -308,6 +320,10 @@ class Play:
             return self._known_saves[content]  # a file that is put back has the time of that
         saves = self.house.client.get(f"/v1/jobs/{self.name}/checkpoints")["checkpoints"]
         saved_at = next((save["saved_at"] for save in saves if save["path"] == point["path"]), None)
+        if saved_at is None:  # the training's own file, which the next attempt writes anew: its copies tell when
+            anew = min(self.truth.times(attempt + 1), default=float("inf"))
+            copies = [save["saved_at"] for save in saves if save["source"] == point["path"]]
+            saved_at = max((at for at in copies if at < anew), default=None)
         if saved_at is None:
             return None
         step = self.truth.step(self.truth.attempt_at(saved_at, attempt), saved_at)

@@ -34,7 +34,8 @@ def _reported(wound: dict[str, Any] | None) -> str:
         return "-"
     if not wound["reported"]:
         return "**not told**"
-    return f"{wound['reported']}, {wound['found_s']:.0f} s" + (
+    warned = f" (warned of after {wound['warned_s']:.0f} s)" if wound.get("warned_s") else ""
+    return f"{wound['reported']}, {wound['found_s']:.0f} s{warned}" + (
         f"; **{wound['problem'][:80]}**" if wound["problem"] else ""
     )
 

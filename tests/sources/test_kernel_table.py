@@ -27,6 +27,7 @@ def test_every_class_of_the_kernel_log_is_known() -> None:
     assert {row.fault for row in TABLE.rows} == {
         F.GPU_HANG, F.GPU_RESET, F.GPU_RESET_FAILED, F.GPU_INIT_FAILED, F.PAGE_FAULT, F.ECC_UNCORRECTABLE,
         F.ECC_CORRECTABLE, F.THERMAL, F.PCIE, F.SMU, F.QUEUE_EVICTION, F.XID, F.OOM_KILL, F.IO_ERROR, F.HUNG_TASK,
+        F.KERNEL_PANIC,
     }  # fmt: skip
 
 
@@ -240,11 +241,22 @@ def test_a_processor_of_nvidias_that_does_not_answer_is_fatal_before_any_xid(lin
     assert found(line) == [(F.XID, Sev.FATAL, None)]
 
 
+@pytest.mark.parametrize(
+    "words", ["[DMA Read] Request device [0a:00.0] PASID ffffffff", "[DMA Write NO_PASID] Request device [0a:00.0]"]
+)
+def test_a_fault_that_intels_iommu_names_by_a_devices_number_is_a_warning_for_that_device(words: str) -> None:
+    assert found(f"DMAR: {words} fault addr 0xfd000000 [fault reason 0x06] PTE") == [(F.PAGE_FAULT, Sev.WARN, CARD)]
+
+
+def test_a_panic_in_a_pasted_log_is_fatal_whatever_it_names() -> None:
+    assert found("Kernel panic - not syncing: Fatal hardware error!") == [(F.KERNEL_PANIC, Sev.FATAL, None)]
+
+
 def test_an_assertion_of_nvidias_that_only_names_a_reset_is_no_fault_and_joins_the_one_before_it() -> None:
     states = "(status == NV_OK) || (status == NV_ERR_GPU_IN_FULLCHIP_RESET)"
     assertion = f"NVRM: nvAssertFailedNoLog: Assertion failed: {states} @ m.c:1"
     lost = "NVRM: Xid (PCI:0000:0a:00): 79, GPU has fallen off the bus."
-    assert found(assertion) == []
+    assert found(assertion) == found(f"NVRM: GPU0 nvCheckFailedNoLog: Check failed: {states} @ g.c:1") == []
     assert found(lost, assertion) == [(F.XID, Sev.FATAL, CARD)]
 
 

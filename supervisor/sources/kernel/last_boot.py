@@ -65,6 +65,8 @@ def _find_faults(lines: Iterable[str]) -> Iterator[tuple[Finding, bool]]:
             break
     grammar = kernel_grammar()
     for finding in findings_in(text, grammar):
+        if finding.fault is FaultClass.KERNEL_PANIC:
+            continue
         match = grammar.match(finding.line)
         yield finding, match is not None and match.row.device == "gpu"
 
