@@ -238,7 +238,7 @@ class Play:
         struck = time.time()  # noqa: TID251 - compared with the record's
         try:
             self._strike(kind)
-            self.house.until(lambda: self._is_told(wound, known, struck), LIMIT_S, f"{kind} to be told")
+            self.house.until(lambda: self._is_reported(wound, known, struck), LIMIT_S, f"{kind} to be told")
         except AssertionError as error:
             wound.problem = str(error).split("\n", maxsplit=1)[0]
             return self._clear(kind)
@@ -252,7 +252,7 @@ class Play:
         self._learn(wound, known, attempt)
         return not wound.problem
 
-    def _is_told(self, wound: Wound, known: set[str], struck: float) -> bool:
+    def _is_reported(self, wound: Wound, known: set[str], struck: float) -> bool:
         """Return whether there is an incident; note when a stopped process was told before."""
         if (
             wound.kind == "stop"
@@ -321,9 +321,9 @@ class Play:
         saves = self.house.client.get(f"/v1/jobs/{self.name}/checkpoints")["checkpoints"]
         saved_at = next((save["saved_at"] for save in saves if save["path"] == point["path"]), None)
         if saved_at is None:  # the training's own file, which the next attempt writes anew: its copies tell when
-            anew = min(self.truth.times(attempt + 1), default=float("inf"))
+            next_began = min(self.truth.times(attempt + 1), default=float("inf"))
             copies = [save["saved_at"] for save in saves if save["source"] == point["path"]]
-            saved_at = max((at for at in copies if at < anew), default=None)
+            saved_at = max((at for at in copies if at < next_began), default=None)
         if saved_at is None:
             return None
         step = self.truth.step(self.truth.attempt_at(saved_at, attempt), saved_at)
