@@ -31,8 +31,8 @@ NOT_TO_BE_HAD = re.compile(r"torch sees no GPU here|torch 1\.13\.\S+ has no |(pr
 """Reasons that stand under CI too: hardware, what a fixed version of torch does not have, and a registry that fails.
 
 What judges our files from outside is fetched by `make test` and `.ci/run`, which say so where they cannot."""
-ALONE = "kernel"
-"""Marker of tests that use what a machine has one of: the kernel's log, mounts."""
+ONE_OF = "kernel"
+"""Marker of tests that use what a machine has one of: the kernel's log, mounts; they are run one after another."""
 SLOW_ROOMS = ("agent", "attacks", "daemon", "e2e", "laws", "runner", "suite", "systemd")
 """Rooms whose tests start processes and threads and wait for them."""
 
@@ -57,8 +57,13 @@ def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Tests of a booted systemd share its machine, and so a process; pytest-xdist asks before any order is made."""
-    if item.get_closest_marker("systemd") is not None:
+    """Tests of a booted systemd share its machine, and those of one kernel take turns: each share a process.
+
+    pytest-xdist asks before any order is made.
+    """
+    if item.get_closest_marker(ONE_OF) is not None:
+        item.add_marker(pytest.mark.xdist_group("kernel"))
+    elif item.get_closest_marker("systemd") is not None:
         night = item.path.stem == "test_systemd_night"
         item.add_marker(pytest.mark.xdist_group("systemd night" if night else "systemd"))
 
@@ -74,11 +79,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=left)
     items[:] = [item for item in items if item not in left]
     for item in items:
-        if (mark := item.get_closest_marker("alone")) is not None:
-            assert mark.kwargs.get("reason"), f"{item.nodeid}: alone needs a reason"
-        elif item.get_closest_marker(ALONE) is not None:
-            item.add_marker(pytest.mark.alone(reason="uses what a machine has one of"))
-        elif item.get_closest_marker("systemd") is not None:
+        marks = [mark for name in ("alone", "calm") if (mark := item.get_closest_marker(name)) is not None]
+        for mark in marks:
+            assert mark.kwargs.get("reason"), f"{item.nodeid}: {mark.name} needs a reason"
+        if not marks and item.get_closest_marker(ONE_OF) is not None:
+            item.add_marker(pytest.mark.calm(reason="uses what a machine has one of"))
+        elif not marks and item.get_closest_marker("systemd") is not None:
             item.add_marker("waits")
         room = item.path.relative_to(ROOT / "tests").parts[0] if item.path.is_relative_to(ROOT / "tests") else ""
         if room == "e2e":

@@ -14,7 +14,7 @@ ACTIONS = 150
 """About half a minute."""
 
 
-@pytest.mark.alone(reason="compares durations with limits")
+@pytest.mark.calm(reason="compares durations with limits")
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root for a pid namespace of its own")
 @pytest.mark.parametrize("seed", [1])
 def test_no_invariant_is_broken_by_a_hostile_training(seed: int, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def flags(home: House) -> list[str]:
     return [flag for flag in home.job("one")["flags"] if "checkpoints cannot be read" in flag]
 
 
-@pytest.mark.alone(reason="compares a duration with a limit")
+@pytest.mark.calm(reason="compares a duration with a limit")
 def test_a_folder_that_is_closed_in_mid_run_is_reported_within_10_s_until_it_is_open(narrow: Narrow) -> None:
     folder = theirs(narrow)
     configured(narrow)

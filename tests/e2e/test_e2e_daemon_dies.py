@@ -54,7 +54,7 @@ def test_a_training_outlives_three_daemons_and_no_step_is_lost_or_counted_twice(
     assert home.incidents() == []
 
 
-@pytest.mark.alone(reason="a stall of a few seconds would be found")
+@pytest.mark.calm(reason="a stall of a few seconds would be found")
 def test_a_daemon_that_was_away_for_longer_than_a_stall_may_last_finds_none(home: House) -> None:
     end = home.folder / "end"
     home.write(home.by_hand("one", "--until", str(end), stall="limit_s = 1.5"))

@@ -78,7 +78,7 @@ def test_a_daemon_whose_log_nobody_reads_goes_on(home: House) -> None:
     assert b"decision." in written, "what was logged meanwhile is written once somebody reads"
 
 
-@pytest.mark.alone(reason="a stall of a few seconds would be found")
+@pytest.mark.calm(reason="a stall of a few seconds would be found")
 def test_a_daemon_that_was_stopped_takes_no_healthy_training_for_stalled(home: House) -> None:
     home.write(home.by_hand("one", stall=STALL))
     home.start()
@@ -93,7 +93,7 @@ def test_a_daemon_that_was_stopped_takes_no_healthy_training_for_stalled(home: H
     every_step_is_recorded_once(home)
 
 
-@pytest.mark.alone(reason="a stall of a few seconds would be found")
+@pytest.mark.calm(reason="a stall of a few seconds would be found")
 def test_a_machine_that_stood_still_costs_no_training(home: House) -> None:
     """Daemon and training stop together, as in a virtual machine that is paused: the monotonic clock goes on."""
     home.write(home.by_hand("one", stall=STALL))
@@ -127,7 +127,7 @@ def test_a_training_that_hung_while_the_machine_stood_still_is_found_within_its_
     assert (incident["rule"], incident["last_step"]) == ("stall", 59)
 
 
-@pytest.mark.alone(reason="a stall of a few seconds would be found")
+@pytest.mark.calm(reason="a stall of a few seconds would be found")
 @pytest.mark.parametrize(
     "by_s", [-3600, 60 * DAY_S, -20 * 365 * DAY_S], ids=["hour back", "60 days on", "20 years back"]
 )

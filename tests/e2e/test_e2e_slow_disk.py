@@ -12,7 +12,7 @@ from house import House, house
 
 from tests.rigs.hanging_fs import HangingFs, hanging
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.alone(reason="compares durations of tenths of a second with limits")]
 
 SYNC_S = 5.0
 STALL_S = 2.0

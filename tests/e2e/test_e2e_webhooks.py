@@ -87,7 +87,7 @@ def delivered(home: House, sink: str) -> int:
     return int(home.query("SELECT COUNT(*) FROM alerts WHERE sink = ? AND state = 'delivered'", sink)[0][0])
 
 
-@pytest.mark.alone(reason="compares a duration with a limit")
+@pytest.mark.calm(reason="compares a duration with a limit")
 def test_each_incident_is_reported_once_though_receiver_and_daemon_fail(home: House, receiver: Receiver) -> None:
     """The receiver refuses twice, a second one never answers, and the daemon is killed while alerts wait."""
     alerts = alert("good", receiver.url("good"), home) + alert("slow", receiver.url("hang"), home)
@@ -111,7 +111,7 @@ def test_each_incident_is_reported_once_though_receiver_and_daemon_fail(home: Ho
     assert delivered(home, "slow") == 0
 
 
-@pytest.mark.alone(reason="compares a duration with a limit")
+@pytest.mark.calm(reason="compares a duration with a limit")
 def test_a_receiver_that_never_answers_holds_up_neither_questions_nor_the_end(home: House, receiver: Receiver) -> None:
     home.write(home.by_hand("one", "--wound", "kill:30") + alert("slow", receiver.url("hang"), home))
     home.start()

@@ -1,11 +1,14 @@
-"""Runs the whole suite in two stages and says at the end what failed in any of them.
+"""Runs the whole suite in three stages and says at the end what failed in any of them.
 
     run_tests.py [--quick] [--slowest N] [PYTEST OPTION ...]
 
-1. `parallel`: what is not marked `alone`, by more processes than there are cores: tests marked `waits`, whose daemons
-   and trainings mostly wait, are spread among the others, which fill the cores meanwhile. The long ones come first.
-2. `alone`: one test after another with nothing running at the same time: what compares durations with a limit, and what
-   uses something that a machine has one of.
+1. `parallel`: what is marked neither `calm` nor `alone`, by more processes than there are cores: tests marked `waits`,
+   whose daemons and trainings mostly wait, are spread among the others, which fill the cores meanwhile. The long ones
+   come first.
+2. `calm`: two at a time, on a core each: whole daemons that mostly wait and are held to limits of seconds. What uses
+   something that a machine has one of (the kernel's log, mounts) is one after another in one of the two processes.
+3. `alone`: one test after another with nothing running at the same time: what compares processor time or short
+   durations with a limit.
 
 Each test belongs to exactly one stage. Tests of one `xdist_group` share a process, which sets up once what they share.
 A stage that fails does not keep the next one from running.
@@ -90,12 +93,13 @@ class Outcome:
 def stages(cores: int) -> list[Stage]:
     """Return the stages of the whole suite for a machine of so many cores."""
     return [
-        Stage("parallel", "not alone", cores + 2),
+        Stage("parallel", "not alone and not calm", cores + 2),
+        Stage("calm", "calm and not alone", 2),
         Stage("alone", "alone", 0),
     ]
 
 
-QUICK = "not waits and not alone and not slow and not train"
+QUICK = "not waits and not alone and not calm and not slow and not train"
 
 
 def run_stage(stage: Stage, options: list[str], only: Sequence[str] = ()) -> Outcome:

@@ -28,8 +28,15 @@ def test_alone(): assert "PYTEST_XDIST_WORKER" not in os.environ
 @pytest.mark.alone(reason="a limit")
 def test_waits_alone(): assert "PYTEST_XDIST_WORKER" not in os.environ
 
+@pytest.mark.calm(reason="limits of seconds")
+def test_calm(): assert "PYTEST_XDIST_WORKER" in os.environ
+
 @pytest.mark.kernel
-def test_kernel(): assert "PYTEST_XDIST_WORKER" not in os.environ
+def test_kernel(): assert "PYTEST_XDIST_WORKER" in os.environ
+
+@pytest.mark.kernel
+@pytest.mark.alone(reason="a limit")
+def test_kernel_alone(): assert "PYTEST_XDIST_WORKER" not in os.environ
 
 def test_wrong(): assert 1 == 2, "not the same"
 
@@ -42,7 +49,7 @@ def broken(): raise OSError("no disk")
 def test_not_set_up(broken): pass
 """
 EVERYTHING = Stage("all", "", 0)
-PASSED = {"parallel": 3, "alone": 3}
+PASSED = {"parallel": 3, "calm": 2, "alone": 3}
 
 
 def suite(folder: Path, text: str) -> list[str]:
@@ -86,7 +93,7 @@ def test_some(number):
 
 
 def test_under_ci_what_is_skipped_in_a_worker_process_has_failed(outcomes: list[Outcome]) -> None:
-    parallel, _ = outcomes
+    parallel, *_ = outcomes
     ((name, reason),) = [pair for pair in parallel.failed.items() if "test_without_its_part" in pair[0]]
     assert name.endswith("test_without_its_part")
     assert "no such program (nothing may be skipped under CI)" in reason
@@ -96,7 +103,7 @@ def test_under_ci_what_is_skipped_in_a_worker_process_has_failed(outcomes: list[
 def test_what_failed_in_any_stage_is_reported_at_the_end(
     outcomes: list[Outcome], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert [outcome.ok for outcome in outcomes] == [False, True]
+    assert [outcome.ok for outcome in outcomes] == [False, True, True]
     assert report(outcomes) == 1
     output = capsys.readouterr().out.splitlines()
     failed = [line for line in output if line.startswith("FAILED (")]
