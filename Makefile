@@ -2,6 +2,7 @@
 # make test   the whole test suite, in stages (ARGS="tests/core -x": pytest as it is, with these arguments)
 # make test-quick   the units that need no process beside them, about a minute
 # make laws   every property test with a million examples, on all cores (LAWS_EXAMPLES=100000 for fewer)
+# make mutants  300 changes to supervisor/core, one at a time: which of them its own tests do not notice
 # make check  lint, types, import contracts
 # make frozen-names  write tests/store/frozen_names.txt: every name that is stored or sent between programs
 # make attacks ARGS="--actions 100000 --seed 1"   a hostile training for hours beside a healthy one; --systemd: under units
@@ -57,7 +58,7 @@ AXE_VERSION := 4.14.1
 AXE_SHA256 := e6b0ce02b84d892e2e33e403485e7f3d6c29e2be6df65daf44d89ba564139745
 AXE := $(CACHE)/axe-core-$(AXE_VERSION)/package/axe.min.js
 
-.PHONY: help demo test test-quick laws frozen-names check lint types contracts bench gallery clean wheel deb deb-check
+.PHONY: help demo test test-quick laws mutants frozen-names check lint types contracts bench gallery clean wheel deb deb-check
 
 help:
 	@sed -n 's/^# \(make\)/\1/p' Makefile
@@ -112,6 +113,10 @@ LAWS_EXAMPLES ?= 1000000
 
 laws: $(VENV)/ready
 	@$(VENV)/bin/python tests/rigs/run_laws.py --examples $(LAWS_EXAMPLES) $(ARGS)
+
+mutants: $(VENV)/ready
+	@$(VENV)/bin/pip install --quiet mutmut==3.8.1
+	$(VENV)/bin/python tests/rigs/run_mutants.py $(ARGS)
 
 attacks: $(VENV)/ready
 	$(VENV)/bin/python tests/attacks/campaign.py $(ARGS)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def samples_of_this_run() -> Sampling:
     """What a statistical law takes its samples from."""
     return sampling()
+
+
+@pytest.fixture(scope="session")
+def make_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], object]], Path]:
+    """Return a function that has a file made by the first test of the run that asks for it, in whichever process."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "made once"
+    folder.mkdir(exist_ok=True)
+
+    def make(name: str, write: Callable[[Path], object]) -> Path:
+        path, part = folder / name, folder / f"{name}.part"
+        with (folder / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not path.exists():
+                write(part)
+                part.rename(path)
+        return path
+
+    return make
 
 
 def interpreter(environment: str) -> Path:

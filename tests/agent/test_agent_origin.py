@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -105,13 +106,16 @@ def test_what_the_daemon_hands_over_may_be_anything(attempt: Attempt, saved: Pat
 
 
 @pytest.fixture
-def checkpoint(attempt: Attempt, train_python: Path, tmp_path: Path) -> Path:
-    """Weights and an Adam that has made three steps."""
-    path = tmp_path / "ckpt.pt"
-    ends = f"torch.save({{'model': model.state_dict(), 'optimizer': optimizer.state_dict()}}, {str(path)!r})"
-    program = LOOP.format(optimizer=ADAM, before="", each="") + ends
-    assert Attempt(tmp_path / "before").run([train_python, "-c", program]).code == 0
-    return path
+def checkpoint(train_python: Path, tmp_path: Path, make_once: Callable[..., Path]) -> Path:
+    """Weights and an Adam that has made three steps; each test has a copy of its own."""
+
+    def train(path: Path) -> None:
+        ends = f"torch.save({{'model': model.state_dict(), 'optimizer': optimizer.state_dict()}}, {str(path)!r})"
+        program = LOOP.format(optimizer=ADAM, before="", each="") + ends
+        assert Attempt(tmp_path / "before").run([train_python, "-c", program]).code == 0
+
+    made = make_once(f"origin of {train_python.parts[-3]}.pt", train)
+    return Path(shutil.copy(made, tmp_path / "ckpt.pt"))
 
 
 @pytest.mark.train
