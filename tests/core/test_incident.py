@@ -7,7 +7,7 @@ from dataclasses import replace
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.incident import Incident
-from supervisor.core.scale import Scale
+from supervisor.core.scale import Place, Scale
 
 from .stories import JOB, START
 
@@ -54,3 +54,31 @@ def test_it_is_closed_by_the_first_new_step_and_counts_from_the_last_old_one() -
 def test_without_an_old_step_the_downtime_counts_from_the_flag() -> None:
     never = Incident(id="night-1", job=JOB, attempt=1, flag=FLAG, decision="stop")
     assert never.stepping_again(START.plus(100)).downtime_s == 40
+
+
+def test_a_wall_clock_that_went_back_makes_no_negative_downtime() -> None:
+    back = replace(INCIDENT, last_step_at=START.plus(10)).stepping_again(START)
+    assert back.downtime_s == 0.0
+
+
+def test_the_first_step_shows_whether_it_went_on_and_from_where() -> None:
+    again = INCIDENT.relaunched(checkpoint(450))
+    at = START.plus(100)
+    went_on = again.stepping_again(at, Place(440), went_on=True)
+    assert (went_on.outcome, went_on.lost_steps, went_on.confirmed) == ("resumed", 60, True)
+    began_again = again.stepping_again(at, Place(0), went_on=False)
+    assert (began_again.outcome, began_again.lost_steps, began_again.confirmed) == ("checkpoint_ignored", 500, False)
+    unknown = again.stepping_again(at, Place(450))
+    assert (unknown.outcome, unknown.lost_steps, unknown.confirmed) == ("resumed", 50, False)
+
+
+def test_what_was_lost_is_known_from_the_launch_only_where_it_went_on() -> None:
+    again = INCIDENT.relaunched(checkpoint(450))
+    assert again.went_on_at(None, went_on=True).lost_steps == 50
+    assert again.went_on_at(None, went_on=None).lost_steps is None
+    assert again.went_on_at(None, went_on=False).lost_steps is None
+
+
+def test_an_attempt_from_the_beginning_ignores_no_checkpoint() -> None:
+    begun = INCIDENT.relaunched(None).went_on_at(Place(0), went_on=False)
+    assert (begun.outcome, begun.lost_steps, begun.confirmed) == ("restarted", 500, False)
