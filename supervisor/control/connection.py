@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, ClassVar
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -19,12 +19,17 @@ CONNECTION_LIMIT_S = 60.0
 class TimedProtocol(H11Protocol):
     """Ends connections that take too long."""
 
+    connection_limit_s: ClassVar[float | None] = CONNECTION_LIMIT_S
+    """None: only the first request has a limit."""
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
         """Set the time limits."""
         super().connection_made(transport)
         known = self.describe(transport)
         silent = self.loop.call_later(REQUEST_LIMIT_S, transport.abort)
-        self._limits = (silent, self.loop.call_later(CONNECTION_LIMIT_S, transport.abort))
+        self._limits = [silent]
+        if self.connection_limit_s is not None:
+            self._limits.append(self.loop.call_later(self.connection_limit_s, transport.abort))
         served = self.app
 
         async def application(scope: Any, receive: Any, send: Any) -> None:

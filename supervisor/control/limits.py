@@ -31,11 +31,13 @@ _BUSY = (
 class LimitedListener(socket.socket):
     """Accepts as a socket does, and as if none had come where the next one is beyond a limit."""
 
-    def __init__(self, listening: socket.socket, connections: int) -> None:
+    def __init__(
+        self, listening: socket.socket, connections: int, connections_per_user: int = CONNECTIONS_PER_USER
+    ) -> None:
         """Listen where `listening` does, which stays open; `connections` is the number over all users."""
         super().__init__(fileno=os.dup(listening.fileno()))
-        self._connections = connections
-        self._taken: list[tuple[int, socket.socket]] = []
+        self._connections, self._connections_per_user = connections, connections_per_user
+        self._taken: list[tuple[int | None, socket.socket]] = []
         self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     def accept(self) -> tuple[socket.socket, object]:
@@ -64,13 +66,13 @@ class LimitedListener(socket.socket):
     def _has_room(self, connection: socket.socket) -> bool:
         """Count a connection, or answer that it is beyond the limit."""
         try:
-            uid = peer_of(connection).uid
+            uid = _find_user(connection)
         except OSError:
             connection.close()
             return False
         self._taken = [(owner, item) for owner, item in self._taken if item.fileno() >= 0]
         theirs = sum(owner == uid for owner, _ in self._taken)
-        if theirs < CONNECTIONS_PER_USER and len(self._taken) < self._connections:
+        if theirs < self._connections_per_user and len(self._taken) < self._connections:
             self._taken.append((uid, connection))
             return True
         with suppress(OSError):
@@ -93,3 +95,8 @@ class LimitedListener(socket.socket):
                 self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         log.error("control.no_descriptors", extra={"fields": {"socket": os.fsdecode(self.getsockname())}})
         return True
+
+
+def _find_user(connection: socket.socket) -> int | None:
+    """Return whose connection it is, None over TCP, where all are counted together; raise OSError where it ended."""
+    return peer_of(connection).uid if connection.family == socket.AF_UNIX else None

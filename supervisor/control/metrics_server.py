@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import logging
 import re
@@ -17,13 +18,17 @@ from starlette.responses import PlainTextResponse, Response
 
 from supervisor.control import listen
 from supervisor.control.connection import TimedProtocol
+from supervisor.control.limits import LimitedListener
 from supervisor.control.woken_server import WokenServer, build_config
 from supervisor.metrics.exposition import CLASSIC, OPENMETRICS, prefers_openmetrics, text_of
 from supervisor.metrics.known import Known
 
 log = logging.getLogger(__name__)
 
-CONNECTIONS = 32
+CONNECTIONS, CONNECTIONS_PER_USER = 32, 16
+"""At each address; over TCP all users are counted together."""
+ANSWERED_AT_ONCE = 4
+"""Each answer reads the record, in a thread."""
 KEEP_ALIVE_S = 5
 STOP_LIMIT_S = 5.0
 BACKLOG = 16
@@ -39,21 +44,25 @@ class MetricsServer:
         """`addresses` are `HOST:PORT` or paths of unix sockets; `hosts` further names that requests may use."""
         self._known = known
         self._hosts = frozenset(name.lower() for name in hosts) | {"localhost", "daemon"}
-        self._listening: list[socket.socket] = []
+        self._bound: list[socket.socket] = []
         problems = []
         for address in addresses:
             try:
-                self._listening.append(_open(address))
+                self._bound.append(_open(address))
             except OSError as error:
                 problems.append(f"metrics.listen {address}: {error.strerror or error}")
+        self._listening = [LimitedListener(item, CONNECTIONS, CONNECTIONS_PER_USER) for item in self._bound]
         self.addresses: list[Any] = [listening.getsockname() for listening in self._listening]
         """Where it listens, as the sockets say."""
         self.problem = "; ".join(problems) or None
         """Why an address is not listened at."""
         if self.problem:
             log.warning("metrics.not_listening", extra={"fields": {"error": self.problem}})
+        self._answering = asyncio.Semaphore(ANSWERED_AT_ONCE)
+        # Beyond the listeners' own limits, so that one address cannot use up the connections of another.
+        connections = 2 * CONNECTIONS * max(1, len(self._listening))
         self._server = WokenServer(
-            build_config(self._answer, TimedProtocol, connections=CONNECTIONS, keep_alive_s=KEEP_ALIVE_S)
+            build_config(self._answer, TimedProtocol, connections=connections, keep_alive_s=KEEP_ALIVE_S)
         )
         self._thread = threading.Thread(target=self._serve, name="metrics", daemon=True)
 
@@ -67,8 +76,9 @@ class MetricsServer:
         if self._thread.ident is not None:
             self._server.end()
             self._thread.join(STOP_LIMIT_S)
-        for listening, name in zip(self._listening, self.addresses, strict=True):
+        for listening, bound, name in zip(self._listening, self._bound, self.addresses, strict=True):
             listening.close()
+            bound.close()
             if isinstance(name, str):
                 Path(name).unlink(missing_ok=True)
 
@@ -88,7 +98,9 @@ class MetricsServer:
             return PlainTextResponse("GET only\n", status_code=405, headers={"Allow": "GET, HEAD"})
         openmetrics = prefers_openmetrics(request.headers.get("accept", ""))
         try:
-            text = text_of(await anyio.to_thread.run_sync(self._known), openmetrics=openmetrics)
+            async with self._answering:
+                known = await anyio.to_thread.run_sync(self._known)
+            text = text_of(known, openmetrics=openmetrics)
         except Exception:  # the deciding thread did not answer, or a defect: one scrape fails
             log.exception("metrics.failed")
             return PlainTextResponse("the daemon does not answer\n", status_code=503)

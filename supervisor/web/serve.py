@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
-
+from supervisor.control.connection import TimedProtocol
+from supervisor.control.limits import LimitedListener
 from supervisor.control.woken_server import WokenServer, build_config
 from supervisor.web.door import Application, Door, Scope
 from supervisor.web.login import answer_login
@@ -24,9 +24,16 @@ from supervisor.web.sessions import Sessions
 
 log = logging.getLogger(__name__)
 
-CONNECTIONS = 64
+CONNECTIONS, CONNECTIONS_PER_USER = 64, 32
+"""Of each door; over TCP all users are counted together, and so are those of a proxy in front of a unix socket."""
 KEEP_ALIVE_S = 15
 LOOK_EVERY_S = 1.0
+
+
+class _PageProtocol(TimedProtocol):
+    """Ends a connection whose first request does not come; those of a browser last for as long as it looks."""
+
+    connection_limit_s = None
 
 
 class _PageServer(WokenServer):
@@ -69,8 +76,8 @@ async def serve(  # noqa: PLR0913  # what is served, and how
         _PageServer(
             build_config(
                 visit,
-                H11Protocol,
-                connections=CONNECTIONS,
+                _PageProtocol,
+                connections=2 * CONNECTIONS,
                 keep_alive_s=KEEP_ALIVE_S,
                 tls=tls if door.tls else None,
             )
@@ -86,7 +93,9 @@ async def serve(  # noqa: PLR0913  # what is served, and how
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
     serving = [
-        asyncio.ensure_future(server.serve(sockets=[door.listening]))
+        asyncio.ensure_future(
+            server.serve(sockets=[LimitedListener(door.listening, CONNECTIONS, CONNECTIONS_PER_USER)])
+        )
         for server, door in zip(servers, doors, strict=True)
     ]
     watching = asyncio.ensure_future(_end_when_idle(visits, sessions, idle_s, end))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import http.client
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from view_by_hand import KNOWN
 
-from supervisor.control.metrics_server import MetricsServer, why_foreign
+from supervisor.control.metrics_server import CONNECTIONS, MetricsServer, why_foreign
 from supervisor.metrics.exposition import CLASSIC, OPENMETRICS, text_of
 from supervisor.metrics.known import Known
 
@@ -53,6 +53,19 @@ def test_a_unix_socket_answers_and_goes_with_the_daemon(tmp_path: Path) -> None:
     assert answer.startswith(b"HTTP/1.1 200")
     assert b"rocm_supervisor_build_info" in answer
     assert not path.exists()
+
+
+def test_a_crowd_at_one_address_takes_nothing_from_another(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.sock"
+    with serving("127.0.0.1:0", str(path)) as server, ExitStack() as crowd:
+        for _ in range(2 * CONNECTIONS):
+            peer = crowd.enter_context(socket.create_connection(server.addresses[0][:2]))
+            with suppress(OSError):
+                peer.send(b"GET /metrics HTTP/1.1\r\nHost:")
+        client = crowd.enter_context(socket.socket(socket.AF_UNIX))
+        client.connect(str(path))
+        client.sendall(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")
+        assert client.recv(65536).startswith(b"HTTP/1.1 200")
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import http.client
 import re
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,7 @@ import pytest
 from served_page import ServedPage, serving_page
 
 import supervisor.web
+from supervisor.web.serve import CONNECTIONS
 
 
 @pytest.fixture(scope="module")
@@ -171,3 +176,22 @@ def test_what_costs_memory_or_could_write_is_not_imported() -> None:
     script = f"import sys, supervisor.cli.web; print([name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_half_requests_keep_the_page_from_nobody_for_long(page: ServedPage) -> None:
+    with ExitStack() as crowd:
+        for _ in range(2 * CONNECTIONS):
+            peer = crowd.enter_context(socket.create_connection(("127.0.0.1", page.port)))
+            with suppress(OSError):
+                peer.send(b"GET / HT")
+        end_s = time.monotonic() + 60  # noqa: TID251 - a test's deadline
+        while not is_served(page):
+            assert time.monotonic() < end_s  # noqa: TID251 - the same
+
+
+def is_served(page: ServedPage) -> bool:
+    """Whether the page is answered; a refused connection takes a moment, so that asking again costs little."""
+    try:
+        return page.ask("/").status == 200
+    except (OSError, http.client.HTTPException):
+        return False
