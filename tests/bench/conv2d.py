@@ -8,9 +8,9 @@ is MIOpen off on ROCm. TF32 is off, figures are medians, and plans are made anew
 must and aim of each row were set for an NVIDIA H200 and a CPU of two cores.
 
 Five limits are lower than they were set, for those did not hold. YOLOv8n batch 32: 2x and under AMP 2.4x, measured 1.9
-to 2.1x and 1.9 to 2.3x by how fast the processor beside the card is. ResNet-50: 1.1x of native, measured 1.08 to 1.10x.
-On a CPU: 4.5x of seed, measured 4.4 to 4.6x on two cores of their own and 3.3 to 3.9x on two shared ones; 0.8 of
-native, measured 0.76 to 0.87 and 0.45 to 0.57.
+to 2.1x and 1.55 to 2.46x by how fast the processor beside the card is. ResNet-50: 1.1x of native, measured 1.08 to
+1.10x. On a CPU: 4.5x of seed, measured 4.4 to 4.9x on two cores of their own and 3.3 to 3.9x on two shared ones; 0.8 of
+native, measured 0.76 to 1.02 and 0.45 to 0.57.
 """
 
 from __future__ import annotations
