@@ -1,6 +1,7 @@
 """What the daemon takes of a processor beside one training: this tree against another commit's, in turns, in one run.
 
     python tests/bench/daemon_cost.py --against 071b20f
+    python tests/bench/daemon_cost.py --sources sysfs       # without the tools that 071b20f starts, GPU or not
 
 Readings come once a second, the training makes 18 steps a second; what the daemon's own children take is counted too.
 Both trees are compiled first, as an installation is: a daemon that compiles its own modules keeps 0.6 MB of that.
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -26,13 +28,14 @@ STEPS_PER_S = 18.0
 WARM_S = 6.0
 
 
-def configuration(folder: Path, tree: Path) -> Path:
-    """Write the configuration of one run, and return its path."""
+def configuration(folder: Path, tree: Path, sources: Sequence[str] = ()) -> Path:
+    """Write the configuration of one run, with all sources of GPU readings or those given; return its path."""
     training = [sys.executable, str(tree / "tests/e2e/training_by_hand.py"), "--folder", str(folder / "one")]
     training += ["--every-s", str(1 / STEPS_PER_S), "--save-every", "1000000"]
     text = (
         f'[supervisor]\nstate_dir = "{folder / "state"}"\nlauncher = "direct"\n'
         "[kernel_log]\nenabled = false\n[telemetry]\ninterval_s = 1.0\n"
+        f"{f'sources = {json.dumps(list(sources))}' if sources else ''}\n"
         f"[jobs.one]\ncommand = {json.dumps(training)}\n"
         "[jobs.one.rules.disk_low]\nenabled = false\n[jobs.one.rules.host_memory]\nenabled = false\n"
     )
@@ -41,11 +44,12 @@ def configuration(folder: Path, tree: Path) -> Path:
     return path
 
 
-def cost(tree: Path, measure_s: float) -> tuple[float, float]:
+def cost(tree: Path, measure_s: float, sources: Sequence[str] = ()) -> tuple[float, float]:
     """Return the share of a core in percent, and the resident memory in MB, of that tree's daemon."""
     with tempfile.TemporaryDirectory(prefix="daemon-cost-") as made:
         folder = Path(made)
-        command = [sys.executable, "-m", "supervisor.daemon.main", "--config", str(configuration(folder, tree))]
+        path = configuration(folder, tree, sources)
+        command = [sys.executable, "-m", "supervisor.daemon.main", "--config", str(path)]
         env = {**os.environ, "PYTHONPATH": str(tree)}
         with (folder / "log").open("wb") as log:
             daemon = psutil.Popen(command, cwd=tree, env=env, stdout=log, stderr=log, start_new_session=True)
@@ -80,6 +84,7 @@ def main() -> None:
     parser.add_argument("--against", default="071b20f", help="the commit to compare with")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--sources", nargs="*", default=[], help="of GPU readings; all of them if left out")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="daemon-cost-tree-") as folder:
         other = Path(folder) / "tree"
@@ -97,7 +102,7 @@ def _compare(other: Path, asked: argparse.Namespace) -> None:
     ours: list[tuple[float, float]] = []
     for number in range(asked.runs):
         for tree, found in ((other, theirs), (HERE, ours)) if number % 2 == 0 else ((HERE, ours), (other, theirs)):
-            found.append(cost(tree, asked.seconds))
+            found.append(cost(tree, asked.seconds, asked.sources))
             name = "this tree" if tree == HERE else asked.against
             print(f"  {name}: {found[-1][0]:.2f} %, {found[-1][1]:.1f} MB", flush=True)  # noqa: T201 - its result
     for name, found in ((asked.against, theirs), ("this tree", ours)):
