@@ -6,7 +6,8 @@ import math
 import struct
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from supervisor.core.lean_dataclass import dataclass
 
 WIDTH, HEIGHT = 640, 320
 LEFT, RIGHT, TOP, BOTTOM = 76, 12, 28, 28

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import msgspec
@@ -15,6 +14,7 @@ from supervisor.alerts.http import Request, exchange
 from supervisor.alerts.http_channel import HttpChannel
 from supervisor.alerts.message import Urgency, compose
 from supervisor.alerts.settings import AlertSettings, HttpSettings, find_zone
+from supervisor.core.lean_dataclass import dataclass
 
 TITLE_LIMIT = 256
 DESCRIPTION_LIMIT = 4096
