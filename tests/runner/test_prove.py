@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
 import pickle
+import pickletools
 import struct
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
@@ -16,6 +19,7 @@ import pytest
 from attempts_by_hand import until
 
 from supervisor.agent import prove
+from supervisor.agent.prove import opcodes
 from supervisor.agent.prove.program import position
 from supervisor.agent.prove.tally import CHUNK_BYTES
 
@@ -465,3 +469,76 @@ def test_a_file_that_is_written_meanwhile_is_rejected(tmp_path: Path) -> None:
 )
 def test_the_names_by_which_scripts_keep_their_step_are_known(entries: dict[str, object], step: int | None) -> None:
     assert position(entries, None) == (None, step)
+
+
+LEGACY = pickle.dumps(0x1950A86A20F9469CFC6C, 2) + pickle.dumps(1001, 2) + pickle.dumps({"little_endian": True}, 2)
+AT_MOST_S = 0.05
+"""What an input of this size may cost; each took 0.2 to 0.6 s before."""
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"\x80\x02}r" + struct.pack("<I", 60_000_000) + b".", "numbers an object 60000000 after 3 opcodes"),
+        (b"\x80\x02}p60000000\n.", "numbers an object 60000000 after 3 opcodes"),
+        (b"\x80\x05\x96" + struct.pack("<Q", 1 << 40) + b".", "1099511627776 bytes claimed, 1 left"),
+        (b"\x80\x04\x95" + struct.pack("<Q", 1 << 40) + b".", "1099511627776 bytes claimed, 1 left"),
+        (LEGACY + b"\x80\x02" + b"]" * 8000 + b"a" * 7999 + b"." + pickle.dumps([], 2), "holds no tensor"),
+        (LEGACY + b"\x80\x02](" + b"cmodels\nNet\n" * 1500 + b"e." + pickle.dumps([], 2), "holds no tensor"),
+    ],
+    ids=["memo", "memo-in-text", "bytearray", "frame", "depth", "classes"],
+)
+def test_a_pickle_costs_no_more_than_its_size(tmp_path: Path, content: bytes, reason: str) -> None:
+    path = tmp_path / "last.pt"
+    path.write_bytes(content)
+    took_s = math.inf
+    for _ in range(3):
+        began_s = time.thread_time()
+        answer = prove.prove(str(path))
+        took_s = min(took_s, time.thread_time() - began_s)
+    assert answer["verdict"] == "rejected"
+    assert reason in str(answer["reason"])
+    assert took_s <= AT_MOST_S
+
+
+def test_a_bytearray_beyond_memory_makes_python_print_nothing_of_its_own(tmp_path: Path) -> None:
+    """CPython frees it before it is complete; what that prints depends on what lay there before."""
+    path = tmp_path / "last.pt"
+    path.write_bytes(b"\x80\x05\x96" + struct.pack("<Q", 1 << 46) + b".")
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from prove import prove\n"
+        "for _ in range(200):\n"
+        "    there = [memoryview(bytearray(8)) for _ in range(64)] + [(1 << 62,) * 5 for _ in range(64)]; del there\n"
+        "    prove(sys.argv[2])\n"
+    )
+    command = [sys.executable, "-I", "-S", "-c", program, str(PROGRAM.parent.parent), str(path)]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=60)
+    assert done.stderr == b""
+
+
+def test_the_opcodes_are_those_of_python() -> None:
+    found: tuple[dict[bytes, int], ...] = ({}, {}, {})
+    for opcode in pickletools.opcodes:
+        code, size = opcode.code.encode("latin-1"), 0 if opcode.arg is None else opcode.arg.n
+        if size >= 0:
+            found[0][code] = size
+        elif size == pickletools.UP_TO_NEWLINE:
+            found[2][code] = 2 if opcode.name in ("GLOBAL", "INST") else 1
+        else:
+            widths = {pickletools.TAKEN_FROM_ARGUMENT1: 1, pickletools.TAKEN_FROM_ARGUMENT8U: 8}
+            found[1][code] = widths.get(size, 4)
+    assert found == (opcodes.FIXED, opcodes.COUNTED, opcodes.LINES)
+
+
+def test_an_archive_whose_entries_share_their_bytes_is_rejected(tmp_path: Path) -> None:
+    """A small file may name as many entries over the same bytes as it likes, and each would be read."""
+    path = tmp_path / "last.pt"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps({"epoch": 1}, 2))
+        archive.writestr("archive/data/0", bytes(5000))
+        entry = archive.getinfo("archive/data/0")
+        for number in range(1, 50):
+            twin = copy.copy(entry)
+            twin.filename = f"archive/data/{number}"
+            archive.filelist.append(twin)
+    assert "lie over each other" in str(answer_of(path)["reason"])

@@ -10,6 +10,9 @@ from .stand_ins import NAME_CHARACTERS, StandIn, Storage, Tensor
 REBUILDS = ("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3", "_rebuild_qtensor")
 """Functions of torch._utils whose first arguments are storage, offset, size and stride."""
 NOWHERE: Path = ()
+DEPTH = 64
+"""Parts of a name that are kept: no module lies so deep."""
+KEY_BITS = 64
 
 
 def walk(root: Any, name: str = "") -> Iterator[Tuple[str, Any]]:
@@ -22,7 +25,8 @@ def walk(root: Any, name: str = "") -> Iterator[Tuple[str, Any]]:
             continue
         seen.add(id(found))
         yield ".".join(path), found
-        waiting.extend((path + part, value) for part, value in reversed(children(found)))
+        deep = len(path) >= DEPTH  # or the names of objects within each other cost the square of their number
+        waiting.extend((path if deep else path + part, value) for part, value in reversed(children(found)))
 
 
 def children(found: Any) -> List[Tuple[Path, Any]]:
@@ -47,7 +51,9 @@ def name_part(key: Any) -> Path:
     """Return a key as a part of a path."""
     if not isinstance(key, (str, int)) or key in ("_modules", "_parameters", "_buffers"):
         return ()
-    return (str(key),)
+    if isinstance(key, int) and key.bit_length() > KEY_BITS:
+        return ()
+    return (str(key)[:NAME_CHARACTERS],)
 
 
 def tensors_in(root: Any, optimizers: Dict[str, int], top: str = "") -> List[Tensor]:

@@ -62,6 +62,8 @@ def prove_zip(file: BinaryIO, size: int, numbers: Numbers, name: str = "") -> An
         raise Rejected("no checkpoint: a TorchScript program")
     if any(info.compress_type != zipfile.ZIP_STORED or info.file_size > size for info in entries.values()):
         raise Rejected("no checkpoint: torch does not compress its archives")
+    if sum(info.file_size for info in entries.values()) > size:
+        raise Rejected("damaged: its entries lie over each other")
     damaged = archive.testzip()
     if damaged is not None:
         raise Rejected("damaged: %s does not match its checksum" % damaged)

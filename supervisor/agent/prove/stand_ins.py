@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import pickle
-from typing import Any, BinaryIO, List
+from typing import Any, BinaryIO, Dict, List, Tuple
 
 from .kinds import Rejected
+from .opcodes import check_opcodes
 
 HOSTILE_MODULES = frozenset(
     [
@@ -107,6 +109,8 @@ class Unpickler(pickle.Unpickler):
     def __init__(self, file: BinaryIO) -> None:
         """Read one pickle from `file`, which stands behind it afterwards."""
         super().__init__(file, encoding="utf-8", errors="replace")
+        self._file = file
+        self._named: Dict[Tuple[str, str], type] = {}
         self.hostile: List[str] = []
         self.storages: List[Storage] = []
 
@@ -116,7 +120,10 @@ class Unpickler(pickle.Unpickler):
             raise Rejected("names a class of %d characters" % (len(module) + len(name)))
         if is_hostile(module, name):
             self.hostile.append("%s.%s" % (module, name))
-        return type("StandIn", (StandIn,), {"origin": (module, name)})
+        made = self._named.get((module, name))
+        if made is None:
+            made = self._named[(module, name)] = type("StandIn", (StandIn,), {"origin": (module, name)})
+        return made
 
     def persistent_load(self, pid: Any) -> Storage:
         """Return the storage that `pid` names: ("storage", type, key, device, count[, view])."""
@@ -136,6 +143,10 @@ class Unpickler(pickle.Unpickler):
 
     def load_safely(self) -> Any:
         """Return the object; raise Rejected where a name is hostile or the pickle is incomplete."""
+        begin = self._file.tell()
+        size = self._file.seek(0, os.SEEK_END)
+        self._file.seek(begin)
+        check_opcodes(self._file, size)
         try:
             found = self.load()
         except Exception as error:
