@@ -40,7 +40,11 @@ RECORD_REMEDY = (
 )
 
 LOOKING_AT_ONCE = 16
-_looking: RunVar[anyio.CapacityLimiter] = RunVar("looking")
+Pool = RunVar[anyio.CapacityLimiter]
+_looking: Pool = RunVar("looking")
+"""Threads of what reads files of trainings."""
+_recorded: Pool = RunVar("recorded")
+"""Threads of what reads the record."""
 
 T = TypeVar("T")
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -72,7 +76,7 @@ def _live_endpoints(view: View) -> dict[str, Endpoint]:
         return answer(await asked(view.status))
 
     async def doctor(request: Request) -> Response:
-        return answer(types.Doctor(lines=list(await asked(view.doctor, looking=True))))
+        return answer(types.Doctor(lines=list(await asked(view.doctor, _looking))))
 
     async def metrics(request: Request) -> Response:
         openmetrics = prefers_openmetrics(request.headers.get("accept", ""))
@@ -85,7 +89,8 @@ def _live_endpoints(view: View) -> dict[str, Endpoint]:
 def _record_endpoint(view: View, read: Read) -> Endpoint:
     async def endpoint(request: Request) -> Response:
         given = Parameters(request.path_params, request.query_params)
-        return answer(await asked(lambda: read.answer(view.record, given), looking=read.looks_at_files))
+        pool = _looking if read.looks_at_files else _recorded
+        return answer(await asked(lambda: read.answer(view.record, given), pool))
 
     return endpoint
 
@@ -132,7 +137,7 @@ def _action_endpoints(view: View, socket_gid: int) -> dict[str, Endpoint]:
     async def forget(request: Request) -> Response:
         peer, job = actor(request, socket_gid), request.path_params["job"]
         await body(request, types.EmptyBody)
-        forgotten = await asked(lambda: view.forget(job), looking=True)
+        forgotten = await asked(lambda: view.forget(job), _looking)
         _log_action("control.forgotten", peer, job=job, rows=forgotten.rows)
         return answer(forgotten)
 
@@ -151,7 +156,7 @@ def _tuning_routes(tuning: Tuning, socket_gid: int) -> list[Route]:
     async def tune(request: Request) -> Response:
         peer, job = actor(request, socket_gid), request.path_params["job"]
         given = await body(request, types.TuneBody)
-        found = await asked(lambda: tuning.tune(job, given), looking=True)
+        found = await asked(lambda: tuning.tune(job, given), _looking)
         _log_action("control.tuned", peer, job=job, dry_run=given.dry_run, stop=given.stop, undo=given.undo)
         return answer(found)
 
@@ -192,27 +197,27 @@ async def body(request: Request, kind: type[Body]) -> Body:
         raise BadRequest(f"the request body is not valid: {error}") from None
 
 
-async def asked(call: Callable[[], T], *, looking: bool = False) -> T:
+async def asked(call: Callable[[], T], pool: Pool | None = None) -> T:
     """Return the View's answer, called in a thread so that a slow call delays no other request.
 
-    Calls that may hang, because they read files, are `looking`: these have LOOKING_AT_ONCE threads of their own.
+    Calls that may hang, because they read a disk, have LOOKING_AT_ONCE threads of their own for each `pool`.
     """
     try:
         with anyio.fail_after(VIEW_LIMIT_S):
-            return await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=_find_limiter(looking=looking))
+            return await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=_find_limiter(pool))
     except TimeoutError:
         raise TooSlow(f"the daemon did not answer within {VIEW_LIMIT_S:.0f} s", "see the daemon's log") from None
 
 
-def _find_limiter(*, looking: bool) -> anyio.CapacityLimiter | None:
-    """Return the limiter of calls that read files; None: anyio's default, for the others."""
-    if not looking:
+def _find_limiter(pool: Pool | None) -> anyio.CapacityLimiter | None:
+    """Return the limiter of a pool of threads; None: anyio's default, for calls that read no disk."""
+    if pool is None:
         return None
     try:
-        return _looking.get()
+        return pool.get()
     except LookupError:
         made = anyio.CapacityLimiter(LOOKING_AT_ONCE)
-        _looking.set(made)
+        pool.set(made)
         return made
 
 

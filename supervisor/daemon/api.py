@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -21,6 +22,7 @@ from supervisor.daemon.clock import Clock
 from supervisor.daemon.inbox import Inbox
 from supervisor.daemon.loop import Loop
 from supervisor.daemon.status import job_status
+from supervisor.daemon.stop_requests import StopRequests
 from supervisor.daemon.telemetry import NewestReadings
 from supervisor.daemon.tuning import Tuner
 from supervisor.metrics.known import Known
@@ -93,6 +95,7 @@ class DaemonView:
         known: Callable[[], Known],
         tuner: Tuner,
         await_record: Callable[[float], object],
+        requests: StopRequests,
     ) -> None:
         self._clock = clock
         self._inbox = inbox
@@ -108,6 +111,8 @@ class DaemonView:
         self._known = known
         self._tuner = tuner
         self._await_record = await_record
+        self._requests = requests
+        self._asking = threading.Lock()
         self._began = clock.now()
         facts = LoopFacts(clock=clock, inbox=inbox, loop=loop, announcer=announcer)
         self._record = RecordView(archive, state, facts)
@@ -144,10 +149,12 @@ class DaemonView:
         return self._known()
 
     def ask(self, job: str, ask: ev.Ask, by: str, *, fresh: bool) -> None:
-        """Put a request into the inbox."""
-        now = self._clock.now()
+        """Put a request into the inbox, once it is kept where a daemon that dies before its commit leaves it."""
+        request = ev.UserRequest(at=self._clock.now(), job=job, ask=ask, by=by, fresh=fresh)
         self._inbox.ask(lambda: _check_applies(self._find_job(job), ask, fresh=fresh))
-        self._inbox.put(ev.UserRequest(at=now, job=job, ask=ask, by=by, fresh=fresh))
+        with self._asking:  # what is kept and what is decided have one order
+            self._requests.keep(request)
+            self._inbox.put(request)
 
     def _find_job(self, name: str) -> Job:
         job_state = self._loop.job_states.get(name)

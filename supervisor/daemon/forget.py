@@ -18,6 +18,7 @@ from supervisor.daemon.commit_thread import CommitThread
 from supervisor.daemon.inbox import Inbox
 from supervisor.daemon.loop import Loop
 from supervisor.daemon.persistence import LEARNED
+from supervisor.daemon.stop_requests import StopRequests
 from supervisor.store.errors import StoreError
 from supervisor.store.store import Store
 
@@ -42,6 +43,7 @@ class ForgetJobs:
     commits: CommitThread
     jobs: Path
     """The folder that has a folder of each job."""
+    requests: StopRequests
     alive: Callable[[str, Path], bool]
     """Returns whether anything of an attempt, by its job and folder, may still run."""
 
@@ -54,6 +56,7 @@ class ForgetJobs:
         except StoreError as error:
             raise Refused(str(error), "see supervisorctl doctor") from error
         self.inbox.ask(lambda: self._put_folder_aside(job))
+        self.requests.forget(job)
         removed = untrusted_files.remove_tree(self.jobs, REMOVED + job)
         log.warning("job.forgotten", extra={"fields": {"job": job, "rows": rows, "folder_removed": removed}})
         return types.Forgotten(job=job, rows=rows, folder_removed=removed and not self._has_folder(job))

@@ -2,12 +2,20 @@
 
 On a disk whose commits take long, a stop or a kill waits `ACT_ANYWAY_S` at most. Both are safe to repeat, and a daemon
 that dies before the commit decides them again or finds that the attempt ended; a training that hangs, or a gpu that is
-too hot, costs more with each second. Everything else waits: a launch that no record knows would be made twice.
+too hot, costs more with each second.
+
+Everything else waits `LAUNCH_ANYWAY_S`: a disk that has not answered by then may never answer, and a training that is
+not launched loses more than its record. It is made once all the same: each attempt has a folder of its number, which
+the next daemon finds (`lost_record.py`), and only one shim can hold the lock of a job. What is lost where the daemon
+dies as well is what the rows say in addition: the remedies that were tried, the budget that was spent. A last resort
+(resetting a gpu, rebooting) waits for its commit however long it takes: repeated without end, it would be a fault of
+its own.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -24,6 +32,8 @@ log = logging.getLogger(__name__)
 
 ACT_ANYWAY_S = 1.0
 """Longest delay of a stop or a kill by a commit in progress. A commit takes milliseconds on a disk that works."""
+LAUNCH_ANYWAY_S = 20.0
+"""Longest delay of the other acts: a worn disk, or one in a bus reset, takes up to ten seconds and then answers."""
 
 
 class Record(Protocol):
@@ -52,11 +62,20 @@ class Act:
     since: Moment
     retried: bool = False
     """Whether there was no room to carry it out before."""
+    recorded: bool = True
+    """Whether it is in the file, or the file cannot be written, when it is carried out."""
 
     @property
     def repeatable(self) -> bool:
-        """Whether it may be carried out before it is in the file."""
+        """Whether it is safe to carry it out twice."""
         return isinstance(self.decision, de.Stop | de.Kill)
+
+    @property
+    def wait_limit_s(self) -> float:
+        """How long it waits to be in the file."""
+        if isinstance(self.decision, de.LastResort):
+            return math.inf
+        return ACT_ANYWAY_S if self.repeatable else LAUNCH_ANYWAY_S
 
 
 class HeldActs:
@@ -88,7 +107,7 @@ class HeldActs:
         waiting: set[str] = set()
         for act in tuple(self._held):
             recorded = act.turn is None or self._record.is_settled(act.turn, now)
-            late = act.repeatable and now.seconds_since(act.since) >= ACT_ANYWAY_S
+            late = now.seconds_since(act.since) >= act.wait_limit_s
             if act.job.name in waiting or not (recorded or late):
                 waiting.add(act.job.name)
                 continue
@@ -96,4 +115,4 @@ class HeldActs:
             if not recorded:
                 decision = type(act.decision).__name__.lower()
                 log.warning("act.before_commit", extra={"fields": {"job": act.job.name, "decision": decision}})
-            self._carry_out(act)
+            self._carry_out(replace(act, recorded=recorded))

@@ -42,8 +42,14 @@ ENTRIES_PER_TURN = 1000
 DECISIONS_PER_TURN = 20
 CLOCK_STEP_S = 1.0
 KEEP_LEARNED_S = 60.0
+RECORD = "record"
+"""The name of the part that writes what was decided."""
 SEARCH_AGAIN_S = 10.0
 """Delay after a search for a resume point failed with an unexpected error."""
+
+
+class NotRecordedError(Exception):
+    """A decision was carried out that is not in the record yet."""
 
 
 class Record(Protocol):
@@ -108,6 +114,8 @@ class Loop:
         self._record = record
         self._executor = executor
         self.fences = Fences(clock, record)
+        self._unrecorded: list[tuple[JobState, int]] = []
+        """The launches that were made before their turn was in the file."""
         self.acts = HeldActs(record, self._carry_out)
         self.job_states: dict[str, JobState] = {}
         self.may_launch: Callable[[], bool] = lambda: True
@@ -198,10 +206,24 @@ class Loop:
 
     def act_on_recorded(self) -> None:
         """Carry out the decisions that are recorded by now."""
+        now = self._clock.now()
         try:
-            self.acts.release(self._clock.now())
+            self.acts.release(now)
+            for job_state, turn in tuple(self._unrecorded):
+                if self._record.is_settled(turn, now):
+                    self._unrecorded.remove((job_state, turn))
+                    self.fences.recovered(job_state, RECORD)
         except Exception as error:
-            self.fences.note_failure("record", error)
+            self.fences.note_failure(RECORD, error)
+
+    def _note_unrecorded(self, act: Act, launch: de.Launch) -> None:
+        """Say that a training was launched which the record does not know yet."""
+        if act.recorded or act.turn is None:
+            return
+        waited_s = self._clock.now().seconds_since(act.since)
+        why = f"attempt {launch.attempt} was launched {waited_s:.0f} s before its decision is recorded: see the disk"
+        self.fences.failed(act.state, RECORD, NotRecordedError(why))
+        self._unrecorded.append((act.state, act.turn))
 
     def _run_each_turn(self, event: ev.Event, now: Moment) -> None:
         for work in self.each_turn:
@@ -234,6 +256,8 @@ class Loop:
 
     def _carry_out(self, act: Act) -> None:
         decision, name = act.decision, type(act.decision).__name__.lower()
+        if isinstance(decision, de.Launch):
+            self._note_unrecorded(act, decision)
         try:
             self._executor.act(decision, act.job, act.history)
         except Exception as error:

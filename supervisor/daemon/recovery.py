@@ -12,7 +12,7 @@ from supervisor import untrusted_files
 from supervisor.core import attempt_files as fo
 from supervisor.core import decisions as de
 from supervisor.core.history import STEPS_KEPT
-from supervisor.core.job import ALIVE, Attempt, Job, Phase
+from supervisor.core.job import ALIVE, Attempt, DesiredState, Job, Phase
 from supervisor.daemon.attempt_reader import AttemptReader, FollowedAttempt, read_last_steps
 from supervisor.daemon.clock import Clock
 from supervisor.daemon.executor import ThreadExecutor
@@ -52,7 +52,7 @@ class Recovery:
         job_state.agent_offset = cursors.agent_log_bytes
         now = self._clock.now()
         seed_history(job_state, read_last_steps(folder, cursors.recorder.get(0, 0), STEPS_KEPT, now), now)
-        if self._never_came_up(folder, job):
+        if job.desired_state is DesiredState.RUN and self._never_came_up(folder, job):
             self._launch_again(job_state.job, attempt)
             return
         followed = FollowedAttempt(

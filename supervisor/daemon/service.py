@@ -87,6 +87,7 @@ class Service:
             store=parts.store,
             commits=parts.commits,
             jobs=parts.state / "jobs",
+            requests=parts.requests,
             alive=parts.launcher.alive,
         )
         self._counts = Counts(parts.loop.job_states)
@@ -120,6 +121,7 @@ class Service:
             known=self._metrics.known,
             tuner=self._tuner,
             await_record=parts.store.await_urgent,
+            requests=parts.requests,
         )
         passed = listen.from_systemd(os.environ)
         self._control = ControlServer(view, passed or listen.bind(socket_path), unlink=passed is None, tuning=view)

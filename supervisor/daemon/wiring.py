@@ -15,6 +15,7 @@ from supervisor.config.derive import database_url, expectation_of, limits_of, ru
 from supervisor.config.redact import redacted
 from supervisor.config.settings import JobSettings, Settings
 from supervisor.core import events as ev
+from supervisor.core.apply import after_event
 from supervisor.core.history import History
 from supervisor.core.job import ALIVE, DesiredState, Job, Phase
 from supervisor.core.moments import Moment
@@ -24,6 +25,7 @@ from supervisor.daemon.alerts.loss_pictures import LossPictures
 from supervisor.daemon.attempt_reader import AttemptReader
 from supervisor.daemon.checkpoints.collector import CollectorDeps
 from supervisor.daemon.checkpoints.per_job import JobCollectors
+from supervisor.daemon.checkpoints.recorded import ReadInTime
 from supervisor.daemon.checkpoints.resume_search import ResumeSearch
 from supervisor.daemon.checkpoints.save_steps import SaveSteps
 from supervisor.daemon.clock import Clock, Presence
@@ -40,6 +42,7 @@ from supervisor.daemon.loop import Loop
 from supervisor.daemon.lost_record import LostRecord
 from supervisor.daemon.persistence import BOOT_READ, KERNEL_BOOT, KERNEL_CURSOR, KERNEL_SEQUENCE, StoreRecord
 from supervisor.daemon.recovery import Recovery
+from supervisor.daemon.stop_requests import StopRequests
 from supervisor.daemon.telemetry import KernelWatch, NewestReadings, Telemetry
 from supervisor.daemon.threads import Threads
 from supervisor.runner.code_copy import CodeCopies
@@ -60,6 +63,8 @@ EVIDENCE_STEPS = 200
 EVIDENCE_STILL_S = 5.0
 """Evidence includes native stacks once a training has made no step for this long."""
 EVIDENCE_READINGS = 120
+EVIDENCE_RECORD_S = 0.5
+"""How long the evidence waits for the record's list of checkpoints: the training is stopped only then."""
 
 
 class Assembly:
@@ -125,6 +130,7 @@ class Assembly:
         )
         self.loop.find_remedy_context = remedy_contexts.of
         self.telemetry.live = self._list_live
+        self.requests = StopRequests(self.state, self.threads)
 
     def _build_resume_search(self) -> ResumeSearch:
         return ResumeSearch(
@@ -132,7 +138,7 @@ class Assembly:
             put=self.inbox.put,
             state=self.state,
             settings=lambda name: self.settings.jobs[name],
-            known=self.store.checkpoints,
+            known=ReadInTime(self.store.checkpoints, self.threads),
             collector=self.collector,
             steps=self.save_steps,
             threads=self.threads,
@@ -250,6 +256,7 @@ class Assembly:
         for name, settings in self.settings.jobs.items():
             job_state = self.add(name, settings, known.get(name), now)
             job_state.job = lost.completed(job_state.job, now)
+            self._restore_stop(job_state, now)
             attempt = job_state.job.attempt
             for degraded in self.store.degraded(name, attempt) if attempt is not None and not attempt.over else ():
                 self.loop.fences.mark(job_state, degraded)
@@ -258,6 +265,14 @@ class Assembly:
         for name in known.keys() - self.settings.jobs.keys():
             if known[name].phase in ALIVE:
                 log.warning("job.not_configured", extra={"fields": {"job": name, "phase": known[name].phase.value}})
+
+    def _restore_stop(self, job_state: JobState, now: Moment) -> None:
+        """Apply a user's stop that the record lacks: it was carried out, and the daemon died before its commit."""
+        asked = self.requests.find(job_state.job.name, now)
+        if asked is not None and job_state.job.desired_state is DesiredState.RUN:
+            log.warning("request.restored", extra={"fields": {"job": asked.job, "ask": asked.ask.value}})
+            job_state.job = after_event(job_state.job, asked)
+            self.inbox.put(asked)  # for the record
 
     def add(self, name: str, settings: JobSettings, known: Job | None, now: Moment) -> JobState:
         """Begin to hold a job."""
@@ -319,7 +334,7 @@ class Assembly:
         )
 
     def _list_checkpoints(self, job: str) -> list[Path]:
-        known = self.store.checkpoints(job) or ()
+        known = ReadInTime(self.store.checkpoints, self.threads, EVIDENCE_RECORD_S)(job) or ()
         return [Path(path) for path in dict.fromkeys(checkpoint.path for checkpoint in known)]
 
     def on_turn(self, work: Callable[[ev.Event, Moment], None]) -> None:

@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 FLUSH_S = 1.0
 SLOW_COMMIT_S = 3.0
 """A commit that has not ended after this time is reported as a problem of the record."""
+SILENT_COMMIT_S = 10.0
+"""A disk that works answers sooner, however slow it is."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,7 +80,8 @@ class Writer:
             return None
         waiting, given_up = len(self._pending), sum(self._pending.given_up.values())
         lost = f", {given_up} given up" if given_up else ""
-        return f"the disk is slow: a commit has not ended for {took_s:.0f} s; {waiting} rows wait{lost}"
+        disk = "is slow" if took_s < SILENT_COMMIT_S else "does not answer"
+        return f"the disk {disk}: a commit has not ended for {took_s:.0f} s; {waiting} rows wait{lost}"
 
     # --- rows to write --------------------------------------------------------------------------------------------
 

@@ -42,6 +42,7 @@ from supervisor.daemon.inbox import Inbox
 from supervisor.daemon.job_state import JobState
 from supervisor.daemon.loop import Loop
 from supervisor.daemon.metrics import MetricsCollector, MetricsDeps
+from supervisor.daemon.stop_requests import StopRequests
 from supervisor.daemon.telemetry import NewestReadings
 from supervisor.daemon.threads import Threads
 from supervisor.daemon.training_counts import Counts
@@ -170,6 +171,7 @@ class House:
             problems=lambda: receivers.problems,
             jobs=lambda: [job_state.job for job_state in loop.job_states.values()],
         )
+        requests = StopRequests(self.state, Threads(self.clock, inbox.put))
         forget_jobs = ForgetJobs(
             clock=self.clock,
             inbox=inbox,
@@ -177,6 +179,7 @@ class House:
             store=announcer.store,
             commits=CommitThread(announcer.store, Threads(self.clock, inbox.put), lambda: None),
             jobs=self.state / "jobs",
+            requests=requests,
             alive=lambda _, folder: folder in self.running,
         )
         view = DaemonView(
@@ -195,6 +198,7 @@ class House:
             known=self._metrics(inbox, loop, announcer).known,
             tuner=Tuner(self.clock, self.state, lambda _: None),
             await_record=self.awaited.append,
+            requests=requests,
         )
         end = threading.Event()
         thread = threading.Thread(target=lambda: loop.run(end.is_set))

@@ -1,4 +1,4 @@
-"""What a turn decided waits for its commit, a stop and a kill a second at most; each job's acts keep their order."""
+"""What a turn decided waits for its commit: a stop or kill 1 s, a launch 20 s at most; a job's acts keep order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from clocks_by_hand import START
 from supervisor.core import decisions as de
 from supervisor.core.job import Job
 from supervisor.core.moments import Moment
-from supervisor.daemon.held_acts import ACT_ANYWAY_S, Act, HeldActs
+from supervisor.daemon.held_acts import ACT_ANYWAY_S, LAUNCH_ANYWAY_S, Act, HeldActs
 from supervisor.daemon.job_state import JobState
 
 
@@ -31,12 +31,13 @@ class World:
     """Decisions of two jobs, and what was carried out."""
 
     def __init__(self) -> None:
-        self.record, self.done = SlowRecord(), list[str]()
+        self.record, self.done, self.unrecorded = SlowRecord(), list[str](), list[str]()
         self.acts = HeldActs(self.record, self.carry_out)
         self.states = {name: JobState(job=Job(name=name, since=START), rules=()) for name in ("one", "two")}
 
     def carry_out(self, act: Act) -> None:
         self.done.append(f"{type(act.decision).__name__} {act.job.name}")
+        self.unrecorded += [] if act.recorded else self.done[-1:]
 
     def decide(self, *decisions: de.Decision, at_s: float = 0.0) -> None:
         """One turn at which these were decided."""
@@ -75,24 +76,34 @@ def test_nothing_is_acted_on_before_it_is_recorded() -> None:
     assert not world.acts.holding
 
 
-def test_a_stop_and_a_kill_wait_a_second_for_a_slow_disk_and_a_launch_until_it_is_recorded() -> None:
+def test_a_stop_and_a_kill_wait_a_second_for_a_slow_disk_and_a_launch_until_the_disk_counts_as_silent() -> None:
     world = World()
     world.decide(launch("two"), stop("one"))
     assert world.release(ACT_ANYWAY_S) == ["Stop one"]
     world.decide(kill("one"), at_s=3)
     assert world.release(3 + ACT_ANYWAY_S) == ["Stop one", "Kill one"]
-    assert world.release(3600) == ["Stop one", "Kill one"], "a launch that no record knows would be made twice"
-    world.record.settled = 2
-    assert world.release(3600)[-1] == "Launch two"
+    assert world.release(LAUNCH_ANYWAY_S - 0.01) == ["Stop one", "Kill one"]
+    assert world.release(LAUNCH_ANYWAY_S)[-1] == "Launch two"
+    assert world.unrecorded == ["Stop one", "Kill one", "Launch two"]
+
+
+def test_a_last_resort_is_never_taken_before_it_is_recorded() -> None:
+    world = World()
+    world.decide(de.LastResort(at=START, job="one", attempt=1, reason="the gpu is lost", kind="reboot", command=("x",)))
+    assert world.release(86_400) == []
+    world.record.settled = 1
+    assert world.release(86_400) == ["LastResort one"]
+    assert world.unrecorded == []
 
 
 def test_a_stop_does_not_overtake_the_launch_of_its_own_attempt() -> None:
     world = World()
     world.decide(launch("one"))
     world.decide(stop("one"), stop("two"), at_s=1)
-    assert world.release(3600) == ["Stop two"], "the launch would come after it, and nobody would stop that"
+    held = world.release(LAUNCH_ANYWAY_S - 0.01)
+    assert held == ["Stop two"], "the launch would come after it, and nobody would stop that"
     world.record.settled = 2
-    assert world.release(3600) == ["Stop two", "Launch one", "Stop one"]
+    assert world.release(LAUNCH_ANYWAY_S - 0.01) == ["Stop two", "Launch one", "Stop one"]
 
 
 def test_what_needs_no_commit_is_carried_out_at_once() -> None:

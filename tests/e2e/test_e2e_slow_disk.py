@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from house import House, house
+from house import PATIENCE_S, House, house
 
 from tests.rigs.hanging_fs import HangingFs, hanging
 
@@ -25,7 +25,7 @@ HANGS_AT = 150
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[HangingFs]:
-    with hanging(tmp_path / "disk", tmp_path / "behind") as served:
+    with hanging(tmp_path / "disk", tmp_path / "behind", local=True) as served:
         yield served
 
 
@@ -40,6 +40,7 @@ def home(tmp_path: Path, disk: HangingFs) -> Iterator[House]:
             head=f'database = "sqlite:///{disk.at}/supervisor.db"',
         )
         yield item
+        disk.go_on()
         disk.sync_s, disk.failure = 0.0, None
 
 
@@ -68,6 +69,14 @@ def wait_for_stop(home: House) -> tuple[float, float, list[float]]:
     return decided - hung - STALL_S, time.time() - decided, answers  # noqa: TID251 - compared with the daemon's clock
 
 
+def kill_under_hung_disk(home: House, disk: HangingFs) -> None:
+    """SIGKILL to the daemon; a thread of it that waits for the disk ends once that answers, and does nothing more."""
+    assert home.daemon is not None
+    home.daemon.kill()
+    disk.go_on()
+    home.daemon.wait(PATIENCE_S)
+
+
 def test_commits_that_take_seconds_delay_no_decision_no_stop_and_no_answer(home: House, disk: HangingFs) -> None:
     home.start()
     home.step("night", 20)
@@ -83,6 +92,59 @@ def test_commits_that_take_seconds_delay_no_decision_no_stop_and_no_answer(home:
     home.resumed("night")
     home.until(lambda: problem(home) is None, 30, "the problem to be over")
     assert [incident["rule"] for incident in home.incidents("night")] == ["stall"]
+
+
+def test_a_stop_of_the_user_outlives_a_daemon_that_dies_before_its_commit(home: House, disk: HangingFs) -> None:
+    home.start()
+    pid = home.step("night", 20)["pid"]
+    disk.hang()
+    home.client.post("/v1/jobs/night/stop")
+    home.until(lambda: not Path(f"/proc/{pid}").exists(), 30, "the training to end")
+    assert "act.before_commit" in home.read_output()
+    kill_under_hung_disk(home, disk)
+    home.start()
+    home.phase("night", "stopped")
+    assert home.job("night")["attempt"] == 1
+    assert "request.restored" in home.read_output(), "the record did not know"
+    assert home.ctl("start", "night").returncode == 0
+    home.step("night", 30, attempt=2)
+    home.kill()
+    home.start()
+    assert home.step("night", 40, attempt=2)["phase"] != "stopped", "the stop was taken back"
+
+
+def test_a_disk_that_never_answers_again_keeps_no_training_from_its_stop_and_its_next_attempt(
+    home: House, disk: HangingFs
+) -> None:
+    home.start()
+    home.step("night", 130)
+    disk.hang()
+    late_s, ended_s, answers = wait_for_stop(home)
+    assert late_s <= IN_TIME_S
+    assert ended_s <= ACT_S
+    assert sorted(answers)[int(len(answers) * 0.9)] <= ANSWER_S
+    home.until(lambda: (home.job("night")["step"] or 0) > HANGS_AT, 90, "it to step beyond where it hung")
+    assert home.job("night")["attempt"] == 2
+    assert "the disk does not answer" in str(problem(home))
+    assert any("NotRecordedError: attempt 2 was launched" in item for item in home.job("night")["degraded"])
+    assert "the disk does not answer" in home.ctl("doctor").stdout
+    disk.go_on()
+    home.until(lambda: problem(home) is None and not home.job("night")["degraded"], 60, "all of it to be recorded")
+    assert [incident["rule"] for incident in home.incidents("night")] == ["stall"]
+
+
+def test_an_attempt_that_was_launched_without_the_record_is_adopted_by_the_next_daemon(
+    home: House, disk: HangingFs
+) -> None:
+    home.start()
+    home.step("night", 130)
+    disk.hang()
+    home.until(lambda: (home.job("night")["step"] or 0) > HANGS_AT, 90, "it to step beyond where it hung")
+    pids = home.training_pids()
+    kill_under_hung_disk(home, disk)
+    home.start()
+    home.step("night", HANGS_AT + 20, attempt=2)
+    assert home.training_pids() == pids, "the same shim and training, and no other"
 
 
 def test_a_disk_that_fails_under_the_record_stops_no_supervision_and_is_reported(home: House, disk: HangingFs) -> None:

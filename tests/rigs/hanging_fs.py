@@ -31,6 +31,8 @@ STATFS, RELEASE, FSYNC, FLUSH, INIT, OPENDIR, READDIR, RELEASEDIR = 17, 18, 20, 
 INTERRUPT, CREATE, BATCH_FORGET, RENAME2 = 36, 35, 42, 45
 DIRECT = 1
 """Nothing of the file is kept in the page cache (FOPEN_DIRECT_IO)."""
+NO_FLUSH = 32
+"""Closing it asks nothing of the server (FOPEN_NOFLUSH)."""
 BUFFER_BYTES = (1 << 17) + 4096
 END_LIMIT_S = 10.0
 ROOT = 1
@@ -39,8 +41,9 @@ ROOT = 1
 class HangingFs:
     """The server of one mount; `hang` and `go_on` are its switch."""
 
-    def __init__(self, real: Path, at: Path) -> None:
+    def __init__(self, real: Path, at: Path, *, local: bool) -> None:
         self.real, self.at = real, at
+        self._local = local
         self._answering = threading.Event()
         self._answering.set()
         self._paths: dict[int, Path] = {ROOT: real}
@@ -166,7 +169,8 @@ class HangingFs:
         descriptor = os.open(path, flags & ~os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
         self._files[descriptor] = descriptor
         # SQLite maps its -shm file, which needs the page cache.
-        return struct.pack("<QII", descriptor, 0 if path.name.endswith("-shm") else DIRECT, 0)
+        how = (0 if path.name.endswith("-shm") else DIRECT) | (NO_FLUSH if self._local else 0)
+        return struct.pack("<QII", descriptor, how, 0)
 
     def _set(self, path: Path, body: bytes) -> bytes:
         valid, size = struct.unpack_from("<I", body)[0], struct.unpack_from("<Q", body, 16)[0]
@@ -208,14 +212,18 @@ def _names(folder: Path, offset: int, size: int) -> bytes:
 
 
 @contextmanager
-def hanging(at: Path, real: Path) -> Iterator[HangingFs]:
-    """Mount one over two folders that are made for it; skips the test where it may not."""
+def hanging(at: Path, real: Path, *, local: bool = False) -> Iterator[HangingFs]:
+    """Mount one over two folders that are made for it; skips the test where it may not.
+
+    `local`: as a disk of this machine, which is not asked when a file is closed. One of another machine is, and each
+    process that is started closes the files that its parent has open: while that hangs, none can be started.
+    """
     if os.geteuid() != 0 or not Path("/dev/fuse").exists():
         pytest.skip("mounts a file system of its own, for which it needs root and /dev/fuse")
     at.mkdir()
     real.mkdir()
     try:
-        served = HangingFs(real, at)
+        served = HangingFs(real, at, local=local)
     except OSError as error:
         pytest.skip(f"no file system can be mounted here: {error}")
     try:

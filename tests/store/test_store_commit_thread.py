@@ -15,7 +15,7 @@ from record_by_hand import alert, at, checkpoint, gpu, job, open_store, stop
 
 from supervisor.store.statements import GPU_SAMPLE
 from supervisor.store.store import Store
-from supervisor.store.writer import SLOW_COMMIT_S
+from supervisor.store.writer import SILENT_COMMIT_S, SLOW_COMMIT_S
 
 
 class Thread:
@@ -181,6 +181,10 @@ def test_a_commit_that_takes_long_is_reported_with_what_waits_behind_it(store: S
         pass
     assert "a commit has not ended for 4 s" in problem(store)
     assert "5 given up" in problem(store), "what waits is bounded"
+    assert "the disk is slow" in problem(store)
+    with store.turn(at(2 + SILENT_COMMIT_S)):
+        pass
+    assert "the disk does not answer" in problem(store)
     thread.let()
     assert not problem(store)
 

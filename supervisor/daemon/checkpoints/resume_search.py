@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from supervisor.config.derive import policy_of, snapshot_every
 from supervisor.config.settings import SNAPSHOT_EVERY_S, JobSettings
@@ -34,6 +33,7 @@ from supervisor.daemon.checkpoints.existing import keep_existing
 from supervisor.daemon.checkpoints.past_losses import past_curve
 from supervisor.daemon.checkpoints.per_job import Generations
 from supervisor.daemon.checkpoints.proof_queue import Saved
+from supervisor.daemon.checkpoints.recorded import KnownCheckpoints
 from supervisor.daemon.checkpoints.save_steps import SaveSteps
 from supervisor.daemon.checkpoints.unreadable import find_unreadable
 from supervisor.daemon.clock import Clock
@@ -49,13 +49,6 @@ UNRECORDED_SAVES = 200
 """Reports of an attempt that are looked at, the newest: each may name several files, all looked up on the disk."""
 SEARCH_LIMIT_S = 60.0
 """A search that takes longer is reported as not answering; it continues once the file system answers."""
-
-
-class KnownCheckpoints(Protocol):
-    """A job's recorded checkpoints; None where the record cannot be read. Asked in threads that may block."""
-
-    def __call__(self, job: str, captured_from: Collection[str] | None = None, /) -> tuple[Checkpoint, ...] | None:
-        """Return all of them, or only the generations that were captured from certain files."""
 
 
 class ResumeSearch:
@@ -114,13 +107,10 @@ class ResumeSearch:
         """Search, and answer in every case: a job waits for the result."""
         try:
             known = self._known(job.name)
-            if known is None:
-                # Unknown is not "no checkpoint": that would start the training from the beginning.
-                raise StoreError("the record cannot be read")
             store = self._collector.store_of(job.name)
             generations = store.all()
-            search = replace(partly, known=known, generations=generations, generations_folder=str(store.folder))
-            self._find_resume_point(job, search)
+            search = replace(partly, known=known or (), generations=generations, generations_folder=str(store.folder))
+            self._find_resume_point(job, search, complete=known is not None)
         except Exception as error:
             log.exception("search.failed", extra={"fields": {"job": job.name}})
             self._put(
@@ -217,13 +207,18 @@ class ResumeSearch:
         unseen = Checkpoint(path=str(path), fingerprint=reported, verdict=Verdict.REJECTED, reason=why)
         self._put(ev.CheckpointSeen(at=event.at, job=job.name, attempt=event.attempt, checkpoint=unseen))
 
-    def _find_resume_point(self, job: Job, search: Search) -> None:
+    def _find_resume_point(self, job: Job, search: Search, *, complete: bool) -> None:
+        """Find and report where to resume; `complete`: whether the record was read, in addition to the files."""
+
         def report(checkpoint: Checkpoint) -> None:
             self._collector.proofs.judge(job.name, checkpoint)
             self._put(ev.CheckpointSeen(at=self._clock.now(), job=job.name, attempt=job.number, checkpoint=checkpoint))
 
         search = replace(search, known=(*search.known, *self._read_unrecorded_saves(job, search.known)))
         point = find(search, partial(self._collector.proofs.prove, job.name), report)
+        if point.checkpoint is None and not complete:
+            # Unknown is not "no checkpoint": that would start the training from the beginning.
+            raise StoreError("the record cannot be read, and without it no checkpoint to resume from was found")
         if point.checkpoint is not None and point.checkpoint.step is not None:
             folders = [self._state / "jobs" / job.name / str(number) for number in range(job.number, 0, -1)]
             curve = past_curve(folders, point.checkpoint.step, search.fault_step, self._clock.now())
