@@ -45,7 +45,7 @@ PYTORCHCV = (
         "icnet_resnetd50b_cityscapes",
     ),
 )
-KORNIA = {"HardNet": (1, (32,)), "HyNet": (1, (32,)), "SOSNet": (1, (32,)), "DISK": (3, (64,)), "TFeat": (1, (32,))}
+KORNIA = {"HardNet": (1, (32,)), "HyNet": (1, (32,)), "SOSNet": (1, (32,)), "TFeat": (1, (32,))}
 """Channels and sizes of images."""
 MONAI: dict[str, dict[str, Any]] = {
     "UNet": {"in_channels": 3, "out_channels": 2, "channels": (8, 16, 32), "strides": (2, 2), "num_res_units": 2},
@@ -112,7 +112,7 @@ def _segmenting(made: str) -> tuple[Any, Callable[[int], Any], Sizes]:
 
 def _kornia(made: str) -> tuple[Any, Callable[[int], Any], Sizes]:
     channels, sizes = KORNIA[made]
-    net = getattr(importlib.import_module("kornia.feature"), made)()
+    net = getattr(importlib.import_module("kornia.feature"), made)(pretrained=False)
     return net, _images(channels, 2), sizes
 
 
