@@ -84,7 +84,8 @@ Fields of agent.jsonl besides the common ones, by event:
     tuning            id (of the order in tune.json), step (the last one made without it), applied (knobs in force),
                       refused (knobs that were not set: why), facts (the training's own settings, where asked for),
                       ended (why the owner's settings came back without an order), lent (whether a tune is under way,
-                      so that the settings come back by themselves)
+                      so that the settings come back by themselves), warned (warnings of Python not seen before in the
+                      tune)
     remedy_applied    setting, remedies (list), set (what it came to, for people)
 The stage is in the recorder's header, not here.
 

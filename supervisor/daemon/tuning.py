@@ -14,6 +14,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from supervisor.control import types
 from supervisor.control.refusals import Refused
 from supervisor.core.events import AgentEvent
@@ -25,11 +27,12 @@ from supervisor.core.readings import StepRecord
 from supervisor.core.sanitize import without_secrets
 from supervisor.core.tuning import compare
 from supervisor.core.tuning.bottleneck import Shares, find_bottlenecks, name_of
+from supervisor.core.tuning.guards import Block, Memory
 from supervisor.core.tuning.knob import Facts, Left, choose_knobs, facts_of
 from supervisor.core.tuning.session import Session, begin_session
 from supervisor.daemon.clock import Clock
 from supervisor.runner import tuned
-from supervisor.sources.attempt.agent_log import AgentLogReader
+from supervisor.sources.attempt.agent_log import AgentFact, AgentLogReader
 from supervisor.sources.attempt.recorder import RecorderReader
 
 log = logging.getLogger(__name__)
@@ -45,10 +48,22 @@ WAITING_WORTH = 0.05
 NEW_UNTIL = 0.75
 """Share of the time given after which nothing new is tried."""
 PREFETCH = 2
+LOADER_KNOBS = frozenset({"workers", "pin_memory", "prefetch_factor"})
+WARNINGS_READ = 8
 PROVEN_ON = ("torch", "gpu")
 """Facts of the agent without which what was adopted proves nothing."""
 BLOCK_STEPS_MAX = 2000
 """Enough of a block whose steps take no time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """Steps made with the same settings: seconds a sample (or a step) each, and what else was seen."""
+
+    times: tuple[float, ...]
+    wait: float | None
+    """The share of their time that waited for data."""
+    seen: Block
 
 
 class Ended(Exception):  # noqa: N818 - how a tune ends before its time
@@ -168,6 +183,9 @@ class Tune(threading.Thread):
         self._held: Mapping[str, object] = {}
         self._renew_at = 0.0
         self._number = 0
+        self._pid: int | None = None
+        self._warned: list[str] = []
+        """What the training warned of since the block began."""
         self._proven_on: Mapping[str, object] = {}
         """The torch and the GPU of the training, as its agent names them."""
         self._began = clock.now()
@@ -230,8 +248,8 @@ class Tune(threading.Thread):
         knobs, left = choose_knobs(facts, may=self._given.may, remedied=tuned.remedied_settings(self.folder))
         if wait is not None and wait < WAITING_WORTH:
             why = f"{wait:.1%} of a step waits for data: a faster loader gains nothing"
-            left = (*left, *(Left(knob=knob.name, why=why) for knob in knobs if knob.name == "workers"))
-            knobs = tuple(knob for knob in knobs if knob.name != "workers")
+            left = (*left, *(Left(knob=knob.name, why=why) for knob in knobs if knob.name in LOADER_KNOBS))
+            knobs = tuple(knob for knob in knobs if knob.name not in LOADER_KNOBS)
         now.left = left
         session = begin_session(knobs, left, facts)
         if self._given.dry_run:
@@ -261,21 +279,42 @@ class Tune(threading.Thread):
         drop = compare.DROPPED_STEPS + self._switch_steps(wanted, facts)
         if wanted != self._held:
             answer = self._order(wanted)
+            self._warned += _list_texts(answer.get("warned"))
             refused = answer.get("refused")
             if isinstance(refused, dict) and refused:
                 self._held = {}
                 self._order({})
                 reasons = [str(why) for why in refused.values()]
                 return session.after_refusal(reasons[0])
-        times, _ = self._collect(drop, compare.block_is_complete)
-        return session.after_block(compare.median_s(times))
+        steps = max(compare.BLOCK_STEPS, _workers_of(wanted, facts))
+        arms_turn = session.trial is not None and session.trial.is_arms_turn
+        self._warned = []
+        collected = self._collect(drop, lambda spans: compare.block_is_complete(spans, steps))
+        why = self._find_new_warning() if arms_turn else None
+        if why is not None or (why := _find_pointless(session, collected.wait)) is not None:
+            return session.after_refusal(why)
+        memory = Memory(card_bytes=facts.card_bytes, host_bytes=psutil.virtual_memory().total)
+        return session.after_block(compare.median_s(collected.times), collected.seen, memory)
+
+    def _find_new_warning(self) -> str | None:
+        """Return what the training warned of in a block of an arm, and not before; None where it did not."""
+        self._read_reports()
+        return f"the training warns: {self._warned[0]}" if self._warned else None
+
+    def _read_reports(self) -> tuple[AgentFact, ...]:
+        found = self._log.read(self._clock.now())
+        for fact in found:
+            if fact.agent_event is AgentEvent.TUNING:
+                self._warned += _list_texts(fact.facts.get("warned"))
+        return found
 
     def _switch_steps(self, wanted: Mapping[str, object], facts: Facts) -> int:
         """Return how many batches of the old loader are still to come, and are none of the new one's pace."""
-        old, new = (held.get("workers", facts.workers or 0) for held in (self._held, wanted))
-        if old == new or not isinstance(old, int) or not isinstance(new, int):
+        if all(self._held.get(name) == wanted.get(name) for name in LOADER_KNOBS):
             return 0
-        return PREFETCH * (old + new) + 1
+        begun = self._held.get("prefetch_factor", facts.prefetch or PREFETCH)
+        old, new = (_workers_of(held, facts) for held in (self._held, wanted))
+        return (begun if isinstance(begun, int) else PREFETCH) * old + new + 1
 
     def _adopt(self, session: Session) -> bool:
         now = self._progress
@@ -285,7 +324,7 @@ class Tune(threading.Thread):
         answer = self._order(session.settings)
         if answer.get("refused"):
             raise Ended(f"what was proven could not be set again: {answer.get('refused')}")
-        _, wait = self._collect(compare.DROPPED_STEPS, lambda spans: len(spans) >= compare.BLOCK_STEPS)
+        wait = self._collect(compare.DROPPED_STEPS, lambda spans: len(spans) >= compare.BLOCK_STEPS).wait
         now.bottleneck_after = name_of(find_bottlenecks(Shares(wait=wait)))
         tuned.write_order(self.folder, self._number, session.settings, until_s=None)
         now.state = "ended"
@@ -302,10 +341,10 @@ class Tune(threading.Thread):
         answer = self._order({}, facts=True)
         reported = as_dict(answer.get("facts"))
         self._proven_on = {name: reported.get(name) for name in PROVEN_ON}
-        return facts_of(reported)
+        return facts_of({**reported, "available_bytes": psutil.virtual_memory().available})
 
     def _diagnose(self) -> float | None:
-        _, wait = self._collect(compare.DROPPED_STEPS, lambda spans: len(spans) >= DIAGNOSED_STEPS)
+        wait = self._collect(compare.DROPPED_STEPS, lambda spans: len(spans) >= DIAGNOSED_STEPS).wait
         found = find_bottlenecks(Shares(wait=wait))
         self._progress.bottleneck_before, self._progress.why_before = (
             name_of(found),
@@ -319,8 +358,9 @@ class Tune(threading.Thread):
         self._write(settings, facts=facts)
         began = self._clock.now()
         while True:
-            for fact in self._log.read(self._clock.now()):
-                if fact.agent_event is AgentEvent.TUNING and fact.facts.get("id") == self._number:
+            for fact in self._read_reports():
+                answers = fact.agent_event is AgentEvent.TUNING and "applied" in fact.facts
+                if answers and fact.facts.get("id") == self._number:
                     self._held = dict(settings)
                     step = fact.facts.get("step")
                     self._skip_steps(step if isinstance(step, int) else 0)
@@ -352,19 +392,18 @@ class Tune(threading.Thread):
 
     def _read_steps(self) -> tuple[StepRecord, ...]:
         page = self._recorder.read(self._cursor, self._clock.now())
-        self._cursor = page.cursor
+        self._cursor, self._pid = page.cursor, page.claimed_pid or self._pid
         if page.records:
             self._last = page.records[-1]
         return page.records
 
-    def _collect(
-        self, drop: int, is_enough: Callable[[tuple[float, ...]], bool]
-    ) -> tuple[tuple[float, ...], float | None]:
-        """Return seconds a sample (or a step) of the steps after the first ones, and their share of waiting."""
+    def _collect(self, drop: int, is_enough: Callable[[tuple[float, ...]], bool]) -> Collected:
+        """Return what the steps after the first ones were like."""
         before = self._last
         times: list[float] = []
         spans: list[float] = []
-        waits: list[float | None] = []
+        counted: list[StepRecord] = []
+        began_bytes = None
         newest_at = self._clock.now()
         while not is_enough(tuple(spans)) and len(spans) < BLOCK_STEPS_MAX:
             records = self._read_steps()
@@ -378,21 +417,64 @@ class Tune(threading.Thread):
                 if drop > 0:
                     drop -= 1
                     continue
+                began_bytes = self._read_rss() if began_bytes is None else began_bytes
                 spans.append(span_s)
                 times.append(span_s / record.samples if record.samples else span_s)
                 self._progress.per_sample = self._progress.per_sample and bool(record.samples)
-                waits.append(record.data_wait_s)
+                counted.append(record)
                 self._progress.steps += 1
             if not records:
                 if self._clock.now().seconds_since(newest_at) > SILENT_S:
                     raise Ended(f"no step for {SILENT_S:.0f} s; the owner's settings hold")
                 self._wait(self._held)
-        known = [wait for wait in waits if wait is not None]
-        share = min(1.0, sum(known) / sum(spans)) if len(known) == len(spans) and sum(spans) > 0 else None
-        return tuple(times), share
+        return Collected(times=tuple(times), wait=_wait_share(spans, counted), seen=self._look(counted, began_bytes))
+
+    def _look(self, counted: list[StepRecord], began_bytes: int | None) -> Block:
+        ended_bytes = self._read_rss()
+        known = None if began_bytes is None or ended_bytes is None else (began_bytes, ended_bytes)
+        return Block(
+            first_step=counted[0].step if counted else 0,
+            losses=tuple(record.loss for record in counted if record.loss is not None),
+            grad_norms=tuple(record.grad_norm for record in counted if record.grad_norm is not None),
+            gpu_bytes=tuple(record.gpu_memory_bytes for record in counted if record.gpu_memory_bytes is not None),
+            rss_bytes=known,
+            available_bytes=psutil.virtual_memory().available,
+        )
+
+    def _read_rss(self) -> int | None:
+        """Return the memory of the process that makes the steps; None where it is not known."""
+        try:
+            return int(psutil.Process(self._pid).memory_info().rss) if self._pid is not None else None
+        except psutil.Error:
+            return None
 
     def _spent_s(self) -> float:
         return self._clock.now().seconds_since(self._began)
+
+
+def _workers_of(settings: Mapping[str, object], facts: Facts) -> int:
+    held = settings.get("workers", facts.workers or 0)
+    return held if isinstance(held, int) else 0
+
+
+def _find_pointless(session: Session, wait: float | None) -> str | None:
+    """Return why a change of the loader, whose first block of present settings was just made, can gain nothing."""
+    trial = session.trial
+    if trial is None or trial.arm is None or trial.block > 0 or trial.arm.knob not in LOADER_KNOBS:
+        return None
+    if wait is None or wait >= WAITING_WORTH:
+        return None
+    return f"{wait:.1%} of a step waits for data: a faster loader gains nothing"
+
+
+def _list_texts(value: object) -> list[str]:
+    return [without_secrets(str(item)) for item in value[:WARNINGS_READ]] if isinstance(value, list) else []
+
+
+def _wait_share(spans: list[float], counted: list[StepRecord]) -> float | None:
+    """Return the share of steps in which they waited for data; None where not all of them tell it."""
+    known = [record.data_wait_s for record in counted if record.data_wait_s is not None]
+    return min(1.0, sum(known) / sum(spans)) if len(known) == len(spans) and sum(spans) > 0 else None
 
 
 def _span_s(before: StepRecord | None, record: StepRecord) -> float | None:

@@ -125,6 +125,18 @@ def test_a_fused_optimizer_and_channels_last_change_rounding_and_are_put_back(
     assert found[-1] == expected[-1], "the layout and the optimizer are the owner's again"
 
 
+def test_autocast_is_proven_on_the_same_batches_and_put_back_and_prefetch_loses_no_sample(
+    tuned: Tuned, attempt: Attempt, alone: Callable[[], list[str]]
+) -> None:
+    settings = {"workers": 1, "prefetch_factor": 4, "autocast": "bfloat16"}
+    finished = tuned.run("flatten(1)", {"id": 1, "settings": settings}, None)
+    assert [(fact["applied"], fact["refused"]) for fact in attempt.list_reports("tuning")] == [(settings, {})]
+    expected, found = alone(), finished.output.splitlines()
+    assert [line.split(" ", 1)[1] for line in found] == [line.split(" ", 1)[1] for line in expected]
+    assert found[:5] == expected[:5]
+    assert found[:-1] != expected[:-1], "it was computed in bfloat16"
+
+
 def test_a_layout_that_the_model_cannot_have_is_refused_before_a_step_is_made_with_it(
     tuned: Tuned, attempt: Attempt, alone: Callable[[], list[str]]
 ) -> None:

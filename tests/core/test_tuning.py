@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tuner_simulation import adopted_share
 
 from supervisor.core.tuning.bottleneck import Shares, find_bottlenecks, name_of
 from supervisor.core.tuning.compare import (
@@ -20,7 +21,6 @@ from supervisor.core.tuning.compare import (
 )
 from supervisor.core.tuning.knob import KNOBS, Facts, Kind, Knob, Phase, choose_knobs, facts_of
 from supervisor.core.tuning.session import Session, begin_session
-from tests.bench.tuner_simulation import adopted_share
 
 CPU = Facts(device="cpu", processors=4, workers=0, threads=4, fused=False, channels_last=False)
 SWITCH = Knob(name="switch", phase=Phase.KERNELS, kind=Kind.NUMERICS, values=lambda _: (True,))
@@ -68,6 +68,13 @@ def test_a_gain_within_the_noise_of_the_owners_own_blocks_is_not_settled() -> No
     assert verdict.outcome is Outcome.NOT_SETTLED
 
 
+def test_an_arm_that_is_clearly_faster_is_settled_after_two_pairs_of_blocks() -> None:
+    verdict = compared(1.0, 0.5, 2).verdict()
+    assert verdict is not None
+    assert (verdict.outcome, verdict.pairs) == (Outcome.ADOPTED, 2)
+    assert compared(1.0, 0.5, 3, wobble=1.0).verdict() is None, "not where the blocks are unsteady"
+
+
 def test_an_arm_that_is_clearly_slower_costs_two_pairs_of_blocks() -> None:
     verdict = compared(1.0, 1.5, 2).verdict()
     assert verdict is not None
@@ -90,10 +97,11 @@ def test_a_time_that_is_none_is_refused_with_its_value(time_s: float) -> None:
         Comparison().after(time_s, 1.0)
 
 
-def test_a_block_has_ten_steps_and_two_seconds() -> None:
-    assert not block_is_complete((0.1,) * 19)
+def test_a_block_has_ten_steps_and_half_a_second() -> None:
+    assert not block_is_complete((0.02,) * 20)
     assert not block_is_complete((1.0,) * 9)
-    assert block_is_complete((0.2,) * 10)
+    assert block_is_complete((0.05,) * 10)
+    assert not block_is_complete((0.05,) * 10, steps=16)
 
 
 def test_a_compilation_that_saves_nothing_never_pays() -> None:
@@ -153,7 +161,7 @@ def test_after_a_count_of_workers_without_gain_no_larger_one_is_tried() -> None:
 def test_remedies_outrank_the_tuner_and_precision_needs_permission() -> None:
     card = Facts(device="cuda", processors=16, workers=4, cuda=True, fused=False, channels_last=False)
     tried, left = choose_knobs(card, may=(), remedied=("workers_factor", "cudnn"))
-    assert [knob.name for knob in tried] == ["fused_optimizer", "channels_last"]
+    assert [knob.name for knob in tried] == ["pin_memory", "fused_optimizer", "channels_last"]
     reasons = {row.knob: row.why for row in left}
     assert reasons["workers"] == "the remedy setting workers_factor outranks it"
     assert reasons["cudnn_benchmark"] == "the remedy setting cudnn outranks it"

@@ -24,12 +24,15 @@ PAIRS_MAX = 30
 SLOWER_PAIRS_MIN = 2
 """An arm this clearly slower is given up early: every further step of it is lost."""
 CLEARLY_SLOWER = math.log(1.25)
+CLEARLY_FASTER_PAIRS_MIN = 2
+CLEARLY_FASTER = math.log(1.25)
+"""An arm whose every pair, and whose lower bound, lie this far up is settled early."""
 MIXTURE = 1.0
 """Where the bound is tightest: at about ten pairs."""
 SPREAD_FLOOR = 0.004
 """No two blocks are more alike than this; a smaller spread is one of few pairs."""
 BLOCK_STEPS = 10
-BLOCK_S = 2.0
+BLOCK_S = 0.5
 DROPPED_STEPS = 2
 """Steps after each switch that are not counted."""
 
@@ -107,7 +110,9 @@ class Comparison:
         count, gain, least = len(self.pairs), self.gain(), self.smallest_gain
         if count >= SLOWER_PAIRS_MIN and all(math.log(arm / owner) > CLEARLY_SLOWER for owner, arm in self.pairs):
             return Verdict(outcome=Outcome.REFUSED, gain=gain, why=f"slower by {-gain.gain:.0%}", pairs=count)
-        if count < PAIRS_MIN:
+        clear = all(math.log(owner / arm) > CLEARLY_FASTER for owner, arm in self.pairs)
+        early = count >= CLEARLY_FASTER_PAIRS_MIN and clear and math.log1p(gain.low) > CLEARLY_FASTER
+        if count < PAIRS_MIN and not early:
             return None
         if gain.low > 0 and gain.gain >= least:
             why = f"faster by {gain.gain:.1%} ({gain.low:.1%} to {gain.high:.1%})"
@@ -122,9 +127,9 @@ class Comparison:
         return None
 
 
-def block_is_complete(step_s: tuple[float, ...]) -> bool:
-    """Whether the counted steps of a block are enough: ten, and two seconds."""
-    return len(step_s) >= BLOCK_STEPS and math.fsum(step_s) >= BLOCK_S
+def block_is_complete(step_s: tuple[float, ...], steps: int = BLOCK_STEPS) -> bool:
+    """Whether the counted steps of a block are enough: `steps`, and half a second."""
+    return len(step_s) >= steps and math.fsum(step_s) >= BLOCK_S
 
 
 def median_s(step_s: tuple[float, ...]) -> float:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
 from enum import Enum
 
 from supervisor.core.lean_dataclass import dataclass
+from supervisor.core.tuning.guards import most_workers
 
 
 class Kind(Enum):
@@ -53,6 +55,16 @@ class Facts:
     channels_last: bool | None = None
     channels_last_why_not: str | None = None
     tf32: bool | None = None
+    autocast: bool | None = None
+    """Whether the training computes under autocast by itself."""
+    autocast_why_not: str | None = None
+    batch_bytes: int | None = None
+    shm_bytes: int | None = None
+    """Free for what workers hand over."""
+    card_bytes: int | None = None
+    """Memory of the GPU."""
+    available_bytes: int | None = None
+    """Memory of the machine that is available."""
     cudnn_benchmark: bool | None = None
     cuda: bool = False
     hip: bool = False
@@ -84,9 +96,32 @@ class Knob:
     """Whether larger values are left out once one was no gain."""
 
 
+PREFETCH = 2
+MORE_PREFETCH = 4
+
+
 def _more_workers(facts: Facts) -> Sequence[object]:
     most = min(WORKERS_MAX, max(1, facts.processors or 1))
-    return [count for count in (most, 2 * most) if count > (facts.workers or 0)]
+    room = _workers_with_room(facts, facts.prefetch or PREFETCH)
+    return [count for count in (most, 2 * most) if (facts.workers or 0) < count <= room]
+
+
+def _workers_with_room(facts: Facts, prefetch: int) -> int:
+    """Return how many workers memory allows, as far as it is known what their batches take."""
+    if not facts.batch_bytes or facts.available_bytes is None or facts.shm_bytes is None:
+        return 2 * WORKERS_MAX
+    return most_workers(prefetch, facts.batch_bytes, facts.available_bytes, facts.shm_bytes)
+
+
+def _no_more_workers(facts: Facts) -> str | None:
+    if facts.loader_why_not is None and (facts.workers or 0) < 1 and _workers_with_room(facts, PREFETCH) < 1:
+        return f"a batch of {(facts.batch_bytes or 0) / 1e6:.0f} MB drawn ahead has no room in memory or /dev/shm"
+    return facts.loader_why_not
+
+
+def _more_prefetch(facts: Facts) -> Sequence[object]:
+    enough = facts.workers is not None and _workers_with_room(facts, MORE_PREFETCH) >= max(1, facts.workers)
+    return (MORE_PREFETCH,) if enough and (facts.prefetch or PREFETCH) < MORE_PREFETCH else ()
 
 
 def _other_threads(facts: Facts) -> Sequence[object]:
@@ -105,9 +140,25 @@ KNOBS: tuple[Knob, ...] = (
         phase=Phase.DATA,
         kind=Kind.SAME_ARITHMETIC,
         values=_more_workers,
-        why_not=lambda facts: facts.loader_why_not,
+        why_not=_no_more_workers,
         outranked_by=("workers", "workers_factor"),
         stop_after_loss=True,
+    ),
+    Knob(
+        name="pin_memory",
+        phase=Phase.DATA,
+        kind=Kind.SAME_ARITHMETIC,
+        values=lambda facts: () if facts.pinned else (True,),
+        why_not=lambda facts: facts.loader_why_not or _needs_cuda(facts),
+        outranked_by=("pin_memory",),
+    ),
+    Knob(
+        name="prefetch_factor",
+        phase=Phase.DATA,
+        kind=Kind.SAME_ARITHMETIC,
+        values=_more_prefetch,
+        why_not=lambda facts: facts.loader_why_not,
+        outranked_by=("workers", "workers_factor"),
     ),
     Knob(
         name="threads",
@@ -146,6 +197,15 @@ KNOBS: tuple[Knob, ...] = (
         values=lambda facts: () if facts.tf32 else (True,),
         why_not=lambda facts: "TF32 is NVIDIA's" if facts.hip else _needs_cuda(facts),
         permission="precision",
+    ),
+    Knob(
+        name="autocast",
+        phase=Phase.PRECISION,
+        kind=Kind.NUMERICS,
+        values=lambda facts: () if facts.autocast else ("bfloat16",),
+        why_not=lambda facts: facts.autocast_why_not,
+        permission="precision",
+        outranked_by=("amp",),
     ),
 )
 
@@ -194,10 +254,13 @@ def _why_left(knob: Knob, facts: Facts, allowed: set[str], taken: set[str]) -> s
 
 def facts_of(reported: Mapping[str, object]) -> Facts:
     """Return the facts that an agent reported; what is of no expected type is unknown."""
+    names = [field.name for field in fields(Facts)]
     kinds: dict[str, tuple[type, ...]] = {
-        **dict.fromkeys(("device", "loader_why_not", "optimizer", "fused_why_not", "channels_last_why_not"), (str,)),
+        **dict.fromkeys(("device", "optimizer", *(name for name in names if name.endswith("_why_not"))), (str,)),
         **dict.fromkeys(("processors", "workers", "prefetch", "threads"), (int,)),
-        **dict.fromkeys(("pinned", "fused", "channels_last", "tf32", "cudnn_benchmark", "cuda", "hip"), (bool,)),
+        **dict.fromkeys((name for name in names if name.endswith("_bytes")), (int,)),
+        **dict.fromkeys(("pinned", "fused", "channels_last", "tf32", "autocast", "cudnn_benchmark"), (bool,)),
+        **dict.fromkeys(("cuda", "hip"), (bool,)),
     }
     known: dict[str, object] = {}
     for name, types in kinds.items():

@@ -12,6 +12,7 @@ from dataclasses import field, replace
 
 from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.tuning.compare import Comparison, Gain, Outcome, Verdict
+from supervisor.core.tuning.guards import Block, Memory, find_harm
 from supervisor.core.tuning.knob import Facts, Knob, Left
 
 ORDER = "ABBA"
@@ -56,6 +57,9 @@ class Trial:
     comparison: Comparison = field(default_factory=Comparison)
     blocks: tuple[float, ...] = ()
     """Medians of the blocks of the pair under way."""
+    seen_of_owner: tuple[Block, ...] = ()
+    seen_of_arm: tuple[Block, ...] = ()
+    """What else was seen in the blocks so far."""
 
     @property
     def block(self) -> int:
@@ -65,15 +69,25 @@ class Trial:
     @property
     def wanted(self) -> Mapping[str, object]:
         """The settings of the next block."""
-        return self.base if ORDER[self.block % len(ORDER)] == "A" else self.settings
+        return self.settings if self.is_arms_turn else self.base
 
-    def after(self, median_s: float) -> Trial:
+    @property
+    def is_arms_turn(self) -> bool:
+        """Whether the next block is one of the arm's settings."""
+        return ORDER[self.block % len(ORDER)] == "B"
+
+    def after(self, median_s: float, seen: Block | None = None) -> Trial:
         """Return the trial with one more block."""
+        known = () if seen is None else (seen,)
+        if self.is_arms_turn:
+            noted = replace(self, seen_of_arm=(*self.seen_of_arm, *known))
+        else:
+            noted = replace(self, seen_of_owner=(*self.seen_of_owner, *known))
         if not self.blocks:
-            return replace(self, blocks=(median_s,))
+            return replace(noted, blocks=(median_s,))
         first, arm_first = self.blocks[0], ORDER[(self.block - 1) % len(ORDER)] == "B"
         owner_s, arm_s = (median_s, first) if arm_first else (first, median_s)
-        return replace(self, comparison=self.comparison.after(owner_s, arm_s), blocks=())
+        return replace(noted, comparison=self.comparison.after(owner_s, arm_s), blocks=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,11 +123,17 @@ class Session:
         arm = self.trial.arm
         return CONFIRMING if arm is None else f"{arm.knob} = {format_value(arm.value)}"
 
-    def after_block(self, median_s: float) -> Session:
-        """Return the session after a block of `wanted` settings whose median step took `median_s` a sample."""
+    def after_block(self, median_s: float, seen: Block | None = None, memory: Memory | None = None) -> Session:
+        """Return the session after a block of `wanted` settings whose median step took `median_s` a sample.
+
+        An arm under which harm is `seen` is refused, however fast it is.
+        """
         if self.trial is None:
             raise ValueError("the tune has ended: no block was wanted")
-        trial = self.trial.after(median_s)
+        trial = self.trial.after(median_s, seen)
+        harm = find_harm(trial.seen_of_owner, trial.seen_of_arm, memory or Memory())
+        if harm is not None:
+            return replace(self, trial=trial).after_refusal(harm)
         verdict = trial.comparison.verdict() if not trial.blocks else None
         if verdict is None:
             return replace(self, trial=trial)

@@ -18,12 +18,16 @@ from .layout import COMPILE, TUNE
 
 TYPE_CHECKING = False  # typing costs milliseconds at every interpreter's start
 if TYPE_CHECKING:
-    from typing import Any, Dict, Optional, Tuple
+    from typing import Any, Dict, List, Optional, Tuple
 
 LOOK_EVERY_NS = 250_000_000
 SIZE_LIMIT_BYTES = 65536
 CAPTURED_STEPS = 2
 """Steps that are followed first, where a replay has to prove a knob or the loader is not known yet."""
+
+LOADER_KNOBS = frozenset({"workers", "prefetch_factor", "pin_memory"})
+WARNINGS_KEPT = 8
+WARNING_CHARACTERS = 200
 
 _next_look_ns = 0
 _path = ""
@@ -91,6 +95,7 @@ class Tune:
         self._order = None  # type: Optional[Dict[str, Any]]
         self._answered = None  # type: Any
         self._is_lent = False
+        self._warnings = Warnings()
         self._knobs = {}  # type: Dict[str, Any]
         self._applied = {}  # type: Dict[str, Any]
         self._calls = replay.Calls(torch)
@@ -125,6 +130,8 @@ class Tune:
             self._end()
             self._report_end(step, "the lease ran out", order.get("id"))
             return
+        if self._warnings.new:
+            events.write("tuning", id=self._answered, step=step, warned=self._warnings.take(), lent=self._is_lent)
         if not self.busy:
             return
         self._make_knobs(optimizer)
@@ -157,6 +164,10 @@ class Tune:
 
     def _mark(self, *, lent: bool) -> None:
         """Mark the steps that are made from now on, as those of a tune or as the owner's."""
+        if lent and not self._is_lent:
+            self._warnings.follow()
+        elif not lent:
+            self._warnings.leave()
         self._is_lent = lent
         recorder = claim.holding()
         if recorder is not None:
@@ -168,11 +179,14 @@ class Tune:
 
     def _has_to_see_steps(self, order: Dict[str, Any]) -> bool:
         new = {name for name, value in order["settings"].items() if self._applied.get(name) != value}
-        return "channels_last" in new or bool(order.get("facts")) or ("workers" in new and self._loader.workers is None)
+        replayed = {"channels_last", "tf32", "autocast"}
+
+        return bool(new & replayed or order.get("facts") or (new & LOADER_KNOBS and self._loader.workers is None))
 
     def _make_knobs(self, optimizer: Any) -> None:
-        from .knobs import layout, switches
+        from .knobs import autocast, layout, switches
         from .knobs import optimizer as fused
+        from .knobs.loader import LoaderSetting
 
         if self._optimizer is optimizer:
             return
@@ -182,7 +196,10 @@ class Tune:
             "workers": self._loader,
             "threads": switches.Threads(self._torch),
             "cudnn_benchmark": switches.CudnnBenchmark(self._torch),
-            "tf32": switches.Tf32(self._torch),
+            "prefetch_factor": LoaderSetting(self._loader, "prefetch_factor"),
+            "pin_memory": LoaderSetting(self._loader, "pin_memory"),
+            "tf32": switches.Tf32(self._torch, optimizer, self._calls),
+            "autocast": autocast.Autocast(self._torch, optimizer, self._calls),
             "fused_optimizer": fused.FusedOptimizer(self._torch, optimizer),
             "channels_last": layout.ChannelsLast(self._torch, optimizer, self._calls),
         }
@@ -192,6 +209,7 @@ class Tune:
         from .knobs import Refused
 
         refused = {}
+        self._loader.deferred = True
         for name in [name for name in reversed(list(self._applied)) if name not in settings]:
             self._knobs[name].revert()
             del self._applied[name]
@@ -212,6 +230,12 @@ class Tune:
                 knob.revert()
                 self._applied.pop(name, None)
                 refused[name] = "%s: %s" % (type(error).__name__, error)
+        try:
+            self._loader.settle()
+        except Refused as error:
+            for name in LOADER_KNOBS.intersection(self._applied):
+                refused[name] = str(error)
+                del self._applied[name]
         return dict(self._applied), refused
 
     def _name_other(self, proven_on: Any, optimizer: Any) -> Optional[str]:
@@ -232,9 +256,16 @@ class Tune:
 
     def _end(self) -> None:
         """Put back everything of the owner's."""
+        from .knobs import Refused
+
+        self._loader.deferred = True
         for name in reversed(list(self._applied)):
             self._knobs[name].revert()
         self._applied = {}
+        try:
+            self._loader.settle()
+        except Refused as error:
+            failed("tuning.loader", error)
         self._calls.stop()
 
     def _facts(self, optimizer: Any) -> Dict[str, Any]:
@@ -255,6 +286,12 @@ class Tune:
             "workers": loader.workers,
             "loader_why_not": several or loader.why_not(),
             "pinned": getattr(loader.owners, "pin_memory", None),
+            "prefetch": getattr(loader.owners, "prefetch_factor", None),
+            "batch_bytes": loader.batch_bytes,
+            "shm_bytes": _free_bytes("/dev/shm"),  # noqa: S108 - where loaders' workers hand batches over
+            "card_bytes": int(torch.cuda.mem_get_info()[1]) if bool(params) and params[0].is_cuda else None,
+            "autocast": self._calls.casting,
+            "autocast_why_not": several or knobs["autocast"].why_not() or self._calls.why_not(),
             "threads": torch.get_num_threads(),
             "optimizer": type(optimizer).__name__,
             "fused": knobs["fused_optimizer"].on,
@@ -262,5 +299,50 @@ class Tune:
             "channels_last": knobs["channels_last"].on,
             "channels_last_why_not": several or layout_why,
             "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
-            "tf32": None,
+            "tf32": knobs["tf32"].on,
         }
+
+
+class Warnings:
+    """Python's warnings while a tune is under way; they go on to wherever they went before."""
+
+    def __init__(self) -> None:
+        self.new = []  # type: List[str]
+        self._seen = set()  # type: Set[str]
+        self._original = None  # type: Any
+
+    def follow(self) -> None:
+        """Note each warning that was not seen before."""
+        import warnings
+
+        original = self._original = warnings.showwarning
+
+        def showwarning(message: Any, *args: Any, **kwargs: Any) -> None:
+            text = str(message)[:WARNING_CHARACTERS]
+            if text not in self._seen and len(self.new) < WARNINGS_KEPT:
+                self._seen.add(text)
+                self.new.append(text)
+            original(message, *args, **kwargs)
+
+        self._mine = warnings.showwarning = showwarning
+
+    def leave(self) -> None:
+        """Note no more, unless someone else has taken the place since."""
+        import warnings
+
+        if self._original is not None and warnings.showwarning is self._mine:
+            warnings.showwarning = self._original
+        self._original = None
+
+    def take(self) -> List[str]:
+        """Return the new ones, once."""
+        new, self.new = self.new, []
+        return new
+
+
+def _free_bytes(folder: str) -> Optional[int]:
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return None
+    return found.f_bavail * found.f_frsize

@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from functools import wraps
 from time import monotonic_ns
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Dict, Iterator, Optional
 
 from rocm_agent.fence import failed
 from rocm_agent.loader import MET, SUCCESSOR, owner_of
@@ -28,6 +28,12 @@ class Loader:
         self._iterator: Any = lambda: None
         self._loader: Any = None
         self._workers: Optional[int] = None
+        self._more: Dict[str, Any] = {}
+        """Settings of the loader besides its workers, as the tuner set them."""
+        self.batch_bytes: Optional[int] = None
+        self.deferred = False
+        """Whether changes wait for `settle`: several of them then cost one exchange of workers."""
+        self._waiting = False
 
     def install(self) -> None:
         """Follow every iterator from now on."""
@@ -45,7 +51,10 @@ class Loader:
                 iterator.__dict__[MET] = True
                 self._begins(iterator)
             successor = iterator.__dict__.get(SUCCESSOR)
-            return original(iterator) if successor is None else successor.draw(original)
+            batch = original(iterator) if successor is None else successor.draw(original)
+            if self.batch_bytes is None:
+                self.batch_bytes = _count_bytes(batch)
+            return batch
 
         return __next__
 
@@ -55,9 +64,9 @@ class Loader:
         if made_for is None:
             return
         self._iterator, self._loader = weakref.ref(iterator), made_for
-        if self._workers is not None and self.why_not() is None:
+        if (self._workers is not None or self._more) and self.why_not() is None:
             try:
-                self._exchange(self._workers)
+                self._exchange()
             except Exception as error:
                 failed("knobs.loader", error)
 
@@ -87,29 +96,66 @@ class Loader:
 
     def apply(self, value: Any) -> None:
         """Have `value` workers fetch from the next batch on that is not yet begun."""
-        why = self.why_not()
-        if why is not None:
-            raise Refused(why)
-        if int(value) != self.workers:
-            try:
-                self._exchange(int(value))
-            except (OSError, RuntimeError, ValueError, TypeError, AttributeError) as error:
-                raise Refused("its workers cannot be changed: %s" % error) from None
-        self._workers = int(value)
+        self._change(int(value) != self.workers, lambda: setattr(self, "_workers", int(value)))
 
     def revert(self) -> None:
         """Have the owner's number of workers fetch again."""
-        workers, self._workers = self._workers, None
-        loader = self._loader
-        if workers is not None and loader is not None and loader.num_workers != workers and self.why_not() is None:
-            self._exchange(loader.num_workers)
+        changed = self._workers is not None and self._loader is not None and self._loader.num_workers != self._workers
+        self._workers = None
+        if changed and self.why_not() is None:
+            self._exchange()
 
-    def _exchange(self, workers: int) -> None:
+    def read(self, name: str) -> Any:
+        """Return a setting of the loader besides its workers, as the owner set it or the tuner."""
+        return self._more.get(name, getattr(self._loader, name, None))
+
+    def set(self, name: str, value: Any) -> None:
+        """Have the loader fetch with another setting from the next batch on that is not yet begun."""
+        self._change(value != self.read(name), lambda: self._more.update({name: value}))
+
+    def unset(self, name: str) -> None:
+        """Have it fetch with the owner's setting again."""
+        changed = name in self._more and self._more[name] != getattr(self._loader, name, None)
+        self._more.pop(name, None)
+        if changed and self.why_not() is None:
+            self._exchange()
+
+    def _change(self, changes: Any, put: Callable[[], Any]) -> None:
+        """Put a setting in force; raise Refused with all as it was where that fails."""
+        why = self.why_not()
+        if why is not None:
+            raise Refused(why)
+        before = (self._workers, dict(self._more))
+        put()
+        if not changes:
+            return
+        try:
+            self._exchange()
+        except (OSError, RuntimeError, ValueError, TypeError, AttributeError) as error:
+            self._workers, self._more = before
+            raise Refused("its loader cannot be changed: %s" % error) from None
+
+    def settle(self) -> None:
+        """Carry out the changes that wait; raise Refused, with the owner's settings in force, where that fails."""
+        self.deferred = False
+        if not self._waiting:
+            return
+        self._waiting = False
+        try:
+            self._exchange()
+        except (OSError, RuntimeError, ValueError, TypeError, AttributeError) as error:
+            self._workers, self._more = None, {}
+            raise Refused("its loader cannot be changed: %s" % error) from None
+
+    def _exchange(self) -> None:
+        if self.deferred:
+            self._waiting = True
+            return
         iterator = self._iterator()
         held = iterator.__dict__.get(SUCCESSOR)
         drawn = iterator if held is None else held.newest
         rest = drawn._sampler_iter
-        made = self._make_iterator(workers, rest)
+        made = self._make_iterator(self.workers or 0, rest)
         # What was begun is still delivered; nothing new is asked of it.
         drawn._sampler_iter = iter(())
         if held is None:
@@ -124,6 +170,7 @@ class Loader:
         held = loader.__dict__
         held.update(owner.__dict__)
         held.update(batch_sampler=Rest(rest, owner.batch_sampler), num_workers=workers, persistent_workers=False)
+        held.update(self._more)
         held["_iterator"] = None
         if workers == 0:
             held.update(prefetch_factor=None, timeout=0)
@@ -135,6 +182,34 @@ class Loader:
         kinds = torch.utils.data.dataloader
         kind = kinds._MultiProcessingDataLoaderIter if workers else kinds._SingleProcessDataLoaderIter
         return kind(loader)
+
+
+class LoaderSetting:
+    """One setting of the loader besides its workers, as a knob."""
+
+    def __init__(self, loader: Loader, name: str) -> None:
+        self._loader, self._name = loader, name
+
+    def why_not(self) -> Optional[str]:
+        """Return why the loader cannot be changed."""
+        return self._loader.why_not()
+
+    def apply(self, value: Any) -> None:
+        """Set it."""
+        self._loader.set(self._name, value)
+
+    def revert(self) -> None:
+        """Put the owner's value back."""
+        self._loader.unset(self._name)
+
+
+def _count_bytes(batch: Any) -> int:
+    """Return the bytes of the tensors in a batch."""
+    if hasattr(batch, "element_size"):
+        return int(batch.element_size() * batch.numel())
+    if isinstance(batch, dict):
+        return sum(map(_count_bytes, batch.values()))
+    return sum(map(_count_bytes, batch)) if isinstance(batch, (list, tuple)) else 0
 
 
 class Rest:

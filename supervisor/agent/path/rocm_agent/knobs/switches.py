@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
+from . import Refused, replay
+
 
 class Switch:
     """A value of torch that is read and written at any time."""
@@ -64,6 +66,31 @@ class CudnnBenchmark(Switch):
 
 class Tf32(Switch):
     """TF32 in matrix products and convolutions, through the one API that this torch prefers."""
+
+    def __init__(self, torch: Any, optimizer: Any, calls: replay.Calls) -> None:
+        super().__init__(torch)
+        self._optimizer, self._calls = optimizer, calls
+
+    def apply(self, value: Any) -> None:
+        """Set it, if results and gradients of the model's own batches are what its rounding explains."""
+        if self._applied:
+            super().apply(value)
+            return
+        why = self._calls.why_not()
+        if why is not None:
+            raise Refused(why)
+        proof = replay.Proof(self._torch, self._calls, replay.list_params(self._optimizer), replay.TF32)
+        super().apply(value)
+        try:
+            proof.compare()
+        except BaseException:
+            self.revert()
+            raise
+
+    @property
+    def on(self) -> bool:
+        """Whether both have it already."""
+        return all(value in {True, "tf32"} for value in self.read())
 
     def _has_precision(self) -> bool:
         return hasattr(self._torch.backends.cuda.matmul, "fp32_precision")

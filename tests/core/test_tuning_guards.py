@@ -1,0 +1,90 @@
+"""Harm that no clock shows: an arm that is fast and leaks, fills the memory or trains wrongly is refused."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+from tuner_harm import HARMS, adopted_harms
+
+from supervisor.core.tuning.guards import Block, Memory, find_harm, most_workers
+
+GB = 1_000_000_000
+MEMORY = Memory(card_bytes=16 * GB, host_bytes=32 * GB)
+CHANCE = random.Random(1)
+
+
+def block(level: float = 1.0, width: float = 0.1, **seen: object) -> Block:
+    losses = tuple(CHANCE.gauss(level, width) for _ in range(20))
+    return Block(losses=losses, **seen)  # type: ignore[arg-type] # fields of a block, by name
+
+
+def in_turn(owner: Block, arm: Block) -> tuple[list[Block], list[Block]]:
+    """Return blocks of both in the order A B B A."""
+    return [replace(owner, first_step=at) for at in (0, 120)], [replace(arm, first_step=at) for at in (40, 80)]
+
+
+def test_two_kinds_of_blocks_that_are_alike_seldom_look_harmful() -> None:
+    """A false alarm costs a gain, and no training."""
+    alarms = 0
+    for _ in range(300):
+        owner, arm = ([replace(block(), first_step=at) for at in steps] for steps in ((0, 120), (40, 80)))
+        alarms += find_harm(owner, arm, MEMORY) is not None
+    assert alarms <= 6
+
+
+def test_the_falling_losses_of_a_training_that_learns_are_no_harm() -> None:
+    """In the order A B B A: what falls steadily falls for both."""
+    begins = (0, 40, 60, 130, 150, 190, 210, 280)  # the switch back to the owner's loader takes longest
+    seen = [Block(first_step=at, losses=tuple(4e-4 * 0.999 ** (at + n) for n in range(10))) for at in begins]
+    for blocks in (4, 8):
+        a = [seen[number] for number in (0, 3, 4, 7) if number < blocks]
+        b = [seen[number] for number in (1, 2, 5, 6) if number < blocks]
+        assert find_harm(a, b, MEMORY) is None
+
+
+@pytest.mark.parametrize(
+    ("arm", "why"),
+    [
+        (block(level=2.0), "losses are higher"),
+        (Block(losses=(0.0, 2.0) * 20), "losses spread"),
+        (Block(losses=(1.0, math.nan)), "loss is no number"),
+        (Block(grad_norms=(math.inf,)), "gradient norm is no number"),
+        (block(gpu_bytes=(15 * GB, 15 * GB)), "94% of the GPU's memory"),
+        (block(available_bytes=GB), "3% of the machine's memory"),
+    ],
+)
+def test_harm_is_named(arm: Block, why: str) -> None:
+    owner = block(gpu_bytes=(4 * GB, 4 * GB), available_bytes=20 * GB)
+    assert why in (find_harm(*in_turn(owner, arm), MEMORY) or "")
+
+
+def test_memory_that_grows_once_is_a_cache_and_in_each_block_a_leak() -> None:
+    owner = block(rss_bytes=(2 * GB, 2 * GB))
+    once = (block(rss_bytes=(2 * GB, 3 * GB)), block(rss_bytes=(3 * GB, 3 * GB)))
+    always = (block(rss_bytes=(2 * GB, 3 * GB)), block(rss_bytes=(3 * GB, 4 * GB)))
+    assert find_harm((owner,), once, MEMORY) is None
+    assert "grows by 1000 MB in each block" in (find_harm((owner,), always, MEMORY) or "")
+    assert find_harm((block(rss_bytes=(GB, 2 * GB)),), always, MEMORY) is None, "the owner's settings grow as well"
+
+
+def test_what_the_owners_settings_do_too_is_not_the_arms_doing() -> None:
+    full = block(gpu_bytes=(15 * GB, 15 * GB), available_bytes=GB)
+    assert find_harm((full,), (full,), MEMORY) is None
+    wild = Block(losses=(math.nan, 1.0))
+    assert find_harm((wild,), (wild,), MEMORY) is None
+
+
+def test_workers_draw_no_more_ahead_than_memory_allows() -> None:
+    """Thirty-two workers with eight batches of 384 float images of 224 x 224 each are 59 GB."""
+    batch = 384 * 3 * 224 * 224 * 4
+    assert most_workers(8, batch, available_bytes=64 * GB, shm_bytes=32 * GB) < 32
+    assert most_workers(2, batch // 384, available_bytes=64 * GB, shm_bytes=32 * GB) >= 32
+
+
+@pytest.mark.parametrize("harm", sorted(HARMS))
+def test_planted_harm_is_not_adopted(harm: str) -> None:
+    """The long run is tests/bench/tuner_harm.py."""
+    assert adopted_harms(harm, 3) == 0
