@@ -406,14 +406,12 @@ class Tune(threading.Thread):
         began_bytes = None
         newest_at = self._clock.now()
         while not is_enough(tuple(spans)) and len(spans) < BLOCK_STEPS_MAX:
-            records = self._read_steps()
-            if records:
-                newest_at = self._clock.now()
-            for record in records:
+            for record in self._read_steps():
                 span_s = _span_s(before, record)
                 before = record
                 if span_s is None:
                     continue
+                newest_at = self._clock.now()
                 if drop > 0:
                     drop -= 1
                     continue
@@ -423,10 +421,9 @@ class Tune(threading.Thread):
                 self._progress.per_sample = self._progress.per_sample and bool(record.samples)
                 counted.append(record)
                 self._progress.steps += 1
-            if not records:
-                if self._clock.now().seconds_since(newest_at) > SILENT_S:
-                    raise Ended(f"no step for {SILENT_S:.0f} s; the owner's settings hold")
-                self._wait(self._held)
+            if self._clock.now().seconds_since(newest_at) > SILENT_S:
+                raise Ended(f"no two steps one after the other for {SILENT_S:.0f} s; the owner's settings hold")
+            self._wait(self._held)  # also while steps keep coming: a tune can be ended, and its lease is renewed
         return Collected(times=tuple(times), wait=_wait_share(spans, counted), seen=self._look(counted, began_bytes))
 
     def _look(self, counted: list[StepRecord], began_bytes: int | None) -> Block:

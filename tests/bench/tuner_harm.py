@@ -1,6 +1,6 @@
 """Plants knobs that do harm into simulated tunes, and counts how many are adopted: none may be.
 
-    python tests/bench/tuner_harm.py [TUNES]
+    python tests/bench/tuner_harm.py [TUNES [FIRST SEED]]
 
 Each harmful knob is 30 % faster, except the slower one, and stands beside one that helps and one without effect. What
 is seen of a block (losses, gradient norms, memory) has the noise of a real training. Silently wrong here is a loss that
@@ -89,10 +89,11 @@ def _tune(harm: str, seed: int) -> tuple[bool, bool]:
 def main() -> None:
     """Print the table."""
     tunes = int(sys.argv[1]) if len(sys.argv) > 1 else 20
+    first = int(sys.argv[2]) if len(sys.argv) > 2 else 0
     print(f"{'planted':16} {'tunes':>6} {'adopted':>8} {'the helpful knob beside it':>27}")
     total = 0
     for harm in HARMS:
-        rows = [_tune(harm, seed) for seed in range(tunes)]
+        rows = [_tune(harm, seed) for seed in range(first, first + tunes)]
         total += sum(bad for bad, _ in rows)
         print(f"{harm:16} {tunes:6} {sum(bad for bad, _ in rows):8} {sum(good for _, good in rows):27}")
     print(f"adopted: {total} of {tunes * len(HARMS)}")

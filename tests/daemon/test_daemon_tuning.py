@@ -6,8 +6,10 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ from supervisor.control import types
 from supervisor.control.refusals import Refused
 from supervisor.core import attempt_files as fo
 from supervisor.core.job import Attempt, Job, Phase
+from supervisor.core.moments import Moment
 from supervisor.daemon.clock import SystemClock
 from supervisor.daemon.tuning import Tuner
 from supervisor.runner import tuned
@@ -34,17 +37,20 @@ class AgentByHand(threading.Thread):
         self.writer = Writer(folder / fo.RECORDER, capacity=4096)
         self.ended, self.step, self.at_ns = threading.Event(), 0, 10**9
         self.ordered: list[dict[str, object]] = []
+        self.stride = 1
+        """By how much its steps are counted up."""
 
     def run(self) -> None:
         answered = None
         while not self.ended.wait(0.005):
-            path = self.folder / fo.TUNE
-            order = json.loads(path.read_text()) if path.exists() else {"id": None, "settings": {}}
+            order: dict[str, Any] = {"id": None, "settings": {}}
+            with suppress(FileNotFoundError):
+                order = json.loads((self.folder / fo.TUNE).read_text())
             if order["id"] is not None and order["id"] != answered:
                 answered = order["id"]
                 self.ordered.append(order["settings"])
                 self._answer(order)
-            if self.writer.head - BATCH < self.step:
+            if self.stride > 1 or self.writer.head - BATCH < self.step:
                 self._make_steps(order["settings"])
 
     def _answer(self, order: dict[str, object]) -> None:
@@ -55,7 +61,7 @@ class AgentByHand(threading.Thread):
 
     def _make_steps(self, settings: dict[str, object]) -> None:
         for _ in range(BATCH):
-            self.step += 1
+            self.step += self.stride
             decisive = {name: value for name, value in settings.items() if name != "prefetch_factor"}
             step_s = self.step_s[json.dumps(decisive)]
             self.at_ns += int(step_s * 1e9)
@@ -141,6 +147,26 @@ def test_a_stop_leaves_the_owners_settings_and_a_second_tune_is_refused(tuner: T
     assert "the owner's settings hold" in (report.problem or "")
     assert report.adopted == []
     assert not (folder / fo.TUNE).exists()
+
+
+class HastyClock(SystemClock):
+    """A clock that runs two hundred times as fast."""
+
+    def now(self) -> Moment:
+        real = super().now()
+        return Moment(200 * real.monotonic_s, real.unix_s)
+
+
+def test_a_tune_ends_where_steps_keep_coming_of_which_none_follows_the_one_before(
+    tmp_path: Path, folder: Path, job: Job
+) -> None:
+    agent = AgentByHand(folder, times())
+    agent.stride = 2
+    agent.start()
+    tuner = Tuner(HastyClock(), tmp_path, lambda _: job, poll_s=0.02)
+    tuner.start("one", types.TuneBody())
+    assert "no two steps one after the other" in (ended(tuner).problem or "")
+    agent.ended.set()
 
 
 @pytest.mark.parametrize(
