@@ -1,6 +1,6 @@
 """Whether settings under trial do harm that no clock shows: memory short or leaking, and losses that are unsteady.
 
-The owner's blocks beside the arm's are the measure: what they do as well is not the arm's doing.
+The owner's blocks, made in turn with the arm's, are the measure: what they do as well is not the arm's doing.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Memory:
 
 
 def find_harm(owner: Sequence[Block], arm: Sequence[Block], memory: Memory) -> str | None:
-    """Return why an arm is refused whatever it gains; None where nothing speaks against it."""
+    """Return why an arm is refused whatever it gains; None where no harm was found."""
     if not arm:
         return None
     return (
@@ -123,7 +123,7 @@ def _host_growth(block: Block) -> int | None:
 
 
 def _find_instability(what: str, owner: Sequence[Block], arm: Sequence[Block], name: str) -> str | None:
-    """Compare the level and the spread of two kinds of blocks beside the course that both follow.
+    """Compare the level and the spread of two kinds of blocks, without the course that both follow.
 
     Judged after whole rounds of A B B A alone, because a training that learns falls from each block to the next.
     """
@@ -147,7 +147,7 @@ def _find_instability(what: str, owner: Sequence[Block], arm: Sequence[Block], n
 
 
 def _fit_course(rows: Sequence[tuple[float, float, float]]) -> tuple[float, list[float]]:
-    """Return by how much the arm's values lie above the owner's beside a straight course, and what is left of each."""
+    """Return by how much the arm's values lie above the owner's on a straight course, and what is left of each."""
     middle = math.fsum(step for step, *_ in rows) / len(rows)
     reach = max(abs(step - middle) for step, *_ in rows) or 1.0
     level = median(value for *_, value in rows)
