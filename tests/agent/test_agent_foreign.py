@@ -109,7 +109,9 @@ def test_a_loss_that_keras_computes_in_the_background_is_recorded_a_step_late_an
     assert attempt.failures() == []
     losses = list_losses(attempt)
     assert losses[0] is None, "no step waits for its loss"
-    assert sum(loss is not None and math.isnan(loss) for loss in losses) > len(losses) // 2
+    arrived = [loss for loss in losses if loss is not None]  # under load not each has, when the next step is made
+    assert arrived
+    assert all(math.isnan(loss) for loss in arrived)
 
 
 def test_a_jax_training_that_became_nan_is_recorded_so_and_no_other_number_is_taken_for_its_loss(
