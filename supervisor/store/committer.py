@@ -98,6 +98,9 @@ class Committer:
             return 0
         try:
             self._rollup.run(self._database, now.unix_s)
+        except UnusableError as error:  # charts become slow, but without a deletion the file would grow without end
+            log.warning("store.rollup_failed", extra={"fields": {"error": str(error)}})
+        try:
             deleted = prune.prune(self._database, now.unix_s, retention)
         except UnusableError as error:
             log.warning("store.prune_failed", extra={"fields": {"error": str(error)}})

@@ -33,6 +33,12 @@ class Keep:
     database_limit_mb = 100_000.0
 
 
+class Expire(Keep):
+    """Samples for two weeks."""
+
+    samples_days = 14.0
+
+
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
     schema.bring_to_head(tmp_path / "supervisor.db")
@@ -201,4 +207,16 @@ def test_the_tiers_of_a_job_that_is_forgotten_go_with_it(tmp_path: Path) -> None
     store.delete_job("night", "night ")
     with closing(sqlite3.connect(store.path)) as connection:
         assert connection.execute("SELECT count(*) FROM step_tiers").fetchone() == (0,)
+    store.close(at(5000))
+
+
+def test_expired_rows_are_deleted_also_where_nothing_can_be_aggregated(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store.add_gpu_samples([gpu(0)])
+    store.flush(at(1))
+    with closing(sqlite3.connect(store.path, isolation_level=None)) as connection:
+        connection.execute("CREATE TRIGGER refused BEFORE INSERT ON gpu_tiers BEGIN SELECT raise(FAIL, 'refused'); END")
+    store.prune(at(15 * DAY_S), Expire())
+    with closing(sqlite3.connect(store.path)) as connection:
+        assert connection.execute("SELECT count(*) FROM gpu_samples").fetchone() == (0,)
     store.close(at(5000))
