@@ -248,8 +248,10 @@ class Tune:
 
     def _identity(self, optimizer: Any) -> Dict[str, Any]:
         """Return the torch and the GPU that the training uses; no GPU is None."""
+        from .knobs import list_params
+
         torch = self._torch
-        params = [param for group in optimizer.param_groups for param in group["params"]]
+        params = list_params(optimizer)
         on_gpu = bool(params) and params[0].is_cuda
         name = torch.cuda.get_device_name(params[0].device) if on_gpu else None
         return {"torch": str(torch.__version__), "gpu": name}
@@ -269,9 +271,11 @@ class Tune:
         self._calls.stop()
 
     def _facts(self, optimizer: Any) -> Dict[str, Any]:
+        from .knobs import list_params
+
         torch = self._torch
         knobs = self._knobs
-        params = [param for group in optimizer.param_groups for param in group["params"]]
+        params = list_params(optimizer)
         loader = self._loader
         treated = any(remedies.wanted(name) is not None for name in ("lr_factor", "clip_norm", "skip_non_finite"))
         fused_why = "a remedy treats the optimizer's steps" if treated else knobs["fused_optimizer"].why_not()

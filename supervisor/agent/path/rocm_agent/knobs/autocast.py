@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Optional
 
-from . import Refused, replay
+from . import Refused, list_params, replay
 
 
 class Autocast:
@@ -20,7 +20,7 @@ class Autocast:
 
     def why_not(self) -> Optional[str]:
         """Return why it cannot be used here."""
-        params = replay.list_params(self._optimizer)
+        params = list_params(self._optimizer)
         if any(param.dtype != self._torch.float32 for param in params):
             return "its weights are not all in single precision"
         kinds = {param.device.type for param in params}
@@ -46,7 +46,7 @@ class Autocast:
             raise Refused("%s is no precision that is known" % value)
         if self._calls.casting:
             raise Refused("the training computes under autocast by itself")
-        params = replay.list_params(self._optimizer)
+        params = list_params(self._optimizer)
         proof = replay.Proof(self._torch, self._calls, params, replay.BFLOAT16)
         for kind in {type(model) for model in self._calls.models()}:
             if "__call__" in vars(kind):

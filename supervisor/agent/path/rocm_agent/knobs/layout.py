@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Optional
 
-from . import Refused, replay
+from . import Refused, list_params, replay
 
 
 class ChannelsLast:
@@ -44,7 +44,7 @@ class ChannelsLast:
         why = self.why_not() or self._calls.why_not()
         if why is not None:
             raise Refused(why)
-        proof = replay.Proof(self._torch, self._calls, _params(self._optimizer))
+        proof = replay.Proof(self._torch, self._calls, list_params(self._optimizer))
         self._change()
         try:
             proof.compare()
@@ -55,7 +55,7 @@ class ChannelsLast:
 
     def _as_owners(self, _: Any, saved: Dict[str, Any]) -> Dict[str, Any]:
         """Return a saved state in the owner's layout: its strides would outlive the weights that had them."""
-        numbers = {id(param): number for number, param in enumerate(_params(self._optimizer))}
+        numbers = {id(param): number for number, param in enumerate(list_params(self._optimizer))}
         changed = {numbers.get(id(weight)) for weight in self._changed}
         rows = {key: _contiguous(row) if key in changed else row for key, row in saved["state"].items()}
         return {**saved, "state": rows}
@@ -86,15 +86,11 @@ class ChannelsLast:
                     state[name] = value.contiguous(memory_format=order)
 
     def _weights(self) -> List[Any]:
-        return [param for param in _params(self._optimizer) if param.dim() == 4]
+        return [param for param in list_params(self._optimizer) if param.dim() == 4]
 
 
 def _contiguous(state: Dict[str, Any]) -> Dict[str, Any]:
     return {name: value.contiguous() if getattr(value, "dim", int)() == 4 else value for name, value in state.items()}
-
-
-def _params(optimizer: Any) -> List[Any]:
-    return [param for group in optimizer.param_groups for param in group["params"]]
 
 
 def _is_last(torch: Any, weight: Any) -> bool:

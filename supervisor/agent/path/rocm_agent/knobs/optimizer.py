@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Optional, Tuple
 
-from . import Refused
+from . import Refused, list_params
 
 FUSED_ON_CPU = (2, 4)
 TOLERANCE = 1e-3
@@ -31,7 +31,7 @@ class FusedOptimizer:
             return "the optimizer is differentiable or captured in a graph"
         if any(not isinstance(group["lr"], float) for group in optimizer.param_groups):
             return "its learning rate is a tensor"
-        params = _params(optimizer)
+        params = list_params(optimizer)
         devices = {param.device.type for param in params}
         if not devices <= ({"cuda", "cpu"} if _version(torch) >= FUSED_ON_CPU else {"cuda"}):
             return "torch %s has no fused form on %s" % (torch.__version__, ", ".join(sorted(devices)))
@@ -97,7 +97,7 @@ class FusedOptimizer:
         """Make the owner's step twice and a fused one from the same state and gradients, and put all back."""
         torch, optimizer = self._torch, self._optimizer
         step = getattr(type(optimizer).step, "_bare_step", None)
-        params = [param for param in _params(optimizer) if param.grad is not None]
+        params = [param for param in list_params(optimizer) if param.grad is not None]
         if step is None or not params:
             raise Refused("no gradients are there to try it on")
         kept = _keep(optimizer, params)
@@ -142,10 +142,6 @@ def _compare(weight: Any, first: Any, second: Any, arm: Any) -> None:
 
 def _epsilon(tensor: Any) -> float:
     return {"torch.float64": 2.2e-16, "torch.float32": 1.2e-7, "torch.float16": 9.8e-4}.get(str(tensor.dtype), 7.8e-3)
-
-
-def _params(optimizer: Any) -> List[Any]:
-    return [param for group in optimizer.param_groups for param in group["params"]]
 
 
 def _keep(optimizer: Any, params: List[Any]) -> Tuple[List[Any], List[Any], List[Any]]:

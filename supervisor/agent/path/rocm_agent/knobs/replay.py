@@ -166,11 +166,6 @@ class Proof:
         return found
 
 
-def list_params(optimizer: Any) -> List[Any]:
-    """Return every weight that an optimizer changes."""
-    return [param for group in optimizer.param_groups for param in group["params"]]
-
-
 def _sample(item: Any) -> Any:
     """Return numbers of a result at equal distances."""
     flat = item.detach().flatten()

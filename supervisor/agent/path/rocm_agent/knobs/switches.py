@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from . import Refused, replay
+from . import Refused, list_params, replay
 
 
 class Switch:
@@ -79,7 +79,7 @@ class Tf32(Switch):
         why = self._calls.why_not()
         if why is not None:
             raise Refused(why)
-        proof = replay.Proof(self._torch, self._calls, replay.list_params(self._optimizer), replay.TF32)
+        proof = replay.Proof(self._torch, self._calls, list_params(self._optimizer), replay.TF32)
         super().apply(value)
         try:
             proof.compare()
