@@ -4,11 +4,12 @@
 # make laws   every property test with a million examples, on all cores (LAWS_EXAMPLES=100000 for fewer)
 # make mutants  300 changes to supervisor/core, one at a time: which of them its own tests do not notice
 # make check  lint, types, import contracts
-# make frozen-names  write tests/store/frozen_names.txt: every name that is stored or sent between programs
+# make frozen-names  write tests/store/frozen_names.txt: every name that is stored or sent; and the tables as SQL, schema.sql
 # make attacks ARGS="--actions 100000 --seed 1"   a hostile training for hours beside a healthy one; --systemd: under units
 # make gallery ARGS="nanogpt timm"   other people's training scripts, as they are, hurt in every way (needs the network once)
 # make wheel  dist/*.whl with manual pages and completions; make deb  dist/*.deb for Debian and Ubuntu (debhelper)
 # make deb-check   the package installed, upgraded, removed in four releases, and upgraded under a training (root; debootstrap, lintian)
+# make new-user   the README's commands typed on a bare Debian 12 and Ubuntu 24.04 (root; debootstrap, 12 GB, PyPI)
 # make bench  the published figures beside their peers, measured on this machine
 #
 # Each target sets up what it needs: the daemon's environment in .venv, the training environments in $(CACHE), where
@@ -58,7 +59,7 @@ AXE_VERSION := 4.14.1
 AXE_SHA256 := e6b0ce02b84d892e2e33e403485e7f3d6c29e2be6df65daf44d89ba564139745
 AXE := $(CACHE)/axe-core-$(AXE_VERSION)/package/axe.min.js
 
-.PHONY: help demo test test-quick laws mutants frozen-names check lint types contracts bench gallery clean wheel deb deb-check
+.PHONY: help demo test test-quick laws mutants frozen-names check lint types contracts bench gallery clean wheel deb deb-check new-user
 
 help:
 	@sed -n 's/^# \(make\)/\1/p' Makefile
@@ -188,6 +189,9 @@ deb: $(VENV)/ready
 
 deb-check: deb
 	$(VENV)/bin/python tests/package/deb_check.py dist/rocm-supervisor_*.deb $(ARGS)
+
+new-user: deb
+	$(VENV)/bin/python tests/package/new_user.py dist/rocm-supervisor_*.deb $(ARGS)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

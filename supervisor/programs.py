@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import selectors
-import signal
-import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from supervisor.core.lean_dataclass import dataclass
+from supervisor.children.child import Child
+from supervisor.children.start import PIPE, STDOUT, start
 
 REAPED_WITHIN_S = 1.0
 """How long to wait for a process after SIGKILL."""
@@ -41,17 +40,19 @@ class Ran:
     """Standard error; empty if it was merged into standard output."""
     status: int | None = None
     """Exit status; None if the program was killed at the limit of time or output."""
-    undead: subprocess.Popen[bytes] | None = None
+    undead: Child | None = None
     """The process, if SIGKILL did not end it (state D): another one would hang as well."""
 
 
-def run(
+def run(  # noqa: PLR0913 - each has its default
     command: Sequence[str],
     limit_s: float,
     *,
     together: bool = False,
     given: bytes = b"",
     environment: Mapping[str, str] | None = None,
+    limit_bytes: int = OUTPUT_LIMIT_BYTES,
+    cwd: str | os.PathLike[str] | None = None,
 ) -> Ran:
     """Run a program for at most `limit_s`, in its own process group and in the C locale.
 
@@ -59,15 +60,16 @@ def run(
     process's environment. Raises OSError if it cannot be started.
     """
     with _open_input(given) as standard_input:
-        program = subprocess.Popen(
+        program = start(
             command,
             stdin=standard_input,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT if together else subprocess.PIPE,
-            start_new_session=True,
-            env={**os.environ, "LC_ALL": "C"} if environment is None else dict(environment),
+            stdout=PIPE,
+            stderr=STDOUT if together else PIPE,
+            new_session=True,
+            cwd=cwd,
+            env={**os.environ, "LC_ALL": "C"} if environment is None else environment,
         )
-    output = read_output(program, limit_s, OUTPUT_LIMIT_BYTES)
+    output = read_output(program, limit_s, limit_bytes)
     if not output.complete:
         reaped = _kill_group(program)
         return Ran(stdout=output.stdout, stderr=output.stderr, undead=None if reaped else program)
@@ -84,7 +86,7 @@ def _open_input(given: bytes) -> IO[bytes]:
     return opened
 
 
-def read_output(program: subprocess.Popen[bytes], limit_s: float, limit_bytes: int) -> Output:
+def read_output(program: Child, limit_s: float, limit_bytes: int) -> Output:
     """Return the output of a program until it ends, at most `limit_bytes` from each pipe and for at most `limit_s`.
 
     If the output is not complete, a limit was exceeded: the program still runs, and the caller must end it.
@@ -108,24 +110,13 @@ def read_output(program: subprocess.Popen[bytes], limit_s: float, limit_bytes: i
     if complete:
         for pipe in pipes:
             pipe.close()
-        try:
-            program.wait(max(0.0, end - time.perf_counter()))
-        except subprocess.TimeoutExpired:
-            complete = False
+        complete = program.wait(max(0.0, end - time.perf_counter())) is not None
     stdout = bytes(received[program.stdout][:limit_bytes]) if program.stdout else b""
     stderr = bytes(received[program.stderr][:limit_bytes]) if program.stderr else b""
     return Output(stdout=stdout, stderr=stderr, complete=complete)
 
 
-def _kill_group(program: subprocess.Popen[bytes]) -> bool:
+def _kill_group(program: Child) -> bool:
     """Kill a program's process group and close its pipes; return whether the program has ended."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(program.pid, signal.SIGKILL)
-    for pipe in (program.stdout, program.stderr):
-        if pipe:
-            pipe.close()
-    try:
-        program.wait(timeout=REAPED_WITHIN_S)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
+    program.kill_group()
+    return program.end(REAPED_WITHIN_S)

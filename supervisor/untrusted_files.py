@@ -16,10 +16,9 @@ import errno
 import os
 import stat
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
-
-from supervisor.core.lean_dataclass import dataclass
 
 NAMES_LIMIT = 4096
 """Default limit of the entries of a folder that are read."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import msgspec
 
 from supervisor.alerts.settings import AlertSettings
 from supervisor.core.flags import Severity
-from supervisor.core.lean_dataclass import dataclass
 
 SEVERITIES = {severity.label: severity for severity in Severity}
 
@@ -22,6 +22,10 @@ class Answer:
     error: str | None = None
     retry_after_s: float | None = None
     final: bool = False
+    message: str | None = None
+    """The message that was made, as its channel names it in `edit`; None where it cannot be edited."""
+    status: int | None = None
+    """HTTP status of a refusal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +100,21 @@ class PicturedChannel(Protocol):
 
     def send_with_picture(self, notice: KeptNotice, content: bytes, picture: bytes, unix_s: float) -> Answer:
         """Send what was rendered for a notice with a PNG, once, in bounded time; what goes wrong is in the answer."""
+        ...
+
+
+@runtime_checkable
+class EditingChannel(Protocol):
+    """A channel whose service lets a message be changed after it was sent."""
+
+    def edit(
+        self, notice: KeptNotice, content: bytes, picture: bytes | None, message: str, unix_s: float
+    ) -> Answer | None:
+        """Write what was rendered for a notice into a message sent before, once, in bounded time.
+
+        `message` is that of an earlier `Answer`. Return None where the message is not there any more or cannot be
+        edited: the notice is then sent as a new one.
+        """
         ...
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from urllib3.exceptions import LocationParseError
 from urllib3.util import Url, parse_url
 
 from supervisor.alerts.addresses import Resolve
 from supervisor.alerts.settings import HttpSettings, ReceiverError, read_text
-from supervisor.core.lean_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

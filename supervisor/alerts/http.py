@@ -6,12 +6,13 @@ import logging
 import re
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+import msgspec
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError
 
@@ -20,13 +21,14 @@ from supervisor.alerts.channel import Answer
 from supervisor.alerts.confidential import quote_text
 from supervisor.alerts.deadline import cut_after
 from supervisor.alerts.endpoint import Endpoint
-from supervisor.core.lean_dataclass import dataclass
 
 if TYPE_CHECKING:
     from urllib3.response import HTTPResponse
 
 ADDRESSES_TRIED = 3
 READ_OF_ANSWER_BYTES = 2048
+READ_OF_ACCEPTANCE_BYTES = 262_144
+"""Where the service answers with the message that it made, which may be all of it."""
 SLOW_DOWN = (429, 502, 503, 504)
 GONE = 410
 
@@ -45,6 +47,8 @@ class Request:
     content_type: str = "application/json"
     retry_after: Callable[[bytes], float | None] = lambda _: None
     """Reads the seconds to wait from the body of a refusal, for services that have no `Retry-After` header."""
+    message: Callable[[bytes], str | None] | None = None
+    """Reads the name of the message that was made from the body of an acceptance."""
 
 
 def exchange(endpoint: Endpoint, request: Request, unix_s: float) -> Answer:
@@ -116,20 +120,31 @@ def _send_request(connection: HTTPConnection, endpoint: Endpoint, request: Reque
 def _read_answer(endpoint: Endpoint, request: Request, response: HTTPResponse, unix_s: float) -> Answer:
     status = response.status
     if 200 <= status < 300:
-        return Answer(delivered=True)
+        made = None if request.message is None else request.message(_read_beginning(response, READ_OF_ACCEPTANCE_BYTES))
+        return Answer(delivered=True, message=made)
     if 300 <= status < 400:
         return Answer(delivered=False, error=f"status {status}: redirects are not followed; set the new address")
     beginning = _read_beginning(response)
     quoted = quote_safely(endpoint, " ".join(beginning.decode("utf-8", "replace").split()))
     error = f"status {status}" + (f": {quoted}" if quoted else "")
     if status == GONE:
-        return Answer(delivered=False, error=f"{error} (gone for good)", final=True)
+        return Answer(delivered=False, error=f"{error} (gone for good)", final=True, status=status)
     if status not in SLOW_DOWN:
-        return Answer(delivered=False, error=error)
+        return Answer(delivered=False, error=error, status=status)
     asked_s = _retry_after_s(response.headers.get("Retry-After"), unix_s)
-    return Answer(
-        delivered=False, error=error, retry_after_s=request.retry_after(beginning) if asked_s is None else asked_s
-    )
+    wait_s = request.retry_after(beginning) if asked_s is None else asked_s
+    return Answer(delivered=False, error=error, retry_after_s=wait_s, status=status)
+
+
+def read_field(body: bytes, *names: str) -> object:
+    """Return a field of the JSON that a service answered with, by the names that lead to it; None where it has none."""
+    try:
+        found = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError):  # JSON may be nested as deep as the answer is long
+        return None
+    for name in names:
+        found = found.get(name) if isinstance(found, dict) else None
+    return found
 
 
 def quote_safely(endpoint: Endpoint, text: str) -> str:
@@ -137,10 +152,10 @@ def quote_safely(endpoint: Endpoint, text: str) -> str:
     return quote_text(text, (endpoint.target, *endpoint.confidential), "the address")
 
 
-def _read_beginning(response: HTTPResponse) -> bytes:
+def _read_beginning(response: HTTPResponse, limit_bytes: int = READ_OF_ANSWER_BYTES) -> bytes:
     """Return the beginning of the response's body; it may be compressed, endless or no text."""
     try:
-        return response.read(READ_OF_ANSWER_BYTES, decode_content=False)
+        return response.read(limit_bytes, decode_content=False)
     except (HTTPError, HTTPException, OSError, ValueError):
         return b""
 

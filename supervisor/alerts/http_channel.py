@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import tzinfo
 from typing import Any, ClassVar
 
@@ -12,7 +12,6 @@ from supervisor.alerts.channel import Answer, KeptNotice
 from supervisor.alerts.endpoint import Endpoint
 from supervisor.alerts.http import Request, exchange
 from supervisor.alerts.settings import AlertSettings, HttpSettings, ReceiverError, find_zone, read_text
-from supervisor.core.lean_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

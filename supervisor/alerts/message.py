@@ -6,13 +6,13 @@ The title begins with the training and its state, for a lock screen shows about 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import MAXYEAR, MINYEAR, datetime, tzinfo
 from enum import IntEnum
 from typing import Any
 
 from supervisor.alerts.channel import KeptNotice
 from supervisor.core.flags import Severity
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.sanitize import one_line
 
 TITLE_LIMIT = 200

@@ -7,12 +7,20 @@ import queue
 import threading
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from supervisor.alerts.channel import Answer, Channel, KeptNotice, PicturedChannel, PingedChannel, read_notice
+from supervisor.alerts.channel import (
+    Answer,
+    Channel,
+    EditingChannel,
+    KeptNotice,
+    PicturedChannel,
+    PingedChannel,
+    read_notice,
+)
 from supervisor.core.events import AlertTried
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 
 log = logging.getLogger(__name__)
@@ -79,6 +87,8 @@ class AlertSender:
         self._threads: list[threading.Thread] = []
         self._under_way: set[str] = set()
         self._covers: dict[str, tuple[str, ...]] = {}
+        self._messages: dict[str, str] = {}
+        """The message that an alert is written into, by its id."""
         self._pinged_at: dict[str, Moment] = {}
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -92,10 +102,11 @@ class AlertSender:
             self._threads.append(thread)
             thread.start()
 
-    def offer(self, alert: Alert, covers: tuple[str, ...] = ()) -> bool:
+    def offer(self, alert: Alert, covers: tuple[str, ...] = (), message: str | None = None) -> bool:
         """Take an alert to be delivered; return False where it is under way already.
 
-        `covers` has the ids of the alerts that it stands for, which its result is reported for in its place.
+        `covers` has the ids of the alerts that it stands for, which its result is reported for in its place; `message`
+        is one sent before that it is written into, where the service still has it.
         One whose receiver is no longer configured is answered for at once.
         """
         with self._lock:
@@ -104,6 +115,8 @@ class AlertSender:
             self._under_way.add(alert.id)
             if covers:
                 self._covers[alert.id] = covers
+            if message is not None:
+                self._messages[alert.id] = message
         waiting = self._queues.get(alert.sink)
         if waiting is None:
             error = f"receiver {alert.sink!r} is no longer in the configuration"
@@ -152,6 +165,8 @@ class AlertSender:
                 return channel.ping(item.status, unix_s)
             notice = read_notice(item.id, item.body)
             content, picture = channel.render(notice), self._draw_picture(name, notice)
+            if (edited := self._try_edit(channel, notice, content, picture, unix_s)) is not None:
+                return edited
             if picture is not None and isinstance(channel, PicturedChannel):
                 return channel.send_with_picture(notice, content, picture, unix_s)
             return channel.send(notice, content, unix_s)
@@ -166,6 +181,16 @@ class AlertSender:
             fields = {"alert": about, "sink": name, "error": type(error).__name__, "at": frames[-5:]}
             log.error("alert.attempt_failed", extra={"fields": fields})
             return Answer(delivered=False, error=f"{type(error).__name__} while sending")
+
+    def _try_edit(
+        self, channel: Channel, notice: KeptNotice, content: bytes, picture: bytes | None, unix_s: float
+    ) -> Answer | None:
+        """Return what came of writing a notice into a message sent before; None where it has to be a new one."""
+        with self._lock:
+            message = self._messages.pop(notice.id, None)
+        if message is None or not isinstance(channel, EditingChannel):
+            return None
+        return channel.edit(notice, content, picture, message, unix_s)
 
     def _draw_picture(self, name: str, notice: KeptNotice) -> bytes | None:
         """Return the picture of a notice where its receiver takes one; a failure to draw it delays no text."""
@@ -184,6 +209,7 @@ class AlertSender:
         with self._lock:
             self._under_way.discard(alert.id)
             covers = self._covers.pop(alert.id, (alert.id,))
+            self._messages.pop(alert.id, None)
         fields = {"alert": alert.id, "sink": alert.sink, "error": answer.error}
         log.log(logging.INFO if answer.delivered else logging.WARNING, "alert.tried", extra={"fields": fields})
         for alert_id in covers:
@@ -195,5 +221,6 @@ class AlertSender:
                     error=answer.error,
                     retry_after_s=answer.retry_after_s,
                     final=answer.final,
+                    message=answer.message,
                 )
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
 import msgspec
@@ -13,7 +13,6 @@ from supervisor.core import decisions as de
 from supervisor.core.flags import Diagnosis, RedFlag, Severity
 from supervisor.core.incident import Incident
 from supervisor.core.job import Job
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 from supervisor.core.sanitize import sanitize
 from supervisor.core.triage.finding import Finding

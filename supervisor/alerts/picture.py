@@ -6,8 +6,7 @@ import math
 import struct
 import zlib
 from collections.abc import Sequence
-
-from supervisor.core.lean_dataclass import dataclass
+from dataclasses import dataclass
 
 WIDTH, HEIGHT = 640, 320
 LEFT, RIGHT, TOP, BOTTOM = 76, 12, 28, 28

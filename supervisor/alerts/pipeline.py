@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import tzinfo
 from fnmatch import fnmatchcase
 
@@ -22,7 +22,6 @@ from supervisor.alerts.quiet import QuietHours, read_hours
 from supervisor.alerts.report import REPORT
 from supervisor.alerts.settings import AlertSettings, ReceiverError, find_zone
 from supervisor.core.flags import Severity
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 
 OUTCOMES = frozenset({"incident.resumed", "job.gave_up", "job.finished", "job.last_resort"})

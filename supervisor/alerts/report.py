@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, tzinfo
 
 from supervisor.alerts.payload import Notice, clean
 from supervisor.alerts.quiet import read_minutes
 from supervisor.core.flags import Severity
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 
 REPORT = "report"

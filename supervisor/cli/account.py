@@ -39,6 +39,15 @@ def command(app: App, job: str) -> None:
     if app.json:
         app.print_json(answer)
         return
+    if not app.fleet:
+        _print_account(app, job, answer)
+        return
+    for index, account in enumerate(answer["nodes"]):
+        app.print(("\n" if index else "") + app.pen.paint(one_line(account["node"]), "bold"))
+        _print_account(app, job, account)
+
+
+def _print_account(app: App, job: str, answer: dict[str, Any]) -> None:
     total, hour = answer["lifetime"], answer["last_hour"]
     if total["began"] is None:
         app.print(f"{one_line(job)} has never been launched")

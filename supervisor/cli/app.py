@@ -33,6 +33,8 @@ class App:
     config_given: Path | None = None
     socket_given: Path | None = None
     json: bool = False
+    fleet: bool = False
+    """Whether the fleet's database is read instead of this machine's daemon."""
     color: str = "auto"
     now: Callable[[], float] = wall_clock
     sys_root: Path = Path("/sys")
@@ -74,8 +76,12 @@ class App:
     def get_recorded(self, route: str, **query: str | int | None) -> dict[str, Any]:
         """Send a GET request about the record; if the daemon cannot be reached, read it here, with a note to stderr.
 
-        `route` is one of `control.record_view.READS`.
+        `route` is one of `control.record_view.READS`. With --fleet the records of all nodes are read.
         """
+        if self.fleet:
+            from supervisor.cli.fleet import answers  # noqa: PLC0415  # SQLAlchemy is imported only where it is used
+
+            return answers.answer(self, route, query)
         try:
             return Client(self.socket).get(route, **query)
         except UnreachableError as error:

@@ -17,8 +17,10 @@ from supervisor.cli.formatting import size
 from supervisor.cli.name_completion import complete_job
 from supervisor.cli.table import Cell, Pen
 from supervisor.cli.unneeded_root import refuse_root
+from supervisor.core.attempt_files import ENV_CONV2D
 from supervisor.core.memory.estimate import Estimate, estimate, next_probe
 from supervisor.core.memory.points import Point
+from supervisor.core.remedies.miopen import CONV2D_SETTINGS, conv2d_algorithm
 from supervisor.core.sanitize import one_line
 
 ALIVE = frozenset({"starting", "running", "stopping", "killing", "backoff"})
@@ -182,10 +184,13 @@ def _read_command(app: App, job: str, limit_s: float) -> Any:
     from supervisor.config.derive import conv2d_environment  # noqa: PLC0415  # as above
     from supervisor.runner.memory_probe import Command  # noqa: PLC0415  # as above
 
-    settings = read_settings(app).jobs.get(job)
+    known = read_settings(app)
+    settings = known.jobs.get(job)
     if settings is None:
         raise CliError(f"no job {one_line(job)!r} in {app.config}", "give one of its jobs", "no_job")
-    conv2d = settings.conv2d if settings.conv2d != "auto" else "off"
+    conv2d: str = settings.conv2d
+    if conv2d == "auto":
+        conv2d = find_conv2d(Path(known.supervisor.state_dir) / "jobs" / job, Path("/sys"))
     return Command(
         argv=settings.command,
         cwd=settings.cwd or str(Path.cwd()),
@@ -194,6 +199,23 @@ def _read_command(app: App, job: str, limit_s: float) -> Any:
         conv2d_settings=conv2d_environment(settings),
         limit_s=limit_s,
     )
+
+
+def find_conv2d(job_folder: Path, sysfs: Path) -> str:
+    """Return what `conv2d = "auto"` comes to: as the last attempt was launched, or by the GPUs before a first one."""
+    from supervisor.runner.stacks import launch_env  # noqa: PLC0415  # as above
+    from supervisor.sources.gpu.amdgpu_cards import discover  # noqa: PLC0415  # as above
+    from supervisor.untrusted_files import list_names  # noqa: PLC0415  # as above
+
+    try:
+        newest = max(int(name) for name in list_names(job_folder).names if name.isdecimal())
+        launched = launch_env(job_folder / str(newest)).get(ENV_CONV2D)
+    except (OSError, ValueError):  # no attempt yet, or this user may not look
+        launched = None
+    if launched in CONV2D_SETTINGS:
+        return launched
+    targets = tuple(card.gfx_version for card in discover(sysfs) if card.gfx_version is not None)
+    return conv2d_algorithm("auto", targets, miopen_failed=False)
 
 
 def _probe_points(app: App, job: str, asked: Asked, limit_s: float) -> tuple[list[Point], int | None, list[str]]:

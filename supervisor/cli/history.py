@@ -73,7 +73,7 @@ def outage_story(outage: dict[str, Any], now: float, pen: Pen) -> list[str]:
     began, ended = clock_time(outage["at"]), clock_time(outage["until"])
     same_day = began.split(" ")[0] == ended.split(" ")[0]
     times = f"{began.split(' ')[-1]} - {ended.split(' ')[-1]}" if same_day else f"{began.split(' ')[-1]} - {ended}"
-    head = f"{ago(outage['at'], now)} ({began})  {one_line(outage['job'])}, attempt {outage['attempt']}"
+    head = f"{ago(outage['at'], now)} ({began})  {_name_job(outage)}, attempt {outage['attempt']}"
     text = f"daemon not running {times} ({span(outage['until'] - outage['at'])})"
     if pen.width is not None:
         head, text = cut(head, pen.width), cut(text, pen.width - LABEL)
@@ -83,7 +83,7 @@ def outage_story(outage: dict[str, Any], now: float, pen: Pen) -> list[str]:
 def story(incident: dict[str, Any], now: float, pen: Pen) -> list[str]:
     """Return one incident as lines: when and where, what was detected, what was done, what it cost."""
     when = f"{ago(incident['at'], now)} ({clock_time(incident['at'])})"
-    head = f"{when}  {one_line(incident['job'])}, attempt {incident['attempt']}"
+    head = f"{when}  {_name_job(incident)}, attempt {incident['attempt']}"
     rule = one_line(incident["rule"]) + (f" ({one_line(incident['fault'])})" if incident["fault"] else "")
     rows: list[tuple[str, str, str | None]] = [("seen", f"{rule}: {one_line(incident['message'])}", None)]
     rows.append(("done", done(incident), OUTCOME_STYLES.get(incident["outcome"])))
@@ -94,13 +94,20 @@ def story(incident: dict[str, Any], now: float, pen: Pen) -> list[str]:
     cost = lost(incident)
     if cost:
         rows.append(("cost", cost, None))
-    rows.append(("more", f"supervisorctl show {one_line(incident['id'])}", "dim"))
+    program = "supervisorctl --fleet" if "node" in incident else "supervisorctl"
+    rows.append(("more", f"{program} show {one_line(incident['id'])}", "dim"))
     width = None if pen.width is None else pen.width - LABEL
     body = [
         f"{label:>{LABEL - 2}}  {pen.paint(text if width is None else cut(text, width), style)}"
         for label, text, style in rows
     ]
     return [pen.paint(head if pen.width is None else cut(head, pen.width), "bold"), *body]
+
+
+def _name_job(entry: dict[str, Any]) -> str:
+    """Return the job of an incident or an outage, with --fleet behind its node."""
+    job = one_line(entry["job"])
+    return f"{one_line(entry['node'])}: {job}" if "node" in entry else job
 
 
 def _finding_rows(finding: dict[str, Any] | None) -> list[tuple[str, str, str | None]]:

@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "metrics": ("supervisor.cli.metrics", "Metrics for Prometheus; with --rules its alerting rules."),
     "web": ("supervisor.cli.web", "Show trainings, charts and incidents in a browser; read-only."),
+    "fleet": ("supervisor.cli.fleet.command", "Copy this record to a database that several machines share; its nodes."),
     "reload": ("supervisor.cli.reload", "Reload the daemon's configuration."),
     "explain": (
         "supervisor.cli.explain.command",
@@ -64,6 +65,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "help": ("supervisor.cli.help", "Show help for a command, or for exit-codes."),
 }
 """Module and one line for the overview; the module exports `command`."""
+
+OF_FLEET = ("status", "history", "show", "account")
+"""Commands that --fleet answers from the records of all nodes."""
 
 FOREIGN = frozenset({"add", "avail", "clear", "fg", "maintail", "open", "pid", "remove", "reread", "shutdown"})
 FOREIGN |= {"signal", "tail", "update", "quit", "exit"}
@@ -130,13 +134,22 @@ class LazyGroup(click.Group):
     "--socket", type=click.Path(path_type=Path, readable=False), help="The daemon's control socket.", metavar="PATH"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, errors included.")
+@click.option("--fleet", is_flag=True, help="Read the fleet's database: status, history, show, account.")
 @click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
 @click.pass_context
-def cli(context: click.Context, config: Path | None, socket: Path | None, color: str, *, as_json: bool) -> None:
+def cli(  # noqa: PLR0913 - one argument each option
+    context: click.Context, config: Path | None, socket: Path | None, color: str, *, as_json: bool, fleet: bool
+) -> None:
     """Monitor and control the trainings that rocm-supervisor supervises."""
+    if fleet and context.invoked_subcommand not in OF_FLEET:
+        raise WrongUsageError(
+            f"{context.invoked_subcommand} is about one machine; --fleet is for {', '.join(OF_FLEET)}",
+            "leave --fleet out, on that machine",
+        )
     app = context.obj if isinstance(context.obj, App) else App()
     app.config_given, app.socket_given, app.color = config, socket, color
     app.json = as_json
+    app.fleet = fleet
     context.obj = app
 
 

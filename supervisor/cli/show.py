@@ -32,7 +32,8 @@ def command(app: App, incident: str) -> None:
         app.print_json(answer)
     else:
         folder = answer["incident"]["evidence"]
-        evidence = None if folder is None else Evidence(app=app, incident=incident, folder=folder)
+        here = folder is not None and not app.fleet
+        evidence = Evidence(app=app, incident=incident, folder=folder) if here else None
         app.print("\n".join(lines(answer, app.now(), app.pen, evidence)))
 
 
@@ -47,6 +48,8 @@ def lines(answer: dict[str, Any], now: float, pen: Pen, evidence: Evidence | Non
     if answer["story"]:
         rows = [_story_row(line, incident["at"]) for line in answer["story"]]
         text += ["", pen.table(("TIME", "AFTER", "WHAT", "DETAIL"), rows)]
+    if "node" in incident and incident["evidence"] is not None:
+        return [*text, "", f"evidence on {one_line(incident['node'])} in {one_line(incident['evidence'])}"]
     return text + _evidence_lines(evidence, pen)
 
 

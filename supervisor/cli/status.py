@@ -46,6 +46,10 @@ def command(app: App, job: str | None, *, show_all: bool) -> None:
     """
     if show_all and job is None:
         raise WrongUsageError("--all needs a job", "supervisorctl status JOB --all")
+    if app.fleet:
+        from supervisor.cli.fleet.status import print_status  # noqa: PLC0415 - SQLAlchemy takes half a second to import
+
+        end(exit_codes.NOT_RUNNING if print_status(app, job) else exit_codes.OK)
     status = app.get("/v1/status")
     if job is not None:
         names = [item["name"] for item in status["jobs"]]

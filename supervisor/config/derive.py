@@ -17,7 +17,7 @@ SOCKET = "control.sock"
 
 
 def database_url(settings: SupervisorSettings) -> str:
-    """Return the SQLAlchemy URL of the database."""
+    """Return the URL of the database."""
     return settings.database or f"sqlite:///{Path(settings.state_dir) / 'supervisor.db'}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -12,11 +12,11 @@ import msgspec
 from supervisor.config.read import show
 from supervisor.config.redact import redacted
 from supervisor.config.settings import Settings
-from supervisor.core.lean_dataclass import dataclass
 
 ABSENT = object()
 DAEMON = "with the daemon's next start"
 PAGE = "with the next start of rocm-supervisor-web"
+SHIPPER = "with the next start of rocm-supervisor-fleet"
 ATTEMPT = "with the job's next attempt"
 
 LATER: tuple[tuple[str, str], ...] = (
@@ -27,6 +27,7 @@ LATER: tuple[tuple[str, str], ...] = (
     ("telemetry.*", DAEMON),
     ("kernel_log.*", DAEMON),
     ("web.*", PAGE),
+    ("fleet.*", SHIPPER),
     ("metrics.listen", DAEMON),
     ("metrics.hosts", DAEMON),
     ("jobs.*.command", ATTEMPT),

@@ -11,13 +11,13 @@ import re
 import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from supervisor.config.positions import Path as KeyPath
 from supervisor.config.positions import find_lines
 from supervisor.config.problems import Problem
-from supervisor.core.lean_dataclass import dataclass
 
 if sys.version_info >= (3, 11):
     import tomllib

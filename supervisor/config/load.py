@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -14,7 +14,6 @@ from supervisor.config.positions import find_lines, find_longest
 from supervisor.config.problems import ConfigError, Level, Problem
 from supervisor.config.read import Reader
 from supervisor.config.settings import Settings
-from supervisor.core.lean_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

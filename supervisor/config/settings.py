@@ -98,6 +98,18 @@ class WebSettings(Struct, frozen=True, kw_only=True):
     tls_key: PathText | None = None
 
 
+class FleetSettings(Struct, frozen=True, kw_only=True):
+    """The PostgreSQL database that several nodes copy their records to."""
+
+    database_url: Text | None = None
+    """postgresql://ROLE@HOST/DATABASE, without a password; None: this machine is on its own."""
+    password_file: PathText | None = None
+    """None: the ways of libpq, such as ~/.pgpass."""
+    node: Text | None = None
+    """The name of this machine in it, unlike that of every other; None: its host name."""
+    interval_s: Annotated[float, Meta(ge=1, le=3600)] = 15.0
+
+
 class RetentionSettings(Struct, frozen=True, kw_only=True):
     """How long what is recorded is kept."""
 
@@ -233,5 +245,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     web: WebSettings = field(default_factory=WebSettings)
+    fleet: FleetSettings = field(default_factory=FleetSettings)
     jobs: dict[str, JobSettings] = field(default_factory=dict)
     alerts: dict[str, AlertSettings] = field(default_factory=dict)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 from supervisor.control import types
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.store.archive import Archive
 from supervisor.store.outbox import DELIVERED, FAILED, WAITING
 from supervisor.store.records import AlertCount, AlertRecord

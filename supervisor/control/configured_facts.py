@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from supervisor.config import Settings
 from supervisor.control.alerts import ReceiverState
 from supervisor.core.job import Job
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.store.archive import Archive
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
-
-from supervisor.core.lean_dataclass import dataclass
+from dataclasses import dataclass
 
 SO_PEERGROUPS = 59
 """Linux 4.13, asm-generic/socket.h; the standard library does not name it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 from urllib.parse import unquote
@@ -24,7 +25,6 @@ from supervisor.control.refusals import BadRequest, NoSuchEvidence, NoSuchIncide
 from supervisor.control.tail import tail
 from supervisor.core import attempt_files as names
 from supervisor.core.job import Job
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.store.archive import Archive
 from supervisor.store.timelines import lives, read_unwatched
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor import untrusted_files
-from supervisor.core.lean_dataclass import dataclass
 
 PART_LIMIT_BYTES = 256 * 1024
 

@@ -7,10 +7,9 @@ training with it. Limits on silence, and deadlines, count the time in which the 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from supervisor.core.events import DaemonAway
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 
 ABSENCES_KEPT = 1024

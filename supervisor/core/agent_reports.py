@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from supervisor.core import events as ev
 from supervisor.core.foreign_values import BYTES_MAX, EPOCH_MAX, PID_MAX, as_dict, as_float, as_int, as_list, as_message
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 from supervisor.core.stats.trend import Trend
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from supervisor.core.checkpoints.checkpoint import Checkpoint
 from supervisor.core.flags import RedFlag
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 from supervisor.core.remedies.gpu_memory import GpuMemory
 from supervisor.core.triage.finding import Finding, LookedFor

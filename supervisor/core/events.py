@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
 from supervisor.core.checkpoints.checkpoint import Checkpoint, ResumePoint
 from supervisor.core.findings import KernelFinding, OutputFinding
 from supervisor.core.flags import SHADOW, Act
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus, GpuReading, HostReading, ProcessReading, Stage, StepRecord
 from supervisor.core.triage.finding import Finding
@@ -384,6 +384,8 @@ class AlertTried:
     """What the receiver asked for; None where it named nothing."""
     final: bool = False
     """Whether trying again makes no sense (the receiver is gone for good)."""
+    message: str | None = None
+    """The message that was made at the service, as its channel names it; None where it cannot be edited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

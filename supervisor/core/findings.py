@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Literal, TypeAlias
 
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 
 

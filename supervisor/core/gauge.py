@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from supervisor.core.flags import Diagnosis, RedFlag, Severity
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 
 Group: TypeAlias = Literal["steps", "losses", "gpus", "memory", "storage", "pace", "process"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from supervisor.core import events as ev
 from supervisor.core.absences import Absences
@@ -18,7 +18,6 @@ from supervisor.core.checkpoints.loss_curve import Resumed
 from supervisor.core.findings import KernelFinding, OutputFinding
 from supervisor.core.foreign_values import EPOCH_MAX, STEP_MAX, as_int
 from supervisor.core.gpu_facts import GpuFacts
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 from supervisor.core.rank_failure import Raised
 from supervisor.core.readings import ExitStatus, GpuReading, HostReading, ProcessReading, Stage, StepRecord
@@ -146,6 +145,8 @@ class History:
     """Results of proving the newest checkpoints of each path."""
     ranks: dict[int, Pace] = field(default_factory=dict)
     """Of the ranks other than 0."""
+    stopped_at: Moment | None = None
+    """The newest reading in which the training's first process, or one that makes steps, was stopped."""
     tuning: bool = False
     """Whether a tune lends the training settings, as its agent reported last."""
     left_tuning: bool = False
@@ -435,6 +436,8 @@ class History:
 
     def _add_processes(self, reading: ProcessReading) -> None:
         self.processes.append(reading)
+        if set(reading.stopped_pids) & {self.training_pid, *self.reports.rank_pids.values()}:
+            self.stopped_at, self.paused = reading.at, True
         if reading.rss_bytes is not None:
             self.rss.add(reading.at, float(reading.rss_bytes))
 
@@ -472,7 +475,7 @@ class History:
             self.learned.add(Stage.STEP, record.at.seconds_since(last) - (wait_s or 0.0))
 
     def _was_disturbed(self, since: Moment) -> bool:
-        breaks = (self.clock_stepped_at, self.away_until)
+        breaks = (self.clock_stepped_at, self.away_until, self.stopped_at)
         return self.flagged or any(at is not None and at.seconds_since(since) >= 0 for at in breaks)
 
     def _add_report(self, event: ev.AgentReported) -> None:

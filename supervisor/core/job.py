@@ -12,14 +12,13 @@ A phase says what may happen next, the fields of `Job` what is known there.
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from supervisor.core.checkpoints.checkpoint import Checkpoint, ResumePoint
 from supervisor.core.checkpoints.loss_curve import Curve, Resumed
 from supervisor.core.flags import RedFlag
 from supervisor.core.incident import Incident
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus, KernelWait
 from supervisor.core.remedies.budget import Budget, Ledger
@@ -350,7 +349,7 @@ class Job:
             cause=cause,
             step=step,
             adjustable=self.adjustable,
-            torch=self.torch or self.framework is not None,
+            torch=self.torch or self.framework not in (None, "keras"),  # which may run on JAX
             patched=attempt is not None and attempt.patched,
             resumed=attempt is not None and attempt.resume_from is not None,
             resorts_taken=tuple(resort_taken.kind for resort_taken in self.resorts),

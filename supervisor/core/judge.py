@@ -13,6 +13,7 @@ from supervisor.core.history import History
 from supervisor.core.job import Job
 from supervisor.core.moments import Moment
 from supervisor.core.rules import Rule, act_of, flag_of
+from supervisor.core.rules.stopped_process import StoppedProcess
 
 HELD_WHILE_TUNING = frozenset(
     {
@@ -34,9 +35,30 @@ A crash, a stall, a hang, a loss that is no number and a fault of the hardware a
 """
 
 
+EXPLAINED_BY_A_STOP = frozenset({"busy_without_progress", "gpu_idle", "idle_job", "start_timeout", "throughput_drop"})
+"""Rules that see what a stopped process brings about; `stopped_process` tells it, and saves before it kills."""
+LEFT_STOPPED = EXPLAINED_BY_A_STOP | {"hang", "stall"}
+"""Rules that wait for a step, which a training that its owner has stopped does not make."""
+
+
 def judge(rules: Iterable[Rule], history: History) -> tuple[RedFlag, ...]:
     """Return what the rules conclude, the worst first; what a rule in shadow would act on is marked so."""
-    return worst_first(flag for rule in rules if rule.enabled and (flag := concluded(rule, history)) is not None)
+    asked = applicable(rules, history)
+    return worst_first(flag for rule in asked if (flag := concluded(rule, history)) is not None)
+
+
+def applicable(rules: Iterable[Rule], history: History) -> list[Rule]:
+    """Return the enabled rules that are to be asked: of a stopped training not those that see what that brings about.
+
+    Where it is to be left alone, none that waits for a step is asked.
+    """
+    enabled = [rule for rule in rules if rule.enabled]
+    stopped = next((rule for rule in enabled if isinstance(rule, StoppedProcess)), None)
+    if stopped is None or history.stopped_at is None or stopped.act == SHADOW:
+        return enabled
+    held = EXPLAINED_BY_A_STOP if history.stopped_at == history.processes[-1].at else frozenset[str]()
+    held = LEFT_STOPPED if stopped.leaves_alone(history) else held
+    return [rule for rule in enabled if rule.name not in held]
 
 
 def worst_first(flags: Iterable[RedFlag]) -> tuple[RedFlag, ...]:

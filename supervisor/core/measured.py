@@ -10,11 +10,9 @@ declared behind those that were recorded before: a migration adds its column at 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, get_args, get_type_hints
-
-from supervisor.core.lean_dataclass import dataclass
 
 _KEY = "measured"
 

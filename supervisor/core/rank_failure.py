@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from signal import SIGINT, SIGTERM, Signals
 
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 
 ELASTIC = "ChildFailedError"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from signal import Signals
 
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.measured import Column, measured
 from supervisor.core.moments import Moment
 
@@ -211,6 +211,8 @@ class ProcessReading:
     """The threads in state D of processes whose main thread is in state D or has exited."""
     stopped_pids: tuple[int, ...] = ()
     """Processes that SIGSTOP or a debugger holds: no signal but SIGCONT and SIGKILL reaches them."""
+    traced_pids: tuple[int, ...] = ()
+    """Those of `stopped_pids` that a debugger holds (state t): SIGCONT does not continue them."""
     switches_per_s: float | None = None
     """Context switches per second of all threads; None where not counted, as while a processor is in use."""
     parents: tuple[tuple[int, int], ...] = ()

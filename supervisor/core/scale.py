@@ -6,9 +6,8 @@ training's where the step that the process resumed from is known. A comparison a
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
-
-from supervisor.core.lean_dataclass import dataclass
 
 
 class Scale(Enum):

@@ -31,6 +31,8 @@ _PASSING = re.compile(
     re.I,
 )
 """Words of what may be over at the next try."""
+_LINK = re.compile(r"\bhttps?://[^\s\"'<>]{1,400}")
+"""Many messages end with the address of their documentation; what a network says of its failure has other words."""
 _VARYING = re.compile(r"0x[0-9a-fA-F]+|/tmp/\S+|\d{4}-\d\d-\d\d[T ][\d:.,]+|\d\d:\d\d:\d\d[.,\d]*|\bpid \d+", re.I)
 ABOUT_NO_CHECKPOINT = re.compile(
     r"(?:\w+\.)*(?:ModuleNotFound|Import|Syntax|Indentation|Tab|Name)Error\b|status|could not be started"
@@ -71,15 +73,19 @@ def _identify_exception(raised: Raised) -> str | None:
     lines = trace.splitlines()
     # An exception that was raised from another says less than that: the unindented lines name them all.
     chain = [line for line in lines if line[:1].strip() and _EXCEPTION.match(line)]
-    passing = any(_PASSING.search(line) for line in (f"{kind}: {message}", *chain))
+    passing = any(_is_passing(line) for line in (f"{kind}: {message}", *chain))
     if passing and not ABOUT_NO_CHECKPOINT.match(kind):
         return None
     frames = [line.strip() for line in lines if line.lstrip().startswith("File ") and " line " in line]
     return f"{kind}: {message} ({frames[-1]})" if frames else f"{kind}: {message}"
 
 
+def _is_passing(line: str) -> bool:
+    return _PASSING.search(_LINK.sub("", line)) is not None
+
+
 def _identify_output(code: int, line: str) -> str | None:
-    if _PASSING.search(line) and not _WRONG_ARGUMENT.match(line) and not ABOUT_NO_CHECKPOINT.match(line):
+    if _is_passing(line) and not _WRONG_ARGUMENT.match(line) and not ABOUT_NO_CHECKPOINT.match(line):
         return None
     if code in USAGE_STATUSES:
         return f"status {code}: {line}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -16,7 +17,6 @@ from supervisor.control.record_view import RecordView
 from supervisor.control.refusals import NoSuchIncident, NoSuchJob, NoSuchReceiver, Refused
 from supervisor.core import events as ev
 from supervisor.core.job import ALIVE, Job, Phase
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.daemon.alerts.alerting import Announcer
 from supervisor.daemon.clock import Clock
 from supervisor.daemon.inbox import Inbox

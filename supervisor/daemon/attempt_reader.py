@@ -11,14 +11,14 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from supervisor import untrusted_files
+from supervisor.children.prompt_thread import PromptThread
 from supervisor.core import attempt_files as fo
 from supervisor.core import events as ev
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus, Stage, StepRecord
 from supervisor.core.stats.rate_limit import Allowance
@@ -225,9 +225,8 @@ class AttemptReader:
         """Start a new thread for an attempt; a thread that still hangs in a read ends when the read returns."""
         followed.thread += 1
         followed.post.at = None
-        followed.post.thread = threading.Thread(
-            target=self._read_until_end, args=(followed, followed.thread), name=f"follow-{followed.job}", daemon=True
-        )
+        read = partial(self._read_until_end, followed, followed.thread)
+        followed.post.thread = PromptThread(read, f"follow-{followed.job}")
         followed.post.thread.start()
 
     def _read_until_end(self, followed: FollowedAttempt, thread: int) -> None:

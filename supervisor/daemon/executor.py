@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.config.settings import JobSettings
@@ -21,7 +22,6 @@ from supervisor.core import events as ev
 from supervisor.core.foreign_values import cut
 from supervisor.core.history import History
 from supervisor.core.job import Job
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.sanitize import without_secrets
 from supervisor.daemon.attempt_reader import AttemptReader, FollowedAttempt
 from supervisor.daemon.checkpoints.resume_search import ResumeSearch

@@ -19,7 +19,7 @@ from supervisor.core.apply import after_decision
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.job import DEGRADED, Job
-from supervisor.core.judge import concluded, worst_first
+from supervisor.core.judge import applicable, concluded, worst_first
 from supervisor.core.moments import Moment
 from supervisor.core.sanitize import one_line
 from supervisor.daemon.clock import Clock
@@ -62,8 +62,8 @@ class Fences:
     def judged(self, job_state: JobState, history: History) -> tuple[RedFlag, ...]:
         """Return the flags of the rules; a rule that raises is switched off for the attempt."""
         flags = []
-        for rule in job_state.rules:
-            if not rule.enabled or rule.name in job_state.switched_off:
+        for rule in applicable(job_state.rules, history):
+            if rule.name in job_state.switched_off:
                 continue
             try:
                 flag = concluded(rule, history)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor import untrusted_files
@@ -12,7 +13,6 @@ from supervisor.config.read import NAME
 from supervisor.control import types
 from supervisor.control.refusals import NoSuchJob, Refused
 from supervisor.core.job import ALIVE, Phase
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.daemon.clock import Clock
 from supervisor.daemon.commit_thread import CommitThread
 from supervisor.daemon.inbox import Inbox

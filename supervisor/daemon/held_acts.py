@@ -18,13 +18,12 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from supervisor.core import decisions as de
 from supervisor.core.history import History
 from supervisor.core.job import Job
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 from supervisor.daemon.job_state import JobState
 

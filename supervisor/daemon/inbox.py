@@ -13,12 +13,11 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from supervisor.core.events import Event, GpusRead, HostRead, ProcessesRead, StepsMade
 from supervisor.core.judge import can_wait
-from supervisor.core.lean_dataclass import dataclass
 
 log = logging.getLogger(__name__)
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from supervisor.core import events as ev
 from supervisor.core.history import History
 from supervisor.core.job import Job
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 from supervisor.core.readings import StepRecord
 from supervisor.core.reports.expectations import Expectation

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from supervisor import __version__
+from supervisor.children.start import keep_apart
 from supervisor.config.derive import socket_path
 from supervisor.config.load import check
 from supervisor.config.settings import Settings
@@ -36,6 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     faulthandler.enable()
     keep_one_heap()  # before the first thread
+    keep_apart()  # before the first file
     logging_setup.begin("info", journal="JOURNAL_STREAM" in os.environ)
     checked = check(asked.config)
     for problem in checked.problems:
@@ -52,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _run(settings, asked.config.absolute(), refused)
     except LauncherError as error:
         print(f"{asked.config}: {error}", file=sys.stderr)  # noqa: T201 - for the person who starts it
-        return EX_CONFIG
+        return EX_UNAVAILABLE if error.may_pass else EX_CONFIG
     except (StoreError, StateLockedError, ListenError) as error:
         print(f"rocm-supervisord: {error}", file=sys.stderr)  # noqa: T201 - for the person who starts it
         return EX_UNAVAILABLE

@@ -7,13 +7,12 @@ import os
 import platform
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from supervisor import __version__
 from supervisor.core.history import History
 from supervisor.core.job import ALIVE, Phase
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading, HostReading
 from supervisor.core.reports.progress import progress_of

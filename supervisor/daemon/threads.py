@@ -9,11 +9,11 @@ import logging
 import threading
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 
+from supervisor.children.prompt_thread import PromptThread
 from supervisor.core import events as ev
 from supervisor.core.absences import moved_on
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 from supervisor.daemon.clock import Clock
 from supervisor.daemon.fence import describe_error
@@ -100,7 +100,7 @@ class Lane:
         """Start the thread unless it lives; where the machine has no room for one, the work waits for `resume`."""
         if self._post.thread is not None and self._post.thread.is_alive():
             return
-        thread = threading.Thread(target=self._run, name=self._post.name, daemon=True)
+        thread = PromptThread(self._run, self._post.name)
         try:
             thread.start()
         except (RuntimeError, MemoryError) as error:
@@ -174,7 +174,7 @@ class Threads:
                     return
                 post.restarts += 1
 
-        post.thread = threading.Thread(target=kept, name=name, daemon=True)
+        post.thread = PromptThread(kept, name)
         post.thread.start()
         return post
 
@@ -192,7 +192,7 @@ class Threads:
             finally:
                 self.leave(post.name)
 
-        post.thread = threading.Thread(target=fenced, name=f"{what}-{job}", daemon=True)
+        post.thread = PromptThread(fenced, f"{what}-{job}")
         try:
             post.thread.start()
         except BaseException:

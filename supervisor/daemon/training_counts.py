@@ -9,11 +9,10 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from supervisor.core import events as ev
 from supervisor.core.job import ENDED, Job, Phase
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 from supervisor.core.readings import Stage
 from supervisor.core.scale import Scale

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from supervisor import untrusted_files
@@ -20,7 +20,6 @@ from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.checkpoints.checkpoint import Checkpoint
 from supervisor.core.job import DesiredState, Job
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 from supervisor.core.sanitize import without_secrets
 from supervisor.core.triage.finding import FINDING_FILES, Finding, Replay, conclude, inconclusive, needed

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from supervisor.core.events import AgentEvent
 from supervisor.core.foreign_values import as_dict
 from supervisor.core.job import Job, Phase
 from supervisor.core.judge import HELD_WHILE_TUNING
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.readings import StepRecord
 from supervisor.core.sanitize import without_secrets
 from supervisor.core.tuning import compare

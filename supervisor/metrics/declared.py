@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
-
-from supervisor.core.lean_dataclass import dataclass
 
 PREFIX = "rocm_supervisor_"
 

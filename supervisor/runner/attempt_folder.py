@@ -11,6 +11,7 @@ import logging
 import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor import untrusted_files
@@ -27,7 +28,6 @@ from supervisor.core.foreign_values import (
     as_text,
     read_json_object,
 )
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus
 from supervisor.runner import shim

@@ -12,18 +12,19 @@ import hashlib
 import json
 import logging
 import os
+import secrets
 import shutil
 import stat
-import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import supervisor
+from supervisor import programs
 from supervisor.core import attempt_files as names
-from supervisor.core.lean_dataclass import dataclass
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,8 @@ NAMES_TRIED = 100
 DRAFT, DROPPED = ".new-", ".old-"
 FILE_MODE, FOLDER_MODE = 0o444, 0o555
 COMPILE_LIMIT_S = 120.0
+WAIT_S = 20.0
+"""How long a launch waits for a copy that another launch makes; then it makes its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,9 @@ SHIM_PROGRAM = f"{names.CODE}/runner/shim.py"
 class CodeCopies:
     """The copies below one state directory; may be used by any thread."""
 
-    def __init__(self, state: Path, *, installed: Path = INSTALLED.root, same_user: bool = False) -> None:
+    def __init__(
+        self, state: Path, *, installed: Path = INSTALLED.root, same_user: bool = False, wait_s: float = WAIT_S
+    ) -> None:
         """Read the installed package, which this process itself was started from.
 
         With `same_user`, trainings run as this user, and a Python of another version may cache its byte code there.
@@ -86,7 +91,10 @@ class CodeCopies:
         self._folder = state / FOLDER
         self._installed = installed
         self._same_user = same_user
-        self._lock = threading.Lock()
+        self._wait_s = wait_s
+        self._making = threading.Lock()
+        """Held by whoever makes a copy, but waited for only so long: the disk may hang under that one."""
+        self._drafts: set[Path] = set()
         self._sources: dict[str, bytes] | None = None
         self._name: str | None = None
         try:
@@ -99,14 +107,17 @@ class CodeCopies:
 
         Raises OSError if it cannot be created, ValueError if the installed package cannot be used for it.
         """
-        with self._lock:
-            name = self._name or self._read_installed()
-            for place in self._candidate_places(name):
-                if is_intact(place, name):
-                    return Code(place)
-                if not os.path.lexists(place):
-                    return Code(self._make_copy(place, self._sources_of(name)))
-            raise FileExistsError(f"{self._folder}: {NAMES_TRIED} damaged copies with the same name; remove them")
+        name = self._name or self._read_installed()
+        if (place := self._find_place(name)) is not None and os.path.lexists(place):
+            return Code(place)
+        made_by_this_alone = self._making.acquire(timeout=self._wait_s)
+        try:
+            if (place := self._find_place(name)) is None:
+                raise FileExistsError(f"{self._folder}: {NAMES_TRIED} damaged copies with the same name; remove them")
+            return Code(place if os.path.lexists(place) else self._make_copy(place, name))
+        finally:
+            if made_by_this_alone:
+                self._making.release()
 
     def current_or_installed(self) -> Code:
         """Return the copy, or the installed package if there is none; only for programs that run briefly."""
@@ -120,16 +131,20 @@ class CodeCopies:
 
         `in_use` is called for every copy except the current one.
         """
-        with self._lock:  # so that no draft is being written
-            there = sorted(self._folder.iterdir()) if self._folder.is_dir() else []
-            current = next(
-                (place for place in self._candidate_places(self._name or "") if is_intact(place, self._name)), None
-            )
-        old = [place for place in there if place != current]
+        there = sorted(self._folder.iterdir()) if self._folder.is_dir() else []
+        current = self._find_place(self._name or "")
+        old = [place for place in there if place != current and place not in self._drafts]
         unused = [place for place in old if place.name.startswith((DRAFT, DROPPED)) or not in_use(place)]
         for place in unused:
             drop(place)
         return len(unused)
+
+    def _find_place(self, name: str) -> Path | None:
+        """Return the intact copy, or else where one can be made; None if every name is taken by a damaged one."""
+        for place in self._candidate_places(name):
+            if is_intact(place, name) or not os.path.lexists(place):
+                return place
+        return None
 
     def _candidate_places(self, name: str) -> Iterator[Path]:
         """Yield the folders for a copy: a damaged one is not repaired, since a training may still import from it."""
@@ -154,23 +169,37 @@ class CodeCopies:
             self._sources = sources
         return self._sources
 
-    def _make_copy(self, place: Path, sources: Mapping[str, bytes]) -> Path:
+    def _make_copy(self, place: Path, name: str) -> Path:
+        sources = self._sources_of(name)
         try:
             self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
             self._folder.chmod(0o755)
-            draft = Path(tempfile.mkdtemp(prefix=DRAFT, dir=self._folder))
-            try:
+            with self._new_draft() as draft:
                 fill(draft, place, sources, byte_code_mode=0o755 if self._same_user else FOLDER_MODE)
-                draft.rename(place)
-            except BaseException:
-                drop(draft)
-                raise
+                try:
+                    draft.rename(place)
+                except OSError:
+                    if not is_intact(place, name):  # else another launch has made it meanwhile
+                        raise
         except OSError as error:
             why = f"{place}: the code that trainings run could not be copied: {error.strerror or error}"
             raise OSError(error.errno, why) from error
         log.info("code.copied", extra={"fields": {"folder": str(place), "files": len(sources)}})
         self._sources = None
         return place
+
+    @contextlib.contextmanager
+    def _new_draft(self) -> Iterator[Path]:
+        """Make a folder that `prune` leaves alone meanwhile; what is left of it afterwards is removed."""
+        draft = self._folder / f"{DRAFT}{secrets.token_hex(8)}"
+        self._drafts.add(draft)
+        try:
+            draft.mkdir(mode=0o700)
+            yield draft
+        finally:
+            if os.path.lexists(draft):
+                drop(draft)
+            self._drafts.discard(draft)
 
 
 def read_sources(package: Path) -> dict[str, bytes]:
@@ -241,12 +270,12 @@ def _compile_files(draft: Path, place: Path) -> None:
     """
     command = [sys.executable, "-I", "-m", "compileall", "-q", "-f", "--invalidation-mode", "unchecked-hash"]
     command += ["-s", str(draft), "-p", str(place), str(draft)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_LIMIT_S, check=False)
-    except subprocess.TimeoutExpired:
-        raise OSError(errno.ETIMEDOUT, f"compiling it took more than {COMPILE_LIMIT_S:.0f} s") from None
-    if done.returncode != 0:
-        last = (done.stdout + done.stderr).strip().splitlines() or [f"exit status {done.returncode}"]
+    done = programs.run(command, COMPILE_LIMIT_S, environment=os.environ)
+    if done.status is None:
+        raise OSError(errno.ETIMEDOUT, f"compiling it took more than {COMPILE_LIMIT_S:.0f} s")
+    if done.status != 0:
+        printed = (done.stdout + done.stderr).decode(errors="backslashreplace")
+        last = printed.strip().splitlines() or [f"exit status {done.status}"]
         raise OSError(errno.EIO, f"it could not be compiled: {last[-1]}")
 
 

@@ -5,14 +5,14 @@ Everything needed to find a shim is in its folder, so shims of an earlier daemon
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from supervisor.children.start import PIPE, STDOUT, start
+from supervisor.programs import read_output
 from supervisor.runner import shim, standby
 from supervisor.runner.attempt_folder import living_shim, names_another, read_shim, read_start_error
 from supervisor.runner.code_copy import SHIM_PROGRAM
@@ -25,6 +25,7 @@ NOT_FOR_TRAININGS = frozenset(
 )
 """Variables that systemd sets for the daemon: a training must not notify in its place or find its credentials."""
 KILL_ROUNDS = 20
+MESSAGE_LIMIT_BYTES = 1 << 20
 NO_MESSAGE = "the shim ended without an error message"
 
 
@@ -69,26 +70,23 @@ class DirectLauncher:
         """
         env = {name: value for name, value in os.environ.items() if name not in NOT_FOR_TRAININGS}
         try:
-            process = subprocess.Popen(
+            process = start(
                 (self._python, "-I", "-S", str(folder / SHIM_PROGRAM), "--detach", str(folder)),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
+                stdout=PIPE,
+                stderr=STDOUT,
+                new_session=True,
                 cwd="/",
                 env=env,
             )
         except OSError as error:
             raise LaunchError(f"{slot}: the shim could not be started: {error}") from error
-        try:
-            printed, _ = process.communicate(timeout=self._limit_s)
-        except subprocess.TimeoutExpired:
+        output = read_output(process, self._limit_s, MESSAGE_LIMIT_BYTES)
+        if not output.complete:
             process.kill()
             give_up()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # a process in state D keeps the pipe open
-                process.communicate(timeout=1.0)
-            raise LaunchError(f"{slot}: the shim did not report within {self._limit_s:.0f} s") from None
-        return printed.decode(errors="backslashreplace").strip()
+            process.end()
+            raise LaunchError(f"{slot}: the shim did not report within {self._limit_s:.0f} s")
+        return output.stdout.decode(errors="backslashreplace").strip()
 
     def signal(self, slot: str, folder: Path, signal_number: int) -> bool:
         """See `Launcher.signal`."""

@@ -10,16 +10,16 @@ from __future__ import annotations
 import json
 import math
 import re
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
 from supervisor import untrusted_files
+from supervisor.children.prompt_thread import PromptThread
 from supervisor.core import attempt_files as names
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.readings import GpuReading, HostReading, StepRecord
 from supervisor.core.sanitize import without_secrets
 from supervisor.runner import tools
@@ -126,9 +126,7 @@ def _run_parts(parts: dict[str, Part], target: EvidenceFolder, deadline: float) 
     return late + [text for name in parts for text in missing.get(name, ())]
 
 
-def _start_parts(
-    parts: dict[str, Part], target: EvidenceFolder, missing: dict[str, list[str]]
-) -> list[threading.Thread]:
+def _start_parts(parts: dict[str, Part], target: EvidenceFolder, missing: dict[str, list[str]]) -> list[PromptThread]:
     """Start the parts; each adds its problems to `missing` when it is done."""
 
     def run(name: str, part: Part) -> None:
@@ -137,9 +135,7 @@ def _start_parts(
         except Exception as error:  # noqa: BLE001 - a fence: no failure of a part may prevent stopping a training
             missing[name] = [f"{name}: {type(error).__name__}: {error}"]
 
-    threads = [
-        threading.Thread(target=run, args=pair, name=f"evidence-{pair[0]}", daemon=True) for pair in parts.items()
-    ]
+    threads = [PromptThread(partial(run, name, part), f"evidence-{name}") for name, part in parts.items()]
     for thread in threads:
         thread.start()
     return threads

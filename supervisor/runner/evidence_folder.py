@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from supervisor import untrusted_files
-from supervisor.core.lean_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

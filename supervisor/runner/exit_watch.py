@@ -7,8 +7,8 @@ import os
 import select
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.runner import shim
 
 log = logging.getLogger(__name__)

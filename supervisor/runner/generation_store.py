@@ -15,7 +15,7 @@ import shutil
 import stat
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, Verdict
@@ -30,7 +30,6 @@ from supervisor.core.foreign_values import (
     as_text,
     read_json_object,
 )
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.runner.clone_file import clone_file
 from supervisor.runner.folder_checkpoints import files_in, fingerprint_of
 

@@ -33,6 +33,7 @@ SHORTAGES = {
     errno.ENOSPC: "disk space",
     errno.EDQUOT: "disk quota",
     errno.ENOBUFS: "buffers",
+    errno.ETIMEDOUT: "answer from the disk of a program",
 }
 """The resource that is exhausted, by the error of a system call; temporary and not caused by the job."""
 NO_THREAD = "can't start new thread"

@@ -10,8 +10,6 @@ import contextlib
 import json
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,6 +18,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from supervisor import untrusted_files
+from supervisor.children.child import Child
+from supervisor.children.start import start
 from supervisor.core import attempt_files as names
 from supervisor.core.foreign_values import as_dict, as_float, as_int
 from supervisor.core.memory.points import Point, read_point
@@ -33,6 +33,8 @@ REPORT_LIMIT_BYTES = 1 << 20
 OUTPUT_LIMIT_BYTES = 4096
 NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": ""}
 LOOK_EVERY_S = 0.05
+END_LIMIT_S = 5.0
+"""How long the command may take to end after SIGKILL."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,26 +152,24 @@ def _run_process(argv: Sequence[str], env: Mapping[str, str], command: Command, 
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     with os.fdopen(untrusted_files.open_file(folder, names.OUTPUT, flags, only_name=True), "ab") as output:
         try:
-            process = subprocess.Popen(
+            process = start(
                 argv,
                 cwd=command.cwd,
                 env=env,
-                stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                start_new_session=True,
+                new_session=True,
             )
         except OSError as error:
             return f"{error.filename}: {error.strerror}"
         try:
             return _wait(process, folder, command.limit_s)
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            process.kill_group()
+            process.end(END_LIMIT_S)
 
 
-def _wait(process: subprocess.Popen[bytes], folder: Path, limit_s: float) -> str:
+def _wait(process: Child, folder: Path, limit_s: float) -> str:
     until_s = time.perf_counter() + limit_s
     while process.poll() is None:
         if untrusted_files.exists(folder, REPORT):

@@ -9,17 +9,17 @@ import re
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor import untrusted_files
+from supervisor.children.start import PIPE, start
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Verdict
 from supervisor.core.checkpoints.tensor_stats import Profile, profile_of
 from supervisor.core.foreign_values import EPOCH_MAX, STEP_MAX, as_float, as_int, as_message, cut, read_json_object
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.programs import read_output
 from supervisor.runner.code_copy import INSTALLED
 from supervisor.runner.folder_checkpoints import files_in, fingerprint_of
@@ -140,30 +140,20 @@ class Prover:
         command = [self._python, "-I", "-S", str(self._program()), str(path.absolute()), *self._limits]
         try:
             # Without the daemon's environment, so that a malicious checkpoint cannot read it.
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                cwd="/",
-                env={"LC_ALL": "C.UTF-8"},
-            )
+            process = start(command, stdout=PIPE, stderr=PIPE, cwd="/", env={"LC_ALL": "C.UTF-8"})
         except OSError as error:
             return {"reason": f"could not be proved: {self._python}: {error.strerror}"}
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, process.pid, NICENESS)
         output = read_output(process, limit_s, ANSWER_LIMIT_BYTES)
         if not output.complete:
-            process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # a process in state D survives SIGKILL
-                process.wait(timeout=1.0)
-            for pipe in (process.stdout, process.stderr):
-                if pipe:
-                    pipe.close()
+            process.end()
             if len(output.stdout) >= ANSWER_LIMIT_BYTES:
                 return {"reason": f"the output of the prover exceeds {ANSWER_LIMIT_BYTES >> 20} MiB"}
             return {"reason": f"could not be proved within {self._limit_s:.0f} s"}
-        return _parse_answer(output.stdout, output.stderr, process.returncode)
+        status = process.returncode
+        assert status is not None  # the output is complete
+        return _parse_answer(output.stdout, output.stderr, status)
 
 
 def _parse_answer(printed: bytes, errors: bytes, status: int) -> dict[str, object]:

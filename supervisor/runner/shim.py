@@ -384,7 +384,11 @@ class Watch:
     def _save_then_end(self) -> None:
         if self.save_until is not None:
             return
-        alive = {process.pid for process in self._list_tree()}
+        processes = self._list_tree()
+        for process in processes:
+            if process.state == "T":
+                send(process, signal.SIGCONT)  # a stopped process saves only when continued
+        alive = {process.pid for process in processes}
         if self.end or not self.recorder.ask_to_save(alive):
             self._end_tree()
         else:

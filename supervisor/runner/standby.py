@@ -11,12 +11,12 @@ import os
 import select
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor import untrusted_files
 from supervisor.core import attempt_files as names
 from supervisor.core.foreign_values import as_message
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.runner import shim
 from supervisor.runner.attempt_folder import (
     link_code,

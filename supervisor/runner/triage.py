@@ -6,20 +6,17 @@ writes. Files in that folder are written by a user's program: invalid content gi
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from supervisor import untrusted_files
+from supervisor.children.start import start
 from supervisor.core import attempt_files as names
 from supervisor.core.foreign_values import STEP_MAX, as_dict, as_float, as_int, as_list, as_message
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.triage.finding import FINDING_FILES, Finding, LookedFor, Replay, conclude, needed, same_course
 from supervisor.runner.attempt_folder import make_attempt_folder, read_note
 from supervisor.runner.code_copy import INSTALLED, Code
@@ -31,6 +28,8 @@ REPLAY_REPORT = f"{names.RUN}/triage.json"
 REPORT = "report.json"
 REPORT_TEXT = "report.txt"
 RESULT_LIMIT_BYTES = 1 << 20
+END_LIMIT_S = 5.0
+"""How long a replay may take to end after SIGKILL."""
 LAUNCH_LIMIT_BYTES = 1 << 22
 """Twice the size of arguments and environment that Linux allows."""
 TEXTS_KEPT = 256
@@ -168,25 +167,24 @@ def _run_process(launch: Mapping[str, Any], folder: Path, case: Case) -> str:
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     with os.fdopen(untrusted_files.open_file(folder, names.OUTPUT, flags, only_name=True), "ab") as output:
         try:
-            process = subprocess.Popen(
+            process = start(
                 launch["argv"],
                 cwd=launch["cwd"],
                 env={**os.environ, **launch["env"]},
-                stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                start_new_session=True,
+                new_session=True,
             )
         except OSError as error:
             return f"{error.filename}: {error.strerror}"
         try:
-            return f"the replay ended with status {process.wait(case.limit_s)} before the step"
-        except subprocess.TimeoutExpired:
-            return f"the replay did not reach the step within {case.limit_s:.0f} s"
+            status = process.wait(case.limit_s)
+            if status is None:
+                return f"the replay did not reach the step within {case.limit_s:.0f} s"
+            return f"the replay ended with status {status} before the step"
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            process.kill_group()
+            process.end(END_LIMIT_S)
 
 
 # --- results ------------------------------------------------------------------------------------------------------

@@ -12,10 +12,10 @@ import re
 import shutil
 import signal
 import stat
-import subprocess
 import time
 from pathlib import Path
 
+from supervisor import programs
 from supervisor.core import attempt_files as names
 from supervisor.runner import shim, standby
 from supervisor.runner.attempt_folder import living_shim, make_folder, names_another, point, read_shim, read_start_error
@@ -211,20 +211,13 @@ class Manager:
     def _run_program(self, program: str, *arguments: str) -> tuple[int, str]:
         command = [program, *self._scope, "--no-pager", *arguments]
         try:
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=self._limit_s,
-                check=False,
-                env={**os.environ, "LC_ALL": "C.UTF-8", "SYSTEMD_COLORS": "0"},
-            )
-        except subprocess.TimeoutExpired:
-            return -1, f"`{' '.join(command[:4])}` did not answer within {self._limit_s:.0f} s"
+            environment = {**os.environ, "LC_ALL": "C.UTF-8", "SYSTEMD_COLORS": "0"}
+            done = programs.run(command, self._limit_s, together=True, environment=environment)
         except OSError as error:
             return -1, f"{program}: {error.strerror}"
-        return done.returncode, done.stdout.decode(errors="backslashreplace").strip()
+        if done.status is None:
+            return -1, f"`{' '.join(command[:4])}` did not answer within {self._limit_s:.0f} s"
+        return done.status, done.stdout.decode(errors="backslashreplace").strip()
 
 
 def available(*, user: bool, state: Path | None = None) -> str | None:

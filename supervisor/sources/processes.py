@@ -100,6 +100,7 @@ class TreeWatch:
         rss_bytes, count, waiting = 0, 0, []
         alive: list[int] = []
         stopped: list[int] = []
+        traced: list[int] = []
         waits: list[KernelWait] = []
         used_s: dict[tuple[int, float], float] = {}
         uses: list[ProcessUse] = []
@@ -114,6 +115,7 @@ class TreeWatch:
                         waiting.append(process.pid)
                     elif status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
                         stopped.append(process.pid)
+                        traced += [process.pid] if status == psutil.STATUS_TRACING_STOP else []
                     key = process.pid, process.create_time()
             except psutil.Error:
                 continue
@@ -138,6 +140,7 @@ class TreeWatch:
             pids=tuple(alive) if count else None,
             waits=tuple(waits),
             stopped_pids=tuple(stopped),
+            traced_pids=tuple(traced),
             switches_per_s=switches_per_s,
             parents=tuple(parents),
         )

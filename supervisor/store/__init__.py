@@ -1,1 +1,1 @@
-"""The record: SQLite through SQLAlchemy Core, written by one thread."""
+"""The record: SQLite, written by one thread; SQLAlchemy and Alembic define and upgrade its tables."""

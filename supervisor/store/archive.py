@@ -1,16 +1,17 @@
-"""Read-only access to the database, from any thread or process, whether a daemon runs or not."""
+"""Read-only access to the record, from any thread or process, whether a daemon runs or not.
+
+The rows come from a database file, or from whatever answers the same queries (`Rows`).
+"""
 
 from __future__ import annotations
 
+import json
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-
-from sqlalchemy import Table, and_, create_engine, func, or_, select
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-from sqlalchemy.pool import NullPool
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from supervisor.core.checkpoints.checkpoint import Checkpoint
 from supervisor.core.decisions import Note
@@ -19,7 +20,8 @@ from supervisor.core.job import Job
 from supervisor.core.measured import measures_of
 from supervisor.core.readings import GpuReading, HostReading
 from supervisor.core.remedies.context import Experience
-from supervisor.store import files, schema, steps, tables
+from supervisor.store import files, schema, steps
+from supervisor.store.database import read_rows
 from supervisor.store.errors import ArchiveError, StoreError
 from supervisor.store.experience import experience_of
 from supervisor.store.jobs import UnreadableRowError, decode_incident, decode_job, decode_note
@@ -40,22 +42,92 @@ from supervisor.store.records import (
     StepBucket,
 )
 from supervisor.store.rows import checkpoint_of
+from supervisor.store.sql import Statement
 from supervisor.store.steps import Row
 
-if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Executable, Select
-
 _Record = TypeVar("_Record")
+Where: TypeAlias = tuple[str, Any]
+"""A condition with one question mark, and the value that stands for it."""
+
+_SELECT = "SELECT * FROM {table} WHERE {where}{order}"
+_OLD_CHECKPOINTS = """
+SELECT * FROM (
+    SELECT *, max(modified_ns) OVER (PARTITION BY path) AS newest_ns FROM checkpoints WHERE job = ?
+)
+WHERE first_seen_unix_s < ? AND path NOT IN (
+    SELECT resume_from FROM attempts WHERE job = ? AND resume_from IS NOT NULL
+)
+ORDER BY first_seen_unix_s, path, modified_ns LIMIT ? OFFSET ?"""
+_RESUMED_SAVES = """
+SELECT path, step, modified_ns FROM checkpoints WHERE job = ? AND path IN (
+    SELECT resume_from FROM attempts WHERE job = ? AND resume_from IS NOT NULL
+)"""
+_PROVEN_SAVES = "SELECT job, max(modified_ns) AS newest_ns FROM checkpoints WHERE verdict = 'proven' GROUP BY job"
+_DECISIONS_OF_INCIDENT = """
+SELECT * FROM decisions
+WHERE job = ? AND (attempt = ? OR (attempt = ? AND kind = 'launch')) ORDER BY id"""
+# SQLite takes the other columns from the row with the maximum (its documentation, "Bare columns").
+_ALERT_COUNTS = """
+SELECT sink, state, count(*) AS count, count(tried_unix_s) AS tried, max(coalesce(tried_unix_s, 0.0)),
+       tried_unix_s, error
+FROM alerts GROUP BY sink, state"""
+
+
+class Rows(Protocol):
+    """What answers queries of the tables; its methods raise ArchiveError."""
+
+    def check(self) -> None:
+        """Raise ArchiveError, with the remedy, unless queries can be answered."""
+        ...
+
+    def read(self, query: Statement) -> list[Row]:
+        """Return the rows of a query."""
+        ...
+
+
+class FileRows:
+    """The rows of a database file; every query uses its own connection."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def check(self) -> None:
+        """Raise ArchiveError, with the remedy, unless the file exists and has the schema that this version reads."""
+        if not self._path.exists():
+            raise ArchiveError(f"{self._path} does not exist: the daemon has recorded nothing yet")
+        try:
+            with closing(files.open_reader(self._path)) as connection:
+                revision = schema.revision_of(connection)
+        except ValueError as error:
+            raise ArchiveError(f"{self._path} is not a database of this program: {error}") from error
+        except sqlite3.Error as error:
+            raise ArchiveError(f"{self._path} cannot be read: {error}") from error
+        if revision is None:
+            raise ArchiveError(f"{self._path} is empty: the daemon has recorded nothing yet")
+        refused = schema.refusal(self._path, revision)
+        if refused is not None:
+            raise ArchiveError(refused)
+        if revision != schema.HEAD:
+            raise ArchiveError(f"{self._path} has the older schema {revision}: start the daemon to upgrade it")
+
+    def read(self, query: Statement) -> list[Row]:
+        """Return the rows of a query; where it fails, say what is wrong with the file, if that is known."""
+        try:
+            with closing(files.open_reader(self._path)) as connection:
+                return read_rows(connection, query)
+        except sqlite3.Error as error:
+            self.check()
+            raise ArchiveError(f"{self._path} cannot be read: {error}") from error
 
 
 class Archive:
-    """A database file opened for reading; every query uses its own connection."""
+    """The record of one machine, opened for reading."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, rows: Rows | None = None) -> None:
+        """`path`: the database file; `rows`: what answers instead of it."""
         self.path = path
-        self._engine = create_engine(
-            "sqlite://", creator=lambda: files.open_reader(path), poolclass=NullPool, isolation_level="AUTOCOMMIT"
-        )
+        self._rows = FileRows(path) if rows is None else rows
+        self._read = self._rows.read
 
     @classmethod
     def at(cls, url: str) -> Archive:
@@ -66,89 +138,59 @@ class Archive:
             raise ArchiveError(str(error)) from error
 
     def check(self) -> None:
-        """Raise ArchiveError, with the remedy, unless the file exists and has the schema that this version reads."""
-        if not self.path.exists():
-            raise ArchiveError(f"{self.path} does not exist: the daemon has recorded nothing yet")
-        try:
-            with closing(files.open_reader(self.path)) as connection:
-                revision = schema.revision_of(connection)
-        except ValueError as error:
-            raise ArchiveError(f"{self.path} is not a database of this program: {error}") from error
-        except sqlite3.Error as error:
-            raise ArchiveError(f"{self.path} cannot be read: {error}") from error
-        if revision is None:
-            raise ArchiveError(f"{self.path} is empty: the daemon has recorded nothing yet")
-        refused = schema.refusal(self.path, revision)
-        if refused is not None:
-            raise ArchiveError(refused)
-        if revision != schema.HEAD:
-            raise ArchiveError(f"{self.path} has the older schema {revision}: start the daemon to upgrade it")
+        """Raise ArchiveError, with the remedy, unless the record can be read."""
+        self._rows.check()
 
     # --- jobs, attempts, incidents --------------------------------------------------------------------------------
 
     def jobs(self) -> tuple[Job, ...]:
         """Return every job as last saved, by name; only the wall-clock part of its moments is valid here."""
-        found = self._read(select(tables.jobs).order_by(tables.jobs.c.name))
+        found = self._read(_select("jobs", order_by="name"))
         return tuple(job for row in found if (job := _readable_job(row)) is not None)
 
     def attempts(self, job: str, limit: int = 1000) -> tuple[AttemptRecord, ...]:
         """Return the attempts of a job, the newest first."""
-        table = tables.attempts
-        query = select(table).where(table.c.job == job).order_by(table.c.number.desc()).limit(limit)
+        query = _select("attempts", [("job = ?", job)], order_by="number DESC", limit=limit)
         return _build_records(AttemptRecord, self._read(query))
 
     def incidents(self, job: str | None = None, limit: int = 100) -> tuple[Incident, ...]:
         """Return incidents, the newest first."""
-        table = tables.incidents
-        query = select(table).order_by(table.c.opened_unix_s.desc()).limit(limit)
-        found = self._read(query if job is None else query.where(table.c.job == job))
+        found = self._read(_select("incidents", _of_job(job), order_by="opened_unix_s DESC", limit=limit))
         return tuple(incident for row in found if (incident := _readable_incident(row)) is not None)
 
     def incident(self, incident_id: str) -> IncidentStory | None:
         """Return an incident with its flags and decisions in order of time; None if there is no such incident."""
-        table = tables.incidents
-        found = self._read(select(table).where(table.c.id == incident_id))
+        found = self._read(_select("incidents", [("id = ?", incident_id)]))
         incident = _readable_incident(found[0]) if found else None
         if incident is None:
             return None
-        flags, decisions = tables.flags, tables.decisions
-        of_attempt = and_(decisions.c.job == incident.job, decisions.c.attempt == incident.attempt)
-        relaunch = and_(
-            decisions.c.job == incident.job, decisions.c.attempt == incident.attempt + 1, decisions.c.kind == "launch"
-        )
-        flag_query = select(flags).where(flags.c.job == incident.job, flags.c.attempt == incident.attempt)
+        of_attempt = [("job = ?", incident.job), ("attempt = ?", incident.attempt)]
+        values = (incident.job, incident.attempt, incident.attempt + 1)
         return IncidentStory(
             incident=incident,
-            flags=_build_records(FlagRecord, self._read(flag_query.order_by(flags.c.id))),
-            decisions=_build_records(
-                DecisionRecord,
-                self._read(select(decisions).where(or_(of_attempt, relaunch)).order_by(decisions.c.id)),
-            ),
+            flags=_build_records(FlagRecord, self._read(_select("flags", of_attempt, order_by="id"))),
+            decisions=_build_records(DecisionRecord, self._read(Statement(_DECISIONS_OF_INCIDENT, values))),
         )
 
     def decisions(self, job: str, limit: int = 100) -> tuple[DecisionRecord, ...]:
         """Return the decisions about a job, the newest first."""
-        table = tables.decisions
-        query = select(table).where(table.c.job == job).order_by(table.c.id.desc()).limit(limit)
+        query = _select("decisions", [("job = ?", job)], order_by="id DESC", limit=limit)
         return _build_records(DecisionRecord, self._read(query))
 
     def notes(self, job: str | None = None, limit: int = 100) -> tuple[Note, ...]:
         """Return the flags that rules in shadow mode would have acted on, the newest first."""
-        table = tables.decisions
-        query = select(table).where(table.c.kind == "note").order_by(table.c.id.desc()).limit(limit)
-        found = self._read(query if job is None else query.where(table.c.job == job))
+        shadow = [("kind = ?", "note"), *_of_job(job)]
+        found = self._read(_select("decisions", shadow, order_by="id DESC", limit=limit))
         return tuple(note for row in found if (note := _readable_note(row)) is not None)
 
     def flags(self, job: str, limit: int = 100) -> tuple[FlagRecord, ...]:
         """Return the flags that rose about a job, the newest first."""
-        table = tables.flags
-        query = select(table).where(table.c.job == job).order_by(table.c.id.desc()).limit(limit)
+        query = _select("flags", [("job = ?", job)], order_by="id DESC", limit=limit)
         return _build_records(FlagRecord, self._read(query))
 
     def checkpoints(self, job: str) -> tuple[KnownCheckpoint, ...]:
         """Return every checkpoint ever seen of a job, the newest first."""
-        table = tables.checkpoints
-        found = self._read(select(table).where(table.c.job == job).order_by(table.c.first_seen_unix_s.desc()))
+        found = self._read(_select("checkpoints", [("job = ?", job)], order_by="first_seen_unix_s DESC"))
         return tuple(
             KnownCheckpoint(
                 checkpoint=checkpoint_of(row),
@@ -166,13 +208,7 @@ class Archive:
 
         The first seen comes first; with each, whether a newer row of its path exists. Raises ArchiveError.
         """
-        table, attempts = tables.checkpoints, tables.attempts
-        used = select(attempts.c.resume_from).where(attempts.c.job == job, attempts.c.resume_from.is_not(None))
-        newest = func.max(table.c.modified_ns).over(partition_by=table.c.path).label("newest_ns")
-        every = select(table, newest).where(table.c.job == job).subquery()
-        old = select(every).where(every.c.first_seen_unix_s < before_unix_s, every.c.path.not_in(used))
-        ordered = old.order_by(every.c.first_seen_unix_s, every.c.path, every.c.modified_ns)
-        found = self._read(ordered.offset(offset).limit(limit))
+        found = self._read(Statement(_OLD_CHECKPOINTS, (job, before_unix_s, job, limit, offset)))
         return tuple((checkpoint_of(row), row["newest_ns"] > row["modified_ns"]) for row in found)
 
     def resumed_saves(self, job: str) -> tuple[tuple[str, int | None, float], ...]:
@@ -180,18 +216,12 @@ class Archive:
 
         A path that was overwritten has several entries.
         """
-        table, attempts = tables.checkpoints, tables.attempts
-        used = select(attempts.c.resume_from).where(attempts.c.job == job, attempts.c.resume_from.is_not(None))
-        found = self._read(
-            select(table.c.path, table.c.step, table.c.modified_ns).where(table.c.job == job, table.c.path.in_(used))
-        )
+        found = self._read(Statement(_RESUMED_SAVES, (job, job)))
         return tuple((row["path"], row["step"], row["modified_ns"] / 1e9) for row in found)
 
     def proven_saves(self) -> dict[str, float]:
         """Return when the newest proven checkpoint of each job that has one was saved, Unix seconds."""
-        table = tables.checkpoints
-        newest = func.max(table.c.modified_ns).label("newest_ns")
-        found = self._read(select(table.c.job, newest).where(table.c.verdict == "proven").group_by(table.c.job))
+        found = self._read(Statement(_PROVEN_SAVES))
         return {row["job"]: row["newest_ns"] / 1e9 for row in found}
 
     # --- steps and samples ----------------------------------------------------------------------------------------
@@ -205,17 +235,14 @@ class Archive:
         bucket_s: int = steps.BUCKET_S,
     ) -> tuple[StepBucket, ...]:
         """Return the steps of a job (rank 0) in order of time, `bucket_s` (a multiple of ten) to a bucket."""
-        table = tables.step_metrics
-        query = select(table).where(table.c.job == job, table.c.rank == 0)
-        if attempt is not None:
-            query = query.where(table.c.attempt == attempt)
-        query = query.where(*_time_conditions(table.c.bucket_unix_s, since_unix_s, until_unix_s))
-        found = self._read(query.order_by(table.c.attempt, table.c.bucket_unix_s))
+        where = [("job = ?", job), ("rank = ?", 0), *([] if attempt is None else [("attempt = ?", attempt)])]
+        where += _in_time("bucket_unix_s", since_unix_s, until_unix_s)
+        found = self._read(_select("step_metrics", where, order_by="attempt, bucket_unix_s"))
         return _build_records(StepBucket, _merge_buckets(found, max(bucket_s, steps.BUCKET_S)))
 
     def gpus(self) -> tuple[GpuRecord, ...]:
         """Return every GPU ever seen."""
-        return _build_records(GpuRecord, self._read(select(tables.gpus).order_by(tables.gpus.c.gpu)))
+        return _build_records(GpuRecord, self._read(_select("gpus", order_by="gpu")))
 
     def gpu_samples(
         self,
@@ -225,17 +252,22 @@ class Archive:
         limit: int = 10_000,
     ) -> tuple[GpuSample, ...]:
         """Return readings in order of time; at most the newest `limit` of them."""
-        query = self._query_newest(tables.gpu_samples, since_unix_s, until_unix_s, limit)
-        query = query if gpu is None else query.where(tables.gpu_samples.c.gpu == gpu)
+        where = [*_in_time("at_unix_s", since_unix_s, until_unix_s), *([] if gpu is None else [("gpu = ?", gpu)])]
+        query = _select("gpu_samples", where, order_by="at_unix_s DESC", limit=limit)
         return tuple(_gpu_sample(row) for row in reversed(self._read(query)))
 
     def host_samples(
         self, since_unix_s: float | None = None, until_unix_s: float | None = None, limit: int = 10_000
     ) -> tuple[HostSample, ...]:
         """Return readings of the machine in order of time; at most the newest `limit` of them."""
-        query = self._query_newest(tables.host_samples, since_unix_s, until_unix_s, limit)
+        where = _in_time("at_unix_s", since_unix_s, until_unix_s)
+        query = _select("host_samples", where, order_by="at_unix_s DESC", limit=limit)
         return tuple(
-            HostSample(at_unix_s=row["at_unix_s"], values=_recorded_values(HostReading, row), disks=row["disks"])
+            HostSample(
+                at_unix_s=row["at_unix_s"],
+                values=_recorded_values(HostReading, row),
+                disks=json.loads(row["disks"] or "null"),
+            )
             for row in reversed(self._read(query))
         )
 
@@ -247,20 +279,20 @@ class Archive:
         limit: int = 10_000,
     ) -> tuple[ProcessSample, ...]:
         """Return readings of a job's process tree in order of time; at most the newest `limit` of them."""
-        query = self._query_newest(tables.process_samples, since_unix_s, until_unix_s, limit)
-        return _build_records(ProcessSample, self._read(query.where(tables.process_samples.c.job == job)))[::-1]
+        where = [("job = ?", job), *_in_time("at_unix_s", since_unix_s, until_unix_s)]
+        query = _select("process_samples", where, order_by="at_unix_s DESC", limit=limit)
+        return _build_records(ProcessSample, self._read(query))[::-1]
 
     # --- remedies -------------------------------------------------------------------------------------------------
 
     def remedies(self, job: str | None = None, limit: int = 100) -> tuple[RemedyRecord, ...]:
         """Return the applied remedies, the newest first."""
-        table = tables.remedies
-        query = select(table).order_by(table.c.at_unix_s.desc()).limit(limit)
-        return _build_records(RemedyRecord, self._read(query if job is None else query.where(table.c.job == job)))
+        query = _select("remedies", _of_job(job), order_by="at_unix_s DESC", limit=limit)
+        return _build_records(RemedyRecord, self._read(query))
 
     def experience(self) -> tuple[Experience, ...]:
         """Return the results of each remedy on this machine, for all jobs together."""
-        return experience_of(self._read(select(tables.remedies)))
+        return experience_of(self._read(_select("remedies")))
 
     # --- events, alerts, the file itself --------------------------------------------------------------------------
 
@@ -268,58 +300,42 @@ class Archive:
         self, job: str | None = None, after_id: int | None = None, limit: int = 100, kind: str | None = None
     ) -> tuple[EventRecord, ...]:
         """Return rare events, all or of one kind, in order of time: those after `after_id`, or else the newest."""
-        table = tables.events
-        query = select(table) if job is None else select(table).where(or_(table.c.job == job, table.c.job.is_(None)))
-        query = query if kind is None else query.where(table.c.kind == kind)
+        where = [] if job is None else [("(job = ? OR job IS NULL)", job)]
+        where += [] if kind is None else [("kind = ?", kind)]
         if after_id is not None:
-            return _build_records(
-                EventRecord, self._read(query.where(table.c.id > after_id).order_by(table.c.id).limit(limit))
-            )
-        return _build_records(EventRecord, self._read(query.order_by(table.c.id.desc()).limit(limit)))[::-1]
+            query = _select("events", [*where, ("id > ?", after_id)], order_by="id", limit=limit)
+            return _build_records(EventRecord, self._read(query))
+        return _build_records(EventRecord, self._read(_select("events", where, order_by="id DESC", limit=limit)))[::-1]
 
     def alerts(self, state: str | None = None, limit: int = 100) -> tuple[AlertRecord, ...]:
-        """Return alerts, the newest first; `state` is waiting, delivered or failed."""
-        table = tables.alerts
-        query = select(table).order_by(table.c.queued_unix_s.desc()).limit(limit)
-        return _build_records(AlertRecord, self._read(query if state is None else query.where(table.c.state == state)))
+        """Return alerts, the newest first; `state` is waiting, delivered, failed or withdrawn."""
+        where = [] if state is None else [("state = ?", state)]
+        query = _select("alerts", where, order_by="queued_unix_s DESC", limit=limit)
+        return _build_records(AlertRecord, self._read(query))
 
     def alert_counts(self) -> tuple[AlertCount, ...]:
         """Return the alerts of each receiver counted by state."""
-        table = tables.alerts
-        # SQLite takes the other columns from the row with the maximum (its documentation, "Bare columns").
-        newest = func.max(func.coalesce(table.c.tried_unix_s, 0.0))
-        query = select(
-            table.c.sink,
-            table.c.state,
-            func.count().label("count"),
-            func.count(table.c.tried_unix_s).label("tried"),
-            newest,
-            table.c.tried_unix_s,
-            table.c.error,
-        ).group_by(table.c.sink, table.c.state)
-        return _build_records(AlertCount, self._read(query))
-
-    def _query_newest(
-        self, table: Table, since_unix_s: float | None, until_unix_s: float | None, limit: int
-    ) -> Select[Any]:
-        query = select(table).where(*_time_conditions(table.c.at_unix_s, since_unix_s, until_unix_s))
-        return query.order_by(table.c.at_unix_s.desc()).limit(limit)
-
-    def _read(self, query: Executable) -> list[Row]:
-        try:
-            with self._engine.connect() as connection:
-                return [dict(row) for row in connection.execute(query).mappings()]
-        except (SQLAlchemyError, sqlite3.Error) as error:
-            self.check()
-            why = error.orig if isinstance(error, DBAPIError) else error
-            raise ArchiveError(f"{self.path} cannot be read: {why}") from error
+        return _build_records(AlertCount, self._read(Statement(_ALERT_COUNTS)))
 
 
-def _time_conditions(
-    column: ColumnElement[Any], since_unix_s: float | None, until_unix_s: float | None
-) -> list[ColumnElement[bool]]:
-    since = [] if since_unix_s is None else [column >= since_unix_s]
-    return since if until_unix_s is None else [*since, column < until_unix_s]
+def _select(
+    table: str, where: Sequence[Where] = (), *, order_by: str | None = None, limit: int | None = None
+) -> Statement:
+    """Return the query of the rows of a table for which all conditions hold."""
+    condition = " AND ".join(text for text, _ in where) or "true"
+    order = "" if order_by is None else f" ORDER BY {order_by}"
+    query = _SELECT.format(table=table, where=condition, order=order)
+    values = tuple(value for _, value in where)
+    return Statement(query, values) if limit is None else Statement(f"{query} LIMIT ?", (*values, limit))
+
+
+def _of_job(job: str | None) -> list[Where]:
+    return [] if job is None else [("job = ?", job)]
+
+
+def _in_time(column: str, since_unix_s: float | None, until_unix_s: float | None) -> list[Where]:
+    since = [] if since_unix_s is None else [(f"{column} >= ?", since_unix_s)]
+    return since if until_unix_s is None else [*since, (f"{column} < ?", until_unix_s)]
 
 
 def _merge_buckets(found: list[Row], bucket_s: int) -> list[Row]:

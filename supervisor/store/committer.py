@@ -8,9 +8,6 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING
-
-from sqlalchemy.exc import SQLAlchemyError
 
 from supervisor.core.moments import Moment
 from supervisor.store import files, prune
@@ -21,9 +18,6 @@ from supervisor.store.rollup import Rollup
 from supervisor.store.statements import JOB
 from supervisor.store.steps import Row
 from supervisor.store.write_queue import Pending
-
-if TYPE_CHECKING:
-    from sqlalchemy import Table
 
 log = logging.getLogger(__name__)
 RETRY_S = 2.0
@@ -108,12 +102,12 @@ class Committer:
         self._ballast.take()
         return deleted
 
-    def forget(self, table: Table, keys: Sequence[tuple[object, ...]]) -> int:
+    def forget(self, table: str, keys: Sequence[tuple[object, ...]]) -> int:
         """Delete the rows of these primary keys; return the rows deleted, 0 where the file cannot be written."""
         if self.problem is not None:
             return 0
         try:
-            return self._database.change(prune.delete_rows(table, keys))
+            return self._database.change(*prune.delete_rows(table, keys))
         except UnusableError as error:
             log.warning("store.prune_failed", extra={"fields": {"error": str(error)}})
             return 0
@@ -175,7 +169,7 @@ class Committer:
         """Get a usable file and queue every job again, since it may contain none; return whether that worked."""
         try:
             remedy()
-        except (StoreError, UnusableError, OSError, sqlite3.Error, SQLAlchemyError) as error:
+        except (StoreError, UnusableError, OSError, sqlite3.Error) as error:
             self.note_failure(error, now)
             return False
         waiting = {row["name"] for row in rows.rows(JOB)}

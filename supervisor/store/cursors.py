@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
+
+import msgspec
 
 from supervisor.core.events import StepsMade
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.store.steps import Row
 
 
@@ -43,7 +44,7 @@ class Cursors:
         return {
             "job": job,
             "number": number,
-            "cursors": {str(rank): cursor for rank, cursor in self.recorder.items()},
+            "cursors": msgspec.json.encode(self.recorder).decode(),
             "output_bytes": self.output_bytes,
             "agent_log_bytes": self.agent_log_bytes,
             "lost_records": self.lost_records,
@@ -54,8 +55,9 @@ class Cursors:
 
 def cursors_of(row: Row) -> Cursors:
     """Return the positions in an attempt's row."""
+    recorder = msgspec.json.decode(row["cursors"] or "null", type=dict[int, int] | None)
     return Cursors(
-        recorder={int(rank): int(cursor) for rank, cursor in (row["cursors"] or {}).items()},
+        recorder=recorder or {},
         output_bytes=row["output_bytes"] or 0,
         agent_log_bytes=row["agent_log_bytes"] or 0,
         lost_records=row["lost_records"] or 0,

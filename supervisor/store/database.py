@@ -15,11 +15,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Executable, create_engine
-from sqlalchemy.exc import DatabaseError, DBAPIError, OperationalError, SQLAlchemyError
-from sqlalchemy.pool import NullPool
-
 from supervisor.store import files
+from supervisor.store.sql import Statement
 from supervisor.store.statements import Kind
 from supervisor.store.steps import Row
 from supervisor.store.write_queue import Pending
@@ -29,7 +26,7 @@ BUSY_TIMEOUT_MS = 300
 """How long a commit waits for another process's lock."""
 CACHE_KIB = 512
 """SQLite's page cache; its default of 2 MiB does not make commits faster."""
-_FAULTY_ROW = (SQLAlchemyError, sqlite3.Error, OverflowError, UnicodeError, TypeError, ValueError)
+_FAULTY_ROW = (sqlite3.Error, OverflowError, UnicodeError, TypeError, ValueError)
 
 
 class Failure(Enum):
@@ -62,9 +59,7 @@ def _classify(text: str) -> Failure:
 
 def _is_outage(error: BaseException) -> bool:
     """Whether the error was caused by the file and not by the row, so that the row may be retried."""
-    if isinstance(error, OperationalError):
-        return True
-    return type(error) is DatabaseError
+    return isinstance(error, sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError
 
 
 class Database:
@@ -73,13 +68,13 @@ class Database:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.writable = False
-        self._connection: Connection | None = None
+        self._connection: sqlite3.Connection | None = None
         self._full_sync = False
         self._identity: tuple[int, int] | None = None
         self._connected = 0
         """How often the file was opened for writing."""
         self._reading = threading.Lock()
-        self._reader: Connection | None = None
+        self._reader: sqlite3.Connection | None = None
         self._reader_of: tuple[object, int | None] | None = None
 
     def connect(self) -> None:
@@ -91,7 +86,7 @@ class Database:
             self.writable = True
         except sqlite3.Error as error:
             with suppress(sqlite3.Error):
-                self._connection = _through_sqlalchemy(files.open_reader(self.path))
+                self._connection = files.open_reader(self.path)
             raise UnusableError(_classify(str(error)), str(error)) from error
         finally:
             self._identity = files.identity(self.path)
@@ -100,7 +95,7 @@ class Database:
         """Close the file; what was not committed is discarded."""
         connection, self._connection, self.writable = self._connection, None, False
         if connection is not None:
-            with suppress(SQLAlchemyError, sqlite3.Error):
+            with suppress(sqlite3.Error):
                 connection.close()
 
     @property
@@ -108,14 +103,14 @@ class Database:
         """Whether the path no longer refers to the open file, so that everything written would be lost."""
         return self._identity is not None and files.identity(self.path) != self._identity
 
-    def read(self, query: Executable) -> list[Row]:
+    def read(self, query: Statement) -> list[Row]:
         """Return the rows of a query. Raises UnusableError if they cannot be read."""
         try:
-            return [dict(row) for row in self._require_connection().execute(query).mappings()]
-        except (SQLAlchemyError, sqlite3.Error) as error:
+            return read_rows(self._require_connection(), query)
+        except sqlite3.Error as error:
             raise _build_unusable_error(error) from error
 
-    def read_apart(self, query: Executable) -> list[Row]:
+    def read_apart(self, query: Statement) -> list[Row]:
         """Return the rows of a query by a second connection, while another thread commits; in any thread.
 
         Raises UnusableError. The connection stays open: to open one, SQLite as root waits for a sync in progress, and
@@ -127,10 +122,10 @@ class Database:
                 of = (files.identity(self.path), None if files.has_wal(self.path) else self._connected)
                 if self._reader is None or self._reader_of != of:
                     self._discard_reader()
-                    self._reader = _through_sqlalchemy(files.open_reader(self.path))
+                    self._reader = files.open_reader(self.path)
                     self._reader_of = of
-                return [dict(row) for row in self._reader.execute(query).mappings()]
-        except (SQLAlchemyError, sqlite3.Error) as error:
+                return read_rows(self._reader, query)
+        except sqlite3.Error as error:
             raise _build_unusable_error(error) from error
 
     def close_reader(self) -> None:
@@ -141,7 +136,7 @@ class Database:
     def _discard_reader(self) -> None:
         reader, self._reader = self._reader, None
         if reader is not None:
-            with suppress(SQLAlchemyError, sqlite3.Error):
+            with suppress(sqlite3.Error):
                 reader.close()
 
     def write(self, pending: Pending) -> None:
@@ -152,36 +147,36 @@ class Database:
         try:
             with self._transaction(durable=pending.durable) as connection:
                 for kind, rows in pending.by_kind():
-                    connection.execute(kind.statement, rows)
+                    connection.executemany(kind.statement(tuple(rows[0])), rows)
         except _FAULTY_ROW as error:
             if _is_outage(error):
                 raise _build_unusable_error(error) from error
             self._write_singly(pending)
 
-    def change(self, *statements: Executable) -> int:
+    def change(self, *statements: Statement) -> int:
         """Run statements in one transaction and return the number of rows changed. Raises UnusableError."""
         try:
             with self._transaction(durable=False) as connection:
-                return sum(connection.execute(executable).rowcount for executable in statements)
-        except (SQLAlchemyError, sqlite3.Error) as error:
+                return sum(connection.execute(*statement).rowcount for statement in statements)
+        except sqlite3.Error as error:
             raise _build_unusable_error(error) from error
 
     def give_back(self, pages: int) -> None:
         """Return at most `pages` free pages to the file system. Raises UnusableError."""
         try:
             # As a script: `execute` would stop after one page, since this pragma has one step per page.
-            _driver_connection(self._require_connection()).executescript(f"PRAGMA incremental_vacuum({pages})")
-        except (SQLAlchemyError, sqlite3.Error) as error:
+            self._require_connection().executescript(f"PRAGMA incremental_vacuum({pages})")
+        except sqlite3.Error as error:
             raise _build_unusable_error(error) from error
 
     def pragma(self, text: str) -> list[tuple[Any, ...]]:
         """Run a pragma to completion, outside of any transaction. Raises UnusableError."""
         try:
-            return list(_driver_connection(self._require_connection()).execute(f"PRAGMA {text}"))
-        except (SQLAlchemyError, sqlite3.Error) as error:
+            return list(self._require_connection().execute(f"PRAGMA {text}"))
+        except sqlite3.Error as error:
             raise _build_unusable_error(error) from error
 
-    def _open_writer(self) -> Connection:
+    def _open_writer(self) -> sqlite3.Connection:
         raw = sqlite3.connect(files.uri(self.path, "mode=rw"), uri=True, isolation_level=None, check_same_thread=False)
         try:
             raw.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
@@ -195,29 +190,28 @@ class Database:
             raw.close()
             raise
         self._full_sync = False
-        return _through_sqlalchemy(raw)
+        return raw
 
-    def _require_connection(self) -> Connection:
+    def _require_connection(self) -> sqlite3.Connection:
         if self._connection is None:
             raise UnusableError(Failure.OTHER, "the database is not open")
         return self._connection
 
     @contextmanager
-    def _transaction(self, *, durable: bool) -> Iterator[Connection]:
+    def _transaction(self, *, durable: bool) -> Iterator[sqlite3.Connection]:
         connection = self._require_connection()
-        driver = _driver_connection(connection)
         if durable != self._full_sync:
-            driver.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self._full_sync = durable
-        driver.execute("BEGIN IMMEDIATE")
+        connection.execute("BEGIN IMMEDIATE")
         try:
             yield connection
-            driver.execute("COMMIT")
+            connection.execute("COMMIT")
         except BaseException:
             # SQLite has rolled back by itself after some errors.
-            if driver.in_transaction:
+            if connection.in_transaction:
                 with suppress(sqlite3.Error):
-                    driver.execute("ROLLBACK")
+                    connection.execute("ROLLBACK")
             raise
 
     def _write_singly(self, pending: Pending) -> None:
@@ -226,35 +220,28 @@ class Database:
                 for kind, rows in pending.by_kind():
                     for row in rows:
                         _write_or_drop(connection, kind, row)
-        except (SQLAlchemyError, sqlite3.Error) as error:
+        except sqlite3.Error as error:
             raise _build_unusable_error(error) from error
 
 
-def _write_or_drop(connection: Connection, kind: Kind, row: Row) -> None:
-    driver = _driver_connection(connection)
-    driver.execute("SAVEPOINT one_row")
+def _write_or_drop(connection: sqlite3.Connection, kind: Kind, row: Row) -> None:
+    connection.execute("SAVEPOINT one_row")
     try:
-        connection.execute(kind.statement, [row])
+        connection.execute(kind.statement(tuple(row)), row)
     except _FAULTY_ROW as error:
         if _is_outage(error):
             raise
-        driver.execute("ROLLBACK TO one_row")
+        connection.execute("ROLLBACK TO one_row")
         log.error("store.row_dropped", extra={"fields": {"kind": kind.name, "error": type(error).__name__}})
-    driver.execute("RELEASE one_row")
+    connection.execute("RELEASE one_row")
 
 
-def _through_sqlalchemy(raw: sqlite3.Connection) -> Connection:
-    # AUTOCOMMIT: transactions are begun and ended here explicitly, never by the driver.
-    engine = create_engine("sqlite://", creator=lambda: raw, poolclass=NullPool, isolation_level="AUTOCOMMIT")
-    return engine.connect()
-
-
-def _driver_connection(connection: Connection) -> sqlite3.Connection:
-    driver = connection.connection.driver_connection
-    assert isinstance(driver, sqlite3.Connection)
-    return driver
+def read_rows(connection: sqlite3.Connection, query: Statement) -> list[Row]:
+    """Return the rows of a query by the names of their columns. Raises sqlite3.Error."""
+    found = connection.execute(*query)
+    names = [column[0] for column in found.description]
+    return [dict(zip(names, row, strict=True)) for row in found]
 
 
 def _build_unusable_error(error: BaseException) -> UnusableError:
-    text = str(error.orig) if isinstance(error, DBAPIError) else str(error)
-    return UnusableError(_classify(text), text)
+    return UnusableError(_classify(str(error)), str(error))

@@ -1,6 +1,6 @@
 """The database as files: its path, integrity check, copies and ballast.
 
-Works with the sqlite3 module alone, so that a file that SQLAlchemy's pool would choke on can still be looked at.
+What damages a file or takes its place is met here first: each function opens the file for itself.
 """
 
 from __future__ import annotations

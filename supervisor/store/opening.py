@@ -6,8 +6,6 @@ import logging
 import sqlite3
 from pathlib import Path
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from supervisor.store import files, schema
 from supervisor.store.errors import StoreError
 
@@ -25,7 +23,7 @@ def prepare(path: Path, unix_s: float) -> tuple[str, ...]:
         if damage is not None:
             return (renew(path, unix_s, damage),)
         done = schema.bring_to_head(path)
-    except (OSError, sqlite3.Error, SQLAlchemyError) as error:
+    except (OSError, sqlite3.Error) as error:
         raise StoreError(f"{path} cannot be opened: {error}; check the rights of {path.parent} and its disk") from error
     return () if done is None else (done,)
 
@@ -33,7 +31,7 @@ def prepare(path: Path, unix_s: float) -> tuple[str, ...]:
 def renew(path: Path, unix_s: float, why: str) -> str:
     """Rename a damaged file, create a new one and copy over the rows that can be read; return what was done.
 
-    Raises OSError, sqlite3.Error or SQLAlchemyError where not even a new file can be made.
+    Raises OSError or sqlite3.Error where not even a new file can be made.
     """
     aside = files.set_aside(path, unix_s)
     schema.create(path)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from supervisor.core.events import AlertTried
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 from supervisor.store.encode import text
 from supervisor.store.steps import Row
 
 LONGEST_WAIT_S = 86400.0 * 2
 WAITING_LIMIT = 1000
-WAITING, DELIVERED, FAILED = "waiting", "delivered", "failed"
+WAITING, DELIVERED, FAILED, WITHDRAWN = "waiting", "delivered", "failed", "withdrawn"
 """The states of an alert."""
 GIVEN_UP_FIRST = frozenset({"flag.warning", "flag.info"})
 """Types of alerts of which the oldest are given up where too many wait."""
@@ -68,6 +67,10 @@ class QueuedAlert:
             tried_unix_s=event.at.unix_s,
             error=None if event.error is None else text(event.error, 500),
         )
+
+    def withdrawn(self, why: str, now: Moment) -> QueuedAlert:
+        """Return it as one that is no longer needed."""
+        return replace(self, state=WITHDRAWN, due=None, tried_unix_s=now.unix_s, error=text(why, 500))
 
     def row(self) -> Row:
         """Return its row."""
@@ -155,6 +158,12 @@ class Outbox:
         if after.state == WAITING:
             self._waiting[alert.id] = after
         return after
+
+    def withdraw(self, alert_id: str, why: str, now: Moment) -> QueuedAlert | None:
+        """Stop trying an alert that is no longer needed; return it, None where it does not wait."""
+        self._handed_out.discard(alert_id)
+        alert = self._waiting.pop(alert_id, None)
+        return None if alert is None else alert.withdrawn(why, now)
 
     def hasten(self, sink: str, now: Moment) -> None:
         """Make the waiting alerts of a receiver due now."""

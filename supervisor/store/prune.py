@@ -6,20 +6,37 @@ Checkpoints are deleted by the daemon, which looks whether their files still exi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
-from sqlalchemy import ColumnElement, Delete, Select, Table, delete, func, or_, select, tuple_
-
-from supervisor.store import tables, tiers
+from supervisor.store import sql, tiers
 from supervisor.store.database import Database
 from supervisor.store.outbox import WAITING
+from supervisor.store.sql import Statement
 
 CHUNK_ROWS = 5000
 EVENTS_OF_A_JOB = 20_000
 """A training of a month with its validations, saves and restarts records some thousands."""
 DAY_S = 86400.0
 FREED_PAGES = 2000
-SAMPLES = (tables.gpu_samples, tables.process_samples, tables.host_samples)
+SAMPLES = ("gpu_samples", "process_samples", "host_samples")
+OF_JOB = (
+    "attempts",
+    "incidents",
+    "flags",
+    "decisions",
+    "checkpoints",
+    "remedies",
+    "step_metrics",
+    "step_tiers",
+    "process_samples",
+    "process_tiers",
+    "events",
+)
+"""The tables whose rows belong to a job, but for the alerts; a test compares them with the tables."""
+_DELETE = "DELETE FROM {table} WHERE {where}"
+_LARGEST = "SELECT job, count(*) AS rows FROM {table} WHERE job IS NOT NULL GROUP BY job ORDER BY rows DESC LIMIT 1"
+_NTH = "SELECT at_unix_s FROM {table} ORDER BY at_unix_s LIMIT 1 OFFSET ?"
+_ENDS = "SELECT min(at_unix_s) AS first, max(at_unix_s) AS last FROM {table}"
 
 
 class Retention(Protocol):
@@ -66,13 +83,13 @@ def prune(database: Database, unix_s: float, retention: Retention) -> int:
     rest_before = unix_s - retention.incidents_days * DAY_S
     statements = [
         *(_delete_older(table, "at_unix_s", samples_before) for table in SAMPLES),
-        _delete_older(tables.step_metrics, "bucket_unix_s", unix_s - retention.step_metrics_days * DAY_S),
+        _delete_older("step_metrics", "bucket_unix_s", unix_s - retention.step_metrics_days * DAY_S),
         *_delete_tiers(unix_s, retention),
-        *(_delete_older(table, "at_unix_s", rest_before) for table in (tables.events, tables.decisions, tables.flags)),
-        _delete_older(tables.incidents, "opened_unix_s", rest_before, tables.incidents.c.closed),
-        _delete_older(tables.attempts, "ended_unix_s", rest_before),
-        _delete_older(tables.remedies, "settled_unix_s", rest_before),
-        _delete_older(tables.alerts, "queued_unix_s", rest_before, tables.alerts.c.state != WAITING),
+        *(_delete_older(table, "at_unix_s", rest_before) for table in ("events", "decisions", "flags")),
+        _delete_older("incidents", "opened_unix_s", rest_before, Statement("closed")),
+        _delete_older("attempts", "ended_unix_s", rest_before),
+        _delete_older("remedies", "settled_unix_s", rest_before),
+        _delete_older("alerts", "queued_unix_s", rest_before, Statement("state != ?", (WAITING,))),
     ]
     deleted = database.change(*statements)
     if used_bytes(database) > retention.database_limit_mb * 1e6:
@@ -81,30 +98,28 @@ def prune(database: Database, unix_s: float, retention: Retention) -> int:
     return deleted
 
 
-def _delete_tiers(unix_s: float, retention: Retention) -> Iterator[Delete]:
+def _delete_tiers(unix_s: float, retention: Retention) -> Iterator[Statement]:
     """Yield the statements that delete expired rows of tiers: those finer than five minutes with the raw rows."""
     for kept in tiers.ALL:
-        table = tables.metadata.tables[kept.table]
         raw_days = retention.step_metrics_days if kept is tiers.STEPS else retention.samples_days
         days_of = {tiers.HOUR_S: retention.hours_days, tiers.FIVE_MINUTES_S: retention.five_minutes_days}
         for width in kept.widths:
             before = unix_s - days_of.get(width, raw_days) * DAY_S
-            yield _delete_older(table, "bucket_unix_s", before, table.c.width_s == width)
+            yield _delete_older(kept.table, "bucket_unix_s", before, Statement("width_s = ?", (width,)))
 
 
-def rows_of_job(job: str, note_prefix: str, note: str) -> list[Delete]:
+def rows_of_job(job: str, note_prefix: str, note: str) -> list[Statement]:
     """Return the statements that delete every row of a job and its notes: those with the prefix, and one more.
 
     Alerts that wait are still delivered.
     """
-    alerts, notes = tables.alerts, tables.notes
-    of_job = [table for table in tables.metadata.sorted_tables if "job" in table.c and table is not alerts]
-    return [
-        *(delete(table).where(table.c.job == job) for table in of_job),
-        delete(alerts).where(alerts.c.job == job, alerts.c.state != WAITING),
-        delete(notes).where(or_(notes.c.key.startswith(note_prefix, autoescape=True), notes.c.key == note)),
-        delete(tables.jobs).where(tables.jobs.c.name == job),
+    deletions = [
+        *((table, "job = ?", (job,)) for table in OF_JOB),
+        ("alerts", "job = ? AND state != ?", (job, WAITING)),
+        ("notes", "substr(key, 1, length(?)) = ? OR key = ?", (note_prefix, note_prefix, note)),
+        ("jobs", "name = ?", (job,)),
     ]
+    return [Statement(_DELETE.format(table=table, where=where), values) for table, where, values in deletions]
 
 
 def _delete_least_needed(database: Database) -> int:
@@ -113,22 +128,20 @@ def _delete_least_needed(database: Database) -> int:
     First the events of a job with more than `EVENTS_OF_A_JOB`, then samples, then the oldest steps of the job with most
     steps, then the events of the job with most events: the rows of one job do not displace another's.
     """
-    noisiest = _find_largest_job(database, tables.events)
+    noisiest = _find_largest_job(database, "events")
     if noisiest is not None and noisiest[1] > EVENTS_OF_A_JOB:
-        return database.change(_oldest_chunk(tables.events, "at_unix_s", tables.events.c.job == noisiest[0]))
+        return database.change(_oldest_chunk("events", "at_unix_s", noisiest[0]))
     if deleted := shed_samples(database):
         return deleted
-    for table, column in ((tables.step_metrics, "bucket_unix_s"), (tables.events, "at_unix_s")):
+    for table, column in (("step_metrics", "bucket_unix_s"), ("events", "at_unix_s")):
         if largest := _find_largest_job(database, table):
-            return database.change(_oldest_chunk(table, column, table.c.job == largest[0]))
+            return database.change(_oldest_chunk(table, column, largest[0]))
     return 0
 
 
-def _find_largest_job(database: Database, table: Table) -> tuple[str, int] | None:
+def _find_largest_job(database: Database, table: str) -> tuple[str, int] | None:
     """Return the job with most rows in a table, and their number; None if no job has any."""
-    count = func.count().label("rows")
-    rows = select(table.c.job, count).where(table.c.job.is_not(None)).group_by(table.c.job).order_by(count.desc())
-    found = database.read(rows.limit(1))
+    found = database.read(Statement(_LARGEST.format(table=table)))
     return (found[0]["job"], int(found[0]["rows"])) if found else None
 
 
@@ -149,16 +162,14 @@ def _shedding_time(database: Database) -> float | None:
     nth = [
         row["at_unix_s"]
         for table in SAMPLES
-        for row in database.read(select(table.c.at_unix_s).order_by(table.c.at_unix_s).offset(CHUNK_ROWS).limit(1))
+        for row in database.read(Statement(_NTH.format(table=table), (CHUNK_ROWS,)))
     ]
     if nth:
         return float(min(nth))
     ends = [
         (row["first"], row["last"])
         for table in SAMPLES
-        for row in database.read(
-            select(func.min(table.c.at_unix_s).label("first"), func.max(table.c.at_unix_s).label("last"))
-        )
+        for row in database.read(Statement(_ENDS.format(table=table)))
         if row["first"] is not None
     ]
     if not ends:
@@ -168,19 +179,18 @@ def _shedding_time(database: Database) -> float | None:
     return float((first + last) / 2 + 0.5)
 
 
-def _delete_older(table: Table, column: str, before_unix_s: float, *only: ColumnElement[bool]) -> Delete:
-    old = select(*table.primary_key).where(table.c[column] < before_unix_s, *only)
-    return _delete_by_key(table, old.limit(CHUNK_ROWS))
+def _delete_older(table: str, column: str, before_unix_s: float, only: Statement | None = None) -> Statement:
+    where, values = f"{column} < ?", [before_unix_s]
+    if only is not None:
+        where, values = f"{where} AND {only.text}", [*values, *only.values]
+    return sql.delete_some(table, where, values, CHUNK_ROWS)
 
 
-def _oldest_chunk(table: Table, column: str, *only: ColumnElement[bool]) -> Delete:
-    return _delete_by_key(table, select(*table.primary_key).where(*only).order_by(table.c[column]).limit(CHUNK_ROWS))
+def _oldest_chunk(table: str, column: str, job: str) -> Statement:
+    return sql.delete_some(table, "job = ?", [job], CHUNK_ROWS, order_by=column)
 
 
-def delete_rows(table: Table, keys: Sequence[tuple[object, ...]]) -> Delete:
-    """Return the statement that deletes the rows of these primary keys."""
-    return delete(table).where(tuple_(*table.primary_key).in_(keys))
-
-
-def _delete_by_key(table: Table, keys: Select[Any]) -> Delete:
-    return delete(table).where(tuple_(*table.primary_key).in_(keys))
+def delete_rows(table: str, keys: Sequence[tuple[object, ...]]) -> list[Statement]:
+    """Return the statements that delete the rows of these primary keys."""
+    where = " AND ".join(f"{name} = ?" for name in sql.KEYS[table])
+    return [Statement(_DELETE.format(table=table, where=where), key) for key in keys]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from supervisor.core.checkpoints.checkpoint import Checkpoint
 from supervisor.core.incident import Incident
-from supervisor.core.lean_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from sqlalchemy import Executable, func, select, text
-
-from supervisor.store import tables, tiers
+from supervisor.store import tiers
 from supervisor.store.database import Database
+from supervisor.store.sql import Statement
 from supervisor.store.statements import GPU_SAMPLE, PROCESS_SAMPLE, STEPS, Kind
 from supervisor.store.tiers import FIVE_MINUTES_S, HOUR_S, Tiers
 from supervisor.store.write_queue import Pending
@@ -19,6 +18,8 @@ WINDOWS_AT_ONCE = 100
 """Windows of five minutes aggregated in a call, of one kind of metric: 0.3 s for 8 GPUs."""
 LATE_WINDOWS = 1000
 """Windows remembered that got rows after they were aggregated; further ones are not aggregated again."""
+_LAST = "SELECT max(bucket_unix_s) AS last FROM {table} WHERE width_s = ? AND bucket_unix_s < ?"
+_FIRST = "SELECT min({time}) AS first FROM {table} WHERE {time} >= ? AND {time} < ?"
 KINDS: tuple[tuple[Kind, Tiers], ...] = (
     (STEPS, tiers.STEPS),
     (GPU_SAMPLE, tiers.GPUS),
@@ -49,7 +50,6 @@ class _Part:
 
     def __init__(self, kept: Tiers) -> None:
         self.tiers = kept
-        self._table = tables.metadata.tables[kept.table]
         self._until: int | None = None
         """The time before which everything is aggregated, but for the windows in `_late`; None: not known yet."""
         self._hours_until = 0
@@ -84,28 +84,27 @@ class _Part:
 
     def _read_end(self, database: Database, width_s: int, over: int) -> int:
         """Return the end of the last row of a tier before `over`, 0 where it has none."""
-        table = self._table
-        query = select(func.max(table.c.bucket_unix_s).label("last"))
-        (row,) = database.read(query.where(table.c.width_s == width_s, table.c.bucket_unix_s < over))
+        query = _LAST.format(table=self.tiers.table)
+        (row,) = database.read(Statement(query, (width_s, over)))
         return 0 if row["last"] is None else int(row["last"]) + width_s
 
     def _find_next(self, database: Database, begin: int, over: int) -> tuple[int, int]:
         """Return the windows to aggregate: from the first with rows, as many as one call may."""
-        time = tables.metadata.tables[self.tiers.raw_table].c[self.tiers.raw_time]
-        (row,) = database.read(select(func.min(time).label("first")).where(time >= begin, time < over))
+        query = _FIRST.format(table=self.tiers.raw_table, time=self.tiers.raw_time)
+        (row,) = database.read(Statement(query, (begin, over)))
         if row["first"] is None:
             return over, over
         since = max(begin, _floor(row["first"], FIVE_MINUTES_S))
         return since, min(over, since + WINDOWS_AT_ONCE * FIVE_MINUTES_S)
 
-    def _aggregate(self, since: int, until: int) -> Iterator[Executable]:
+    def _aggregate(self, since: int, until: int) -> Iterator[Statement]:
         if since < until:
             for width in self.tiers.widths:
                 if width <= FIVE_MINUTES_S:
                     yield self._aggregate_tier(width, since, until)
 
-    def _aggregate_tier(self, width_s: int, since: int, until: int) -> Executable:
-        return text(self.tiers.aggregate(width_s)).bindparams(since=since, until=until)
+    def _aggregate_tier(self, width_s: int, since: int, until: int) -> Statement:
+        return Statement(self.tiers.aggregate(width_s), {"since": since, "until": until})
 
 
 def _floor(unix_s: float, width_s: int) -> int:

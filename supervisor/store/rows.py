@@ -46,7 +46,7 @@ def _measured_values(kind: type, reading: object) -> Row:
 def host_sample_row(reading: HostReading) -> Row:
     """Return the row of one reading of the host."""
     disks = [asdict(disk) for disk in reading.disks]
-    return {"at_unix_s": reading.at.unix_s, **_measured_values(HostReading, reading), "disks": disks}
+    return {"at_unix_s": reading.at.unix_s, **_measured_values(HostReading, reading), "disks": to_json(disks)}
 
 
 def process_sample_row(job: str, attempt: int, reading: ProcessReading) -> Row:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
-import subprocess
 from contextlib import closing
 from pathlib import Path
 
-from sqlalchemy import create_engine
-from sqlalchemy.pool import NullPool
-
+from supervisor import programs
 from supervisor.shipped import module_command
 from supervisor.store import files
 from supervisor.store.errors import StoreError
-from supervisor.store.tables import metadata
 
 REVISIONS = ("0001_initial", "0002_event_fields", "0003_samples", "0004_tiers")
 """Every revision in migrations/versions, oldest first; reading them there would cost the daemon Alembic's memory."""
 HEAD = REVISIONS[-1]
 UPGRADE_LIMIT_S = 1800.0
+TABLES = Path(__file__).with_name("schema.sql")
+"""The tables of tables.py as SQL, written by `make frozen-names`; a test checks that the migrations build the same."""
 _VERSION_TABLE = (
     "CREATE TABLE alembic_version "
     "(version_num VARCHAR(32) NOT NULL, CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num))"
@@ -77,17 +76,14 @@ def _revision_in(path: Path) -> str | None:
 
 
 def create(path: Path) -> None:
-    """Create every table of tables.py; a test checks that the migrations build the same."""
-    # auto_vacuum can only be set before the first table.
-    with closing(sqlite3.connect(path)) as connection:
+    """Create every table in an empty file, all of them or none."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        # auto_vacuum can only be set before the first table.
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute("PRAGMA journal_mode = WAL")
-    engine = create_engine(f"sqlite:///{path}", poolclass=NullPool)
-    with engine.begin() as transaction:
-        metadata.create_all(transaction)
-        transaction.exec_driver_sql(_VERSION_TABLE)
-        transaction.exec_driver_sql("INSERT INTO alembic_version VALUES (?)", (HEAD,))
-    engine.dispose()
+        connection.executescript(f"BEGIN;\n{TABLES.read_text(encoding='utf-8')}{_VERSION_TABLE};\n")
+        connection.execute("INSERT INTO alembic_version VALUES (?)", (HEAD,))
+        connection.execute("COMMIT")
 
 
 def upgrade(path: Path, revision: str) -> str:
@@ -101,13 +97,14 @@ def upgrade(path: Path, revision: str) -> str:
     root = Path(__file__).resolve().parents[2]
     command = [*module_command("supervisor.store.upgrade"), str(path.absolute())]
     try:
-        child = subprocess.run(
-            command, cwd=root, capture_output=True, text=True, errors="replace", timeout=UPGRADE_LIMIT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise StoreError(f"the upgrade of {path} did not end: {error}; the copy made before it is {kept}") from error
-    if child.returncode != 0:
-        why = (child.stderr.strip().splitlines() or [f"exit status {child.returncode}"])[-1]
+        done = programs.run(command, UPGRADE_LIMIT_S, environment=os.environ, cwd=root)
+    except OSError as error:
+        raise StoreError(f"the upgrade of {path} did not begin: {error}; the copy made before it is {kept}") from error
+    if done.status is None:
+        why = f"it took more than {UPGRADE_LIMIT_S:.0f} s"
+        raise StoreError(f"the upgrade of {path} did not end: {why}; the copy made before it is {kept}")
+    if done.status != 0:
+        why = (done.stderr.decode(errors="replace").strip().splitlines() or [f"exit status {done.status}"])[-1]
         raise StoreError(
             f"{path} could not be upgraded from {revision} to {HEAD}: {why}; the copy made before it is {kept}"
         )

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
-from sqlalchemy import func, select
 
 from supervisor.core import events as ev
 from supervisor.core.checkpoints.checkpoint import Checkpoint
@@ -21,7 +20,7 @@ from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading, HostReading, ProcessReading
 from supervisor.core.remedies.context import Experience
 from supervisor.core.remedies.trials import Trial
-from supervisor.store import files, rows, statements, steps, tables
+from supervisor.store import files, rows, sql, statements, steps
 from supervisor.store.cursors import Cursors, cursors_of
 from supervisor.store.database import Database
 from supervisor.store.errors import StoreError
@@ -30,6 +29,7 @@ from supervisor.store.jobs import UnreadableRowError, decode_job, shift_into_boo
 from supervisor.store.opening import prepare
 from supervisor.store.outbox import WAITING, NewAlert, NextTry, Outbox, QueuedAlert, alert_of
 from supervisor.store.prune import Retention
+from supervisor.store.sql import Statement
 from supervisor.store.steps import Row
 from supervisor.store.writer import Writer
 
@@ -47,6 +47,10 @@ CHANGED_KIND = "supervision_changed"
 CHANGES_READ = 1000
 UNREADABLE = "unreadable job"
 """Prefix of the notes that preserve jobs which this version cannot read."""
+_CHECKPOINTS = "SELECT * FROM checkpoints WHERE {where} ORDER BY first_seen_unix_s"
+# The time uses the index; the clock may have been set since, so the attempt is asked for as well.
+_CHANGES = """
+SELECT body FROM events WHERE at_unix_s >= ? AND job = ? AND attempt = ? AND kind = ? ORDER BY id LIMIT ?"""
 
 
 class Store:
@@ -157,7 +161,7 @@ class Store:
         A row that this version cannot read is kept under the note `unreadable job NAME` and left out. Raises StoreError
         where the file cannot be read: to take that for "no jobs" would start a second copy of each.
         """
-        found = self._writer.read(select(tables.jobs))
+        found = self._writer.read(Statement("SELECT * FROM jobs"))
         if found is None:
             raise StoreError(f"{self.path} cannot be read; check its disk")
         self._writer.remember_jobs(found)
@@ -171,12 +175,12 @@ class Store:
         Only times of the daemon's own clock count: that of an event may be what a training wrote.
         """
         known: list[float] = []
-        for column in (
-            tables.jobs.c.saved_unix_s,
-            tables.host_samples.c.at_unix_s,
-            tables.notes.c.at_unix_s,
+        for query in (
+            "SELECT max(saved_unix_s) AS newest FROM jobs",
+            "SELECT max(at_unix_s) AS newest FROM host_samples",
+            "SELECT max(at_unix_s) AS newest FROM notes",
         ):
-            for row in self._writer.read(select(func.max(column).label("newest"))) or ():
+            for row in self._writer.read(Statement(query)) or ():
                 known += [row["newest"]] if row["newest"] is not None else []
         return max(known, default=None)
 
@@ -231,8 +235,8 @@ class Store:
         """Return how far an attempt's files were read; zeros where not known."""
         known = self._cursors.get((job, attempt))
         if known is None:
-            table = tables.attempts
-            found = self._writer.read(select(table).where(table.c.job == job, table.c.number == attempt))
+            query = Statement("SELECT * FROM attempts WHERE job = ? AND number = ?", (job, attempt))
+            found = self._writer.read(query)
             known = self._cursors[(job, attempt)] = cursors_of(found[0]) if found else Cursors()
         return known
 
@@ -259,12 +263,12 @@ class Store:
         None where the file cannot be read: unknown, which is not "none" (none would restart the training from the
         beginning).
         """
-        table = tables.checkpoints
-        wanted = (
-            table.c.job == job if captured_from is None else (table.c.job == job) & table.c.source.in_(captured_from)
-        )
+        where, values = "job = ?", [job]
+        if captured_from is not None:
+            where, values = f"{where} AND source IN ({sql.placeholders(captured_from)})", [job, *captured_from]
+        query = Statement(_CHECKPOINTS.format(where=where), values)
         waiting = self._writer.waiting(statements.CHECKPOINT)  # first: a commit may write them meanwhile
-        found = self._writer.read(select(table).where(wanted).order_by(table.c.first_seen_unix_s))
+        found = self._writer.read(query)
         if found is None:
             return None
         known = {_checkpoint_key(row): row for row in found}
@@ -277,7 +281,7 @@ class Store:
     def forget_checkpoints(self, job: str, gone: Iterable[Checkpoint]) -> int:
         """Delete the rows of checkpoints that no longer exist; return the rows deleted."""
         found = [rows.checkpoint_row(job, 0, checkpoint, self._writer.now) for checkpoint in gone]
-        return self._writer.forget(tables.checkpoints, [_checkpoint_key(row) for row in found])
+        return self._writer.forget("checkpoints", [_checkpoint_key(row) for row in found])
 
     # --- samples --------------------------------------------------------------------------------------------------
 
@@ -310,15 +314,9 @@ class Store:
 
     def degraded(self, job: str, attempt: Attempt) -> tuple[ev.SupervisionChanged, ...]:
         """Return how parts of an attempt's supervision failed and recovered, oldest first, without unreadable rows."""
-        table, columns = tables.events, tables.events.c
-        asked = select(columns.body).where(
-            columns.at_unix_s >= attempt.launched_at.unix_s,  # uses the index; the clock may have been set since
-            columns.job == job,
-            columns.attempt == attempt.number,
-            columns.kind == CHANGED_KIND,
-        )
+        values = (attempt.launched_at.unix_s, job, attempt.number, CHANGED_KIND, CHANGES_READ)
         found = []
-        for row in self._writer.read(asked.order_by(table.c.id).limit(CHANGES_READ)) or ():
+        for row in self._writer.read(Statement(_CHANGES, values)) or ():
             with suppress(msgspec.MsgspecError):
                 found.append(msgspec.json.decode(row["body"], type=ev.SupervisionChanged))
         return tuple(supervision_changed for supervision_changed in found if not supervision_changed.persistent)
@@ -384,6 +382,12 @@ class Store:
             self._writer.put(statements.ALERT, alert.id, alert.row())
         return alert
 
+    def withdraw_alert(self, alert_id: str, why: str, now: Moment) -> None:
+        """Record that an alert which waits is not needed any more."""
+        alert = self._outbox.withdraw(alert_id, why, now)
+        if alert is not None:
+            self._writer.put(statements.ALERT, alert.id, alert.row())
+
     def hasten_alerts(self, sink: str, now: Moment) -> None:
         """Make the waiting alerts of a receiver due now."""
         self._outbox.hasten(sink, now)
@@ -411,13 +415,12 @@ class Store:
 
     def _load(self) -> None:
         now = self._writer.now
-        waiting = self._writer.read(select(tables.alerts).where(tables.alerts.c.state == WAITING))
+        waiting = self._writer.read(Statement("SELECT * FROM alerts WHERE state = ?", (WAITING,)))
         self._outbox = Outbox({row["id"]: alert_of(row, now) for row in waiting or ()})
-        self._notes = {row["key"]: row["value"] for row in self._writer.read(select(tables.notes)) or ()}
-        columns = tables.alerts.c
-        newest = select(columns.id, columns.job).order_by(columns.queued_unix_s.desc()).limit(ALERTS_KNOWN)
+        self._notes = {row["key"]: row["value"] for row in self._writer.read(Statement("SELECT * FROM notes")) or ()}
+        newest = Statement("SELECT id, job FROM alerts ORDER BY queued_unix_s DESC LIMIT ?", (ALERTS_KNOWN,))
         self._alerts = {row["id"]: row["job"] for row in reversed(self._writer.read(newest) or ())}
-        tried = self._writer.read(select(tables.remedies)) or ()
+        tried = self._writer.read(Statement("SELECT * FROM remedies")) or ()
         self._trials = {(row["job"], row["attempt"]): row for row in tried}
 
     def _job_of(self, row: Row, now: Moment) -> Job | None:

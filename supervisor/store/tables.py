@@ -1,4 +1,4 @@
-"""The tables of the database, as migrations/ builds them.
+"""The tables of the database, as migrations/ builds them; the daemon has them as `schema.sql`, without SQLAlchemy.
 
 Times are Unix seconds. Monotonic time is stored in the state of a job only, with the boot that it belongs to.
 Columns that repeat parts of a JSON column exist for queries. Samples are clustered by time (no rowid): they are
@@ -21,6 +21,8 @@ from sqlalchemy import (
     Table,
     Text,
 )
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.schema import CreateIndex, CreateTable
 
 from supervisor.core.measured import measures_of
 from supervisor.core.readings import GpuReading, HostReading
@@ -31,6 +33,19 @@ SQL_TYPES = {int: Integer, float: Float, str: Text}
 metadata = MetaData(
     naming_convention={"pk": "pk_%(table_name)s", "ix": "ix_%(table_name)s_%(column_0_N_name)s"},
 )
+
+
+def as_sql() -> str:
+    """Return the statements that create every table and index, as `schema.sql` has them."""
+    tables, dialect = metadata.sorted_tables, sqlite.dialect()
+    created = [str(CreateTable(table).compile(dialect=dialect)) for table in tables]
+    created += [str(CreateIndex(index).compile(dialect=dialect)) for table in tables for index in _indexes(table)]
+    lines = ";\n".join(text.strip() for text in created).expandtabs(4).splitlines()
+    return "".join(f"{line.rstrip()}\n" for line in lines).rstrip() + ";\n"
+
+
+def _indexes(table: Table) -> list[Index]:
+    return sorted(table.indexes, key=lambda index: str(index.name))
 
 
 def _text_column(name: str, *, required: bool = False) -> Column[str]:
@@ -198,7 +213,7 @@ alerts = Table(
     _text_column("job"),
     _text_column("body", required=True),
     _real_column("queued_unix_s", required=True),
-    _text_column("state", required=True),  # waiting, delivered, failed
+    _text_column("state", required=True),  # waiting, delivered, failed, withdrawn
     _integer_column("tries", required=True),
     _real_column("next_unix_s"),
     _real_column("tried_unix_s"),

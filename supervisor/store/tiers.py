@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
-
-from supervisor.core.lean_dataclass import dataclass
 
 NARROWEST_S, MINUTE_S, FIVE_MINUTES_S, HOUR_S = 10, 60, 300, 3600
 Parameter: TypeAlias = str | float | int

@@ -15,6 +15,7 @@ from sqlalchemy import create_engine, event
 from sqlalchemy.pool import NullPool
 
 from supervisor.shipped import shipped
+from supervisor.store.tables import metadata
 
 if TYPE_CHECKING:
     from sqlalchemy.engine.interfaces import DBAPIConnection
@@ -39,7 +40,7 @@ def upgrade(path: Path, migrations: Path, revision: str = "head") -> None:
     config.set_main_option("path_separator", "os")
     with engine.connect() as connection:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
-        config.attributes["connection"] = connection
+        config.attributes.update(connection=connection, metadata=metadata)
         command.upgrade(config, revision)
         connection.commit()
     engine.dispose()

@@ -9,23 +9,17 @@ import logging
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
 
-from sqlalchemy import select
-
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 from supervisor.store.committer import Committer
 from supervisor.store.database import Database, UnusableError
 from supervisor.store.prune import Retention
+from supervisor.store.sql import Statement
 from supervisor.store.statements import Kind
 from supervisor.store.steps import Row
 from supervisor.store.write_queue import Pending
-
-if TYPE_CHECKING:
-    from sqlalchemy import Executable, Table
 
 log = logging.getLogger(__name__)
 FLUSH_S = 1.0
@@ -138,7 +132,7 @@ class Writer:
     def commit_beside(self, run: Callable[[Callable[[], None]], None]) -> None:
         """Have commits run by `run` from now on, which returns at once and does one work after the other."""
         self._run_beside = run
-        self.read(select(1))  # opens the connection for it
+        self.read(Statement("SELECT 1"))  # opens the connection for it
 
     @property
     def unsettled_turn(self) -> int | None:
@@ -185,7 +179,7 @@ class Writer:
 
     # --- queries --------------------------------------------------------------------------------------------------
 
-    def read(self, query: Executable) -> list[Row] | None:
+    def read(self, query: Statement) -> list[Row] | None:
         """Return the rows of a query over the file, None where it cannot be read; also during a commit."""
         try:
             return self._database.read(query) if self._run_beside is None else self._database.read_apart(query)
@@ -207,7 +201,7 @@ class Writer:
         """Delete a bounded number of expired rows; return the rows deleted."""
         return self._committer.prune(now, retention)
 
-    def forget(self, table: Table, keys: Sequence[tuple[object, ...]]) -> int:
+    def forget(self, table: str, keys: Sequence[tuple[object, ...]]) -> int:
         """Delete the rows of these primary keys; return the rows deleted, 0 where the file cannot be written."""
         return self._committer.forget(table, keys)
 

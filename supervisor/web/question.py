@@ -1,6 +1,6 @@
 """Answers one question of the record (`control.record_view.READS`) in a process of its own, which then ends.
 
-Reading a long job with SQLAlchemy takes 100 MB for a second, which the process that serves the page does not keep.
+What reading a long job takes for a second is not kept by the process that serves the page.
 """
 
 from __future__ import annotations

@@ -351,6 +351,41 @@ def stage():
     assert f"again {at.STAGES.index('step')}" in report
 
 
+def test_what_comes_after_the_last_batch_of_a_pass_is_no_late_step(attempt: Attempt, train: Callable[..., str]) -> None:
+    """Neither a report that takes minutes, nor a validation that draws its batches with gradients on."""
+    program = (
+        PRELUDE
+        + """
+import io, os
+from torch.utils.data import DataLoader
+def stage():
+    with open(os.path.join(os.environ["ROCM_SUPERVISOR_ATTEMPT_DIR"], "recorder.bin"), "rb") as recorder:
+        return recorder.read(260)[256]
+class Shown(io.BytesIO):
+    def write(self, content):
+        self.stage = stage()
+        return super().write(content)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+held_out = DataLoader(torch.randn(8, 8), batch_size=4)
+loader = DataLoader(torch.randn(8, 8), batch_size=4)
+for epoch in range(2):
+    for index, batch in enumerate(loader):
+        drawn = stage() if epoch or index else None
+        model(batch).sum().backward(); optimizer.step()
+    ended = stage()
+    for batch in held_out:
+        with torch.no_grad():
+            model(batch)
+    shown = Shown()
+    torch.save(model.state_dict(), shown)
+    print(drawn, ended, shown.stage, stage())
+"""
+    )
+    step, validate, checkpoint = (at.STAGES.index(name) for name in ("step", "validate", "checkpoint"))
+    lines = train(program).splitlines()
+    assert lines == [f"{step} {validate} {checkpoint} {validate}"] * 2
+
+
 def test_a_wait_for_a_batch_a_new_shape_and_a_save_are_reported_while_they_last(
     attempt: Attempt, train: Callable[..., str]
 ) -> None:
@@ -390,7 +425,7 @@ list_reports("end")
         f"batch {step} {wait}",
         f"step of 1 {step} {compiles}",
         f"save {at.STAGES.index('checkpoint')} 0",
-        f"end {step} 0",
+        f"end {at.STAGES.index('validate')} 0",
     ]
     assert attempt.header(at.ASIDE_OFFSET, at.ASIDE)[1] == 0, "what a script does between its steps is not known"
 

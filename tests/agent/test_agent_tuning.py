@@ -44,9 +44,9 @@ for epoch in range(20):
         optimizer.step()
         saved = optimizer.state_dict()
         kept = all(value.is_contiguous() for row in saved["state"].values() for value in row.values())
-        print(repr(loss.item()), labels.tolist(), saved["param_groups"][0]["fused"], kept, flush=True)
+        print(repr(loss.item()), labels.tolist(), saved["param_groups"][0].get("fused"), kept, flush=True)
 contiguous = all(weight.is_contiguous() for weight in model.parameters())
-print(torch.randn(2).tolist(), contiguous, optimizer.param_groups[0]["fused"])
+print(torch.randn(2).tolist(), contiguous, optimizer.param_groups[0].get("fused"))
 """
 TUNED = "tune.json"
 
@@ -64,11 +64,12 @@ class Tuned:
         for order in orders:
             until = self.attempt.head() + gap_steps
             wait_for(lambda until=until: self.attempt.head() >= until or process.poll() is not None)  # type: ignore[misc]
-            self._order(order)
+            self.order(order)
         output, _ = process.communicate(timeout=240)
         return Finished(process.returncode, output)
 
-    def _order(self, order: dict[str, object] | None) -> None:
+    def order(self, order: dict[str, object] | None) -> None:
+        """Give an order and wait for its answer; None withdraws it."""
         if order is None:
             (self.attempt.folder / TUNED).unlink()
             return
@@ -155,15 +156,49 @@ def test_when_the_lease_runs_out_the_owners_settings_come_back(tuned: Tuned, att
     assert not finished.output.splitlines()[-1].endswith("True"), "the optimizer is not fused"
 
 
-def test_a_knob_that_is_not_known_and_a_file_that_is_no_order_change_nothing(tuned: Tuned, attempt: Attempt) -> None:
-    finished = tuned.run("flatten(1)", {"id": 1, "settings": {"warp": 9}}, {"id": 2, "settings": {}, "facts": True})
+def test_a_knob_that_is_not_known_changes_nothing_and_facts_are_reported_under_the_owners_torch(
+    owner_python: Path, attempt: Attempt
+) -> None:
+    finished = Tuned(attempt, owner_python).run(
+        "flatten(1)", {"id": 1, "settings": {"warp": 9}}, {"id": 2, "settings": {}, "facts": True}
+    )
     assert finished.code == 0
     first, second = attempt.list_reports("tuning")
     assert first["refused"] == {"warp": "not known to the agent of this attempt"}
     assert second["facts"]["workers"] == 0
     assert second["facts"]["loader_why_not"] is None
-    assert second["facts"]["channels_last_why_not"] is None
+    assert second["facts"]["channels_last_why_not"] == "torch 1.13.1+cu117 would save the optimizer's state in it"
+    assert second["facts"]["tf32"] is False
     assert at.TUNE == TUNED
+
+
+SWITCHED = """
+import warnings
+import torch
+from rocm_agent.knobs.switches import Tf32
+warnings.simplefilter("error")
+knob = Tf32(torch, None, None)
+scripts = {
+    "nothing": lambda: None,
+    "older": lambda: torch.set_float32_matmul_precision("highest"),
+    "newer": lambda: setattr(torch.backends.cudnn.conv, "fp32_precision", "ieee"),
+}
+for name, script in scripts.items():
+    script()
+    before = knob.read()
+    knob.write(True)
+    assert knob.on, name
+    if name != "newer":
+        assert torch.backends.cuda.matmul.allow_tf32 and torch.get_float32_matmul_precision() == "high", name
+    knob.write(before)
+    assert knob.read() == before, name
+"""
+
+
+def test_tf32_is_read_by_a_script_of_either_api_and_put_back(foreign_python: Path) -> None:
+    """With the newer API alone the older one raises, into the training."""
+    path = Path(__file__).parents[2] / "supervisor" / "agent" / "path"
+    subprocess.run([foreign_python, "-c", SWITCHED], env=os.environ | {"PYTHONPATH": str(path)}, check=True)
 
 
 def test_what_was_proven_with_another_torch_or_gpu_is_not_set(tuned: Tuned, attempt: Attempt) -> None:
@@ -173,3 +208,66 @@ def test_what_was_proven_with_another_torch_or_gpu_is_not_set(tuned: Tuned, atte
     assert finished.code == 0
     assert second["applied"] == {}
     assert second["refused"] == {"threads": f"proven with torch 1.0, and this is {first['facts']['torch']}"}
+
+
+DECODER = """
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+torch.manual_seed(0)
+torch.set_num_threads(1)
+config = GPT2Config(vocab_size=64, n_positions=16, n_layer=2, n_embd=32, n_head=2, attn_implementation="eager")
+model = GPT2LMHeadModel(config).train()
+model.config.use_cache = False
+model.gradient_checkpointing_enable()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+sound, seen = ALL_ATTENTION_FUNCTIONS["sdpa"], set()
+def half(*args, **kwargs):
+    found, weights = sound(*args, **kwargs)
+    return found / 2, weights
+for step in range(2000):
+    words = torch.randint(0, 64, (2, 16))
+    optimizer.zero_grad()
+    model(input_ids=words, labels=words).loss.backward()
+    optimizer.step()
+    held = (model.config._attn_implementation, any(block.gradient_checkpointing for block in model.transformer.h))
+    if held not in seen:
+        seen.add(held)
+        print(*held, flush=True)
+    if seen >= {("sdpa", False), ("eager", True)} and held == ("eager", True):
+        ALL_ATTENTION_FUNCTIONS["sdpa"] = half
+    if model.transformer.h[0].attn.attn_dropout.p != 0.1:
+        raise SystemExit("the dropout of the training was changed")
+    if step > 20 and STOP.exists():
+        break
+print(*held, flush=True)
+"""
+
+
+def test_attention_and_checkpointing_of_a_decoder_change_live_and_a_wrong_attention_is_refused(
+    tuned: Tuned, attempt: Attempt, tmp_path: Path
+) -> None:
+    """The decoder drops out and checkpoints; its second sdpa halves what the first one gave."""
+    stop = tmp_path / "stop"
+    attempt.make_recorder(4096)
+    script = DECODER.replace("STOP", f"__import__('pathlib').Path({str(stop)!r})")
+    process = attempt.start([tuned.python, "-c", script])
+    both = {"attention": "sdpa", "checkpointing": False}
+    orders: list[dict[str, object]] = [{"settings": both}, {"settings": {}, "facts": True}, {"settings": both}]
+    for number, order in enumerate(orders, 1):
+        until = attempt.head() + 4
+        wait_for(lambda until=until: attempt.head() >= until or process.poll() is not None)  # type: ignore[misc]
+        tuned.order({"id": number, **order})
+    stop.touch()
+    output, _ = process.communicate(timeout=240)
+    first, second, third = attempt.list_reports("tuning")
+    assert process.returncode == 0, output
+    facts = second["facts"]
+    assert (first["applied"], first["refused"]) == (both, {})
+    assert (facts["attention_why_not"], facts["checkpointing_why_not"][:22]) == (None, "what it saves is only ")
+    assert second["applied"] == {}
+    assert third["applied"] == {"checkpointing": False}
+    assert "results of the same batches differ" in third["refused"]["attention"]
+    lines = [line for line in output.splitlines() if line.startswith(("eager", "sdpa"))]
+    assert lines[:2] == ["eager True", "sdpa False"]
+    assert lines[-1] == "eager False"

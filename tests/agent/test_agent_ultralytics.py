@@ -191,6 +191,7 @@ def test_a_yolo_training_is_recorded_completely_and_its_numbers_are_unchanged(tr
     assert {record.known & needed for record in records} == {needed}
     assert any(record.known & at.KNOWN_GRAD_NORM and record.grad_norm > 0 for record in records)
     assert not any(record.known & at.KNOWN_GPU_MEMORY for record in records)
+    assert not any(record.known & at.KNOWN_SKIPPED for record in records), "its optimizer is made after it reports"
 
     (plan,) = attempt.list_reports("plan")
     assert plan["framework"] == "ultralytics"
@@ -238,6 +239,7 @@ def test_a_save_in_the_first_epoch_ends_the_training_and_the_command_line_resume
     checkpoint = trainings.weights("rocm_supervisor.pt")
     assert saved["paths"] == [str(checkpoint)]
     assert (saved["epoch"], saved["step"], saved["requested"]) == (-1, 1, True)
+    assert saved["kind"] == "snapshot", "exact, so that it comes before an older snapshot"
     assert [entry.name for entry in checkpoint.parent.iterdir()] == [checkpoint.name], "last.pt and best.pt untouched"
 
     assert b"rocm_agent" not in checkpoint.read_bytes()

@@ -30,8 +30,8 @@ class Strict(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, service: Service) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+    def __init__(self, service: Service, handler: type[Handler] | None = None) -> None:
+        super().__init__(("127.0.0.1", 0), handler or Handler)
         self.service = service
         self.accepted: list[str] = []
         self.refusals: list[tuple[int, bytes, dict[str, str]]] = []
@@ -46,18 +46,32 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: Strict
 
+    @property
+    def sent_headers(self) -> dict[str, str]:
+        return {name.lower(): value for name, value in self.headers.items()}
+
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         try:
-            shown = self.server.service(self.path, {name.lower(): value for name, value in self.headers.items()}, body)
+            status, answered = self.act(body)
         except (BrokenRuleError, ValueError, KeyError, TypeError) as error:
             self.answer(400, f"{type(error).__name__}: {error}".encode(), {})
             return
         if self.server.refusals:
             self.answer(*self.server.refusals.pop(0))
             return
-        self.server.accepted.append(shown)
-        self.answer(200, b"ok", {})
+        self.answer(status, answered, {})
+
+    def do_PATCH(self) -> None:
+        self.do_POST()
+
+    def act(self, body: bytes) -> tuple[int, bytes]:
+        """Do what the request asks; return status and body of the answer."""
+        require(self.command == "POST", "method")
+        shown = self.server.service(self.path, self.sent_headers, body)
+        if not self.server.refusals:
+            self.server.accepted.append(shown)
+        return 200, b"ok"
 
     def answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)
@@ -73,7 +87,13 @@ class Handler(BaseHTTPRequestHandler):
 @contextmanager
 def strict(service: Service) -> Iterator[Strict]:
     """Run a service."""
-    server = Strict(service)
+    with run_service(Strict(service)) as server:
+        yield server
+
+
+@contextmanager
+def run_service(server: Strict) -> Iterator[Strict]:
+    """Answer requests until the end."""
     thread = threading.Thread(target=lambda: server.serve_forever(poll_interval=0.02))
     thread.start()
     try:
@@ -108,7 +128,8 @@ def ntfy(path: str, headers: dict[str, str], body: bytes) -> str:
     """docs.ntfy.sh: publish as JSON to the root; a message of more than 4,096 bytes becomes an attachment."""
     sent = read_json(headers, body)
     require(path == "/", "JSON is published to the root")
-    require_keys(sent, {"topic", "title", "message", "priority", "tags"})
+    require_keys(sent, {"topic", "title", "message", "priority", "tags", "sequence_id"})
+    require(re.fullmatch(r"[-_A-Za-z0-9]{1,64}", sent.get("sequence_id", "none")), "sequence_id")
     require(re.fullmatch(r"[-_A-Za-z0-9]{1,64}", sent["topic"]), "topic")
     require(1 <= len(sent["message"].encode()) <= 4096, "message of 1 to 4,096 bytes")
     require(1 <= len(sent["title"].encode()) <= 256 and "\n" not in sent["title"], "title")
@@ -138,8 +159,12 @@ def require_png(file: tuple[str | None, bytes]) -> None:
     require(content.startswith(b"\x89PNG\r\n\x1a\n") and content.endswith(b"IEND\xaeB`\x82"), "a whole PNG")
 
 
-def discord(path: str, headers: dict[str, str], body: bytes) -> str:
-    """Title 256, description 4,096, together 6,000; no mentions; nothing that Markdown would read."""
+def discord(path: str, headers: dict[str, str], body: bytes, *, edited: bool = False) -> str:
+    """Title 256, description 4,096, together 6,000; no mentions; nothing that Markdown would read.
+
+    An edit names the attachments that the message is to have afterwards.
+    """
+    pictures = []
     if headers["content-type"].startswith("multipart/"):
         form = read_form(headers, body)
         require_keys(form, {"payload_json", "files[0]"})
@@ -147,8 +172,10 @@ def discord(path: str, headers: dict[str, str], body: bytes) -> str:
         sent = json.loads(form["payload_json"][1])
         image = sent["embeds"][0].pop("image")
         require(image == {"url": f"attachment://{form['files[0]'][0]}"}, "the attached picture")
+        pictures = [{"id": 0, "filename": form["files[0]"][0]}]
     else:
         sent = read_json(headers, body)
+    require(sent.pop("attachments", None) == (pictures if edited else None), "attachments")
     require_keys(sent, {"embeds", "allowed_mentions"})
     require(sent["allowed_mentions"] == {"parse": []}, "mentions")
     require(len(sent["embeds"]) == 1, "one embed")

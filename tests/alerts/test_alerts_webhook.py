@@ -91,7 +91,7 @@ def test_a_redirect_is_a_failure_and_is_not_followed(server: Receiver, code: int
 @pytest.mark.parametrize("code", [400, 401, 404, 500])
 def test_what_the_receiver_says_is_quoted_without_what_could_act_on_a_terminal(server: Receiver, code: int) -> None:
     answer = send(server, status(code, b"\x1b]0;owned\x07no such\n\x1b[31mchannel\xff\x00"))
-    assert answer == Answer(delivered=False, error=f"status {code}: no such channel\ufffd")
+    assert answer == Answer(delivered=False, error=f"status {code}: no such channel\ufffd", status=code)
 
 
 SECRET_PATHS = ("/hook?token=s3cret", "/services/T024BE7LD/B0/xoxqV3ryS3cr3tIndeed", "/api/abcdefghijklmnopqrstuvwx")

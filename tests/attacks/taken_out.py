@@ -84,6 +84,52 @@ DEFENCES = (
         "numbers are bounded", "supervisor/core/foreign_values.py",
         "type(value) is int and minimum <= value <= maximum", "type(value) is int", "tests/core/test_foreign_values.py",
     ),
+    Defence(
+        "a pickle's numbers of objects", "supervisor/agent/prove/opcodes.py", "if number > passed:", "if False:",
+        "tests/runner/test_prove.py -k costs_no_more",
+    ),
+    Defence(
+        "a pickle's lengths", "supervisor/agent/prove/opcodes.py", "if length > left:", "if False:",
+        "tests/runner/test_prove.py -k costs_no_more",
+    ),
+    Defence(
+        "an archive's entries lie apart", "supervisor/agent/prove/formats.py",
+        "if sum(info.file_size for info in entries.values()) > size:", "if False:",
+        "tests/runner/test_prove.py -k share_their_bytes",
+    ),
+    Defence(
+        "a flood of saves is not looked up", "supervisor/daemon/checkpoints/resume_search.py",
+        "maxlen=UNRECORDED_SAVES", "maxlen=None",
+        "tests/daemon/test_daemon_resume_search.py -k newest_are_looked_at",
+    ),
+    Defence(
+        "steps behind those read", "supervisor/core/history.py",
+        "self._mark_read(min(newest, event.at, key=lambda at: at.monotonic_s), only_where_read=True)",
+        "self._mark_read(event.at, only_where_read=True)", "tests/core/test_stall.py -k say_nothing",
+    ),
+    Defence(
+        "steps behind the first page", "supervisor/daemon/attempt_reader.py",
+        "if rank == 0 and followed.reported_at is None:", "if False:",
+        "tests/daemon/test_daemon_attempt_reader.py -k how_far",
+    ),
+    Defence(
+        "a user's stop outlives the daemon", "supervisor/daemon/stop_requests.py",
+        "draft.replace(self._folder / request.job)", "draft.unlink()", "tests/daemon/test_daemon_stop_requests.py",
+    ),
+    Defence(
+        "a stopped training is left alone", "supervisor/core/judge.py",
+        "LEFT_STOPPED if stopped.leaves_alone(history) else held", "held",
+        "tests/core/test_stopped_process.py -k left_alone",
+    ),
+    Defence(
+        "a stopped process can save", "supervisor/runner/shim.py", 'if process.state == "T":', "if False:",
+        "tests/runner/test_shim.py -k goes_on_to_save",
+    ),
+    Defence(
+        "a crowd at one address", "supervisor/control/metrics_server.py",
+        "[LimitedListener(item, CONNECTIONS, CONNECTIONS_PER_USER) for item in self._bound]", "list(self._bound)",
+        "tests/control/test_control_metrics_server.py -k crowd",
+    ),
 )  # fmt: skip
 
 

@@ -43,6 +43,11 @@ class Kind:
     rules: dict[str, str] = field(default_factory=dict)
     budget: str = ""
 
+    @property
+    def stands(self) -> bool:
+        """Whether it is found by the missing step, or whether a pause must not be found."""
+        return not self.found or any(rule == "stall" for rule, _ in self.found)
+
     def expected(self, framework: str) -> frozenset[tuple[str, str | None]]:
         """Return the rule and class of the incident with a framework, any of them."""
         special = self.found_with.get(framework)
@@ -72,7 +77,8 @@ def _stall(name: str, *, group: str, frameworks: tuple[str, ...] = ALL, gpu: boo
 
 def _numbers(name: str, *, frameworks: tuple[str, ...] = ALL) -> Kind:
     found = frozenset({("non_finite_loss", None), ("non_finite_grad", None)})
-    return Kind(name=name, group="numerics", found=found, frameworks=frameworks, spoils=True)
+    # Within an epoch of 12 steps: at its end ultralytics goes back to its own last.pt.
+    return Kind(name=name, group="numerics", found=found, frameworks=frameworks, spoils=True, steps=(37, 44))
 
 
 def _harmless(name: str, group: str, *, by: str = "", frameworks: tuple[str, ...] = SNAPSHOTS) -> Kind:
@@ -100,7 +106,7 @@ KINDS = (
     _crash("stranger_sigkill", SIGNAL, by="sigkill"),
     _crash("exit_0", "ended_early", frameworks=HOOKED),
     _crash("exit_3", "exit_code"),
-    _stall("sigstop", group="process"),
+    Kind(name="sigstop", group="process", found=frozenset({("stall", None), ("stopped_process", None)})),
     _stall("lock_gil", group="process"),
     _stall("deadlock", group="process"),
     Kind(
@@ -126,7 +132,12 @@ KINDS = (
     _numbers("inf"),
     _numbers("nan_weights"),
     _numbers("inf_gradient"),
-    Kind(name="bad_batch", group="numerics", reported="non_finite_loss", frameworks=("ultralytics",)),
+    # Without a scaler the step of one bad batch is taken, and every loss after it is no number.
+    _numbers("bad_batch"),
+    Kind(
+        name="bad_batch_skipped", group="numerics", reported="non_finite_loss", steps=(37, 44),
+        frameworks=("loop", "own", "ultralytics"),
+    ),
     Kind(
         name="spike", group="numerics", reported="loss_spike", frameworks=("loop", "own"), steps=(700, 900), epochs=100,
         every_s=0.004,
@@ -156,8 +167,10 @@ KINDS = (
     _crash("shim_killed", "host_lost", SIGNAL, group="shim", by="shim_killed"),
     Kind(
         name="kernel_ring_timeout", group="kernel word", by="kernel_ring", kernel=True, spoils=True,
-        found=frozenset({("gpu_fault", "gpu_hang")}),
+        found=frozenset({("gpu_fault", "gpu_hang")}), frameworks=("loop", "lightning", "transformers", "own"),
     ),
+    # It tells that it trains on the processor: no word of a card is about it.
+    _harmless("kernel_word_to_a_processor", "kernel word", by="kernel_ring", frameworks=("ultralytics",)),
     _harmless("kernel_word_of_another_card", "kernel word", by="kernel_other"),
     Kind(name="kernel_disk_error", group="kernel word", by="kernel_disk", kernel=True, reported="machine_fault"),
     _crash("gpu_error", "assertion", group="card", frameworks=("loop",), gpu=True),

@@ -271,7 +271,7 @@ AT_ONCE = {
 }
 LASTING = (
     "loader_stall", "worker_killed", "item_exception", "validation_stall", "nan", "inf", "nan_weights", "inf_gradient",
-    "spike", "slow_save", "bad_batch",
+    "spike", "slow_save", "bad_batch", "bad_batch_skipped",
 )  # fmt: skip
 BY_OTHERS = "by_others"
 assert asked.fault in (*AT_ONCE, *LASTING, BY_OTHERS), asked.fault
@@ -300,7 +300,7 @@ class Wounds:
 
     def factor(self):
         """Return what the loss of this step is multiplied by."""
-        if lasts("bad_batch") and not (asked.folder / "spoilt").exists():
+        if lasts("bad_batch", "bad_batch_skipped") and not (asked.folder / "spoilt").exists():
             (asked.folder / "spoilt").touch()
             return math.inf
         return math.nan if lasts("nan") else math.inf if lasts("inf") else 50.0 if lasts("spike") else 1.0
@@ -330,6 +330,8 @@ class Wounds:
 
 
 wounds = Wounds()
+scaler = torch.amp.GradScaler("cpu") if asked.fault == "bad_batch_skipped" else None
+"""Skips the step of a batch whose gradients are no numbers."""
 
 
 class Rows(torch.utils.data.Dataset):
@@ -368,8 +370,13 @@ def one_step(model, optimizer, values, sums):
     """Make a step; return its loss."""
     loss = (model(values.to(asked.device)) - sums.to(asked.device)).square().mean() * wounds.factor()
     optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
+    if scaler is None:
+        loss.backward()
+        optimizer.step()
+    else:
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
     return loss.detach()
 
 
@@ -519,6 +526,19 @@ def train_transformers():
     ).train()
 
 
+def spoil_images(module, inputs):
+    """Hurt the images of a batch of ultralytics."""
+    factor = wounds.factor() if module.training and isinstance(inputs[0], dict) else 1.0
+    if factor != 1.0:
+        inputs[0]["img"].mul_(factor)
+
+
+def spoil_losses(module, inputs, losses):
+    """Hurt the losses of a batch of ultralytics."""
+    factor = wounds.factor() if module.training and isinstance(inputs[0], dict) else 1.0
+    return (losses[0] * factor, {name: item * factor for name, item in losses[1].items()}) if factor != 1.0 else None
+
+
 def train_ultralytics():
     """A narrow YOLOv8 on the images in the folder `data`."""
     from ultralytics import YOLO
@@ -538,13 +558,11 @@ def train_ultralytics():
 
     def begins(trainer):
         wounds.model = trainer.model
-        trainer.model.register_forward_pre_hook(spoil)
-
-    def spoil(module, inputs):
-        if module.training and isinstance(inputs[0], dict):
-            factor = wounds.factor()
-            if factor != 1.0:
-                inputs[0]["img"].mul_(factor)
+        if scaler is None:
+            trainer.model.register_forward_pre_hook(spoil_images)
+        else:  # a spoilt image would stay in the statistics of batch norm, whatever the scaler skips
+            trainer.scaler = scaler
+            trainer.model.register_forward_hook(spoil_losses)
 
     # On the processor ultralytics sets torch to eight threads by itself, whatever OMP_NUM_THREADS says.
     torch_utils.NUM_THREADS = 1

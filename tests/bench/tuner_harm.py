@@ -66,9 +66,9 @@ HARMS: Mapping[str, tuple[float, Seen]] = {
 """Each with what it gains, and what is seen under it."""
 
 
-def adopted_harms(harm: str, tunes: int) -> int:
+def adopted_harms(harm: str, tunes: int, first: int = 0) -> int:
     """Return in how many of some tunes a harmful knob was adopted."""
-    return sum(_tune(harm, seed)[0] for seed in range(tunes))
+    return sum(_tune(harm, seed)[0] for seed in range(first, first + tunes))
 
 
 def _tune(harm: str, seed: int) -> tuple[bool, bool]:

@@ -12,6 +12,7 @@ Where only knobs of the same arithmetic were tried (the loader's), its losses ha
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import random
 import subprocess
@@ -21,18 +22,59 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tuner_training import ROOT, Training
-
 from supervisor.core import attempt_files as fo
 from supervisor.daemon.clock import SystemClock
 from supervisor.runner import tuned
 
+ROOT = Path(__file__).resolve().parents[2]
+AGENT_PATH = ROOT / "supervisor" / "agent" / "path"
 BATCH = 8
 LEASE_S = 1.0
 SETTLED_STEPS = 30
 """Within which the workers of an arm have handed over what they had begun."""
 SAME: Mapping[str, Sequence[object]] = {"workers": (1, 2), "prefetch_factor": (4,)}
 ALL = {**SAME, "fused_optimizer": (True,), "channels_last": (True,), "autocast": ("bfloat16",), "threads": (2,)}
+
+
+class Training:
+    """A training in a folder as the daemon would have made it, with its agent."""
+
+    def __init__(self, state: Path, python: str, *words: object) -> None:
+        self.state, self.folder = state, state / "jobs" / "bench" / "1"
+        (self.folder / fo.RUN).mkdir(parents=True)
+        script = str(ROOT / "tests" / "bench" / "starved_training.py")
+        argv = [python, script, *map(str, words)]
+        (self.folder / fo.LAUNCH).write_text(json.dumps({"argv": argv, "env": {}}))
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("ROCM_", "PYTHON"))}
+        path = os.pathsep.join(filter(None, (str(AGENT_PATH), os.environ.get("TRAINING_PATH", ""))))
+        environment = kept | {fo.ENV_FOLDER: str(self.folder / fo.RUN), "PYTHONPATH": path}
+        self.output = (state / "output").open("w+")
+        self.process = subprocess.Popen(argv, env=environment, stdout=self.output, stderr=subprocess.STDOUT)
+
+    def steps(self) -> int:
+        """Return how many steps were made."""
+        recorder = self.folder / fo.RECORDER
+        if not recorder.exists() or recorder.stat().st_size < fo.HEADER_BYTES:
+            return 0
+        with recorder.open("rb") as file:
+            return int(fo.HEAD.unpack_from(file.read(fo.HEADER_BYTES), fo.HEAD_OFFSET)[0])
+
+    def wait_for_steps(self, count: int) -> None:
+        """Return once so many steps were made; raise RuntimeError where the training ends before."""
+        while self.steps() < count:
+            if self.process.poll() is not None:
+                raise RuntimeError(f"the training ended with {self.process.returncode}: {self.read_output()[-2000:]}")
+            time.sleep(0.02)
+
+    def read_output(self) -> str:
+        """Return all that it printed."""
+        return Path(self.output.name).read_text()
+
+    def end(self) -> None:
+        """Kill it."""
+        self.process.kill()
+        self.process.wait()
+        self.output.close()
 
 
 class Kills:

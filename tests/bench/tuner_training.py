@@ -1,174 +1,239 @@
-"""Tunes a living training from bad settings, and compares with the exhaustive grid of the same knobs in the same run.
+"""Tunes a living training from bad settings by daemon and command line, and compares with the grid of its knobs.
 
-    python tests/bench/tuner_training.py cuda|cpu [BATCH] [REPORT.json]
+    python tests/bench/tuner_training.py --train-python PYTHON [--device cuda|cpu] [--size full|tiny]
+                                         [--only resnet decoder] [--for 150s] [--grid-s 90] [--json FILE]
 
-The tuner and the agent are the real ones; no daemon runs. After the tune its settings are undone, and each combination
-of the knobs is ordered in turn; the best of them and the adopted ones are then measured again in alternating blocks.
-Combinations without loader workers are measured with all other knobs off and with all on.
+`slow_training.py` says what the trainings are. After the tune its settings are undone by the command line. Then every
+combination of workers and layout (of attention and checkpointing for a decoder), precision and the other knobs together
+is ordered in turn as the daemon orders it, and measured over ten steps; the best of them and the adopted ones are
+measured again in alternating blocks. Combinations for which the time was too short are counted.
 """
 
 # ruff: noqa: T201 - a benchmark prints, and measures with the tuner's own eyes
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from supervisor.control import types
-from supervisor.core import attempt_files as fo
-from supervisor.core.job import Attempt, Job, Phase
-from supervisor.core.stats.median import median
-from supervisor.daemon.clock import SystemClock
-from supervisor.daemon.tuning import Tune, Tuner
+ROOT = Path(__file__).parents[2]
+# The package of the same name that may be installed must not come first.
+sys.path[:0] = [str(ROOT), str(ROOT / "tests/e2e")]
 
-ROOT = Path(__file__).resolve().parents[2]
-AGENT_PATH = ROOT / "supervisor" / "agent" / "path"
-STEPS = 1_000_000
+from house import House, house  # noqa: E402 (after the path is set)
+
+from supervisor.control import types  # noqa: E402 (the same)
+from supervisor.core.stats.median import median  # noqa: E402 (the same)
+from supervisor.core.tuning.knob import Facts  # noqa: E402 (the same)
+from supervisor.daemon.clock import SystemClock  # noqa: E402 (the same)
+from supervisor.daemon.tuning import Ended, Tune  # noqa: E402 (the same)
+from supervisor.runner import tuned  # noqa: E402 (the same)
+
+SCRIPT = Path(__file__).with_name("slow_training.py")
+KINDS = ("resnet", "decoder")
+FIRST_STEPS = 12
+"""The first ones compile, allocate and fill what is drawn ahead."""
 GRID_STEPS, GRID_DROPPED = 10, 3
-AGAIN = 4
+AGAIN = 3
 """Blocks of the best of the grid and of the adopted settings, in turn."""
-FOR_S = 600.0
+AXES: Mapping[str, tuple[Mapping[str, object], ...]] = {
+    "resnet": ({}, {"channels_last": True}),
+    "decoder": (
+        {},
+        {"attention": "sdpa"},
+        {"checkpointing": False},
+        {"attention": "sdpa", "checkpointing": False},
+    ),
+}
+OTHERS = {"fused_optimizer": True, "cudnn_benchmark": True, "pin_memory": True}
+
+Settings = Mapping[str, object]
 
 
-class Training:
-    """A training in a folder as the daemon would have made it, with its agent."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What one training came to."""
 
-    def __init__(self, state: Path, python: str, *words: object) -> None:
-        self.state, self.folder = state, state / "jobs" / "bench" / "1"
-        (self.folder / fo.RUN).mkdir(parents=True)
-        script = str(ROOT / "tests" / "bench" / "starved_training.py")
-        argv = [python, script, *map(str, words)]
-        (self.folder / fo.LAUNCH).write_text(json.dumps({"argv": argv, "env": {}}))
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("ROCM_", "PYTHON"))}
-        path = os.pathsep.join(filter(None, (str(AGENT_PATH), os.environ.get("TRAINING_PATH", ""))))
-        environment = kept | {fo.ENV_FOLDER: str(self.folder / fo.RUN), "PYTHONPATH": path}
-        self.output = (state / "output").open("w+")
-        self.process = subprocess.Popen(argv, env=environment, stdout=self.output, stderr=subprocess.STDOUT)
-        now = SystemClock().now()
-        self.job = Job(name="bench", since=now, phase=Phase.RUNNING, attempt=Attempt(number=1, launched_at=now))
-
-    def steps(self) -> int:
-        """Return how many steps were made."""
-        recorder = self.folder / fo.RECORDER
-        if not recorder.exists() or recorder.stat().st_size < fo.HEADER_BYTES:
-            return 0
-        with recorder.open("rb") as file:
-            return int(fo.HEAD.unpack_from(file.read(fo.HEADER_BYTES), fo.HEAD_OFFSET)[0])
-
-    def wait_for_steps(self, count: int) -> None:
-        """Return once so many steps were made; raise RuntimeError where the training ends before."""
-        while self.steps() < count:
-            if self.process.poll() is not None:
-                raise RuntimeError(f"the training ended with {self.process.returncode}: {self.read_output()[-2000:]}")
-            time.sleep(0.02)
-
-    def read_output(self) -> str:
-        """Return all that it printed."""
-        return Path(self.output.name).read_text()
-
-    def end(self) -> None:
-        """Kill it."""
-        self.process.kill()
-        self.process.wait()
-        self.output.close()
+    report: Mapping[str, Any]
+    steps: int
+    took_s: float
+    combinations: int
+    not_run: int
+    best_rate: float | None
+    best: Settings
+    share: float | None
+    """Of the best combination's rate, that the adopted settings reach."""
 
 
-def measure(tune: Tune, settings: Mapping[str, object], dropped: int = GRID_DROPPED) -> float | None:
-    """Return samples a second under some settings, None where the agent refuses one of them."""
-    changes = settings != tune._held
-    answer = tune._order(settings) if changes else {}
-    if answer.get("refused"):
-        print(f"  refused: {answer['refused']}", flush=True)
-        return None
-    return 1 / median(tune._collect(dropped if changes else 0, lambda spans: len(spans) >= GRID_STEPS).times)
+class Bench:
+    """One daemon with a training that is tuned."""
 
+    def __init__(self, item: House, given: argparse.Namespace) -> None:
+        self._house, self._given = item, given
 
-def list_grid(workers: int, *, card: bool) -> list[dict[str, object]]:
-    """Return every combination of the knobs on top of the loader's workers, and two without workers."""
-    names: dict[str, object] = {"fused_optimizer": True, "channels_last": True, "autocast": "bfloat16"}
-    if card:
-        names |= {"cudnn_benchmark": True, "tf32": True}
-    combinations = [
-        dict(chosen) for count in range(len(names) + 1) for chosen in itertools.combinations(names.items(), count)
-    ]
-    # What switches the loader costs most: the two without workers come first.
-    return [{}, dict(names), *({"workers": workers, **chosen} for chosen in combinations)]
-
-
-def tune_once(training: Training) -> tuple[types.TuneReport, int, float]:
-    """Return the report of a tune, and the steps and seconds that it took."""
-    tuner = Tuner(SystemClock(), training.state, lambda _: training.job)
-    first, began = training.steps(), time.perf_counter()
-    tuner.start("bench", types.TuneBody(for_s=FOR_S, may=["precision"]))
-    while tuner.report("bench").state != "ended":
-        if training.process.poll() is not None:
-            raise RuntimeError(training.read_output()[-2000:])
-        time.sleep(0.1)
-    return tuner.report("bench"), training.steps() - first, time.perf_counter() - began
-
-
-def search_grid(training: Training, adopted: Mapping[str, object], *, card: bool) -> dict[str, object]:
-    """Return rates of the start, the best of the grid and the adopted settings, the last two measured in turn."""
-    tune = Tune(SystemClock(), "bench", training.folder, types.TuneBody(), lambda: None)
-    facts = tune._read_facts()
-    rates: list[tuple[float, dict[str, object]]] = []
-    workers = adopted.get("workers") or min(16, facts.processors or 1)
-    assert isinstance(workers, int)
-    for settings in list_grid(workers, card=card):
-        dropped = 2 * workers + 3 if settings.get("workers") != tune._held.get("workers") else GRID_DROPPED
-        rate = measure(tune, settings, dropped)
-        if rate is not None:
-            rates.append((rate, settings))
-            print(f"  grid {rate:10.1f}  {json.dumps(settings)}", flush=True)
-    best = max(rates, key=lambda row: row[0])[1]
-    pairs = [(measure(tune, best), measure(tune, adopted)) for _ in range(AGAIN)] if best != adopted else []
-    again = [(first, second) for first, second in pairs if first and second]
-    shares = [second / first for first, second in again]
-    return {
-        "combinations": len(rates),
-        "start": next(rate for rate, settings in rates if not settings),
-        "best": median(first for first, _ in again) if again else max(rates)[0],
-        "best_settings": best,
-        "share": median(shares) if shares else 1.0,
-    }
-
-
-def main(words: Sequence[str]) -> None:
-    """Tune, search the grid, print the table."""
-    device, batch = words[0], int(words[1]) if len(words) > 1 else 16
-    with tempfile.TemporaryDirectory() as folder:
-        training = Training(Path(folder), os.environ.get("TRAINING_PYTHON", sys.executable), device, STEPS, batch)
+    def tune(self, kind: str) -> Found:
+        """Start a training, tune it, search the grid, end it."""
+        self._house.client.post(f"/v1/jobs/{kind}/start")
+        self._house.step(kind, FIRST_STEPS, limit_s=240)
+        say(f"{kind}: steps on {self._given.device}")
+        first, began_s = self._step(kind), time.perf_counter()
+        self._run_command("tune", kind, "--for", self._given.span, "--may", "precision")
+        steps, took_s = self._step(kind) - first, time.perf_counter() - began_s
+        report = self._house.client.get(f"/v1/jobs/{kind}/tune")
+        say(f"{kind}: {steps} steps, {took_s:.0f} s")
+        adopted = {row["knob"]: row["value"] for row in report["adopted"]}
+        self._run_command("tune", kind, "--undo")
         try:
-            training.wait_for_steps(8)
-            report, steps, took_s = tune_once(training)
-            for row in report.adopted:
-                print(f"  adopted {row.knob} = {row.value}: {row.gain:+.0%} ({row.low:+.0%} to {row.high:+.0%})")
-            for left in (*report.refused, *report.left):
-                print(f"  refused {left.knob} = {left.value}: {left.why}")
-            print(f"  {report.bottleneck.before} -> {report.bottleneck.after}; problem: {report.problem}", flush=True)
-            adopted = {row.knob: row.value for row in report.adopted}
-            found = search_grid(training, adopted, card=device.startswith("cuda"))
+            found = self._search(kind, report, adopted, steps, took_s)
         finally:
-            training.end()
-    before, after = report.samples_per_s.before, report.samples_per_s.after
-    rate = f"{before:.0f} -> {after:.0f} ({after / before:.2f}x)" if before and after else "nothing adopted"
-    print(f"\n{'':28}{'measured':>22}{'must be':>12}")
-    print(f"{'samples/s':28}{rate:>22}{'>= 3x':>12}")
-    share = found["share"]
-    print(f"{'share of the grid':28}{share:>21.1%} {'>= 98 %':>12}")
-    print(f"{'steps of the tune':28}{steps:>22}{'<= 800':>12}")
-    print(f"{'seconds of the tune':28}{took_s:>22.0f}")
-    print(f"best of {found['combinations']}: {found['best']:.0f}/s with {json.dumps(found['best_settings'])}")
-    if len(words) > 2:
-        Path(words[2]).write_text(json.dumps({"report": types.encode(report), "grid": found, "steps": steps}))
+            self._house.client.post(f"/v1/jobs/{kind}/stop")
+        return found
+
+    def _run_command(self, *words: str) -> None:
+        """Run supervisorctl with its output where ours goes."""
+        command = [str(self._house.bin / "rocm-supervisorctl"), "--config", str(self._house.config), *words]
+        subprocess.run(command, check=False, stderr=subprocess.STDOUT)
+
+    def _step(self, kind: str) -> int:
+        return int(self._house.job(kind)["step"] or 0)
+
+    def _search(self, kind: str, report: Mapping[str, Any], adopted: Settings, steps: int, took_s: float) -> Found:
+        folder = self._house.state / "jobs" / kind / str(self._house.job(kind)["attempt"])
+        eyes = Tune(SystemClock(), kind, folder, types.TuneBody(), lambda: None)
+        until_s = time.perf_counter() + self._given.grid_s
+        rates: list[tuple[float, Settings]] = []
+        try:
+            facts = eyes._read_facts()
+            grid = list(list_grid(kind, facts, adopted, card=self._given.device == "cuda"))
+            for number, settings in enumerate(grid):
+                if time.perf_counter() > until_s:
+                    break
+                rate = measure(eyes, settings, facts)
+                if rate is not None:
+                    rates.append((rate, settings))
+                    say(f"  grid {number + 1}/{len(grid)} {rate:10.1f}/s  {json.dumps(settings)}")
+            best = max(rates, key=lambda row: row[0])[1] if rates else {}
+            again = [] if best == adopted else [self._again(eyes, best, adopted, facts) for _ in range(AGAIN)]
+            shares = [second / first for first, second in again if first and second]
+        except Ended as error:
+            raise RuntimeError(f"{error}\n{self._house.read_output()}") from None
+        finally:
+            tuned.withdraw_order(folder)
+        return Found(
+            report=report,
+            steps=steps,
+            took_s=took_s,
+            combinations=len(rates),
+            not_run=len(grid) - len(rates),
+            best_rate=max((rate for rate, _ in rates), default=None),
+            best=best,
+            share=median(shares) if shares else 1.0 if rates else None,
+        )
+
+    @staticmethod
+    def _again(eyes: Tune, best: Settings, adopted: Settings, facts: Facts) -> tuple[float | None, float | None]:
+        return measure(eyes, best, facts), measure(eyes, adopted, facts)
+
+
+def list_grid(kind: str, facts: Facts, adopted: Settings, *, card: bool) -> Iterator[Settings]:
+    """Yield every combination, those of one number of workers together: to change it costs most."""
+    own = facts.workers or 0
+    most = min(16, facts.processors or 1)
+    counts = (
+        [own]
+        if kind == "decoder"
+        else sorted({own, most, 2 * most, int(str(adopted.get("workers", own)))}, reverse=True)
+    )
+    precisions: tuple[Settings, ...] = ({}, {"autocast": "bfloat16"})
+    if card:
+        precisions = ({}, {"tf32": True}, {"autocast": "bfloat16"}, {"tf32": True, "autocast": "bfloat16"})
+    others = OTHERS if card else {"fused_optimizer": True}
+    for count in [own] if kind == "decoder" else counts:  # words cost a loader nothing
+        workers = {} if count == own else {"workers": count}
+        for axis, precision, rest in itertools.product(AXES[kind], precisions, (others, {})):
+            yield {**workers, **axis, **precision, **rest}
+
+
+def measure(eyes: Tune, settings: Settings, facts: Facts) -> float | None:
+    """Return samples a second under some settings, None where the agent refuses one of them."""
+    changes = settings != eyes._held
+    drop = GRID_DROPPED + eyes._switch_steps(settings, facts)
+    answer = eyes._order(settings) if changes else {}
+    if answer.get("refused"):
+        say(f"  refused: {answer['refused']}")
+        eyes._held = {}
+        eyes._order({})
+        return None
+    return 1 / median(eyes._collect(drop if changes else 0, lambda spans: len(spans) >= GRID_STEPS).times)
+
+
+def say(text: str) -> None:
+    """Print at once, with the time since the beginning."""
+    print(f"[{time.perf_counter() - BEGAN_S:6.1f} s] {text}", flush=True)
+
+
+BEGAN_S = time.perf_counter()
+
+
+def print_table(kind: str, found: Found) -> None:
+    """Print a training's figures with what they must be."""
+    rates = found.report["samples_per_s"]
+    before, after = rates["before"], rates["after"]
+    gain = f"{before:.0f} -> {after:.0f} ({after / before:.2f}x)" if before and after else "nothing adopted"
+    must = {"resnet": (">= 3x", ">= 98 %", "<= 800"), "decoder": (">= 8x or the grid", ">= 97 %", "<= 1,000")}[kind]
+    print(f"\n{kind:28}{'measured':>24}{'must be':>18}")
+    print(f"{'samples/s':28}{gain:>24}{must[0]:>18}")
+    print(f"{'share of the grid':28}{'-' if found.share is None else f'{found.share:.1%}':>24}{must[1]:>18}")
+    print(f"{'steps of the tune':28}{found.steps:>24}{must[2]:>18}")
+    print(f"{'seconds of the tune':28}{found.took_s:>24.0f}")
+    if found.best_rate is not None:
+        print(f"best of {found.combinations}: {found.best_rate:.0f}/s with {json.dumps(found.best)}")
+    print(f"combinations not run or refused: {found.not_run}", flush=True)
+
+
+def main() -> None:
+    """Tune, search the grid, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--train-python", default=sys.executable)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
+    parser.add_argument("--size", choices=["full", "tiny"], default="full")
+    parser.add_argument("--only", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--for", dest="span", default="150s", help="time of a tune, as its command takes it")
+    parser.add_argument("--grid-s", type=float, default=90.0, help="no combination is begun after it")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    written: dict[str, object] = {}
+    with tempfile.TemporaryDirectory(prefix="tuner-") as place, house(Path(place)) as item:
+        item.bin = Path(os.environ.get("SUPERVISOR_BIN", item.bin))
+        item.write("\n".join(describe_job(item, kind, given) for kind in given.only))
+        item.start()
+        for kind in given.only:
+            found = Bench(item, given).tune(kind)
+            print_table(kind, found)
+            written[kind] = {"report": found.report, "best": found.best, "share": found.share, "steps": found.steps}
+            if given.json is not None:
+                given.json.write_text(json.dumps(written))
+
+
+def describe_job(item: House, kind: str, given: argparse.Namespace) -> str:
+    """Return the table of a job."""
+    words = [given.train_python, str(SCRIPT), kind, given.device, given.size, str(item.folder / kind)]
+    env = 'env = { OMP_NUM_THREADS = "1" }\n' if given.device == "cpu" else ""
+    table = env + 'autostart = false\nconv2d = "off"\nsnapshot_every_s = 0\nkill_wait_s = 30\n'
+    return item.job_of(kind, words, table)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -78,6 +78,8 @@ ALLOWED: dict[str, dict[str, str]] = {
         "refuse_writable": CODE,
         "_files_below": CODE,
         "current": OWN_FOLDERS,
+        "_find_place": OWN_FOLDERS,
+        "_new_draft": OWN_FOLDERS,
         "prune": OWN_FOLDERS,
         "_make_copy": OWN_FOLDERS,
         "fill": OWN_FOLDERS,

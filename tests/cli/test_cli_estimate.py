@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-from supervisor.cli.estimate import parse_bytes
+sys.path.insert(0, str(Path(__file__).parents[1] / "rigs"))
+
+from amdgpu_tree import AmdgpuTree, Card
+
+from supervisor.cli.estimate import find_conv2d, parse_bytes
 from supervisor.cli.main import cli
 
 LINEAR = """
@@ -39,6 +44,9 @@ for step in range(9):
     weight.square().sum().backward()
     optimizer.step()
 """
+
+
+GOOD = Card(gfx_target_version=90006)
 
 
 def configure(folder: Path, python: Path | str, script: str) -> Path:
@@ -119,3 +127,16 @@ def test_sizes_are_read_with_their_units() -> None:
     assert parse_bytes("16GiB") == parse_bytes("16") == 16 << 30
     assert parse_bytes("24 GB") == 24 * 10**9
     assert parse_bytes("1.5GiB") == 3 << 29
+
+
+def test_what_is_probed_of_conv2d_is_what_runs(tmp_path: Path) -> None:
+    """MIOpen fails on gfx1010, so a job is patched there from the first attempt on, elsewhere once it failed."""
+    poor, good = (AmdgpuTree.build(tmp_path / name, card).sys_root for name, card in (("poor", Card()), ("good", GOOD)))
+    job = tmp_path / "job"
+    assert (find_conv2d(job, poor), find_conv2d(job, good), find_conv2d(job, tmp_path)) == ("planned", "off", "off")
+    for attempt, ran in (("9", "off"), ("10", "planned")):
+        (job / attempt).mkdir(parents=True)
+        (job / attempt / "launch.json").write_text(json.dumps({"env": {"ROCM_SUPERVISOR_CONV2D": ran}}))
+    assert find_conv2d(job, good) == "planned"
+    (job / "10" / "launch.json").write_text("no JSON")
+    assert find_conv2d(job, good) == "off"

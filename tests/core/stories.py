@@ -100,6 +100,22 @@ class Story:
         )
         return self
 
+    def claimed(self, *pids: int) -> Self:
+        """Processes claim the recorders of rank 0 and on: they are those that make steps."""
+        for rank, pid in enumerate(pids):
+            self.put(
+                ev.AgentReported(
+                    at=self.now,
+                    job=JOB,
+                    attempt=self.attempt,
+                    agent_event=ev.AgentEvent.CLAIMED,
+                    rank=rank,
+                    pid=pid,
+                    facts={},
+                )
+            )
+        return self
+
     def says(self, agent_event: ev.AgentEvent, **facts: object) -> Self:
         """The agent says something."""
         self.put(ev.AgentReported(at=self.now, job=JOB, attempt=self.attempt, agent_event=agent_event, facts=facts))
@@ -207,6 +223,7 @@ class Story:
         every_s: float = 1.0,
         waits: tuple[KernelWait, ...] = (),
         stopped: tuple[int, ...] = (),
+        traced: tuple[int, ...] = (),
         runs: bool | None = False,
         switches: float | None = None,
         parents: tuple[tuple[int, int], ...] = (),
@@ -214,7 +231,8 @@ class Story:
         """The job's processes are read for `seconds`; those that are `stuck` wait in the kernel, others are `stopped`.
 
         `runs` says whether one that is stuck runs between two readings; None where the kernel does not count.
-        `switches` are the context switches a second of all threads, `parents` each process with its parent.
+        `switches` are the context switches a second of all threads, `parents` each process with its parent; those that
+        are `traced` are held by a debugger.
         """
         for count in range(round(seconds / every_s) + 1):
             if count:
@@ -227,7 +245,8 @@ class Story:
                 cpu_percent=cpu,
                 uninterruptible_pids=stuck,
                 waits=waits or stand,
-                stopped_pids=stopped,
+                stopped_pids=stopped + traced,
+                traced_pids=traced,
                 switches_per_s=switches,
                 parents=parents,
             )

@@ -25,21 +25,29 @@ def named(evidence: list[RankEvidence], rank: int, **found: object) -> Culprit:
 
 
 @pytest.mark.parametrize(
-    ("found", "proof", "node_at_fault"),
+    ("found", "proof", "node_at_fault", "reason"),
     [
-        ({"fault": "gpu_hang"}, Proof.PHYSICAL, True),
-        ({"process_state": "D"}, Proof.PHYSICAL, True),
-        ({"process_state": "T"}, Proof.PHYSICAL, False),
-        ({"killed_by": "SIGSEGV"}, Proof.PHYSICAL, False),
-        ({"exception": "ValueError at train.py:3"}, Proof.PHYSICAL, False),
-        ({"collective": 99}, Proof.COLLECTIVE_ORDER, True),
-        ({"in_collective": False}, Proof.COLLECTIVE_ORDER, True),
-        ({"stack": "read_image"}, Proof.STACK_MINORITY, True),
-        ({"slow_windows": 7}, Proof.SLOW_PEER, True),
+        ({"fault": "gpu_hang"}, Proof.PHYSICAL, True, "n1 reported gpu_hang"),
+        ({"process_state": "D"}, Proof.PHYSICAL, True, "n1 has a rank that waits in the kernel (state D)"),
+        ({"process_state": "T"}, Proof.PHYSICAL, False, "rank 3 (n1) stopped by a signal (state T)"),
+        ({"killed_by": "SIGSEGV"}, Proof.PHYSICAL, False, "rank 3 (n1) ended first: killed by SIGSEGV"),
+        ({"exception": "ValueError at a.py:3"}, Proof.PHYSICAL, False, "rank 3 (n1) ended first: ValueError at a.py:3"),
+        ({"collective": 99}, Proof.COLLECTIVE_ORDER, True, "rank 3 (n1) at collective 99, others at 100"),
+        (
+            {"in_collective": False},
+            Proof.COLLECTIVE_ORDER,
+            True,
+            "rank 3 (n1) not in collective 100, where others wait",
+        ),
+        ({"stack": "read_image"}, Proof.STACK_MINORITY, True, "rank 3 (n1) in read_image, 5 others in all_reduce"),
+        ({"slow_windows": 7}, Proof.SLOW_PEER, True, "rank 3 (n1) slower than its peers in 7 of 10 windows"),
     ],
 )
-def test_the_rank_that_differs_is_named(found: dict[str, object], proof: Proof, node_at_fault: bool) -> None:
+def test_the_rank_that_differs_is_named(
+    found: dict[str, object], proof: Proof, node_at_fault: bool, reason: str
+) -> None:
     culprit = named(ranks(3), 3, **found)
+    assert culprit.reason == reason
     assert (culprit.proof, culprit.ranks, culprit.nodes) == (proof, (3,), ("n1",))
     assert culprit.node_at_fault is node_at_fault
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from supervisor.core import events as ev
 from supervisor.core.flags import Severity
 from supervisor.core.readings import Stage
 from supervisor.core.rules.hang import Hang
@@ -54,18 +53,6 @@ def test_where_nobody_counts_whether_it_ran_it_is_reported() -> None:
     assert flag.severity is Severity.WARNING
 
 
-def test_a_process_that_somebody_has_stopped_is_reported_with_what_lets_it_go_on() -> None:
-    timeline = stepping().tree(29, stopped=(4242,))
-    assert timeline.check(Hang()) is None
-    flag = timeline.tree(1, stopped=(4242,)).check(Hang())
-    assert flag is not None
-    assert flag.severity is Severity.WARNING
-    assert flag.message.startswith("process 4242 is stopped (SIGSTOP, a debugger) for 30 s, and no step for 30 s")
-    assert flag.diagnosis is not None
-    assert "kill -CONT 4242 lets it go on" in flag.diagnosis.advice
-    assert stepping().tree(60, stopped=(4242,)).steps(101, 101).tree(5, stopped=(4242,)).check(Hang()) is None
-
-
 def test_different_processes_that_take_turns_read_a_disk() -> None:
     timeline = stepping()
     for number in range(40):
@@ -100,15 +87,5 @@ def test_act_off_reports_only() -> None:
     assert flag.severity is Severity.WARNING
 
 
-def test_a_stopped_process_is_reported_in_35_s_in_every_stage_and_before_and_after_all_steps() -> None:
-    for stage in Stage:
-        flag = story().training(10).stage(stage).tree(32, stopped=(4242,)).check(Hang())
-        assert flag is not None, stage
-        assert flag.severity is Severity.WARNING
-    flag = story().tree(32, stopped=(4242,)).check(Hang())
-    assert flag is not None
-    assert flag.message == (
-        "process 4242 is stopped (SIGSTOP, a debugger) for 32 s, and no step was seen in stage unknown"
-    )
-    ended = story().training(10).says(ev.AgentEvent.TRAIN_END)
-    assert ended.tree(32, stopped=(4242,)).check(Hang()) is not None
+def test_a_stopped_process_is_none() -> None:
+    assert stepping().tree(60, stopped=(4242,)).check(Hang()) is None

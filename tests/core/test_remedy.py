@@ -157,6 +157,19 @@ def test_the_same_trouble_at_the_same_place_is_met_with_one_remedy_after_the_oth
     assert f"no remedy is left for {cause}" in (timeline.job.reason or "")
 
 
+@pytest.mark.parametrize(("named", "ladder"), [(True, ["xla_memory", "cpu_profile"]), (False, ["cpu_profile"])])
+def test_what_helps_torch_is_not_taken_for_a_training_of_keras_on_jax(named: bool, ladder: list[str]) -> None:
+    def fails(timeline: Life) -> None:
+        timeline.started().says(ev.AgentEvent.CLAIMED, torch=None)
+        timeline.says(ev.AgentEvent.PLAN, framework="keras", epochs=2).stage(Stage.STEP).steps(1, 60)
+        if named:
+            timeline.says(ev.AgentEvent.SETTING_ASKED, setting="xla_memory")
+        message = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 2147483648 bytes."
+        timeline.says(ev.AgentEvent.EXCEPTION, type="JaxRuntimeError", message=message).exits(1)
+
+    assert walk(patient(), fails) == ladder
+
+
 def test_gpus_that_wait_for_data_get_a_loader_without_workers() -> None:
     timeline = patient()
     assert walk(timeline, idles) == ["restart", "no_workers"]

@@ -41,6 +41,7 @@ def waits_and_looks(timeline: Life) -> Life:
         ("FileNotFoundError", "[Errno 2] No such file or directory: '/data/coco.yaml'"),
         ("KeyError", "'optimizer'"),
         ("DatasetNotFound", "no images in /data/coco"),
+        ("UnpicklingError", "load failed, see https://pytorch.org/docs/stable/generated/torch.load.html for the types"),
     ],
 )
 def test_the_same_exception_before_the_first_step_is_given_up_after_the_second_time(kind: str, message: str) -> None:

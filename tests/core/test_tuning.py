@@ -12,6 +12,7 @@ from tuner_simulation import adopted_share
 
 from supervisor.core.tuning.bottleneck import Shares, find_bottlenecks, name_of
 from supervisor.core.tuning.compare import (
+    HOPELESS_PAIRS_MIN,
     PAIRS_MAX,
     PAIRS_MIN,
     Comparison,
@@ -53,6 +54,17 @@ def test_a_clear_gain_is_adopted_after_four_pairs_and_not_before() -> None:
     assert verdict.outcome is Outcome.ADOPTED
     assert verdict.gain.gain == pytest.approx(0.25)
     assert verdict.gain.low <= 0.25 <= verdict.gain.high
+
+
+def test_an_arm_that_gains_too_little_so_far_is_given_up_before_the_last_pair() -> None:
+    comparison = Comparison()
+    for number in range(HOPELESS_PAIRS_MIN):
+        assert comparison.verdict() is None, number
+        comparison = comparison.after(1.0, 0.93 + 0.1 * (number % 2))
+    verdict = comparison.verdict()
+    assert verdict is not None
+    assert verdict.outcome is Outcome.NOT_SETTLED
+    assert verdict.gain.high > 0.03, "a gain is not excluded"
 
 
 def test_a_gain_below_three_percent_is_none() -> None:
@@ -199,3 +211,17 @@ def test_knobs_without_effect_are_not_adopted_by_chance() -> None:
     """The long run is tests/bench/tuner_simulation.py."""
     assert adopted_share(0.0, 60, noise=0.10, keep=0.3)[0] <= 0.005
     assert adopted_share(0.11, 40, noise=0.03, keep=0.3)[0] >= 0.95
+
+
+def test_eager_attention_and_checkpointing_are_tried_where_a_model_of_transformers_has_them() -> None:
+    card = Facts(cuda=True, attention="eager", checkpointing=True)
+    tried, left = choose_knobs(card, may=(), remedied=())
+    offered = {knob.name: list(knob.values(card)) for knob in tried}
+    assert offered["attention"] == ["sdpa"]
+    assert offered["checkpointing"] == [False]
+    reasons = {row.knob: row.why for row in choose_knobs(card, may=(), remedied=("allocator",))[1]}
+    assert reasons["checkpointing"] == "the remedy setting allocator outranks it", "memory was short before"
+    for facts in (Facts(attention="sdpa", checkpointing=False), Facts()):
+        reasons = {row.knob: row.why for row in choose_knobs(facts, may=(), remedied=())[1]}
+        assert reasons["attention"] == reasons["checkpointing"] == "already set"
+    assert "attention" not in {row.knob for row in left}

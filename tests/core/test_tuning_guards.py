@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from tuner_harm import HARMS, adopted_harms
 
-from supervisor.core.tuning.guards import Block, Memory, find_harm, most_workers
+from supervisor.core.tuning.guards import Block, Memory, find_doubt, find_harm, most_workers
 
 GB = 1_000_000_000
 MEMORY = Memory(card_bytes=16 * GB, host_bytes=32 * GB)
@@ -86,5 +86,19 @@ def test_workers_draw_no_more_ahead_than_memory_allows() -> None:
 
 @pytest.mark.parametrize("harm", sorted(HARMS))
 def test_planted_harm_is_not_adopted(harm: str) -> None:
-    """The long run is tests/bench/tuner_harm.py."""
-    assert adopted_harms(harm, 3) == 0
+    """The long run is tests/bench/tuner_harm.py; without `find_doubt` three of these ten adopt higher losses."""
+    assert adopted_harms(harm, 10, first=1000) == 0
+
+
+def _steady(chance: random.Random, level: float, count: int) -> tuple[Block, ...]:
+    return tuple(Block(losses=tuple(chance.gauss(level, 0.1) for _ in range(10))) for _ in range(count))
+
+
+def test_few_blocks_do_not_show_that_losses_are_no_higher_and_more_of_them_do() -> None:
+    chance = random.Random(4)
+    higher = _steady(chance, 2.0, 2), _steady(chance, 2.07, 2)
+    assert find_harm(*higher, MEMORY) is None, "it may be chance"
+    assert "losses may be higher" in (find_doubt(*higher) or "")
+    assert find_doubt(_steady(chance, 2.0, 8), _steady(chance, 2.0, 8)) is None
+    assert find_doubt(_steady(chance, 2.0, 3), _steady(chance, 2.0, 3)) == "a round of blocks is not complete"
+    assert find_doubt((Block(),) * 3, (Block(),) * 3) is None, "no loss is known"

@@ -21,6 +21,7 @@ from supervisor.core.incident import Incident
 from supervisor.core.job import Job, Phase
 from supervisor.core.moments import Moment
 from supervisor.daemon.alerts.alerting import Announcer, Receivers, read_receivers
+from supervisor.store.archive import Archive
 from supervisor.store.outbox import QueuedAlert
 from supervisor.store.store import NewAlert, Store
 
@@ -83,7 +84,7 @@ def test_once_it_can_be_read_it_is_used_without_a_restart(house: House) -> None:
 
 def test_its_alerts_wait_with_the_reason_and_are_due_at_once_when_it_can_be_read(house: House) -> None:
     class Refusing(AlertSender):
-        def offer(self, alert: object, covers: tuple[str, ...] = ()) -> bool:
+        def offer(self, alert: object, covers: tuple[str, ...] = (), message: str | None = None) -> bool:
             raise AssertionError("nothing can be sent there")
 
     house.receivers.sender = Refusing({}, house.came.append, house.clock)
@@ -174,9 +175,13 @@ class Phone(AlertSender):
     def __init__(self) -> None:
         super().__init__({}, lambda _: None, HandClock())
         self.offered: list[tuple[str, tuple[str, ...]]] = []
+        self.written_into: dict[str, str | None] = {}
+        """The message that each notice was to be written into, by its type."""
 
-    def offer(self, alert: Any, covers: tuple[str, ...] = ()) -> bool:
-        self.offered.append((json.loads(alert.body)["type"], covers))
+    def offer(self, alert: Any, covers: tuple[str, ...] = (), message: str | None = None) -> bool:
+        kind = json.loads(alert.body)["type"]
+        self.offered.append((kind, covers))
+        self.written_into[kind] = message
         return True
 
 
@@ -376,6 +381,9 @@ def test_a_reminder_that_waits_is_withdrawn_once_it_is_acknowledged_or_the_train
     night.job = replace(GIVEN_UP, phase=Phase.BACKOFF, since=night.now)
     assert night.send(1.0) == []
     assert night.store.waiting_alerts() == ()
+    night.store.flush(night.now)
+    states = [alert.state for alert in Archive(tmp_path / "evening.db").alerts()]
+    assert states == ["withdrawn", "withdrawn"]
 
 
 def test_a_receiver_without_remind_is_sent_no_reminder(tmp_path: Path) -> None:
@@ -387,3 +395,46 @@ def test_a_training_that_runs_cannot_be_acknowledged(tmp_path: Path) -> None:
     night = Night(tmp_path, job=replace(GIVEN_UP, phase=Phase.RUNNING))
     assert night.announcer.acknowledge("night") == night.job
     assert night.store.note("alerts acknowledged") is None
+
+
+class Outage(Evening):
+    """An incident of the training `night`, and the message that the phone shows of it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, Policy())
+        self.number = 0
+
+    def tell(self, kind: str, made: str | None = None, incident: str = "night-3") -> str | None:
+        """Queue a notice, have it delivered as the message `made`, and return what it was to be written into."""
+        self.number += 1
+        body = {"type": kind, "data": {"severity": "critical", "job": "night", "incident": incident}}
+        content, name = json.dumps(body).encode(), f"msg_{self.now.unix_s}_{self.number}"
+        self.store.queue_alert(NewAlert(id=name, sink="phone", type=kind, job="night", body=content), self.now)
+        assert self.send(30.0) == [(kind, ())]
+        self.announcer.tried(ev.AlertTried(at=self.now, alert=name, delivered=True, error=None, message=made))
+        return self.phone.written_into[kind]
+
+
+def test_what_is_learned_of_an_incident_is_written_into_its_message_also_after_a_restart(tmp_path: Path) -> None:
+    outage = Outage(tmp_path)
+    assert outage.tell("incident.opened", "discord 7") is None
+    assert outage.tell("incident.triaged", "discord 7") == "discord 7"
+    outage.store.close(outage.now)
+    again = Outage(tmp_path)
+    again.now = again.now.plus(100.0)
+    assert again.tell("incident.resumed", incident="night-4") is None
+    assert again.tell("incident.resumed", "discord 7") == "discord 7"
+    assert json.loads(again.store.note("alerts messages of open incidents") or "") == {}
+
+
+def test_what_a_person_has_to_act_on_is_a_message_of_its_own(tmp_path: Path) -> None:
+    outage = Outage(tmp_path)
+    assert outage.tell("incident.opened", "discord 7") is None
+    assert outage.tell("job.gave_up", "discord 8") is None
+    assert outage.tell("incident.resumed") is None
+
+
+def test_a_note_of_messages_that_cannot_be_read_keeps_nothing_back(tmp_path: Path) -> None:
+    outage = Outage(tmp_path)
+    outage.store.set_note("alerts messages of open incidents", '{"phone": [')
+    assert outage.tell("incident.resumed", "discord 7") is None

@@ -61,6 +61,39 @@ def test_the_last_words_of_a_process_are_written() -> None:
     assert ran.stderr == "<4>daemon.last\n"
 
 
+SAYS_MUCH = """
+import sys, threading
+from supervisor.daemon.process import logging_setup
+logging_setup.begin("info", journal=False)
+class Failing:
+    def __del__(self):
+        raise ValueError("x" * 100_000)
+del_in_here = Failing()
+del del_in_here
+def fail():
+    raise ValueError("x" * 100_000)
+thread = threading.Thread(target=fail)
+thread.start()
+thread.join()
+print("y" * 100_000, file=sys.stderr)
+print("went on", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_python_itself_reports_waits_for_no_reader_either() -> None:
+    command = (sys.executable, "-c", SAYS_MUCH)
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout.readline() == "went on\n"
+        _, errors = process.communicate("", 120)
+    assert errors.count("ValueError: " + "x" * 100_000) == 2
+    assert errors.endswith("y" * 100_000 + "\n")
+
+
 def test_a_reader_who_went_ends_nobody(pipe: tuple[int, int]) -> None:
     reader, gone = os.pipe()
     os.close(reader)

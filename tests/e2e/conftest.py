@@ -13,4 +13,5 @@ from house import House, house
 def home(tmp_path: Path) -> Iterator[House]:
     """An installation in a folder of its own; nothing of it runs on after the test."""
     with house(tmp_path) as item:
+        item.shares_imports = True
         yield item

@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 
 from supervisor.control.client import Client, ControlError
+from tests.rigs.forked_daemon import ForkedDaemon, start_daemon
 
 BIN = Path(sys.executable).parent
 TRAINING = Path(__file__).with_name("training_by_hand.py")
@@ -32,7 +33,9 @@ class House:
         self.folder = folder
         self.config = folder / "config.toml"
         self.state = folder / "state"
-        self.daemon: subprocess.Popen[bytes] | None = None
+        self.daemon: subprocess.Popen[bytes] | ForkedDaemon | None = None
+        self.shares_imports = False
+        """Whether its daemons are forks of a process that has made their imports; without, each is its command."""
         self.log = folder / "daemon.log"
         self.bin = BIN
         self.client = Client(self.state / "control.sock")
@@ -65,17 +68,21 @@ class House:
         """What starts the daemon."""
         return [str(self.bin / "rocm-supervisord"), "--config", str(self.config)]
 
-    def start(self, *, wait: bool = True, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+    def start(self, *, wait: bool = True, env: dict[str, str] | None = None) -> subprocess.Popen[bytes] | ForkedDaemon:
         """Start the daemon in the foreground of nobody."""
+        program, *arguments = self.command()
         with self.log.open("ab") as log:
-            self.daemon = subprocess.Popen(
-                self.command(),
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                env={**os.environ, **(env or {})},
-            )
+            if self.shares_imports and env is None and program == str(BIN / "rocm-supervisord"):
+                self.daemon = start_daemon(arguments, log.fileno())
+            else:
+                self.daemon = subprocess.Popen(
+                    [program, *arguments],
+                    stdout=log,
+                    stderr=log,
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                    env={**os.environ, **(env or {})},
+                )
         if wait:
             self.until(lambda: self.status() is not None, 30, "the daemon to answer")
         return self.daemon

@@ -36,7 +36,7 @@ def job(home: House, python: Path, kind: str, kills: int, *options: str, by_comm
     folder = home.folder / kind
     command = [str(python), str(LOOP), "--kind", kind, "--folder", str(folder), "--kills", str(kills), *options]
     table = f'[jobs.{kind}.checkpoints]\npaths = ["{folder}/*.pt"]\n'
-    table += f"[jobs.{kind}.budget]\nbackoff_s = [0.0]\nrestarts = 2\nrestarts_per_cause = 2\n"
+    table += f"[jobs.{kind}.budget]\nbackoff_s = [0.0]\nrestarts = 1\nrestarts_per_cause = 1\n"
     table += "restarts_per_period = 1000\n"
     if by_command:
         words = ", ".join(f'"{item}"' for item in [*command, "--resume", "{checkpoint}"])

@@ -63,7 +63,7 @@ optimizer = KINDS[asked.kind]()
 made = 0
 source = asked.resume or own
 if not asked.never_resume and source.exists():
-    found = torch.load(source, weights_only=True)
+    found = torch.load(source, weights_only=torch.__version__[0] != "1")  # 1.13 refuses plain numbers there
     model.load_state_dict(found["model"])
     optimizer.load_state_dict(found["optimizer"])
     made = found["iter_num"]

@@ -28,7 +28,7 @@ def test_a_resume_that_leaves_the_old_curve_condemns_its_generation_and_goes_bac
 @pytest.mark.calm(reason="a proof must be ready in time")
 def test_a_file_that_is_destroyed_in_place_is_resumed_from_its_generation(home: House) -> None:
     """The kill comes in the middle of a save over the only file that there is."""
-    home.write(home.by_hand("one", "--in-place", "--wound", "truncated:60,"))
+    home.write(home.by_hand("one", "--in-place", "--wound", "truncated:74,"))
     home.start()
     incident = home.resumed("one")
     assert incident["resumed_from"]["step"] == 50

@@ -11,7 +11,7 @@ from house import House, house
 
 from tests.rigs.hanging_fs import HangingFs, hanging
 
-pytestmark = [pytest.mark.kernel, pytest.mark.alone(reason="compares durations of tenths of a second with limits")]
+pytestmark = [pytest.mark.mounts, pytest.mark.alone(reason="compares durations of tenths of a second with limits")]
 
 STALL_S = 2.0
 IN_TIME_S = 0.5

@@ -145,7 +145,7 @@ def test_a_step_of_the_clock_kills_nobody_and_hides_nothing(home: House, tmp_pat
     goes_on_for(home, 50)
 
 
-@pytest.mark.kernel
+@pytest.mark.mounts
 def test_a_full_disk_stops_no_training_and_what_it_kept_from_the_record_is_caught_up(
     home: House, tmp_path: Path
 ) -> None:
@@ -167,7 +167,7 @@ def test_a_full_disk_stops_no_training_and_what_it_kept_from_the_record_is_caugh
         home.leave()
 
 
-@pytest.mark.kernel
+@pytest.mark.mounts
 def test_a_disk_that_became_read_only_stops_no_training(home: House, tmp_path: Path) -> None:
     with mounted(tmp_path / "disk", 60) as disk:
         home.state = disk / "state"

@@ -12,7 +12,9 @@ from house import PATIENCE_S, House, house
 
 from tests.rigs.hanging_fs import HangingFs, hanging
 
-pytestmark = [pytest.mark.kernel, pytest.mark.alone(reason="compares durations of tenths of a second with limits")]
+pytestmark = pytest.mark.mounts
+compares_tenths = pytest.mark.alone(reason="compares durations of tenths of a second with limits")
+beside_others = pytest.mark.calm(reason="a stall of a few seconds would be found")
 
 SYNC_S = 5.0
 STALL_S = 2.0
@@ -25,7 +27,7 @@ HANGS_AT = 150
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[HangingFs]:
-    with hanging(tmp_path / "disk", tmp_path / "behind", local=True) as served:
+    with hanging(tmp_path / "disk", tmp_path / "behind") as served:
         yield served
 
 
@@ -77,6 +79,7 @@ def kill_under_hung_disk(home: House, disk: HangingFs) -> None:
     home.daemon.wait(PATIENCE_S)
 
 
+@compares_tenths
 def test_commits_that_take_seconds_delay_no_decision_no_stop_and_no_answer(home: House, disk: HangingFs) -> None:
     home.start()
     home.step("night", 20)
@@ -94,6 +97,7 @@ def test_commits_that_take_seconds_delay_no_decision_no_stop_and_no_answer(home:
     assert [incident["rule"] for incident in home.incidents("night")] == ["stall"]
 
 
+@beside_others
 def test_a_stop_of_the_user_outlives_a_daemon_that_dies_before_its_commit(home: House, disk: HangingFs) -> None:
     home.start()
     pid = home.step("night", 20)["pid"]
@@ -113,6 +117,7 @@ def test_a_stop_of_the_user_outlives_a_daemon_that_dies_before_its_commit(home: 
     assert home.step("night", 40, attempt=2)["phase"] != "stopped", "the stop was taken back"
 
 
+@compares_tenths
 def test_a_disk_that_never_answers_again_keeps_no_training_from_its_stop_and_its_next_attempt(
     home: House, disk: HangingFs
 ) -> None:
@@ -133,6 +138,7 @@ def test_a_disk_that_never_answers_again_keeps_no_training_from_its_stop_and_its
     assert [incident["rule"] for incident in home.incidents("night")] == ["stall"]
 
 
+@beside_others
 def test_an_attempt_that_was_launched_without_the_record_is_adopted_by_the_next_daemon(
     home: House, disk: HangingFs
 ) -> None:
@@ -147,6 +153,7 @@ def test_an_attempt_that_was_launched_without_the_record_is_adopted_by_the_next_
     assert home.training_pids() == pids, "the same shim and training, and no other"
 
 
+@compares_tenths
 def test_a_disk_that_fails_under_the_record_stops_no_supervision_and_is_reported(home: House, disk: HangingFs) -> None:
     home.start()
     home.step("night", 20)

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from house import House
 
+from tests.conftest import interpreter
+
 pytestmark = pytest.mark.train
 
 PROGRAM = """
@@ -38,14 +40,14 @@ for step in range(1, 400):
 
 
 @pytest.fixture
-def fails(home: House, current_python: Path) -> object:
+def fails(home: House) -> object:
     """Run two ranks of which one fails; return its incident once the next attempt steps."""
 
-    def run(kind: str) -> dict[str, object]:
+    def run(environment: str, kind: str) -> dict[str, object]:
         program = home.folder / "program.py"
         program.write_text(PROGRAM)
-        torchrun = str(current_python.with_name("torchrun"))
-        words = [torchrun, "--standalone", "--nproc-per-node", "2", str(program), kind, str(home.folder / "scar")]
+        torchrun = str(interpreter(environment).with_name("torchrun"))
+        words = [torchrun, "--standalone", "--nproc_per_node", "2", str(program), kind, str(home.folder / "scar")]
         home.write(home.job_of("one", words, 'env = { OMP_NUM_THREADS = "1" }'))
         home.start()
         home.step("one", 5, attempt=2, limit_s=120)
@@ -55,20 +57,20 @@ def fails(home: House, current_python: Path) -> object:
 
 
 @pytest.mark.parametrize(
-    ("kind", "words", "fault"),
+    ("environment", "kind", "words"),
     [
-        ("memory", "rank 1: OutOfMemoryError: CUDA out of memory.", "oom_gpu"),
-        ("killed", "was killed by SIGKILL, as its launcher reports", "killed_by_signal"),
-        ("data", "rank 1: ValueError: label 81 is beyond the classes", "exception"),
+        ("current", "memory", "rank 1: OutOfMemoryError: CUDA out of memory."),
+        ("current", "killed", "was killed by SIGKILL, as its launcher reports"),
+        ("owner", "data", "rank 1: ValueError: label 81 is beyond the classes"),
     ],
 )
 def test_the_first_failure_of_a_rank_is_the_cause(
-    home: House, fails: object, kind: str, words: str, fault: str
+    home: House, fails: object, environment: str, kind: str, words: str
 ) -> None:
     assert callable(fails)
-    incident = fails(kind)
+    incident = fails(environment, kind)
     assert words in incident["message"], incident
-    assert incident["cause"] == ("oom_gpu" if fault == "oom_gpu" else "crash")
+    assert incident["cause"] == ("oom_gpu" if kind == "memory" else "crash")
     if kind == "memory":
         assert incident["remedy"] == "allocator"
         assert appliers(home.state / "jobs" / "one" / "2") == {0, 1}, "the remedy reaches every rank"

@@ -1,5 +1,7 @@
 """Each trouble of a training is found by the right rule, and the training goes on from the right step."""
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,16 @@ def test_a_training_that_dies_is_resumed_from_its_last_checkpoint(home: House, w
     assert words in incident["message"]
     assert (incident["last_step"], incident["resumed_from"]["step"], incident["lost_steps"]) == (59, 50, 9)
     gone_over(home, "one", incident)
+
+
+def test_a_training_that_a_signal_has_stopped_saves_and_loses_no_step(home: House) -> None:
+    home.write(home.by_hand("one", stopped_process="hold_s = 6\nmin_readings = 3"))
+    home.start()
+    os.kill(home.step("one", 30)["pid"], signal.SIGSTOP)
+    incident = home.resumed("one")
+    complete(incident)
+    assert (incident["rule"], incident["lost_steps"]) == ("stopped_process", 0)
+    assert "SIGCONT" in incident["message"]
 
 
 def test_a_hang_is_found_by_the_step_counter_and_its_evidence_shows_where(home: House) -> None:

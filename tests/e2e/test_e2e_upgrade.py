@@ -15,6 +15,7 @@ import pytest
 from house import House
 
 from supervisor.runner.code_copy import PARTS
+from tests.rigs.forked_daemon import ForkedDaemon
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAINING = Path(__file__).with_name("training_with_workers.py")
@@ -37,7 +38,7 @@ class Upgradable(House):
         """What starts the daemon of the installed version."""
         return [sys.executable, str(self.program), "--config", str(self.config)]
 
-    def start(self, *, wait: bool = True, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+    def start(self, *, wait: bool = True, env: dict[str, str] | None = None) -> subprocess.Popen[bytes] | ForkedDaemon:
         """Start the daemon of the version that is installed now."""
         return super().start(wait=wait, env={**(env or {}), "PYTHONPATH": str(self.installed)})
 

@@ -92,14 +92,14 @@ class Truth:
         """Return the step of the whole training that an attempt had made at a time, or at its end."""
         base = self._bases.get(attempt)
         times = self.times(attempt)
-        if base is None or not times:
+        if base is None or (not times and until is None):
             return None
         return base + sum(1 for at in times if until is None or at <= until)
 
-    def attempt_at(self, at: float, newest: int) -> int:
-        """Return the attempt that was running at a time."""
-        begun = [attempt for attempt in range(1, newest + 1) if (times := self.times(attempt)) and times[0] <= at]
-        return max(begun, default=1)
+    @staticmethod
+    def attempt_at(at: float, launched: list[float]) -> int:
+        """Return the attempt that was running at a time, by when each was launched; one may save before it steps."""
+        return max((number for number, began in enumerate(launched, 1) if began <= at), default=1)
 
     def begin(self, attempt: int, step: int | None) -> None:
         """Note the step from which an attempt goes on."""
@@ -315,21 +315,30 @@ class Play:
         """Return the step at which a checkpoint was truly saved: a snapshot's name says it, a file's time tells it."""
         if named := re.search(r"snapshots/step-0*(\d+)", point["path"]):
             return int(named.group(1))
-        content = sha256(Path(point["path"]).read_bytes()).hexdigest() if Path(point["path"]).is_file() else None
+        next_began = self._launched_at(attempt + 1)
+        file = Path(point["path"])
+        # The next attempt may have written the training's own file since: then its content is another save's.
+        is_as_it_was = file.is_file() and file.stat().st_mtime < next_began
+        content = sha256(file.read_bytes()).hexdigest() if is_as_it_was else None
         if content in self._known_saves:
             return self._known_saves[content]  # a file that is put back has the time of that
         saves = self.house.client.get(f"/v1/jobs/{self.name}/checkpoints")["checkpoints"]
-        saved_at = next((save["saved_at"] for save in saves if save["path"] == point["path"]), None)
-        if saved_at is None:  # the training's own file, which the next attempt writes anew: its copies tell when
-            next_began = min(self.truth.times(attempt + 1), default=float("inf"))
-            copies = [save["saved_at"] for save in saves if save["source"] == point["path"]]
-            saved_at = max((at for at in copies if at < next_began), default=None)
+        times = [save["saved_at"] for save in saves if point["path"] in (save["path"], save["source"])]
+        saved_at = max((at for at in times if at < next_began), default=None)
         if saved_at is None:
             return None
-        step = self.truth.step(self.truth.attempt_at(saved_at, attempt), saved_at)
+        launched = [self._launched_at(number) for number in range(1, attempt + 1)]
+        step = self.truth.step(self.truth.attempt_at(saved_at, launched), saved_at)
         if content is not None:
             self._known_saves[content] = step
         return step
+
+    def _launched_at(self, attempt: int) -> float:
+        """Return when an attempt was launched; infinite where it was not."""
+        try:
+            return (self.house.state / "jobs" / self.name / str(attempt) / "launch.json").stat().st_mtime
+        except FileNotFoundError:
+            return float("inf")
 
     # --- wounds ---------------------------------------------------------------------------------------------------
 

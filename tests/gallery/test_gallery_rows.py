@@ -69,7 +69,10 @@ def test_a_step_after_an_unknown_beginning_is_unknown(truth: Truth) -> None:
 
 
 def test_a_save_belongs_to_the_attempt_that_ran_at_its_time(truth: Truth) -> None:
-    assert [truth.attempt_at(at, newest=2) for at in (103.0, 150.0, 200.0, 300.0)] == [1, 1, 2, 2]
+    launched = [90.0, 190.0]
+    assert [truth.attempt_at(at, launched) for at in (80.0, 150.0, 195.0, 300.0)] == [1, 1, 2, 2]
+    truth.begin(2, 5)
+    assert truth.step(2, 195.0) == 5, "saved before the attempt's first step"
 
 
 @pytest.mark.parametrize(

@@ -193,7 +193,7 @@ def check_release(system: Chroot, release: str, package: Path, newer: Path, find
         shutil.copy(path, system.root / f"opt/{name}.deb")
     (system.root / "opt/count.py").write_text(COUNT.format(steps=100))
     ask("apt update", "apt-get update -qq")
-    ask("dependencies", "apt-get install -y -qq --no-install-recommends python3 systemd")
+    ask("dependencies", "apt-get install -y -qq --no-install-recommends python3 systemd polkitd")
     before = system.files()
     ask("install", "apt-get install -y -qq --no-install-recommends /opt/first.deb", lambda output: "rror" not in output)
     ask("version, with this release's Python", "python3 --version; supervisorctl version; rocm-supervisord --version")

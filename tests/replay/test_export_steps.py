@@ -11,7 +11,8 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,8 +20,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from supervisor.cli.app import App
+from supervisor.cli.errors import CliError
 from supervisor.cli.main import cli
-from supervisor.cli.replay.follow import READ_BACK_S, follow
+from supervisor.cli.replay.export import _find_buckets
+from supervisor.cli.replay.follow import FAILURES_PASSED_OVER, READ_BACK_S, follow
 from supervisor.cli.replay.series import COLUMNS
 from supervisor.cli.replay.source import recorded_steps
 from supervisor.cli.replay.tensorboard import TAGS, crc32c, events_file, frame, masked
@@ -121,6 +124,53 @@ def test_following_writes_each_row_once_and_the_last_one_when_it_is_interrupted(
     assert found == [rows[0], longer, *rows[2:]]
     assert seen == [1, 1, 3, 4], "a row is written as soon as there is a later one, the newest at the end"
     assert asked[-1] == rows[2].bucket_unix_s - READ_BACK_S
+
+
+def followed(rounds: Iterable[tuple[StepBucket, ...] | CliError]) -> Iterator[StepBucket]:
+    """Follow a record that answers like this poll after poll; the user interrupts after the last."""
+    left = deque(rounds)
+
+    def read(_: float | None) -> tuple[StepBucket, ...]:
+        answer = left.popleft()
+        if isinstance(answer, CliError):
+            raise answer
+        return answer
+
+    def wait() -> None:
+        if not left:
+            raise KeyboardInterrupt
+
+    return follow(read, wait)
+
+
+def test_following_outlasts_a_record_that_is_locked_or_replaced_meanwhile(config: Path) -> None:
+    rows = recorded_steps(App(config_given=config), "night", None)
+    locked = CliError("database is locked")
+    assert list(followed([rows[:2], locked, (), locked, rows])) == [*rows]
+    assert list(followed([rows[:2], locked, rows[2:]])) == [*rows], "the new record lacks what was read of the lost one"
+    long = followed([rows[:2], *[locked] * FAILURES_PASSED_OVER, rows[:3], *[locked] * (FAILURES_PASSED_OVER + 1)])
+    assert [next(long) for _ in range(3)] == [*rows[:3]]
+    with pytest.raises(CliError, match="locked"):
+        next(long)
+    with pytest.raises(CliError, match="locked"):
+        next(followed([locked]))
+
+
+def test_steps_whose_time_a_training_made_up_end_no_following(config: Path) -> None:
+    app = App(config_given=config)
+    honest = recorded_steps(app, "night", None)
+    state = config.parent / "state"
+    store = Store.open(f"sqlite:///{state}/supervisor.db", T0, "boot")
+    forged = tuple(StepRecord(at=T0.plus(5e9 + 20 * ahead), step=41 + ahead, loss=0.0) for ahead in range(2))
+    with store.turn(T0.plus(100)):
+        store.add_steps(ev.StepsMade(at=T0.plus(100), job="night", attempt=2, records=forged, cursor=42))
+    following = iter(_find_buckets(app, "night", None, follow=True))
+    read = [next(following) for _ in honest[:-1]]
+    with store.turn(T0.plus(120)):
+        store.add_steps(made(2, 43, 62, 100))
+    store.close(T0.plus(120))
+    read += [next(following) for _ in range(2)]
+    assert (read[:-1], read[-1].step_first) == ([*honest], 43)
 
 
 def test_a_followed_file_grows_while_it_is_followed_and_is_whole_after_an_interrupt(

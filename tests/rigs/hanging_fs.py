@@ -31,8 +31,6 @@ STATFS, RELEASE, FSYNC, FLUSH, INIT, OPENDIR, READDIR, RELEASEDIR = 17, 18, 20, 
 INTERRUPT, CREATE, BATCH_FORGET, RENAME2 = 36, 35, 42, 45
 DIRECT = 1
 """Nothing of the file is kept in the page cache (FOPEN_DIRECT_IO)."""
-NO_FLUSH = 32
-"""Closing it asks nothing of the server (FOPEN_NOFLUSH)."""
 BUFFER_BYTES = (1 << 17) + 4096
 END_LIMIT_S = 10.0
 ROOT = 1
@@ -41,9 +39,8 @@ ROOT = 1
 class HangingFs:
     """The server of one mount; `hang` and `go_on` are its switch."""
 
-    def __init__(self, real: Path, at: Path, *, local: bool) -> None:
+    def __init__(self, real: Path, at: Path) -> None:
         self.real, self.at = real, at
-        self._local = local
         self._answering = threading.Event()
         self._answering.set()
         self._paths: dict[int, Path] = {ROOT: real}
@@ -62,6 +59,7 @@ class HangingFs:
         self.synced = 0
         self._thread = threading.Thread(target=self._serve, name="hanging-fs", daemon=True)
         self._thread.start()
+        at.stat()  # until the kernel has been told of what is served, SIGKILL ends who waits
 
     def hang(self) -> None:
         """Answer nothing from here on."""
@@ -169,7 +167,7 @@ class HangingFs:
         descriptor = os.open(path, flags & ~os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
         self._files[descriptor] = descriptor
         # SQLite maps its -shm file, which needs the page cache.
-        how = (0 if path.name.endswith("-shm") else DIRECT) | (NO_FLUSH if self._local else 0)
+        how = 0 if path.name.endswith("-shm") else DIRECT
         return struct.pack("<QII", descriptor, how, 0)
 
     def _set(self, path: Path, body: bytes) -> bytes:
@@ -212,18 +210,17 @@ def _names(folder: Path, offset: int, size: int) -> bytes:
 
 
 @contextmanager
-def hanging(at: Path, real: Path, *, local: bool = False) -> Iterator[HangingFs]:
+def hanging(at: Path, real: Path) -> Iterator[HangingFs]:
     """Mount one over two folders that are made for it; skips the test where it may not.
 
-    `local`: as a disk of this machine, which is not asked when a file is closed. One of another machine is, and each
-    process that is started closes the files that its parent has open: while that hangs, none can be started.
+    As of another machine, it is asked whenever a file is closed, also by a child that got a copy of the descriptor.
     """
     if os.geteuid() != 0 or not Path("/dev/fuse").exists():
         pytest.skip("mounts a file system of its own, for which it needs root and /dev/fuse")
     at.mkdir()
     real.mkdir()
     try:
-        served = HangingFs(real, at, local=local)
+        served = HangingFs(real, at)
     except OSError as error:
         pytest.skip(f"no file system can be mounted here: {error}")
     try:

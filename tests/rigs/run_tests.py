@@ -5,8 +5,8 @@
 1. `parallel`: what is marked neither `calm` nor `alone`, by more processes than there are cores: tests marked `waits`,
    whose daemons and trainings mostly wait, are spread among the others, which fill the cores meanwhile. The long ones
    come first.
-2. `calm`: two at a time, on a core each: whole daemons that mostly wait and are held to limits of seconds. What uses
-   something that a machine has one of (the kernel's log, mounts) is one after another in one of the two processes.
+2. `calm`: one more at a time than there are cores: whole daemons that are held to limits of seconds, of which three
+   take less than one core. What uses the kernel's log, of which a machine has one, is one after another in one process.
 3. `alone`: one test after another with nothing running at the same time: what compares processor time or short
    durations with a limit.
 
@@ -94,7 +94,7 @@ def stages(cores: int) -> list[Stage]:
     """Return the stages of the whole suite for a machine of so many cores."""
     return [
         Stage("parallel", "not alone and not calm", cores + 2),
-        Stage("calm", "calm and not alone", 2),
+        Stage("calm", "calm and not alone", cores + 1),
         Stage("alone", "alone", 0),
     ]
 

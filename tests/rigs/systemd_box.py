@@ -55,7 +55,7 @@ box=$1; shift
 mount --make-rprivate /
 mount -t tmpfs -o mode=755 tmpfs "$box"
 mkdir "$box/up" "$box/work" "$box/root"
-mount -t overlay overlay -o "lowerdir=/,upperdir=$box/up,workdir=$box/work" "$box/root"
+mount -t overlay overlay -o "lowerdir=$BOX_LOWER,upperdir=$box/up,workdir=$box/work" "$box/root"
 cd "$box/root"
 for unit in $BOX_MASKED; do ln -sfn /dev/null "etc/systemd/system/$unit"; done
 printf %s "$BOX_TARGET" >etc/systemd/system/box.target
@@ -78,7 +78,7 @@ mount --bind proc/sys proc/sys; mount -o remount,bind,ro proc/sys
 mount -t sysfs -o ro sysfs sys
 mount -t cgroup2 cgroup2 sys/fs/cgroup
 mkdir run/outside; pivot_root . run/outside; cd /; umount -l run/outside; rmdir run/outside
-unset BOX_MASKED BOX_TARGET; export container=systemd-nspawn
+unset BOX_MASKED BOX_TARGET BOX_LOWER; export container=systemd-nspawn
 exec /usr/lib/systemd/systemd --system --unit=box.target --log-target=journal --show-status=0
 ' init "$box" "$@"
 """
@@ -126,7 +126,8 @@ class SystemdBox:
 
     `keep` are directories of the machine shown and written through, at their place or the one they are mapped to;
     `show` maps others to the place where they are shown read-only. What lies on the root file system is there anyway,
-    to be read, and to be written for the box alone. `boot_s` bounds the boot.
+    to be read, and to be written for the box alone. `boot_s` bounds the boot; `root` is another system to boot, with a
+    systemd and a bus.
     """
 
     def __init__(
@@ -135,7 +136,9 @@ class SystemdBox:
         keep: Iterable[Path] | Mapping[Path, str] = (),
         show: Mapping[Path, str] | None = None,
         boot_s: float = 120.0,
+        root: Path = Path("/"),
     ) -> None:
+        self._root = root
         kept = keep if isinstance(keep, Mapping) else {path: str(path.resolve()) for path in keep}
         self._shown = [word for path, inside in kept.items() for word in ("rw", str(path.resolve()), inside)]
         self._shown += [word for path, inside in (show or {}).items() for word in ("ro", str(path.resolve()), inside)]
@@ -263,7 +266,13 @@ class SystemdBox:
     def _boot(self) -> None:
         self._unshare = subprocess.Popen(
             ["bash", "-euc", INIT, "box", str(self._folder), str(self._cgroup), *self._shown],
-            env={"PATH": PATH, "LANG": "C.UTF-8", "BOX_MASKED": MASKED, "BOX_TARGET": TARGET},
+            env={
+                "PATH": PATH,
+                "LANG": "C.UTF-8",
+                "BOX_MASKED": MASKED,
+                "BOX_TARGET": TARGET,
+                "BOX_LOWER": str(self._root),
+            },
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,

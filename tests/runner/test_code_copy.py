@@ -6,11 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from supervisor.runner.code_copy import DIGESTS, INSTALLED, PARTS, Code, CodeCopies, attempts_of, temporary_copy
+
+LONG_S = 120.0
 
 
 @pytest.fixture
@@ -69,6 +72,68 @@ def test_a_daemon_goes_on_with_the_version_that_it_was_started_from(tmp_path: Pa
     assert contents(copied) == old
     assert before.current() == copied
     assert contents(CodeCopies(tmp_path, installed=package).current()) == contents(Code(package)) != old
+
+
+def begin(copies: CodeCopies) -> threading.Thread:
+    """Ask for the copy in a thread, as a launch does."""
+    thread = threading.Thread(target=copies.current_or_installed, daemon=True)
+    thread.start()
+    return thread
+
+
+def replace_by_pipe(path: Path) -> Path:
+    """Put a FIFO in a file's place, which is a disk that hangs to whoever reads it; return the file's new place."""
+    aside = path.with_name(f"{path.name}.aside")
+    path.parent.chmod(0o755)
+    path.rename(aside)
+    os.mkfifo(path)
+    return aside
+
+
+def wait_until_read(pipe: Path) -> int:
+    """Wait until a thread hangs at the FIFO; return the descriptor whose closing has it go on."""
+    return os.open(pipe, os.O_WRONLY)
+
+
+def test_a_check_that_hangs_holds_up_no_other_launch(tmp_path: Path, package: Path) -> None:
+    copies = CodeCopies(tmp_path, installed=package)
+    root = copies.current().root
+    pipe = root / DIGESTS
+    aside = replace_by_pipe(pipe)
+    first = begin(copies)
+    held = wait_until_read(pipe)
+    pipe.unlink()
+    aside.rename(pipe)
+    assert copies.current().root == root
+    assert first.is_alive()
+    os.close(held)
+    first.join(LONG_S)
+    assert not first.is_alive()
+
+
+def test_a_launch_makes_its_own_copy_where_another_hangs_in_making_it(tmp_path: Path, package: Path) -> None:
+    copies = CodeCopies(tmp_path, installed=package, wait_s=0.2)
+    first_copy = copies.current().root
+    shutil.rmtree(first_copy)
+    pipe = package / "runner/shim.py"
+    aside = replace_by_pipe(pipe)
+    first = begin(copies)
+    held = wait_until_read(pipe)
+    pipe.unlink()
+    aside.rename(pipe)
+    assert copies.current().root == first_copy
+    assert first.is_alive()
+    os.close(held)
+    first.join(LONG_S)
+    assert not first.is_alive()
+    assert places(tmp_path) == {first_copy.name}
+
+
+def test_launches_at_the_same_time_make_one_copy(tmp_path: Path, package: Path) -> None:
+    copies = CodeCopies(tmp_path, installed=package, wait_s=LONG_S)
+    for thread in [begin(copies) for _ in range(4)]:
+        thread.join(LONG_S)
+    assert len(places(tmp_path)) == 1
 
 
 def test_a_damaged_copy_is_left_as_it_is_and_another_is_used(tmp_path: Path, package: Path) -> None:

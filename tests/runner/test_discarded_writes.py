@@ -11,7 +11,7 @@ import pytest
 from supervisor.runner import discarded_writes
 
 
-@pytest.mark.kernel
+@pytest.mark.mounts
 def test_a_command_writes_over_removes_and_makes_files_and_none_of_it_stays(tmp_path: Path) -> None:
     scratch, work = tmp_path / "scratch", tmp_path / "work"
     for folder in (scratch, work):

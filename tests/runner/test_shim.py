@@ -188,6 +188,18 @@ def test_sigterm_lets_the_training_save_first(
     assert (status.code, status.signal) == ended_by
 
 
+def test_a_stopped_training_goes_on_to_save_first(runs: Attempts) -> None:
+    folder = runs.python(SAVING, save_s=60)
+    ready(folder)
+    training = runs.note(folder).training_pid
+    assert training is not None
+    os.kill(training, signal.SIGSTOP)
+    until(lambda: (item := shim.read_process(training)) and item.state == "T", "stopped")
+    runs.signal(folder, names.SHIM_SAVE_AND_END)
+    assert runs.exit(folder).signal == signal.SIGTERM
+    assert (folder / "saved").exists()
+
+
 def test_a_training_that_never_answers_is_waited_for_no_longer_than_save_s(runs: Attempts) -> None:
     folder = runs.python(NEVER_ANSWERING, save_s=0.3)
     ready(folder)
@@ -365,7 +377,7 @@ def test_exit_json_has_every_field_of_the_contract(runs: Attempts) -> None:
     } <= set(output)
 
 
-@pytest.mark.kernel
+@pytest.mark.mounts
 def test_the_end_is_written_even_when_the_disk_is_full(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("mounts a small file system of its own, for which it must be root")
@@ -382,7 +394,7 @@ def test_the_end_is_written_even_when_the_disk_is_full(tmp_path: Path) -> None:
         subprocess.run(["umount", str(small)], check=True)
 
 
-@pytest.mark.kernel
+@pytest.mark.mounts
 def test_a_training_runs_without_a_recorder_that_finds_no_room(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("mounts a small file system of its own, for which it must be root")

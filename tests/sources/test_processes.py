@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from supervisor.core.rules.rest import RESTS_SWITCHES_PER_S
 from supervisor.sources import processes
 from supervisor.sources.processes import TreeWatch, pids_below
 
+PTRACE_ATTACH, PTRACE_DETACH = 16, 17
 TREE = """
 import subprocess, sys
 program = "import sys; data = bytearray(32 << 20); print('up', flush=True); sys.stdin.read()"
@@ -69,12 +71,26 @@ def test_a_process_that_is_stopped_is_named_until_it_goes_on() -> None:
             end = time.perf_counter() + 120
             while not (reading := TreeWatch(root.pid).read(now())).stopped_pids:
                 assert time.perf_counter() < end
-            assert (reading.stopped_pids, reading.uninterruptible_pids) == ((root.pid,), ())
+            assert (reading.stopped_pids, reading.traced_pids) == ((root.pid,), ())
+            assert reading.uninterruptible_pids == ()
         finally:
             os.kill(root.pid, signal.SIGCONT)
         end = time.perf_counter() + 120
         while TreeWatch(root.pid).read(now()).stopped_pids:
             assert time.perf_counter() < end
+
+
+def test_a_process_that_a_debugger_holds_is_distinguished_from_one_that_a_signal_has_stopped() -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    with running(TREE) as root:
+        if libc.ptrace(PTRACE_ATTACH, root.pid, None, None):
+            pytest.skip(f"this machine lets no process be traced: {os.strerror(ctypes.get_errno())}")
+        try:
+            os.waitid(os.P_PID, root.pid, os.WSTOPPED | os.WNOWAIT)
+            reading = TreeWatch(root.pid).read(now())
+            assert (reading.stopped_pids, reading.traced_pids) == ((root.pid,), (root.pid,))
+        finally:
+            libc.ptrace(PTRACE_DETACH, root.pid, None, None)
 
 
 def test_processor_use_is_that_of_the_interval() -> None:

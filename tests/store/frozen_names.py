@@ -281,4 +281,5 @@ def _tree(path: Path) -> ast.Module:
 
 if __name__ == "__main__":
     LIST.write_text(as_text(collect()), encoding="utf-8")
+    schema.TABLES.write_text(tables.as_sql(), encoding="utf-8")
     sys.stdout.write(f"{LIST}: {sum(map(len, collect().values()))} names\n")

@@ -66,7 +66,7 @@ def everything_that_matters(store: Store, second: float) -> None:
         store.save_checkpoint("night", 1, checkpoint(3, Verdict.PROVEN), at(second))
 
 
-@pytest.mark.kernel
+@pytest.mark.mounts
 def test_on_a_full_disk_the_ballast_makes_room(small_disk: Path) -> None:
     store = open_store(small_disk)
     ballast = small_disk / "supervisor.db.ballast"
@@ -82,7 +82,7 @@ def test_on_a_full_disk_the_ballast_makes_room(small_disk: Path) -> None:
     store.close(at(2))
 
 
-@pytest.mark.kernel
+@pytest.mark.mounts
 def test_on_a_disk_that_stays_full_everything_waits_and_is_written_when_there_is_room(
     small_disk: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -133,7 +133,7 @@ class Keep:
     database_limit_mb = 100_000.0
 
 
-@pytest.mark.kernel
+@pytest.mark.mounts
 def test_a_record_on_a_read_only_file_system_is_read_and_waits(small_disk: Path) -> None:
     first = open_store(small_disk)
     record_everything(first)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,15 @@ def test_not_set_up(broken): pass
 """
 EVERYTHING = Stage("all", "", 0)
 PASSED = {"parallel": 3, "calm": 2, "alone": 3}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_plugins() -> Iterator[None]:
+    """Each process of these stages loads what the stages need: a third less of a start."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+        environment.setenv("PYTEST_ADDOPTS", "-p xdist")
+        yield
 
 
 def suite(folder: Path, text: str) -> list[str]:

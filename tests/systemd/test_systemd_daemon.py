@@ -40,6 +40,11 @@ def test_the_sandboxed_daemon_reads_what_it_judges_by(started: InstalledBox) -> 
     assert rest == ["True", "systemd True", "True"]
 
 
+def test_the_sandbox_lets_children_begin_apart_from_the_daemons_files(started: InstalledBox) -> None:
+    report = started.ask("from supervisor.children.keeper import Keeper; Keeper(); print('apart')")
+    assert report.strip() == "apart"
+
+
 @pytest.mark.parametrize(
     "attack",
     [

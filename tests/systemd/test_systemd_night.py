@@ -241,6 +241,22 @@ def test_a_wrong_configuration_fails_once_and_says_what_is_wrong(home: Night) ->
     assert "gracious_s" in home.box.run(f"systemctl status {UNIT}").output
 
 
+def test_a_daemon_that_polkit_does_not_answer_is_started_again_until_it_does(home: Night) -> None:
+    """As on a bare system, while apt still sets polkit up: the bus waits for a service that fails to start."""
+    home.write(home.by_hand("one"))
+    broken = "/run/systemd/system/polkit.service.d/broken.conf"
+    home.box.write(broken, "[Service]\nExecStart=\nExecStart=/bin/false\n")
+    home.box.run("systemctl daemon-reload; systemctl stop polkit", check=True)
+    try:
+        home.box.run(f"systemctl start --no-block {UNIT}", check=True)
+        home.box.until(f"[ $(systemctl show --value --property=NRestarts {UNIT}) -ge 1 ]")
+        assert "can start no units for trainings" in home.box.run(f"journalctl --since=-60s -u {UNIT}").output
+    finally:
+        home.box.run(f"rm {broken}; systemctl daemon-reload; systemctl reset-failed polkit", check=True)
+    home.box.until(f"systemctl is-active {UNIT}")
+    home.step("one", 1)
+
+
 def test_a_reload_applies_what_changed_and_one_with_a_mistake_is_refused_aloud(home: Night) -> None:
     def limit(seconds: int, more: str = "") -> str:
         return home.by_hand("one", "--wound", "hang:40", table=more, stall=f"limit_s = {seconds}")

@@ -6,13 +6,12 @@ import contextlib
 import errno
 import os
 import socket
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from supervisor.daemon.process.systemd import Notifier, own_unit, stop_is_restart
+from supervisor.daemon.process.systemd import CommandFailedError, Notifier, own_unit, stop_is_restart
 
 SERVICE = "0::/system.slice/rocm-supervisor.service\n"
 INSIDE = {"INVOCATION_ID": "2f"}
@@ -128,7 +127,7 @@ class Manager:
         self.asked.append(" ".join(command))
         answer = self.answers.pop(0)
         if answer is None:
-            raise subprocess.CalledProcessError(-15, list(command))
+            raise CommandFailedError(f"{command[0]} ended with status -15")
         return answer
 
 

@@ -49,6 +49,7 @@ def test_a_prefix_gets_all_files_and_no_marks_are_left(tmp_path: Path) -> None:
         "etc/systemd/system/rocm-run@.service",
         "etc/systemd/system/rocm-run@.service.d/owner.conf",
         "etc/systemd/system/rocm-runs.slice",
+        "etc/systemd/system/rocm-supervisor-fleet.service",
         "etc/systemd/system/rocm-supervisor-web.service",
         "etc/systemd/system/rocm-supervisor-web.socket",
         "etc/systemd/system/rocm-supervisor.service",
@@ -232,6 +233,27 @@ def test_a_folder_that_is_no_state_directory_is_kept(tmp_path: Path) -> None:
     assert (tmp_path / "thesis.pt").exists()
 
 
+def test_on_a_running_system_setup_has_the_daemon_take_its_new_rights_over() -> None:
+    """The package has started the daemon, so setup restarts it; elsewhere the person starts it."""
+    booted = {packaged: system_plan(replace(HERE, packaged=packaged), ANN, files_only=False, booted=True)
+              for packaged in (True, False)}  # fmt: skip
+    ends = {packaged: [" ".join(step.argv) for step in steps if isinstance(step, RunCommand)][-2:]
+            for packaged, steps in booted.items()}  # fmt: skip
+    assert ends[True] == ["systemctl daemon-reload", "systemctl restart rocm-supervisor"]
+    assert ends[False][-1] == "systemctl daemon-reload"
+    assert remaining(for_user=False, owner=None, packaged=True, booted=True)[-2] == "systemctl reload rocm-supervisor"
+    assert "systemctl daemon-reload" not in remaining(for_user=False, owner=None, booted=True)
+
+
+def test_a_home_whose_group_is_the_owners_alone_is_opened_for_the_daemon_and_no_other() -> None:
+    closed = replace(ANN, closed_home=Path("/home/ann"))
+    for packaged in (True, False):
+        steps = system_plan(replace(HERE, packaged=packaged), closed, files_only=False)
+        assert RunCommand(argv=("chmod", "g+rx", "/home/ann")) in steps
+    assert not [step for step in system_plan(HERE, ANN, files_only=False)
+                if isinstance(step, RunCommand) and "chmod" in step.argv]  # fmt: skip
+
+
 def test_a_debian_package_leaves_only_the_owner_to_setup() -> None:
     packaged = replace(HERE, packaged=True)
     usermod, *drop_ins = system_plan(packaged, ANN, files_only=False)
@@ -240,6 +262,6 @@ def test_a_debian_package_leaves_only_the_owner_to_setup() -> None:
         "/etc/systemd/system/rocm-run@.service.d/owner.conf",
         "/etc/systemd/system/rocm-supervisor.service.d/owner.conf",
     ]
-    assert system_plan(packaged, None, files_only=False) == ()
+    assert system_plan(packaged, None, files_only=False, booted=True) == ()
     assert remaining(for_user=False, owner=None, packaged=True)[-2] == "systemctl restart rocm-supervisor"
     assert [step.path.name for step in owner_removal() if isinstance(step, RemoveFile)] == ["owner.conf"] * 2

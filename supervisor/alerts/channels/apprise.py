@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import tzinfo
 from typing import ClassVar
 
@@ -15,7 +15,6 @@ from supervisor.alerts.confidential import repeats_secret
 from supervisor.alerts.fit import fit
 from supervisor.alerts.message import Urgency, compose
 from supervisor.alerts.settings import AlertSettings, PathText, Text, TimeoutS, find_zone, require_text
-from supervisor.core.lean_dataclass import dataclass
 
 BODY_LIMIT = 1500
 """Short enough for most services, for Apprise cuts nothing by itself."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
 from supervisor.alerts.channel import Answer, KeptNotice
 from supervisor.alerts.settings import AlertSettings, ReceiverError, TimeoutS, find_zone
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.sanitize import one_line, without_secrets
 from supervisor.programs import run
 

@@ -7,7 +7,7 @@ import smtplib
 import socket
 import ssl
 from base64 import b64encode
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime, timezone, tzinfo
 from email.message import EmailMessage
 from email.policy import SMTP
@@ -31,7 +31,6 @@ from supervisor.alerts.settings import (
     find_zone,
     read_text,
 )
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.sanitize import one_line
 
 SUBJECT_LIMIT = 68

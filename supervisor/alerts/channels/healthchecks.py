@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from msgspec import Meta
@@ -13,7 +14,6 @@ from supervisor.alerts.http import Request, exchange
 from supervisor.alerts.http_channel import HttpChannel
 from supervisor.alerts.message import compose
 from supervisor.alerts.settings import AlertSettings, HttpSettings, find_zone
-from supervisor.core.lean_dataclass import dataclass
 
 BODY_BYTES = 10_000
 """Of a longer body the service keeps the beginning alone."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import msgspec
@@ -12,6 +13,7 @@ from supervisor.alerts.channel import KeptNotice
 from supervisor.alerts.endpoint import Endpoint
 from supervisor.alerts.fit import count_bytes, fit
 from supervisor.alerts.http_channel import HttpChannel, read_token
+from supervisor.alerts.incident_messages import thread_of
 from supervisor.alerts.message import Urgency, compose
 from supervisor.alerts.settings import (
     AlertSettings,
@@ -21,7 +23,6 @@ from supervisor.alerts.settings import (
     Text,
     find_zone,
 )
-from supervisor.core.lean_dataclass import dataclass
 
 TOPIC = re.compile(r"[-_A-Za-z0-9]{1,64}")
 TITLE_BYTES = 250
@@ -35,6 +36,7 @@ class NtfySettings(HttpSettings, frozen=True, kw_only=True):
     """Keys of `[alerts.NAME]` with kind = "ntfy"; the address is that of the topic, `https://ntfy.sh/TOPIC`."""
 
     digest: bool = True
+    edit: bool = True
     secret_file: PathText | None = None
     """Holds an access token, `tk_...`; not needed where everybody may publish to the topic."""
     secret_env: Text | None = None
@@ -46,6 +48,7 @@ class Ntfy(HttpChannel):
 
     settings_type: ClassVar[type[AlertSettings]] = NtfySettings
     topic: str = field(repr=False)
+    edits: bool = False
 
     @classmethod
     def from_settings(cls, name: str, settings: NtfySettings) -> Ntfy:
@@ -57,11 +60,12 @@ class Ntfy(HttpChannel):
         token = read_token(name, settings)
         confidential = (topic, *([token] if token else []))
         endpoint = replace(endpoint, target=f"{folder}/", confidential=confidential)
-        return cls(endpoint=endpoint, topic=topic, token=token, zone=find_zone(name, settings))
+        zone = find_zone(name, settings)
+        return cls(endpoint=endpoint, topic=topic, token=token, zone=zone, edits=settings.edit)
 
     def render(self, notice: KeptNotice) -> bytes:
         """Return the JSON of a message; without `markdown`, ntfy shows its text as it is."""
-        message = compose(notice, self.zone)
+        message, thread = compose(notice, self.zone), thread_of(notice) if self.edits else None
         return msgspec.json.encode(
             {
                 "topic": self.topic,
@@ -69,5 +73,14 @@ class Ntfy(HttpChannel):
                 "message": fit(message.body or message.title, MESSAGE_BYTES, count_bytes),
                 "priority": PRIORITIES[message.urgency],
                 "tags": [TAGS[message.urgency]],
+                **({} if thread is None else {"sequence_id": name_sequence(thread)}),
             }
         )
+
+
+def name_sequence(incident: str) -> str:
+    """Return the sequence of an incident: the application shows the newest message of it, in place of those before.
+
+    Servers before 2.16 take no notice of it: there each message stands by itself.
+    """
+    return f"incident_{hashlib.sha256(incident.encode('utf-8', 'replace')).hexdigest()[:32]}"

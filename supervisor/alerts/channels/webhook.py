@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from supervisor.alerts.channel import KeptNotice
@@ -10,7 +11,6 @@ from supervisor.alerts.http import Request
 from supervisor.alerts.http_channel import HttpChannel
 from supervisor.alerts.settings import AlertSettings, HttpSettings, PathText, ReceiverError, Text, find_zone, read_text
 from supervisor.alerts.signing import Secret, headers, read_secrets
-from supervisor.core.lean_dataclass import dataclass
 
 
 class WebhookSettings(HttpSettings, frozen=True, kw_only=True):

@@ -102,7 +102,7 @@ def _find_buckets(app: App, job: str, attempt: int | None, *, follow: bool) -> I
     from supervisor.cli.replay import follow as following  # noqa: PLC0415 - the same
 
     return following.follow(
-        lambda since_unix_s: recorded_steps(app, job, attempt, since_unix_s),
+        lambda since_unix_s: recorded_steps(app, job, attempt, since_unix_s, app.now() + following.AHEAD_S),
         lambda: time.sleep(following.POLL_INTERVAL_S),
     )
 

@@ -38,13 +38,13 @@ def recorded(app: App, job: str, attempt: int | None) -> Recording:
 
 
 def recorded_steps(
-    app: App, job: str, attempt: int | None, since_unix_s: float | None = None
+    app: App, job: str, attempt: int | None, since_unix_s: float | None = None, until_unix_s: float | None = None
 ) -> tuple[StepBucket, ...]:
     """Return the steps of a job, or of one attempt, ten seconds each, in order of attempt and time."""
     try:
         archive = Archive.at(database_url(configured.settings(app).supervisor))
         archive.check()
-        found = archive.step_metrics(job, attempt, since_unix_s)
+        found = archive.step_metrics(job, attempt, since_unix_s, until_unix_s)
     except ArchiveError as error:
         raise CliError(str(error), "supervisorctl status lists the jobs", "not_recorded") from error
     if not found and since_unix_s is None:

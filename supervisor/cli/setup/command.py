@@ -30,6 +30,7 @@ from supervisor.cli.setup.plan import (
 )
 from supervisor.cli.setup.removal import left, owner_removal, system_removal, undo, user_removal
 from supervisor.runner import shim
+from supervisor.runner.units import BOOTED
 from supervisor.shipped import shipped
 
 UNPRIVILEGED_UID = 65534
@@ -68,14 +69,16 @@ def command(  # noqa: PLR0913 - its options
             owner = owner or os.environ.get("SUDO_USER")
             if prefix is None:
                 _check_system(installation, owner, dry_run=dry_run)
-            steps = system_plan(installation, _find_owner(owner), files_only=prefix is not None)
+            steps = system_plan(installation, _find_owner(owner), files_only=prefix is not None, booted=BOOTED.is_dir())
         for step in steps:
             click.echo(perform(step, prefix=prefix, dry_run=dry_run))
     except (OSError, ValueError) as error:
         raise click.ClickException(str(error)) from error
     if prefix is None:
         click.echo("\nTo do manually:")
-        for line in remaining(for_user=for_user, owner=owner, packaged=installation.packaged):
+        for line in remaining(
+            for_user=for_user, owner=owner, packaged=installation.packaged, booted=BOOTED.is_dir() and not dry_run
+        ):
             click.echo(f"  {line}")
 
 
@@ -107,9 +110,14 @@ def _find_owner(name: str | None) -> Owner | None:
     if name is None:
         return None
     try:
-        return Owner(name=name, group=grp.getgrgid(pwd.getpwnam(name).pw_gid).gr_name)
+        person = pwd.getpwnam(name)
+        group = grp.getgrgid(person.pw_gid)
     except KeyError:
         return Owner(name=name, group=name)
+    sharing = {*group.gr_mem, *(other.pw_name for other in pwd.getpwall() if other.pw_gid == person.pw_gid)}
+    home = _closed_home(name)
+    private = sharing == {name} and home is not None and home.stat().st_gid == person.pw_gid
+    return Owner(name=name, group=group.gr_name, closed_home=home if private else None)
 
 
 def here() -> Installation:
@@ -278,8 +286,11 @@ def _closed_home(owner: str) -> Path | None:
         return None
 
 
-def remaining(*, for_user: bool, owner: str | None, packaged: bool = False) -> list[str]:
-    """Return the steps that setup does not do, one command or sentence per line."""
+def remaining(*, for_user: bool, owner: str | None, packaged: bool = False, booted: bool = False) -> list[str]:
+    """Return the steps that setup does not do, one command or sentence per line.
+
+    `booted`: setup had systemd read the new units, and restarted the daemon of the package.
+    """
     if for_user:
         return [
             "edit ~/.config/rocm-supervisor/config.toml",
@@ -290,9 +301,11 @@ def remaining(*, for_user: bool, owner: str | None, packaged: bool = False) -> l
     lines = ["edit /etc/rocm-supervisor/config.toml"]
     if polkit_version() is None:
         lines.append("install polkit (Debian and Ubuntu: apt install polkitd): it lets the daemon start trainings")
+    if not booted:
+        lines.append("systemctl daemon-reload")
     # The package has enabled and started the daemon; it takes its new rights by a restart.
-    begin = "systemctl restart rocm-supervisor" if packaged else "systemctl enable --now rocm-supervisor"
-    lines += ["systemctl daemon-reload", begin]
+    after_package = "systemctl reload rocm-supervisor" if booted else "systemctl restart rocm-supervisor"
+    lines.append(after_package if packaged else "systemctl enable --now rocm-supervisor")
     if owner is not None and (closed := _closed_home(owner)) is not None:
         lines.append(f"chmod g+rx {closed}    (gives the daemon read access to the checkpoints in it)")
     return [*lines, f"{owner} must log in again before using supervisorctl: group {GROUP} takes effect at login"]

@@ -23,6 +23,7 @@ UNITS = (
     "rocm-supervisor.socket",
     "rocm-supervisor-web.service",
     "rocm-supervisor-web.socket",
+    "rocm-supervisor-fleet.service",
     "rocm-run@.service",
     "rocm-runs.slice",
 )
@@ -44,6 +45,8 @@ class Owner:
 
     name: str
     group: str
+    closed_home: Path | None = None
+    """The home directory, where its group is the owner's alone and may not read it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +82,18 @@ class RunCommand:
 
 
 Step = WriteFile | RunCommand
+RELOAD = RunCommand(argv=("systemctl", "daemon-reload"))
 
 
-def system_plan(installation: Installation, owner: Owner | None, *, files_only: bool) -> tuple[Step, ...]:
-    """Return the steps for the system's systemd, with trainings run by `owner`; `files_only` creates no users."""
+def system_plan(
+    installation: Installation, owner: Owner | None, *, files_only: bool, booted: bool = False
+) -> tuple[Step, ...]:
+    """Return the steps for the system's systemd, with trainings run by `owner`; `files_only` creates no users.
+
+    `booted`: systemd is running, and reads the new units.
+    """
     if installation.packaged:
-        return _owner_steps(owner)
+        return _owner_steps(owner, booted=booted)
     shipped = installation.systemd
     sysusers = WriteFile(path=SYSUSERS, text=(shipped / "rocm-supervisor.sysusers.conf").read_text())
     tmpfiles = WriteFile(path=TMPFILES, text=(shipped / "rocm-supervisor.tmpfiles.conf").read_text())
@@ -98,14 +107,25 @@ def system_plan(installation: Installation, owner: Owner | None, *, files_only: 
     steps.extend(_fill_units(installation, shipped, SYSTEM_UNITS))
     steps.extend(_drop_ins(owner))
     steps.append(WriteFile(path=CONFIG, text=installation.example.read_text(), mode=0o640, group=GROUP, keep=True))
+    steps.extend(() if files_only else _open_home(owner))
+    steps.extend([RELOAD] if booted and not files_only else ())
     return tuple(steps)
 
 
-def _owner_steps(owner: Owner | None) -> tuple[Step, ...]:
-    """Return what the Debian package cannot know: who runs the trainings."""
+def _owner_steps(owner: Owner | None, *, booted: bool) -> tuple[Step, ...]:
+    """Return what the Debian package cannot know: who runs the trainings. The daemon, which runs, takes it over."""
     if owner is None:
         return ()
-    return (RunCommand(argv=("usermod", "--append", "--groups", GROUP, owner.name)), *_drop_ins(owner))
+    join = RunCommand(argv=("usermod", "--append", "--groups", GROUP, owner.name))
+    restart = (RELOAD, RunCommand(argv=("systemctl", "restart", "rocm-supervisor"))) if booted else ()
+    return (join, *_drop_ins(owner), *_open_home(owner), *restart)
+
+
+def _open_home(owner: Owner | None) -> tuple[RunCommand, ...]:
+    """Return what lets the daemon, which joins the owner's group, read the checkpoints in the owner's home."""
+    if owner is None or owner.closed_home is None:
+        return ()
+    return (RunCommand(argv=("chmod", "g+rx", str(owner.closed_home))),)
 
 
 def _drop_ins(owner: Owner | None) -> tuple[WriteFile, ...]:

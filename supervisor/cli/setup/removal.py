@@ -12,6 +12,7 @@ from supervisor.cli.paths import CONF_D
 from supervisor.cli.setup.plan import CONFIG, GROUP, POLKIT_RULES, SYSTEM_UNITS, SYSUSERS, TMPFILES, UNITS
 
 DAEMON_UNITS = ("rocm-supervisor.service", "rocm-supervisor.socket")
+FLEET_UNITS = ("rocm-supervisor-fleet.service",)
 WEB_UNITS = ("rocm-supervisor-web.socket", "rocm-supervisor-web.service")
 JOBS_GROUP = "rocm-supervisor-jobs"
 DATABASE = "supervisor.db"
@@ -56,7 +57,8 @@ def system_removal(state: Path, *, purge: bool) -> Iterator[Removal]:
     """Yield the steps that undo `setup` for the system; stopping the daemon saves and ends the trainings."""
     service = SYSTEM_UNITS / DAEMON_UNITS[0]
     yield Undo(argv=("systemctl", "disable", "--now", *DAEMON_UNITS), needs=service)
-    yield Undo(argv=("systemctl", "disable", "--now", *WEB_UNITS), needs=SYSTEM_UNITS / WEB_UNITS[0])
+    for units in (WEB_UNITS, FLEET_UNITS):
+        yield Undo(argv=("systemctl", "disable", "--now", *units), needs=SYSTEM_UNITS / units[0])
     for unit in UNITS:
         yield RemoveFile(path=SYSTEM_UNITS / unit)
     for unit in ("rocm-run@.service", "rocm-supervisor.service"):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from supervisor.core.checkpoints.loss_curve import Curve
-from supervisor.core.lean_dataclass import dataclass
 
 EXACT_WORTH_S = 60.0
 """Work to redo for an exact state beyond an interval of snapshots, seconds."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.readings import StepRecord
 
 REACH_STEPS = 100

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, Verdict, newest_first
-from supervisor.core.lean_dataclass import dataclass
 
 HOUR_S = 3600.0
 BEST = "best"

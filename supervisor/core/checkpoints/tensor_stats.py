@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from supervisor.core.foreign_values import as_dict, as_float, as_int, as_list, as_text
-from supervisor.core.lean_dataclass import dataclass
 
 OPTIMIZER = re.compile(r"(?P<optimizer>(?:.*\.)?optimizer\w*(?:\.\d+)?)\.state\.(?P<index>\d+)\.(?P<what>\w+)\Z")
 """Name of a tensor in an optimizer's state, as torch writes it."""

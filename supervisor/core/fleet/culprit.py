@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 from supervisor.core.fleet.evidence import RankEvidence
-from supervisor.core.lean_dataclass import dataclass
 
 LEAST_RANKS_FOR_STACKS = 3
 """Of two stacks that differ neither is the odd one."""

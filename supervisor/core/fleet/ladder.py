@@ -7,11 +7,10 @@ and the allocation requeued. A node is excluded by one physical proof, or where 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from supervisor.core.fleet.culprit import Culprit, Proof
-from supervisor.core.lean_dataclass import dataclass
 
 SUSPICION_KEPT_S = 24 * 3600.0
 NAMINGS_TO_EXCLUDE = 2

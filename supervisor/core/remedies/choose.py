@@ -7,8 +7,8 @@ taken, and where none is left, that is the answer.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.remedies.context import Ended, RemedyContext, Situation
 from supervisor.core.remedies.last_resorts import RESORTS, would_help
 from supervisor.core.remedies.settings import Remedies

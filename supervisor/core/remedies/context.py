@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from supervisor.core.lean_dataclass import dataclass
+from dataclasses import dataclass
+
 from supervisor.core.remedies.gpu_memory import GpuMemory
 from supervisor.core.remedies.last_resorts import Resort
 from supervisor.core.triage.finding import Finding

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from typing_extensions import assert_never
 
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.remedies.settings import Remedies
 from supervisor.core.remedies.spec import Assign, Env, InForce, Multiply, ReplaceConv2d, UseCpu, UseGpu
 from supervisor.core.remedies.table import BY_NAME

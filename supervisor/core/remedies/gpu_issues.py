@@ -5,7 +5,8 @@ Those of MIOpen are in `miopen.py`, because a job's Conv2d is chosen by them.
 
 from __future__ import annotations
 
-from supervisor.core.lean_dataclass import dataclass
+from dataclasses import dataclass
+
 from supervisor.core.remedies.miopen import MIOPEN_FACTS
 
 

@@ -7,8 +7,7 @@ never; an attempt launched before that runs out of memory at once.
 from __future__ import annotations
 
 from collections.abc import Iterable
-
-from supervisor.core.lean_dataclass import dataclass
+from dataclasses import dataclass
 
 HELD_BYTES = 256 << 20
 """Growth since the launch that does not count as held by the ended process: a desktop's usage varies as much."""

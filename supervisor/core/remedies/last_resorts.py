@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 
 ResortKind: TypeAlias = Literal["reset_gpu", "reboot"]

@@ -6,7 +6,7 @@ load kernels of another target, and MIOpen still finds none that fit.
 
 from __future__ import annotations
 
-from supervisor.core.lean_dataclass import dataclass
+from dataclasses import dataclass
 
 CONV2D_SETTINGS = ("auto", "off", "planned", "unfold", "unfold_reference")
 """Values of a job's `conv2d`: `auto`, `off`, or the name of an algorithm of rocm_agent.conv2d."""

@@ -6,10 +6,10 @@ The agent gets factors and not results: only inside the training is it known wha
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.remedies.context import Situation
 
 

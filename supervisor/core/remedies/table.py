@@ -44,6 +44,8 @@ from supervisor.core.scale import is_beyond, on_training
 HIDE_ALL_GPUS = (Env("HIP_VISIBLE_DEVICES", "-1"), Env("CUDA_VISIBLE_DEVICES", "-1"), Env("ROCR_VISIBLE_DEVICES", ""))
 """ROCr takes the empty list literally; it is the layer that would open a GPU that is lost."""
 WORKERS_FACTOR = 0.5
+XLA_SHARE = 0.95
+"""Of a GPU's memory, where JAX gives XLA 75 %; the rest is what the driver and the libraries take."""
 
 
 def _may_be_at_fault(situation: Situation) -> bool:
@@ -142,6 +144,15 @@ REMEDIES: tuple[RemedySpec, ...] = (
         on_gpu=True,
         changes=lambda _held, _amounts: (Assign("allocator", value=True),),
         ladder={OOM_GPU: 10, FRAGMENTATION: 20},
+    ),
+    RemedySpec(
+        name="xla_memory",
+        words="XLA takes 95 % of the GPU's memory",
+        needs=Need.TRAINER,
+        setting="xla_memory",
+        on_gpu=True,
+        changes=lambda _held, _amounts: (Assign("xla_memory", XLA_SHARE),),
+        ladder={OOM_GPU: 15},
     ),
     RemedySpec(
         name="conv2d_workspace",

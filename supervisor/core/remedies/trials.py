@@ -7,10 +7,9 @@ remedy that failed is not tried again.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 from supervisor.core.remedies.causes import ADDING_UP
 from supervisor.core.remedies.spec import InForce

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.reports.timeline import EFFECTIVE, Life, Use, timeline
 
 

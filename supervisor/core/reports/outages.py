@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-
-from supervisor.core.lean_dataclass import dataclass
+from dataclasses import dataclass
 
 SHORTEST_S = 5.0
 """A restart of the daemon, or a machine that was starved for a moment, takes less and is not listed."""

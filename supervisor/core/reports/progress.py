@@ -7,8 +7,9 @@ left, since a slow-down tends to last; restarts are not included.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from supervisor.core.history import History
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.scale import Scale
 from supervisor.core.stats.median import quantile
 

@@ -43,6 +43,7 @@ from supervisor.core.rules.non_finite_loss import NonFiniteLoss
 from supervisor.core.rules.resumed_loss import ResumedLoss
 from supervisor.core.rules.stall import Stall
 from supervisor.core.rules.start_timeout import StartTimeout
+from supervisor.core.rules.stopped_process import StoppedProcess
 from supervisor.core.rules.thermal import Thermal
 from supervisor.core.rules.throughput_drop import ThroughputDrop
 from supervisor.core.rules.vram_high import VramHigh
@@ -90,6 +91,7 @@ ACTING: tuple[type[ActingRule], ...] = (
     Hang,
     BusyWithoutProgress,
     ResumedLoss,
+    StoppedProcess,
     Stall,
     StartTimeout,
     IdleJob,

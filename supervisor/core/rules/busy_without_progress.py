@@ -10,6 +10,7 @@ no batch in eight minutes).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
@@ -17,7 +18,6 @@ from supervisor.core.findings import FaultClass
 from supervisor.core.flags import Act, Severity
 from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import History
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading, Stage
 from supervisor.core.remedies import causes

@@ -10,7 +10,7 @@ plan, its last step and its status; where they disagree it warns and does not re
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from signal import SIGBUS, SIGINT, SIGKILL, SIGSEGV
 from typing import ClassVar
 
@@ -18,13 +18,13 @@ from supervisor.core.findings import LAST_BOOT, FaultClass, KernelFinding
 from supervisor.core.flags import Act, Severity
 from supervisor.core.gauge import Gauge, Group, Observation, event_gauge
 from supervisor.core.history import History
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 from supervisor.core.rank_failure import Raised, RankExited, RankKilled, first_failure
 from supervisor.core.readings import ExitStatus, signal_name
 from supervisor.core.remedies import causes
 from supervisor.core.rules.crash_diagnosis import crash_diagnosis
 from supervisor.core.rules.gpu_fault import is_fatal
+from supervisor.core.sanitize import sanitize
 from supervisor.core.start_failure import start_failure
 
 LINE_CHARACTERS = 300
@@ -283,4 +283,4 @@ def _find_spoilt(history: History) -> tuple[Moment | None, int | None]:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())[:LINE_CHARACTERS]
+    return " ".join(sanitize(text).split())[:LINE_CHARACTERS]

@@ -6,6 +6,7 @@ lie in memory that the training does not use.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
@@ -14,7 +15,6 @@ from supervisor.core.flags import Act, Diagnosis, Severity
 from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.gpu_facts import GpuFacts
 from supervisor.core.history import History
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.readings import GpuReading
 from supervisor.core.remedies import causes
 

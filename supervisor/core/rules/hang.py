@@ -6,28 +6,27 @@ process returns from the kernel, so none has reached it in that time. A process 
 disk, swapping) has run in between, by its count of context switches, and receives signals.
 
 It only warns where that count is not available, in a stage that may read or write for long (loading, saving,
-validating), where not every stage is reported, and where the machine swaps; the limits of `stall` apply then. It also
-warns of a process that is stopped (SIGSTOP, a debugger). Unchanged stacks are no evidence: a kernel search stays in one
+validating), where not every stage is reported, and where the machine swaps; the limits of `stall` apply then. A process
+that a signal has stopped is `stopped_process`. Unchanged stacks are no evidence: a kernel search stays in one
 call for minutes. A process that ignores SIGTERM is handled by the grace period of the stop.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Reversible
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, TypeAlias
 
 from supervisor.core.flags import Act, Severity
 from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import ATTEMPT_ENDED, History
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ProcessReading, Stage
 from supervisor.core.remedies import causes
 from supervisor.core.rules.bounds import lasting
 from supervisor.core.rules.standstill import diagnosis_of, machine_gasps
-from supervisor.core.stats.holds import FRESH_S, run_of
+from supervisor.core.stats.holds import FRESH_S
 
 Run: TypeAlias = tuple[ProcessReading, ...]
 
@@ -45,25 +44,19 @@ class Hang:
     min_readings: int = 5
 
     def may_flag(self, history: History) -> bool:
-        """Whether the newest reading shows a process that waits in the kernel or is stopped."""
+        """Whether the newest reading shows a process that waits in the kernel."""
         newest = history.processes[-1] if history.processes and not history.over else None
-        return newest is not None and bool(newest.uninterruptible_pids or newest.stopped_pids)
+        return newest is not None and bool(newest.uninterruptible_pids)
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
-        """Return how long a process has waited in the kernel, or was stopped, without a step."""
+        """Return how long a process has waited in the kernel without a step."""
         no_step_s, since = history.no_step_s, history.no_step_since()
-        why = ATTEMPT_ENDED if history.over else None if history.processes else "no reading of its processes"
-        if why is not None:
-            return not_applicable("no signal reaches a process, and no step", why)
-        stopped = self._measure_stopped(history, since or history.launched_at)
+        what = "no signal reaches a process, and no step"
+        if history.over or not history.processes:
+            return not_applicable(what, ATTEMPT_ENDED if history.over else "no reading of its processes")
         if history.train_ended or since is None or no_step_s is None:
-            return (stopped,)
-        return self._measure_waiting(history, since, no_step_s), stopped
-
-    def _measure_stopped(self, history: History, since: Moment) -> Gauge:
-        run = _find_stopped(history.processes, since, history.now)
-        named = Gauge(what="a process is stopped", observe=partial(_observe_stopped, history, run))
-        return lasting(history, run, self.hold_s, named, self.min_readings)
+            return not_applicable(what, history.why_not_stepping() or "no step is due")
+        return (self._measure_waiting(history, since, no_step_s),)
 
     def _measure_waiting(self, history: History, since: Moment, no_step_s: float) -> Gauge:
         run, never_ran = _find_waiting(history.processes, since, history.now)
@@ -80,10 +73,6 @@ class Hang:
         proven = not never_ran or any(never_ran.values())
         sure = history.stages_complete and inside_step and proven and not machine_gasps(history)
         return Severity.acting(act=self.act if sure else False)
-
-
-def _observe_stopped(history: History, run: Run) -> Observation:
-    return _observe_run(history, run, f"process {min(run[-1].stopped_pids)} is stopped (SIGSTOP, a debugger)")
 
 
 def _observe_waiting(history: History, run: Run, never_ran: Mapping[int, bool]) -> Observation:
@@ -145,8 +134,3 @@ def _read_switches(reading: ProcessReading, pid: int) -> int | None:
 def _may_be_same(number: int | None, other: int | None) -> bool:
     """Whether two counts may be those of one wait; a count that is not known may be."""
     return number is None or other is None or number == other
-
-
-def _find_stopped(readings: Reversible[ProcessReading], since: Moment, now: Moment) -> Run:
-    """Return the newest readings in which some process is stopped."""
-    return run_of(readings, lambda process: process.at.seconds_since(since) >= 0 and bool(process.stopped_pids), now)

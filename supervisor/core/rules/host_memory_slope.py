@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar
 
 from supervisor.core.flags import Act, Diagnosis, Severity
 from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import ATTEMPT_ENDED, History
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.remedies import causes
 from supervisor.core.rules.bounds import is_running_out, running_out
 from supervisor.core.stats.holds import newest_of

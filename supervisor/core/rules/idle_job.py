@@ -8,14 +8,13 @@ lock that is never released, or for a terminal. So does a long `sleep`: it warns
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
 from supervisor.core.flags import Act, Severity
 from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import ATTEMPT_ENDED, History
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.remedies import causes
 from supervisor.core.rules.rest import find_last_sign, idle_s
 from supervisor.core.rules.standstill import diagnosis_of, machine_gasps

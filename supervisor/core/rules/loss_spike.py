@@ -8,13 +8,13 @@ A single NaN is reported by `non_finite_loss`.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
 from supervisor.core.flags import Act, Diagnosis, Severity
 from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import ATTEMPT_ENDED, STEPS_KEPT, History
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.remedies import causes
 from supervisor.core.stats.losses import Episode
 

@@ -7,13 +7,13 @@ every step is skipped or spoilt, so the training learns nothing, and it acts.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
 from supervisor.core.flags import Act, Diagnosis, Severity
 from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import History
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.readings import StepRecord
 from supervisor.core.remedies import causes
 from supervisor.core.rules.non_finite_loss import spoilt, window

@@ -18,6 +18,10 @@ RESTS_CPU_PERCENT = 3.0
 """Of one processor, all processes of the job together."""
 
 
+STOPPED_SLACK_S = 5.0
+"""A process that was stopped within so long after the last step made none for that reason alone."""
+
+
 RESTS_SWITCHES_PER_S = 5.0
 """Of all threads together: timers of progress bars and monitors wake a few times a minute."""
 
@@ -46,6 +50,13 @@ def stopped_s(history: History) -> float:
         history.now,
     )
     return history.lasted_s(run)
+
+
+def was_stopped_throughout(history: History) -> bool:
+    """Whether some process was stopped in every reading since the last progress, but for its first seconds."""
+    since = history.no_step_since() or history.launched_at
+    later = [reading for reading in history.processes if reading.at.seconds_since(since) >= STOPPED_SLACK_S]
+    return bool(later) and all(reading.stopped_pids for reading in later)
 
 
 def whole_job_rested_s(history: History) -> float:
@@ -89,6 +100,24 @@ def idle_s(history: History) -> float:
         return rests and process.processes > 0 and process.at.seconds_since(since) >= 0
 
     return min([_lasted_s(history, history.processes, still), *_gpus_rested_s(history, since)])
+
+
+def quiet_s(history: History) -> float:
+    """Return for how many seconds no processor time was taken, nothing was printed and no GPU was seen to work.
+
+    Less than `idle_s`: a launcher that wakes to look after its ranks is quiet. What no sensor tells is not work.
+    """
+    since = find_last_sign(history)
+
+    def quiet(reading: ProcessReading) -> bool | None:
+        return reading.at.seconds_since(since) >= 0 and reading.processes > 0 and _is_resting(reading)
+
+    def works(reading: GpuReading) -> bool:
+        return reading.at.seconds_since(since) >= 0 and _is_gpu_resting(reading) is False
+
+    if any(works(reading) for readings in history.readings_by_gpu().values() for reading in readings):
+        return 0.0
+    return _lasted_s(history, history.processes, quiet)
 
 
 def rested_s(history: History) -> float:

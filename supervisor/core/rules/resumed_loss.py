@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import ClassVar
@@ -10,7 +11,6 @@ from supervisor.core.checkpoints.loss_curve import Curve, curve_of
 from supervisor.core.flags import Severity
 from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import History
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 from supervisor.core.remedies import causes
 

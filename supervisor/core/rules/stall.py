@@ -13,19 +13,24 @@ after three times `output_limit_s`, or after `output_limit_s` if every process i
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
 from supervisor.core.flags import Act, Severity
 from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import History
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ProcessReading, Stage
 from supervisor.core.remedies import causes
 from supervisor.core.rules.dead_worker import is_ending_by_exception
-from supervisor.core.rules.rest import rested_s, resting_limit_s, stopped_s, whole_job_rested_s
+from supervisor.core.rules.rest import (
+    rested_s,
+    resting_limit_s,
+    stopped_s,
+    was_stopped_throughout,
+    whole_job_rested_s,
+)
 from supervisor.core.rules.standstill import diagnosis_of, machine_gasps
 from supervisor.core.stats.holds import run_of
 from supervisor.core.stats.learned_limits import BOUNDS
@@ -209,6 +214,7 @@ def _observe_silence(history: History, reached: Gauge, no_step_s: float, *, at_r
     how = ("learned limit" if reached.learned else "limit") + (" at rest" if at_rest else "")
     return Observation(
         message=f"no step for {no_step_s:.0f} s in stage {stage} ({how} {reached.limit:.0f} s){last}",
+        can_save=was_stopped_throughout(history),
         diagnosis=diagnosis_of(history),
     )
 

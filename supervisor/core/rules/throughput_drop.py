@@ -5,14 +5,13 @@ Only time spent stepping counts: validations, checkpoints and the gaps between e
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, TypeAlias
 
 from supervisor.core.flags import Act, Diagnosis, Severity
 from supervisor.core.gauge import Gauge, Group, Observation, beyond, not_applicable
 from supervisor.core.history import History
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.remedies import causes
 from supervisor.core.stats.holds import FRESH_S
 from supervisor.core.stats.pace import Stretch, Usual, covered_s, step_s_of, wait_share_of

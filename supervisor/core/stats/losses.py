@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.readings import StepRecord
 from supervisor.core.stats.median import median, spread
 

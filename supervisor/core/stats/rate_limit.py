@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
-
-from supervisor.core.lean_dataclass import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 from supervisor.core.stats.median import quantile
 

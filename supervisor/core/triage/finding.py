@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 from typing import Literal, TypeAlias
-
-from supervisor.core.lean_dataclass import dataclass
 
 Verdict: TypeAlias = Literal["data", "numerics", "hardware", "data_or_numerics", "unknown"]
 LookedFor: TypeAlias = Literal["loss", "gradients"]

@@ -5,9 +5,10 @@ A triage that finds nothing changes nothing: the retry is the one that would hav
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from supervisor.core.checkpoints.checkpoint import Checkpoint
 from supervisor.core.flags import RedFlag
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 from supervisor.core.remedies.causes import HARDWARE, NON_FINITE
 from supervisor.core.scale import on_training, same_place

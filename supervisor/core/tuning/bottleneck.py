@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from supervisor.core.lean_dataclass import dataclass
+from dataclasses import dataclass
 
 WAITING = 0.10
+MOSTLY_WAITING = 0.99
+"""Beyond it what is left of a step is less than its measurement errs by."""
 HEADSPACE = 0.05
 """What batches from memory must gain before the loader is to blame."""
 GPU_BUSY = 0.90
@@ -66,8 +68,9 @@ def _data(shares: Shares) -> Bottleneck | None:
     if gain is not None and not gain >= HEADSPACE:
         return None
     if gain is None:
-        gain = shares.wait / max(1e-9, 1 - shares.wait)
-        text = f"an infinitely fast loader would gain at most {gain:.0%}"
+        busy = 1 - min(shares.wait, MOSTLY_WAITING)
+        bound = "at most" if shares.wait < MOSTLY_WAITING else "more than"
+        text = f"an infinitely fast loader would gain {bound} {1 / busy - 1:.0%}"
     else:
         text = f"the same batches from memory gain {gain:.0%}"
     return Bottleneck(name="data-bound", why=f"{shares.wait:.0%} of a step waits for its batch; {text}")

@@ -9,10 +9,10 @@ proposition 5), so that looking again and again adopts nothing by chance.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
 
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.stats.median import median
 
 SMALLEST_GAIN = 0.03
@@ -21,6 +21,8 @@ SPREADS = 2.0
 ERROR = 0.05
 PAIRS_MIN = 4
 PAIRS_MAX = 30
+HOPELESS_PAIRS_MIN = 10
+"""An arm whose mean gain is not worth a change after as many is given up: its steps are better spent on others."""
 SLOWER_PAIRS_MIN = 2
 """An arm this clearly slower is given up early: every further step of it is lost."""
 CLEARLY_SLOWER = math.log(1.25)
@@ -120,7 +122,8 @@ class Comparison:
         if gain.high < SMALLEST_GAIN:
             why = f"slower by {-gain.gain:.1%}" if gain.high < 0 else f"gains at most {gain.high:.1%}"
             return Verdict(outcome=Outcome.REFUSED, gain=gain, why=why, pairs=count)
-        if gain.high < least or count >= PAIRS_MAX:
+        hopeless = count >= HOPELESS_PAIRS_MIN and gain.gain < SMALLEST_GAIN
+        if gain.high < least or hopeless or count >= PAIRS_MAX:
             noise = f"blocks of one setting differ by {self.spread:.1%}"
             why = f"not settled: {gain.low:.1%} to {gain.high:.1%} after {count} pairs of blocks; {noise}"
             return Verdict(outcome=Outcome.NOT_SETTLED, gain=gain, why=why, pairs=count)

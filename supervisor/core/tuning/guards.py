@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.stats.median import median, spread
 
 CARD_SHARE = 0.92
@@ -28,6 +28,9 @@ CLIPPED = 4.0
 """Spreads from the median beyond which a loss counts as no further off."""
 WIDER = 4.0
 """Factor by which the losses of an arm may spread more."""
+SURE = 2.5
+"""Deviations by which the losses of an arm may lie higher than they seem, and be no worse by a whole spread."""
+DOUBTFULLY_WIDER = 2.5
 STILL = 1e-3
 """Of the level: losses that hardly move are not measured against nothing."""
 
@@ -122,8 +125,51 @@ def _host_growth(block: Block) -> int | None:
     return None if block.rss_bytes is None else block.rss_bytes[1] - block.rss_bytes[0]
 
 
+def find_doubt(owner: Sequence[Block], arm: Sequence[Block]) -> str | None:
+    """Return why so few blocks do not yet show that an arm's losses are no worse; None where they do, or none is known.
+
+    A large gain is settled after two pairs of blocks, in which harm as large as the losses' own spread may not show.
+    """
+    if len(owner) != len(arm) or len(arm) % 2:
+        known = any(block.losses for block in arm) and any(block.losses for block in owner)
+        return "a round of blocks is not complete" if known else None
+    found = _compare_courses("losses", owner, arm)
+    if found is None:
+        return None
+    most = found.apart + SURE * found.error
+    if most > found.width:
+        return f"losses may be higher by {most:.2g} under it, at a spread of {found.width:.2g}"
+    return f"losses spread {found.wider:.1f} times as far under it" if found.wider > DOUBTFULLY_WIDER else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Courses:
+    """How the values of two kinds of blocks differ, without the course that both follow."""
+
+    apart: float
+    """By how much the arm's lie higher."""
+    error: float
+    """Standard error of it."""
+    width: float
+    """Spread of the owner's."""
+    wider: float
+    """The arm's spread, as a multiple of it."""
+    level: float
+
+
 def _find_instability(what: str, owner: Sequence[Block], arm: Sequence[Block], name: str) -> str | None:
-    """Compare the level and the spread of two kinds of blocks, without the course that both follow.
+    """Return how the values of an arm are higher or less steady than the owner's; None where they are not."""
+    found = _compare_courses(name, owner, arm)
+    if found is None:
+        return None
+    if found.apart > max(FAR * found.error, 0.5 * found.width):
+        level, width = found.level, found.width
+        return f"{what} are higher by {found.apart:.2g} under it, at a level of {level:.2g} and a spread of {width:.2g}"
+    return f"{what} spread {found.wider:.1f} times as far under it" if found.wider > WIDER else None
+
+
+def _compare_courses(name: str, owner: Sequence[Block], arm: Sequence[Block]) -> _Courses | None:
+    """Compare the level and the spread of two kinds of blocks; None where there are too few values.
 
     Judged after whole rounds of A B B A alone, because a training that learns falls from each block to the next.
     """
@@ -140,10 +186,13 @@ def _find_instability(what: str, owner: Sequence[Block], arm: Sequence[Block], n
     level = abs(median(value for *_, value in rows))
     of_owner, of_arm = ([rest for rest, row in zip(left, rows, strict=True) if row[1] == kind] for kind in (0.0, 1.0))
     width = max(spread(of_owner, median(of_owner)), STILL * level, 1e-12)
-    if apart > FAR * width * math.sqrt(1 / counts[0] + 1 / counts[1]) and apart > 0.5 * width:
-        return f"{what} are higher by {apart:.2g} under it, at a level of {level:.2g} and a spread of {width:.2g}"
-    wider = spread(of_arm, median(of_arm)) / width
-    return f"{what} spread {wider:.1f} times as far under it" if wider > WIDER else None
+    return _Courses(
+        apart=apart,
+        error=width * math.sqrt(1 / counts[0] + 1 / counts[1]),
+        width=width,
+        wider=spread(of_arm, median(of_arm)) / width,
+        level=level,
+    )
 
 
 def _fit_course(rows: Sequence[tuple[float, float, float]]) -> tuple[float, list[float]]:

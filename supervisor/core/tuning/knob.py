@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from enum import Enum
 
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.tuning.guards import most_workers
 
 
@@ -28,11 +27,15 @@ class How(Enum):
 
 
 class Phase(Enum):
-    """The order in which knobs are tried: cheap and safe first."""
+    """The order in which knobs are tried: a layout that gains in one precision may gain nothing in another."""
 
     DATA = "data"
-    KERNELS = "kernels"
+    ATTENTION = "attention"
+    """Before the precision: whether it computes the same is seen best in full precision."""
     PRECISION = "precision"
+    KERNELS = "kernels"
+    MEMORY = "memory"
+    """Speed for memory that is there."""
     COMPILE = "compile"
 
 
@@ -58,6 +61,12 @@ class Facts:
     autocast: bool | None = None
     """Whether the training computes under autocast by itself."""
     autocast_why_not: str | None = None
+    attention: str | None = None
+    """Of a model of transformers."""
+    attention_why_not: str | None = None
+    checkpointing: bool | None = None
+    """Whether layers compute their activations twice to save memory."""
+    checkpointing_why_not: str | None = None
     batch_bytes: int | None = None
     shm_bytes: int | None = None
     """Free for what workers hand over."""
@@ -183,6 +192,13 @@ KNOBS: tuple[Knob, ...] = (
         outranked_by=("conv2d",),
     ),
     Knob(
+        name="attention",
+        phase=Phase.ATTENTION,
+        kind=Kind.NUMERICS,
+        values=lambda facts: ("sdpa",) if facts.attention == "eager" else (),
+        why_not=lambda facts: facts.attention_why_not if facts.attention in {None, "eager"} else None,
+    ),
+    Knob(
         name="cudnn_benchmark",
         phase=Phase.KERNELS,
         kind=Kind.NUMERICS,
@@ -206,6 +222,14 @@ KNOBS: tuple[Knob, ...] = (
         why_not=lambda facts: facts.autocast_why_not,
         permission="precision",
         outranked_by=("amp",),
+    ),
+    Knob(
+        name="checkpointing",
+        phase=Phase.MEMORY,
+        kind=Kind.SAME_ARITHMETIC,
+        values=lambda facts: (False,) if facts.checkpointing else (),
+        why_not=lambda facts: facts.checkpointing_why_not if facts.checkpointing else None,
+        outranked_by=("allocator", "batch_factor", "image_factor"),
     ),
 )
 
@@ -256,11 +280,13 @@ def facts_of(reported: Mapping[str, object]) -> Facts:
     """Return the facts that an agent reported; what is of no expected type is unknown."""
     names = [field.name for field in fields(Facts)]
     kinds: dict[str, tuple[type, ...]] = {
-        **dict.fromkeys(("device", "optimizer", *(name for name in names if name.endswith("_why_not"))), (str,)),
+        **dict.fromkeys(
+            ("device", "optimizer", "attention", *(name for name in names if name.endswith("_why_not"))), (str,)
+        ),
         **dict.fromkeys(("processors", "workers", "prefetch", "threads"), (int,)),
         **dict.fromkeys((name for name in names if name.endswith("_bytes")), (int,)),
-        **dict.fromkeys(("pinned", "fused", "channels_last", "tf32", "autocast", "cudnn_benchmark"), (bool,)),
-        **dict.fromkeys(("cuda", "hip"), (bool,)),
+        **dict.fromkeys(("pinned", "fused", "channels_last", "checkpointing"), (bool,)),
+        **dict.fromkeys(("tf32", "autocast", "cudnn_benchmark", "cuda", "hip"), (bool,)),
     }
     known: dict[str, object] = {}
     for name, types in kinds.items():

@@ -8,11 +8,10 @@ that last comparison proves is adopted.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
-from supervisor.core.lean_dataclass import dataclass
-from supervisor.core.tuning.compare import Comparison, Gain, Outcome, Verdict
-from supervisor.core.tuning.guards import Block, Memory, find_harm
+from supervisor.core.tuning.compare import PAIRS_MAX, Comparison, Gain, Outcome, Verdict
+from supervisor.core.tuning.guards import Block, Memory, find_doubt, find_harm
 from supervisor.core.tuning.knob import Facts, Knob, Left
 
 ORDER = "ABBA"
@@ -137,6 +136,12 @@ class Session:
         verdict = trial.comparison.verdict() if not trial.blocks else None
         if verdict is None:
             return replace(self, trial=trial)
+        if verdict.outcome is Outcome.ADOPTED:
+            doubt = find_doubt(trial.seen_of_owner, trial.seen_of_arm)
+            if doubt is not None and verdict.pairs < PAIRS_MAX:
+                return replace(self, trial=trial)
+            if doubt is not None:
+                return replace(self, trial=trial).after_refusal(f"not settled after {verdict.pairs} pairs: {doubt}")
         return self._settle(trial, verdict)
 
     def after_refusal(self, why: str) -> Session:

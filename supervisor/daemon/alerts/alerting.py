@@ -10,11 +10,12 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import msgspec
 
 from supervisor.alerts.channel import Channel, KeptNotice, read_notice
+from supervisor.alerts.incident_messages import OpenMessages, find_message, keep_message
 from supervisor.alerts.outbox import AlertSender
 from supervisor.alerts.payload import Notice, alert_id, digest_id, notices, self_test
 from supervisor.alerts.pipeline import Pending, Policy, Situation, build_digest, plan, policy_of, routes
@@ -25,7 +26,6 @@ from supervisor.core import events as ev
 from supervisor.core.events import AlertTried
 from supervisor.core.flags import Severity
 from supervisor.core.job import Job, Phase
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 from supervisor.daemon.alerts.limits import ReceiverLimits
 from supervisor.daemon.alerts.reminders import Reminders
@@ -159,8 +159,10 @@ class Receivers:
 MUTED = "alerts muted until"
 """Key of the note that has the end of each mute by the name of the receiver, Unix seconds."""
 MUTE_LIMIT_S = 86_400.0
-WITHDRAWN = "withdrawn: acknowledged, started again, or followed by a newer reminder"
-"""Error of a reminder that was not needed any more before it could be delivered."""
+MESSAGES = "alerts messages of open incidents"
+"""Key of the note that has, by the name of the receiver and the incident, the message that reports it."""
+NOT_NEEDED = "acknowledged, started again, or followed by a newer reminder"
+"""Why a reminder is withdrawn before it could be delivered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +216,8 @@ class Announcer:
             return
         if event.retry_after_s is not None and not event.delivered:
             self._limits.pause(alert.sink, event.retry_after_s, event.at)
+        if event.delivered:
+            self._keep_message(alert, event.message)
         if alert.due is None:
             self._notices.pop(alert.id, None)
 
@@ -225,7 +229,8 @@ class Announcer:
         for alert in self.store.due_alerts(now, WAITING_LIMIT):
             why = problems.get(alert.sink)
             if self._is_outdated(alert):
-                self.tried(ev.AlertTried(at=now, alert=alert.id, delivered=False, error=WITHDRAWN, final=True))
+                self.store.withdraw_alert(alert.id, NOT_NEEDED, now)
+                self._notices.pop(alert.id, None)
             elif why is None:
                 by_sink.setdefault(alert.sink, []).append(alert)
             else:
@@ -248,13 +253,26 @@ class Announcer:
         for message in planned.messages:
             ids = tuple(item.id for item in message)
             if len(ids) == 1:
-                sender.offer(by_id[ids[0]])
+                sender.offer(by_id[ids[0]], message=find_message(self._read_messages(), sink, message[0].notice))
             else:
                 body = build_digest([item.notice for item in message], self.host, now, policy.zone)
                 sender.offer(_Parcel(id=digest_id(ids), sink=sink, body=body), covers=ids)
             for sent in ids:
                 del by_id[sent]
         self.store.put_back_alerts(by_id)
+
+    def _keep_message(self, alert: QueuedAlert, message: str | None) -> None:
+        """Keep the message of an alert that was delivered, as long as its incident is open."""
+        before = self._read_messages()
+        after = keep_message(before, alert.sink, self._read_notice(alert), message)
+        if after != before:
+            self.store.set_note(MESSAGES, msgspec.json.encode(after).decode())
+
+    def _read_messages(self) -> OpenMessages:
+        try:
+            return msgspec.json.decode(self.store.note(MESSAGES) or "{}", type=dict[str, dict[str, str]])
+        except msgspec.MsgspecError:
+            return {}
 
     def _build_pending(self, alert: QueuedAlert, now: Moment) -> Pending:
         notice = self._read_notice(alert)

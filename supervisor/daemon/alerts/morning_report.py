@@ -5,17 +5,15 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from supervisor.alerts.payload import Notice
 from supervisor.alerts.pipeline import Policy
 from supervisor.alerts.report import DAY_S, Day, TrainingDay, build_report, report_day
 from supervisor.core.job import Job, Phase
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 from supervisor.core.reports.account import account
-from supervisor.daemon.alerts.alerting import WITHDRAWN
 from supervisor.daemon.clock import Clock
 from supervisor.daemon.inbox import Inbox
 from supervisor.store.archive import Archive
@@ -111,7 +109,7 @@ def _read_training(archive: Archive, job: Job, until_unix_s: float) -> TrainingD
 def _list_undelivered(archive: Archive, since_unix_s: float) -> list[tuple[str, int, str]]:
     """Return each receiver with the alerts that were given up in the day, or wait after an error."""
     tried = [*archive.alerts(FAILED, READ_AT_MOST), *archive.alerts(WAITING, READ_AT_MOST)]
-    alerts = [alert for alert in tried if alert.error is not None and alert.error != WITHDRAWN]
+    alerts = [alert for alert in tried if alert.error is not None]
     alerts = [alert for alert in alerts if (alert.tried_unix_s or alert.queued_unix_s) >= since_unix_s]
     latest = {alert.sink: alert.error or "" for alert in sorted(alerts, key=lambda alert: alert.tried_unix_s or 0.0)}
     return [(sink, count, latest[sink]) for sink, count in Counter(alert.sink for alert in alerts).most_common()]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import msgspec
 
 from supervisor.alerts.payload import Notice, remind
 from supervisor.alerts.reminders import count_reminders
 from supervisor.core.job import Job, Phase
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 from supervisor.store.store import Store
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from glob import iglob
 from pathlib import Path
 
@@ -25,7 +25,6 @@ from supervisor.core.checkpoints.checkpoint import (
     of_this_training,
     older,
 )
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.daemon.checkpoints.unreadable import find_unreadable
 from supervisor.runner.folder_checkpoints import fingerprint_of
 

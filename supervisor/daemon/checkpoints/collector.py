@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +22,6 @@ from supervisor.core import events as ev
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, newest_first
 from supervisor.core.checkpoints.retention import kept
 from supervisor.core.job import ALIVE, Attempt, Job
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 from supervisor.daemon.checkpoints.candidates import fingerprint
 from supervisor.daemon.checkpoints.proof_queue import ProofQueue, Saved

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.core.checkpoints.checkpoint import Fingerprint
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.runner.clone_file import NoRoomError, clone_file
 from supervisor.runner.folder_checkpoints import files_in, fingerprint_of
 

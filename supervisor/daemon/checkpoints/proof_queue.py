@@ -10,11 +10,11 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, merge_proof
 from supervisor.core.events import CheckpointSeen
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.daemon.checkpoints.candidates import Prove, fingerprint
 from supervisor.daemon.clock import Clock
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-
-from supervisor.core.lean_dataclass import dataclass
 
 LOOKED_AT_MOST = 4096
 """Entries of all folders of a pattern together."""

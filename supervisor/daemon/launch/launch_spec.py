@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.config.derive import conv2d_environment, snapshot_every
@@ -12,7 +13,6 @@ from supervisor.config.settings import JobSettings, ProfileSettings
 from supervisor.core import attempt_files as names
 from supervisor.core.checkpoints.checkpoint import Checkpoint
 from supervisor.core.job import Job
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.remedies.effects import Changes, changes_of
 from supervisor.core.remedies.miopen import conv2d_algorithm
 from supervisor.daemon.clock import Clock

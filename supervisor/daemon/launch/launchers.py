@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.daemon.process.systemd import own_unit
 from supervisor.runner.direct import DirectLauncher
 from supervisor.runner.launcher import Launcher
@@ -16,6 +16,11 @@ log = logging.getLogger(__name__)
 
 class LauncherError(ValueError):
     """The launcher that was asked for cannot work here; the text says why and what to do."""
+
+    def __init__(self, text: str, *, may_pass: bool = False) -> None:
+        """`may_pass`: the system's services may answer later, as while they are installed or the machine is busy."""
+        super().__init__(text)
+        self.may_pass = may_pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +53,7 @@ def _choose_automatically(state: Path) -> Chosen:
         log.info("launcher.unavailable", extra={"fields": {"user": user, "why": why_not}})
         if unit is not None:
             # A training started by ourselves would lie in this service's cgroup, and die with each restart of it.
-            raise LauncherError(f"{unit[0]} can start no units for trainings: {why_not}")
+            raise LauncherError(f"{unit[0]} can start no units for trainings: {why_not}", may_pass=True)
     return Chosen(launcher=DirectLauncher())
 
 

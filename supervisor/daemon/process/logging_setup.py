@@ -18,7 +18,7 @@ import select
 import sys
 import threading
 from collections import Counter, deque
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, TextIO, cast
 
 from supervisor.core.foreign_values import cut
 from supervisor.core.stats.rate_limit import Allowance
@@ -194,8 +194,14 @@ class Handler(_StreamHandler):
 
 
 def begin(level: str, *, journal: bool) -> None:
-    """Send log records to standard error from now on, without ever waiting for whoever reads them."""
-    handler = Handler(LogWriter(sys.stderr.fileno(), prefix="<4>" if journal else ""))
+    """Send log records to standard error from now on, without ever waiting for whoever reads them.
+
+    What else is printed there goes the same way: Python itself reports a thread's exception, a failed finalizer and a
+    warning on `sys.stderr`, in whichever thread has it.
+    """
+    writer = LogWriter(sys.stderr.fileno(), prefix="<4>" if journal else "")
+    sys.stderr = cast("TextIO", writer)
+    handler = Handler(writer)
     handler.setFormatter(Line(journal=journal))
     root = logging.getLogger()
     root.handlers[:] = [handler]

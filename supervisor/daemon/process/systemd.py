@@ -14,9 +14,10 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+
+from supervisor import programs
 
 log = logging.getLogger(__name__)
 
@@ -85,8 +86,14 @@ class Notifier:
 
 
 ASK_LIMIT_S = 5.0
+
+
+class CommandFailedError(OSError):
+    """A command ended with an error, or not in time."""
+
+
 Ask = Callable[[Sequence[str]], str]
-"""Runs a command line and returns what it printed; raises OSError or subprocess.SubprocessError."""
+"""Runs a command line and returns what it printed; raises OSError where it cannot be run, fails or takes too long."""
 
 
 def stop_is_restart(
@@ -104,7 +111,7 @@ def stop_is_restart(
     command = ["systemctl", *(["--user"] if user else []), "list-jobs", "--no-legend", "--plain", "--no-pager", name]
     try:
         listing = _run_twice(ask or _run_command, command)
-    except (OSError, subprocess.SubprocessError) as error:
+    except OSError as error:
         log.warning("stop.cause_unknown", extra={"fields": {"unit": name, "error": str(error)}})
         return False
     types = [words[2] for words in map(str.split, listing.splitlines()) if len(words) >= 3 and words[1] == name]
@@ -134,13 +141,14 @@ def own_unit(
 def _run_twice(ask: Ask, command: Sequence[str]) -> str:
     try:
         return ask(command)
-    except subprocess.CalledProcessError:
+    except CommandFailedError:
         # Without KillMode=mixed the SIGTERM goes to every process of the unit, so to the one that asks, too.
         return ask(command)
 
 
 def _run_command(command: Sequence[str]) -> str:
-    done = subprocess.run(
-        list(command), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ASK_LIMIT_S, check=True
-    )
-    return done.stdout
+    done = programs.run(command, ASK_LIMIT_S, environment=os.environ)
+    if done.status != 0:
+        how = f"took more than {ASK_LIMIT_S:.0f} s" if done.status is None else f"ended with status {done.status}"
+        raise CommandFailedError(f"{command[0]} {how}")
+    return done.stdout.decode(errors="replace")

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from supervisor import untrusted_files
@@ -29,7 +29,6 @@ from supervisor.core.foreign_values import (
     as_text,
     read_json_object,
 )
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 from supervisor.core.stats.rate_limit import Allowance
 

@@ -7,9 +7,7 @@ A cursor-up removes the lines that are overwritten after it.
 from __future__ import annotations
 
 import re
-from dataclasses import field
-
-from supervisor.core.lean_dataclass import dataclass
+from dataclasses import dataclass, field
 
 _BREAK = re.compile(rb"[\r\n]")
 _ESCAPE = re.compile(

@@ -7,13 +7,12 @@ the folded copy. The disk space of what was read is freed by punching holes, so 
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from supervisor import untrusted_files
 from supervisor.core import attempt_files
 from supervisor.core.findings import OutputFinding
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 from supervisor.sources.attempt.folding import Folded, Folder
 from supervisor.sources.attempt.output_files import FoldedText, RawFile

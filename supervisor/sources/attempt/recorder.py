@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from supervisor import untrusted_files
 from supervisor.core import attempt_files
 from supervisor.core.foreign_values import BYTES_MAX, COUNT_MAX, EPOCH_MAX, STEP_MAX, as_float, as_int
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 from supervisor.core.readings import Stage, StepRecord
 

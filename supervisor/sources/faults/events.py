@@ -7,10 +7,9 @@ with the highest rank, its severity the worst, its position that of the first li
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from supervisor.core.findings import About, FaultClass, FaultSeverity, KernelFinding
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 from supervisor.sources.faults.table import LINE_LIMIT, Match
 

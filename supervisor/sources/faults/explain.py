@@ -7,10 +7,9 @@ source lines quoted by a traceback.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from supervisor.core.findings import FaultClass, FaultSeverity
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.sources.attempt.folding import clean
 from supervisor.sources.attempt.progress_lines import progress_in
 from supervisor.sources.faults.events import Finding

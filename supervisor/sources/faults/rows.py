@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache
 
 from supervisor.core.findings import About, FaultClass, FaultSeverity
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.sources.faults.prefilter import words_in
 
 LINE_LIMIT = 2000
@@ -161,7 +160,9 @@ def _build_match(row: Row, found: re.Match[str]) -> Match:
 def address(text: str) -> str:
     """Return a complete PCI address in lower case.
 
-    NVIDIA omits the function: 0000:9b:00 is 0000:9b:00.0. The IOMMU may omit the domain: 0a:00.0 is 0000:0a:00.0.
+    NVIDIA omits the function: 0000:9b:00 is 0000:9b:00.0. The IOMMU may omit the domain: 0a:00.0 is 0000:0a:00.0, and
+    that of Intel wrote 0x0a:0x00.0 in Linux 5.13.
     """
-    text = text.lower() if "." in text else f"{text.lower()}.0"
+    text = text.lower().replace("0x", "")
+    text = text if "." in text else f"{text}.0"
     return text if text.count(":") > 1 else f"0000:{text}"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.remedies.miopen import gfx_name
 from supervisor.sources.gpu.sensor_values import number, pci_address, unique_id
 from supervisor.sources.kernel_files import read_text

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 import selectors
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from supervisor.children.child import Child as Process
+from supervisor.children.start import PIPE, start
 from supervisor.core.foreign_values import read_json_object
 from supervisor.sources.gpu.source import SourceSilentError
 
@@ -26,7 +27,8 @@ class Child:
         # -I: no package from the user's directory or PYTHONPATH may replace an installed one.
         self._command = (interpreter, "-I", str(script))
         self._deadline_s = deadline_s
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
+        self._undead: Process | None = None
         self._unread = b""
 
     def ask(self) -> Mapping[str, object]:
@@ -48,26 +50,13 @@ class Child:
     def close(self) -> None:
         """Kill the child and close its pipes; a child in an uninterruptible wait is not waited for."""
         child, self._process, self._unread = self._process, None, b""
-        if child is None:
-            return
-        child.kill()
-        for pipe in (child.stdin, child.stdout):
-            if pipe:
-                pipe.close()
-        try:
-            child.wait(timeout=1.0)
-        except subprocess.TimeoutExpired:
-            return
+        if child is not None and not child.end():
+            self._undead = child
 
     def _start(self) -> None:
-        self._process = subprocess.Popen(
-            self._command,
-            bufsize=0,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        if self._undead is not None and self._undead.poll() is None:
+            raise SourceSilentError(f"an earlier child (pid {self._undead.pid}) could not be killed")
+        self._process = start(self._command, stdin=PIPE, stdout=PIPE, new_session=True)
         self._read_answer()
 
     def _read_answer(self) -> Mapping[str, object]:

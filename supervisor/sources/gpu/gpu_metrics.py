@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.sources.gpu.sensor_values import celsius, count, percent, watts
 
 _WIDTHS = {"B": 1, "H": 2, "I": 4, "Q": 8}

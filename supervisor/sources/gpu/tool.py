@@ -7,13 +7,13 @@ again.
 from __future__ import annotations
 
 import os
-import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
 from supervisor import programs
+from supervisor.children.child import Child
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading
 from supervisor.sources.gpu.amdgpu_presence import require_driver
@@ -26,7 +26,7 @@ class Tool:
     def __init__(self, command: Sequence[str], deadline_s: float) -> None:
         self._command = tuple(command)
         self._deadline_s = deadline_s
-        self._undead: subprocess.Popen[bytes] | None = None
+        self._undead: Child | None = None
 
     def run(self, *more: str) -> str:
         """Return its standard output, also for a non-zero exit status, which tools have after valid answers.

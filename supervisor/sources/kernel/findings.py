@@ -7,10 +7,9 @@ the finding again, if they change its class, severity, device or process.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from supervisor.core.findings import About, KernelFinding
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.moments import Moment
 from supervisor.sources.faults.events import Event, Events, kernel_finding
 from supervisor.sources.faults.kernel_table import kernel_grammar

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Sequence
 
+from supervisor.children.child import Child
+from supervisor.children.start import PIPE, start
 from supervisor.core.events import KernelReported
 from supervisor.core.moments import Moment
 from supervisor.sources.kernel.findings import Record, RecordInterpreter
@@ -15,6 +16,7 @@ COMMAND = ("journalctl", "--dmesg", "--follow", "--quiet", "--output=json", f"--
 REOPEN_S = 60.0
 READ_BYTES = 65536
 READS_AT_ONCE = 64
+EXIT_LIMIT_S = 1.0
 LINE_LIMIT_BYTES = 1 << 20
 _ERROR_LIMIT_BYTES = 2000
 
@@ -33,7 +35,8 @@ class JournalLog:
         self._interpreter = RecordInterpreter("journal", accept_user_records=accept_user_records)
         self._number = 0
         self._unread = b""
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
+        self._undead: Child | None = None
         self._tried: Moment | None = None
         self.problem: str | None = None
         """Why the journal cannot be read, and what to do; None while it can be read."""
@@ -61,25 +64,16 @@ class JournalLog:
     def close(self) -> None:
         """Kill the child process."""
         child, self._child, self._unread = self._child, None, b""
-        if child is None:
-            return
-        child.kill()
-        for pipe in (child.stdout, child.stderr):
-            if pipe is not None:
-                pipe.close()
-        child.wait()
+        if child is not None and not child.end():
+            self._undead = child
 
     def _start(self) -> None:
+        if self._undead is not None and self._undead.poll() is None:
+            self.problem = f"an earlier {self._command[0]} (pid {self._undead.pid}) could not be killed"
+            return
         place = ("--lines=0",) if self._cursor is None else ("--no-tail", f"--after-cursor={self._cursor}")
         try:
-            self._child = subprocess.Popen(
-                (*self._command, *place),
-                bufsize=0,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-            )
+            self._child = start((*self._command, *place), stdout=PIPE, stderr=PIPE, new_session=True)
         except OSError as error:
             self.problem = f"{self._command[0]}: {error.strerror}"
             return
@@ -114,9 +108,10 @@ class JournalLog:
                 records.append(entry.record)
         return records
 
-    def _handle_exit(self, child: subprocess.Popen[bytes]) -> None:
+    def _handle_exit(self, child: Child) -> None:
         assert child.stderr is not None
         os.set_blocking(child.stderr.fileno(), False)
+        child.wait(EXIT_LIMIT_S)  # it has closed its standard output
         message = (child.stderr.read(_ERROR_LIMIT_BYTES) or b"").decode("utf-8", "replace").strip()
         self.close()
         reason = message.splitlines()[0] if message else f"ended with status {child.returncode}"

@@ -7,9 +7,9 @@ it is too large.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from supervisor.core.foreign_values import read_json_object
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.sources.kernel.findings import Record
 
 FIELDS = "MESSAGE,SYSLOG_FACILITY,_TRANSPORT,_KERNEL_DEVICE,_SOURCE_MONOTONIC_TIMESTAMP"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
-import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from supervisor import programs
 from supervisor.core.findings import LAST_BOOT, About, FaultClass, FaultSeverity, KernelFinding
 from supervisor.core.moments import Moment
 from supervisor.sources.faults.events import Finding, kernel_finding
@@ -19,6 +20,7 @@ JOURNAL = ("journalctl", "--dmesg", "--boot=-1", "--lines=5000", "--quiet", "--n
 PSTORE = (Path("/sys/fs/pstore"), Path("/var/lib/systemd/pstore"))
 """Where the kernel stores its last messages, and where systemd-pstore moves them at the next boot."""
 DEADLINE_S = 10.0
+JOURNAL_LIMIT_BYTES = 64 << 20
 END_S = 300.0
 """Only messages this close to the end of the log are taken as the end of the boot."""
 FINDINGS_LIMIT = 20
@@ -87,15 +89,12 @@ def _build_panic_finding(number: int, message: str) -> Finding:
 def _read_journal(command: Sequence[str], boot_id: str) -> list[tuple[float, str]]:
     """Return the kernel's last messages, each with its time in seconds; [] if there is no journal of that boot."""
     try:
-        done = subprocess.run(
-            (*command, f"--output-fields={FIELDS}"),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=DEADLINE_S,
-            check=False,
+        done = programs.run(
+            (*command, f"--output-fields={FIELDS}"), DEADLINE_S, environment=os.environ, limit_bytes=JOURNAL_LIMIT_BYTES
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except OSError:
+        return []
+    if done.status is None:
         return []
     entries = (parse_entry(line, number) for number, line in enumerate(done.stdout.splitlines(), start=1))
     earlier = (entry for entry in entries if entry is not None and entry.boot_id != boot_id.replace("-", ""))

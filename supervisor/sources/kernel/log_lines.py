@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from datetime import datetime
 
 from supervisor.core.foreign_values import read_json
-from supervisor.core.lean_dataclass import dataclass
 
 _CALLER = r"(?: ?\[ *[TC]\d+\])?"
 # Host names may be non-standard: umlauts, punctuation, (none), and some begin with `kernel`.
@@ -29,7 +29,7 @@ _PREFIXES = tuple(
         r"\d{1,4},\d+,(?P<us>\d+),[^;\n]{1,40};",
         r"(?:kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local\d) *:\w+ *: *",
         # [ 12.3], [ 12.3] [ T140], [ 12.3][ C0], and of journalctl -o short-monotonic: [ 12.3] host kernel:
-        rf"\[ *(?P<s>\d+\.\d+)\]{_CALLER} ?(?:(?:[^\s\[\]]+ )?kernel: ?)?",
+        rf"\[ *(?P<s>\d+\.\d*)\]{_CALLER} ?(?:(?:[^\s\[\]]+ )?kernel: ?)?",
         # dmesg -H, which names months and writes decimals as its user's language does
         rf"\[ *\+\d+[.,]\d+\]{_CALLER} ?",
         rf"\[(?P<ctime>\w{{3}} \w{{3}} +\d+ [\d:]{{8}} \d{{4}})\]{_CALLER} ?",
@@ -40,7 +40,13 @@ _PREFIXES = tuple(
         rf"[\w.-]{{1,40}} (?=\[ *\d+\.\d+\]{_CALLER} \S)",
         rf"(?P<iso>\d{{4}}-\d\d-\d\d[T ][\d:]{{8}}(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)(?: UTC)?{_CALLER} (?:{_SENDER})?",
         rf"(?:\w{{3}} )?(?P<isot>\d{{4}}-\d\d-\d\d [\d:]{{8}}(?:\.\d+)?) [A-Z][A-Z0-9+-]{{1,5}} {_WHO}",
-        rf"[^\W\d]{{2,5}}\.? +\d{{1,2}} (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) (?:{_WHO})?",
+        rf"(?:[^\W\d]{{2,5}}\.?|\d{{1,2}}[月월]) +\d{{1,2}}[日일]? (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) (?:{_WHO})?",
+        # SONiC: 2025 Jul  2 06:56:57.749624 host ERR kernel: message
+        rf"\d{{4}} [^\W\d]{{2,5}} +\d{{1,2}} (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) [^\s\[\]]+ [A-Z]+ {_WHO}",
+        # logread of OpenWrt: Sat Jan  2 08:14:38 2021 kern.err kernel: message
+        rf"\w{{3}} \w{{3}} +\d{{1,2}} (?P<clock>\d\d:\d\d:\d\d) \d{{4}} \w+\.\w+ {_WHO}",
+        # RFC 5424, after its priority: 1 2025-07-02T06:56:57Z host kernel - - - message
+        r"1 (?P<iso>\d{4}-\d\d-\d\dT[\d:]{8})(?:\.\d+)?(?:Z|[+-]\d\d:\d\d) \S+ (?P<who>\S+) \S+ \S+ (?:-|\[[^\]]*\]) ?",
         # a viewer of logs that puts the day first: 04 Aug, 14:03:32 host kernel: message
         rf"\d{{1,2}} [^\W\d]{{3,5}}\.?,? (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) (?:{_WHO})?",
         r"kernel: ?",

@@ -10,8 +10,7 @@ import re
 import socket
 import struct
 from collections.abc import Mapping
-
-from supervisor.core.lean_dataclass import dataclass
+from dataclasses import dataclass
 
 PCI = re.compile(r"(?:^|/)([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])(?=/|$)")
 """Addresses of PCI devices in a path of /sys."""

@@ -11,7 +11,7 @@ from functools import wraps
 from types import ModuleType
 from typing import Any, Callable, Optional
 
-from . import claim
+from . import claim, xla_memory
 from .fence import failed
 from .layout import DATA_WAIT, ENDED, STEP, VALIDATE
 from .plan import Plan, count_of
@@ -48,6 +48,7 @@ class Fit:
         recorder.stage, recorder.aside = STEP, DATA_WAIT
         total = self.steps * self.epochs if self.steps is not None and self.epochs is not None else None
         self.plan.report(self.epochs, total, self.steps)
+        xla_memory.name_setting_of_keras()
 
 
 class _LossReader:

@@ -16,7 +16,7 @@ from functools import wraps
 from types import MethodType, ModuleType
 from typing import Any, Callable, List
 
-from . import claim, origin, save_command
+from . import claim, origin, save_command, xla_memory
 from .fence import failed, fenced
 from .layout import COMPILE, STEP, VALIDATE
 from .leader import Leader
@@ -204,6 +204,7 @@ def _count_step(source: Any, result: Any = None) -> None:
     recorder.record(_step, None, arrived if arrived is not None and math.isnan(arrived) else None)
     recorder.stage, recorder.aside = STEP, 0
     _other_calls.saw_step()
+    xla_memory.name_setting(sys.modules["jax"])
     save_command.refuse_unheard(recorder)
 
 

@@ -197,6 +197,10 @@ def _keras_imported(module: ModuleType) -> None:
 
 
 def _jax_imported(module: ModuleType) -> None:
+    if remedies.any_wanted():
+        from . import xla_memory
+
+        fenced(xla_memory.apply)()
     from . import optax_hook
 
     optax_hook.install_jax(module)

@@ -35,7 +35,7 @@ def serve(
 def asked(trainer: Any, step: int) -> Save:
     """Return where a save that is asked for belongs."""
     os.makedirs(str(trainer.wdir), exist_ok=True)
-    return Save(os.path.join(str(trainer.wdir), NAME), step, trainer.epoch - 1)
+    return Save(os.path.join(str(trainer.wdir), NAME), step, trainer.epoch - 1, kind="snapshot")
 
 
 def save(trainer: Any, step: int, snapshots: Optional[Snapshots], path: str) -> None:

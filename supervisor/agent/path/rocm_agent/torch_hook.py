@@ -14,12 +14,13 @@ import weakref
 from functools import update_wrapper, wraps
 from time import monotonic_ns
 from types import ModuleType
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Tuple
 
 from . import batch_count, claim, loader, origin, own_saves, precision, remedies, save_command, script, tuning, workers
 from .fence import failed, fenced
 from .layout import CHECKPOINT, COMPILE, DATA_WAIT, ENDED, STEP, VALIDATE
 from .leader import Leader
+from .passes import Passes
 from .recorder import Recorder
 from .scalars import GpuMemory, LateScalars, is_scalar, number
 from .shapes import Shapes
@@ -50,6 +51,7 @@ class Watch:
         self._scalars = LateScalars(torch)
         self._memory = GpuMemory(torch)
         self.precision = precision.Watch()
+        self.passes = Passes()
 
     def saw_scaling(self, loss: Any, scaled: Any) -> None:
         """A GradScaler multiplied `loss`; what backward is then called on is not the loss."""
@@ -69,6 +71,7 @@ class Watch:
         if recorder is None or threading.current_thread() is not threading.main_thread():
             return
         self.step = self.step + 1 if self.step else self._first_step(None)
+        self.passes.fed_a_step()
         loss, grad_norm = self._scalars.exchange(self._loss, self.grad_norm)
         wait_s, self.wait_ns = self.wait_ns / 1e9 if self.wait_ns else None, 0
         self._loss = self.grad_norm = None
@@ -83,6 +86,7 @@ class Watch:
         if not self._leader.takes_lead(optimizer):
             return
         self.step = self.step + 1 if self.step else self._first_step(optimizer)
+        self.passes.fed_a_step()
         self.precision.stepped(self._loss)
         loss, grad_norm = self._scalars.exchange(self._loss, self.grad_norm)
         wait_s = self.wait_ns / 1e9 if self.wait_ns else None
@@ -204,8 +208,9 @@ def _watch_optimizers(torch: Any, watch: Watch) -> None:
         if not hasattr(kind.step, "_watched_by_rocm_agent"):
             kind.step = _wrap_step(kind.step, watch, compiling)
 
-    _call_after(base, "__init__", step_is_watched)
-    _call_after(base, "__setstate__", step_is_watched)  # an optimizer that was pickled itself
+    # Whoever reports: without the count of calls every step under a scaler would be taken for a skipped one.
+    _call_after(base, "__init__", step_is_watched, whoever_reports=True)
+    _call_after(base, "__setstate__", step_is_watched, whoever_reports=True)  # an optimizer that was pickled itself
 
 
 def _wrap_step(step: Callable[..., Any], watch: Watch, compiling: Callable[[], bool]) -> Callable[..., Any]:
@@ -329,19 +334,25 @@ def _watch_loaders(torch: Any, watch: Watch) -> None:
             return original(self)
         workers.drawn(self)
         began = monotonic_ns()
+        begins(self._dataset)
         recorder = _step_waits()
         try:
             batch = original(self)
+        except StopIteration:
+            ended(self._dataset)
+            raise
         finally:
             watch.wait_ns += monotonic_ns() - began
             if recorder is not None:
                 recorder.aside = 0
         count(batch, self)
+        drew(self._dataset)
         if recorder is not None:
             saw_batch(batch, recorder)
         return batch
 
     saw_batch, count = fenced(watch.shapes.saw), fenced(batch_count.drawn.saw)
+    begins, drew, ended = (fenced(hook) for hook in (watch.passes.begins, watch.passes.drew, watch.passes.ended))
     kind.__next__ = __next__
     _watch_worker_start(torch, watch)
 
@@ -349,10 +360,12 @@ def _watch_loaders(torch: Any, watch: Watch) -> None:
 def _watch_worker_start(torch: Any, watch: Watch) -> None:
     """Report waiting from the start of the workers on, which may take longer than many batches."""
     kind, training = torch.utils.data.DataLoader, torch.is_grad_enabled
-    original, began = kind.__iter__, fenced(loader.begins)
+    original, began, begins = kind.__iter__, fenced(loader.begins), fenced(watch.passes.begins)
 
     @wraps(original)
     def __iter__(self: Any) -> Any:  # noqa: N807 - it takes that method's place
+        if training():
+            begins(self.dataset)
         _step_waits()
         if training() and claim.is_reporting(claim.GENERIC):
             _note_pass(self, watch.step)
@@ -369,13 +382,13 @@ def _watch_saving(torch: Any, watch: Watch) -> None:
 
     @wraps(original)
     def save(*args: Any, **kwargs: Any) -> Any:
-        recorder = _enter_checkpoint()
+        recorder, stage = _enter_checkpoint() or (None, STEP)
         try:
             result = original(*args, **kwargs)
         finally:
             own_saves.seen(*args[1:2])
             if recorder is not None:
-                recorder.stage = STEP
+                recorder.stage = stage
         _report_saved(watch, args, kwargs)
         return result
 
@@ -406,12 +419,14 @@ def _report_saved(watch: Watch, args: Any, kwargs: Any) -> None:
 
 
 @fenced
-def _enter_checkpoint() -> Optional[Recorder]:
+def _enter_checkpoint() -> Optional[Tuple[Recorder, int]]:
+    """Report the stage checkpoint; return the stage that is resumed after it."""
     recorder = claim.holding()
-    if recorder is None or not claim.is_reporting(claim.GENERIC) or recorder.stage != STEP:
+    if recorder is None or not claim.is_reporting(claim.GENERIC) or recorder.stage not in (STEP, VALIDATE):
         return None
+    stage = recorder.stage
     recorder.stage, recorder.aside = CHECKPOINT, 0
-    return recorder
+    return recorder, stage
 
 
 @fenced
@@ -433,14 +448,14 @@ def _enter_validation() -> None:
         recorder.stage = VALIDATE
 
 
-def _call_after(kind: type, name: str, hook: Callable[..., None]) -> None:
+def _call_after(kind: type, name: str, hook: Callable[..., None], *, whoever_reports: bool = False) -> None:
     """Have `hook` called with a method's arguments after each call of it that did not raise."""
     original = getattr(kind, name)
 
     @wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
-        if claim.is_reporting(claim.GENERIC):
+        if whoever_reports or claim.is_reporting(claim.GENERIC):
             try:
                 hook(self, *args, **kwargs)
             except Exception as error:

@@ -179,12 +179,12 @@ class Tune:
 
     def _has_to_see_steps(self, order: Dict[str, Any]) -> bool:
         new = {name for name, value in order["settings"].items() if self._applied.get(name) != value}
-        replayed = {"channels_last", "tf32", "autocast"}
+        replayed = {"channels_last", "tf32", "autocast", "attention", "checkpointing"}
 
         return bool(new & replayed or order.get("facts") or (new & LOADER_KNOBS and self._loader.workers is None))
 
     def _make_knobs(self, optimizer: Any) -> None:
-        from .knobs import autocast, layout, switches
+        from .knobs import autocast, layout, switches, transformer
         from .knobs import optimizer as fused
         from .knobs.loader import LoaderSetting
 
@@ -202,6 +202,8 @@ class Tune:
             "autocast": autocast.Autocast(self._torch, optimizer, self._calls),
             "fused_optimizer": fused.FusedOptimizer(self._torch, optimizer),
             "channels_last": layout.ChannelsLast(self._torch, optimizer, self._calls),
+            "attention": transformer.Attention(self._torch, optimizer, self._calls),
+            "checkpointing": transformer.Checkpointing(self._torch, optimizer, self._calls),
         }
 
     def _set(self, settings: Dict[str, Any]) -> Tuple[Dict[str, Any], Dict[str, str]]:
@@ -280,6 +282,7 @@ class Tune:
         treated = any(remedies.wanted(name) is not None for name in ("lr_factor", "clip_norm", "skip_non_finite"))
         fused_why = "a remedy treats the optimizer's steps" if treated else knobs["fused_optimizer"].why_not()
         layout_why = knobs["channels_last"].why_not() or self._calls.why_not()
+        attention, checkpointing = knobs["attention"], knobs["checkpointing"]
         several = "the training has %d ranks" % claim.world_size() if claim.world_size() > 1 else None
         return {
             **self._identity(optimizer),
@@ -302,6 +305,10 @@ class Tune:
             "fused_why_not": several or fused_why,
             "channels_last": knobs["channels_last"].on,
             "channels_last_why_not": several or layout_why,
+            "attention": attention.value,
+            "attention_why_not": several or attention.why_not() or self._calls.why_not(),
+            "checkpointing": checkpointing.on,
+            "checkpointing_why_not": several or checkpointing.why_not() or self._calls.why_not(),
             "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
             "tf32": knobs["tf32"].on,
         }

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
 from supervisor.core.flags import Severity
 from supervisor.core.gauge import Gauge, Group, Observation, beyond, not_applicable
 from supervisor.core.history import History
-from supervisor.core.lean_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

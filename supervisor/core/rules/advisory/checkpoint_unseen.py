@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from supervisor.core.events import ExistingFound
 from supervisor.core.flags import Diagnosis
 from supervisor.core.gauge import Gauge, Group, Observation, event_gauge
 from supervisor.core.history import History
-from supervisor.core.lean_dataclass import dataclass
 
 NAMED = 3
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from supervisor.core.gauge import Gauge, Group, Observation, event_gauge
 from supervisor.core.history import History
-from supervisor.core.lean_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from supervisor.core.findings import LAST_BOOT, FaultClass, FaultSeverity, KernelFinding
 from supervisor.core.gauge import Gauge, Group, Observation, event_gauge
 from supervisor.core.history import History
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.rules.gpu_fault import diagnosis_of, message_of
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
 from supervisor.core.flags import Diagnosis
 from supervisor.core.gauge import Gauge, Group, Observation, event_gauge, not_applicable
 from supervisor.core.history import History
-from supervisor.core.lean_dataclass import dataclass
 
 SILENT_FACTOR = 3.0
 """Where no failure was reported: so many intervals, for the next boundary at which a save is possible may be far."""

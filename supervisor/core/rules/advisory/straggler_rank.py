@@ -6,13 +6,13 @@ and its wait for data shows always.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
 from supervisor.core.flags import Diagnosis
 from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import History
-from supervisor.core.lean_dataclass import dataclass
 from supervisor.core.readings import StepRecord
 from supervisor.core.stats.median import median
 from supervisor.core.stats.pace import Pace, wait_share_of

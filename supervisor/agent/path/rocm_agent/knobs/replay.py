@@ -6,6 +6,7 @@ running statistics and no random state of the training.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Callable, Iterator, List, Optional, Tuple
 
@@ -13,7 +14,7 @@ from . import Refused
 
 CALLS = 8
 SAMPLED = 65_536
-"""Numbers compared of each result: the logits of a language model are gigabytes.
+"""Numbers compared of each result and gradient: the logits of a language model are gigabytes, and so are its weights.
 
 Not their sum: errors cancel in it, so that two of equal size may show sums that differ tenfold.
 """
@@ -25,6 +26,7 @@ ROUNDING, TF32, BFLOAT16 = 4e-6, 5e-4, 4e-3
 Gates that flip make gradients of a deep net far more sensitive than its results: there is no bound for all nets.
 """
 SHAKEN = 3.0
+DROPOUTS = frozenset({"Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout"})
 APART_MAX = (0.1, 1.0)
 """Of results and of gradients: beyond it rounding is no explanation; unrelated gradients are 1.4 apart."""
 
@@ -43,10 +45,15 @@ class Calls:
         if self._original is not None:
             return
         original = self._original = self._torch.nn.Module.__call__
+        # With checkpointing the backward pass calls the parts of a model again; -1: no pass is under way.
+        graph_task = getattr(self._torch._C, "_current_graph_task_id", lambda: -1)
+
+        def is_in_backward() -> bool:
+            return graph_task() != -1
 
         @wraps(original)
         def call(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._depth == 0 and module.training and self._torch.is_grad_enabled():
+            if self._depth == 0 and module.training and self._torch.is_grad_enabled() and not is_in_backward():
                 self._note(module, args, kwargs)
             self._depth += 1
             try:
@@ -78,6 +85,15 @@ class Calls:
         """Whether a call was made under autocast."""
         return any(casts for *_, casts in self._kept)
 
+    @property
+    def rounding(self) -> float:
+        """The relative size of rounding in the precision that the models compute in now."""
+        models = self.models()
+        if self.casting or any("__call__" in vars(type(model)) for model in models):
+            return BFLOAT16
+        on_gpu = any(param.is_cuda for model in models for param in model.parameters())
+        return TF32 if on_gpu and _has_tf32(self._torch) else ROUNDING
+
     def models(self) -> List[Any]:
         """Return the modules that were called."""
         return list({id(module): module for module, *_ in self._kept}.values())
@@ -100,6 +116,14 @@ class Calls:
         casts = self._torch.is_autocast_enabled() or self._torch.is_autocast_cpu_enabled()
         self._kept.append((module, _copied(args), _copied(kwargs), _casting(self._torch), casts))
         del self._kept[:-CALLS]
+
+
+def _has_tf32(torch: Any) -> bool:
+    matmul, conv = torch.backends.cuda.matmul, torch.backends.cudnn
+    try:
+        return bool(matmul.allow_tf32 or conv.allow_tf32)
+    except RuntimeError:  # set by the newer API alone
+        return "tf32" in {matmul.fp32_precision, conv.conv.fp32_precision}
 
 
 class Proof:
@@ -147,7 +171,7 @@ class Proof:
         devices = sorted({param.device.index for param in self._params if param.is_cuda})
         buffers = [buffer for model in self._calls.models() for buffer in model.buffers()]
         kept = [buffer.detach().clone() for buffer in buffers]
-        with torch.random.fork_rng(devices):
+        with torch.random.fork_rng(devices), _without_dropout(self._calls.models()):
             torch.manual_seed(0)
             try:
                 for _, result in self._calls.run(shaken):
@@ -156,7 +180,7 @@ class Proof:
                         continue
                     grads = torch.autograd.grad(loss, self._params, allow_unused=True)
                     found.append([_sample(item) for item in _tensors(result) if item.requires_grad])
-                    found.append([grad.float().contiguous() for grad in grads if grad is not None])
+                    found.append([_sample(grad) for grad in grads if grad is not None])
             finally:
                 with torch.no_grad():
                     for buffer, value in zip(buffers, kept):
@@ -166,10 +190,38 @@ class Proof:
         return found
 
 
+@contextmanager
+def _without_dropout(models: List[Any]) -> Iterator[None]:
+    """Drop nothing meanwhile: another layout or kernel draws other random numbers, by which results always differ."""
+    kept = [
+        (module, name, getattr(module, name))
+        for model in models
+        for module in model.modules()
+        for name in _dropout_rates(module)
+    ]
+    for module, name, _ in kept:
+        setattr(module, name, 0.0)
+    try:
+        yield
+    finally:
+        for module, name, rate in kept:
+            setattr(module, name, rate)
+
+
+def _dropout_rates(module: Any) -> Tuple[str, ...]:
+    """Return the names of a module's dropout rates: that of torch's own kinds, and that of transformers' attention."""
+    names = ("p",) if type(module).__name__ in DROPOUTS else ("attention_dropout",)
+    return tuple(name for name in names if type(getattr(module, name, None)) is float and getattr(module, name) > 0)
+
+
 def _sample(item: Any) -> Any:
-    """Return numbers of a result at equal distances."""
+    """Return numbers of a result or a gradient at equal distances, whose length is about that of all of them.
+
+    The distance is odd: an even one would take some columns alone of a matrix whose rows are a power of two long.
+    """
     flat = item.detach().flatten()
-    return flat[:: max(1, flat.numel() // SAMPLED)].float().clone()
+    distance = max(1, flat.numel() // SAMPLED) | 1
+    return flat[::distance].float() * distance**0.5
 
 
 def _difference(first: List[Any], other: List[Any]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Optional
 
 from . import Refused, list_params, replay
@@ -90,24 +91,35 @@ class Tf32(Switch):
     @property
     def on(self) -> bool:
         """Whether both have it already."""
-        return all(value in {True, "tf32"} for value in self.read())
-
-    def _has_precision(self) -> bool:
-        return hasattr(self._torch.backends.cuda.matmul, "fp32_precision")
+        newer, older = self.read()
+        return all(value in {True, "tf32"} for value in newer or older or (False,))
 
     def read(self) -> Any:
-        """Return the values of both, in the words of the API that is used."""
+        """Return the values of both: by the newer API where there is one, and by the older one where that answers."""
         matmul, conv = self._torch.backends.cuda.matmul, self._torch.backends.cudnn
-        if self._has_precision():
-            return (matmul.fp32_precision, conv.conv.fp32_precision)
-        return (matmul.allow_tf32, conv.allow_tf32)
+        try:
+            newer = (matmul.fp32_precision, conv.conv.fp32_precision)
+        except (AttributeError, AssertionError):  # an assertion: torch 1.13 to 2.8
+            newer = None
+        try:
+            return (newer, (matmul.allow_tf32, conv.allow_tf32))
+        except RuntimeError:  # the script has set by the newer API what the older one has no words for
+            return (newer, None)
 
     def write(self, value: Any) -> None:
-        """Set both; True and False stand for TF32 and full precision."""
-        matmul, conv = self._torch.backends.cuda.matmul, self._torch.backends.cudnn
-        if self._has_precision():
-            word = "tf32" if value is True else "ieee"
-            matmul.fp32_precision, conv.conv.fp32_precision = value if isinstance(value, tuple) else (word, word)
-        else:
-            pair = value if isinstance(value, tuple) else (bool(value), bool(value))
-            matmul.allow_tf32, conv.allow_tf32 = pair
+        """Set both; True and False stand for TF32 and full precision, else what `read` has returned.
+
+        By the older API where it answers: it sets the newer one as well, and a script that reads either gets an answer.
+        """
+        torch = self._torch
+        matmul, conv = torch.backends.cuda.matmul, torch.backends.cudnn
+        if not isinstance(value, tuple):
+            newer, older = self.read()
+            value = (None, (value, value)) if older is not None else (("tf32",) * 2 if value else ("ieee",) * 2, None)
+        newer, older = value
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the older API is deprecated is no news to the training
+            if older is not None:
+                matmul.allow_tf32, conv.allow_tf32 = older
+            if newer is not None:
+                matmul.fp32_precision, conv.conv.fp32_precision = newer

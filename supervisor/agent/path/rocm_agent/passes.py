@@ -1,0 +1,45 @@
+"""Follows the passes over the data that feeds the steps: what comes after the end of one is no step that is late.
+
+A plain loop validates, saves, draws a report or ends there, for minutes or hours, and nothing else says so. A step is
+due again once the same data is drawn from.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Optional
+
+from . import claim
+from .layout import STEP, VALIDATE
+
+
+class Passes:
+    """Which data was drawn from last, and which of it fed a step."""
+
+    def __init__(self) -> None:
+        self._drawn: Optional[int] = None
+        self._feeding: Optional[int] = None
+
+    def begins(self, dataset: Any) -> None:
+        """A pass over `dataset` begins, or its next batch is waited for."""
+        recorder = claim.holding()
+        if recorder is not None and recorder.stage == VALIDATE and self._feeds(dataset):
+            recorder.stage = STEP
+
+    def drew(self, dataset: Any) -> None:
+        """A batch of `dataset` has come."""
+        self._drawn = id(dataset)
+
+    def fed_a_step(self) -> None:
+        """A step was made of what was drawn last."""
+        self._feeding = self._drawn
+
+    def ended(self, dataset: Any) -> None:
+        """A pass over `dataset` has ended. A thread that fetches ahead ends it before the last steps are made."""
+        recorder = claim.holding()
+        main = threading.current_thread() is threading.main_thread()
+        if recorder is not None and main and recorder.stage == STEP and self._feeds(dataset):
+            recorder.stage = VALIDATE
+
+    def _feeds(self, dataset: Any) -> bool:
+        return self._feeding == id(dataset) and claim.is_reporting(claim.GENERIC)

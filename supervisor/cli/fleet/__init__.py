@@ -1,0 +1,1 @@
+"""Commands about several nodes, which read and write the fleet's database."""

@@ -1,0 +1,111 @@
+"""Stopped process: a signal has stopped a process of the training (state T), and the job does not progress.
+
+When it acts. It needs no limit of a stage, so it is as soon in a start, a validation, a save and the end of a training
+as in a step: a stopped process does not go on by itself. Over the whole of `hold_s` no step was made, and either a
+process that makes steps is stopped, or one is while the job takes no processor time, prints nothing and no GPU of it is
+known to work. Any other stopped process (a shell that a script left behind), and one that a debugger holds, is a
+warning. A stop with a save comes before the kill: SIGCONT lets the training save first.
+
+With `act = false` a stopped training is told and left alone: the rules that wait for a step (`judge.LEFT_STOPPED`) are
+held until it has gone on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar, TypeAlias
+
+from supervisor.core.flags import Act, Severity
+from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
+from supervisor.core.history import ATTEMPT_ENDED, History
+from supervisor.core.readings import ProcessReading
+from supervisor.core.remedies import causes
+from supervisor.core.rules.bounds import lasting
+from supervisor.core.rules.rest import quiet_s
+from supervisor.core.rules.standstill import diagnosis_of
+from supervisor.core.stats.holds import run_of
+
+Run: TypeAlias = tuple[ProcessReading, ...]
+
+RESUMES_S = 600.0
+"""After SIGCONT a training has so long for its next step before the rules that wait for one are asked again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoppedProcess:
+    """A process of the job stopped in each of at least `min_readings` over `hold_s`, and no step."""
+
+    name: ClassVar[str] = "stopped_process"
+    group: ClassVar[Group] = "process"
+    cause: ClassVar[str] = causes.STALL
+    enabled: bool = True
+    act: Act = True
+    hold_s: float = 30.0
+    min_readings: int = 5
+
+    def may_flag(self, history: History) -> bool:
+        """Whether the newest reading shows a process that is stopped."""
+        return not history.over and bool(history.processes) and bool(history.processes[-1].stopped_pids)
+
+    def measure(self, history: History) -> tuple[Gauge, ...]:
+        """Return for how long a process was stopped, and for how long that proves that there is no progress."""
+        what = "a process is stopped"
+        if history.over or not history.processes:
+            return not_applicable(what, ATTEMPT_ENDED if history.over else "no reading of its processes")
+        stopped = _find_run(history, lambda reading: reading.stopped_pids)
+        makes_steps = _find_run(history, lambda reading: _list_makers(history, reading))
+        at_rest = _find_run(history, _list_signalled)
+        acts = Severity.acting(act=self.act)
+        rests = self._measure_run(history, at_rest, f"{what}, and the job rests", acts)
+        return (
+            self._measure_run(history, makes_steps, f"{what} that makes steps", acts),
+            replace(rests, now=min(rests.now or 0.0, quiet_s(history))),
+            self._measure_run(history, stopped, what, Severity.WARNING),
+        )
+
+    def _measure_run(self, history: History, run: Run, what: str, severity: Severity) -> Gauge:
+        named = Gauge(what=what, severity=severity, observe=partial(_observe, history, run))
+        return lasting(history, run, self.hold_s, named, self.min_readings)
+
+    def leaves_alone(self, history: History) -> bool:
+        """Whether the training is stopped, or has just gone on, and the setting says that it is left alone."""
+        at = history.stopped_at
+        if not self.enabled or self.act is not False or at is None or history.over:
+            return False
+        since = history.no_step_since()
+        return (since is None or at.seconds_since(since) >= 0) and history.seconds_since(at) < RESUMES_S
+
+
+def _list_signalled(reading: ProcessReading) -> tuple[int, ...]:
+    """Return the processes that a signal has stopped, and no debugger holds."""
+    return tuple(pid for pid in reading.stopped_pids if pid not in reading.traced_pids)
+
+
+def _list_makers(history: History, reading: ProcessReading) -> tuple[int, ...]:
+    makers = history.reports.rank_pids.values()
+    return tuple(pid for pid in _list_signalled(reading) if pid in makers)
+
+
+def _find_run(history: History, stopped_in: Callable[[ProcessReading], tuple[int, ...]]) -> Run:
+    """Return the newest readings with such a process, since the last progress."""
+    since = history.no_step_since() or history.launched_at
+    return run_of(
+        history.processes,
+        lambda reading: reading.at.seconds_since(since) >= 0 and bool(stopped_in(reading)),
+        history.now,
+    )
+
+
+def _observe(history: History, run: Run) -> Observation:
+    newest = run[-1]
+    pid = min(_list_makers(history, newest) or newest.stopped_pids)
+    by = "held by a debugger" if pid in newest.traced_pids else "stopped by a signal (SIGSTOP, Ctrl-Z)"
+    stage = "no step was seen yet" if history.stage is None else f"stage {history.stage.value}"
+    on = "" if pid in newest.traced_pids else f"; `kill -CONT {pid}` (SIGCONT) lets it go on"
+    return Observation(
+        message=f"process {pid} is {by} for {history.lasted_s(run):.0f} s, state T, without progress ({stage}){on}",
+        can_save=True,
+        diagnosis=diagnosis_of(history),
+    )

@@ -1,0 +1,209 @@
+"""Copies what is new in a node's record to the fleet's database: at least once, and idempotent, so exactly once.
+
+The node's own database is only read, and stays the truth; nothing in the daemon waits for this. An outage of the
+fleet's database loses nothing: each pass goes on where the last one was answered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.exc import DBAPIError
+
+from supervisor.fleet import schema
+from supervisor.fleet.database import check_revision, explained, is_away
+from supervisor.fleet.schema import Shipped
+from supervisor.fleet.sent import START, Cursor, Digest, Sent, Version
+from supervisor.store.archive import FileRows
+from supervisor.store.sql import Statement
+from supervisor.store.tiers import MINUTE_S
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Engine, Table
+
+ROWS_AT_ONCE = 2000
+SETTLE_S = 600.0
+"""A minute's metrics are copied after this time: until then late steps may still be added to them."""
+LOOK_BACK_S = 86_400.0
+LOOK_BACK_EVERY_S = 3600.0
+"""Metrics of a daemon's outage are recorded when it runs again: the last day is read again each hour."""
+REFRESH_S = 300.0
+"""A row of which only restless columns changed is copied again after this time."""
+
+_USED = "path IN (SELECT resume_from FROM attempts WHERE attempts.job = checkpoints.job)"
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """What one pass did."""
+
+    rows: int = 0
+    """Rows that were sent; those that the database had already are among them."""
+    refused: tuple[str, ...] = ()
+    """Rows that the database will never take, with its reason."""
+
+
+class Shipper:
+    """Copies the record of one node. `ship_new` may be called again and again; used by one thread."""
+
+    def __init__(self, record: Path, engine: Engine, sent: Sent, node: str, now: Callable[[], float]) -> None:
+        """`record`: the node's database file; `now` returns Unix seconds."""
+        self._record = FileRows(record)
+        self._engine = engine
+        self._sent = sent
+        self._node = node
+        self._now = now
+        self._looked_back_at: float | None = None
+        self._rows = 0
+        self._refused: list[str] = []
+
+    def ship_new(self) -> Pass:
+        """Copy all that is new; raise FleetError, ArchiveError (the node's record) or sqlite3.Error (what was sent)."""
+        self._rows, self._refused = 0, []
+        now = self._now()
+        self._record.check()
+        with explained(), self._engine.connect() as fleet:
+            check_revision(fleet)
+            fleet.commit()
+            for shipped in schema.VERSIONED:
+                self._ship_versions(fleet, shipped, now)
+            for shipped in schema.NUMBERED:
+                self._ship_numbered(fleet, shipped)
+            look_back = self._is_look_back_due(now)
+            for shipped in schema.MINUTES:
+                self._ship_minutes(fleet, shipped, now, look_back=look_back)
+            self._looked_back_at = now if look_back else self._looked_back_at
+            self._insert(fleet, schema.beats, [{"node": self._node, "at_unix_s": int(now) // MINUTE_S * MINUTE_S}])
+        return Pass(rows=self._rows, refused=tuple(self._refused))
+
+    # --- rows that are written once -------------------------------------------------------------------------------
+
+    def _ship_numbered(self, fleet: Connection, shipped: Shipped) -> None:
+        cursor = self._find_start(shipped)
+        query = f"SELECT * FROM {shipped.name} WHERE id > ? ORDER BY id LIMIT ?"  # noqa: S608 - our own names
+        while rows := self._record.read(Statement(query, (cursor.position, ROWS_AT_ONCE))):
+            self._insert(fleet, shipped.fleet, [self._name_node(row) for row in rows])
+            cursor = Cursor(rows[-1]["id"], rows[-1]["at_unix_s"])
+            self._sent.move(shipped.name, cursor)
+
+    def _find_start(self, shipped: Shipped) -> Cursor:
+        """Return where to go on: at the beginning where the row sent last is gone, for its id may be used again."""
+        cursor = self._sent.cursor(shipped.name)
+        query = f"SELECT at_unix_s FROM {shipped.name} WHERE id = ?"  # noqa: S608 - our own names
+        last = self._record.read(Statement(query, (cursor.position,)))
+        return cursor if last and last[0]["at_unix_s"] == cursor.at_unix_s else START
+
+    def _ship_minutes(self, fleet: Connection, shipped: Shipped, now: float, *, look_back: bool) -> None:
+        cursor = self._sent.cursor(shipped.name).position
+        since = min(cursor, int(now - LOOK_BACK_S)) if look_back else cursor
+        settled = int(now - SETTLE_S) - MINUTE_S
+        between = "width_s = ? AND bucket_unix_s <= ? AND bucket_unix_s > ?"
+        query = f"SELECT * FROM {shipped.name} WHERE {between} ORDER BY {', '.join(shipped.key)} LIMIT ?"  # noqa: S608 - our own names
+        while rows := self._record.read(Statement(query, (MINUTE_S, settled, since, ROWS_AT_ONCE))):
+            last = rows[-1]["bucket_unix_s"]
+            if len(rows) == ROWS_AT_ONCE and rows[0]["bucket_unix_s"] < last:
+                rows = [row for row in rows if row["bucket_unix_s"] < last]  # the last minute may be incomplete
+            self._insert(fleet, shipped.fleet, [self._name_node(row) for row in rows])
+            since = rows[-1]["bucket_unix_s"]
+            if since > cursor:
+                self._sent.move(shipped.name, Cursor(since, float(since)))
+
+    def _is_look_back_due(self, now: float) -> bool:
+        return self._looked_back_at is None or not 0 <= now - self._looked_back_at < LOOK_BACK_EVERY_S
+
+    # --- rows that change -----------------------------------------------------------------------------------------
+
+    def _ship_versions(self, fleet: Connection, shipped: Shipped, now: float) -> None:
+        rows = {_key_of(row, shipped): row for row in self._record.read(_query_changing(shipped))}
+        known = self._sent.versions(shipped.name)
+        self._sent.drop(shipped.name, known.keys() - rows.keys())
+        digests = [_digest(key, row, shipped) for key, row in rows.items()]
+        for chunk in _chunks([item for item in digests if _is_new(known.get(item.key), item, now)]):
+            self._sent.keep(shipped.name, chunk, now)
+        unsent = [item for item in self._sent.versions(shipped.name).values() if not item.sent]
+        for versions in _chunks(unsent):
+            self._insert(fleet, shipped.fleet, [self._name_version(rows[item.key], item) for item in versions])
+            self._sent.mark_sent(shipped.name, versions)
+
+    # --- sending --------------------------------------------------------------------------------------------------
+
+    def _name_node(self, row: Row) -> dict[str, Any]:
+        return {"node": self._node, **{name: _as_storable(value) for name, value in row.items()}}
+
+    def _name_version(self, row: Row, version: Version) -> dict[str, Any]:
+        return {**self._name_node(row), "version": version.version, "read_unix_s": version.read_unix_s}
+
+    def _insert(self, fleet: Connection, table: Table, rows: Sequence[Row]) -> None:
+        """Insert rows that are not there yet; where one is refused, insert the others one by one."""
+        statement = insert(table).on_conflict_do_nothing()
+        try:
+            fleet.execute(statement, list(rows))
+        except DBAPIError as error:
+            fleet.rollback()
+            if is_away(error) or not _is_about_a_row(error):
+                raise
+            self._insert_singly(fleet, table, rows)
+        fleet.commit()
+        self._rows += len(rows)
+
+    def _insert_singly(self, fleet: Connection, table: Table, rows: Sequence[Row]) -> None:
+        for row in rows:
+            try:
+                with fleet.begin_nested():
+                    fleet.execute(insert(table).on_conflict_do_nothing(), row)
+            except DBAPIError as error:
+                if is_away(error) or not _is_about_a_row(error):
+                    raise
+                key = {column.name: row[column.name] for column in table.primary_key.columns}
+                self._refused.append(f"{table.name} {key}: {str(error.orig).strip()}"[:500])
+
+
+def _is_about_a_row(error: DBAPIError) -> bool:
+    """Whether an error is about values (SQLSTATE 22, 23) or their size (54): it will be the same the next time."""
+    return str(getattr(error.orig, "sqlstate", "")).startswith(("22", "23", "54"))
+
+
+def _query_changing(shipped: Shipped) -> Statement:
+    """Return the query of a table's rows: of checkpoints those that attempts were resumed from."""
+    query = f"SELECT * FROM {shipped.name}"  # noqa: S608 - our own names
+    return Statement(query if shipped is not schema.CHECKPOINTS else f"{query} WHERE {_USED}")
+
+
+def _key_of(row: Row, shipped: Shipped) -> str:
+    return msgspec.json.encode([row[name] for name in shipped.key]).decode()
+
+
+def _digest(key: str, row: Row, shipped: Shipped) -> Digest:
+    settled = [value for name, value in row.items() if name not in shipped.restless]
+    restless = [row[name] for name in shipped.restless]
+    return Digest(key=key, digest=_hash(settled), restless=_hash(restless))
+
+
+def _hash(values: list[Any]) -> bytes:
+    return hashlib.blake2b(msgspec.json.encode(values), digest_size=16).digest()
+
+
+def _is_new(known: Version | None, found: Digest, now: float) -> bool:
+    """Whether a row is sent as a new version."""
+    if known is None or known.digest != found.digest:
+        return True
+    return known.restless != found.restless and not 0 <= now - known.read_unix_s < REFRESH_S
+
+
+def _as_storable(value: Any) -> Any:
+    """Return a value as PostgreSQL takes it: its texts hold no NUL, and are valid UTF-8."""
+    if not isinstance(value, str):
+        return value
+    return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def _chunks(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    return (rows[start : start + ROWS_AT_ONCE] for start in range(0, len(rows), ROWS_AT_ONCE))

@@ -1,0 +1,161 @@
+"""Trainings as two of the documents describe them, with settings that hold a GPU back; nothing here knows of a tuner.
+
+    python tests/bench/slow_training.py resnet|decoder cuda|cpu full|tiny
+
+`resnet` is torchvision's ResNet-50 under Lightning: one loader worker decodes, crops and flips JPEGs, nothing is
+pinned, everything is computed in single precision without TF32 and without channels_last. `decoder` is of GPT-2's
+architecture under transformers' Trainer: single precision, eager attention, no loader worker. Pictures and words are
+generated. `tiny` is what a processor can do in seconds.
+"""
+
+# ruff: noqa: PLC0415 - each training imports only what it uses
+
+from __future__ import annotations
+
+import io
+import random
+import sys
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+STEPS = 1_000_000
+KINDS = 100
+
+
+class Jpegs(Dataset):  # type: ignore[type-arg, misc, unused-ignore] # torch is not there where types are checked
+    """JPEGs in memory, decoded, cropped, flipped and normalised at each look, as torchvision's reference does."""
+
+    def __init__(self, samples: int, files: int, stored: int, size: int) -> None:
+        from PIL import Image  # type: ignore[import-not-found, unused-ignore]
+        from torchvision import transforms  # type: ignore[import-not-found, unused-ignore]
+
+        self._open, self._samples = Image.open, samples
+        chance = random.Random(0)
+        self._files = []
+        for _ in range(files):
+            small = Image.frombytes("RGB", (16, 16), chance.randbytes(16 * 16 * 3))
+            file = io.BytesIO()
+            small.resize((stored * 4 // 3, stored)).save(file, "JPEG", quality=90)
+            self._files.append(file.getvalue())
+        self._change = transforms.Compose(
+            [
+                transforms.RandomResizedCrop(size),
+                transforms.RandomHorizontalFlip(),
+                transforms.ToTensor(),
+                transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+            ]
+        )
+
+    def __len__(self) -> int:
+        return self._samples
+
+    def __getitem__(self, index: int) -> Any:
+        number = index % len(self._files)
+        picture = self._open(io.BytesIO(self._files[number])).convert("RGB")
+        return self._change(picture), number % KINDS
+
+
+class Words(Dataset):  # type: ignore[type-arg, misc, unused-ignore] # as above
+    """Rows of words of which each follows from the one before, most of the time."""
+
+    def __init__(self, samples: int, words: int, length: int) -> None:
+        self._samples, self._words, self._length = samples, words, length
+
+    def __len__(self) -> int:
+        return self._samples
+
+    def __getitem__(self, index: int) -> Any:
+        chance = torch.Generator().manual_seed(index)
+        row = torch.randint(0, self._words, (self._length,), generator=chance)
+        row[1::2] = (7 * row[::2] + 3) % self._words
+        return {"input_ids": row, "labels": row.clone()}
+
+
+def build_tiny() -> nn.Module:
+    """Return a net of the same kinds of layers that a processor trains in milliseconds."""
+    convolution = nn.Conv2d(3, 8, 3, stride=2, padding=1, bias=False)
+    return nn.Sequential(convolution, nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 16 * 16, KINDS))
+
+
+def train_resnet(device: str, *, tiny: bool) -> None:
+    """Train a net for pictures under Lightning."""
+    import lightning  # type: ignore[import-not-found, unused-ignore]
+    from torchvision.models import resnet50  # type: ignore[import-not-found, unused-ignore]
+
+    class Net(lightning.LightningModule):  # type: ignore[misc, unused-ignore] # as above
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = build_tiny() if tiny else resnet50(num_classes=KINDS)
+
+        def training_step(self, batch: Any, _: int) -> Any:
+            pictures, kinds = batch
+            return nn.functional.cross_entropy(self.net(pictures), kinds)
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
+
+    batch = 8 if tiny else 64
+    data = Jpegs(STEPS * batch, 64, 64, 32) if tiny else Jpegs(STEPS * batch, 400, 400, 224)
+    loader = DataLoader(data, batch_size=batch, num_workers=0 if tiny else 1, shuffle=False)
+    trainer = lightning.Trainer(
+        accelerator="gpu" if device == "cuda" else "cpu",
+        devices=1,
+        max_steps=STEPS,
+        precision="32-true",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(Net(), loader)
+
+
+def train_decoder(device: str, *, tiny: bool, folder: str) -> None:
+    """Train a decoder under transformers' Trainer."""
+    from transformers import (  # type: ignore[import-not-found, unused-ignore]
+        GPT2Config,
+        GPT2LMHeadModel,
+        Trainer,
+        TrainingArguments,
+    )
+
+    words, length = (256, 32) if tiny else (50257, 512)
+    size = {"n_layer": 2, "n_embd": 64, "n_head": 2} if tiny else {"n_layer": 12, "n_embd": 768, "n_head": 12}
+    config = GPT2Config(vocab_size=words, n_positions=length, attn_implementation="eager", **size)
+    given = TrainingArguments(
+        folder,
+        max_steps=STEPS,
+        per_device_train_batch_size=2 if tiny else 8,
+        gradient_accumulation_steps=2,
+        gradient_checkpointing=True,
+        learning_rate=1e-4,
+        optim="adamw_torch",
+        dataloader_num_workers=0,
+        dataloader_pin_memory=False,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=device == "cpu",
+    )
+    Trainer(GPT2LMHeadModel(config), given, train_dataset=Words(STEPS, words, length)).train()
+
+
+def main() -> None:
+    """Train until killed."""
+    kind, device, size = sys.argv[1:4]
+    torch.manual_seed(0)
+    if device == "cpu":
+        torch.set_num_threads(1)
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    if kind == "resnet":
+        train_resnet(device, tiny=size == "tiny")
+    else:
+        train_decoder(device, tiny=size == "tiny", folder=sys.argv[4])
+
+
+if __name__ == "__main__":
+    main()

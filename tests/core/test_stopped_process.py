@@ -1,0 +1,164 @@
+"""Stopped process: what a signal has stopped is told in every stage, acted on by a setting, and explains the rest."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.core import decisions as de
+from supervisor.core import events as ev
+from supervisor.core.flags import SHADOW, RedFlag, Severity
+from supervisor.core.judge import LEFT_STOPPED, judge
+from supervisor.core.readings import Stage
+from supervisor.core.rules import RULES
+from supervisor.core.rules.gpu_idle import GpuIdle
+from supervisor.core.rules.idle_job import IdleJob
+from supervisor.core.rules.stall import Stall
+from supervisor.core.rules.start_timeout import StartTimeout
+from supervisor.core.rules.stopped_process import RESUMES_S, StoppedProcess
+
+from .stories import Story, life, story
+
+LAUNCHER, MAKER, OTHER = 4242, 4300, 4301
+
+
+def launched() -> Story:
+    """Ranks 0 and 1 under a launcher that wakes many times a second to look after them."""
+    return story(gpus_used=()).started(LAUNCHER).claimed(MAKER, OTHER)
+
+
+def critical(timeline: Story, rule: StoppedProcess | None = None) -> RedFlag | None:
+    flag = timeline.check(rule or StoppedProcess())
+    return flag if flag is not None and flag.severity is Severity.CRITICAL else None
+
+
+@pytest.mark.parametrize("stage", [*Stage, None])
+def test_a_stopped_rank_is_an_incident_after_30_s_in_every_stage(stage: Stage | None) -> None:
+    timeline = launched()
+    timeline = timeline if stage is None else timeline.training(10).stage(stage, stages_complete=True)
+    assert timeline.tree(29, cpu=1.0, switches=40.0, stopped=(OTHER,)).check(StoppedProcess()) is None
+    flag = critical(timeline.tree(1, cpu=1.0, switches=40.0, stopped=(OTHER,)))
+    assert flag is not None
+    where = "no step was seen yet" if stage is None else f"stage {stage.value}"
+    assert flag.message == (
+        f"process {OTHER} is stopped by a signal (SIGSTOP, Ctrl-Z) for 30 s, state T, without progress ({where}); "
+        f"`kill -CONT {OTHER}` (SIGCONT) lets it go on"
+    )
+    assert flag.can_save
+
+
+def test_after_the_end_of_the_training_as_well() -> None:
+    ended = launched().training(10).says(ev.AgentEvent.TRAIN_END)
+    assert critical(ended.tree(30, stopped=(MAKER,))) is not None
+
+
+def test_a_step_and_a_reading_without_it_interrupt_it() -> None:
+    assert launched().training(10).tree(25, stopped=(MAKER,)).steps(101, 101).tree(20, stopped=(MAKER,)).check(
+        StoppedProcess()
+    ) is None  # fmt: skip
+    assert launched().training(10).tree(25, stopped=(MAKER,)).tree(1).tree(20, stopped=(MAKER,)).check(
+        StoppedProcess()
+    ) is None  # fmt: skip
+
+
+def test_a_program_that_nothing_is_known_of_is_stopped_where_all_of_it_rests() -> None:
+    assert critical(story().tree(31, cpu=0.5, switches=30.0, stopped=(7,))) is not None
+    assert critical(story().tree(31, cpu=90.0, stopped=(7,))) is None
+    assert critical(story().tree(31, stopped=(7,))) is None, "how much it works is not known"
+    printing = story().tree(20, cpu=0.5, stopped=(7,)).prints("epoch 1").tree(20, cpu=0.5, stopped=(7,))
+    assert critical(printing) is None
+    computing = story()
+    for _ in range(32):
+        computing.tree(cpu=0.5, stopped=(7,)).gpu(busy=80.0).silence(1)
+    assert critical(computing) is None
+
+
+def test_a_stopped_helper_of_a_training_that_works_is_a_warning() -> None:
+    flag = launched().stage(Stage.SETUP).tree(40, cpu=95.0, stopped=(LAUNCHER,)).check(StoppedProcess())
+    assert flag is not None
+    assert flag.severity is Severity.WARNING
+
+
+def test_what_a_debugger_holds_is_a_warning_that_names_it() -> None:
+    flag = launched().training(10).tree(59, cpu=0.0, switches=0.0, traced=(MAKER,)).check(StoppedProcess())
+    assert flag is not None
+    assert flag.severity is Severity.WARNING
+    assert f"process {MAKER} is held by a debugger for 59 s" in flag.message
+    assert "SIGCONT" not in flag.message
+
+
+def test_a_sensor_that_is_silent_stops_nothing() -> None:
+    assert launched().training(10).silence(300).check(StoppedProcess()) is None
+    assert launched().training(10).tree(20, stopped=(MAKER,)).silence(90).check(StoppedProcess()) is None
+
+
+def test_it_is_stopped_with_a_save_and_retried() -> None:
+    timeline = life().started(LAUNCHER).claimed(MAKER).training(10)
+    timeline.stage(Stage.VALIDATE)
+    timeline.tree(32, cpu=0.0, switches=0.0, stopped=(MAKER,))
+    stops = [decision for decision in timeline.decisions if isinstance(decision, de.Stop)]
+    assert [(stop.flag.rule if stop.flag else None, stop.save) for stop in stops] == [("stopped_process", True)]
+    warnings = [decision for decision in timeline.decisions if isinstance(decision, de.Warn)]
+    assert not warnings, "that nothing runs is explained by the stop"
+
+
+def test_a_stall_of_a_process_that_was_stopped_all_the_time_may_be_saved() -> None:
+    parents = ((1, 0), (LAUNCHER, 1))
+    for every_s in (1.0, 5.0):
+        timeline = story(gpus_used=()).started(LAUNCHER).training().tree(cpu=0.0, switches=0.0, parents=parents)
+        timeline.silence(2).tree(25, cpu=0.0, switches=0.0, parents=parents, stopped=(LAUNCHER,), every_s=every_s)
+        flag = timeline.check(Stall())
+        assert flag is not None
+        assert flag.can_save
+    late = story(gpus_used=()).started(LAUNCHER).training().tree(30, cpu=0.0, switches=0.0, parents=parents)
+    flag = late.tree(10, cpu=0.0, switches=0.0, parents=parents, stopped=(LAUNCHER,)).check(Stall())
+    assert flag is not None
+    assert not flag.can_save, "it had hung before somebody stopped it"
+    hung = story(gpus_used=()).started(LAUNCHER).training().tree(25, cpu=0.0, switches=0.0, parents=parents)
+    flag = hung.check(Stall())
+    assert flag is not None
+    assert not flag.can_save
+
+
+# --- what its owner stops ---------------------------------------------------------------------------------------------
+
+LEFT = (StoppedProcess(act=False), Stall(), StartTimeout(), IdleJob(), GpuIdle())
+
+
+def test_where_the_setting_says_so_it_is_reported_once_and_left_alone_for_hours() -> None:
+    timeline = life(LEFT).started(LAUNCHER).claimed(MAKER).training(10)
+    timeline.tree(7200, cpu=0.0, switches=0.0, stopped=(MAKER,), every_s=10.0)
+    (warning,) = timeline.decisions[1:]
+    assert isinstance(warning, de.Warn)
+    assert warning.flag.rule == "stopped_process"
+
+
+def test_once_it_goes_on_it_has_time_for_its_next_step_and_is_watched_from_then_on() -> None:
+    timeline = launched().training(10).tree(3600, stopped=(MAKER,), every_s=10.0)
+    timeline.tree(100)
+    assert judge(LEFT, timeline.history) == ()
+    timeline.steps(101, 110).tree(100)
+    assert {flag.rule for flag in judge(LEFT, timeline.history)} == {"stall"}
+
+
+def test_one_that_never_goes_on_stepping_is_found_all_the_same() -> None:
+    timeline = launched().training(10).tree(60, stopped=(MAKER,)).tree(RESUMES_S + 10)
+    assert {flag.rule for flag in judge(LEFT, timeline.history)} == {"stall"}
+
+
+@pytest.mark.parametrize("act", [True, SHADOW])
+def test_only_a_plain_no_leaves_it_alone(act: bool) -> None:
+    timeline = launched().training(10).tree(70, stopped=(MAKER,))
+    found = {flag.rule for flag in judge((StoppedProcess(act=act), Stall()), timeline.history)}
+    assert found == {"stopped_process", "stall"}
+
+
+def test_the_time_that_it_was_stopped_teaches_nothing_of_its_pace() -> None:
+    timeline = launched().training(100)
+    before = timeline.history.pace.idle_s
+    timeline.tree(50, stopped=(MAKER,)).steps(101, 200)
+    assert timeline.history.learned_limit_s(60.0) in (None, launched().training(100).history.learned_limit_s(60.0))
+    assert timeline.history.pace.idle_s >= before
+
+
+def test_every_rule_that_is_left_out_is_a_rule() -> None:
+    assert {rule.name for rule in RULES} >= LEFT_STOPPED
