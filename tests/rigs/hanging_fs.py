@@ -1,9 +1,9 @@
 """A file system that can be told to hang, to sync slowly or to fail: FUSE over a real folder whose names it shows.
 
 A stand-in for NFS whose server is gone: while it hangs, whoever asks anything of it waits, and only SIGKILL or its
-answer ends that. For a worn disk: `sync_s` is how long each fsync takes. For a broken one: `failure` is the errno that
-every write and fsync gets. It serves names, attributes, and reading and writing of files: as much as saving there
-needs, and a database.
+answer ends that; or for a device in reset, where SIGKILL does not end it either. For a worn disk: `sync_s` is how long
+each fsync takes. For a broken one: `failure` is the errno that every write and fsync gets. It serves names, attributes,
+and reading and writing of files: as much as saving there needs, and a database.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import queue
 import stat
 import struct
 import subprocess
@@ -57,12 +58,17 @@ class HangingFs:
         self.sync_s = 0.0
         self.failure: int | None = None
         self.synced = 0
-        self._thread = threading.Thread(target=self._serve, name="hanging-fs", daemon=True)
-        self._thread.start()
+        self._take_all = False
+        self._taken: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._take, self._serve)]
+        for thread in self._threads:
+            thread.start()
         at.stat()  # until the kernel has been told of what is served, SIGKILL ends who waits
 
-    def hang(self) -> None:
+    def hang(self, *, beyond_sigkill: bool = False) -> None:
         """Answer nothing from here on."""
+        # The kernel lets SIGKILL end who waits for a request that was not taken from it.
+        self._take_all = beyond_sigkill
         self._answering.clear()
 
     def go_on(self) -> None:
@@ -76,23 +82,31 @@ class HangingFs:
         self._ended = True
         subprocess.run(["umount", "--lazy", "--force", str(self.at)], check=False, capture_output=True)
         self.go_on()
-        self._thread.join(END_LIMIT_S)
-        # Not while the thread may still read from it: the number may be that of another file by then.
-        if not self._thread.is_alive():
+        for thread in self._threads:
+            thread.join(END_LIMIT_S)
+        # Not while a thread may still use it: the number may be that of another file by then.
+        if not any(thread.is_alive() for thread in self._threads):
             os.close(self._device)
 
-    def _serve(self) -> None:
+    def _take(self) -> None:
         while True:
             try:
                 request = os.read(self._device, BUFFER_BYTES)
             except OSError as error:
                 if error.errno in (errno.EINTR, errno.EAGAIN, errno.ENOENT):
                     continue
+                self._taken.put(None)
                 return
-            _, opcode, unique, node, *_ = IN_HEADER.unpack_from(request)
+            self._taken.put(request)
             if not self._answering.is_set():
                 self.held += 1
-                self._answering.wait()
+                if not self._take_all:
+                    self._answering.wait()
+
+    def _serve(self) -> None:
+        while (request := self._taken.get()) is not None:
+            self._answering.wait()
+            _, opcode, unique, node, *_ = IN_HEADER.unpack_from(request)
             if opcode in (FORGET, BATCH_FORGET, INTERRUPT):
                 continue
             if opcode == FSYNC and self.sync_s > 0:

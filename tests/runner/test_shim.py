@@ -17,6 +17,7 @@ from attempts_by_hand import Attempts, gone, pids_in, until
 from supervisor.core import attempt_files as names
 from supervisor.runner import shim
 from supervisor.runner.launcher import LaunchError
+from tests.rigs import small_disk
 
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open('ready','w'); time.sleep(60)"
 OBEDIENT = "import time; open('ready','w'); time.sleep(60)"
@@ -379,33 +380,17 @@ def test_exit_json_has_every_field_of_the_contract(runs: Attempts) -> None:
 
 @pytest.mark.mounts
 def test_the_end_is_written_even_when_the_disk_is_full(tmp_path: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("mounts a small file system of its own, for which it must be root")
-    small = tmp_path / "small"
-    small.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=10m", "tmpfs", str(small)], check=True)
-    try:
-        with Attempts(small / "state") as runs:
-            folder = runs.launch(["sh", "-c", "head -c 20M /dev/zero; exit 3"])  # its output fills what is left
-            status = runs.exit(folder)
-            assert os.statvfs(small).f_bavail == 0
-            assert status.code == 3
-    finally:
-        subprocess.run(["umount", str(small)], check=True)
+    with small_disk.mounted(tmp_path / "small", megabytes=10) as small, Attempts(small / "state") as runs:
+        folder = runs.launch(["sh", "-c", "head -c 20M /dev/zero; exit 3"])  # its output fills what is left
+        status = runs.exit(folder)
+        assert os.statvfs(small).f_bavail == 0
+        assert status.code == 3
 
 
 @pytest.mark.mounts
 def test_a_training_runs_without_a_recorder_that_finds_no_room(tmp_path: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("mounts a small file system of its own, for which it must be root")
-    small = tmp_path / "small"
-    small.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(small)], check=True)
-    try:
-        with Attempts(small / "state") as runs:
-            folder = runs.launch(["true"])
-            assert runs.exit(folder).clean
-            assert "No space left" in str(runs.note(folder).problem)
-            assert not (folder / names.RECORDER).exists()
-    finally:
-        subprocess.run(["umount", str(small)], check=True)
+    with small_disk.mounted(tmp_path / "small", megabytes=2) as small, Attempts(small / "state") as runs:
+        folder = runs.launch(["true"])
+        assert runs.exit(folder).clean
+        assert "No space left" in str(runs.note(folder).problem)
+        assert not (folder / names.RECORDER).exists()

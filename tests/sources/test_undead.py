@@ -63,7 +63,7 @@ def test_a_tool_is_not_run_again_until_the_earlier_one_has_ended(gpu_reset: Hang
     path = str(gpu_reset.at / "metrics")
     tool = Tool(("cat", path), LIMIT_S)
     assert tool.run() == "{}\n"
-    gpu_reset.hang()
+    gpu_reset.hang(beyond_sigkill=True)
     with pytest.raises(SourceSilentError, match="no answer within 2 s"):
         tool.run()
     (pid,) = processes_with(path)
@@ -83,7 +83,7 @@ def test_a_library_in_a_child_is_not_asked_again_until_the_earlier_child_has_end
     child = Child(script, LIMIT_S, sys.executable)
     try:
         assert child.ask() == {}
-        gpu_reset.hang()
+        gpu_reset.hang(beyond_sigkill=True)
         with pytest.raises(SourceSilentError, match="no answer within 2 s"):
             child.ask()
         (pid,) = processes_with(script.name)
@@ -99,7 +99,7 @@ def test_a_library_in_a_child_is_not_asked_again_until_the_earlier_child_has_end
 
 def test_a_journal_reader_that_cannot_be_killed_is_not_started_again(gpu_reset: HangingFs) -> None:
     path = str(gpu_reset.at / "metrics")
-    gpu_reset.hang()
+    gpu_reset.hang(beyond_sigkill=True)
     journal = JournalLog(None, command=("sh", "-c", f"read line <{path}", path))
     journal.read(Moment(0.0, 0.0))
     end = time.perf_counter() + 120
