@@ -14,10 +14,10 @@ from supervisor.control import types
 from supervisor.control.refusals import NoSuchJob, Refused
 from supervisor.core.job import ALIVE, Phase
 from supervisor.daemon.clock import Clock
-from supervisor.daemon.commit_thread import CommitThread
 from supervisor.daemon.inbox import Inbox
 from supervisor.daemon.loop import Loop
-from supervisor.daemon.persistence import LEARNED
+from supervisor.daemon.record.commit_thread import CommitThread
+from supervisor.daemon.record.persistence import LEARNED
 from supervisor.daemon.stop_requests import StopRequests
 from supervisor.store.errors import StoreError
 from supervisor.store.store import Store

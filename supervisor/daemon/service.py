@@ -29,10 +29,10 @@ from supervisor.daemon.doctor import DaemonChecks
 from supervisor.daemon.forget import ForgetJobs
 from supervisor.daemon.launch.remedy_context import memory_awaited
 from supervisor.daemon.metrics import MetricsCollector, MetricsDeps, Textfile
-from supervisor.daemon.outage import record_end, record_outage
 from supervisor.daemon.periodic import Periodic
 from supervisor.daemon.process.startup import return_freed_memory
 from supervisor.daemon.process.systemd import Notifier, stop_is_restart
+from supervisor.daemon.record.outage import record_end, record_outage
 from supervisor.daemon.reload import Reloading
 from supervisor.daemon.status import line
 from supervisor.daemon.training_counts import Counts

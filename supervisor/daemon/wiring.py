@@ -29,7 +29,6 @@ from supervisor.daemon.checkpoints.recorded import ReadInTime
 from supervisor.daemon.checkpoints.resume_search import ResumeSearch
 from supervisor.daemon.checkpoints.save_steps import SaveSteps
 from supervisor.daemon.clock import Clock, Presence
-from supervisor.daemon.commit_thread import CommitThread
 from supervisor.daemon.executor import ExecutorDeps, ThreadExecutor
 from supervisor.daemon.inbox import Inbox
 from supervisor.daemon.job_state import JobState
@@ -39,8 +38,9 @@ from supervisor.daemon.launch.launch_spec import LaunchBuilder
 from supervisor.daemon.launch.remedy_context import RemedyContextReader
 from supervisor.daemon.launch.standby import StandbyDeps, StandbyStarter
 from supervisor.daemon.loop import Loop
-from supervisor.daemon.lost_record import LostRecord
-from supervisor.daemon.persistence import BOOT_READ, KERNEL_BOOT, KERNEL_CURSOR, KERNEL_SEQUENCE, StoreRecord
+from supervisor.daemon.record.commit_thread import CommitThread
+from supervisor.daemon.record.lost_record import LostRecord
+from supervisor.daemon.record.persistence import BOOT_READ, KERNEL_BOOT, KERNEL_CURSOR, KERNEL_SEQUENCE, StoreRecord
 from supervisor.daemon.recovery import Recovery
 from supervisor.daemon.stop_requests import StopRequests
 from supervisor.daemon.telemetry import KernelWatch, NewestReadings, Telemetry

@@ -36,12 +36,12 @@ from supervisor.core.remedies.trials import Course, Trial
 from supervisor.core.stats.learned_limits import Learned
 from supervisor.daemon.alerts.alerting import Announcer, Receivers
 from supervisor.daemon.api import RECORD_LIMIT_S, DaemonView
-from supervisor.daemon.commit_thread import CommitThread
 from supervisor.daemon.forget import ForgetJobs
 from supervisor.daemon.inbox import Inbox
 from supervisor.daemon.job_state import JobState
 from supervisor.daemon.loop import Loop
 from supervisor.daemon.metrics import MetricsCollector, MetricsDeps
+from supervisor.daemon.record.commit_thread import CommitThread
 from supervisor.daemon.stop_requests import StopRequests
 from supervisor.daemon.telemetry import NewestReadings
 from supervisor.daemon.threads import Threads

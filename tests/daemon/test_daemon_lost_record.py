@@ -9,7 +9,7 @@ import pytest
 from clocks_by_hand import START
 
 from supervisor.core.job import Attempt, DesiredState, Job, Phase
-from supervisor.daemon.lost_record import LostRecord
+from supervisor.daemon.record.lost_record import LostRecord
 from supervisor.runner import shim
 from supervisor.store.archive import Archive
 from supervisor.store.store import Store

@@ -10,7 +10,7 @@ from supervisor.core import events as ev
 from supervisor.core.job import Attempt
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus, HostReading, Stage
-from supervisor.daemon.outage import record_end, record_outage
+from supervisor.daemon.record.outage import record_end, record_outage
 from supervisor.store.archive import Archive
 from supervisor.store.store import Store
 from supervisor.store.timelines import lives, read_unwatched

@@ -21,7 +21,7 @@ from supervisor.core.readings import ExitStatus, Stage
 from supervisor.core.stats.learned_limits import Learned
 from supervisor.daemon.alerts.alerting import Announcer
 from supervisor.daemon.job_state import JobState
-from supervisor.daemon.persistence import (
+from supervisor.daemon.record.persistence import (
     EVENTS_AT_ONCE,
     EVENTS_PER_HOUR,
     KERNEL_BOOT,

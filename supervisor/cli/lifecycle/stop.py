@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from supervisor.cli.app import App, json_option, pass_app
-from supervisor.cli.lifecycle import is_stopped, request, wait_options
+from supervisor.cli.lifecycle.request import is_stopped, request, wait_options
 from supervisor.cli.name_completion import complete_job
 
 

@@ -1,0 +1,1 @@
+"""`supervisorctl start`, `stop` and `restart`, and the request that they share."""
