@@ -18,6 +18,7 @@ BUCKET_S = 60.0
 BUCKETS_KEPT = 720
 POINTS_FITTED = 60
 MIN_POINTS = 10
+"""With fewer than eight, the interval would be wider than all slopes."""
 WINDOW_S = (MIN_POINTS * BUCKET_S, BUCKETS_KEPT * BUCKET_S)
 """The shortest and the longest time for which a slope is available."""
 CONFIDENCE_Z = 3.29
@@ -86,22 +87,19 @@ class Trend:
         return _estimate_slope(recent[::-1][::every][::-1]) if len(recent) >= MIN_POINTS else None
 
 
-def _estimate_slope(points: list[tuple[float, float]]) -> Slope | None:
+def _estimate_slope(points: list[tuple[float, float]]) -> Slope:
     slopes = sorted(
         (later[1] - earlier[1]) / (later[0] - earlier[0])
         for place, earlier in enumerate(points)
         for later in points[place + 1 :]
-        if later[0] > earlier[0]
     )
     count = len(points)
-    if count < MIN_POINTS or not slopes:
-        return None
     reach = CONFIDENCE_Z * math.sqrt(count * (count - 1) * (2 * count + 5) / 18) / 2 / len(slopes)
     middle, window_s = quantile(slopes, 0.5), points[-1][0] - points[0][0]
     return Slope(
         per_s=middle,
-        low_per_s=quantile(slopes, max(0.0, 0.5 - reach)),
-        high_per_s=quantile(slopes, min(1.0, 0.5 + reach)),
+        low_per_s=quantile(slopes, 0.5 - reach),
+        high_per_s=quantile(slopes, 0.5 + reach),
         window_s=window_s,
         rise=middle * window_s,
     )
