@@ -30,6 +30,8 @@ class FaultClass(Enum):
     IO_ERROR = "io_error"
     HUNG_TASK = "hung_task"
     KERNEL_PANIC = "kernel_panic"
+    KERNEL_OOPS = "kernel_oops"
+    """The kernel met a defect of its own and ended the process in whose name it ran; the machine goes on."""
     OOM_GPU = "oom_gpu"
     OOM_HOST = "oom_host"
     MIOPEN = "miopen"

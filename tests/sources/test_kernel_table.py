@@ -27,7 +27,7 @@ def test_every_class_of_the_kernel_log_is_known() -> None:
     assert {row.fault for row in TABLE.rows} == {
         F.GPU_HANG, F.GPU_RESET, F.GPU_RESET_FAILED, F.GPU_INIT_FAILED, F.PAGE_FAULT, F.ECC_UNCORRECTABLE,
         F.ECC_CORRECTABLE, F.THERMAL, F.PCIE, F.SMU, F.QUEUE_EVICTION, F.XID, F.OOM_KILL, F.IO_ERROR, F.HUNG_TASK,
-        F.KERNEL_PANIC,
+        F.KERNEL_PANIC, F.KERNEL_OOPS,
     }  # fmt: skip
 
 
@@ -470,3 +470,97 @@ def test_an_error_of_the_bus_whose_source_is_not_known_is_that_of_the_port_that_
         "pcieport 0000:00:03.1: PCIe Bus Error: severity=Correctable, type=Data Link Layer, (Transmitter ID)",
     )
     assert found(*lines) == [(F.PCIE, Sev.WARN, "0000:00:03.1")]
+
+
+# --- shapes: a driver, an object, a word of trouble; wordings of the drivers' sources that no row lists -------------
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        (AMD + "VCN[1] is not responding, trying to reset the VCPU!!!", F.GPU_HANG),  # vcn_v5_0_0.c
+        ("[drm:gfx_v10_0_hw_fini [amdgpu]] *ERROR* KCQ disable failed", F.GPU_HANG),  # gfx_v10_0.c
+        (AMD + "Error flushing GPU TLB using the SDMA (-22)!", F.GPU_HANG),  # amdgpu_gmc.c
+        (AMD + "IH soft ring buffer overflow 0x40, 0x80", F.GPU_HANG),  # amdgpu_ih.c
+        (AMD + "failed to suspend gangs of queue 4", F.QUEUE_EVICTION),  # amdgpu_mes.c
+        (AMD + "UMSCH REMOVE_QUEUE: Failed", F.QUEUE_EVICTION),  # umsch_mm_v4_0.c
+        (AMD + "[SetDfCstate] failed!", F.SMU),  # vega20_hwmgr.c
+        (AMD + "Failed to get current clock freq!", F.SMU),  # smu_v13_0_0_ppt.c
+        ("[drm] failed to load ucode SMC(0x11)", F.GPU_INIT_FAILED),  # amdgpu_psp.c
+        (AMD + "Bootloader wait timed out", F.GPU_INIT_FAILED),  # psp_v13_0.c
+        (AMD + "invalid ip discovery data table checksum", F.GPU_INIT_FAILED),  # amdgpu_discovery.c
+        (AMD + "Failed to get response from firmware after reset", F.GPU_RESET_FAILED),  # aldebaran.c
+        (AMD + "CP EDC/ECC error detected.", F.ECC_UNCORRECTABLE),  # gfx_v8_0.c
+        (AMD + "PCIe error recovery failed, err:-5", F.GPU_RESET_FAILED),  # amdgpu_device.c
+        ("NVRM: kfspPollForResponse_IMPL: FSP command timed out", F.XID),  # kern_fsp.c
+        ("NVRM: GPU 0000:0a:00.0: Failed to copy vbios to system memory.", F.GPU_INIT_FAILED),  # osinit.c
+    ],
+)
+def test_a_wording_of_a_gpus_driver_that_no_row_lists_is_a_warning_of_its_objects_class(line: str, fault: F) -> None:
+    ((found_fault, severity, _),) = found(line)
+    assert (found_fault, severity) == (fault, Sev.WARN)
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("mpt3sas_cm0: SAS host is non-operational !!!!", F.IO_ERROR),  # mpt3sas_base.c
+        ("sd 2:2:0:0: [sda] megasas: RESET cmd=28 retries=0", F.IO_ERROR),  # megaraid_sas_base.c
+        ("libceph: mon0 (1)10.0.0.1:6789 session lost, hunting for new mon", F.IO_ERROR),  # mon_client.c
+        ("BTRFS warning (device dm-0): direct IO failed ino 4 rw 0,0 sector 0x1 len 4096 err no 10", F.IO_ERROR),
+        ("XFS (dm-7): log mount/recovery failed: error -5", F.IO_ERROR),  # xfs_log.c
+        ("pcieport 0000:00:01.0: broken device, retraining non-functional downstream link at 2.5GT/s", F.PCIE),
+        ("watchdog: CPU4: Watchdog detected lockup on CPU 3", F.HUNG_TASK),  # kernel/watchdog.c
+        ("BUG: kernel NULL pointer dereference, address: 0000000000000018", F.KERNEL_OOPS),  # fault.c
+    ],
+)
+def test_a_wording_of_a_disk_a_bus_or_the_kernel_that_no_row_lists_is_a_warning(line: str, fault: F) -> None:
+    ((found_fault, severity, _),) = found(line)
+    assert (found_fault, severity) == (fault, Sev.WARN)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        AMD + "[drm] *ERROR* dc_dmub_srv_log_diagnostic_data: DMCUB error - collecting diagnostic data",
+        AMD + "[drm] *ERROR* [CRTC:95:crtc-1] flip_done timed out",
+        AMD + "Failed to create device file mem_info_vram_total",
+        AMD + "RAP: optional rap ta ucode is not available",
+        AMD + "Direct firmware load for amdgpu/navi10_rlc.bin failed with error -2",
+        AMD + "0 correctable hardware errors detected in gfx block, no user action is needed.",
+        AMD + "lockup timeout disabled",
+        "amdgpu: sched_policy has invalid value",
+        "amdgpu: init_user_pages: Failed to get user pages: -1",
+        "[drm:amdgpu_cs_ioctl [amdgpu]] *ERROR* Not enough memory for command submission!",
+        "NVRM: nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051) @ mem.c:1",
+        "[drm:nv_drm_master_set [nvidia_drm]] *ERROR* [nvidia-drm] [GPU ID 0x100] Failed to grab modeset ownership",
+        "nvidia: module verification failed: signature and/or required key missing - tainting kernel",
+        "[drm:intel_cpu_fifo_underrun_irq_handler [i915]] *ERROR* CPU pipe A FIFO underrun",
+        "nouveau 0000:01:00.0: gr: TRAP ch 5 failed",
+        "{3}[Hardware Error]: It has been corrected by h/w and requires no further action",
+        "mpt2sas_cm0: CurrentHostPageSize is 0: Setting default host page size to 4k",
+        "sd 6:0:3:0: Power-on or device reset occurred",
+        "EXT4-fs (sda1): VFS: Can't find ext4 filesystem",
+        "pci 0000:e1:00.0: DOE: [2c8] failed to reset mailbox with abort command : -5",
+        "pci 0000:02:00.0: BAR 13: failed to assign [io  size 0x1000]",
+        "DMAR: IOMMU feature fl1gp_support inconsistent",
+        "traps: python3[812] general protection fault ip:7f0 sp:7ff error:0 in libtorch.so[7f0000]",
+    ],
+)
+def test_what_no_training_depends_on_is_no_shape_of_trouble(line: str) -> None:
+    assert found(line) == []
+
+
+def test_further_wordings_belong_to_the_hang_that_they_follow() -> None:
+    lines = (
+        "ring gfx_0.0.0 timeout, signaled seq=1, emitted seq=3",
+        "reset via MES failed and try pipe reset -110",
+        "VCN[0] is not responding, giving up!!!",
+        "[PrepareMp1] Failed! dpm",
+    )
+    assert found(*(AMD + line for line in lines)) == [(F.GPU_HANG, Sev.FATAL, CARD)]
+
+
+def test_a_warning_without_a_row_is_named_by_the_row_that_follows_it() -> None:
+    lines = ("Failed to get current clock freq!", "ring gfx_0.0.0 timeout, signaled seq=1, emitted seq=3")
+    assert found(*(AMD + line for line in lines)) == [(F.GPU_HANG, Sev.FATAL, CARD)]

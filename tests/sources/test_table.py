@@ -246,3 +246,63 @@ def test_two_gpus_are_two_events() -> None:
 @given(st.text(max_size=200))
 def test_no_line_makes_the_prefixes_raise(text: str) -> None:
     assert log_line(text).message in (text.rstrip("\r\n"), log_line(text).message)
+
+
+SHAPE = {
+    "class": '"gpu_hang"', "severity": '"warn"', "speaker": '"amd"', "about": "'\\b(?:engine|GPU)\\b'",
+    "trouble": '"bad"', "unless": '["well"]', "device": '"gpu"', "remedy": '"@restart"', "source": '"amdgpu_vcn.c"',
+    "examples": "['amdgpu: engine 3 is stuck']",
+}  # fmt: skip
+WORDS = '[words]\nbad = ["stuck", "not responding"]\n[phrases]\nwell = \'will be reset\'\n'
+
+
+def shaped(*rows: dict[str, str], shape: dict[str, str] = SHAPE) -> str:
+    return table(*rows) + WORDS + "[[shape]]\n" + "".join(f"{key} = {value}\n" for key, value in shape.items())
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("amdgpu: engine 3 is stuck", True),
+        ("amdgpu: the Engine is NOT RESPONDING!", True),
+        ("amdgpu: engine 3 is stuck and will be reset", False),
+        ("amdgpu: fan is stuck", False),
+        ("amdgpu: engine 3 is started", False),
+        ("amdgpu: engine 3 is unstuckable", False),
+        ("python: amdgpu: engine 3 is stuck", False),
+    ],
+)
+def test_a_shape_needs_its_speaker_an_object_and_a_word_of_trouble(line: str, told: bool) -> None:
+    found = parse(shaped(ROW)).match(line)
+    assert (found is not None) is told
+
+
+def test_a_row_goes_before_a_shape_wherever_the_shape_stands() -> None:
+    grammar = parse(shaped({**ROW, "pattern": "'GPU engine is stuck'", "examples": "['amdgpu: GPU engine is stuck']"}))
+    assert unproven(grammar) == []
+    row, shape = (grammar.match(f"amdgpu: {words} is stuck") for words in ("GPU engine", "engine 3"))
+    assert row is not None
+    assert shape is not None
+    assert (row.severity, shape.severity) == (FaultSeverity.FATAL, FaultSeverity.WARN)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"trouble": '"none"'}, "trouble 'none' is not defined; defined: bad"),
+        ({"unless": '["ill"]'}, "unless 'ill' is not defined; defined: well"),
+        ({"pattern": '"x"'}, "unknown key 'pattern'"),
+    ],
+)
+def test_a_shape_that_cannot_be_built_is_refused_by_its_place(change: dict[str, str], words: str) -> None:
+    with pytest.raises(GrammarError, match=re.escape(words)) as refused:
+        parse(shaped(ROW, shape={**SHAPE, **change}))
+    assert str(refused.value).startswith("shape 2 (")
+
+
+def test_a_row_names_the_event_that_a_shape_began_and_a_shape_renames_nothing() -> None:
+    grammar = parse(shaped(ROW, RESET))
+    (item,) = findings_in(
+        ["amdgpu: engine 3 is stuck", "amdgpu: GPU reset begin!", "amdgpu: engine 4 is stuck"], grammar
+    )
+    assert (item.fault, item.severity, item.lines) == (FaultClass.GPU_RESET, FaultSeverity.FATAL, 3)

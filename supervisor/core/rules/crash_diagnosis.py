@@ -116,6 +116,10 @@ _DIAGNOSES: Mapping[str, Diagnosis] = {
         causes=("the kernel itself came to an end: a driver's defect, bad memory, or a failing processor",),
         advice=("the lines in front of it name the driver; a memory test (memtest86+) finds bad memory",),
     ),
+    FaultClass.KERNEL_OOPS.value: Diagnosis(
+        causes=("the kernel met a defect of its own, mostly in a driver, and ended the process that had called it",),
+        advice=("the lines after it name the function; what that process held stays locked: reboot the machine soon",),
+    ),
     "killed_by_signal": Diagnosis(
         ruled_out=(_NOT_ITSELF, "a want of memory that the kernel logged: its log names no such kill"),
         causes=("it was killed from outside: a person, a limit of its cgroup, systemd-oomd, earlyoom",),

@@ -81,6 +81,8 @@ class Event:
     fatal_s: float | None
     """Time of its last fatal line."""
     of_gpu: bool
+    tentative: bool = False
+    """Whether only shapes have matched its lines: the first row about the same GPU names it."""
     recovered: bool = False
     """Whether its last ranked line reported recovery; a later fatal line makes it fatal again."""
 
@@ -132,6 +134,7 @@ class Events:
             last_s=at_s,
             fatal_s=at_s if match.severity is FaultSeverity.FATAL else None,
             of_gpu=row.device == "gpu",
+            tentative=row.tentative,
             recovered=row.recovers,
         )
 
@@ -148,11 +151,16 @@ class Events:
             near = event.of_gpu and (same or row.device == "pci")
             if near and row.aftermath in (event.group, "gpu"):
                 return event
+            if event.tentative and event.of_gpu and same and row.device == "gpu" and not row.detail:
+                return event
         return None
 
     @staticmethod
     def _merge_match(event: Event, match: Match, device: str | None, at_s: float) -> None:
         before = event.finding
+        if event.tentative and not match.row.tentative and not match.row.detail and match.row.device == "gpu":
+            event.group, event.rank, event.tentative = match.row.event, -1, False
+            event.within_s = max(event.within_s, match.row.grouping.within_s)
         recovered = match.row.recovers and event.group == match.row.event and event.rank < match.row.rank
         after = replace(
             before,
@@ -163,9 +171,10 @@ class Events:
             lines=before.lines + 1,
             of_process=before.of_process and (match.of_process or match.severity is not FaultSeverity.FATAL),
         )
+        named = event.tentative or not match.row.tentative  # what a row has named, a shape does not rename
         relapsed = event.recovered and match.severity is FaultSeverity.FATAL
         has_priority = relapsed or (match.row.rank, match.severity) > (event.rank, before.severity)
-        if has_priority and event.group == match.row.event and not match.row.detail:
+        if named and has_priority and event.group == match.row.event and not match.row.detail:
             after = replace(
                 after, fault=match.fault, remedy=match.remedy, source=match.row.source, what=match.what or before.what
             )

@@ -70,6 +70,8 @@ class Row:
     """Whether it ends only the process that it names, and the GPU remains usable."""
     user: bool = False
     """Whether programs as well as the kernel write it."""
+    tentative: bool = False
+    """Whether it is a shape: a later row about the same GPU names the event that it began."""
     recovers: bool = False
     """Whether it reports that an event of lower rank has been recovered from, so that the event is not fatal."""
 

@@ -5,7 +5,9 @@ A table is TOML: `kind`, then in any order
 - `[speakers]`: name = regular expression of the prefix of one driver's messages; a row's pattern follows it,
 - `[classes.NAME]`: into which `event` findings of the class are grouped, with which `rank`, `within_s` of each other,
 - `[codes.NAME]`: the meaning of numbers in a message, for patterns with a group `code`,
-- `[[row]]`: the messages; the first row that matches a line is used, so specific rows precede general ones.
+- `[[row]]`: the messages; the first row that matches a line is used, so specific rows precede general ones,
+- `[words]`: lists of words of trouble, `[phrases]`: regular expressions in any case, for the shapes,
+- `[[shape]]`: what no row matches, by speaker, `about`, `trouble` and `unless` (see `shapes.py`), after all rows.
 
 A pattern's named groups: `pci` (a PCI address), `device` (any other device), `pid`, `process`, `code`.
 Every row has `examples`, and `unproven` finds the rows that do not match theirs.
@@ -16,12 +18,14 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from supervisor.core.findings import About, FaultClass, FaultSeverity
 from supervisor.sources.faults.prefilter import EDGE, needle_of, word_of
 from supervisor.sources.faults.rows import LINE_LIMIT, WITHIN_S, Code, Grammar, Grouping, Match, Row, address, compiled
+from supervisor.sources.faults.shapes import needles_of, pattern_of
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -51,6 +55,11 @@ _ROW_KEYS = frozenset(
     {"class", "severity", "speaker", "pattern", "needles", "device", "remedy", "source", "examples"}
     | {"codes", "rank", "detail", "aftermath", "event", "of_process", "user", "what", "recovers"}
 )
+_SHAPE_KEYS = (_ROW_KEYS - {"pattern", "needles", "codes", "detail", "of_process", "recovers", "aftermath"}) | {
+    "about",
+    "trouble",
+    "unless",
+}
 _REQUIRED = ("class", "severity", "pattern", "device", "remedy", "source", "examples")
 
 
@@ -76,6 +85,8 @@ def parse(text: str) -> Grammar:
     rows = tuple(reader.row(number, item) for number, item in enumerate(table.get("row", ()), start=1))
     if not rows:
         raise GrammarError("the table has no [[row]]")
+    shapes = enumerate(table.get("shape", ()), start=len(rows) + 1)
+    rows = (*rows, *(reader.shape(number, item) for number, item in shapes))
     words: dict[str, tuple[tuple[str, Row], ...]] = {}
     pieces: list[tuple[str, Row]] = []
     for row in rows:
@@ -97,7 +108,7 @@ def unproven(grammar: Grammar) -> list[str]:
         except re.error as error:
             wrong.append(f"{_describe_row(row.number, row.pattern)}: pattern: {error}")
             continue
-        several = [needle.strip(EDGE) for needle in row.needles] if len(row.needles) > 1 else []
+        several = [needle.strip(EDGE) for needle in row.needles] if len(row.needles) > 1 and not row.tentative else []
         unused = [text for text in several if not any(text in example for example in row.examples)]
         wrong += [
             f"{_describe_row(row.number, row.pattern)}: no example contains the needle: {text}" for text in unused
@@ -116,6 +127,8 @@ class _Reader:
     def __init__(self, table: Mapping[str, Any]) -> None:
         self._remedies = _read_texts(table, "remedies")
         self._speakers = _read_texts(table, "speakers")
+        self._words = {name: tuple(str(word) for word in words) for name, words in table.get("words", {}).items()}
+        self._phrases = _read_texts(table, "phrases")
         self._classes = {name: _parse_grouping(name, item) for name, item in table.get("classes", {}).items()}
         self._codes = {
             name: {str(code): self._parse_code(name, str(code), item) for code, item in codes.items()}
@@ -154,6 +167,22 @@ class _Reader:
             user=bool(raw.get("user", False)),
             recovers=bool(raw.get("recovers", False)),
         )
+
+    def shape(self, number: int, raw: Mapping[str, Any]) -> Row:
+        """Return the row of a shape: its line belongs to the open event of its GPU, where there is one."""
+        place = f"shape {number} ({str(raw.get('about'))[:60]})"
+        for key in raw.keys() - _SHAPE_KEYS:
+            raise GrammarError(f"{place}: unknown key {key!r}; known keys: {', '.join(sorted(_SHAPE_KEYS))}")
+        for key in ("speaker", "about", "trouble", "unless"):
+            if key not in raw:
+                raise GrammarError(f"{place}: {key} is missing")
+        trouble = self._look_up(place, "trouble", self._words, raw["trouble"])
+        phrases = (self._look_up(place, "unless", self._phrases, name) for name in raw["unless"])
+        pattern = pattern_of(raw["about"], trouble, "|".join(phrases))
+        plain = {key: value for key, value in raw.items() if key not in ("about", "trouble", "unless")}
+        of_gpu = {"aftermath": "gpu"} if raw.get("device") == "gpu" else {}
+        row = self.row(number, {**plain, **of_gpu, "pattern": pattern, "needles": ["|placeholder|"]})
+        return replace(row, pattern=f"shape: {raw['about']}", needles=needles_of(trouble), tentative=True)
 
     def _parse_code(self, table: str, code: str, raw: Mapping[str, Any]) -> Code:
         place = f"codes.{table}.{code}"
