@@ -51,6 +51,8 @@ _PREFIXES = tuple(
         rf"\d{{1,2}} [^\W\d]{{3,5}}\.?,? (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) (?:{_WHO})?",
         r"kernel: ?",
         r"\[kernel\] ",
+        # a syslog that writes facility and severity after the stamp: [kern.warning]
+        r"\[(?:kern|(?P<who>user|daemon|syslog|auth|local\d))\.[a-z]{3,7}\] ",
         r"(?P<bare>\d\d:\d\d:\d\d(?:\.\d+)?) +",
         r"(?:> ?)+",
         r"message repeated \d+ times: \[ ?",
