@@ -261,7 +261,7 @@ def shaped(*rows: dict[str, str], shape: dict[str, str] = SHAPE) -> str:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "expected"),
     [
         ("amdgpu: engine 3 is stuck", True),
         ("amdgpu: the Engine is NOT RESPONDING!", True),
@@ -272,9 +272,9 @@ def shaped(*rows: dict[str, str], shape: dict[str, str] = SHAPE) -> str:
         ("python: amdgpu: engine 3 is stuck", False),
     ],
 )
-def test_a_shape_needs_its_speaker_an_object_and_a_word_of_trouble(line: str, told: bool) -> None:
+def test_a_shape_needs_its_speaker_an_object_and_a_word_of_trouble(line: str, expected: bool) -> None:
     found = parse(shaped(ROW)).match(line)
-    assert (found is not None) is told
+    assert (found is not None) is expected
 
 
 def test_a_row_goes_before_a_shape_wherever_the_shape_stands() -> None:
