@@ -45,6 +45,10 @@ OWNER_READY := $(if $(filter $(OWNER)/bin/python,$(OWNER_PYTHON)),$(OWNER)/ready
 FOREIGN_PACKAGES := lightning==2.6.6 transformers[torch]==5.23.0 accelerate==1.15.0 jax==0.10.2 optax==0.2.8 flax==0.12.8 keras==3.15.1
 FOREIGN := $(CACHE)/foreign
 
+# What `supervisorctl export` writes for, and this package's own dependencies; the newest wandb has no reader of its files.
+EXPORT_PACKAGES := pyarrow==26.0.1 mlflow-skinny==3.17.2 wandb==0.23.1
+EXPORT := $(CACHE)/export-pyarrow26-mlflow3.17-wandb0.23
+
 # What other people's training scripts need beyond that (tests/gallery/rows.toml).
 GALLERY_PACKAGES := timm==1.0.28 datasets==5.2.0 evaluate==0.4.6 scikit-learn==1.9.1 pandas==3.1.1 seaborn==0.13.2 \
 	tensorboard==2.21.0 jsonargparse[signatures]==4.53.0
@@ -91,6 +95,12 @@ $(FOREIGN)/ready: $(TRAIN_READY)
 	"$(FOREIGN)/bin/pip" install --progress-bar off $(foreach p,$(FOREIGN_PACKAGES),'$(p)')
 	touch $@
 
+$(EXPORT)/ready:
+	@$(PYTHON) -m venv --clear "$(EXPORT)"
+	"$(EXPORT)/bin/pip" install --progress-bar off '.[parquet,mlflow,wandb]' $(foreach p,$(EXPORT_PACKAGES),'$(p)')
+	"$(EXPORT)/bin/pip" uninstall --quiet --yes rocm-supervisor
+	touch $@
+
 $(AXE):
 	@mkdir -p "$(CACHE)/axe-core-$(AXE_VERSION)"
 	cd "$(CACHE)/axe-core-$(AXE_VERSION)"
@@ -101,10 +111,11 @@ $(AXE):
 demo: $(VENV)/ready $(TRAIN_READY)
 	$(VENV)/bin/supervisorctl demo --train-python "$(TRAIN_PYTHON)"
 
-test: $(VENV)/ready $(TRAIN_READY) $(OWNER_READY) $(FOREIGN)/ready $(AXE)
+test: $(VENV)/ready $(TRAIN_READY) $(OWNER_READY) $(FOREIGN)/ready $(EXPORT)/ready $(AXE)
 	@test -n "$(OWNER_PYTHON)" || echo "no Python 3.10 found: the tests in the owner's environment will be skipped" >&2
 	ROCM_SUPERVISOR_TRAIN_PYTHON="$(TRAIN_PYTHON)" ROCM_SUPERVISOR_OWNER_PYTHON="$(OWNER_PYTHON)" \
 		ROCM_SUPERVISOR_FOREIGN_PYTHON="$(FOREIGN)/bin/python" ROCM_SUPERVISOR_AXE="$(AXE)" \
+		ROCM_SUPERVISOR_EXPORT_PYTHON="$(EXPORT)/bin/python" \
 		$(VENV)/bin/python $(if $(ARGS),-m pytest $(ARGS),tests/rigs/run_tests.py)
 
 test-quick: $(VENV)/ready

@@ -28,6 +28,7 @@ LONGEST_NAME = 200
 """Characters of a parameter that are its test's name; escaping megabytes takes seconds in each process of a run."""
 LEFT_AWAY = pytest.StashKey[int]()
 FOREIGN = "ROCM_SUPERVISOR_FOREIGN_PYTHON"
+EXPORT = "ROCM_SUPERVISOR_EXPORT_PYTHON"
 NOT_TO_BE_HAD = re.compile(r"torch sees no GPU here|torch 1\.13\.\S+ has no |(promtool|axe-core) could not be fetched")
 """Reasons that stand under CI too: hardware, what a fixed version of torch does not have, and a registry that fails.
 
@@ -153,6 +154,12 @@ def owner_python() -> Path:
 def foreign_python() -> Path:
     """The interpreter of an environment with Lightning, transformers, accelerate, Keras, JAX, optax and flax."""
     return _named(FOREIGN)
+
+
+@pytest.fixture(scope="session")
+def export_python() -> Path:
+    """The interpreter of the environment with the libraries that `export` writes for."""
+    return _named(EXPORT)
 
 
 @pytest.fixture(scope="session")

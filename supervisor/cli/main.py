@@ -48,7 +48,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "replay": ("supervisor.cli.replay.command", "Run the rules over a recorded attempt and print their flags."),
     "export": (
         "supervisor.cli.replay.export",
-        "Copy a recorded attempt into a folder that replays elsewhere, or its steps to CSV, NDJSON or TensorBoard.",
+        "Copy a recorded attempt into a folder that replays elsewhere, or its steps to CSV, Parquet, TensorBoard ...",
     ),
     "doctor": ("supervisor.cli.doctor.command", "Check this machine, its configuration and the daemon."),
     "config": ("supervisor.cli.config", "Check the configuration."),

@@ -200,7 +200,7 @@ def test_what_is_not_there_or_contradicts_itself_is_refused(config: Path) -> Non
         ("night", "x", "--to", "csv"),
         ("night",),
         ("night", "x", "--output", "y"),
-        ("--to", "parquet", "x"),
+        ("--to", "excel", "x"),
         ("night", "x", "--follow"),
     ):
         assert export(config, *words).exit_code == 2

@@ -18,8 +18,15 @@ from supervisor.cli.unneeded_root import refuse_root
 from supervisor.core.sanitize import one_line
 from supervisor.store.records import StepBucket
 
-TENSORBOARD = "tensorboard"
-KINDS = ("csv", "ndjson", TENSORBOARD)
+TENSORBOARD, PARQUET, MLFLOW, WANDB = "tensorboard", "parquet", "mlflow", "wandb"
+KINDS = ("csv", "ndjson", TENSORBOARD, PARQUET, MLFLOW, WANDB)
+TARGETS = {
+    TENSORBOARD: f"{{job}}-{TENSORBOARD}",
+    PARQUET: f"{{job}}.{PARQUET}",
+    MLFLOW: f"{{job}}-{MLFLOW}.db",
+    WANDB: f"{{job}}-{WANDB}",
+}
+"""What is written where --output names nothing; the others go to standard output."""
 
 
 @click.command("export")
@@ -29,13 +36,13 @@ KINDS = ("csv", "ndjson", TENSORBOARD)
 @click.option("--to", "kind", type=click.Choice(KINDS), help="Write the steps of JOB in this format instead.")
 @click.option(
     "--output",
-    type=click.Path(path_type=Path),
-    help="With --to: the new file (default: stdout) or, for tensorboard, the new folder (default: JOB-tensorboard).",
+    help="With --to: the new file (default: stdout; JOB.parquet; JOB-mlflow.db), the new folder (default: "
+    "JOB-tensorboard, JOB-wandb) or, for mlflow, the http address of a server.",
 )
 @click.option("--follow", is_flag=True, help="With --to: go on with what is recorded from now on, until interrupted.")
 @pass_app
 def command(  # noqa: PLR0913 - one for each option
-    app: App, job: str, folder: Path | None, *, attempt: int | None, kind: str | None, output: Path | None, follow: bool
+    app: App, job: str, folder: Path | None, *, attempt: int | None, kind: str | None, output: str | None, follow: bool
 ) -> None:
     """Write an attempt of JOB into a new FOLDER: its steps, readings, kernel findings and events.
 
@@ -43,10 +50,15 @@ def command(  # noqa: PLR0913 - one for each option
 
     With --to, write the recorded steps of all attempts instead, ten seconds a row, for other programs: loss, learning
     rate, gradient norm, pace, waiting for data and memory. With --follow a row is written when the next one has begun.
+
+    parquet, mlflow and wandb need the extra of that name (pip install 'rocm-supervisor[parquet]'). wandb writes runs
+    that `wandb sync` uploads; nothing is sent anywhere before.
     """
     if kind is not None:
         if folder is not None:
             raise click.UsageError("--to takes no FOLDER; name the target with --output")
+        if kind == PARQUET and follow:
+            raise click.UsageError("a Parquet file can be read once it is complete; --follow one of the other formats")
         refuse_root(app, f"export --to {kind} {job}")
         _export_steps(app, job, attempt, kind, output, follow=follow)
     elif folder is None or output is not None or follow:
@@ -72,26 +84,46 @@ def _export_recording(app: App, job: str, attempt: int | None, folder: Path) -> 
 
 
 def _export_steps(  # noqa: PLR0913 - the command's options
-    app: App, job: str, attempt: int | None, kind: str, output: Path | None, *, follow: bool
+    app: App, job: str, attempt: int | None, kind: str, output: str | None, *, follow: bool
 ) -> None:
     from supervisor.cli.replay import step_files  # noqa: PLC0415 - imported on use: keeps --help fast
 
     written: Counter[int] = Counter()
     buckets = _count(_find_buckets(app, job, attempt, follow=follow), written)
-    if kind != TENSORBOARD and output is None:
+    if kind not in TARGETS and output is None:
         for line in step_files.lines(kind, buckets):
             click.echo(line, nl=False)
         return
-    target = output or Path(f"{job}-{TENSORBOARD}")
+    target = output or TARGETS[kind].format(job=job)
     try:
-        if kind == TENSORBOARD:
-            step_files.write_runs(target, buckets)
-        else:
-            step_files.write_table(target, kind, buckets)
+        _write(app, kind, target, job, buckets)
     except OSError as error:
         remedy = "give a path that does not exist yet, in a folder that you can write"
         raise CliError(f"{target}: {error.strerror}", remedy, "unwritable") from error
-    app.print(f"{one_line(str(target))}: {one_line(job)}, {written.total()} rows of {len(written)} attempts")
+    app.print(f"{one_line(target)}: {one_line(job)}, {written.total()} rows of {len(written)} attempts")
+
+
+def _write(app: App, kind: str, target: str, job: str, buckets: Iterable[StepBucket]) -> None:
+    """Write the steps in one of the formats, whose modules are imported on use: most need a library of their own."""
+    from supervisor.cli.replay import step_files  # noqa: PLC0415 - the same
+
+    match kind:
+        case "tensorboard":
+            step_files.write_runs(Path(target), buckets)
+        case "parquet":
+            from supervisor.cli.replay.parquet import write_parquet  # noqa: PLC0415 - the same
+
+            write_parquet(Path(target), buckets)
+        case "mlflow":
+            from supervisor.cli.replay.mlflow_runs import write_mlflow  # noqa: PLC0415 - the same
+
+            write_mlflow(target, job, buckets, app.now)
+        case "wandb":
+            from supervisor.cli.replay.wandb_runs import write_wandb  # noqa: PLC0415 - the same
+
+            write_wandb(Path(target), job, buckets)
+        case _:
+            step_files.write_table(Path(target), kind, buckets)
 
 
 def _find_buckets(app: App, job: str, attempt: int | None, *, follow: bool) -> Iterable[StepBucket]:

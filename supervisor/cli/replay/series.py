@@ -35,6 +35,8 @@ COLUMNS = (
 )
 """A row is ten seconds of one attempt. Times are RFC 3339, UTC; losses and norms are of finite values only."""
 
+TIMES = {"first_time": "first_unix_s", "last_time": "last_unix_s"}
+"""Columns that are times, and what of a bucket each shows."""
 Value = int | float | str | None
 
 
@@ -53,7 +55,7 @@ def ndjson_lines(buckets: Iterable[StepBucket]) -> Iterator[str]:
 
 def row(bucket: StepBucket) -> dict[str, Value]:
     """Return the values of a bucket by column."""
-    times = {"first_time": _write_time(bucket.first_unix_s), "last_time": _write_time(bucket.last_unix_s)}
+    times = {name: _write_time(getattr(bucket, of_bucket)) for name, of_bucket in TIMES.items()}
     return {name: times[name] if name in times else getattr(bucket, name) for name in COLUMNS}
 
 

@@ -36,9 +36,13 @@ def events_file(buckets: Iterable[StepBucket]) -> Iterator[bytes]:
         if version is None:
             version = _double(1, bucket.first_unix_s) + _bytes(3, VERSION)
             yield frame(version)
-        known = {tag: value for tag, name in TAGS.items() if (value := getattr(bucket, name)) is not None}
-        if known:
+        if known := scalars_of(bucket):
             yield frame(_event(bucket.last_unix_s, bucket.step_last, known))
+
+
+def scalars_of(bucket: StepBucket) -> dict[str, float]:
+    """Return the known values of a bucket by tag; those of `mlflow` and `wandb` too."""
+    return {tag: value for tag, name in TAGS.items() if (value := getattr(bucket, name)) is not None}
 
 
 def frame(data: bytes) -> bytes:
