@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,11 +10,20 @@ import pytest
 from browser import CHROMIUM, Browser, browser
 from served_page import ServedPage, serving_page
 
+import supervisor.web
+
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="Debian's package chromium is not installed"),
     pytest.mark.xdist_group("chromium"),
     pytest.mark.waits,
 ]
+STATIC = Path(supervisor.web.__file__).parent / "static"
+NEWER = (
+    r"\.(at|findLast|findLastIndex|toSorted|toReversed|toSpliced|with|hasIndices|isWellFormed)\(",
+    r"\b(structuredClone|Object\.(hasOwn|groupBy)|Promise\.(withResolvers|try)|AbortSignal\.(timeout|any)|URL\.canParse)\(",
+    r"\bstatic\s*\{|\bthis\.#|^\s+#\w+|^\s+static\b|^(const .*= )?await\b|/[gimsuy]*[dv][gimsuy]*\.test",
+)
+"""Of ECMAScript 2022 and later, and what browsers got with it."""
 CHARTS = "Array.from(document.querySelectorAll('figure:not([hidden]) h3'), h => h.textContent)"
 
 
@@ -70,6 +80,19 @@ def test_keys_read_the_values_and_zoom(shown: Browser) -> None:
     shown.wait_for("location.hash === '#/training/yolo'")
 
 
+def test_a_browser_that_is_too_old_for_the_page_is_told_so(page: ServedPage, tmp_path: Path) -> None:
+    with browser(tmp_path / "profile") as old:
+        old.send("Network.setBlockedURLs", urls=["*page.js*"])  # as where its syntax is not known
+        old.open(page.address)
+        old.wait_for("getComputedStyle(document.querySelector('.late')).visibility === 'visible'")
+        assert "needs a browser since the end of 2020" in old.evaluate("document.querySelector('main').innerText")
+
+
+def test_the_module_uses_nothing_newer_than_what_it_asks_for() -> None:
+    source = (STATIC / "page.js").read_text()
+    assert [name for name in NEWER if re.search(name, source)] == []
+
+
 def test_the_page_fits_a_phone(shown: Browser) -> None:
     shown.resize(360, 740, phone=True)
     try:
@@ -85,3 +108,12 @@ def test_without_a_session_the_page_says_what_to_do(page: ServedPage, state: Pat
         fresh.open(f"{other.origin}/#a-wrong-token")
         fresh.wait_for("document.querySelector('h1').textContent === 'Sign in'")
         assert "supervisorctl web" in fresh.evaluate("document.body.innerText")
+
+
+def test_a_duration_is_rounded_before_it_is_cut_into_parts(shown: Browser) -> None:
+    source = (STATIC / "page.js").read_text()
+    start, end = source.index("const known ="), source.index("const GOOD =")
+    words = shown.evaluate(
+        f"(() => {{ {source[start:end]}; return [59, 299.7, 3599.6, 172769, 172770, 3e7].map(duration) }})()"
+    )
+    assert words == ["59 s", "5 min 0 s", "1 h 0 min", "47 h 59 min", "2 d 0 h", "347 d 5 h"]

@@ -1,5 +1,6 @@
 // The page of rocm-supervisor: reads its own server, draws, and changes nothing. No text becomes markup: every string
-// reaches the document through textContent.
+// reaches the document through textContent. Written for browsers since the end of 2020 (ES2021, as uPlot is): Chrome 86,
+// Firefox 79, Safari 14; in older ones the words of index.html stay.
 
 const KEY = "rocm-supervisor-key";
 const POLL_MS = 2000, SERIES_MS = 10000, BACK_OFF_MS = 30000;
@@ -39,6 +40,7 @@ function say(text) {
 /* --- words --------------------------------------------------------------------------------------------------- */
 
 const known = value => value !== null && value !== undefined;
+const lastKnown = values => { for (let i = values.length - 1; i >= 0; i--) if (known(values[i])) return values[i]; return null; };
 const number = (value, digits = 4) => known(value) ? Number(value).toLocaleString("en", { maximumSignificantDigits: digits }) : "-";
 const whole = value => known(value) ? Math.round(value).toLocaleString("en") : "-";
 const bytes = value => known(value) ? (value >= 1e9 ? `${number(value / 1e9, 3)} GB` : `${number(value / 1e6, 3)} MB`) : "-";
@@ -48,9 +50,11 @@ function duration(seconds) {
   if (!known(seconds)) return "-";
   const s = Math.abs(seconds);
   if (s < 60) return `${number(s, 2)} s`;
-  if (s < 3600) return `${Math.floor(s / 60)} min ${Math.round(s % 60)} s`;
-  if (s < 172800) return `${Math.floor(s / 3600)} h ${Math.round((s % 3600) / 60)} min`;
-  return `${Math.floor(s / 86400)} d ${Math.round((s % 86400) / 3600)} h`;
+  const parts = (unit, of) => { const count = Math.round(s / unit); return [Math.floor(count / of), count % of]; };
+  if (s < 3599.5) { const [minutes, rest] = parts(1, 60); return `${minutes} min ${rest} s`; }
+  if (s < 172770) { const [hours, rest] = parts(60, 60); return `${hours} h ${rest} min`; }
+  const [days, hours] = parts(3600, 24);
+  return `${days} d ${hours} h`;
 }
 
 const GOOD = ["running", "finished"], BAD = ["failed", "killing"];
@@ -87,6 +91,17 @@ const api = (name, part = "") => `/api/trainings/${encodeURIComponent(name)}${pa
 
 const colour = name => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 const pale = text => { const [r, g, b] = text.match(/\w\w/g).map(part => parseInt(part, 16)); return `rgba(${r},${g},${b},.38)`; };
+
+// As uPlot wants it: the smallest step of a row, its text, and what is put below it where year, month, day, hour, minute
+// or second begin, or at the first mark. The rest of the page writes times in the same way.
+const AXIS_TIMES = [
+  [31536000, "{YYYY}", null, null, null, null, null, null, 1],
+  [2419200, "{MMM}", "\n{YYYY}", null, null, null, null, null, 1],
+  [86400, "{MMM} {D}", "\n{YYYY}", null, null, null, null, null, 1],
+  [60, "{HH}:{mm}", "\n{MMM} {D}", null, "\n{MMM} {D}", null, null, null, 1],
+  [1, "{HH}:{mm}:{ss}", "\n{MMM} {D}", null, "\n{MMM} {D}", null, null, null, 1],
+  [0.001, "{ss}.{fff}", "\n{MMM} {D} {HH}:{mm}", null, "\n{MMM} {D} {HH}:{mm}", null, "\n{HH}:{mm}", null, 1],
+];
 
 // One chart with its sentence, its keys and its table. `lines` are {label, values, colour, pale, hidden, show}, a band is
 // the pair of line numbers between which it is drawn.
@@ -139,7 +154,7 @@ class Chart {
       legend: { show: false },
       cursor: { sync: { key: this.options.sync, scales: ["x", null] }, drag: { x: Boolean(this.options.onZoom), y: false, setScale: false }, points: { size: 6 } },
       scales: { x: { time: this.options.time, range: () => { const r = this.range(); return [r.min, r.max]; } } },
-      axes: [axis, { ...axis, size: 64, values }],
+      axes: [this.options.time ? { ...axis, values: AXIS_TIMES } : axis, { ...axis, size: 64, values }],
       series: [{}, ...lines.map(line => ({
         label: line.label, show: true, spanGaps: false, points: { show: line.hidden ? false : undefined, size: 4 },
         stroke: line.hidden ? "transparent" : line.pale ? pale(colour(line.colour)) : colour(line.colour),
@@ -207,7 +222,7 @@ class Chart {
   writeLegend(index) {
     if (known(index)) this.at = index;
     const parts = this.lines.filter(line => !line.hidden && line.values.some(known)).map(line => {
-      const value = known(index) ? line.values[index] : line.values.findLast(known);
+      const value = known(index) ? line.values[index] : lastKnown(line.values);
       const swatch = el("span", { class: "swatch" });
       swatch.style.background = line.pale ? pale(colour(line.colour)) : colour(line.colour);
       return [swatch, known(value) ? `${line.label} ${this.options.format(value)}${this.options.unit}` : line.label];
@@ -218,7 +233,7 @@ class Chart {
   describeInWords() {
     const line = this.lines.find(each => !each.hidden && each.values.some(known));
     if (!line) { this.plot.setAttribute("aria-label", `${this.title}: nothing was reported in this time`); return; }
-    const first = line.values.find(known), last = line.values.findLast(known);
+    const first = line.values.find(known), last = lastKnown(line.values);
     let low = Infinity, high = -Infinity;
     for (const each of this.lines) for (const value of each.values) if (known(value)) { low = Math.min(low, value); high = Math.max(high, value); }
     const say = value => `${this.options.format(value)}${this.options.unit}`;
@@ -244,11 +259,11 @@ class Chart {
   destroy() { this.seen.disconnect(); if (this.u) this.u.destroy(); }
 }
 
-// A line of values and, drawn pale, those of work that a later attempt made again.
+// A line of values and, drawn pale, those of work that a later attempt redid.
 function twoLines(label, values, again, name) {
   const strong = { label, colour: name, values: values.map((value, index) => again[index] ? null : value) };
   if (!again.includes(1)) return [strong];
-  return [strong, { label: `${label}, made again later`, colour: name, pale: true, values: values.map((value, index) => again[index] ? value : null) }];
+  return [strong, { label: `${label}, redone later`, colour: name, pale: true, values: values.map((value, index) => again[index] ? value : null) }];
 }
 
 /* --- views --------------------------------------------------------------------------------------------------- */
