@@ -80,7 +80,7 @@ def test_keys_read_the_values_and_zoom(shown: Browser) -> None:
     shown.wait_for("location.hash === '#/training/yolo'")
 
 
-def test_a_browser_that_is_too_old_for_the_page_is_told_so(page: ServedPage, tmp_path: Path) -> None:
+def test_a_browser_that_is_too_old_for_the_page_reads_which_it_needs(page: ServedPage, tmp_path: Path) -> None:
     with browser(tmp_path / "profile") as old:
         old.send("Network.setBlockedURLs", urls=["*page.js*"])  # as where its syntax is not known
         old.open(page.address)
