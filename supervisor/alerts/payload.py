@@ -132,7 +132,7 @@ def _list_notices(
             yield _report_finish(after, decision, at, common)
         case de.LastResort():
             yield _report_last_resort(after, decision, at, common)
-        case de.Warn():
+        case de.Warn() | de.Continue():
             yield _report_warning(after, decision, at, common)
         case _:
             pass
@@ -193,7 +193,7 @@ def _report_finish(job: Job, decision: de.Finish, at: Moment, common: Mapping[st
     )
 
 
-def _report_warning(job: Job, decision: de.Warn, at: Moment, common: Mapping[str, object]) -> Notice:
+def _report_warning(job: Job, decision: de.Warn | de.Continue, at: Moment, common: Mapping[str, object]) -> Notice:
     flag = decision.flag
     return Notice(
         type=f"flag.{flag.severity.label}",

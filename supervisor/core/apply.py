@@ -71,7 +71,7 @@ def _attempt_event(job: Job, attempt: Attempt, event: ev.AttemptEvent) -> Job:
             return _fold_observation(job, attempt, event)
         case ev.CheckpointNotKept() | ev.CheckpointsClosed() | ev.ExistingFound():
             return job
-        case ev.RecorderIdle() | ev.SupervisionChanged():
+        case ev.RecorderIdle() | ev.SupervisionChanged() | ev.Continued():
             return job
     assert_never(event)
 
@@ -289,7 +289,7 @@ def after_decision(job: Job, decision: de.Decision) -> Job:
     match decision:
         case de.Launch():
             return _fold_launch(job, decision)
-        case de.Warn() | de.Note():
+        case de.Warn() | de.Note() | de.Continue():
             return _fold_warning(job, decision)
         case de.Stop():
             moved = job.moved(Move.STOP, decision.at, decision.reason)
@@ -312,8 +312,10 @@ def after_decision(job: Job, decision: de.Decision) -> Job:
     assert_never(decision)
 
 
-def _fold_warning(job: Job, decision: de.Warn | de.Note) -> Job:
+def _fold_warning(job: Job, decision: de.Warn | de.Note | de.Continue) -> Job:
     flag = decision.flag
+    if isinstance(decision, de.Continue) and job.attempt is not None:
+        job = replace(job, attempt=replace(job.attempt, continued_at=decision.at))
     if isinstance(decision, de.Note):
         return replace(job, shadows=job.shadows | {flag.key}, shadows_noted=job.shadows_noted + 1)
     warned = replace(job, open_flags=job.open_flags | {flag.key})

@@ -164,6 +164,8 @@ SHIM_END = "SIGINT"
 """SIGTERM to the training's tree at once."""
 SHIM_KILL = "SIGQUIT"
 """SIGCONT, then SIGKILL to the training's process tree."""
+SHIM_CONTINUE = "SIGCONT"
+"""SIGCONT to the processes of the training's tree that a signal has stopped; not to one that a terminal controls."""
 SHIM_STACKS = "SIGUSR1"
 """Have every Python process of the tree that can dump its stacks do so."""
 STACKS_SIGNAL_OFFSET = 7

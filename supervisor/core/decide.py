@@ -400,8 +400,28 @@ def _why_asked_to_end(job: Job) -> str | None:
     return "the daemon is stopping" if job.shutting_down else None
 
 
+CONTINUE_WAIT_S = 10.0
+"""From SIGCONT until an attempt is stopped whose processes are still stopped: two readings of them or more."""
+
+
 def _decide_on_flags(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment) -> de.Decision | None:
     flag = worst(flags)
     if flag is None:
         return untold(job, flags, now)
+    if all(item.stopped_pids for item in flags if item.severity is Severity.CRITICAL and not item.shadow):
+        if attempt.continued_at is None:
+            return _continue(job, flag, now)
+        if now.seconds_since(attempt.continued_at) < CONTINUE_WAIT_S:
+            return untold(job, flags, now)
     return de.Stop(at=now, job=job.name, attempt=attempt.number, reason=flag.message, save=flag.can_save, flag=flag)
+
+
+def _continue(job: Job, flag: RedFlag, now: Moment) -> de.Continue:
+    """Let stopped processes go on, and tell so; the flag is a warning, since the attempt goes on."""
+    what = (
+        f"SIGCONT is sent to {', '.join(map(str, flag.stopped_pids))}; if that does not help it is stopped and resumed"
+    )
+    warning = replace(flag, severity=Severity.WARNING, message=f"{flag.message}. {what}")
+    return de.Continue(
+        at=now, job=job.name, attempt=job.number, reason=warning.message, flag=warning, pids=flag.stopped_pids
+    )

@@ -46,6 +46,19 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Continue:
+    """SIGCONT to the processes of the attempt that a signal has stopped, before it is stopped for that; once."""
+
+    at: Moment
+    job: str
+    attempt: int
+    reason: str
+    flag: RedFlag
+    """What would stop the attempt, as a warning."""
+    pids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
     """Take evidence where there is a flag, let the training save where its state is good, then SIGTERM."""
 
@@ -160,4 +173,6 @@ class Finish:
     """A fault that was present all the same, so that a later start resumes from before it."""
 
 
-Decision: TypeAlias = Launch | Warn | Note | Stop | Kill | LastResort | StartTriage | Triage | Retry | GiveUp | Finish
+Decision: TypeAlias = (
+    Launch | Warn | Note | Continue | Stop | Kill | LastResort | StartTriage | Triage | Retry | GiveUp | Finish
+)

@@ -103,6 +103,16 @@ class Signalled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Continued:
+    """The stopped processes of the attempt were sent SIGCONT."""
+
+    at: Moment
+    job: str
+    attempt: int
+    pids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceTaken:
     """The evidence for an incident lies in `folder`."""
 
@@ -426,6 +436,7 @@ AttemptEvent: TypeAlias = (
     | Exited
     | HostLost
     | Signalled
+    | Continued
     | EvidenceTaken
     | ResumePointFound
     | ResortEnded

@@ -147,6 +147,8 @@ class History:
     """Of the ranks other than 0."""
     stopped_at: Moment | None = None
     """The newest reading in which the training's first process, or one that makes steps, was stopped."""
+    continued_at: Moment | None = None
+    """When its stopped processes were sent SIGCONT."""
     tuning: bool = False
     """Whether a tune lends the training settings, as its agent reported last."""
     left_tuning: bool = False
@@ -323,7 +325,7 @@ class History:
                 self._add_processes(event.reading)
             case ev.CheckpointSeen():
                 self._add_proof(event.checkpoint)
-            case ev.Launched() | ev.LaunchFailed() | ev.Exited() | ev.HostLost():
+            case ev.Launched() | ev.LaunchFailed() | ev.Continued() | ev.Exited() | ev.HostLost():
                 self._add_lifecycle(event)
             case ev.CheckpointNotKept() | ev.CheckpointsClosed() | ev.ExistingFound():
                 self._add_checkpoint_gap(event)
@@ -336,8 +338,10 @@ class History:
         if event.progress_step is not None and event.progress_step != self.output_step:
             self.output_step, self.output_step_at = event.progress_step, event.at
 
-    def _add_lifecycle(self, event: ev.Launched | ev.LaunchFailed | ev.Exited | ev.HostLost) -> None:
+    def _add_lifecycle(self, event: ev.Launched | ev.LaunchFailed | ev.Continued | ev.Exited | ev.HostLost) -> None:
         match event:
+            case ev.Continued():
+                self.continued_at = event.at
             case ev.Launched():
                 self.training_pid = event.training_pid
             case ev.LaunchFailed():

@@ -166,6 +166,8 @@ class Attempt:
     launch_error: str | None = None
     launch_shortage: str | None = None
     """The resource that the machine lacked when it was launched."""
+    continued_at: Moment | None = None
+    """When its stopped processes were sent SIGCONT: that is tried once."""
     waits: tuple[KernelWait, ...] = ()
     """Which of its threads waited in the kernel in the newest reading after SIGKILL."""
 

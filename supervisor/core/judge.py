@@ -37,6 +37,8 @@ A crash, a stall, a hang, a loss that is no number and a fault of the hardware a
 
 EXPLAINED_BY_A_STOP = frozenset({"busy_without_progress", "gpu_idle", "idle_job", "start_timeout", "throughput_drop"})
 """Rules that see what a stopped process brings about; `stopped_process` tells it, and saves before it kills."""
+STOPS_TRAININGS = frozenset({"stopped_process", "stall"})
+"""Rules that act on a stopped process."""
 LEFT_STOPPED = EXPLAINED_BY_A_STOP | {"hang", "stall"}
 """Rules that wait for a step, which a training that its owner has stopped does not make."""
 
@@ -44,7 +46,17 @@ LEFT_STOPPED = EXPLAINED_BY_A_STOP | {"hang", "stall"}
 def judge(rules: Iterable[Rule], history: History) -> tuple[RedFlag, ...]:
     """Return what the rules conclude, the worst first; what a rule in shadow would act on is marked so."""
     asked = applicable(rules, history)
-    return worst_first(flag for rule in asked if (flag := concluded(rule, history)) is not None)
+    flags = worst_first(flag for rule in asked if (flag := concluded(rule, history)) is not None)
+    stopped = next((rule for rule in asked if isinstance(rule, StoppedProcess)), None)
+    pids = () if stopped is None or not flags else stopped.list_continuable(history)
+    return (
+        tuple(replace(flag, stopped_pids=pids) if _comes_of_a_stop(flag) else flag for flag in flags) if pids else flags
+    )
+
+
+def _comes_of_a_stop(flag: RedFlag) -> bool:
+    """Whether a flag may be the work of a stopped process: a stall of one that had stood before cannot be saved."""
+    return flag.rule in STOPS_TRAININGS and flag.can_save and flag.severity is Severity.CRITICAL and not flag.shadow
 
 
 def applicable(rules: Iterable[Rule], history: History) -> list[Rule]:
@@ -57,7 +69,8 @@ def applicable(rules: Iterable[Rule], history: History) -> list[Rule]:
     if stopped is None or history.stopped_at is None or stopped.act == SHADOW:
         return enabled
     held = EXPLAINED_BY_A_STOP if history.stopped_at == history.processes[-1].at else frozenset[str]()
-    held = LEFT_STOPPED if stopped.leaves_alone(history) else held
+    waits = stopped.leaves_alone(history) or stopped.goes_on(history) or stopped.is_held(history)
+    held = LEFT_STOPPED if waits else held
     return [rule for rule in enabled if rule.name not in held]
 
 

@@ -213,6 +213,8 @@ class ProcessReading:
     """Processes that SIGSTOP or a debugger holds: no signal but SIGCONT and SIGKILL reaches them."""
     traced_pids: tuple[int, ...] = ()
     """Those of `stopped_pids` that a debugger holds (state t): SIGCONT does not continue them."""
+    terminal_pids: tuple[int, ...] = ()
+    """Those of `stopped_pids` that have a controlling terminal, whose job control stops and continues them."""
     switches_per_s: float | None = None
     """Context switches per second of all threads; None where not counted, as while a processor is in use."""
     parents: tuple[tuple[int, int], ...] = ()

@@ -102,6 +102,8 @@ class ThreadExecutor:
             case de.Launch():
                 self._launched[job.name] = launched = threading.Event()
                 begin("launch", job.name, lambda: self._launch_and_release(decision, job, launched))
+            case de.Continue():
+                begin("continue", job.name, lambda: self._continue_attempt(decision))
             case de.Stop():
                 facts = self._gather_facts(job, history) if decision.flag is not None else None
                 incident = job.incident.id if job.incident else f"{job.name}-{decision.attempt}"
@@ -230,6 +232,13 @@ class ThreadExecutor:
                 return
             time.sleep(STOP_AGAIN_S)
         self._put(ev.Signalled(at=self._clock.now(), job=decision.job, attempt=decision.attempt))
+
+    def _continue_attempt(self, decision: de.Continue) -> None:
+        """Have the shim continue what is stopped; where it cannot be reached, the stop that follows says so."""
+        folder = self.folder(decision.job, decision.attempt)
+        if self._deps.launcher.signal(decision.job, folder, signal.Signals[fo.SHIM_CONTINUE]):
+            now = self._clock.now()
+            self._put(ev.Continued(at=now, job=decision.job, attempt=decision.attempt, pids=decision.pids))
 
     def _gather_facts(self, job: Job, history: History | None) -> evidence.EvidenceFacts:
         """Return the facts for the evidence; what cannot be gathered is left out."""

@@ -8,6 +8,7 @@ of the process that started it; afterwards it keeps no inherited descriptor open
 
 SIGTERM  ask the training to save, at most save_s, then SIGTERM to its tree      SIGQUIT  SIGKILL the tree until gone
 SIGINT   SIGTERM to the tree at once                                             SIGUSR1  stacks of every process
+SIGCONT  SIGCONT to what a signal has stopped
 """
 
 # A pathlib or contextlib here would be memory that every attempt pays for as long as it runs.
@@ -46,7 +47,15 @@ AS_MODULE = "import sys; sys.path.append(sys.argv[1]); import shim; sys.exit(shi
 AS_STANDBY = "import sys; sys.path.append(sys.argv[1]); import standby_shim; sys.exit(standby_shim.wait(sys.argv[2]))"
 STANDBY_FOLDER = "standby-"
 """Prefix of the folder of a standby's shim."""
-WATCHED = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGHUP, signal.SIGCHLD)
+WATCHED = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGCONT,
+    signal.SIGHUP,
+    signal.SIGCHLD,
+)
 RESERVED_BYTES = 4096
 LEFTOVER_GRACE_S = 2.0
 ANSWER_PAUSE_S = 0.02
@@ -64,10 +73,11 @@ class StartError(Exception):
 class Process:
     """One process as /proc/PID/stat describes it."""
 
-    __slots__ = ("parent", "pid", "session", "start_ticks", "state")
+    __slots__ = ("parent", "pid", "session", "start_ticks", "state", "terminal")
 
     def __init__(self, pid: int, state: str, parent: int, session: int, start_ticks: int) -> None:
         self.pid, self.state, self.parent, self.session, self.start_ticks = pid, state, parent, session, start_ticks
+        self.terminal = 0
 
     @property
     def dead(self) -> bool:
@@ -81,9 +91,11 @@ def read_process(pid: int) -> Process | None:
         with open(f"/proc/{pid}/stat", "rb") as file:
             # The name may contain spaces and parentheses: the other fields follow the last parenthesis.
             fields = file.read().rpartition(b")")[2].split()
-        return Process(pid, fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]))
+        found = Process(pid, fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]))
+        found.terminal = int(fields[4])
     except (OSError, ValueError, IndexError):
         return None
+    return found
 
 
 def read_processes() -> list[Process]:
@@ -364,6 +376,10 @@ class Watch:
             self._end_tree()
         elif number == signal.SIGQUIT:
             self.save_until, self.kill_at = None, time.monotonic_ns()
+        elif number == signal.SIGCONT:
+            for process in self._list_tree():
+                if process.state == "T" and not process.terminal:  # a terminal's job control is left to its user
+                    send(process, signal.SIGCONT)
         elif number == signal.SIGUSR1:
             for process in self._list_tree():
                 dump = os.path.join(self.folder, RUN, "stacks", f"{process.pid}.txt")

@@ -101,6 +101,7 @@ class TreeWatch:
         alive: list[int] = []
         stopped: list[int] = []
         traced: list[int] = []
+        on_terminal: list[int] = []
         waits: list[KernelWait] = []
         used_s: dict[tuple[int, float], float] = {}
         uses: list[ProcessUse] = []
@@ -116,6 +117,7 @@ class TreeWatch:
                     elif status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
                         stopped.append(process.pid)
                         traced += [process.pid] if status == psutil.STATUS_TRACING_STOP else []
+                        on_terminal += [process.pid] if _has_terminal(process.pid) else []
                     key = process.pid, process.create_time()
             except psutil.Error:
                 continue
@@ -141,6 +143,7 @@ class TreeWatch:
             waits=tuple(waits),
             stopped_pids=tuple(stopped),
             traced_pids=tuple(traced),
+            terminal_pids=tuple(on_terminal),
             switches_per_s=switches_per_s,
             parents=tuple(parents),
         )
@@ -163,6 +166,12 @@ class TreeWatch:
         # A process that was not in the previous reading was started since: all its time belongs to the interval.
         spent_s = sum(max(0.0, used - self._used_s.get(process, 0.0)) for process, used in used_s.items())
         return 100 * spent_s / now.seconds_since(self._at)
+
+
+def _has_terminal(pid: int, proc: Path = Path("/proc")) -> bool:
+    """Whether a process has a controlling terminal, by the seventh field of its stat."""
+    fields = read_text(proc / str(pid) / "stat").rpartition(")")[2].split()
+    return len(fields) > 4 and fields[4] != "0"
 
 
 def _list_tree(pid: int, known: Iterable[tuple[int, float]]) -> list[psutil.Process]:

@@ -257,6 +257,7 @@ def _is_rare(event: ev.Event) -> bool:
             | ev.Launched()
             | ev.LaunchFailed()
             | ev.Signalled()
+            | ev.Continued()
             | ev.Exited()
             | ev.HostLost()
             | ev.EvidenceTaken()

@@ -224,6 +224,7 @@ class Story:
         waits: tuple[KernelWait, ...] = (),
         stopped: tuple[int, ...] = (),
         traced: tuple[int, ...] = (),
+        on_terminal: tuple[int, ...] = (),
         runs: bool | None = False,
         switches: float | None = None,
         parents: tuple[tuple[int, int], ...] = (),
@@ -232,7 +233,7 @@ class Story:
 
         `runs` says whether one that is stuck runs between two readings; None where the kernel does not count.
         `switches` are the context switches a second of all threads, `parents` each process with its parent; those that
-        are `traced` are held by a debugger.
+        are `traced` are held by a debugger, those `on_terminal` by the job control of their terminal.
         """
         for count in range(round(seconds / every_s) + 1):
             if count:
@@ -245,8 +246,9 @@ class Story:
                 cpu_percent=cpu,
                 uninterruptible_pids=stuck,
                 waits=waits or stand,
-                stopped_pids=stopped + traced,
+                stopped_pids=stopped + traced + on_terminal,
                 traced_pids=traced,
+                terminal_pids=on_terminal,
                 switches_per_s=switches,
                 parents=parents,
             )

@@ -6,7 +6,8 @@ import pytest
 
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
-from supervisor.core.flags import SHADOW, RedFlag, Severity
+from supervisor.core.decide import decide
+from supervisor.core.flags import SHADOW, Act, RedFlag, Severity
 from supervisor.core.judge import LEFT_STOPPED, judge
 from supervisor.core.readings import Stage
 from supervisor.core.rules import RULES
@@ -16,7 +17,7 @@ from supervisor.core.rules.stall import Stall
 from supervisor.core.rules.start_timeout import StartTimeout
 from supervisor.core.rules.stopped_process import RESUMES_S, StoppedProcess
 
-from .stories import Story, life, story
+from .stories import Life, Story, life, story
 
 LAUNCHER, MAKER, OTHER = 4242, 4300, 4301
 
@@ -94,7 +95,7 @@ def test_a_sensor_that_is_silent_stops_nothing() -> None:
 def test_it_is_stopped_with_a_save_and_retried() -> None:
     timeline = life().started(LAUNCHER).claimed(MAKER).training(10)
     timeline.stage(Stage.VALIDATE)
-    timeline.tree(32, cpu=0.0, switches=0.0, stopped=(MAKER,))
+    timeline.tree(42, cpu=0.0, switches=0.0, stopped=(MAKER,))
     stops = [decision for decision in timeline.decisions if isinstance(decision, de.Stop)]
     assert [(stop.flag.rule if stop.flag else None, stop.save) for stop in stops] == [("stopped_process", True)]
     warnings = [decision for decision in timeline.decisions if isinstance(decision, de.Warn)]
@@ -162,3 +163,97 @@ def test_the_time_that_it_was_stopped_teaches_nothing_of_its_pace() -> None:
 
 def test_every_rule_that_is_left_out_is_a_rule() -> None:
     assert {rule.name for rule in RULES} >= LEFT_STOPPED
+
+
+# --- SIGCONT first ---------------------------------------------------------------------------------------------------
+
+
+def stopped_life(rule: StoppedProcess | None = None) -> Life:
+    """A training whose only process is stopped in a validation, which has no short limit of its own."""
+    rules = [rule or kind() if kind is StoppedProcess else kind() for kind in RULES]
+    timeline = life(rules).started(LAUNCHER).claimed(MAKER).training(10)
+    timeline.stage(Stage.VALIDATE)
+    return timeline
+
+
+def acts(timeline: Life) -> list[str]:
+    kinds = (de.Continue, de.Stop)
+    return [type(decision).__name__ for decision in timeline.decisions if isinstance(decision, kinds)]
+
+
+def continued(timeline: Life) -> Life:
+    """The executor reports that it sent SIGCONT."""
+    (asked,) = (decision for decision in timeline.decisions if isinstance(decision, de.Continue))
+    timeline.put(ev.Continued(at=timeline.now, job=asked.job, attempt=asked.attempt, pids=asked.pids))
+    return timeline
+
+
+def test_a_stopped_training_is_continued_first_and_that_is_told() -> None:
+    timeline = stopped_life().tree(30, cpu=0.0, switches=0.0, stopped=(MAKER,))
+    (decision,) = (item for item in timeline.decisions if isinstance(item, de.Continue))
+    assert decision.pids == (MAKER,)
+    assert decision.flag.severity is Severity.WARNING
+    assert decision.reason.endswith(f"SIGCONT is sent to {MAKER}; if that does not help it is stopped and resumed")
+    assert decision.flag.key in timeline.job.open_flags, "what was told is not told again"
+    assert acts(timeline) == ["Continue"]
+
+
+def test_a_training_that_goes_on_after_sigcont_is_left_to_its_next_step() -> None:
+    timeline = continued(stopped_life().tree(30, cpu=0.0, switches=0.0, stopped=(MAKER,)))
+    timeline.tree(55, cpu=90.0).steps(101, 160)
+    timeline.tree(30, cpu=90.0)
+    assert acts(timeline) == ["Continue"]
+
+
+def test_a_stall_that_a_stop_explains_is_continued_too_and_acts_where_no_step_comes() -> None:
+    timeline = life([Stall(), StoppedProcess(hold_s=300.0)]).started(LAUNCHER).claimed(MAKER).training(10)
+    timeline.tree(62, cpu=0.0, switches=0.0, stopped=(LAUNCHER, MAKER))
+    assert acts(timeline) == ["Continue"]
+    continued(timeline).tree(58, cpu=50.0)
+    assert acts(timeline) == ["Continue"], "it has the time of a pause for its next step"
+    timeline.tree(10, cpu=50.0)
+    assert acts(timeline) == ["Continue", "Stop"]
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_sigcont_is_tried_once_and_waited_for_ten_seconds(again: bool) -> None:
+    timeline = continued(stopped_life().tree(30, cpu=0.0, switches=0.0, stopped=(MAKER,)))
+    if again:
+        timeline.tree(1, cpu=50.0).tree(29, cpu=0.0, switches=0.0, stopped=(MAKER,))
+        assert acts(timeline) == ["Continue"]
+        timeline.tree(3, cpu=0.0, switches=0.0, stopped=(MAKER,))
+    else:
+        timeline.tree(9, cpu=0.0, switches=0.0, stopped=(MAKER,))
+        assert acts(timeline) == ["Continue"]
+        timeline.tree(2, cpu=0.0, switches=0.0, stopped=(MAKER,))
+    assert acts(timeline) == ["Continue", "Stop"]
+
+
+def test_without_the_setting_it_is_stopped_at_once() -> None:
+    rule = StoppedProcess(continue_first=False)
+    assert acts(stopped_life(rule).tree(31, cpu=0.0, switches=0.0, stopped=(MAKER,))) == ["Stop"]
+
+
+@pytest.mark.parametrize("act", [False, SHADOW])
+def test_a_rule_that_does_not_act_continues_nothing(act: Act) -> None:
+    timeline = stopped_life(StoppedProcess(act=act)).tree(40, cpu=0.0, switches=0.0, stopped=(MAKER,))
+    assert acts(timeline) == []
+
+
+@pytest.mark.parametrize("how", ["traced", "on_terminal"])
+def test_what_a_debugger_or_a_terminal_holds_is_neither_continued_nor_stopped(how: str) -> None:
+    timeline = stopped_life().tree(60, cpu=0.0, switches=0.0, **{how: (MAKER,)})  # type: ignore[arg-type]  # one of the two
+    assert acts(timeline) == []
+    warned = [item.flag.message for item in timeline.decisions if isinstance(item, de.Warn)]
+    who = "held by a debugger" if how == "traced" else "stopped by the job control of its terminal"
+    assert any(who in message for message in warned)
+
+
+def test_another_fault_at_the_same_time_is_not_waited_with() -> None:
+    timeline = stopped_life().tree(20, cpu=0.0, switches=0.0, stopped=(MAKER,))
+    flag = RedFlag(
+        rule="stopped_process", severity=Severity.CRITICAL, at=timeline.now, message="stopped", stopped_pids=(MAKER,)
+    )
+    assert isinstance(decide(timeline.job, [flag], timeline.now), de.Continue)
+    lost = RedFlag(rule="gpu_lost", severity=Severity.CRITICAL, at=timeline.now, message="lost")
+    assert isinstance(decide(timeline.job, [flag, lost], timeline.now), de.Stop)

@@ -201,6 +201,35 @@ def test_a_stopped_training_goes_on_to_save_first(runs: Attempts) -> None:
     assert (folder / "saved").exists()
 
 
+ON_A_TERMINAL = """
+import os, pty, time
+child, _ = pty.fork()
+if child == 0:
+    time.sleep(60)
+with open('child', 'w') as file:
+    file.write(str(child))
+open('ready', 'w')
+time.sleep(60)
+"""
+
+
+def test_sigcont_continues_what_a_signal_has_stopped_and_leaves_a_terminals_job_control_alone(runs: Attempts) -> None:
+    folder = runs.python(ON_A_TERMINAL)
+    ready(folder)
+    training, child = runs.note(folder).training_pid, int((folder / "child").read_text())
+    assert training is not None
+    for pid in (child, training):
+        os.kill(pid, signal.SIGSTOP)
+        until(lambda pid=pid: (item := shim.read_process(pid)) and item.state == "T", "stopped")  # type: ignore[misc]  # the default binds the loop's value
+    runs.signal(folder, names.SHIM_CONTINUE)
+    until(lambda: (item := shim.read_process(training)) and item.state != "T", "continued")
+    held = shim.read_process(child)
+    assert held is not None
+    assert (held.state, held.terminal != 0) == ("T", True)
+    runs.signal(folder, names.SHIM_KILL)
+    assert runs.exit(folder).signal == signal.SIGKILL
+
+
 def test_a_training_that_never_answers_is_waited_for_no_longer_than_save_s(runs: Attempts) -> None:
     folder = runs.python(NEVER_ANSWERING, save_s=0.3)
     ready(folder)

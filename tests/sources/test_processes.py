@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -71,13 +72,29 @@ def test_a_process_that_is_stopped_is_named_until_it_goes_on() -> None:
             end = time.perf_counter() + 120
             while not (reading := TreeWatch(root.pid).read(now())).stopped_pids:
                 assert time.perf_counter() < end
-            assert (reading.stopped_pids, reading.traced_pids) == ((root.pid,), ())
+            assert (reading.stopped_pids, reading.traced_pids, reading.terminal_pids) == ((root.pid,), (), ())
             assert reading.uninterruptible_pids == ()
         finally:
             os.kill(root.pid, signal.SIGCONT)
         end = time.perf_counter() + 120
         while TreeWatch(root.pid).read(now()).stopped_pids:
             assert time.perf_counter() < end
+
+
+def test_a_stopped_process_with_a_terminal_is_distinguished_from_one_without() -> None:
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execv(sys.executable, [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"])
+    try:
+        assert b"up" in os.read(terminal, 100)
+        os.kill(child, signal.SIGSTOP)
+        os.waitid(os.P_PID, child, os.WSTOPPED | os.WNOWAIT)
+        reading = TreeWatch(child).read(now())
+        assert (reading.stopped_pids, reading.traced_pids, reading.terminal_pids) == ((child,), (), (child,))
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(terminal)
 
 
 def test_a_process_that_a_debugger_holds_is_distinguished_from_one_that_a_signal_has_stopped() -> None:

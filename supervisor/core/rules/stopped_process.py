@@ -3,8 +3,13 @@
 When it acts. It needs no limit of a stage, so it is as soon in a start, a validation, a save and the end of a training
 as in a step: a stopped process does not go on by itself. Over the whole of `hold_s` no step was made, and either a
 process that makes steps is stopped, or one is while the job takes no processor time, prints nothing and no GPU of it is
-known to work. Any other stopped process (a shell that a script left behind), and one that a debugger holds, is a
-warning. A stop with a save comes before the kill: SIGCONT lets the training save first.
+known to work. Any other stopped process (a shell that a script left behind), and one that a debugger or the job control
+of a terminal holds, is a warning: whoever holds it lets it go, and no rule waits for a
+step meanwhile.
+
+What is done. SIGCONT first, once in an attempt (`continue_first`): for `GOES_ON_S` after it no rule that waits for a
+step is asked. If a process is still stopped after `decide.CONTINUE_WAIT_S`, or is stopped again, or no step comes, the
+attempt is stopped with a save, and resumed.
 
 With `act = false` a stopped training is told and left alone: the rules that wait for a step (`judge.LEFT_STOPPED`) are
 held until it has gone on.
@@ -29,6 +34,8 @@ from supervisor.core.stats.holds import run_of
 
 Run: TypeAlias = tuple[ProcessReading, ...]
 
+GOES_ON_S = 60.0
+"""After the SIGCONT of this rule a training has so long for its next step, as after any other pause."""
 RESUMES_S = 600.0
 """After SIGCONT a training has so long for its next step before the rules that wait for one are asked again."""
 
@@ -44,6 +51,7 @@ class StoppedProcess:
     act: Act = True
     hold_s: float = 30.0
     min_readings: int = 5
+    continue_first: bool = True
 
     def may_flag(self, history: History) -> bool:
         """Whether the newest reading shows a process that is stopped."""
@@ -77,10 +85,31 @@ class StoppedProcess:
         since = history.no_step_since()
         return (since is None or at.seconds_since(since) >= 0) and history.seconds_since(at) < RESUMES_S
 
+    def list_continuable(self, history: History) -> tuple[int, ...]:
+        """Return the processes that SIGCONT may let go on; none where that is not to be tried."""
+        if not self.enabled or not self.continue_first or self.act is not True or not history.processes:
+            return ()
+        return _list_signalled(history.processes[-1])
+
+    def is_held(self, history: History) -> bool:
+        """Whether a debugger or a terminal holds a process that trains: whoever uses it lets it go."""
+        newest = history.processes[-1]
+        trains = {history.training_pid, *history.reports.rank_pids.values()}
+        return not history.over and not trains.isdisjoint((*newest.traced_pids, *newest.terminal_pids))
+
+    def goes_on(self, history: History) -> bool:
+        """Whether the training was continued, runs, and still has time for its next step."""
+        at, newest = history.continued_at, history.processes[-1]
+        if at is None or history.over or newest.stopped_pids:
+            return False
+        since = history.no_step_since()
+        return (since is None or at.seconds_since(since) >= 0) and history.seconds_since(at) < GOES_ON_S
+
 
 def _list_signalled(reading: ProcessReading) -> tuple[int, ...]:
-    """Return the processes that a signal has stopped, and no debugger holds."""
-    return tuple(pid for pid in reading.stopped_pids if pid not in reading.traced_pids)
+    """Return the processes that a signal has stopped, and neither a debugger nor a terminal's job control holds."""
+    held = (*reading.traced_pids, *reading.terminal_pids)
+    return tuple(pid for pid in reading.stopped_pids if pid not in held)
 
 
 def _list_makers(history: History, reading: ProcessReading) -> tuple[int, ...]:
@@ -101,9 +130,12 @@ def _find_run(history: History, stopped_in: Callable[[ProcessReading], tuple[int
 def _observe(history: History, run: Run) -> Observation:
     newest = run[-1]
     pid = min(_list_makers(history, newest) or newest.stopped_pids)
-    by = "held by a debugger" if pid in newest.traced_pids else "stopped by a signal (SIGSTOP, Ctrl-Z)"
+    held = pid in newest.traced_pids or pid in newest.terminal_pids
+    by = "stopped by a signal (SIGSTOP, Ctrl-Z)"
+    if held:
+        by = "held by a debugger" if pid in newest.traced_pids else "stopped by the job control of its terminal"
     stage = "no step was seen yet" if history.stage is None else f"stage {history.stage.value}"
-    on = "" if pid in newest.traced_pids else f"; `kill -CONT {pid}` (SIGCONT) lets it go on"
+    on = "" if held else f"; `kill -CONT {pid}` (SIGCONT) lets it go on"
     return Observation(
         message=f"process {pid} is {by} for {history.lasted_s(run):.0f} s, state T, without progress ({stage}){on}",
         can_save=True,

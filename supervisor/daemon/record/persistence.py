@@ -220,7 +220,7 @@ def _log_failure(job: str, error: Exception) -> None:
 
 def _flag_raised_by(before: Job, decision: de.Decision) -> RedFlag | None:
     """Return the flag to record with a decision; the flag that stopped an attempt is not recorded again at its end."""
-    if isinstance(decision, de.Warn | de.Stop):
+    if isinstance(decision, de.Warn | de.Continue | de.Stop):
         return decision.flag
     stopped = before.stop is not None and before.stop.flag is not None
     if isinstance(decision, de.StartTriage | de.Retry | de.GiveUp) and not stopped and not before.awaits_triage:
