@@ -68,7 +68,7 @@ class RedFlag:
     start_failure: str | None = None
     """What identifies an end before the first step that comes from the program itself (`core.start_failure`)."""
     stopped_pids: tuple[int, ...] = ()
-    """Processes that a signal has stopped, which explains it: SIGCONT may let them go on. Empty: not to be tried."""
+    """Processes that a signal has stopped, which explains it: SIGCONT may continue them. Empty: not to be tried."""
     shadow: bool = False
     """Whether it is only recorded: a rule on probation concluded it."""
 

@@ -118,8 +118,18 @@ DEFENCES = (
     ),
     Defence(
         "a stopped training is left alone", "supervisor/core/judge.py",
-        "LEFT_STOPPED if stopped.leaves_alone(history) else held", "held",
+        "waits = stopped.leaves_alone(history) or ", "waits = ",
         "tests/core/test_stopped_process.py -k left_alone",
+    ),
+    Defence(
+        "a continued training has time for a step", "supervisor/core/judge.py",
+        " or stopped.goes_on(history)", "",
+        "tests/core/test_stopped_process.py -k acts_where_no_step_comes",
+    ),
+    Defence(
+        "SIGCONT is tried once", "supervisor/core/decide.py",
+        "if attempt.continued_at is None:", "if True:",
+        "tests/core/test_stopped_process.py -k tried_once",
     ),
     Defence(
         "a stopped process can save", "supervisor/runner/shim.py", 'if process.state == "T":', "if False:",

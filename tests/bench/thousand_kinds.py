@@ -106,7 +106,10 @@ KINDS = (
     _crash("stranger_sigkill", SIGNAL, by="sigkill"),
     _crash("exit_0", "ended_early", frameworks=HOOKED),
     _crash("exit_3", "exit_code"),
-    Kind(name="sigstop", group="process", found=frozenset({("stall", None), ("stopped_process", None)})),
+    Kind(
+        name="sigstop", group="process", found=frozenset({("stall", None), ("stopped_process", None)}),
+        rules={"stopped_process": "continue_first = false"},
+    ),
     _stall("lock_gil", group="process"),
     _stall("deadlock", group="process"),
     Kind(

@@ -188,7 +188,7 @@ def continued(timeline: Life) -> Life:
     return timeline
 
 
-def test_a_stopped_training_is_continued_first_and_that_is_told() -> None:
+def test_a_stopped_training_is_continued_first_and_that_is_a_warning() -> None:
     timeline = stopped_life().tree(30, cpu=0.0, switches=0.0, stopped=(MAKER,))
     (decision,) = (item for item in timeline.decisions if isinstance(item, de.Continue))
     assert decision.pids == (MAKER,)

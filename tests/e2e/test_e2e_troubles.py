@@ -49,13 +49,26 @@ def test_a_training_that_dies_is_resumed_from_its_last_checkpoint(home: House, w
 
 
 def test_a_training_that_a_signal_has_stopped_saves_and_loses_no_step(home: House) -> None:
-    home.write(home.by_hand("one", stopped_process="hold_s = 6\nmin_readings = 3"))
+    home.write(home.by_hand("one", stopped_process="hold_s = 6\nmin_readings = 3\ncontinue_first = false"))
     home.start()
     os.kill(home.step("one", 30)["pid"], signal.SIGSTOP)
     incident = home.resumed("one")
     complete(incident)
     assert (incident["rule"], incident["lost_steps"]) == ("stopped_process", 0)
     assert "SIGCONT" in incident["message"]
+
+
+def test_a_training_that_a_signal_has_stopped_is_continued_without_a_restart(home: House) -> None:
+    home.write(home.by_hand("one", stopped_process="hold_s = 6\nmin_readings = 3"))
+    home.start()
+    pid = home.step("one", 30)["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    made = home.steps_made("one")[-1]
+    home.made("one", made + 100)
+    assert [item["message"] for item in home.incidents()] == [], home.read_output()[-3000:]
+    assert home.job("one")["pid"] == pid
+    (flag,) = (flag for flag in home.job("one")["flags"] if "stopped_process" in flag)
+    assert f"SIGCONT is sent to {pid}" in flag
 
 
 def test_a_hang_is_found_by_the_step_counter_and_its_evidence_shows_where(home: House) -> None:

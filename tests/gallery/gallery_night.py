@@ -156,6 +156,8 @@ class Play:
         table = f"cwd = {json.dumps(str(self._src / self.row.cwd))}\nenv = {{ {pairs} }}\nsnapshot_every_s = 15\n"
         name = self.name
         table += f"[jobs.{name}.budget]\nbackoff_s = [0.0]\n"
+        # What is stopped would go on by SIGCONT: a night measures what comes after that (`run_stages.py` the rest).
+        table += f"[jobs.{name}.rules.stopped_process]\ncontinue_first = false\n"
         if self.row.checkpoints:
             table += f"[jobs.{name}.checkpoints]\npaths = {json.dumps(list(self.row.checkpoints))}\n"
         if self.row.resume:

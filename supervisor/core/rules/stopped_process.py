@@ -86,7 +86,7 @@ class StoppedProcess:
         return (since is None or at.seconds_since(since) >= 0) and history.seconds_since(at) < RESUMES_S
 
     def list_continuable(self, history: History) -> tuple[int, ...]:
-        """Return the processes that SIGCONT may let go on; none where that is not to be tried."""
+        """Return the processes that SIGCONT may continue; none where that is not to be tried."""
         if not self.enabled or not self.continue_first or self.act is not True or not history.processes:
             return ()
         return _list_signalled(history.processes[-1])
