@@ -46,12 +46,17 @@ LEFT_STOPPED = EXPLAINED_BY_A_STOP | {"hang", "stall"}
 def judge(rules: Iterable[Rule], history: History) -> tuple[RedFlag, ...]:
     """Return what the rules conclude, the worst first; what a rule in shadow would act on is marked so."""
     asked = applicable(rules, history)
-    flags = worst_first(flag for rule in asked if (flag := concluded(rule, history)) is not None)
+    return ranked((flag for rule in asked if (flag := concluded(rule, history)) is not None), asked, history)
+
+
+def ranked(flags: Iterable[RedFlag], asked: Iterable[Rule], history: History) -> tuple[RedFlag, ...]:
+    """Return the flags of the rules that were asked, the worst first, with the stopped processes that explain them."""
+    found = worst_first(flags)
     stopped = next((rule for rule in asked if isinstance(rule, StoppedProcess)), None)
-    pids = () if stopped is None or not flags else stopped.list_continuable(history)
-    return (
-        tuple(replace(flag, stopped_pids=pids) if _comes_of_a_stop(flag) else flag for flag in flags) if pids else flags
-    )
+    pids = () if stopped is None or not found else stopped.list_continuable(history)
+    if not pids:
+        return found
+    return tuple(replace(flag, stopped_pids=pids) if _comes_of_a_stop(flag) else flag for flag in found)
 
 
 def _comes_of_a_stop(flag: RedFlag) -> bool:

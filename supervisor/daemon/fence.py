@@ -19,7 +19,7 @@ from supervisor.core.apply import after_decision
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.job import DEGRADED, Job
-from supervisor.core.judge import applicable, concluded, worst_first
+from supervisor.core.judge import applicable, concluded, ranked
 from supervisor.core.moments import Moment
 from supervisor.core.sanitize import one_line
 from supervisor.daemon.clock import Clock
@@ -61,8 +61,8 @@ class Fences:
 
     def judged(self, job_state: JobState, history: History) -> tuple[RedFlag, ...]:
         """Return the flags of the rules; a rule that raises is switched off for the attempt."""
-        flags = []
-        for rule in applicable(job_state.rules, history):
+        flags, asked = [], applicable(job_state.rules, history)
+        for rule in asked:
             if rule.name in job_state.switched_off:
                 continue
             try:
@@ -73,7 +73,7 @@ class Fences:
             else:
                 if flag is not None:
                     flags.append(flag)
-        return worst_first(flags)
+        return ranked(flags, asked, history)
 
     def passes(self, job_state: JobState, place: str, event: ev.Event) -> bool:
         """Whether a place skips an event because processing it failed before, perhaps in an earlier daemon."""

@@ -67,8 +67,11 @@ def test_a_training_that_a_signal_has_stopped_is_continued_without_a_restart(hom
     home.made("one", made + 100)
     assert [item["message"] for item in home.incidents()] == [], home.read_output()[-3000:]
     assert home.job("one")["pid"] == pid
-    (flag,) = (flag for flag in home.job("one")["flags"] if "stopped_process" in flag)
-    assert f"SIGCONT is sent to {pid}" in flag
+    ((reason, rule),) = home.query("SELECT reason, rule FROM decisions WHERE kind = 'continue'")
+    assert rule == "stopped_process"
+    assert f"SIGCONT is sent to {pid}" in reason
+    assert home.query("SELECT severity FROM flags WHERE rule = 'stopped_process'") == [("warning",)]
+    home.until(lambda: bool(home.query("SELECT 1 FROM events WHERE kind = 'continued'")), 20, "the record of SIGCONT")
 
 
 def test_a_hang_is_found_by_the_step_counter_and_its_evidence_shows_where(home: House) -> None:
