@@ -144,20 +144,22 @@ class Play:
             filled.append(word)
         return filled
 
-    def configure(self) -> None:
-        """Write the configuration: the command, and no more than the row names."""
+    def configure(self, *, continue_first: bool = False, **more: str) -> None:
+        """Write the configuration: the command, no more than the row names, and `more` of environment.
+
+        What is stopped would go on by SIGCONT: a night measures what comes after that, `run_stages.py` the SIGCONT.
+        """
         env = {
             "PYTHONPATH": str(HERE / "injections"), "GALLERY_INJECTIONS": str(self.injections), "OMP_NUM_THREADS": "1",
             "HF_HUB_OFFLINE": "1", "HF_HOME": str(self.house.folder / "hf"), "PYTHONUNBUFFERED": "1",
             "YOLO_OFFLINE": "1", "GALLERY_REST_S": str(self.rest_s), "GALLERY_STEPS": self.row.steps,
-            **self.row.env,
+            **self.row.env, **more,
         }  # fmt: skip
         pairs = ", ".join(f"{name} = {json.dumps(value)}" for name, value in env.items())
         table = f"cwd = {json.dumps(str(self._src / self.row.cwd))}\nenv = {{ {pairs} }}\nsnapshot_every_s = 15\n"
         name = self.name
         table += f"[jobs.{name}.budget]\nbackoff_s = [0.0]\n"
-        # What is stopped would go on by SIGCONT: a night measures what comes after that (`run_stages.py` the rest).
-        table += f"[jobs.{name}.rules.stopped_process]\ncontinue_first = false\n"
+        table += f"[jobs.{name}.rules.stopped_process]\ncontinue_first = {str(continue_first).lower()}\n"
         if self.row.checkpoints:
             table += f"[jobs.{name}.checkpoints]\npaths = {json.dumps(list(self.row.checkpoints))}\n"
         if self.row.resume:

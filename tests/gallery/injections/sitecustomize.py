@@ -37,3 +37,7 @@ if os.environ.get("GALLERY_INJECTIONS"):
     from step_hooks import HOOKS
 
     sys.meta_path.insert(sys.meta_path.index(PathFinder), Finder(*HOOKS[os.environ.get("GALLERY_STEPS", "optimizer")]))
+    if os.environ.get("GALLERY_STOP_AT"):
+        import stop_hooks
+
+        sys.meta_path.insert(sys.meta_path.index(PathFinder), Finder("torch", stop_hooks.hook))
