@@ -203,9 +203,11 @@ def test_a_stopped_training_goes_on_to_save_first(runs: Attempts) -> None:
 
 ON_A_TERMINAL = """
 import os, pty, time
-child, _ = pty.fork()
+child, terminal = pty.fork()
 if child == 0:
+    os.write(1, b'up')
     time.sleep(60)
+os.read(terminal, 2)
 with open('child', 'w') as file:
     file.write(str(child))
 open('ready', 'w')
