@@ -2,15 +2,19 @@
 
 Under pytest-xdist it writes what the workers report.
 
-Where TEST_AGAIN names a file with the names of tests, only these are run.
+Where TEST_AGAIN names a file with the names of tests, only these are run. Where TEST_FILES names one with paths of
+files, no other is collected: importing the whole suite takes seconds in each process. TEST_ELSEWHERE names the file to
+which the paths of the files are written that have tests which this stage leaves out.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -22,6 +26,34 @@ _counts: Counter[str] = Counter()
 _passed: set[str] = set()
 _failed: dict[str, str] = {}
 _seconds: Counter[str] = Counter()
+_elsewhere: set[str] = set()
+
+
+@functools.cache
+def _files() -> frozenset[str] | None:
+    file = os.environ.get("TEST_FILES")
+    return frozenset(json.loads(Path(file).read_text())) if file else None
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Pass over files that have no test of this stage."""
+    files = _files()
+    if files is None or not collection_path.name.startswith("test_") or collection_path.suffix != ".py":
+        return None
+    return True if str(collection_path) not in files else None
+
+
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    """Note where the tests of other stages are."""
+    _elsewhere.update(str(item.path) for item in items)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Write where they are; under pytest-xdist each worker writes the same."""
+    if (file := os.environ.get("TEST_ELSEWHERE")) and (session.items or _elsewhere):
+        part = Path(f"{file}.{os.getpid()}")
+        part.write_text(json.dumps(sorted(_elsewhere)))
+        part.rename(file)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

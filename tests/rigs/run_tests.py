@@ -11,7 +11,8 @@
    durations with a limit.
 
 Each test belongs to exactly one stage. Tests of one `xdist_group` share a process, which sets up once what they share.
-A stage that fails does not keep the next one from running.
+A stage that fails does not keep the next one from running. The later stages import no file but those in which the first
+found tests that it left out.
 
 A test that failed is run once more after all stages, by itself. One that passes then is UNSTEADY: the
 summary names it with the reason of its failure. The load of a shared machine is no fault of the product, so up to
@@ -70,6 +71,8 @@ class Outcome:
     passed: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     seconds: list[tuple[str, float]] = field(default_factory=list)
+    elsewhere: list[str] | None = None
+    """Files with tests that the stage left out; None where it did not collect."""
 
     @property
     def ended(self) -> bool:
@@ -102,20 +105,28 @@ def stages(cores: int) -> list[Stage]:
 QUICK = "not waits and not alone and not calm and not slow and not train"
 
 
-def run_stage(stage: Stage, options: list[str], only: Sequence[str] = ()) -> Outcome:
-    """Run one stage, or of its tests `only` these; pytest prints as it goes."""
+def run_stage(
+    stage: Stage, options: list[str], only: Sequence[str] = (), files: Sequence[str] | None = None
+) -> Outcome:
+    """Run one stage, or of its tests `only` these, of all files or these; pytest prints as it goes."""
     tell(f"=== {stage.name}: {', '.join(only) or stage.markers} ({stage.workers or 1} at a time)")
     began_s, before = now_s(), resource.getrusage(resource.RUSAGE_CHILDREN)
     with tempfile.TemporaryDirectory() as folder:
-        reported, again = Path(folder) / "outcomes.json", Path(folder) / "again.json"
+        reported, again, elsewhere = (Path(folder) / f"{name}.json" for name in ("outcomes", "again", "elsewhere"))
         command = [sys.executable, "-m", "pytest", "-p", "tests.rigs.outcomes", *stage.options(), *options]
         # A stage that a test of this file runs is not the worker process that runs the test.
-        env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_XDIST", "TEST_AGAIN"))}
+        ours = ("PYTEST_XDIST", "TEST_AGAIN", "TEST_FILES")
+        env = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         if only:
             again.write_text(json.dumps(list(only)))
             env["TEST_AGAIN"] = str(again)
-        status = subprocess.run(command, cwd=ROOT, env={**env, "TEST_OUTCOMES": str(reported)}, check=False).returncode
+        if files is not None:
+            (Path(folder) / "files.json").write_text(json.dumps(list(files)))
+            env["TEST_FILES"] = str(Path(folder) / "files.json")
+        env |= {"TEST_OUTCOMES": str(reported), "TEST_ELSEWHERE": str(elsewhere)}
+        status = subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
         facts = json.loads(reported.read_text()) if reported.exists() else {}
+        facts["elsewhere"] = json.loads(elsewhere.read_text()) if elsewhere.exists() else None
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     processor_s = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
     return Outcome(stage, status, now_s() - began_s, processor_s, **facts)
@@ -188,7 +199,9 @@ def main(arguments: list[str] | None = None) -> int:
     asked, options = parser.parse_known_args(arguments)
     cores = len(os.sched_getaffinity(0))
     planned = [Stage("quick", QUICK, cores)] if asked.quick else stages(cores)
-    outcomes = [run_stage(stage, options) for stage in planned]
+    outcomes: list[Outcome] = []
+    for stage in planned:
+        outcomes.append(run_stage(stage, options, files=outcomes[0].elsewhere if outcomes else None))
     return report(outcomes, run_again(outcomes, options), asked.slowest)
 
 

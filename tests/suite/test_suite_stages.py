@@ -84,6 +84,28 @@ def test_each_test_runs_in_one_stage_and_what_must_be_alone_runs_in_one_process(
     assert all(name.rpartition("::")[2].isidentifier() for name in names), "as pytest takes them"
 
 
+def test_later_stages_import_the_files_that_have_tests_of_theirs_alone(tmp_path: Path) -> None:
+    noted = """
+from pathlib import Path
+import pytest
+with Path(__file__).with_suffix(".read").open("a") as file:
+    file.write("read ")
+"""
+    for name, text in {
+        "plain": "def test_plain(): pass\n",
+        "mixed": "def test_plain(): pass\n@pytest.mark.calm(reason='limits')\ndef test_calm(): pass\n",
+        "alone": "@pytest.mark.alone(reason='a limit')\ndef test_alone(): pass\n",
+    }.items():
+        (tmp_path / f"test_{name}.py").write_text(noted + text)
+    options = [str(tmp_path), *suite(tmp_path, "")[1:]]
+    first, *later = stages(0)
+    ran = [run_stage(first, options)]
+    ran += [run_stage(stage, options, files=ran[0].elsewhere) for stage in later]
+    assert [outcome.counts["passed"] for outcome in ran] == [2, 1, 1]
+    times = {path.stem: len(path.read_text().split()) for path in tmp_path.glob("*.read")}
+    assert times["test_mixed"] == times["test_alone"] > times["test_plain"] > 0
+
+
 def test_tests_of_a_group_share_a_process(tmp_path: Path) -> None:
     """Where they do not, each process makes what they share once more: minutes, and nothing else would tell of it."""
     text = """
