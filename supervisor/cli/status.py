@@ -105,6 +105,8 @@ def _job_row(job: dict[str, Any], now: float) -> list[Cell]:
 
 def _describe_phase(job: dict[str, Any], now: float) -> str:
     """Return the phase; a process that has run for STARTING_S without reporting a step counts as running."""
+    if job["stage"] == "loop" and job["phase"] == "running":
+        return "running, steps not seen"
     started = job["phase"] == "starting" and job["pid"] is not None and not job["hooked"]
     if started and job["stage"] is None and now - job["since"] > STARTING_S:
         return "running, steps not reported"
@@ -144,7 +146,10 @@ def _list_remarks(job: dict[str, Any], now: float, pen: Pen) -> list[str]:
     if job["step"] is None and job.get("attempt_steps") is not None:
         made = f"attempt {job['attempt']} has made {job['attempt_steps']} steps"
         found.append(pen.paint(f"  {name}: {made}; the step that it started from is not reported", "dim"))
-    if job["phase"] == "running" and job["last_step_at"] is not None and now - job["last_step_at"] > STALE_S:
+    if job["stage"] == "loop" and job["phase"] == "running":
+        text = "each call of its compiled loop makes many steps, which are not seen; a step is counted for each call"
+        found.append(pen.paint(f"  {name}: {text}", "dim"))
+    elif job["phase"] == "running" and job["last_step_at"] is not None and now - job["last_step_at"] > STALE_S:
         found.append(pen.paint(f"  {name}: last step {ago(job['last_step_at'], now)}", "yellow"))
     if job["phase"] in ("starting", "running") and job["pid"] is not None and not job["hooked"]:
         found.append(pen.paint(f"  {name}: no reports from the training; only its process is monitored", "yellow"))

@@ -126,7 +126,7 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     phase: str
     """pending, starting, running, stopping, killing, backoff, finished, failed, stopped"""
     stage: str | None = None
-    """setup, warmup, step, data_wait, compile, validate, checkpoint, ended"""
+    """setup, warmup, step, data_wait, compile, loop, validate, checkpoint, ended"""
     since: float | None = None
     """When it entered its phase."""
     attempt: int = 0

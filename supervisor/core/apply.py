@@ -60,7 +60,8 @@ def _attempt_event(job: Job, attempt: Attempt, event: ev.AttemptEvent) -> Job:
         case ev.AgentReported() | ev.StageEntered():
             job = fold_report(job, attempt, event) if isinstance(event, ev.AgentReported) else job
             attempt = job.attempt or attempt
-            return replace(job, attempt=replace(attempt, train_ended=_has_train_ended(attempt, event)))
+            job = replace(job, attempt=replace(attempt, train_ended=_has_train_ended(attempt, event)))
+            return _begin_loop(job, event) if isinstance(event, ev.StageEntered) else job
         case ev.ResortEnded():
             return end_resort(job, event)
         case ev.TriageEnded():
@@ -149,6 +150,12 @@ def _has_train_ended(attempt: Attempt, event: ev.AgentReported | ev.StageEntered
     return event.agent_event is ev.AgentEvent.TRAIN_END or (
         attempt.train_ended and event.agent_event is not ev.AgentEvent.PLAN
     )
+
+
+def _begin_loop(job: Job, event: ev.StageEntered) -> Job:
+    """Return the job after a stage began: one whose steps are not seen runs from there, before its first call ends."""
+    looping = event.stage is Stage.LOOP and job.phase is Phase.STARTING
+    return job.moved(Move.STEP, event.at) if looping else job
 
 
 def _fold_clock_step(job: Job, event: ev.ClockStepped) -> Job:

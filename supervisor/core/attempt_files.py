@@ -78,6 +78,7 @@ Fields of agent.jsonl besides the common ones, by event:
                       end, each half minute, and at most every 2 s where a retry, an OOM or a change of 1 % came
     workers           loader (number of the iteration), pids (list), training (whether the training draws from it),
                       iterable, ended (true once they have ended)
+    device            device (of a JAX training: "cpu", "gpu", "tpu")
     precision         asked, used ("half", "bfloat16", "single"), why, device
     epoch_end         epoch, fitness, metrics (object), train_loss, val_loss; null is a number that was not finite
     setting_asked     setting (one that the script applies on request)
@@ -204,7 +205,7 @@ ANSWER_SAVED = 2
 ANSWER_CANNOT = 3
 STAGES = ("unknown", "setup", "warmup", "step", "validate", "checkpoint", "ended")
 """Index = the number in the header."""
-ASIDES = ("", "data_wait", "compile")
+ASIDES = ("", "data_wait", "compile", "loop")
 """Likewise; stages that lie inside a step, of which there may be many a second."""
 
 # --- one record ---------------------------------------------------------------------------------------------------

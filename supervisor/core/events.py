@@ -266,6 +266,7 @@ class AgentEvent(Enum):
     SNAPSHOTS = "snapshots"
     ALLOCATOR = "allocator"
     WORKERS = "workers"
+    DEVICE = "device"
     PRECISION = "precision"
     EPOCH_END = "epoch_end"
     REMEDY_APPLIED = "remedy_applied"

@@ -476,7 +476,8 @@ class History:
         if wait_s is not None:
             self.learned.add(Stage.DATA_WAIT, wait_s)
         if self.stage_since is None or self.stage_since.seconds_since(last) <= 0:
-            self.learned.add(Stage.STEP, record.at.seconds_since(last) - (wait_s or 0.0))
+            stage = Stage.LOOP if self.stage is Stage.LOOP else Stage.STEP
+            self.learned.add(stage, record.at.seconds_since(last) - (wait_s or 0.0))
 
     def _was_disturbed(self, since: Moment) -> bool:
         breaks = (self.clock_stepped_at, self.away_until, self.stopped_at)
@@ -506,6 +507,9 @@ class History:
         match event.agent_event:
             case ev.AgentEvent.TRAIN_END:
                 self.train_ended = True
+            case ev.AgentEvent.DEVICE if not self.planned:
+                device = event.facts.get("device")
+                self.device = device if isinstance(device, str) else None
             case ev.AgentEvent.TUNING:
                 self.tuning, self.steps_since_switch = event.facts.get("lent") is True, 0
             case _:

@@ -23,6 +23,8 @@ class Stage(Enum):
     """Inside a step: it waits for its batch."""
     COMPILE = "compile"
     """Inside a step: kernels are searched for or compiled, for a shape that was not seen before or by torch.compile."""
+    LOOP = "loop"
+    """A call that makes many steps in one compiled loop (lax.scan): they are not seen, nor is their number."""
     VALIDATE = "validate"
     CHECKPOINT = "checkpoint"
     ENDED = "ended"

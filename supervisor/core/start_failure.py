@@ -10,7 +10,7 @@ import re
 
 from supervisor.core.history import History
 from supervisor.core.rank_failure import Raised, RankExited
-from supervisor.core.readings import ExitStatus
+from supervisor.core.readings import ExitStatus, Stage
 
 YOUNG_S = 120.0
 """A process whose steps are not reported may have made some if it ran longer than this."""
@@ -63,7 +63,7 @@ def start_failure(history: History, status: ExitStatus, fault: str, raised: Rais
 def _may_have_stepped(history: History, status: ExitStatus) -> bool:
     if history.steps or history.last_step_at is not None:
         return True
-    if history.hooked:
+    if history.hooked and history.stage is not Stage.LOOP:
         return False
     return history.output_step is not None or status.at.seconds_since(history.launched_at) > YOUNG_S
 

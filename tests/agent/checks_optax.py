@@ -12,6 +12,7 @@ import optax
 from flax import linen, nnx
 from flax.training.train_state import TrainState
 
+ASIDES = ("nothing", "data_wait", "compile", "loop")
 STEPS = 12
 VALIDATES_AFTER = 8
 
@@ -140,6 +141,59 @@ def train_and_validate():
     return weights
 
 
+def say_aside():
+    """Print, while JAX traces, what is reported meanwhile; nothing where nothing supervises."""
+    claim = sys.modules.get("rocm_agent.claim")
+    recorder = claim and claim.holding()
+    print("traced in", recorder and ASIDES[recorder.aside], file=sys.stderr, flush=True)
+
+
+def make_body():
+    transformation = optax.adam(0.1)
+
+    def body(carry, batch):
+        weights, state, loss = updated(transformation, *carry, batch)
+        say_aside()
+        return (weights, state), loss
+
+    weights = {"kernel": jnp.ones((4, 1)), "bias": jnp.zeros(1)}
+    return body, (weights, transformation.init(weights))
+
+
+def train_scanned():
+    """The whole training is one call."""
+    body, carry = make_body()
+    return jax.jit(lambda carry, batches: jax.lax.scan(body, carry, batches))(carry, data)[0][0]
+
+
+def train_epochs():
+    """One call for each epoch."""
+    body, carry = make_body()
+    epoch = jax.jit(lambda carry, batches: jax.lax.scan(body, carry, batches))
+    for batches in data.reshape(3, 4, 8, 4):
+        carry, _ = epoch(carry, batches)
+    return carry[0]
+
+
+def train_uncompiled():
+    """The program itself calls the loop, whose body JAX traces once."""
+    body, carry = make_body()
+    for batches in data.reshape(3, 4, 8, 4):
+        carry, _ = jax.lax.scan(body, carry, batches)
+    return carry[0]
+
+
+def train_shared():
+    """Two compiled functions with the same body, which JAX traces once; and a loop of the other kind."""
+    body, carry = make_body()
+    for _ in range(2):
+        carry, _ = jax.jit(lambda carry, batches: jax.lax.scan(body, carry, batches))(carry, data)
+    numbers = jnp.asarray(data)
+    count = jax.jit(lambda carry: jax.lax.fori_loop(0, STEPS, lambda at, carry: body(carry, numbers[at])[0], carry))
+    return count(carry)[0]
+
+
+LOOPS = {"scanned": train_scanned, "epochs": train_epochs, "uncompiled": train_uncompiled, "shared": train_shared}
 WAYS = {
     "eager": lambda: train(updated),
     "method": train_method,
@@ -154,7 +208,7 @@ WAYS = {
 
 def main(way):
     digest = hashlib.sha256()
-    for leaf in jax.tree_util.tree_leaves(WAYS[way]()):
+    for leaf in jax.tree_util.tree_leaves({**WAYS, **LOOPS}[way]()):
         digest.update(numpy.asarray(leaf).tobytes())
     print(way, digest.hexdigest(), flush=True)
 

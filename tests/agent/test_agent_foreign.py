@@ -143,6 +143,25 @@ def test_every_update_of_a_jax_training_is_a_step_also_inside_compiled_functions
     assert finished.output == alone.stdout, "the same weights as without a supervisor"
 
 
+def test_a_jax_training_whose_steps_lie_in_a_compiled_loop_reports_the_loop_from_its_tracing_on(
+    foreign_python: Path, tmp_path: Path
+) -> None:
+    script, ways = HERE / "checks_optax.py", ["scanned", "epochs", "uncompiled", "shared"]
+    runs = Attempts(foreign_python, tmp_path, script, *ways)
+    finished = runs.run(every="0")
+    (attempt,) = runs.attempts
+    assert attempt.failures() == []
+    asides = [line for line in finished.output.splitlines() if line.startswith("traced")]
+    assert asides
+    assert set(asides) == {"traced in loop"}, "before the first call ends"
+    assert attempt.head() == 1 + 3 + 3 + 3, "each call is one step"
+    assert [report["device"] for report in attempt.list_reports("device")] == ["cpu"] * len(ways)
+    command = [str(foreign_python), str(script), *ways]
+    alone = subprocess.run(command, env=plain_environment(), capture_output=True, text=True, timeout=240, check=True)
+    digests = [line for line in finished.output.splitlines() if line.startswith(tuple(ways))]
+    assert digests == alone.stdout.splitlines(), "the same weights as without a supervisor"
+
+
 def test_a_save_with_orbax_is_reported_as_a_checkpoint_for_as_long_as_it_takes(
     foreign_python: Path, tmp_path: Path
 ) -> None:

@@ -221,6 +221,13 @@ class TestStatus:
         assert "running, steps not reported" in lines["old"]
         assert "starting" in lines["young"]
 
+    def test_a_training_in_a_compiled_loop_runs_and_its_steps_are_not_seen(self, path: Path, view: FakeView) -> None:
+        first = types.JobStatus(name="first", phase="running", stage="loop", pid=7, since=NOW - 7200, hooked=True)
+        view.jobs = [first, msgspec.structs.replace(first, name="later", attempt_steps=3, last_step_at=NOW - 900)]
+        lines = call(path, "status").stdout.splitlines()
+        assert sum("running, steps not seen" in line for line in lines) == 2
+        assert not any("last step" in line for line in lines), "a call that lasts is no news"
+
     def test_it_hides_neither_silence_nor_an_unkillable_process(self, path: Path, view: FakeView) -> None:
         quiet = msgspec.structs.replace(FULL, flags=[], last_step_at=NOW - 90)
         stuck = types.JobStatus(name="stuck", phase="killing", unkillable=True)

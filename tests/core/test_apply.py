@@ -43,6 +43,12 @@ def test_the_first_step_makes_it_run_and_later_ones_are_noted() -> None:
     assert timeline.job.ledger.furthest_step == 40
 
 
+def test_a_compiled_loop_whose_steps_are_not_seen_makes_it_run() -> None:
+    timeline = life().started().stage(Stage.LOOP)
+    assert timeline.phase() is Phase.RUNNING
+    assert timeline.steps(1, 1).stage(Stage.LOOP).phase() is Phase.RUNNING
+
+
 def test_steps_of_other_ranks_and_empty_pages_move_nothing() -> None:
     job = life().started().job
     record = StepRecord(at=START, step=7)

@@ -10,7 +10,9 @@ import pytest
 from supervisor.core import events as ev
 from supervisor.core.flags import Severity
 from supervisor.core.readings import HostReading, Stage, StepRecord
+from supervisor.core.rules import Rule
 from supervisor.core.rules.stall import Stall
+from supervisor.core.rules.start_timeout import StartTimeout
 
 from .stories import JOB, Story, story
 
@@ -416,3 +418,40 @@ def test_a_gpu_that_works_or_is_not_read_is_no_rest() -> None:
     for _ in range(25):
         timeline.tree(cpu=0.1, switches=0.3, parents=ALONE).gpu(busy=99.0).silence(1)
     assert timeline.check(Stall()) is None
+
+
+def looping(device: str | None = "cpu") -> Story:
+    """A JAX training on a device whose first call is one compiled loop; 4242 runs under its shim 1."""
+    timeline = story(gpus_used=()).started(4242).claimed(4242)
+    return timeline.says(ev.AgentEvent.DEVICE, device=device).stage(Stage.LOOP)
+
+
+@pytest.mark.parametrize("rule", [Stall(), StartTimeout()], ids=["stall", "start_timeout"])
+def test_a_compiled_loop_that_computes_may_last_as_long_as_the_training(rule: Rule) -> None:
+    timeline = looping().tree(7200, cpu=99.0, every_s=10.0, parents=ALONE)
+    assert timeline.check(rule) is None
+    assert timeline.steps(1, 1).tree(7200, cpu=99.0, every_s=10.0, parents=ALONE).check(rule) is None
+
+
+def test_a_compiled_loop_in_which_the_whole_job_rests_is_a_stall_also_before_its_first_call_ends() -> None:
+    timeline = looping().tree(19, cpu=0.1, switches=0.3, parents=ALONE)
+    assert timeline.check(Stall()) is None
+    flag = timeline.tree(1, cpu=0.1, switches=0.3, parents=ALONE).check(Stall())
+    assert flag is not None
+    assert flag.severity is Severity.CRITICAL
+    text = "no end of a compiled loop for 20 s, whose steps are not seen: the whole job rests"
+    assert flag.message == text
+
+
+@pytest.mark.parametrize("device", [None, "gpu", "tpu"])
+def test_a_process_at_rest_may_wait_for_a_loop_on_what_no_sensor_reads(device: str | None) -> None:
+    assert looping(device).tree(3600, cpu=0.1, switches=0.3, every_s=10.0, parents=ALONE).check(Stall()) is None
+
+
+def test_a_call_far_longer_than_those_before_it_is_warned_of_and_no_more() -> None:
+    timeline = looping().steps(1, 7, every_s=100.0)
+    assert timeline.tree(700, cpu=99.0, every_s=10.0, parents=ALONE).check(Stall()) is None
+    flag = timeline.tree(200, cpu=99.0, every_s=10.0, parents=ALONE).check(Stall())
+    assert flag is not None
+    assert flag.severity is Severity.WARNING
+    assert "calls before it suggest at most" in flag.message

@@ -174,7 +174,7 @@ class Play:
         """Return what this row can be hurt by."""
         hurts = ["kill", "stop"]
         hurts += ["rank"] if self.row.ranks > 1 else []
-        return [*hurts, "oom", "nan"]
+        return hurts if self.row.steps == "unseen" else [*hurts, "oom", "nan"]
 
     def play(self, kinds: list[str] | None = None) -> Night:
         """Start the training, watch it while it is well, and hurt it once in each way."""
@@ -210,7 +210,7 @@ class Play:
                 return True
             if not began and (self._steps(1) or not job["hooked"]) and job["phase"] == "running":
                 began.append(time.monotonic())  # noqa: TID251 - a test's deadline
-            enough = self._steps(1) >= steps or not job["hooked"]
+            enough = self._steps(1) >= steps or not job["hooked"] or self.row.steps == "unseen"
             return bool(began) and enough and time.monotonic() - began[0] >= seconds  # noqa: TID251 - the same
 
         self.house.until(well, 2 * LIMIT_S, f"{self.name} to train")
@@ -289,7 +289,7 @@ class Play:
             for incident in self.house.incidents(self.name)
             if incident["id"] not in known and incident["resumed_at"]
         ]
-        trains = self._steps(job["attempt"]) >= 6
+        trains = self._steps(job["attempt"]) >= 6 or self.row.steps == "unseen"
         return bool(closed and trains) or job["hooked"] is False
 
     def _learn(self, wound: Wound, known: set[str], attempt: int) -> None:

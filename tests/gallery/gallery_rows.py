@@ -49,7 +49,7 @@ class Row:
     resume_to: str | None = None
     ranks: int = 1
     steps: str = "optimizer"
-    """What is counted and hurt from outside as a step: see the injections."""
+    """What is counted and hurt from outside as a step: see the injections; `unseen` where none is."""
 
 
 def load_rows(path: Path = ROWS) -> dict[str, Row]:

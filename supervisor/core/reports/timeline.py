@@ -37,6 +37,7 @@ _OF_STAGE = {
     "warmup": Use.COMPILE,
     "compile": Use.COMPILE,
     "step": Use.TRAIN,
+    "loop": Use.TRAIN,
     "data_wait": Use.DATA_WAIT,
     "validate": Use.VALIDATE,
     "checkpoint": Use.CHECKPOINT,

@@ -9,10 +9,14 @@ search is excluded. Where the agent does not report every stage (a script with t
 is short of memory, it only warns until the configured limit. If the whole job rests (`rest.py`), less time is needed:
 `rest_limit_s` in a plain loop. Steps that are seen only in a progress bar may be delayed by output buffering: they act
 after three times `output_limit_s`, or after `output_limit_s` if every process is idle as well.
+
+A call that makes many steps in one compiled loop (`lax.scan`) has no limit: it may be the whole training. There it acts
+only where the whole job rests, and warns where a call takes far longer than those before.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
@@ -72,14 +76,16 @@ class Stall:
         """Whether no step was made for the shortest limit that there is, set or learned."""
         if history.over or history.train_ended:
             return False
-        if history.starting:
+        if history.starting and history.stage is not Stage.LOOP:
             return not history.hooked and history.output_step_at is not None
-        cap_s = self._cap_s(history.stage)
+        cap_s = self._cap_s(history.stage)  # none for a loop, of which the whole job may rest
         shortest_s = min(self.limit_s, self.rest_limit_s, SHORTEST_LEARNED_S, self.limit_s if cap_s is None else cap_s)
         return (history.no_step_s or 0.0) >= shortest_s
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return how long no step was made, and how long that may be; the flag names the shortest limit reached."""
+        if history.stage is Stage.LOOP and not (history.over or history.train_ended):
+            return self._measure_loop(history)
         if history.over or history.train_ended or history.starting:
             return self._measure_output(history)
         no_step_s, cap_s = history.no_step_s, self._cap_of(history)
@@ -126,6 +132,26 @@ class Stall:
             return ()
         now = rested_s(history)
         return (replace(own, what=what, now=now, limit=resting_s, learned=True, severity=severity),)
+
+    def _measure_loop(self, history: History) -> tuple[Gauge, ...]:
+        """Return how long the whole job rests in a compiled loop, and how long its call takes where that is known."""
+        what, no_step_s = "no end of a compiled loop, whose steps are not seen", history.no_step_s or 0.0
+        # On what no sensor reads (a TPU, an unknown GPU) a loop may compute while its process waits for it.
+        seen = history.device == "cpu" or bool(history.readings_by_gpu())
+        rests = Gauge(
+            what=f"{what}, and the whole job rests",
+            unit="s",
+            now=min(no_step_s, whole_job_rested_s(history)) if seen and not machine_gasps(history) else 0.0,
+            limit=self.rest_limit_s,
+            severity=Severity.acting(act=self.act),
+            observe=partial(_observe_loop, history, no_step_s, "the whole job rests"),
+        )
+        learned_s = self._learned_s(history, math.inf)
+        if learned_s is None:
+            return (rests,)
+        long = f"calls before it suggest at most {learned_s:.0f} s"
+        observe = partial(_observe_loop, history, no_step_s, long)
+        return rests, Gauge(what=what, unit="s", now=no_step_s, limit=learned_s, learned=True, observe=observe)
 
     def _measure_output(self, history: History) -> tuple[Gauge, ...]:
         """Return how long the progress bar of a training has stood whose steps are seen in its output alone."""
@@ -196,7 +222,7 @@ class Stall:
                 return self.data_wait_limit_s
             case Stage.COMPILE:
                 return self.compile_limit_s
-            case Stage.ENDED:
+            case Stage.LOOP | Stage.ENDED:
                 return None
             case Stage.SETUP | Stage.WARMUP | Stage.STEP | None:
                 return self.limit_s
@@ -215,6 +241,13 @@ def _observe_silence(history: History, reached: Gauge, no_step_s: float, *, at_r
     return Observation(
         message=f"no step for {no_step_s:.0f} s in stage {stage} ({how} {reached.limit:.0f} s){last}",
         can_save=was_stopped_throughout(history),
+        diagnosis=diagnosis_of(history),
+    )
+
+
+def _observe_loop(history: History, no_step_s: float, why: str) -> Observation:
+    return Observation(
+        message=f"no end of a compiled loop for {no_step_s:.0f} s, whose steps are not seen: {why}",
         diagnosis=diagnosis_of(history),
     )
 

@@ -49,7 +49,7 @@ class StartTimeout:
                 return self.setup_limit_s
             case Stage.WARMUP | Stage.STEP | Stage.CHECKPOINT | Stage.DATA_WAIT | Stage.COMPILE:
                 return self.warmup_limit_s
-            case Stage.ENDED:
+            case Stage.LOOP | Stage.ENDED:  # a loop's steps are not seen: it may have made many
                 return None
 
     def measure(self, history: History) -> tuple[Gauge, ...]:

@@ -42,6 +42,7 @@ class Bounds:
 BOUNDS: Mapping[Stage, Bounds] = {
     Stage.STEP: Bounds(factor=4, floor_s=8, least=1000, spared=3),
     Stage.DATA_WAIT: Bounds(factor=4, floor_s=60, least=1000, spared=3, resting_floor_s=15),
+    Stage.LOOP: Bounds(factor=8, floor_s=120, least=5, spared=1),
     Stage.VALIDATE: Bounds(factor=4, floor_s=120, least=3, spared=1, resting_floor_s=20),
     Stage.CHECKPOINT: Bounds(factor=8, floor_s=120, least=5, spared=1),
 }

@@ -49,8 +49,8 @@ ANSWER_CANNOT = 3
 
 STAGES = ("unknown", "setup", "warmup", "step", "validate", "checkpoint", "ended")
 SETUP, WARMUP, STEP, VALIDATE, CHECKPOINT, ENDED = range(1, 7)
-ASIDES = ("", "data_wait", "compile")
-DATA_WAIT, COMPILE = 1, 2
+ASIDES = ("", "data_wait", "compile", "loop")
+DATA_WAIT, COMPILE, LOOP = 1, 2, 3
 
 RECORD = struct.Struct("<QqqiIdfffqIII")
 CHECK_XOR = 0xA5A5A5A5
