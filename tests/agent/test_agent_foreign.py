@@ -74,6 +74,20 @@ def test_the_trainer_of_hugging_face_reports_its_epochs_and_steps(foreign_python
     assert attempt.stage() == "ended", "what a script does after train is no step that fails to come"
 
 
+def test_a_snapshot_of_a_trainer_whose_state_also_holds_its_model_keeps_what_the_trainer_itself_saves_of_it(
+    foreign_python: Path, tmp_path: Path
+) -> None:
+    script = HERE.parent / "bench" / "exact_transformers.py"
+    runs = Attempts(foreign_python, tmp_path, script, "--folder", tmp_path, "--holds")
+    finished = runs.run(every="0.05", HF_HUB_OFFLINE="1")
+    assert "DIGEST" in finished.output, finished.output
+    (attempt,) = runs.attempts
+    assert attempt.list_reports("save_failed") == []
+    newest = runs.newest()
+    assert newest is not None
+    assert prove.prove(str(newest))["verdict"] == "proven"
+
+
 def test_a_loop_without_an_optimizer_is_followed_by_its_backward_passes(train_python: Path, tmp_path: Path) -> None:
     runs = Attempts(train_python, tmp_path, HERE / "checks_own_update.py")
     finished = runs.run(every="0")

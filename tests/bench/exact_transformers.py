@@ -15,6 +15,7 @@ parser.add_argument("--folder", required=True)
 parser.add_argument("--accumulate", type=int, default=1)
 parser.add_argument("--gpus", action="store_true")
 parser.add_argument("--saves", action="store_true")
+parser.add_argument("--holds", action="store_true", help="the state holds the model, as in versions up to 4.49")
 asked = parser.parse_args()
 
 
@@ -31,6 +32,10 @@ class Sentences(torch.utils.data.Dataset):
 
 
 class Following(TrainerCallback):
+    def on_train_begin(self, args, state, control, model=None, optimizer=None, **kwargs):
+        if asked.holds:
+            state.model, state.optimizer = model, optimizer
+
     def on_step_end(self, args, state, control, **kwargs):
         dying.batch()
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import fields
 from typing import Any, Dict
 
 STATE = "trainer_state.json"
@@ -32,8 +33,9 @@ def unpack(torch: Any, trainer: Any, folder: str, found: Dict[str, Any], ours: D
 
 
 def facts_of(trainer: Any) -> Dict[str, Any]:
-    """Return the Trainer's state as it would save it itself."""
-    facts = dict(vars(trainer.state), log_history=list(trainer.state.log_history))
+    """Return the Trainer's state as it would save it itself: its fields; older versions add the model to it."""
+    facts = {field.name: getattr(trainer.state, field.name) for field in fields(trainer.state)}
+    facts["log_history"] = list(trainer.state.log_history)
     facts["total_flos"] = float(trainer.state.total_flos) + float(getattr(trainer, "current_flos", 0))
     callbacks: Dict[str, Any] = {}
     for item in [*trainer.callback_handler.callbacks, trainer.control]:
