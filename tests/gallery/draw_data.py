@@ -176,6 +176,39 @@ def tiny_bert(folder):
     BertForSequenceClassification(config).save_pretrained(folder)
 
 
+def tiny_gpt(folder):
+    """A GPT-2 of two layers with the tokenizer of our few words."""
+    from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
+
+    tiny_bert(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder, eos_token="[SEP]", bos_token="[CLS]")
+    tokenizer.save_pretrained(folder)
+    config = GPT2Config(
+        vocab_size=len(tokenizer), n_embd=64, n_layer=2, n_head=2, n_positions=128, bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )  # fmt: skip
+    GPT2LMHeadModel(config).save_pretrained(folder)
+
+
+def tiny_vit(folder):
+    """A vision transformer of two layers with its image processor."""
+    from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessor
+
+    config = ViTConfig(
+        hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=128, image_size=64, patch_size=16,
+    )  # fmt: skip
+    ViTForImageClassification(config).save_pretrained(folder)
+    ViTImageProcessor(size={"height": 64, "width": 64}).save_pretrained(folder)
+
+
+def sentences(folder, count=2000):
+    """Lines of text, as the library `datasets` reads a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = random.Random(8)
+    lines = [json.dumps({"text": " ".join(rng.choice(WORDS) for _ in range(30))}) for _ in range(count)]
+    (folder / "train.jsonl").write_text("\n".join(lines) + "\n")
+
+
 def sentence_pairs(folder, train=4000, test=200):
     """Pairs of sentences with a label, as the library `datasets` reads them by the name of the folder."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -216,7 +249,7 @@ KINDS = {
     kind.__name__: kind
     for kind in (
         mnist, mnist_lightning, mnist_table, image_folder, yolo_detect, yolo_segment, yolo_pose, font, text, long_text,
-        characters, tiny_bert, sentence_pairs, accuracy_metric,
+        characters, tiny_bert, tiny_gpt, tiny_vit, sentences, sentence_pairs, accuracy_metric,
     )
 }  # fmt: skip
 

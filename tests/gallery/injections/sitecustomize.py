@@ -3,8 +3,8 @@
 GALLERY_INJECTIONS names a folder. A file `oom` in it makes the next step raise what the framework raises when a card is
 out of memory; a file `nan` makes all weights NaN, once. Either is taken away by the first process that acts on it.
 Each step is a line in `steps`: attempt, rank, Unix time; after it the process rests for GALLERY_REST_S seconds, so that
-a busy machine has room for more than one training. GALLERY_STEPS names what a step is: of a torch optimizer, one
-backward pass, one batch of Keras, or one call of a function `train_step` that flax.nnx compiled.
+a busy machine has room for more than one training. GALLERY_STEPS names what a step is: of a torch optimizer, of the one
+that steps first, one backward pass, one batch of Keras, or one call of a function `train_step` that flax.nnx compiled.
 """
 
 import os

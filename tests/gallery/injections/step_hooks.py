@@ -53,15 +53,25 @@ def raise_out_of_memory() -> NoReturn:
     raise torch.OutOfMemoryError(TORCH_MESSAGE)
 
 
-def hook_optimizers(module: ModuleType) -> None:
+def hook_one_optimizer(module: ModuleType) -> None:
+    """The optimizer of torch that steps first, where several step in each step of the training."""
+    hook_optimizers(module, several=False)
+
+
+def hook_optimizers(module: ModuleType, *, several: bool = True) -> None:
     """Every optimizer of torch."""
     steps = Steps()
+    first: list[Any] = []
 
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
         if take("oom"):
             raise_out_of_memory()
 
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not several and not first:
+            first.append(optimizer)
+        if first and optimizer is not first[0]:
+            return
         if take("nan"):
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
@@ -153,6 +163,7 @@ def hook_flax(module: ModuleType) -> None:
 
 HOOKS: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
     "optimizer": ("torch.optim.optimizer", hook_optimizers),
+    "one_optimizer": ("torch.optim.optimizer", hook_one_optimizer),
     "backward": ("torch.autograd", hook_backward),
     "keras": ("keras.src.callbacks.callback_list", hook_keras),
     "flax": ("flax.nnx.transforms.compilation", hook_flax),
