@@ -359,14 +359,15 @@ class Play:
                 (self.injections / kind).touch()
 
     def _workers(self) -> list[int]:
-        """Return the processes that make steps, rank 0 first."""
+        """Return the processes that make steps, rank 0 first; without ranks the one that claimed to, else the first."""
         main = psutil.Process(int(self._job()["pid"]))
         found: dict[int, int] = {}
         for process in (main, *main.children(recursive=True)):
             rank = _rank(process)
             if rank is not None:
                 found.setdefault(rank, process.pid)
-        return [found[rank] for rank in sorted(found)] or [main.pid]
+        claimed = [event["pid"] for event in self._events(int(self._job()["attempt"])) if event["event"] == "claimed"]
+        return [found[rank] for rank in sorted(found)] or claimed[-1:] or [main.pid]
 
 
 def _rank(process: psutil.Process) -> int | None:
