@@ -7,7 +7,7 @@ import selectors
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -92,6 +92,15 @@ def read_output(program: Child, limit_s: float, limit_bytes: int) -> Output:
     If the output is not complete, a limit was exceeded: the program still runs, and the caller must end it.
     """
     end = time.perf_counter() + limit_s
+    output = read_until_closed(program, limit_s, limit_bytes)
+    if not output.complete:
+        return output
+    return replace(output, complete=program.wait(max(0.0, end - time.perf_counter())) is not None)
+
+
+def read_until_closed(program: Child, limit_s: float, limit_bytes: int) -> Output:
+    """Return the output of a program until it has closed its pipes, whether it ends then or not; see `read_output`."""
+    end = time.perf_counter() + limit_s
     pipes = [pipe for pipe in (program.stdout, program.stderr) if pipe is not None]
     received = {pipe: bytearray() for pipe in pipes}
     complete = True
@@ -110,7 +119,6 @@ def read_output(program: Child, limit_s: float, limit_bytes: int) -> Output:
     if complete:
         for pipe in pipes:
             pipe.close()
-        complete = program.wait(max(0.0, end - time.perf_counter())) is not None
     stdout = bytes(received[program.stdout][:limit_bytes]) if program.stdout else b""
     stderr = bytes(received[program.stderr][:limit_bytes]) if program.stderr else b""
     return Output(stdout=stdout, stderr=stderr, complete=complete)

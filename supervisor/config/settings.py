@@ -55,7 +55,7 @@ class SupervisorSettings(Struct, frozen=True, kw_only=True):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     socket: PathText | None = None
     """None: control.sock in the runtime directory that systemd made, else in the state directory."""
-    launcher: Literal["auto", "direct", "systemd", "systemd-user"] = "auto"
+    launcher: Literal["auto", "direct", "held", "systemd", "systemd-user"] = "auto"
     agent: bool = True
     """Whether the trainings get the agent on their PYTHONPATH."""
 

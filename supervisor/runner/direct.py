@@ -11,8 +11,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from supervisor.children.child import Child
 from supervisor.children.start import PIPE, STDOUT, start
-from supervisor.programs import read_output
+from supervisor.programs import Output, read_output
 from supervisor.runner import shim, standby
 from supervisor.runner.attempt_folder import living_shim, names_another, read_shim, read_start_error
 from supervisor.runner.code_copy import SHIM_PROGRAM
@@ -31,6 +32,9 @@ NO_MESSAGE = "the shim ended without an error message"
 
 class DirectLauncher:
     """Starts each shim in its own session, without a pipe to this process and with init as its parent."""
+
+    arguments: tuple[str, ...] = ("--detach",)
+    """How the shim's program is started."""
 
     def __init__(self, python: str = sys.executable, limit_s: float = LAUNCH_LIMIT_S) -> None:
         """`python` (3.10 or later) runs the shim; `limit_s` is how long it may take to report."""
@@ -71,7 +75,7 @@ class DirectLauncher:
         env = {name: value for name, value in os.environ.items() if name not in NOT_FOR_TRAININGS}
         try:
             process = start(
-                (self._python, "-I", "-S", str(folder / SHIM_PROGRAM), "--detach", str(folder)),
+                (self._python, "-I", "-S", str(folder / SHIM_PROGRAM), *self.arguments, str(folder)),
                 stdout=PIPE,
                 stderr=STDOUT,
                 new_session=True,
@@ -80,13 +84,17 @@ class DirectLauncher:
             )
         except OSError as error:
             raise LaunchError(f"{slot}: the shim could not be started: {error}") from error
-        output = read_output(process, self._limit_s, MESSAGE_LIMIT_BYTES)
+        output = self._read_report(process)
         if not output.complete:
             process.kill()
             give_up()
             process.end()
             raise LaunchError(f"{slot}: the shim did not report within {self._limit_s:.0f} s")
         return output.stdout.decode(errors="backslashreplace").strip()
+
+    def _read_report(self, process: Child) -> Output:
+        """Return what a shim printed until it has reported; its first process ends then."""
+        return read_output(process, self._limit_s, MESSAGE_LIMIT_BYTES)
 
     def signal(self, slot: str, folder: Path, signal_number: int) -> bool:
         """See `Launcher.signal`."""

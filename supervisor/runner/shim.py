@@ -1,6 +1,6 @@
 """The shim: starts one training, stays its parent until it ends and records how it ended.
 
-    python -I -S shim.py [--detach] FOLDER
+    python -I -S shim.py [--detach | --held PID] FOLDER
 
 It outlives the daemon, so it is small and imports only the standard library; the constants of core/attempt_files.py are
 repeated here (a test compares them). Until shim.json or exit.json is written, error messages go to the standard output
@@ -37,7 +37,7 @@ ANSWERS_THAT_END = (2, 3)
 """Saved, and cannot save: after either there is nothing to wait for."""
 STACKS_SIGNAL = signal.SIGRTMIN + 7
 
-PR_SET_CHILD_SUBREAPER = 36
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 RUN = "run"
 """The part of an attempt's folder that training and shim may write; the rest only the daemon may write."""
 NO_LINK = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -502,26 +502,39 @@ def let_go() -> None:
     os.close(nothing)
 
 
-def _adopt_orphans() -> None:
+def _set_process(option: int, value: int) -> None:
+    """Change an attribute of this process that survives exec (prctl(2)). Raises OSError."""
     import ctypes  # noqa: PLC0415 - half a megabyte that only this step needs, and exec gives back
 
-    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option})")
+
+
+def _end_with(holder: int) -> None:
+    """Have the kernel send SIGQUIT, which ends the complete tree, once the process that holds this one is gone."""
+    _set_process(PR_SET_PDEATHSIG, signal.SIGQUIT)
+    if os.getppid() != holder:
+        sys.exit(START_FAILED)  # it was gone before
 
 
 def main(arguments: list[str]) -> None:
-    """Start a new session, adopt orphans and exec the shim; with `--detach`, the first process returns."""
+    """Start a new session, adopt orphans and exec the shim; with `--detach`, the first process returns.
+
+    With `--held PID` the shim stays the child of that process, and ends with it.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored by some parents, and then no status could be had
     if arguments[:1] == ["--detach"] and os.fork():
         return
+    if arguments[:1] == ["--held"]:
+        _end_with(int(arguments[1]))
     folder = os.path.realpath(arguments[-1])  # the `current` of this moment
     if os.getsid(0) != os.getpid():
         try:
             os.setsid()
         except PermissionError:
             pass  # leader of a shell's process group: started manually, and ends with its terminal
-    _adopt_orphans()  # a setting that survives exec
+    _set_process(PR_SET_CHILD_SUBREAPER, 1)  # orphans of the training become its children
     # Resolve the folder's link `code`, so that later imports do not depend on it.
     here = os.path.dirname(os.path.realpath(__file__))
     program = AS_STANDBY if os.path.basename(folder).startswith(STANDBY_FOLDER) else AS_MODULE

@@ -1,17 +1,26 @@
-"""Chooses how trainings are started: as systemd units where possible, else as detached processes."""
+"""Chooses how trainings are started: as systemd units where possible, else as detached processes.
+
+In an allocation of an engine, and as the first process of a container, they are children of the daemon.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.daemon.process.systemd import own_unit
 from supervisor.runner.direct import DirectLauncher
+from supervisor.runner.held import HeldLauncher
 from supervisor.runner.launcher import Launcher
 from supervisor.runner.units import UnitLauncher, available
 
 log = logging.getLogger(__name__)
+
+ENGINE_VARIABLES = ("SLURM_JOB_ID", "FLUX_JOB_ID", "PBS_JOBID", "LSB_JOBID")
+"""Set in every process of an allocation."""
 
 
 class LauncherError(ValueError):
@@ -35,6 +44,8 @@ def launcher_of(setting: str, state: Path) -> Chosen:
     """Return the launcher for `supervisor.launcher`; raise LauncherError where a named one cannot work."""
     if setting == "direct":
         return Chosen(launcher=DirectLauncher())
+    if setting == "held" or (setting == "auto" and is_task_of_engine(os.environ, os.getpid())):
+        return Chosen(launcher=HeldLauncher())
     if setting in ("systemd", "systemd-user"):
         user = setting == "systemd-user"
         why_not = available(user=user, state=state)
@@ -42,6 +53,11 @@ def launcher_of(setting: str, state: Path) -> Chosen:
             raise LauncherError(f'supervisor.launcher = "{setting}" cannot work here: {why_not}; "direct" always can')
         return _choose_units(user=user, state=state)
     return _choose_automatically(state)
+
+
+def is_task_of_engine(environment: Mapping[str, str], pid: int) -> bool:
+    """Whether this process is a task in an allocation, or the first of a container: it must leave nothing behind."""
+    return pid == 1 or any(environment.get(name) for name in ENGINE_VARIABLES)
 
 
 def _choose_automatically(state: Path) -> Chosen:
