@@ -57,6 +57,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "supervisor.cli.bench.command",
         "Benchmarks in a job's interpreter, and of a job's loader and micro-batches.",
     ),
+    "submit": ("supervisor.cli.submit", "Run a training on several nodes under Slurm."),
+    "training": ("supervisor.cli.training.command", "A training on several nodes: state, incidents, output, stop."),
     "simulate": ("supervisor.cli.simulate", "What faults would cost a training on many nodes."),
     "demo": ("supervisor.cli.demo", "Run a real training on the CPU, break it three times, resume it."),
     "agent-path": ("supervisor.cli.agent_path", "Print the directory to put on PYTHONPATH by hand."),

@@ -82,11 +82,16 @@ def first_failure(raised: Sequence[Raised]) -> Raised | RankKilled | RankExited 
     by_rank = {item.pid: item for item in own if item.pid is not None}
     if root is not None and root.pid not in by_rank:
         return root
-    first = next((item for item in own if not _CONSEQUENCE.search(f"{item.kind}: {item.facts.get('message')}")), None)
+    first = next((item for item in own if not is_consequence(item.kind, str(item.facts.get("message")))), None)
     if first is not None:
         return first
     unreported = next((rank for rank in killed if rank.pid not in by_rank), None)
     return unreported or (own[0] if own else _find_reported(reports))
+
+
+def is_consequence(kind: str, message: str) -> bool:
+    """Whether an exception only reports that another rank is gone; `kind` is its type without module."""
+    return _CONSEQUENCE.search(f"{kind}: {message}") is not None
 
 
 def _find_reported(reports: Sequence[Raised]) -> Raised | RankExited:

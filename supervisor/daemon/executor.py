@@ -65,6 +65,8 @@ class ExecutorDeps:
     """The group that shares attempts' folders with trainings of another user."""
     boot_id: str
     threads: Threads
+    report_flag: Callable[[de.Stop], bool] = lambda _: False
+    """Reports a flagged attempt to the leader of a training on several nodes; returns whether that is left to it."""
 
 
 class ThreadExecutor:
@@ -217,6 +219,8 @@ class ThreadExecutor:
 
     def _stop_attempt(self, decision: de.Stop, facts: evidence.EvidenceFacts | None, incident: str) -> None:
         folder = self.folder(decision.job, decision.attempt)
+        if self._deps.report_flag(decision):
+            return
         if facts is not None:
             try:
                 self._take_evidence(decision, facts, incident)

@@ -30,7 +30,15 @@ EX_UNAVAILABLE = 69
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the daemon; return 0 after a stop, 78 for a wrong configuration, 69 for wrong surroundings."""
+    """Run the daemon; return 0 after a stop, 78 for a wrong configuration, 69 for wrong surroundings.
+
+    With `--role`, run a part of a training on several nodes.
+    """
+    given = sys.argv[1:] if arguments is None else arguments
+    if "--role" in given[: given.index("--") if "--" in given else len(given)]:
+        from supervisor.daemon.roles import program  # noqa: PLC0415 - a daemon of one machine needs none of it
+
+        return program.main(given)
     parser = argparse.ArgumentParser(prog="rocm-supervisord", description="Keeps trainings alive; see supervisorctl.")
     parser.add_argument("--config", type=Path, required=True, help="the configuration file (TOML)")
     parser.add_argument("--version", action="version", version=f"rocm-supervisord {__version__}")

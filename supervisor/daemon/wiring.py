@@ -6,14 +6,15 @@ import json
 import logging
 import platform
 import shutil
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from supervisor.config.derive import database_url, expectation_of, limits_of, rules_of
 from supervisor.config.redact import redacted
 from supervisor.config.settings import JobSettings, Settings
+from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.apply import after_event
 from supervisor.core.history import History
@@ -67,12 +68,24 @@ EVIDENCE_RECORD_S = 0.5
 """How long the evidence waits for the record's list of checkpoints: the training is stopped only then."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderHooks:
+    """What a leader of several nodes decides in place of this daemon; without one, nothing."""
+
+    may_launch: Callable[[], bool] = lambda: True
+    take_order: Callable[[int], Mapping[str, str] | None] = lambda _: None
+    """See `LaunchBuilder.order`."""
+    report_flag: Callable[[de.Stop], bool] = lambda _: False
+    """See `ExecutorDeps.report_flag`."""
+
+
 class Assembly:
     """All parts of one daemon, made but not started."""
 
     def __init__(self, settings: Settings, clock: Clock, boot_id: str, launcher: Launcher, group: int | None) -> None:
         self.settings = settings
         self._disk_limit: tuple[Settings | None, float] = (None, 0.0)
+        self._leads = LeaderHooks()
         self.clock = clock
         self.boot_id = boot_id
         self.launcher = launcher
@@ -115,7 +128,7 @@ class Assembly:
         self.kernel = self._build_kernel_log()
         self.uevents = self._build_uevents()
         self.record.failed = self.loop.job_not_kept
-        self.loop.may_launch = self.may_launch
+        self.loop.may_launch = lambda: self.may_launch() and self._leads.may_launch()
         self.presence = Presence(clock)
         self.loop.absences = self.presence.taken
         answering = GpuAvailability(lambda: self.settings.telemetry.interval_s)
@@ -131,6 +144,16 @@ class Assembly:
         self.loop.find_remedy_context = remedy_contexts.of
         self.telemetry.live = self._list_live
         self.requests = StopRequests(self.state, self.threads)
+
+    def lead(self, hooks: LeaderHooks) -> None:
+        """Have launches and flags left to the leader of a training on several nodes; before anything is started."""
+        self._leads = hooks
+
+    def _report_flag(self, decision: de.Stop) -> bool:
+        return self._leads.report_flag(decision)
+
+    def _take_order(self, attempt: int) -> Mapping[str, str] | None:
+        return self._leads.take_order(attempt)
 
     def _build_resume_search(self) -> ResumeSearch:
         return ResumeSearch(
@@ -176,6 +199,7 @@ class Assembly:
             group=group,
             boot_id=self.boot_id,
             threads=self.threads,
+            report_flag=self._report_flag,
         )
 
     def _build_launch_builder(self) -> LaunchBuilder:
@@ -189,6 +213,7 @@ class Assembly:
             code=self.code_copies.current,
             kept=lambda job: self.collector.store_of(job).all(),
             saves=self.save_steps.saves,
+            order=self._take_order,
         )
 
     def _build_standbys(self, group: int | None) -> StandbyStarter:

@@ -143,6 +143,10 @@ class LaunchBuilder:
     """Returns the kept generations of a job."""
     saves: Callable[[str], Iterable[Save]] = lambda _: ()
     """Returns the newest saves of a job whose step is known."""
+    order: Callable[[int], Mapping[str, str] | None] = lambda _: None
+    """Returns what the leader of a training on several nodes adds to an attempt's environment; None without a leader.
+
+    Raises ValueError where it does not want the attempt any more."""
 
     def __call__(self, job: Job, number: int, checkpoint: Checkpoint | None) -> LaunchPlan:
         """Return how attempt `number` of a job is launched, from a checkpoint or from the beginning.
@@ -150,6 +154,9 @@ class LaunchBuilder:
         Raises OSError where the code for it cannot be copied, ValueError where it could be anybody's.
         """
         settings, folder = self.settings(job.name), self.state / "jobs" / job.name / str(number)
+        ordered = self.order(number)
+        if ordered is not None:
+            checkpoint = None  # all ranks resume from one state, and what this node has by itself may be another one
         launch = build_launch(settings, job, checkpoint, self.gfx_versions(settings), self.visible(job.gpu))
         planned, code = conv2d_environment(settings), self.code()
         return LaunchPlan(
@@ -159,7 +166,7 @@ class LaunchBuilder:
                 job=job.name,
                 number=number,
                 folder=folder,
-                env=launch.env,
+                env={**launch.env, **(ordered or {})},
                 inherited=os.environ,
                 agent=code.agent if self.with_agent() else None,
                 conv2d=launch.conv2d,

@@ -1,0 +1,1 @@
+"""`supervisorctl training`: a training on several nodes, from its folder."""

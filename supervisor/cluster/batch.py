@@ -1,0 +1,90 @@
+"""The batch script of a training under Slurm: a daemon on every node as one step, the leader as the batch step."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PORT = 29300
+FIRST_RENDEZVOUS_PORT = 29400
+TIME_LIMIT_WARNING_S = 120
+"""How long before the job's time limit the training is saved and ended."""
+CONFIG_ERRORS_FROM = 64
+CONFIG_ERRORS_TO = 78
+"""Exit statuses (sysexits.h) after which starting a daemon again would change nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """What the user asked for."""
+
+    training: str
+    nodes: int
+    spares: int
+    command: Sequence[str]
+    folder: Path
+    """Of the training, on a file system that all nodes and the login node share."""
+    config: Path | None = None
+    options: Sequence[str] = ()
+    """Further options of sbatch, as they are."""
+    cwd: Path
+
+
+def leader_folder(folder: Path) -> Path:
+    """Return where the leader writes its record."""
+    return folder / "leader"
+
+
+def write_script(asked: Submission) -> str:
+    """Return the batch script."""
+    lines = [
+        "#!/bin/bash",
+        f"#SBATCH --job-name={asked.training}",
+        f"#SBATCH --nodes={asked.nodes + asked.spares}",
+        "#SBATCH --ntasks-per-node=1",
+        "#SBATCH --no-kill",
+        "#SBATCH --requeue",
+        "#SBATCH --open-mode=append",
+        f"#SBATCH --signal=B:TERM@{TIME_LIMIT_WARNING_S}",
+        f"#SBATCH --output={asked.folder}/slurm.log",
+        f"#SBATCH --chdir={asked.cwd}",
+        *(f"#SBATCH {option}" for option in asked.options),
+        "",
+        write_body(asked),
+    ]
+    return "\n".join(lines)
+
+
+def write_body(asked: Submission) -> str:
+    """Return what runs within an allocation: in a script of the user's own it is all that is needed."""
+    daemon = [sys.executable, "-m", "supervisor.daemon.main"]
+    common = ["--training", asked.training, "--secret-file", str(asked.folder / "secret")]
+    node = [*daemon, "--role", "node", *common]
+    if asked.config is not None:
+        node += ["--config", str(asked.config)]
+    leader = [*daemon, "--role", "leader", "--engine", "slurm", "--nodes", str(asked.nodes), *common]
+    leader += ["--listen", f"0.0.0.0:{PORT}", "--state-dir", str(leader_folder(asked.folder))]
+    return f"""\
+# A daemon on every node, as one step; one that is killed is started again, one that is refused is not.
+export ROCM_SUPERVISOR_LEADER="${{SLURMD_NODENAME:-$(hostname)}}:{PORT}"
+export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-1}}"
+srun --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 --no-kill bash -c '
+  while true; do
+    {shlex.join(node)} --leader "$ROCM_SUPERVISOR_LEADER" \\
+      --state-dir {shlex.quote(str(asked.folder / "nodes"))}/"$SLURMD_NODENAME" -- {_quote_within(asked.command)}
+    status=$?
+    [ "$status" = 0 ] && exit 0
+    [ "$status" -ge {CONFIG_ERRORS_FROM} ] && [ "$status" -le {CONFIG_ERRORS_TO} ] && exit "$status"
+    sleep 1
+  done' &
+# The leader: the batch step is the one process of a job that Slurm keeps unique.
+exec {shlex.join(leader)}
+"""
+
+
+def _quote_within(command: Sequence[str]) -> str:
+    """Return a command for a script that stands in single quotes itself."""
+    return shlex.join(command).replace("'", "'\\''")

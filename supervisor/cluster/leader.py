@@ -1,0 +1,240 @@
+"""The leader's process: accepts the nodes of one training, asks `core.fleet.leading` what to do, and does that.
+
+It holds nothing that the nodes and its record do not: an engine that starts it again loses no training.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import selectors
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from supervisor import __version__
+from supervisor.cluster.connection import Connection
+from supervisor.cluster.leader_record import LeaderRecord
+from supervisor.core.fleet import leading as le
+from supervisor.core.fleet import messages as ms
+from supervisor.core.fleet.link import Greeting, LinkError, Role
+from supervisor.core.moments import Moment
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.05
+PROVE_LIMIT_S = 5.0
+UNPROVEN_MAX = 64
+"""Connections that have not proven who they are; more than that are a flood, and the oldest is closed."""
+CLOCK_WARN_S = 60.0
+END_LIMIT_S = 5.0
+"""How long the last messages may take to leave."""
+
+
+class Engine(Protocol):
+    """What an engine adds: other nodes than those that have joined."""
+
+    def requeue(self, excluded: Sequence[str], reason: str) -> None:
+        """Have the whole job started again without some nodes. Raises OSError or ValueError with the reason."""
+        ...
+
+    def tick(self) -> None:
+        """Do what is due, such as starting the daemon of a node again."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """A connection that a node has made."""
+
+    connection: Connection
+    since_s: float
+
+
+class Leader:
+    """The loop; `run` returns the exit status."""
+
+    def __init__(  # noqa: PLR0913 - what a process consists of
+        self,
+        *,
+        leading: le.Leading,
+        job: str,
+        name: str,
+        secret: bytes,
+        listening: socket.socket,
+        record: LeaderRecord,
+        engine: Engine,
+        now: Callable[[], Moment],
+    ) -> None:
+        self._leading, self._job, self._name, self._secret = leading, job, name, secret
+        self._listening, self._record, self._engine, self._now = listening, record, engine, now
+        self._ready = selectors.DefaultSelector()
+        listening.setblocking(False)  # noqa: FBT003 - the standard library's
+        self._ready.register(listening, selectors.EVENT_READ, None)
+        self._unproven: list[Peer] = []
+        self._proven: list[Peer] = []
+        self._nodes: dict[str, Peer] = {}
+        self._status: int | None = None
+        self._asked_to_stop: str | None = None
+
+    def _clock(self) -> float:
+        return self._now().monotonic_s
+
+    def ask_to_stop(self, reason: str) -> None:
+        """Have the training saved and ended; may be called in a signal's handler."""
+        self._asked_to_stop = reason
+
+    def run(self) -> int:
+        """Lead until the training is over; return 0 where it finished, 75 where it is to be requeued, else 1."""
+        while self._status is None:
+            for key, events in self._ready.select(TICK_S):
+                if key.data is None:
+                    self._accept()
+                else:
+                    self._serve(key.data, events)
+            self._do_due()
+        self._flush_last()
+        return self._status
+
+    def _do_due(self) -> None:
+        now_s = self._clock()
+        if self._asked_to_stop is None and self._record.is_stop_asked():
+            self._asked_to_stop = "stopped by its user"
+        if self._asked_to_stop is not None:
+            self._carry_out(self._leading.asked_to_stop(self._asked_to_stop, now_s))
+        self._carry_out(self._leading.tick(now_s))
+        for peer in [peer for peer in self._unproven if now_s - peer.since_s > PROVE_LIMIT_S]:
+            self._drop(peer, f"{peer.connection.link.peer_text}: has not proven who it is within {PROVE_LIMIT_S:.0f} s")
+        self._engine.tick()
+        self._record.write_state(self._leading)
+
+    # --- connections ----------------------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        for _ in range(UNPROVEN_MAX):
+            try:
+                opened, address = self._listening.accept()
+            except OSError:
+                return
+            self._take_in(opened, address)
+
+    def _take_in(self, opened: socket.socket, address: tuple[str, int]) -> None:
+        if len(self._unproven) >= UNPROVEN_MAX:
+            self._drop(self._unproven[0], f"{UNPROVEN_MAX} connections that have proven nothing: closing the oldest")
+        text = f"{address[0]}:{address[1]}"
+        greeting = Greeting(name=self._name, version=__version__, job=self._job)
+        connection = Connection(opened, Role.LEADER, greeting, self._secret, text)
+        peer = Peer(connection=connection, since_s=self._clock())
+        self._unproven.append(peer)
+        self._ready.register(opened, selectors.EVENT_READ, peer)
+
+    def _serve(self, peer: Peer, events: int) -> None:
+        try:
+            if events & selectors.EVENT_READ:
+                for message in peer.connection.read():
+                    self._take(peer, message)
+            self._flush(peer)
+        except (LinkError, OSError) as error:
+            self._drop(peer, str(error))
+
+    def _take(self, peer: Peer, message: ms.Message) -> None:
+        now_s, greeting = self._clock(), peer.connection.link.peer
+        assert greeting is not None
+        if peer in self._unproven:
+            self._unproven.remove(peer)
+            self._proven.append(peer)
+        node = greeting.name
+        if isinstance(message, ms.Joined):
+            earlier = self._nodes.get(node)
+            if earlier is not None and earlier is not peer:
+                self._drop(earlier, f"node {node}: has connected again")
+            self._nodes[node] = peer
+            self._warn_of_clock(node, message)
+            log.info("leader.joined", extra={"fields": {"node": node, "version": greeting.version}})
+            self._carry_out(self._leading.joined(node, message, now_s))
+        elif self._nodes.get(node) is peer:
+            self._carry_out(self._leading.took(node, message, now_s))
+
+    def _warn_of_clock(self, node: str, joined: ms.Joined) -> None:
+        ahead_s = joined.unix_s - self._now().unix_s  # only reported: nothing is decided by a wall clock
+        if abs(ahead_s) >= CLOCK_WARN_S:
+            fields = {"node": node, "ahead_s": round(ahead_s)}
+            log.warning("leader.clock_differs", extra={"fields": fields})
+
+    def _flush(self, peer: Peer) -> None:
+        peer.connection.flush()
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.connection.waits_to_send else 0)
+        if self._ready.get_key(peer.connection.socket).events != wanted:
+            self._ready.modify(peer.connection.socket, wanted, peer)
+
+    def _drop(self, peer: Peer, why: str) -> None:
+        with contextlib.suppress(KeyError, ValueError):
+            self._ready.unregister(peer.connection.socket)
+        peer.connection.close()
+        for peers in (self._unproven, self._proven):
+            if peer in peers:
+                peers.remove(peer)
+        log.warning("leader.link_ended", extra={"fields": {"why": why}})
+        for node in [name for name, known in self._nodes.items() if known is peer]:
+            del self._nodes[node]
+            self._leading.disconnected(node)
+
+    # --- what is to be done ---------------------------------------------------------------------------------------
+
+    def _carry_out(self, commands: Sequence[le.Command]) -> None:
+        """Send first, record then: no disk may hold up the end of a launch."""
+        for command in commands:
+            if isinstance(command, le.Send):
+                self._send(command)
+        for command in commands:
+            match command:
+                case le.Record():
+                    self._record.write_incident(command.incident, closed=command.closed)
+                case le.Requeue():
+                    self._requeue(command)
+                case le.Over():
+                    log.info("leader.over", extra={"fields": {"finished": command.finished, "reason": command.reason}})
+                    self._record.write_over(finished=command.finished, reason=command.reason)
+                    self._status = 0 if command.finished or command.reason == "stopped" else 1
+                case le.Send():
+                    pass
+
+    def _requeue(self, command: le.Requeue) -> None:
+        self._record.write_excluded(command.excluded)
+        try:
+            self._engine.requeue(command.excluded, command.reason)
+        except (OSError, ValueError) as error:
+            log.error("leader.requeue_failed", extra={"fields": {"why": str(error)}})
+            self._record.write_over(finished=False, reason=f"could not be requeued: {error}")
+            self._status = 1
+            return
+        self._status = 75
+
+    def _send(self, command: le.Send) -> None:
+        peer = self._nodes.get(command.node)
+        if peer is None:
+            return
+        if isinstance(command.message, ms.Launch):
+            self._record.write_state(self._leading)
+        try:
+            peer.connection.send(command.message)
+            self._flush(peer)
+        except (LinkError, OSError) as error:
+            self._drop(peer, str(error))
+
+    def _flush_last(self) -> None:
+        self._record.write_state(self._leading)
+        until_s = self._clock() + END_LIMIT_S
+        peers = [peer for peer in self._proven if peer.connection.waits_to_send]
+        while peers and self._clock() < until_s:
+            self._ready.select(TICK_S)
+            for peer in peers:
+                with contextlib.suppress(LinkError, OSError):
+                    peer.connection.flush()
+            peers = [peer for peer in peers if peer.connection.waits_to_send]
+        self._ready.close()
+        for peer in (*self._proven, *self._unproven):
+            peer.connection.close()
+        self._listening.close()
+        self._record.close()

@@ -1,0 +1,470 @@
+"""The node's side of a training: one thread that watches its ranks, keeps the link to the leader and obeys it.
+
+What happens to a rank goes to the leader at once. Without word of a leader for the lease, and without steps, the thread
+ends the ranks itself: it needs nothing for that but its clock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import selectors
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from supervisor import __version__
+from supervisor.children.prompt_thread import PromptThread
+from supervisor.cluster import ranks as ra
+from supervisor.cluster.connection import Connection
+from supervisor.cluster.rank_evidence import ClockOffset, collect_ranks, read_steps
+from supervisor.core.fleet import messages as ms
+from supervisor.core.fleet.epoch import Epoch
+from supervisor.core.fleet.lease import Lease
+from supervisor.core.fleet.link import Greeting, LinkError, Role
+from supervisor.core.moments import Moment
+
+log = logging.getLogger(__name__)
+
+BEAT_EVERY_S = 0.2
+FIND_RANKS_EVERY_S = 0.2
+CONNECT_EVERY_S = 0.3
+CONNECT_LIMIT_S = 2.0
+PROVE_LIMIT_S = 5.0
+"""How long a leader may take to prove who it is."""
+STOPPED_EVERY_S = 0.02
+KILL_AGAIN_S = 1.0
+UNKILLABLE_AFTER_S = 10.0
+FIRST_LEASE_S = 5.0
+EVIDENCE_SLACK_S = 0.05
+"""Of the time for evidence, for its way to the leader."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """The attempt that a launch became on this node."""
+
+    epoch: Epoch
+    folder: Path
+    shim_pid: int
+
+
+class Host(Protocol):
+    """The daemon of the node, as this thread needs it; every method may be called from here and returns at once."""
+
+    def launch(self, order: ms.Launch) -> None:
+        """Start the ranks; answered by `Node.launched`, or `Node.ended`."""
+        ...
+
+    def stop(self, running: Running, reason: str) -> None:
+        """Send SIGKILL to every process of the attempt."""
+        ...
+
+    def cancel(self, epoch: Epoch) -> bool:
+        """Take an order back; return False where it is becoming an attempt, so that an answer is still to come."""
+        ...
+
+    def is_alive(self, running: Running) -> bool:
+        """Whether a process of the attempt may still run."""
+        ...
+
+    def take_evidence(self, running: Running, incident: str, limit_s: float) -> Path:
+        """Collect evidence within the limit and return its folder; called in a thread of its own."""
+        ...
+
+    def leave(self, reason: str) -> None:
+        """Save, end the training and then this daemon."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSettings:
+    """Where the leader is, and who this node is."""
+
+    node: str
+    job: str
+    leader: tuple[str, int]
+    secret: bytes
+    host: str
+    """Where other nodes reach this one."""
+
+
+class Node:
+    """The thread; what other threads tell it goes through its queue."""
+
+    def __init__(self, settings: NodeSettings, host: Host, now: Callable[[], Moment]) -> None:
+        """`now` reads the clocks."""
+        self._settings, self._host, self._now = settings, host, now
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._ready = selectors.DefaultSelector()
+        self._ready.register(self._bell, selectors.EVENT_READ, None)
+        self._connection: Connection | None = None
+        self._joined = False
+        self._connect_at_s = self._beat_at_s = self._find_at_s = self._stopped_at_s = 0.0
+        self._began_connecting_s = 0.0
+        self._ordered: Epoch | None = None
+        self._running: Running | None = None
+        self._ranks: list[ra.RankProcess] = []
+        self._stopping_since_s: float | None = None
+        self._kill_again_s = 0.0
+        self._unsent: list[ms.Message] = []
+        """Reports that no leader has taken in yet."""
+        self._settled: Epoch | None = None
+        """The newest launch of which nothing runs, or will."""
+        self._lease = Lease(lease_s=FIRST_LEASE_S, renewed_s=self._clock())
+        self._offset_s, self._offset_error_s = 0.0, 1e9
+        self._over = False
+        self.problem: str | None = None
+        """Why there is no leader at present."""
+
+    def _clock(self) -> float:
+        return self._now().monotonic_s
+
+    # --- from other threads ---------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin."""
+        PromptThread(self._run, "cluster-node").start()
+
+    def end(self) -> None:
+        """End the thread; the link is closed."""
+        self._call(self._finish)
+
+    def launched(self, running: Running) -> None:
+        """Take in that the ordered launch became an attempt."""
+        self._call(lambda: self._take_launched(running))
+
+    def ended(self, epoch: Epoch, *, finished: bool, reason: str) -> None:
+        """Take in that nothing of a launch runs any more, or that it could not be made."""
+        self._call(lambda: self._take_ended(epoch, finished=finished, reason=reason))
+
+    def flagged(self, epoch: Epoch, rule: str, reason: str) -> None:
+        """Take in that a rule has flagged the training on this node."""
+        self._call(lambda: self._report_fault(ms.Fault(epoch=epoch, kind=rule, reason=reason)))
+
+    def _call(self, work: Callable[[], None]) -> None:
+        self._calls.put(work)
+        os.eventfd_write(self._bell, 1)
+
+    # --- the thread -----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._over:
+            for key, events in self._ready.select(self._wait_s()):
+                if key.fileobj == self._bell:
+                    os.eventfd_read(self._bell)
+                elif isinstance(key.data, ra.RankProcess):
+                    self._take_rank_end(key.data)
+                else:
+                    self._serve_socket(events)
+            while not self._calls.empty():
+                self._fenced(self._calls.get())
+            self._fenced(self._do_due)
+
+    def _fenced(self, work: Callable[[], None]) -> None:
+        """Do some work of this thread, which must not end by an error: it alone ends ranks that are cut off."""
+        try:
+            work()
+        except Exception:
+            log.exception("cluster.node_failed")
+
+    def _wait_s(self) -> float:
+        due = [self._beat_at_s]
+        if self._connection is None:
+            due.append(self._connect_at_s)
+        if self._running is not None and not self._is_all_found():
+            due.append(self._find_at_s)
+        if self._stopping_since_s is not None:
+            due.append(self._stopped_at_s)
+        return min(max(0.0, min(due) - self._clock()), BEAT_EVERY_S)
+
+    def _do_due(self) -> None:
+        now_s = self._clock()
+        if self._running is not None and not self._is_all_found() and now_s >= self._find_at_s:
+            self._find_at_s = now_s + FIND_RANKS_EVERY_S
+            self._find_ranks(self._running)
+        if self._stopping_since_s is not None and now_s >= self._stopped_at_s:
+            self._stopped_at_s = now_s + STOPPED_EVERY_S
+            self._check_stopped(now_s)
+        if now_s >= self._beat_at_s:
+            self._beat_at_s = now_s + BEAT_EVERY_S
+            self._beat(now_s)
+        self._check_lease(now_s)
+        if self._connection is None and now_s >= self._connect_at_s:
+            self._connect_at_s = now_s + CONNECT_EVERY_S
+            self._connect(now_s)
+        elif self._connection is not None and not self._joined and now_s - self._began_connecting_s > PROVE_LIMIT_S:
+            address = self._connection.link.peer_text
+            self._disconnect(f"{address}: has not proven who it is within {PROVE_LIMIT_S:.0f} s")
+
+    def _finish(self) -> None:
+        self._over = True
+        if self._connection is not None:
+            self._disconnect("this node ends")
+        self._ready.close()
+
+    # --- the link -------------------------------------------------------------------------------------------------
+
+    def _connect(self, now_s: float) -> None:
+        """Begin to connect; a name that takes long to resolve holds up this thread, so engines give addresses."""
+        host, port = self._settings.leader
+        address = f"{host}:{port}"
+        try:
+            family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            opened = socket.socket(family, kind, protocol)
+            opened.setblocking(False)  # noqa: FBT003 - the standard library's
+            with contextlib.suppress(BlockingIOError):
+                opened.connect(target)
+        except OSError as error:
+            self._note_problem(f"leader {address}: {error.strerror}")
+            return
+        settings = self._settings
+        greeting = Greeting(name=settings.node, version=__version__, job=settings.job)
+        self._connection = Connection(opened, Role.NODE, greeting, settings.secret, address)
+        self._began_connecting_s, self._joined = now_s, False
+        self._ready.register(opened, selectors.EVENT_WRITE, self._connection)
+
+    def _serve_socket(self, events: int) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        try:
+            failed = connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if failed:
+                raise LinkError(f"leader {connection.link.peer_text}: {os.strerror(failed)}")
+            if events & selectors.EVENT_READ:
+                for message in connection.read():
+                    self._fenced(partial(self._obey, message))
+                if connection.link.peer is not None and not self._joined:
+                    self._join(connection)
+            if self._connection is connection:
+                connection.flush()
+                self._watch_socket(connection)
+        except (LinkError, OSError) as error:
+            self._disconnect(str(error))
+
+    def _watch_socket(self, connection: Connection) -> None:
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.waits_to_send else 0)
+        if self._ready.get_key(connection.socket).events != wanted:
+            self._ready.modify(connection.socket, wanted, connection)
+
+    def _join(self, connection: Connection) -> None:
+        self._joined, self.problem = True, None
+        log.info("cluster.joined", extra={"fields": {"leader": connection.link.peer_text}})
+        running = self._ordered if self._is_launching() else None
+        if self._running is not None:
+            running = self._running.epoch
+        joined = ms.Joined(running=running, ordered=self._ordered, host=self._settings.host, unix_s=self._now().unix_s)
+        unsent, self._unsent = self._unsent, []
+        for message in (joined, *unsent):
+            self._send(message)
+
+    def _send(self, message: ms.Message) -> None:
+        """Send a message, or keep it for the next link where it is a report that must arrive."""
+        if self._connection is not None and self._joined:
+            try:
+                self._connection.send(message)
+                self._watch_socket(self._connection)
+            except (LinkError, OSError) as error:
+                self._disconnect(str(error))
+            else:
+                return
+        if isinstance(message, ms.Fault | ms.Stopped | ms.Finished):
+            self._unsent = [*self._unsent[-15:], message]
+
+    def _disconnect(self, why: str) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._ready.unregister(connection.socket)
+            connection.close()
+        self._joined = False
+        self._connect_at_s = self._clock() + CONNECT_EVERY_S
+        self._note_problem(why)
+
+    def _note_problem(self, why: str) -> None:
+        if why != self.problem:
+            log.warning("cluster.no_leader", extra={"fields": {"why": why}})
+        self.problem = why
+
+    def _beat(self, now_s: float) -> None:
+        steps = None
+        if self._running is not None:
+            found = [read_steps(self._running.folder, rank.rank) for rank in self._ranks]
+            steps = min((count for count in found if count is not None), default=None)
+            self._lease = self._lease.stepped(steps, now_s)
+        ranks = tuple(rank.rank for rank in self._ranks)
+        if self._connection is not None and self._joined:
+            self._send(ms.NodeBeat(sent_s=now_s, steps=steps, ranks=ranks))
+
+    def _check_lease(self, now_s: float) -> None:
+        busy = self._running is not None or self._is_launching()
+        if not busy:
+            self._lease = Lease(lease_s=self._lease.lease_s, renewed_s=now_s)
+            return
+        if self._stopping_since_s is None and self._lease.is_over(now_s):
+            silent_s = now_s - self._lease.renewed_s
+            log.error("cluster.lease_over", extra={"fields": {"silent_s": round(silent_s, 2), "why": self.problem}})
+            self._stop(f"no leader for {silent_s:.1f} s (lease {self._lease.lease_s:.1f} s): {self.problem}")
+
+    # --- what the leader orders -----------------------------------------------------------------------------------
+
+    def _obey(self, message: ms.Message) -> None:
+        match message:
+            case ms.LeaderBeat():
+                self._take_leader_beat(message)
+            case ms.Launch():
+                self._launch(message)
+            case ms.Collect() if self._running is not None and message.epoch == self._running.epoch:
+                running = self._running
+                ra.freeze(self._ranks)
+                PromptThread(lambda: self._collect(message, running), "cluster-evidence").start()
+            case ms.Collect():
+                # Nothing of it runs yet: that is all there is to say.
+                self._send(ms.EvidenceTaken(epoch=message.epoch, took_s=0.0, ranks=()))
+            case ms.Stop():
+                if self._running is not None or self._is_launching():
+                    if self._ordered is not None and not self._ordered.is_newer_than(message.epoch):
+                        self._stop(message.reason)
+                else:
+                    self._send(ms.Stopped(epoch=message.epoch))
+            case ms.Leave():
+                log.info("cluster.leaving", extra={"fields": {"reason": message.reason}})
+                self._host.leave(message.reason)
+            case _:
+                log.warning("cluster.unexpected", extra={"fields": {"message": type(message).__name__}})
+
+    def _take_leader_beat(self, beat: ms.LeaderBeat) -> None:
+        now_s = self._clock()
+        self._lease = self._lease.renewed(beat.echo_s, beat.lease_s)
+        error_s = max(0.0, now_s - beat.echo_s) / 2
+        if error_s <= self._offset_error_s * 1.2:
+            self._offset_s, self._offset_error_s = beat.now_s - (beat.echo_s + error_s), error_s
+
+    def _launch(self, order: ms.Launch) -> None:
+        if not order.epoch.is_newer_than(self._ordered) or self._running is not None:
+            log.warning("cluster.launch_refused", extra={"fields": {"epoch": str(order.epoch)}})
+            return
+        self._ordered, self._stopping_since_s = order.epoch, None
+        self._lease = Lease(lease_s=self._lease.lease_s, renewed_s=self._clock())
+        log.info("cluster.launch", extra={"fields": {"epoch": str(order.epoch), "node_rank": order.node_rank}})
+        self._host.launch(order)
+
+    def _collect(self, order: ms.Collect, running: Running) -> None:
+        began_s = self._clock()
+        ranks = list(self._ranks)
+        try:
+            folder = self._host.take_evidence(running, order.incident, order.limit_s - EVIDENCE_SLACK_S)
+            offset = ClockOffset(seconds=self._offset_s, error_s=self._offset_error_s)
+            found = collect_ranks(self._settings.node, running.folder, folder, ranks, offset)
+        except Exception:
+            log.exception("cluster.evidence_failed")
+            folder, found = running.folder, ()
+        taken = ms.EvidenceTaken(epoch=order.epoch, took_s=self._clock() - began_s, ranks=found, folder=str(folder))
+        self._call(lambda: self._send(taken))
+
+    def _stop(self, reason: str) -> None:
+        if self._stopping_since_s is not None:
+            return
+        self._stopping_since_s = self._clock()
+        self._kill_again_s = self._stopping_since_s + KILL_AGAIN_S
+        ra.kill(self._ranks)
+        if self._running is not None:
+            self._host.stop(self._running, reason)
+        elif self._ordered is not None and self._host.cancel(self._ordered):
+            self._settled = self._ordered
+
+    def _check_stopped(self, now_s: float) -> None:
+        running = self._running
+        if running is None and self._is_launching():
+            return  # it cannot be taken back: it is ended as soon as it is there
+        if running is not None and self._host.is_alive(running):
+            since_s = self._stopping_since_s if self._stopping_since_s is not None else now_s
+            if now_s - since_s >= UNKILLABLE_AFTER_S and now_s >= self._kill_again_s:
+                self._send(ms.Stopped(epoch=running.epoch, unkillable=True))
+            if now_s >= self._kill_again_s:
+                self._kill_again_s = now_s + KILL_AGAIN_S
+                self._host.stop(running, "still alive after SIGKILL")
+            return
+        self._stopping_since_s = None
+        if running is not None:
+            self._clear(running)
+        if self._ordered is not None:
+            self._send(ms.Stopped(epoch=self._ordered))
+
+    def _clear(self, running: Running) -> None:
+        self._settled = running.epoch
+        for rank in self._ranks:
+            self._forget(rank)
+        self._ranks, self._running = [], None
+        log.info("cluster.stopped", extra={"fields": {"epoch": str(running.epoch)}})
+
+    # --- the ranks ------------------------------------------------------------------------------------------------
+
+    def _is_launching(self) -> bool:
+        return self._ordered is not None and self._running is None and self._settled != self._ordered
+
+    def _take_launched(self, running: Running) -> None:
+        self._running, self._ranks = running, []
+        self._find_at_s = 0.0
+        if self._stopping_since_s is not None:
+            self._host.stop(running, "stopped before it had started")
+
+    def _is_all_found(self) -> bool:
+        return bool(self._ranks) and len(self._ranks) >= self._ranks[0].local_size
+
+    def _find_ranks(self, running: Running) -> None:
+        for rank in ra.find_ranks(running.shim_pid, {known.process.pid for known in self._ranks}):
+            if any(known.rank == rank.rank for known in self._ranks):
+                rank.close()
+                continue
+            self._ranks.append(rank)
+            self._ready.register(rank.handle, selectors.EVENT_READ, rank)
+
+    def _forget(self, rank: ra.RankProcess) -> None:
+        with contextlib.suppress(KeyError, ValueError):
+            self._ready.unregister(rank.handle)
+        rank.close()
+
+    def _take_rank_end(self, rank: ra.RankProcess) -> None:
+        """Act on the end of a rank: first nothing of it may be lost, then the leader is told."""
+        self._ready.unregister(rank.handle)
+        if self._running is None or self._stopping_since_s is not None:
+            return
+        ra.note_end(rank, self._clock())
+        if not rank.failed:
+            ra.release(rank)  # status 0, or its launcher was quicker: then the exit of the launcher says how
+            return
+        how = f"killed by {rank.killed_by}" if rank.killed_by else f"exited with status {rank.exit_code}"
+        self._report_fault(
+            ms.Fault(epoch=self._running.epoch, kind="rank_exit", reason=f"rank {rank.rank} {how}", rank=rank.rank)
+        )
+
+    def _report_fault(self, fault: ms.Fault) -> None:
+        if self._ordered != fault.epoch or self._stopping_since_s is not None:
+            return
+        log.warning("cluster.fault", extra={"fields": {"kind": fault.kind, "reason": fault.reason}})
+        self._send(fault)
+
+    def _take_ended(self, epoch: Epoch, *, finished: bool, reason: str) -> None:
+        if epoch == self._settled:
+            return  # it was stopped, and that was reported
+        if self._running is not None and self._running.epoch == epoch:
+            stopping = self._stopping_since_s is not None
+            if not stopping and not finished:
+                self._report_fault(ms.Fault(epoch=epoch, kind="exit", reason=reason))
+            if stopping:
+                return  # `_check_stopped` reports it, once nothing is left
+            self._clear(self._running)
+        elif self._ordered == epoch:
+            self._report_fault(ms.Fault(epoch=epoch, kind="launch_failed", reason=reason))
+            self._settled = epoch
+        if finished:
+            self._send(ms.Finished(epoch=epoch))
+        else:
+            self._send(ms.Stopped(epoch=epoch))

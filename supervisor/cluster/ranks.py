@@ -1,0 +1,148 @@
+"""The ranks of a launch as processes of this node: found in /proc, watched, frozen with their launcher, and killed.
+
+torchrun ends the surviving ranks within 0.1 s of a rank's end: their stacks would be lost. So its agent is stopped as
+soon as a rank ends, before anything else; it stays so until the launch is ended.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor.core.foreign_values import RANK_MAX
+from supervisor.runner import shim
+from supervisor.runner.shim import Process
+
+ENVIRONMENT_BYTES_MAX = 4 << 20
+EXIT_CODE_FIELD = 52
+"""Of /proc/PID/stat; of a zombie it is what waitpid will return."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RankProcess:
+    """One rank on this node."""
+
+    rank: int
+    process: Process
+    launcher: Process | None
+    """torchrun's agent; None where the rank is the attempt's own process."""
+    local_size: int
+    handle: int
+    """Its pidfd."""
+    ended_s: float | None = None
+    status: int | None = None
+    """As waitpid has it; None while it runs, and where its launcher was quicker."""
+
+    @property
+    def killed_by(self) -> str | None:
+        """The signal that ended it."""
+        number = (self.status or 0) & 0x7F
+        try:
+            return signal.Signals(number).name if number else None
+        except ValueError:
+            return f"signal {number}"
+
+    @property
+    def exit_code(self) -> int | None:
+        """Its exit status; None where a signal ended it, or it is not known."""
+        return None if self.status is None or self.status & 0x7F else self.status >> 8 & 0xFF
+
+    @property
+    def failed(self) -> bool:
+        """Whether it is known to have ended in another way than by status 0."""
+        return self.ended_s is not None and self.status is not None and self.status != 0
+
+    def close(self) -> None:
+        """Close its pidfd."""
+        os.close(self.handle)
+
+
+def find_ranks(shim_pid: int, known: set[int]) -> list[RankProcess]:
+    """Return the ranks below a shim whose pids are not known yet; their loaders' workers are none."""
+    processes = shim.read_processes()
+    by_pid = {process.pid: process for process in processes}
+    below = shim.descendants(shim_pid, processes)
+    found: list[RankProcess] = []
+    ranks: set[int] = set(known)
+    for process in below:
+        if process.pid in known or process.parent in ranks:
+            ranks.add(process.pid)  # a child of a rank inherits its environment
+            continue
+        place = _read_place(process.pid)
+        if place is None:
+            continue
+        ranks.add(process.pid)
+        launcher = by_pid.get(process.parent) if process.parent != shim_pid else None
+        opened = _open(process)
+        if opened is not None:
+            found.append(
+                RankProcess(rank=place[0], local_size=place[1], process=process, launcher=launcher, handle=opened)
+            )
+    return found
+
+
+def _open(process: Process) -> int | None:
+    try:
+        handle = os.pidfd_open(process.pid)
+    except OSError:
+        return None
+    now = shim.read_process(process.pid)
+    if now is None or now.start_ticks != process.start_ticks:
+        os.close(handle)
+        return None
+    return handle
+
+
+def _read_place(pid: int) -> tuple[int, int] | None:
+    """Return (rank, ranks on this node) of a process that a launcher started as a rank; None for any other."""
+    try:
+        with Path(f"/proc/{pid}/environ").open("rb") as file:
+            entries = file.read(ENVIRONMENT_BYTES_MAX).split(b"\0")
+    except OSError:
+        return None
+    values = dict(entry.partition(b"=")[::2] for entry in entries)
+    rank, size = values.get(b"RANK", b""), values.get(b"LOCAL_WORLD_SIZE", b"")
+    if not (rank.isdigit() and size.isdigit()) or b"LOCAL_RANK" not in values or int(rank) > RANK_MAX:
+        return None
+    return int(rank), int(size)
+
+
+def note_end(rank: RankProcess, now_s: float) -> None:
+    """Stop the launcher of a rank that has ended, then read how it ended, which the launcher would take away."""
+    if rank.launcher is not None:
+        shim.send(rank.launcher, signal.SIGSTOP)
+    rank.ended_s, rank.status = now_s, _read_status(rank.process)
+
+
+def release(rank: RankProcess) -> None:
+    """Let the launcher of a rank go on."""
+    if rank.launcher is not None:
+        shim.send(rank.launcher, signal.SIGCONT)
+
+
+def freeze(ranks: list[RankProcess]) -> None:
+    """Stop the launchers of all ranks, so that they end none while evidence is taken."""
+    for launcher in {rank.launcher.pid: rank.launcher for rank in ranks if rank.launcher is not None}.values():
+        shim.send(launcher, signal.SIGSTOP)
+
+
+def kill(ranks: list[RankProcess]) -> None:
+    """Send SIGKILL to the ranks themselves, before their tree is looked for."""
+    for rank in ranks:
+        try:
+            signal.pidfd_send_signal(rank.handle, signal.SIGKILL)
+        except OSError:
+            continue  # it has ended
+
+
+def _read_status(process: Process) -> int | None:
+    now = shim.read_process(process.pid)
+    if now is None or now.start_ticks != process.start_ticks or now.state != "Z":
+        return None
+    try:
+        text = Path(f"/proc/{process.pid}/stat").read_text(encoding="ascii", errors="replace")
+        return int(text.rpartition(")")[2].split()[EXIT_CODE_FIELD - 3])
+    except (OSError, ValueError, IndexError):
+        return None

@@ -1,0 +1,540 @@
+"""The leader of a training on several nodes: a state machine without clock and I/O; at most one incident is open.
+
+gathering -> running -> collecting -> stopping -> waiting -> running ...
+                                                          -> requeued | over
+
+On the first fault every node is asked for evidence, for `evidence_s` at most; then every process of the launch is
+ended on every node; then whoever is at fault is named (`culprit.py`) and all ranks start again (`ladder.py`) under a
+new epoch. A node that does not answer has ended its ranks by its lease before the next launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import TypeAlias
+
+from supervisor.core.fleet import messages as ms
+from supervisor.core.fleet.culprit import Culprit, Proof, name_culprit
+from supervisor.core.fleet.epoch import Epoch
+from supervisor.core.fleet.evidence import RankEvidence
+from supervisor.core.fleet.ladder import Fleet, FleetLimits, Restart, Rung, choose_restart
+
+UNKILLABLE = "a process that SIGKILL does not end"
+
+
+class Stage(str, Enum):
+    """Where the training stands."""
+
+    GATHERING = "gathering"
+    """Waits for its nodes."""
+    RUNNING = "running"
+    COLLECTING = "collecting"
+    """Evidence is being taken; everything still runs."""
+    STOPPING = "stopping"
+    """Every process is being ended."""
+    WAITING = "waiting"
+    """All that can answer have ended; a node that cannot has until its lease is over."""
+    LEAVING = "leaving"
+    """Stopped by its user: saves and ends."""
+    OVER = "over"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderLimits:
+    """Durations in seconds, and what the owner allows."""
+
+    nodes: int
+    """Nodes that train; what joins beyond them is a spare."""
+    evidence_s: float = 1.0
+    lease_s: float = 5.0
+    lease_margin_s: float = 0.5
+    """For the end of a node's ranks after its lease, and clocks that run unlike each other."""
+    kill_s: float = 10.0
+    """A process that exists this long after SIGKILL is not going to end."""
+    gather_s: float = 600.0
+    spares_s: float = 3.0
+    """How long further nodes are waited for, once there are enough."""
+    leave_s: float = 60.0
+    port: int = 29400
+    ports: int = 64
+    """Rendezvous ports, one after the other: the last one may not be free yet."""
+    fleet: FleetLimits = field(default_factory=lambda: FleetLimits(may_requeue=False))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incident:
+    """One fault of the training, whatever number of nodes report it."""
+
+    id: str
+    epoch: Epoch
+    kind: str
+    reason: str
+    node: str
+    """The node that reported it first."""
+    rank: int | None
+    began_s: float
+    """Seconds on the leader's clock."""
+    witnesses: tuple[str, ...] = ()
+    """What came in after it, in its order."""
+    evidence: tuple[RankEvidence, ...] = ()
+    collected_s: float | None = None
+    """From its begin until evidence was in, or its time over."""
+    stopped_s: float | None = None
+    """From its begin until every process had ended."""
+    culprit: Culprit | None = None
+    rung: Rung | None = None
+    excluded: tuple[str, ...] = ()
+    taken: tuple[str, ...] = ()
+
+
+# --- what the leader has done for it ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    """A message for a node."""
+
+    node: str
+    message: ms.Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """An incident to be written down: when it begins, and once it is closed."""
+
+    incident: Incident
+    closed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requeue:
+    """The engine is to start the whole job again, without some nodes."""
+
+    excluded: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Over:
+    """The training has ended for good."""
+
+    finished: bool
+    reason: str
+
+
+Command: TypeAlias = Send | Record | Requeue | Over
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """A node as the leader knows it."""
+
+    host: str
+    connected: bool = True
+    seen_s: float
+    """When it was last heard of."""
+    running: Epoch | None = None
+    ranks: tuple[int, ...] = ()
+    unkillable: bool = False
+    finished: bool = False
+
+
+class Leading:
+    """One training; each method takes what happened and returns what is to be done."""
+
+    def __init__(
+        self, epoch: Epoch, limits: LeaderLimits, now_s: float, fleet: Fleet | None = None, *, is_live: bool = True
+    ) -> None:
+        """`epoch`: the last one that was launched, its relaunch 0 before the first; `is_live`: unless it had ended."""
+        self.epoch, self.limits = epoch, limits
+        self.stage, self.since_s = Stage.GATHERING, now_s
+        self.members: dict[str, Member] = {}
+        self.fleet = fleet
+        """The nodes that train and the spares, once they are chosen."""
+        self.incident: Incident | None = None
+        self.incidents = 0
+        self.steps: int | None = None
+        self._steps_at_launch: int | None = None
+        self._enough_since_s: float | None = None
+        self._epoch_over = epoch.relaunch == 0 or not is_live
+        """Whether the processes of the present epoch must have ended: none of it may be taken for a training."""
+
+    # --- what happens ---------------------------------------------------------------------------------------------
+
+    def joined(self, node: str, joined: ms.Joined, now_s: float) -> list[Command]:
+        """Take a node in, or back."""
+        for seen in (joined.running, joined.ordered):
+            if seen is not None and seen.is_newer_than(self.epoch):
+                self.epoch, self._epoch_over = seen, False  # launched before this leader began, and not written down
+        before = self.members.get(node)
+        finished = before is not None and before.finished and joined.ordered == self.epoch
+        self.members[node] = Member(host=joined.host, seen_s=now_s, running=joined.running, finished=finished)
+        ending = self._epoch_over or self.stage in (Stage.STOPPING, Stage.WAITING)
+        if joined.running is not None and (joined.running != self.epoch or ending):
+            return [_stop(node, joined.running, "an earlier launch"), *self.tick(now_s)]
+        if self.stage is Stage.COLLECTING and joined.running is not None:
+            return [self._collect(node)]
+        lost = self.stage is Stage.RUNNING and self._trains(node) and joined.running is None and not finished
+        if lost:
+            return self._begin_incident("node_lost", "its daemon ended, and with it its ranks", node, None, now_s)
+        return self.tick(now_s)
+
+    def disconnected(self, node: str) -> None:
+        """Note that a node's link broke: it may be back within the lease."""
+        if node in self.members:
+            self.members[node].connected = False
+
+    def took(self, node: str, message: ms.Message, now_s: float) -> list[Command]:
+        """Take a message of a node that has joined."""
+        member = self.members.get(node)
+        if member is None:
+            return []
+        member.seen_s, member.connected = now_s, True
+        match message:
+            case ms.NodeBeat():
+                return self._take_beat(node, member, message, now_s)
+            case ms.Fault() if message.epoch == self.epoch:
+                return self._take_fault(node, message, now_s)
+            case ms.EvidenceTaken() if message.epoch == self.epoch:
+                return self._take_evidence(message, now_s)
+            case ms.Stopped():
+                member.unkillable = member.unkillable or message.unkillable
+                if message.epoch == member.running and not message.unkillable:
+                    member.running, member.ranks = None, ()
+                return self.tick(now_s)
+            case ms.Finished() if message.epoch == self.epoch:
+                member.finished, member.running = True, None
+                return self.tick(now_s)
+            case _:
+                return []
+
+    def asked_to_stop(self, reason: str, now_s: float) -> list[Command]:
+        """Save and end the training: its user wants it, or its engine."""
+        if self.stage in (Stage.LEAVING, Stage.OVER):
+            return []
+        self._enter(Stage.LEAVING, now_s)
+        return [*(_leave(node, reason) for node in self._connected()), *self.tick(now_s)]
+
+    def tick(self, now_s: float) -> list[Command]:
+        """Do what is due."""
+        match self.stage:
+            case Stage.GATHERING:
+                return self._gather(now_s)
+            case Stage.RUNNING:
+                return self._watch(now_s)
+            case Stage.COLLECTING:
+                return self._stop_all(now_s) if self._is_collected(now_s) else []
+            case Stage.STOPPING:
+                return self._await_stopped(now_s)
+            case Stage.WAITING:
+                return self._restart(now_s) if self._is_lease_over(now_s) else []
+            case Stage.LEAVING:
+                ended = not any(member.running for member in self.members.values() if member.connected)
+                if ended or now_s - self.since_s >= self.limits.leave_s:
+                    return self._end(finished=False, reason="stopped", now_s=now_s)
+                return []
+            case Stage.OVER:
+                return []
+
+    # --- gathering and launching ----------------------------------------------------------------------------------
+
+    def _gather(self, now_s: float) -> list[Command]:
+        usable = self._usable()
+        running = [node for node in usable if self.members[node].running == self.epoch and not self._epoch_over]
+        if len(running) >= self.limits.nodes:  # this leader, or the one before it, was away
+            self.fleet = self.fleet or Fleet(nodes=tuple(running), spares=tuple(set(usable) - set(running)))
+            self._enter(Stage.RUNNING, now_s)
+            return []
+        if len(usable) < self.limits.nodes:
+            self._enough_since_s = None
+            if now_s - self.since_s >= self.limits.gather_s:
+                missing = self.limits.nodes - len(usable)
+                have = f"; here are {', '.join(usable)}" if usable else ""
+                reason = (
+                    f"{missing} of {self.limits.nodes} nodes did not come within {self.limits.gather_s:.0f} s{have}"
+                )
+                return self._end(finished=False, reason=reason, now_s=now_s)
+            return []
+        if self._enough_since_s is None:
+            self._enough_since_s = now_s
+        if running:
+            # A leader that came back to a part of its training: the rest of it is lost, or about to be back.
+            if now_s - self._enough_since_s < self.limits.lease_s + self.limits.lease_margin_s:
+                return []
+            return self._take_up_remains(running, usable, now_s)
+        usable = [node for node in usable if self.members[node].running is None]
+        if len(usable) < self.limits.nodes:
+            return []
+        if now_s - self._enough_since_s < self.limits.spares_s and self.epoch.relaunch == 0:
+            return []
+        lost = self._record_lost_launch(now_s)
+        return [*lost, *self._launch(self._choose_nodes(usable), now_s)]
+
+    def _record_lost_launch(self, now_s: float) -> list[Command]:
+        """Return the incident of a launch that ended on all nodes, by their leases, while there was no leader."""
+        if self._epoch_over:
+            return []
+        self.incidents += 1
+        culprit = Culprit(proof=Proof.NONE, reason="no node is at fault: there was no leader")
+        reason = "every node ended its ranks by the lease while there was no leader"
+        return [
+            Record(
+                incident=Incident(
+                    id=str(self.epoch),
+                    epoch=self.epoch,
+                    kind="no_leader",
+                    reason=reason,
+                    node="-",
+                    rank=None,
+                    began_s=now_s,
+                    culprit=culprit,
+                    rung=Rung.SAME_NODES,
+                ),
+                closed=True,
+            )
+        ]
+
+    def _take_up_remains(self, running: list[str], usable: list[str], now_s: float) -> list[Command]:
+        """Make the loss of the other nodes, while there was no leader, an incident like any other."""
+        others = [node for node in usable if node not in running]
+        self.fleet = self.fleet or Fleet(nodes=tuple((running + others)[: self.limits.nodes]))
+        lost = next((node for node in self.fleet.nodes if node not in running), running[0])
+        return self._begin_incident("node_lost", "its ranks ended while there was no leader", lost, None, now_s)
+
+    def _choose_nodes(self, usable: list[str]) -> Fleet:
+        known = self.fleet or Fleet(nodes=())
+        kept = [node for node in known.nodes if node in usable]
+        others = [node for node in usable if node not in kept]
+        wanted = self.limits.nodes
+        return replace(known, nodes=tuple((kept + others)[:wanted]), spares=tuple((kept + others)[wanted:]))
+
+    def _launch(self, fleet: Fleet, now_s: float) -> list[Command]:
+        self.fleet, self.epoch = fleet, self.epoch.next()
+        self._steps_at_launch, self._enough_since_s, self._epoch_over = self.steps, None, False
+        self._enter(Stage.RUNNING, now_s)
+        host = self.members[fleet.nodes[0]].host
+        port = self.limits.port + self.epoch.relaunch % self.limits.ports
+        commands: list[Command] = []
+        for number, node in enumerate(fleet.nodes):
+            member = self.members[node]
+            member.running, member.finished, member.ranks, member.seen_s = self.epoch, False, (), now_s
+            launch = ms.Launch(epoch=self.epoch, node_rank=number, nodes=len(fleet.nodes), host=host, port=port)
+            commands.append(Send(node=node, message=launch))
+        return commands
+
+    # --- one incident ---------------------------------------------------------------------------------------------
+
+    def _take_beat(self, node: str, member: Member, beat: ms.NodeBeat, now_s: float) -> list[Command]:
+        member.ranks = beat.ranks or member.ranks
+        if beat.steps is not None and member.running == self.epoch and beat.steps > (self.steps or 0):
+            self.steps = beat.steps
+            if self.fleet is not None and self.fleet.same_restarts and beat.steps > (self._steps_at_launch or 0):
+                self.fleet = replace(self.fleet, same_restarts=0)
+        answer = ms.LeaderBeat(echo_s=beat.sent_s, now_s=now_s, lease_s=self.limits.lease_s)
+        return [Send(node=node, message=answer)]
+
+    def _take_fault(self, node: str, fault: ms.Fault, now_s: float) -> list[Command]:
+        if self.stage is Stage.RUNNING:
+            return self._begin_incident(fault.kind, fault.reason, node, fault.rank, now_s)
+        if self.incident is not None:
+            witness = f"{now_s - self.incident.began_s:.3f} s later, {node}: {fault.kind}: {fault.reason}"
+            self.incident = replace(self.incident, witnesses=(*self.incident.witnesses, witness))
+        return []
+
+    def _begin_incident(self, kind: str, reason: str, node: str, rank: int | None, now_s: float) -> list[Command]:
+        self.incidents += 1
+        self.incident = Incident(
+            id=str(self.epoch), epoch=self.epoch, kind=kind, reason=reason, node=node, rank=rank, began_s=now_s
+        )
+        self._enter(Stage.COLLECTING, now_s)
+        asked: list[Command] = [self._collect(name) for name in self._training() if self.members[name].connected]
+        return [*asked, Record(incident=self.incident, closed=False)]
+
+    def _collect(self, node: str) -> Send:
+        assert self.incident is not None
+        order = ms.Collect(epoch=self.epoch, limit_s=self.limits.evidence_s, incident=self.incident.id)
+        return Send(node=node, message=order)
+
+    def _take_evidence(self, taken: ms.EvidenceTaken, now_s: float) -> list[Command]:
+        if self.incident is None:
+            return []
+        known = {(rank.node, rank.rank) for rank in self.incident.evidence}
+        new = tuple(rank for rank in taken.ranks if (rank.node, rank.rank) not in known)
+        self.incident = replace(self.incident, evidence=(*self.incident.evidence, *new))
+        return self.tick(now_s)
+
+    def _is_collected(self, now_s: float) -> bool:
+        assert self.incident is not None
+        answered = {rank.node for rank in self.incident.evidence}
+        expected = {node for node in self._training() if self.members[node].connected and self.members[node].running}
+        return expected <= answered or now_s - self.since_s >= self.limits.evidence_s
+
+    def _stop_all(self, now_s: float) -> list[Command]:
+        assert self.incident is not None
+        self.incident = replace(self.incident, collected_s=now_s - self.incident.began_s)
+        self._enter(Stage.STOPPING, now_s)
+        nodes = [node for node in self._connected() if self.members[node].running is not None]
+        reason = f"{self.incident.kind} on {self.incident.node}: {self.incident.reason}"
+        stops: list[Command] = [_stop(node, self.epoch, reason) for node in nodes]
+        return [*stops, *self._await_stopped(now_s)]
+
+    def _await_stopped(self, now_s: float) -> list[Command]:
+        assert self.incident is not None
+        waited_s = now_s - self.since_s
+        alive = [node for node in self._connected() if self._runs(node)]
+        silent = [node for node in alive if now_s - self.members[node].seen_s >= self.limits.lease_s]
+        for node in silent:
+            self.members[node].connected = False
+        if set(alive) - set(silent) and waited_s < self.limits.kill_s:
+            return []
+        for node in set(alive) - set(silent):
+            self.members[node].unkillable = True
+        self.incident = replace(self.incident, stopped_s=now_s - self.incident.began_s)
+        self._enter(Stage.WAITING, now_s)
+        return self.tick(now_s)
+
+    def _is_lease_over(self, now_s: float) -> bool:
+        """Whether every node that does not answer has ended its ranks by itself."""
+        unheard = [node for node in self._training() if self._runs(node) and not self.members[node].connected]
+        if not unheard:
+            return True
+        return now_s - self.since_s >= self.limits.lease_s + self.limits.lease_margin_s
+
+    # --- what follows ---------------------------------------------------------------------------------------------
+
+    def _restart(self, now_s: float) -> list[Command]:
+        assert self.incident is not None
+        assert self.fleet is not None
+        culprit = name_culprit(self._all_evidence())
+        joined = tuple(node for node in self._usable() if node not in self.fleet.nodes)
+        restart = choose_restart(culprit, replace(self.fleet, spares=joined), now_s, self.limits.fleet)
+        self.incident = replace(
+            self.incident, culprit=culprit, rung=restart.rung, excluded=restart.excluded, taken=restart.taken
+        )
+        closed: list[Command] = [Record(incident=self.incident, closed=True)]
+        self.incident, self._epoch_over = None, True
+        for member in self.members.values():
+            if not member.connected:
+                member.running = None  # its lease is over
+        return [*closed, *self._carry_out(restart, culprit, now_s)]
+
+    def _carry_out(self, restart: Restart, culprit: Culprit, now_s: float) -> list[Command]:
+        match restart.rung:
+            case Rung.REQUEUE:
+                self._enter(Stage.OVER, now_s)
+                return [
+                    *(_leave(node, "the job is requeued") for node in self._connected()),
+                    Requeue(excluded=tuple(sorted(restart.fleet.excluded)), reason=restart.reason),
+                ]
+            case Rung.GIVE_UP if not self._may_wait(culprit):
+                return self._end(finished=False, reason=restart.reason, now_s=now_s)
+            case _:
+                self.fleet = restart.fleet
+                self._enter(Stage.GATHERING, now_s)
+                return self.tick(now_s)
+
+    def _may_wait(self, culprit: Culprit) -> bool:
+        """Whether only nodes are missing, that may be back: restarts are left, and who is at fault is not there."""
+        assert self.fleet is not None
+        missing = bool(culprit.nodes) and all(not self._is_connected(node) for node in culprit.nodes)
+        return missing and self.fleet.same_restarts < self.limits.fleet.restarts_per_cause
+
+    def _all_evidence(self) -> list[RankEvidence]:
+        """Return what is known of every rank; of a node that does not answer, that it does not."""
+        assert self.incident is not None
+        found = list(self.incident.evidence)
+        answered = {rank.node for rank in found}
+        for number, node in enumerate(self._training()):
+            member = self.members[node]
+            if member.unkillable:
+                found.append(RankEvidence(node=node, rank=_rank_of(member, number), fault=UNKILLABLE))
+            elif node not in answered:
+                reachable = member.connected
+                found.append(RankEvidence(node=node, rank=_rank_of(member, number), reachable=reachable))
+        missing = [node for node in self.fleet.nodes if node not in self.members] if self.fleet is not None else []
+        return [*found, *(RankEvidence(node=node, rank=number, reachable=False) for number, node in enumerate(missing))]
+
+    def _watch(self, now_s: float) -> list[Command]:
+        training = self._training()
+        if training and all(self.members[node].finished for node in training):
+            return self._end(finished=True, reason="the training finished on all nodes", now_s=now_s)
+        for node in training:
+            member = self.members[node]
+            if now_s - member.seen_s >= self.limits.lease_s and not member.finished:
+                member.connected = False
+                reason = f"not heard of for {now_s - member.seen_s:.1f} s"
+                return self._begin_incident("node_lost", reason, node, None, now_s)
+        return []
+
+    def _end(self, *, finished: bool, reason: str, now_s: float) -> list[Command]:
+        self._enter(Stage.OVER, now_s)
+        return [*(_leave(node, reason) for node in self._connected()), Over(finished=finished, reason=reason)]
+
+    # --- who is there ---------------------------------------------------------------------------------------------
+
+    def _enter(self, stage: Stage, now_s: float) -> None:
+        self.stage, self.since_s = stage, now_s
+
+    def _trains(self, node: str) -> bool:
+        return self.fleet is not None and node in self.fleet.nodes
+
+    def _runs(self, node: str) -> bool:
+        return self.members[node].running is not None and not self.members[node].unkillable
+
+    def _training(self) -> list[str]:
+        """Return the nodes that train and have joined this leader."""
+        return [node for node in self.fleet.nodes if node in self.members] if self.fleet is not None else []
+
+    def _is_connected(self, node: str) -> bool:
+        return node in self.members and self.members[node].connected
+
+    def _connected(self) -> list[str]:
+        return [node for node, member in self.members.items() if member.connected]
+
+    def _usable(self) -> list[str]:
+        """Return the nodes that may train, in the order of their names."""
+        excluded = self.fleet.excluded if self.fleet is not None else frozenset()
+        return sorted(
+            node
+            for node, member in self.members.items()
+            if member.connected and not member.unkillable and node not in excluded
+        )
+
+
+def _stop(node: str, epoch: Epoch, reason: str) -> Send:
+    return Send(node=node, message=ms.Stop(epoch=epoch, reason=reason))
+
+
+def _leave(node: str, reason: str) -> Send:
+    return Send(node=node, message=ms.Leave(reason=reason))
+
+
+def _rank_of(member: Member, number: int) -> int:
+    return member.ranks[0] if member.ranks else number
+
+
+def incident_facts(incident: Incident) -> Mapping[str, object]:
+    """Return an incident for a record in JSON."""
+    culprit = incident.culprit or Culprit(proof=Proof.NONE, reason="not known yet")
+    return {
+        "id": incident.id,
+        "epoch": str(incident.epoch),
+        "kind": incident.kind,
+        "reason": incident.reason,
+        "node": incident.node,
+        "rank": incident.rank,
+        "witnesses": list(incident.witnesses),
+        "collected_s": incident.collected_s,
+        "stopped_s": incident.stopped_s,
+        "culprit": {
+            "proof": culprit.proof.value,
+            "reason": culprit.reason,
+            "ranks": list(culprit.ranks),
+            "nodes": list(culprit.nodes),
+        },
+        "rung": None if incident.rung is None else incident.rung.value,
+        "excluded": list(incident.excluded),
+        "taken": list(incident.taken),
+    }

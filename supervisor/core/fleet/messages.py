@@ -1,0 +1,311 @@
+"""What a node and its leader tell each other, as values; the link has proven who sent them before they are read.
+
+A node may run another version, or be broken: every value is read within its bounds, and what is unknown is None.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from typing import TypeAlias
+
+from supervisor.core.fleet.epoch import Epoch, read_epoch
+from supervisor.core.fleet.evidence import RankEvidence
+from supervisor.core.foreign_values import (
+    COUNT_MAX,
+    RANK_MAX,
+    as_dict,
+    as_float,
+    as_int,
+    as_list,
+    as_message,
+    as_text,
+    read_json_object,
+)
+
+REASON_CHARS_MAX = 2000
+RANKS_MAX = 256
+"""Of one node."""
+PORT_MAX = 65535
+
+
+class MessageError(ValueError):
+    """A message that cannot be read; the text says why."""
+
+
+# --- of a node ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined:
+    """First message of a link: what the node has running, as after a leader or a network that was away."""
+
+    running: Epoch | None
+    """The launch of which processes run."""
+    ordered: Epoch | None
+    """The newest launch that it was ever ordered."""
+    host: str
+    """Where other nodes reach it."""
+    unix_s: float
+    """Its wall clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeBeat:
+    """The node is there."""
+
+    sent_s: float
+    """Its monotonic clock; the answer brings it back."""
+    steps: int | None = None
+    """Steps of the training that its ranks have made in this launch, at least."""
+    ranks: tuple[int, ...] = ()
+    """The ranks that run on it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """Something ended or disturbed the training on this node."""
+
+    epoch: Epoch
+    kind: str
+    """`rank_exit`, the name of a rule, or `gave_up`."""
+    reason: str
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvidenceTaken:
+    """What was collected of the ranks of this node."""
+
+    epoch: Epoch
+    took_s: float
+    ranks: tuple[RankEvidence, ...]
+    folder: str | None = None
+    """Where the rest lies, on the node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    """No process of the launch runs on this node any more."""
+
+    epoch: Epoch
+    unkillable: bool = False
+    """False: all ended. True: SIGKILL did not end one, so that the node is of no use."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """The training on this node ended by itself with status 0."""
+
+    epoch: Epoch
+
+
+# --- of the leader ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderBeat:
+    """The answer to a node's beat."""
+
+    echo_s: float
+    """`sent_s` of the beat that it answers."""
+    now_s: float
+    """The leader's monotonic clock."""
+    lease_s: float
+    """How long the node may go on without hearing of the leader."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """Start the ranks of this node."""
+
+    epoch: Epoch
+    node_rank: int
+    nodes: int
+    host: str
+    """Where the rendezvous is; the node of rank 0 keeps it."""
+    port: int
+    resume_from: str | None = None
+    """What all ranks resume from; None: what the program itself finds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collect:
+    """Collect the evidence of all ranks; stop nothing yet."""
+
+    epoch: Epoch
+    limit_s: float
+    incident: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """End every process of the launch at once."""
+
+    epoch: Epoch
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave:
+    """The training is over for this node: save, end the ranks, and end."""
+
+    reason: str
+
+
+Message: TypeAlias = (
+    Joined | NodeBeat | Fault | EvidenceTaken | Stopped | Finished | LeaderBeat | Launch | Collect | Stop | Leave
+)
+Facts: TypeAlias = dict[str, object]
+
+
+def encode(message: Message) -> bytes:
+    """Return a message as it is sent."""
+    facts = {"message": type(message).__name__}
+    for field in fields(message):
+        value = getattr(message, field.name)
+        if isinstance(value, Epoch):
+            facts[field.name] = str(value)
+        elif field.name == "ranks" and isinstance(message, EvidenceTaken):
+            facts[field.name] = [asdict(rank) for rank in message.ranks]  # type: ignore[assignment]  # JSON's values
+        else:
+            facts[field.name] = value
+    return json.dumps(facts).encode()
+
+
+def decode(data: bytes) -> Message:
+    """Return the message that was sent. Raises MessageError."""
+    facts = read_json_object(data)
+    kind = facts.get("message") if facts is not None else None
+    reader = _READERS.get(kind) if isinstance(kind, str) else None
+    if facts is None or reader is None:
+        raise MessageError(f"is no message of this version: {data[:80]!r}")
+    try:
+        return reader(facts)
+    except _MissingError as error:
+        raise MessageError(f"{kind}: {error}") from error
+
+
+class _MissingError(Exception):
+    """A field that a message must have."""
+
+
+def _epoch(facts: Facts) -> Epoch:
+    found = read_epoch(facts.get("epoch"))
+    if found is None:
+        raise _MissingError("epoch is missing or invalid")
+    return found
+
+
+def _float(facts: Facts, name: str) -> float:
+    found = as_float(facts.get(name))
+    if found is None:
+        raise _MissingError(f"{name} is missing or no number")
+    return found
+
+
+def _int(facts: Facts, name: str, maximum: int) -> int:
+    found = as_int(facts.get(name), maximum=maximum)
+    if found is None:
+        raise _MissingError(f"{name} is missing or not from 0 to {maximum}")
+    return found
+
+
+def _text(facts: Facts, name: str) -> str:
+    found = as_text(facts.get(name))
+    if found is None:
+        raise _MissingError(f"{name} is missing")
+    return found
+
+
+def _reason(facts: Facts) -> str:
+    return as_message(facts.get("reason"), REASON_CHARS_MAX) or "no reason given"
+
+
+def _bool(value: object) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def read_rank_evidence(value: object) -> RankEvidence | None:
+    """Return the evidence of a rank as another node sent it; None where it names no rank."""
+    facts = as_dict(value)
+    node, rank = as_text(facts.get("node")), as_int(facts.get("rank"), maximum=RANK_MAX)
+    if node is None or rank is None:
+        return None
+    return RankEvidence(
+        node=node,
+        rank=rank,
+        reachable=_bool(facts.get("reachable")) is not False,
+        fault=as_text(facts.get("fault")),
+        killed_by=as_text(facts.get("killed_by")),
+        exception=as_message(facts.get("exception"), REASON_CHARS_MAX),
+        communication=_bool(facts.get("communication")) is True,
+        ended_at_s=as_float(facts.get("ended_at_s")),
+        offset_error_s=as_float(facts.get("offset_error_s"), 0.0) or 0.0,
+        process_state=as_text(facts.get("process_state"), 1),
+        group=as_text(facts.get("group")) or "world",
+        collective=as_int(facts.get("collective")),
+        in_collective=_bool(facts.get("in_collective")),
+        stack=as_message(facts.get("stack"), REASON_CHARS_MAX),
+        slow_windows=as_int(facts.get("slow_windows"), maximum=COUNT_MAX) or 0,
+    )
+
+
+def _read_evidence(facts: Facts) -> EvidenceTaken:
+    ranks = (read_rank_evidence(item) for item in as_list(facts.get("ranks"), RANKS_MAX))
+    return EvidenceTaken(
+        epoch=_epoch(facts),
+        took_s=_float(facts, "took_s"),
+        ranks=tuple(rank for rank in ranks if rank is not None),
+        folder=as_message(facts.get("folder"), REASON_CHARS_MAX),
+    )
+
+
+def _read_joined(facts: Facts) -> Joined:
+    running, ordered = read_epoch(facts.get("running")), read_epoch(facts.get("ordered"))
+    return Joined(running=running, ordered=ordered, host=_text(facts, "host"), unix_s=_float(facts, "unix_s"))
+
+
+def _read_node_beat(facts: Facts) -> NodeBeat:
+    ranks = (as_int(item, maximum=RANK_MAX) for item in as_list(facts.get("ranks"), RANKS_MAX))
+    return NodeBeat(
+        sent_s=_float(facts, "sent_s"),
+        steps=as_int(facts.get("steps")),
+        ranks=tuple(rank for rank in ranks if rank is not None),
+    )
+
+
+def _read_launch(facts: Facts) -> Launch:
+    return Launch(
+        epoch=_epoch(facts),
+        node_rank=_int(facts, "node_rank", RANK_MAX),
+        nodes=_int(facts, "nodes", RANK_MAX),
+        host=_text(facts, "host"),
+        port=_int(facts, "port", PORT_MAX),
+        resume_from=as_message(facts.get("resume_from"), REASON_CHARS_MAX),
+    )
+
+
+_READERS: dict[str, Callable[[Facts], Message]] = {
+    "Joined": _read_joined,
+    "NodeBeat": _read_node_beat,
+    "Fault": lambda facts: Fault(
+        epoch=_epoch(facts),
+        kind=_text(facts, "kind"),
+        reason=_reason(facts),
+        rank=as_int(facts.get("rank"), maximum=RANK_MAX),
+    ),
+    "EvidenceTaken": _read_evidence,
+    "Stopped": lambda facts: Stopped(epoch=_epoch(facts), unkillable=_bool(facts.get("unkillable")) is True),
+    "Finished": lambda facts: Finished(epoch=_epoch(facts)),
+    "LeaderBeat": lambda facts: LeaderBeat(
+        echo_s=_float(facts, "echo_s"), now_s=_float(facts, "now_s"), lease_s=_float(facts, "lease_s")
+    ),
+    "Launch": _read_launch,
+    "Collect": lambda facts: Collect(
+        epoch=_epoch(facts), limit_s=_float(facts, "limit_s"), incident=_text(facts, "incident")
+    ),
+    "Stop": lambda facts: Stop(epoch=_epoch(facts), reason=_reason(facts)),
+    "Leave": lambda facts: Leave(reason=_reason(facts)),
+}

@@ -1,0 +1,159 @@
+"""The daemon of one node of a training: it launches when the leader orders it, and reports what it finds.
+
+Rules, record, evidence and the reading of the ranks are those of every daemon. What follows from a fault is the
+leader's to decide: a flag goes to it instead of stopping the attempt, and no attempt is launched without its order. A
+leader that does not act leaves the flagged attempt to this daemon's own deadline.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from supervisor.children.prompt_thread import PromptThread
+from supervisor.cluster.node import Node, NodeSettings, Running
+from supervisor.cluster.rendezvous import environment_of
+from supervisor.core import attempt_files as fo
+from supervisor.core import decisions as de
+from supervisor.core import events as ev
+from supervisor.core.fleet import messages as ms
+from supervisor.core.fleet.epoch import Epoch
+from supervisor.core.moments import Moment
+from supervisor.daemon.wiring import Assembly, LeaderHooks
+from supervisor.runner import evidence
+
+log = logging.getLogger(__name__)
+
+LEADER = "the leader of the training"
+FACTS_LIMIT_S = 0.2
+
+
+class Member:
+    """Implements `cluster.node.Host` for one job of an assembled daemon."""
+
+    def __init__(self, parts: Assembly, job: str, settings: NodeSettings) -> None:
+        self._parts, self._job, self._host = parts, job, settings.host
+        self._lock = threading.Lock()
+        self._order: ms.Launch | None = None
+        """Ordered, and not yet an attempt."""
+        self._epochs: dict[int, Epoch] = {}
+        """By the number of the attempt."""
+        self._node = Node(settings, self, parts.clock.now)
+        parts.lead(LeaderHooks(may_launch=self.may_launch, take_order=self.take_order, report_flag=self.report_flag))
+        parts.on_turn(self._take)
+
+    def start(self) -> None:
+        """Begin to look for the leader."""
+        self._node.start()
+
+    def end(self) -> None:
+        """Close the link."""
+        self._node.end()
+
+    # --- asked by the loop and the executor -----------------------------------------------------------------------
+
+    def may_launch(self) -> bool:
+        """Whether the leader has ordered a launch that is still to be made."""
+        return self._order is not None
+
+    def take_order(self, attempt: int) -> Mapping[str, str]:
+        """Return the environment of an attempt that is being launched. Raises ValueError without an order."""
+        with self._lock:
+            order, self._order = self._order, None
+            if order is None:
+                raise ValueError(f"{LEADER} took its order back")
+            self._epochs[attempt] = order.epoch
+        return environment_of(order, self._host)
+
+    def report_flag(self, decision: de.Stop) -> bool:
+        """Report a flagged attempt; return whether that is left to the leader."""
+        epoch = self._epochs.get(decision.attempt)
+        if decision.flag is None or epoch is None:
+            return False
+        self._node.flagged(epoch, decision.flag.rule, decision.reason)
+        return True
+
+    def _take(self, event: ev.Event, _: Moment) -> None:
+        """Tell the node's thread what became of an attempt."""
+        match event:
+            case ev.Launched() if (epoch := self._epochs.get(event.attempt)) is not None:
+                self._node.launched(Running(epoch=epoch, folder=self._folder(event.attempt), shim_pid=event.shim_pid))
+            case ev.LaunchFailed() if (epoch := self._epochs.pop(event.attempt, None)) is not None:
+                self._node.ended(epoch, finished=False, reason=event.error)
+            case ev.Exited() if (epoch := self._epochs.pop(event.attempt, None)) is not None:
+                self._node.ended(epoch, finished=event.status.clean, reason=_describe_exit(event))
+            case ev.HostLost() if (epoch := self._epochs.pop(event.attempt, None)) is not None:
+                self._node.ended(epoch, finished=False, reason=event.reason)
+            case _:
+                pass
+
+    # --- asked by the node's thread -------------------------------------------------------------------------------
+
+    def launch(self, order: ms.Launch) -> None:
+        """See `Host.launch`."""
+        with self._lock:
+            self._order = order
+        self._ask(ev.Ask.START)
+
+    def cancel(self, epoch: Epoch) -> bool:
+        """See `Host.cancel`."""
+        with self._lock:
+            held = self._order is not None and self._order.epoch == epoch
+            if held:
+                self._order = None
+        return held
+
+    def stop(self, running: Running, reason: str) -> None:
+        """See `Host.stop`. To the record it is a restart that was asked for, which costs the job no budget."""
+        log.warning("member.stopping", extra={"fields": {"epoch": str(running.epoch), "reason": reason}})
+        self._ask(ev.Ask.RESTART)
+        PromptThread(partial(self._kill, running), "cluster-kill").start()
+
+    def is_alive(self, running: Running) -> bool:
+        """See `Host.is_alive`."""
+        return self._parts.launcher.alive(self._job, running.folder)
+
+    def take_evidence(self, running: Running, incident: str, limit_s: float) -> Path:
+        """See `Host.take_evidence`."""
+        parts = self._parts
+        states = parts.loop.job_states
+        try:
+            facts = parts.inbox.ask(
+                lambda: parts.evidence(states[self._job].job, states[self._job].history), FACTS_LIMIT_S
+            )
+        except TimeoutError:
+            facts = evidence.EvidenceFacts()
+        taken = evidence.take(
+            running.folder, parts.launcher, self._job, facts, incident, limit_s=max(0.1, limit_s - FACTS_LIMIT_S)
+        )
+        return taken.folder
+
+    def leave(self, reason: str) -> None:
+        """See `Host.leave`: the daemon's own end saves and ends the training first."""
+        log.info("member.leaving", extra={"fields": {"reason": reason}})
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def _kill(self, running: Running) -> None:
+        launcher = self._parts.launcher
+        if not launcher.signal(self._job, running.folder, signal.Signals[fo.SHIM_KILL]):
+            launcher.kill_all(self._job, running.folder)
+
+    def _ask(self, ask: ev.Ask) -> None:
+        now = self._parts.clock.now()
+        self._parts.inbox.put(ev.UserRequest(at=now, job=self._job, ask=ask, by=LEADER))
+        self._parts.inbox.put(ev.Tick(at=now))
+
+    def _folder(self, attempt: int) -> Path:
+        return self._parts.state / "jobs" / self._job / str(attempt)
+
+
+def _describe_exit(event: ev.Exited) -> str:
+    status = event.status
+    if status.signal is not None:
+        return f"the command was killed by signal {status.signal}"
+    return status.error or f"the command exited with status {status.code}"

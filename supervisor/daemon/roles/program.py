@@ -1,0 +1,243 @@
+"""`rocm-supervisord --role node` and `--role leader`: the daemon of one node of a training, and the leader of all.
+
+srun rocm-supervisord --role node --training NAME --leader HOST:PORT --secret-file FILE --state-dir FOLDER -- COMMAND
+rocm-supervisord --role leader --training NAME --nodes N --listen HOST:PORT --secret-file FILE --state-dir FOLDER
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import faulthandler
+import os
+import platform
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import msgspec
+
+from supervisor.children.start import keep_apart
+from supervisor.cluster.leader import Leader
+from supervisor.cluster.leader_record import LeaderRecord, read_state
+from supervisor.cluster.node import NodeSettings
+from supervisor.cluster.rendezvous import find_overriding
+from supervisor.cluster.secret import SecretError, read_secret
+from supervisor.cluster.slurm import SlurmEngine, read_allocation
+from supervisor.cluster.static_nodes import StaticNodes
+from supervisor.config.derive import socket_path
+from supervisor.config.load import check
+from supervisor.config.settings import JobSettings, Settings, SupervisorSettings
+from supervisor.control.listen import ListenError
+from supervisor.core.fleet.epoch import Epoch, check_job
+from supervisor.core.fleet.ladder import FleetLimits
+from supervisor.core.fleet.leading import LeaderLimits, Leading
+from supervisor.core.remedies.budget import Budget
+from supervisor.core.remedies.settings import Remedies
+from supervisor.daemon.clock import SystemClock, boot_id
+from supervisor.daemon.launch.launchers import LauncherError, launcher_of
+from supervisor.daemon.process import logging_setup
+from supervisor.daemon.process.startup import StateLockedError, keep_one_heap, lock_state
+from supervisor.daemon.process.systemd import Notifier
+from supervisor.daemon.roles.member import Member
+from supervisor.daemon.service import Service
+from supervisor.daemon.wiring import Assembly
+from supervisor.store.errors import StoreError
+
+EX_USAGE, EX_UNAVAILABLE, EX_CONFIG = 64, 69, 78
+UNLIMITED = 1_000_000_000
+"""A node's own budget: restarts of all ranks are counted by the leader."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run the role; return 0 after its end, 64, 69 or 78 for what has to be corrected before a start."""
+    command: list[str] = []
+    if "--" in arguments:
+        arguments, command = arguments[: arguments.index("--")], arguments[arguments.index("--") + 1 :]
+    asked = _parser().parse_args(arguments)
+    faulthandler.enable()
+    logging_setup.begin("info", journal="JOURNAL_STREAM" in os.environ)
+    try:
+        check_job(asked.training)
+        return _run_leader(asked) if asked.role == "leader" else _run_node(asked, command)
+    except (SecretError, LauncherError, ValueError) as error:
+        return _refuse(asked, str(error), EX_CONFIG)
+    except (StoreError, StateLockedError, ListenError) as error:
+        return _refuse(asked, str(error), EX_UNAVAILABLE)
+    except OSError as error:
+        return _refuse(asked, f"{error.filename or ''}: {error.strerror or error}", EX_UNAVAILABLE)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="rocm-supervisord", description="A part of a training on several nodes.")
+    add = parser.add_argument
+    add("--role", choices=["node", "leader"], required=True)
+    add("--training", required=True, help="name of the training: letters, digits, - and _")
+    add("--secret-file", type=Path, required=True, help="the secret that all nodes of the training share")
+    add("--state-dir", type=Path, required=True, help="of a node: a folder of its own; of the leader: its record")
+    add("--node", default=os.environ.get("SLURMD_NODENAME") or platform.node(), help="name of this node")
+    add("--config", type=Path, help="node: a configuration with a job of the training's name")
+    add("--leader", metavar="HOST:PORT", help="node: where the leader is")
+    add("--host", help="node: where other nodes reach it; unset: the address from which it reaches the leader")
+    add("--listen", metavar="HOST:PORT", default="0.0.0.0:29300", help="leader: where nodes reach it")
+    add("--nodes", type=int, help="leader: how many nodes train")
+    add("--engine", choices=["none", "slurm"], default="none", help="leader: what gives nodes")
+    add("--engine-restarts", type=int, default=0, help="leader: how often the engine has started the job again")
+    add("--lease-s", type=float, default=5.0, help="leader: how long a node goes on without it")
+    add("--evidence-s", type=float, default=1.0, help="leader: time for evidence before all ranks are ended")
+    add("--gather-s", type=float, default=600.0, help="leader: how long nodes are waited for")
+    add(
+        "--spares-s",
+        type=float,
+        default=3.0,
+        help="leader: how long further nodes are waited for, once there are enough",
+    )
+    add("--port", type=int, default=29400, help="leader: first port of the rendezvous")
+    add("--restarts", type=int, default=20, help="leader: restarts in a row without progress")
+    return parser
+
+
+def _refuse(asked: argparse.Namespace, text: str, status: int) -> int:
+    print(f"rocm-supervisord ({asked.role} {asked.node}): {text}", file=sys.stderr)  # noqa: T201 - for the person who starts it
+    return status
+
+
+def read_address(text: str | None, option: str) -> tuple[str, int]:
+    """Return host and port. Raises ValueError."""
+    host, _, port = (text or "").rpartition(":")
+    host = host.strip("[]")
+    if not host or not port.isdigit() or not 0 < int(port) <= 65535:
+        raise ValueError(f"{option} {text!r}: give HOST:PORT")
+    return host, int(port)
+
+
+# --- the leader ---------------------------------------------------------------------------------------------------
+
+
+def _run_leader(asked: argparse.Namespace) -> int:
+    allocation = read_allocation(os.environ) if asked.engine == "slurm" else None
+    if asked.nodes is None or asked.nodes < 1:
+        raise ValueError("--nodes: give the number of nodes that train")
+    if allocation is not None and allocation.nodes < asked.nodes:
+        text = f"the allocation {allocation.job} has {allocation.nodes} nodes ({allocation.node_list})"
+        raise ValueError(f"{text}, {asked.nodes} are needed: submit it with --nodes={asked.nodes} or more")
+    clock = SystemClock()
+    restarts = allocation.restarts if allocation is not None else asked.engine_restarts
+    known = read_state(asked.state_dir, asked.training)
+    epoch, fleet, live = known if known is not None else (Epoch(asked.training, restarts, 0), None, False)
+    if restarts > epoch.engine_restarts:
+        epoch, fleet = Epoch(asked.training, restarts, 0), None
+    limits = LeaderLimits(
+        nodes=asked.nodes,
+        evidence_s=asked.evidence_s,
+        lease_s=asked.lease_s,
+        gather_s=asked.gather_s,
+        spares_s=asked.spares_s,
+        port=asked.port,
+        fleet=FleetLimits(restarts_per_cause=asked.restarts, may_requeue=allocation is not None),
+    )
+    secret, address = read_secret(asked.secret_file), read_address(asked.listen, "--listen")
+    listening = _listen(*address)
+    leader = Leader(
+        leading=Leading(epoch, limits, clock.now().monotonic_s, fleet, is_live=live),
+        job=asked.training,
+        name=asked.node,
+        secret=secret,
+        listening=listening,
+        record=LeaderRecord(asked.state_dir, clock.now),
+        engine=StaticNodes() if allocation is None else SlurmEngine(allocation),
+        now=clock.now,
+    )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _: leader.ask_to_stop(f"the engine sent {signal.Signals(number).name}"))
+    return leader.run()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, kind, protocol)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(target)
+        listening.listen(1024)
+    except OSError as error:
+        in_use = "; another program has it: give another port" if error.errno == errno.EADDRINUSE else ""
+        raise OSError(error.errno, f"{error.strerror}{in_use}", f"--listen {host}:{port}") from error
+    return listening
+
+
+# --- a node -------------------------------------------------------------------------------------------------------
+
+
+def _run_node(asked: argparse.Namespace, command: list[str]) -> int:
+    keep_one_heap()  # before the first thread
+    keep_apart()  # before the first file
+    settings = settings_of_node(asked.training, asked.state_dir.absolute(), asked.config, command)
+    leader = read_address(asked.leader, "--leader")
+    node = NodeSettings(
+        node=asked.node,
+        job=asked.training,
+        leader=leader,
+        secret=read_secret(asked.secret_file),
+        host=asked.host or find_own_address(*leader),
+    )
+    state = Path(settings.supervisor.state_dir)
+    state.mkdir(parents=True, exist_ok=True)
+    lock = lock_state(state)
+    try:
+        chosen = launcher_of(settings.supervisor.launcher, state)
+        parts = Assembly(settings, SystemClock(), boot_id(), chosen.launcher, chosen.group)
+        member = Member(parts, asked.training, node)
+        socket_file = socket_path(settings.supervisor, os.environ)
+        service = Service(parts, asked.config or state, socket_file, Notifier.from_environment())
+        member.start()
+        try:
+            return service.run()
+        finally:
+            member.end()
+    finally:
+        os.close(lock)
+
+
+def settings_of_node(training: str, state: Path, config: Path | None, command: list[str]) -> Settings:
+    """Return the configuration of a node: the file's, as far as not all nodes must agree. Raises ValueError."""
+    settings = Settings()
+    if config is not None:
+        checked = check(config)
+        if checked.settings is None:
+            raise ValueError("; ".join(map(str, checked.problems)))
+        settings = checked.settings
+    job = settings.jobs.get(training)
+    if job is None and not command:
+        raise ValueError(f"give the command after --, or a configuration with [jobs.{training}]")
+    job = job or JobSettings(command=command)
+    overriding = find_overriding(command or job.command)
+    if overriding:
+        raise ValueError(
+            f"leave out {', '.join(overriding)}: the leader decides that, and the command line outweighs it"
+        )
+    job = msgspec.structs.replace(
+        job,
+        command=command or job.command,
+        cwd=job.cwd or str(Path.cwd()),
+        autostart=True,
+        standby=False,
+        snapshot_every_s=0.0,  # one node's snapshot is no state of all ranks
+        remedies=Remedies(enabled=False),  # ranks that run with different settings are no training
+        budget=Budget(
+            restarts=UNLIMITED, restarts_per_cause=UNLIMITED, restarts_per_period=UNLIMITED, backoff_s=(0.0,)
+        ),
+    )
+    own = msgspec.structs.replace(
+        settings.supervisor if config is not None else SupervisorSettings(), state_dir=str(state), launcher="held"
+    )
+    return msgspec.structs.replace(settings, supervisor=own, jobs={training: job})
+
+
+def find_own_address(host: str, port: int) -> str:
+    """Return the address from which this node reaches the leader; nothing is sent. Raises OSError."""
+    family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(target)
+        return str(probe.getsockname()[0])

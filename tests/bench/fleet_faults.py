@@ -1,0 +1,417 @@
+"""Faults of a training on several nodes: how long until all ranks have ended, and who is named.
+
+    python tests/bench/fleet_faults.py [--nodes 2] [--ranks 2] [--times 5] [--faults killed,stopped,...] [--peer]
+
+Each node is a network namespace of this machine with a daemon, torchrun and DDP ranks on gloo (root; `ip`). The faults:
+
+    killed     a rank gets SIGKILL                     cut      the node's link is down
+    stopped    a rank gets SIGSTOP                     dead     every process of a node gets SIGKILL at once
+    spinning   a rank computes and never returns       daemon   the node's daemon gets SIGKILL, and is started again
+    loader     a rank's loader never returns           leader   the leader gets SIGKILL, and is started again
+    missing    a rank waits in another operation
+
+`--peer` measures torchrun alone with the same command, for `killed` and `stopped`.
+"""
+
+# ruff: noqa: T201 - a benchmark prints
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import select
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from supervisor.cluster.secret import make_secret  # noqa: E402 - a program, started by its path
+from supervisor.runner import shim  # noqa: E402 - the same
+
+TRAINING = ROOT / "tests" / "bench" / "fleet_training.py"
+PYTHON = os.environ.get("ROCM_SUPERVISOR_TRAIN_PYTHON", sys.executable)
+START_LIMIT_S = 240.0
+END_LIMIT_S = 120.0
+LEASE_S = 2.0
+STALL_S = 6.0
+HANGS = ("stopped", "spinning", "loader", "missing")
+FAULTS = ("killed", *HANGS, "cut", "dead", "daemon", "leader")
+STEPS = re.compile(r"(\S+) (\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One fault."""
+
+    fault: str
+    ended_s: float | None
+    """From the fault until every rank of the launch had ended."""
+    evidence_s: float | None
+    named: str
+    right: bool | None
+    excluded: list[str]
+    back_s: float | None
+    """From the fault until the next step that no launch had made before."""
+    incidents: int
+
+
+def until(condition: Callable[[], object], what: str, limit_s: float) -> None:
+    """Wait for a condition; end the benchmark where it does not come true."""
+    end = time.perf_counter() + limit_s
+    while not condition():
+        if time.perf_counter() > end:
+            raise TimeoutError(what)
+        time.sleep(0.02)
+
+
+def run(*words: str) -> None:
+    """Run a program that must succeed."""
+    subprocess.run(words, check=True, capture_output=True)
+
+
+class Network:
+    """Namespaces on a bridge; each has the address 10.77.N.2."""
+
+    def __init__(self, nodes: int) -> None:
+        self.names = [f"fleet{os.getpid()}n{number}" for number in range(nodes)]
+        self.bridge = f"fl{os.getpid()}"[:14]
+        run("ip", "link", "add", self.bridge, "type", "bridge")
+        run("ip", "addr", "add", "10.77.0.1/16", "dev", self.bridge)
+        run("ip", "link", "set", self.bridge, "up")
+        for number, name in enumerate(self.names):
+            # Names are asked for at every connection: without an answer each takes ten seconds.
+            self.etc(name).mkdir(parents=True)
+            (self.etc(name) / "resolv.conf").write_text("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")
+            hosts = "".join(f"{self.address(other)} node{other}\n" for other in range(nodes))
+            (self.etc(name) / "hosts").write_text(f"127.0.0.1 localhost\n10.77.0.1 boss\n{hosts}")
+            run("ip", "netns", "add", name)
+            run("ip", "link", "add", self.link(number), "type", "veth", "peer", "name", "eth0", "netns", name)
+            run("ip", "link", "set", self.link(number), "master", self.bridge, "up")
+            run("ip", "-n", name, "addr", "add", f"{self.address(number)}/16", "dev", "eth0")
+            run("ip", "-n", name, "link", "set", "eth0", "up")
+            run("ip", "-n", name, "link", "set", "lo", "up")
+
+    @staticmethod
+    def etc(name: str) -> Path:
+        return Path("/etc/netns") / name
+
+    def link(self, number: int) -> str:
+        return f"{self.bridge[:11]}v{number}"
+
+    def address(self, number: int) -> str:
+        return f"10.77.1.{number + 2}"
+
+    def within(self, number: int, *words: str) -> list[str]:
+        return ["ip", "netns", "exec", self.names[number], *words]
+
+    def set_link(self, number: int, state: str) -> None:
+        run("ip", "link", "set", self.link(number), state)
+
+    def close(self) -> None:
+        for name in self.names:
+            subprocess.run(("ip", "netns", "del", name), check=False, capture_output=True)
+            subprocess.run(("rm", "-rf", str(self.etc(name))), check=False)
+        subprocess.run(("ip", "link", "del", self.bridge), check=False, capture_output=True)
+
+
+class Training:
+    """One training over the namespaces."""
+
+    def __init__(self, folder: Path, network: Network, ranks: int, evidence_s: float) -> None:
+        self.folder, self.network, self.ranks, self.evidence_s = folder, network, ranks, evidence_s
+        self.nodes = len(network.names)
+        make_secret(folder / "secret")
+        (folder / "settings.toml").write_text(
+            '[supervisor]\nlauncher = "held"\n[jobs.run]\ncommand = ["true"]\n'
+            f"[jobs.run.rules.stall]\nlimit_s = {STALL_S}\ndata_wait_limit_s = {STALL_S}\nrest_limit_s = {STALL_S}\n"
+        )
+        self.env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0", "TP_SOCKET_IFNAME": "eth0"}
+        self.leader: subprocess.Popen[bytes] | None = None
+        self.daemons: list[subprocess.Popen[bytes] | None] = [None] * self.nodes
+        self.start_leader()
+        for number in range(self.nodes):
+            self.start_node(number)
+
+    def _start(self, name: str, words: list[str]) -> subprocess.Popen[bytes]:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            return subprocess.Popen(words, stdout=log, stderr=log, env=self.env, cwd=self.folder)
+
+    def _daemon(self, role: str, state: Path, node: str) -> list[str]:
+        base = [sys.executable, "-m", "supervisor.daemon.main", "--role", role, "--training", "run", "--node", node]
+        self.env["PYTHONPATH"] = str(ROOT)
+        return [*base, "--secret-file", str(self.folder / "secret"), "--state-dir", str(state)]
+
+    def start_leader(self) -> None:
+        words = self._daemon("leader", self.folder / "leader", "boss")
+        words += ["--nodes", str(self.nodes), "--listen", "10.77.0.1:29300", "--lease-s", str(LEASE_S)]
+        self.leader = self._start("leader", [*words, "--evidence-s", str(self.evidence_s), "--restarts", "1000"])
+
+    def start_node(self, number: int) -> None:
+        words = self._daemon("node", self.folder / f"n{number}", f"n{number}")
+        words += ["--leader", "10.77.0.1:29300", "--config", str(self.folder / "settings.toml"), "--"]
+        words += [PYTHON, "-m", "torch.distributed.run", "--nproc-per-node", str(self.ranks), str(TRAINING)]
+        self.daemons[number] = self._start(f"n{number}", self.network.within(number, *words, str(self.folder)))
+
+    def close(self) -> None:
+        for process in (self.leader, *self.daemons):
+            if process is not None:
+                process.kill()
+                process.wait()
+
+    def await_steps(self, epoch: str | None, beyond: int = -1) -> tuple[str, int]:
+        """Wait for a step of a launch other than `epoch`, further than `beyond`; return its launch and number."""
+        found: list[tuple[str, int]] = []
+
+        def look() -> bool:
+            try:
+                match = STEPS.fullmatch((self.folder / "steps").read_text())
+            except OSError:
+                return False
+            if match is not None and match[1] != epoch and int(match[2]) > beyond:
+                found.append((match[1], int(match[2])))
+            return bool(found)
+
+        until(look, f"a step beyond {beyond} after launch {epoch}", START_LIMIT_S)
+        return found[0]
+
+    def incidents(self) -> list[dict[str, object]]:
+        path = self.folder / "leader" / "incidents.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def ranks_of(folder: Path) -> dict[int, shim.Process]:
+    """Return the living ranks of the training in a folder."""
+    found = {}
+    for process in shim.read_processes():
+        try:
+            words = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
+            entries = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        env = dict(entry.partition(b"=")[::2] for entry in entries)
+        if b"LOCAL_RANK" in env and str(TRAINING).encode() in words and os.fsencode(folder) in words:
+            parent = shim.read_process(process.parent)
+            if parent is not None and b"LOCAL_RANK" not in _environment(parent.pid) and not process.dead:
+                found[int(env[b"RANK"])] = process
+    return found
+
+
+def _environment(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
+
+
+def await_end(handles: list[int], began: float) -> float | None:
+    """Return the seconds until every process has ended; None where that took too long."""
+    poll = select.poll()
+    for handle in handles:
+        poll.register(handle, select.POLLIN)
+    left = set(handles)
+    while left:
+        for handle, _ in poll.poll(1000):
+            left.discard(handle)
+            poll.unregister(handle)
+        if time.perf_counter() - began > END_LIMIT_S:
+            return None
+    return time.perf_counter() - began
+
+
+def do_harm(training: Training, fault: str, victim: int, ranks: dict[int, shim.Process]) -> None:
+    """Do what the fault is."""
+    node = victim // training.ranks
+    match fault:
+        case "killed" | "stopped":
+            os.kill(ranks[victim].pid, signal.SIGKILL if fault == "killed" else signal.SIGSTOP)
+        case "cut":
+            training.network.set_link(node, "down")
+        case "dead":
+            daemon = training.daemons[node]
+            assert daemon is not None
+            below = shim.descendants(daemon.pid, shim.read_processes())
+            for process in (*below, None):
+                os.kill(daemon.pid if process is None else process.pid, signal.SIGKILL)
+        case "daemon":
+            daemon = training.daemons[node]
+            assert daemon is not None
+            daemon.kill()
+        case "leader":
+            assert training.leader is not None
+            training.leader.kill()
+        case _:
+            (training.folder / f"{fault}-{victim}").touch()
+
+
+def undo(training: Training, fault: str, victim: int) -> None:
+    """Bring back what the training needs to go on."""
+    node = victim // training.ranks
+    if fault == "cut":
+        training.network.set_link(node, "up")
+    elif fault in ("dead", "daemon"):
+        daemon = training.daemons[node]
+        assert daemon is not None
+        daemon.wait()
+        training.start_node(node)
+    elif fault not in ("killed", "stopped", "leader"):
+        (training.folder / f"{fault}-{victim}").unlink()
+
+
+def measure(training: Training, fault: str, victim: int, epoch: str) -> tuple[Measured, str]:
+    """Do one fault and wait until the training is back; return what was measured and the new launch."""
+    _, step = training.await_steps(None)
+    ranks, before = ranks_of(training.folder), len({str(item["id"]) for item in training.incidents()})
+    assert len(ranks) == training.nodes * training.ranks, f"{len(ranks)} ranks"
+    handles = [os.pidfd_open(process.pid) for process in ranks.values()]
+    began = time.perf_counter()
+    do_harm(training, fault, victim, ranks)
+    ended_s = None
+    if fault == "leader":
+        assert training.leader is not None
+        training.leader.wait()
+        training.start_leader()
+        training.await_steps(None, step + 100)
+        lost = any(shim.read_process(process.pid) is None for process in ranks.values())
+        new = epoch
+        named, right = ("ranks lost", False) if lost else ("-", True)
+        facts: dict[str, object] = {}
+    else:
+        ended_s = await_end(handles, began)
+        undo(training, fault, victim)
+        new, _ = training.await_steps(epoch, step)
+        facts = training.incidents()[-1]
+        named, right = judge(facts, fault, victim, training.ranks)
+    back_s = time.perf_counter() - began
+    for handle in handles:
+        os.close(handle)
+    evidence_s, excluded = facts.get("collected_s"), facts.get("excluded")
+    measured = Measured(
+        fault=fault,
+        ended_s=ended_s,
+        evidence_s=evidence_s if isinstance(evidence_s, float) else None,
+        named=named,
+        right=right,
+        excluded=excluded if isinstance(excluded, list) else [],
+        back_s=back_s,
+        incidents=len({str(item["id"]) for item in training.incidents()}) - before,
+    )
+    return measured, new
+
+
+def judge(incident: dict[str, object], fault: str, victim: int, ranks: int) -> tuple[str, bool]:
+    """Return who was named, and whether that is who was harmed: a rank, or for a lost node its node."""
+    culprit = incident["culprit"]
+    assert isinstance(culprit, dict)
+    named = f"{culprit['proof']}: {culprit['reason']}"
+    if fault in ("cut", "dead", "daemon"):
+        nobody = culprit["proof"] == "none" and incident["node"] == f"n{victim // ranks}"
+        return named, culprit["nodes"] == [f"n{victim // ranks}"] or nobody
+    return named, culprit["ranks"] == [victim]
+
+
+def measure_peer(folder: Path, network: Network, ranks: int, fault: str, victim: int) -> float | None:
+    """Return how long torchrun alone takes to end all ranks; None where it does not within the limit."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0"}
+    (folder / "steps").unlink(missing_ok=True)
+    agents = []
+    for number in range(len(network.names)):
+        words = [PYTHON, "-m", "torch.distributed.run", "--nnodes", str(len(network.names))]
+        words += ["--nproc-per-node", str(ranks), "--max-restarts", "0", "--rdzv-backend", "c10d", "--rdzv-id", "peer"]
+        words += [
+            "--rdzv-endpoint",
+            f"{network.address(0)}:29500",
+            "--rdzv-conf",
+            f"is_host={int(number == 0)}",
+            "--local-addr",
+            network.address(number),
+        ]
+        words = network.within(number, *words, str(TRAINING), str(folder))
+        agents.append(subprocess.Popen(words, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+    try:
+        until((folder / "steps").exists, "torchrun's first step", START_LIMIT_S)
+        found = ranks_of(folder)
+        handles = [os.pidfd_open(process.pid) for process in found.values()]
+        began = time.perf_counter()
+        os.kill(found[victim].pid, signal.SIGKILL if fault == "killed" else signal.SIGSTOP)
+        return await_end(handles, began)
+    finally:
+        for process in ranks_of(folder).values():
+            os.kill(process.pid, signal.SIGKILL)
+        for agent in agents:
+            agent.kill()
+            agent.wait()
+
+
+def show(measured: list[Measured]) -> None:
+    """Print one line for each kind of fault."""
+    for fault in dict.fromkeys(item.fault for item in measured):
+        items = [item for item in measured if item.fault == fault]
+        ended = sorted(item.ended_s for item in items if item.ended_s is not None)
+        evidence = [item.evidence_s for item in items if item.evidence_s is not None]
+        back = [item.back_s for item in items if item.back_s is not None]
+        line = f"{fault}: n={len(items)}"
+        if ended:
+            line += f", all ended after {statistics.median(ended):.3f} s (max {ended[-1]:.3f})"
+        if evidence:
+            line += f", evidence {statistics.median(evidence):.3f} s (max {max(evidence):.3f})"
+        line += f", back after {statistics.median(back):.1f} s" if back else ""
+        right = sum(item.right is True for item in items)
+        innocent = sum(bool(item.excluded) for item in items if not item.right)
+        counts = sorted({item.incidents for item in items})
+        print(f"{line}, right {right}/{len(items)}, innocent excluded {innocent}, incidents each {counts}", flush=True)
+
+
+def main() -> None:
+    """Run the faults that are asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=2)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--times", type=int, default=5)
+    parser.add_argument("--faults", default=",".join(FAULTS))
+    parser.add_argument("--evidence-s", type=float, default=1.0)
+    parser.add_argument("--peer", action="store_true")
+    parser.add_argument("--keep", action="store_true", help="keep the folder with logs and records")
+    asked = parser.parse_args()
+    network = Network(asked.nodes)
+    folder, load = Path(tempfile.mkdtemp(prefix="fleet-faults-")), os.getloadavg()[0]
+    print(f"{asked.nodes} nodes x {asked.ranks} ranks, lease {LEASE_S} s, stall {STALL_S} s, load {load:.1f}")
+    measured: list[Measured] = []
+    try:
+        if asked.peer:
+            for fault in ("killed", "stopped"):
+                took = measure_peer(folder, network, asked.ranks, fault, asked.nodes * asked.ranks - 1)
+                print(f"torchrun alone, {fault}: {'not within 120 s' if took is None else f'{took:.3f} s'}", flush=True)
+            (folder / "saved.pt").unlink(missing_ok=True)
+            (folder / "steps").unlink(missing_ok=True)
+        training = Training(folder, network, asked.ranks, asked.evidence_s)
+        try:
+            epoch, _ = training.await_steps(None)
+            for number in range(asked.times):
+                for fault in asked.faults.split(","):
+                    victim = (number * 3 + 1) % (asked.nodes * asked.ranks)
+                    training.await_steps(None, training.await_steps(None)[1] + 10)
+                    result, epoch = measure(training, fault, victim, epoch)
+                    print(f"  {number} {result}", flush=True)
+                    measured.append(result)
+        finally:
+            training.close()
+    finally:
+        show(measured)
+        network.close()
+        print(f"kept in {folder}" if asked.keep else "", end="\n")
+        if not asked.keep:
+            subprocess.run(("rm", "-rf", str(folder)), check=False)
+
+
+if __name__ == "__main__":
+    main()

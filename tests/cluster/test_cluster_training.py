@@ -1,0 +1,205 @@
+"""A training on several nodes, with real daemons and processes on this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster_by_hand import Cluster, gone, until
+
+from supervisor.core.fleet.link import SECRET_BYTES_LEAST
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path, 2) as made:
+        yield made
+
+
+def test_a_rank_that_is_killed_ends_all_ranks_with_one_incident_and_all_begin_again(cluster: Cluster) -> None:
+    cluster.start()
+    before = cluster.await_epoch(1)
+    os.kill(before[3], signal.SIGKILL)
+    after = cluster.await_epoch(2)
+    assert all(gone(pid) for pid in before.values())
+    assert not any(gone(pid) for pid in after.values())
+    until(lambda: len(cluster.incidents()) == 2, "the incident is closed")
+    opened, closed = cluster.incidents()
+    assert (opened["closed"], closed["closed"], opened["id"]) == (False, True, closed["id"])
+    assert closed["culprit"] == {
+        "proof": "physical",
+        "reason": "rank 3 (n1) ended first: killed by SIGKILL",
+        "ranks": [3],
+        "nodes": ["n1"],
+    }
+    evidence = cluster.folder / "n0" / "jobs" / "run" / "1" / "evidence" / str(closed["id"])
+    processes = (evidence / "processes.txt").read_text()
+    assert "child of" in processes, "the surviving node's evidence was taken before the end"
+    assert "state T" in processes, "its launcher was stopped, so that it ended no rank"
+    folder = str(cluster.folder)
+    assert "running, launch run.0.2, 1 incidents" in supervisorctl("training", "status", folder)
+    assert "killed by SIGKILL" in supervisorctl("training", "history", folder)
+    assert "same_nodes" in supervisorctl("training", "show", "run.0.1", folder)
+    (cluster.folder / "finish").touch()
+    assert cluster.leader is not None
+    assert cluster.leader.wait(120) == 0
+    for daemon in cluster.daemons.values():
+        assert daemon.wait(120) == 0
+
+
+def test_a_node_daemon_that_is_killed_takes_its_ranks_along_and_is_one_incident(cluster: Cluster) -> None:
+    cluster.start()
+    before = cluster.await_epoch(1)
+    cluster.kill_daemon("n1")
+    until(lambda: gone(before[2]) and gone(before[3]), "the end of the ranks of the killed daemon")
+    cluster.start_node("n1")
+    cluster.await_epoch(2)
+    assert all(gone(pid) for pid in before.values())
+    assert {incident["id"] for incident in cluster.incidents()} == {"run.0.1"}
+
+
+def test_a_leader_that_is_killed_and_started_again_finds_the_training_running(cluster: Cluster) -> None:
+    """Its ranks report no steps, so that the lease must outlast the leader's start."""
+    cluster.start("--lease-s", "60")
+    before = cluster.await_epoch(1)
+    assert cluster.leader is not None
+    cluster.leader.kill()
+    cluster.leader.wait(60)
+    cluster.start_leader("--lease-s", "60")
+    until(lambda: cluster.state()["stage"] == "running" and not cluster.state()["missing"], "the leader is back")
+    assert not any(gone(pid) for pid in before.values())
+    os.kill(before[0], signal.SIGKILL)
+    cluster.await_epoch(2)
+    until(lambda: [incident["closed"] for incident in cluster.incidents()] == [False, True], "the incident's record")
+
+
+def test_without_a_leader_the_ranks_end_by_the_lease(cluster: Cluster) -> None:
+    """They make no steps that this daemon can see, so that the lease alone decides."""
+    cluster.start("--lease-s", "2")
+    before = cluster.await_epoch(1)
+    assert cluster.leader is not None
+    cluster.leader.kill()
+    cluster.leader.wait(60)
+    until(lambda: all(gone(pid) for pid in before.values()), "the end of all ranks")
+    assert "no leader for" in (cluster.folder / "n0.log").read_text()
+
+
+def test_the_user_stops_the_training_from_elsewhere(cluster: Cluster) -> None:
+    cluster.start()
+    before = cluster.await_epoch(1)
+    (cluster.folder / "leader" / "stop").touch()
+    assert cluster.leader is not None
+    assert cluster.leader.wait(120) == 0
+    until(lambda: all(gone(pid) for pid in before.values()), "the end of all ranks")
+    assert cluster.incidents() == []
+
+
+def test_strangers_at_the_port_neither_join_nor_disturb(cluster: Cluster) -> None:
+    cluster.start_leader()
+    until(lambda: _answers(cluster.port), "the leader listens")
+    log = cluster.folder / "boss.log"
+    held = []
+    for text in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 5000, b"\x00\x00\x00\x10half"):
+        held.append(socket.create_connection(("127.0.0.1", cluster.port)))
+        held[-1].sendall(text)
+    until(lambda: "another program has the port" in log.read_text(), "the strangers' refusal")
+    held += [socket.create_connection(("127.0.0.1", cluster.port)) for _ in range(100)]
+    until(lambda: "closing the oldest" in log.read_text(), "the flood's refusal")
+    impostor = cluster.folder / "other-secret"
+    impostor.write_text("x" * SECRET_BYTES_LEAST)
+    impostor.chmod(0o600)
+    own, cluster.secret = cluster.secret, impostor
+    cluster.start_node("n9")
+    cluster.secret = own
+    for number in range(2):
+        cluster.start_node(f"n{number}")
+    cluster.await_epoch(1)
+    for stranger in held:
+        stranger.close()
+    assert cluster.state()["nodes"] == ["n0", "n1"]
+    until(lambda: "does not have the secret of training run" in (cluster.folder / "n9.log").read_text(), "n9 is told")
+
+
+def _answers(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_a_node_that_finds_another_program_at_the_port_says_so(cluster: Cluster) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as foreign:
+
+        def greet() -> None:
+            while True:
+                try:
+                    met, _ = foreign.accept()
+                except OSError:
+                    return
+                met.sendall(b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n")
+
+        threading.Thread(target=greet, daemon=True).start()
+        cluster.start_node("n0", port=foreign.getsockname()[1])
+        log = cluster.folder / "n0.log"
+        until(lambda: "another program has the port" in log.read_text(), "the node's complaint")
+
+
+REFUSED = (
+    (["--role", "leader"], "--nodes: give the number of nodes"),
+    (["--role", "leader", "--nodes", "2", "--engine", "slurm"], "is no batch step of a Slurm job"),
+    (["--role", "node", "--leader", "nowhere", "--", "true"], "--leader 'nowhere': give HOST:PORT"),
+    (["--role", "node", "--leader", "127.0.0.1:1"], "give the command after --"),
+    (["--role", "node", "--leader", "127.0.0.1:1", "--", "torchrun", "--nnodes=4", "t.py"], "leave out --nnodes"),
+    (["--role", "leader", "--nodes", "2", "--secret-file", "open"], "other users may read it; `chmod 600"),
+    (["--role", "leader", "--nodes", "2", "--secret-file", "short"], "5 bytes, a secret has at least 16"),
+    (["--role", "leader", "--nodes", "2", "--secret-file", "none"], "No such file"),
+)
+
+
+def test_what_cannot_work_is_refused_with_its_reason_and_its_node(cluster: Cluster) -> None:
+    for name, content, mode in (("open", "x" * 40, 0o644), ("short", "short", 0o600)):
+        (cluster.folder / name).write_text(content)
+        (cluster.folder / name).chmod(mode)
+    started = []
+    for number, (options, _) in enumerate(REFUSED):
+        command = [sys.executable, "-m", "supervisor.daemon.main", "--training", "run", "--state-dir", f"state{number}"]
+        command += ["--secret-file", str(cluster.secret), "--node", "n7", *options]
+        env = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
+        started.append(subprocess.Popen(command, cwd=cluster.folder, stderr=subprocess.PIPE, text=True, env=env))
+    for (options, text), process in zip(REFUSED, started, strict=True):
+        errors = process.communicate(timeout=120)[1]
+        assert (process.returncode, text in errors, "n7" in errors) == (78, True, True), (options, errors)
+
+
+SUBMIT = ("submit", "--nodes", "4", "--spares", "1", "--name", "gpt", "--folder", "/shared/gpt")
+
+
+def test_the_batch_script_is_shown_before_anything_is_written() -> None:
+    script = supervisorctl(*SUBMIT, "--sbatch=--gpus-per-node=8", "--dry-run", "--", "torchrun", "train.py", "it's")
+    for line in ("--nodes=5", "--requeue", "--no-kill", "--open-mode=append", "--gpus-per-node=8"):
+        assert f"#SBATCH {line}\n" in script
+    assert "--role leader --engine slurm --nodes 4 --training gpt --secret-file /shared/gpt/secret" in script
+    parsed = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True, timeout=60, check=False)
+    assert parsed.stderr == ""
+    assert not Path("/shared").exists()
+
+
+def test_options_of_torchrun_that_the_leader_decides_are_refused() -> None:
+    command = [sys.executable, "-m", "supervisor.cli", *SUBMIT, "--dry-run", "--", "torchrun", "--nnodes=4", "train.py"]
+    ran = subprocess.run(command, text=True, capture_output=True, timeout=60, check=False)
+    assert ran.returncode == 2
+    assert "leave out --nnodes" in ran.stderr
+
+
+def supervisorctl(*words: str) -> str:
+    """Return what a command prints."""
+    command = [sys.executable, "-m", "supervisor.cli", *words]
+    return subprocess.run(command, text=True, capture_output=True, timeout=60, check=True).stdout

@@ -1,0 +1,390 @@
+"""The leader of a training on several nodes: one incident, evidence before the end, epochs that only grow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.core.fleet import leading as le
+from supervisor.core.fleet import messages as ms
+from supervisor.core.fleet.culprit import Proof
+from supervisor.core.fleet.epoch import Epoch
+from supervisor.core.fleet.evidence import RankEvidence
+from supervisor.core.fleet.ladder import FleetLimits, Rung
+from supervisor.core.fleet.leading import LeaderLimits, Leading, Stage
+from supervisor.core.fleet.lease import Lease
+
+LIMITS = LeaderLimits(nodes=2, lease_s=2.0, lease_margin_s=0.5, spares_s=0.0)
+
+
+@dataclass
+class Nodes:
+    """Nodes as the leader sees them, and the clock; each has two ranks, and does what it is ordered."""
+
+    leading: Leading
+    now_s: float = 0.0
+    running: dict[str, Epoch | None] = field(default_factory=dict)
+    ordered: dict[str, Epoch] = field(default_factory=dict)
+    silent: set[str] = field(default_factory=set)
+    quiet_since_s: dict[str, float] = field(default_factory=dict)
+    stuck: set[str] = field(default_factory=set)
+    """Whose ranks SIGKILL does not end."""
+    facts: dict[int, dict[str, object]] = field(default_factory=dict)
+    """What the evidence of a rank says."""
+    records: list[le.Record] = field(default_factory=list)
+    launches: list[ms.Launch] = field(default_factory=list)
+    requeues: list[le.Requeue] = field(default_factory=list)
+    overs: list[le.Over] = field(default_factory=list)
+    order: list[str] = field(default_factory=list)
+    """The kinds of messages that were sent, in their order."""
+
+    def join(self, *names: str) -> None:
+        for name in names:
+            self.silent.discard(name)
+            self.quiet_since_s.pop(name, None)
+            self.running.setdefault(name, None)
+            joined = ms.Joined(
+                running=self.running[name], ordered=self.ordered.get(name), host=f"10.0.0.{name[1:]}", unix_s=0.0
+            )
+            self.do(self.leading.joined(name, joined, self.now_s))
+
+    def do(self, commands: list[le.Command]) -> None:
+        for command in commands:
+            match command:
+                case le.Send():
+                    self.order.append(type(command.message).__name__)
+                case le.Record():
+                    self.records.append(command)
+                case le.Requeue():
+                    self.requeues.append(command)
+                case le.Over():
+                    self.overs.append(command)
+        for command in commands:
+            if isinstance(command, le.Send) and command.node not in self.silent:
+                self.obey(command.node, command.message)
+
+    def obey(self, name: str, message: ms.Message) -> None:
+        match message:
+            case ms.Launch():
+                assert self.running[name] is None, "a second launch beside the first"
+                assert message.epoch.is_newer_than(self.ordered.get(name))
+                self.running[name] = self.ordered[name] = message.epoch
+                self.launches.append(message)
+            case ms.Collect():
+                first = 2 * int(name[1:])
+                ranks = tuple(self.describe(name, rank) for rank in (first, first + 1))
+                self.tell(name, ms.EvidenceTaken(epoch=message.epoch, took_s=0.1, ranks=ranks))
+            case ms.Stop() if name not in self.stuck:
+                self.running[name] = None
+                self.tell(name, ms.Stopped(epoch=message.epoch))
+            case _:
+                pass
+
+    def describe(self, name: str, rank: int) -> RankEvidence:
+        return replace(RankEvidence(node=name, rank=rank), **self.facts.get(rank, {}))  # type: ignore[arg-type]  # a story's facts
+
+    def tell(self, name: str, message: ms.Message) -> None:
+        self.do(self.leading.took(name, message, self.now_s))
+
+    def fault(self, name: str, reason: str = "rank 1 killed by SIGKILL") -> None:
+        epoch = self.running[name]
+        assert epoch is not None
+        self.tell(name, ms.Fault(epoch=epoch, kind="rank_exit", reason=reason, rank=1))
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass, in which every node that is there beats."""
+        for _ in range(round(seconds / 0.1)):
+            self.now_s += 0.1
+            for name, running in self.running.items():
+                if name not in self.silent:
+                    self.tell(name, ms.NodeBeat(sent_s=self.now_s, steps=1 if running else None))
+                elif running is not None and name not in self.stuck and self.lease_is_over(name):
+                    self.running[name] = None
+            self.do(self.leading.tick(self.now_s))
+
+    def lease_is_over(self, name: str) -> bool:
+        """A node that is cut off ends its ranks by its own clock."""
+        return self.now_s - self.quiet_since_s.setdefault(name, self.now_s) >= LIMITS.lease_s
+
+
+def begun(limits: LeaderLimits = LIMITS, *names: str) -> Nodes:
+    nodes = Nodes(Leading(Epoch("run", 0, 0), limits, 0.0))
+    nodes.join(*(names or ("n0", "n1")))
+    nodes.wait(0.2)
+    assert nodes.leading.stage is Stage.RUNNING
+    return nodes
+
+
+def test_all_nodes_are_launched_as_one_with_places_of_their_own() -> None:
+    nodes = begun()
+    assert [(order.node_rank, order.nodes, order.host) for order in nodes.launches] == [
+        (0, 2, "10.0.0.0"),
+        (1, 2, "10.0.0.0"),
+    ]
+    assert {str(order.epoch) for order in nodes.launches} == {"run.0.1"}
+
+
+def test_a_killed_rank_is_one_incident_evidence_first_then_the_end_then_a_new_epoch() -> None:
+    nodes = begun()
+    nodes.facts[1] = {"killed_by": "SIGKILL", "ended_at_s": 5.0}
+    nodes.facts[2] = {"exception": "RuntimeError: Connection closed by peer", "communication": True}
+    nodes.order.clear()
+    nodes.fault("n0")
+    nodes.wait(0.3)
+    kinds = [kind for kind in nodes.order if kind != "LeaderBeat"]
+    assert kinds == ["Collect", "Collect", "Stop", "Stop", "Launch", "Launch"]
+    opened, closed = nodes.records
+    assert (opened.closed, closed.closed, opened.incident.id) == (False, True, closed.incident.id)
+    culprit = closed.incident.culprit
+    assert culprit is not None
+    assert (culprit.proof, culprit.ranks) == (Proof.PHYSICAL, (1,))
+    assert closed.incident.rung is Rung.SAME_NODES
+    assert closed.incident.excluded == ()
+    assert [str(order.epoch) for order in nodes.launches[2:]] == ["run.0.2", "run.0.2"]
+
+
+def test_what_other_nodes_report_of_the_same_fault_is_a_witness_and_no_second_incident() -> None:
+    nodes = begun()
+    epoch = nodes.running["n1"]
+    assert epoch is not None
+    nodes.silent.update({"n0", "n1"})
+    nodes.fault("n0")
+    nodes.tell("n1", ms.Fault(epoch=epoch, kind="rank_exit", reason="rank 2 exited with status 1", rank=2))
+    nodes.silent.clear()
+    nodes.wait(1.5)
+    nodes.tell("n1", ms.Fault(epoch=epoch, kind="rank_exit", reason="rank 3 exited with status 1", rank=3))
+    closed = [record for record in nodes.records if record.closed]
+    assert len(nodes.records) == 2
+    assert len(closed) == 1
+    assert closed[0].incident.witnesses[0].endswith("n1: rank_exit: rank 2 exited with status 1")
+    assert nodes.leading.stage is Stage.RUNNING, "a fault of an earlier epoch is no fault of this one"
+
+
+def test_a_node_whose_collecting_hangs_does_not_hold_up_the_end() -> None:
+    nodes = begun()
+    nodes.silent.add("n1")
+    nodes.fault("n0")
+    nodes.silent.discard("n1")
+    nodes.wait(0.8)
+    assert nodes.leading.stage is Stage.COLLECTING
+    nodes.wait(0.4)
+    assert [record.closed for record in nodes.records] == [False, True]
+    assert nodes.records[1].incident.collected_s == pytest.approx(1.0, abs=0.11)
+
+
+def test_a_node_that_is_cut_off_is_left_to_its_lease_and_a_spare_takes_its_place() -> None:
+    nodes = begun(LIMITS, "n0", "n1", "n2", "n3")
+    nodes = begun(replace(LIMITS, nodes=3), "n0", "n1", "n2", "n3")
+    nodes.silent.add("n1")
+    before = len(nodes.launches)
+    nodes.wait(3.0)
+    assert nodes.leading.stage is Stage.WAITING
+    assert len(nodes.launches) == before, "the cut-off node may still write"
+    nodes.wait(2.5)
+    closed = nodes.records[-1].incident
+    assert (closed.kind, closed.rung, closed.excluded, closed.taken) == ("node_lost", Rung.SPARE, ("n1",), ("n3",))
+    assert sorted(name for name, epoch in nodes.running.items() if epoch == nodes.leading.epoch) == ["n0", "n2", "n3"]
+    nodes.join("n1")
+    nodes.wait(1.0)
+    assert nodes.running["n1"] is None, "an excluded node does not come back"
+
+
+def test_without_a_spare_a_lost_node_is_waited_for() -> None:
+    nodes = begun()
+    nodes.silent.add("n1")
+    nodes.wait(8.0)
+    assert nodes.leading.stage.value == "gathering"
+    nodes.join("n1")
+    nodes.wait(0.5)
+    assert nodes.leading.stage is Stage.RUNNING
+    assert nodes.leading.epoch == Epoch("run", 0, 2)
+
+
+def test_where_the_engine_requeues_a_lost_node_is_left_out() -> None:
+    nodes = begun(replace(LIMITS, fleet=FleetLimits(may_requeue=True)))
+    nodes.silent.add("n1")
+    nodes.wait(8.0)
+    assert [requeue.excluded for requeue in nodes.requeues] == [("n1",)]
+    assert nodes.leading.stage is Stage.OVER
+
+
+def test_a_node_daemon_that_is_killed_and_started_again_is_one_incident() -> None:
+    nodes = begun()
+    nodes.leading.disconnected("n1")
+    nodes.running["n1"] = None
+    nodes.join("n1")
+    nodes.wait(1.0)
+    assert [(record.incident.kind, record.closed) for record in nodes.records] == [
+        ("node_lost", False),
+        ("node_lost", True),
+    ]
+    assert nodes.records[-1].incident.excluded == ()
+    assert nodes.leading.epoch == Epoch("run", 0, 2)
+
+
+def test_a_link_that_breaks_and_is_back_within_the_lease_costs_nothing() -> None:
+    nodes = begun()
+    nodes.leading.disconnected("n1")
+    nodes.silent.add("n1")
+    nodes.wait(1.0)
+    nodes.join("n1")
+    nodes.wait(5.0)
+    assert nodes.records == []
+    assert len(nodes.launches) == 2
+
+
+def test_ranks_that_ended_while_there_was_no_leader_are_an_incident_too() -> None:
+    nodes = begun()
+    nodes.leading = Leading(Epoch("run", 0, 1), LIMITS, nodes.now_s, nodes.leading.fleet)
+    nodes.running = {"n0": None, "n1": None}
+    nodes.join("n0", "n1")
+    nodes.wait(1.0)
+    assert [(record.incident.kind, record.incident.id) for record in nodes.records] == [("no_leader", "run.0.1")]
+    assert nodes.leading.epoch == Epoch("run", 0, 2)
+
+
+def test_a_training_that_had_ended_begins_again_without_an_incident() -> None:
+    nodes = begun()
+    nodes.leading = Leading(Epoch("run", 0, 1), LIMITS, nodes.now_s, nodes.leading.fleet, is_live=False)
+    nodes.running = {"n0": None, "n1": None}
+    nodes.join("n0", "n1")
+    nodes.wait(1.0)
+    assert nodes.records == []
+    assert nodes.leading.epoch == Epoch("run", 0, 2)
+
+
+@pytest.mark.parametrize("written_down", [0, 1])
+def test_a_leader_that_was_killed_takes_up_the_training_as_it_runs(written_down: int) -> None:
+    """Also where it died before it had written down what it had launched."""
+    nodes = begun()
+    nodes.leading = Leading(Epoch("run", 0, written_down), LIMITS, nodes.now_s)
+    nodes.join("n0", "n1")
+    nodes.wait(10.0)
+    assert len(nodes.launches) == 2
+    assert nodes.leading.stage is Stage.RUNNING
+    nodes.fault("n0")
+    nodes.wait(0.5)
+    assert nodes.leading.epoch == Epoch("run", 0, 2)
+
+
+def test_leader_and_node_daemon_killed_together_are_one_incident_and_one_training() -> None:
+    nodes = begun()
+    fleet = nodes.leading.fleet
+    nodes.running["n1"] = None
+    nodes.leading = Leading(Epoch("run", 0, 1), LIMITS, nodes.now_s, fleet)
+    nodes.join("n0", "n1")
+    nodes.wait(6.0)
+    assert [record.closed for record in nodes.records] == [False, True]
+    assert nodes.records[0].incident.node == "n1"
+    assert set(nodes.running.values()) == {Epoch("run", 0, 2)}
+
+
+def test_a_process_that_sigkill_does_not_end_takes_its_node_out() -> None:
+    nodes = begun(replace(LIMITS, fleet=FleetLimits(may_requeue=True)))
+    nodes.stuck.add("n1")
+    nodes.fault("n0")
+    nodes.wait(12.0)
+    assert [requeue.excluded for requeue in nodes.requeues] == [("n1",)]
+    assert nodes.records[-1].incident.culprit is not None
+
+
+def test_the_same_fault_again_and_again_ends_the_training_with_its_reason() -> None:
+    nodes = begun(replace(LIMITS, fleet=FleetLimits(restarts_per_cause=3, may_requeue=False)))
+    nodes.leading.steps = 10
+    for rank in range(4):
+        nodes.facts[rank] = {"exception": "ValueError: the same everywhere"}
+    for _ in range(4):
+        nodes.fault("n0")
+        nodes.wait(0.3)
+    assert [over.finished for over in nodes.overs] == [False]
+    assert "3 restarts without progress" in nodes.overs[0].reason
+    assert "all ranks ended alike" in nodes.overs[0].reason
+
+
+def test_a_training_that_finishes_everywhere_is_over_and_a_stop_is_no_fault() -> None:
+    nodes = begun()
+    for name in ("n0", "n1"):
+        epoch = nodes.running[name]
+        assert epoch is not None
+        nodes.running[name] = None
+        nodes.tell(name, ms.Finished(epoch=epoch))
+    assert [over.finished for over in nodes.overs] == [True]
+    stopped = begun()
+    stopped.do(stopped.leading.asked_to_stop("its user", stopped.now_s))
+    assert stopped.order[-2:] == ["Leave", "Leave"]
+    assert stopped.records == []
+
+
+def test_too_few_nodes_are_an_error_that_names_those_that_came() -> None:
+    nodes = Nodes(Leading(Epoch("run", 0, 0), replace(LIMITS, gather_s=5.0), 0.0))
+    nodes.join("n0")
+    nodes.wait(6.0)
+    assert "1 of 2 nodes did not come within 5 s; here are n0" in nodes.overs[0].reason
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["fault", "cut", "back", "wait", "killed", "leader", "lagging"]),
+        st.sampled_from(["n0", "n1", "n2"]),
+    ),
+    max_size=25,
+)
+
+
+@given(steps=STEPS)
+def test_whatever_happens_there_is_one_training_and_one_incident_an_epoch(steps: list[tuple[str, str]]) -> None:
+    """`Nodes.obey` fails where a node is launched twice, or with an epoch that does not grow."""
+    limits = replace(LIMITS, fleet=FleetLimits(restarts_per_cause=1000, may_requeue=False))
+    nodes = begun(limits, "n0", "n1", "n2")
+    for what, name in steps:
+        if nodes.leading.stage is Stage.OVER:
+            break
+        match what:
+            case "fault" if nodes.running[name] is not None and name not in nodes.silent:
+                nodes.fault(name)
+            case "cut":
+                nodes.silent.add(name)
+            case "back" if name in nodes.silent:
+                nodes.join(name)
+            case "killed":
+                nodes.leading.disconnected(name)
+                nodes.running[name] = None
+                nodes.join(name)
+            case "leader":
+                nodes.leading = Leading(nodes.leading.epoch, limits, nodes.now_s, nodes.leading.fleet)
+                nodes.join(*(each for each in nodes.running if each not in nodes.silent))
+            case "lagging":
+                nodes.tell(name, ms.Fault(epoch=Epoch("run", 0, 0), kind="rank_exit", reason="of an earlier epoch"))
+            case _:
+                nodes.wait(1.0)
+        running = {epoch for each, epoch in nodes.running.items() if epoch is not None and each not in nodes.silent}
+        assert len(running) <= 1
+    ids = [record.incident.id for record in nodes.records if record.closed]
+    assert len(ids) == len(set(ids))
+
+
+@given(
+    beats=st.lists(st.tuples(st.floats(0.01, 3.0), st.booleans(), st.booleans()), max_size=30),
+)
+def test_a_lease_is_over_exactly_when_neither_leader_nor_step_came_in_its_time(
+    beats: list[tuple[float, bool, bool]],
+) -> None:
+    lease, now_s, last_s, steps = Lease(lease_s=2.0, renewed_s=0.0, steps=0), 0.0, 0.0, 0
+    for passed_s, renewed, stepped in beats:
+        now_s += passed_s
+        if renewed:
+            lease, last_s = lease.renewed(now_s, 2.0), now_s
+        if stepped:
+            steps += 1
+            last_s = now_s
+        lease = lease.stepped(steps, now_s)
+        assert lease.is_over(now_s + 1.0) == (now_s + 1.0 - last_s >= 2.0)
+
+
+def test_a_lease_counts_from_when_the_beat_was_sent_and_nan_ends_it() -> None:
+    lease = Lease(lease_s=2.0, renewed_s=0.0).renewed(5.0, 2.0)
+    assert lease.renewed(4.0, 2.0).renewed_s == 5.0
+    assert lease.is_over(float("nan"))

@@ -1,0 +1,75 @@
+"""What nodes and leader send: what is written is read, and what another version or a broken one sends is bounded."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.core.fleet import messages as ms
+from supervisor.core.fleet.epoch import Epoch
+from supervisor.core.fleet.evidence import RankEvidence
+
+EPOCH = Epoch("run", 1, 2)
+EVERY: tuple[ms.Message, ...] = (
+    ms.Joined(running=EPOCH, ordered=EPOCH, host="10.0.0.1", unix_s=1.5),
+    ms.Joined(running=None, ordered=None, host="10.0.0.1", unix_s=1.5),
+    ms.NodeBeat(sent_s=1.0, steps=7, ranks=(0, 1)),
+    ms.Fault(epoch=EPOCH, kind="rank_exit", reason="rank 1 killed by SIGKILL", rank=1),
+    ms.EvidenceTaken(
+        epoch=EPOCH,
+        took_s=0.5,
+        ranks=(
+            RankEvidence(node="n1", rank=3, killed_by="SIGSEGV", ended_at_s=1.0, collective=4, in_collective=False),
+        ),
+        folder="/state/evidence",
+    ),
+    ms.Stopped(epoch=EPOCH, unkillable=True),
+    ms.Finished(epoch=EPOCH),
+    ms.LeaderBeat(echo_s=1.0, now_s=2.0, lease_s=5.0),
+    ms.Launch(epoch=EPOCH, node_rank=1, nodes=2, host="10.0.0.1", port=29400),
+    ms.Collect(epoch=EPOCH, limit_s=1.0, incident="run.1.2"),
+    ms.Stop(epoch=EPOCH, reason="rank 1 killed"),
+    ms.Leave(reason="stopped"),
+)
+
+
+@pytest.mark.parametrize("message", EVERY, ids=lambda message: type(message).__name__)
+def test_every_message_is_read_as_it_was_written(message: ms.Message) -> None:
+    assert ms.decode(ms.encode(message)) == message
+
+
+@pytest.mark.parametrize("message", EVERY, ids=lambda message: type(message).__name__)
+def test_a_message_without_its_fields_is_refused_with_the_name_of_the_field(message: ms.Message) -> None:
+    kind = type(message).__name__
+    if kind == "Leave":
+        assert ms.decode(json.dumps({"message": kind}).encode()) == ms.Leave(reason="no reason given")
+        return
+    with pytest.raises(ms.MessageError, match=f"{kind}: .* is missing"):
+        ms.decode(json.dumps({"message": kind}).encode())
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(data=st.data())
+def test_any_value_in_any_field_is_a_message_or_an_error(data: st.DataObject) -> None:
+    facts = json.loads(ms.encode(data.draw(st.sampled_from(EVERY))))
+    facts[data.draw(st.sampled_from(sorted(facts)))] = data.draw(JSON)
+    try:
+        message = ms.decode(json.dumps(facts).encode())
+    except ms.MessageError:
+        return
+    assert ms.decode(ms.encode(message)) == message
+
+
+@given(raw=st.binary(max_size=200))
+def test_any_bytes_are_an_error(raw: bytes) -> None:
+    with pytest.raises(ms.MessageError):
+        ms.decode(raw)
