@@ -15,7 +15,7 @@ from pathlib import Path
 from supervisor.cluster.secret import make_secret
 from supervisor.runner import shim
 
-LIMIT_S = 120.0
+LIMIT_S = 240.0
 RANK = """
 import os, socket, sys, time
 from pathlib import Path
@@ -99,7 +99,7 @@ class Cluster:
     def start_leader(self, *options: str) -> None:
         given = ["--nodes", str(self.count), "--listen", f"127.0.0.1:{self.port}", "--port", str(self.rendezvous_port)]
         self.leader = self._start(
-            "leader", self.folder / "leader", "boss", *given, "--lease-s", "5", "--spares-s", "0", *options
+            "leader", self.folder / "leader", "boss", *given, "--lease-s", "60", "--spares-s", "0", *options
         )
 
     def start_node(self, name: str, *, port: int | None = None) -> None:
