@@ -156,11 +156,12 @@ class Node:
 
     def _run(self) -> None:
         while not self._over:
-            for key, events in self._ready.select(self._wait_s()):
+            ready, now_s = self._ready.select(self._wait_s()), self._clock()
+            for key, events in ready:
                 if key.fileobj == self._bell:
                     os.eventfd_read(self._bell)
                 elif isinstance(key.data, ra.RankProcess):
-                    self._take_rank_end(key.data)
+                    self._take_rank_end(key.data, now_s)
                 else:
                     self._serve_socket(events)
             while not self._calls.empty():
@@ -431,12 +432,15 @@ class Node:
             self._ready.unregister(rank.handle)
         rank.close()
 
-    def _take_rank_end(self, rank: ra.RankProcess) -> None:
-        """Act on the end of a rank: first nothing of it may be lost, then the leader is told."""
+    def _take_rank_end(self, rank: ra.RankProcess, now_s: float) -> None:
+        """Act on the end of a rank: first nothing of it may be lost, then the leader is told.
+
+        Ranks whose ends were found together have the same time: which of them ended first is not known.
+        """
         self._ready.unregister(rank.handle)
         if self._running is None or self._stopping_since_s is not None:
             return
-        ra.note_end(rank, self._clock())
+        ra.note_end(rank, now_s)
         if not rank.failed:
             ra.release(rank)  # status 0, or its launcher was quicker: then the exit of the launcher says how
             return

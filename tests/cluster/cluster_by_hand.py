@@ -38,7 +38,7 @@ while any(rank.poll() is None for rank in ranks) and not any(rank.poll() for ran
     time.sleep(0.05)
 failed = any(rank.poll() for rank in ranks)
 for rank in ranks:
-    rank.kill()
+    rank.terminate()
 sys.exit(failed)
 """
 """Ends its ranks like torchrun's agent: as soon as it sees that one has failed, within 0.1 s."""
