@@ -98,9 +98,9 @@ class Cluster:
 
     def start_leader(self, *options: str) -> None:
         given = ["--nodes", str(self.count), "--listen", f"127.0.0.1:{self.port}", "--port", str(self.rendezvous_port)]
-        self.leader = self._start(
-            "leader", self.folder / "leader", "boss", *given, "--lease-s", "60", "--spares-s", "0", *options
-        )
+        # Long times: a machine under load is no fault of the training.
+        given += ["--lease-s", "60", "--evidence-s", "20", "--spares-s", "0", *options]
+        self.leader = self._start("leader", self.folder / "leader", "boss", *given)
 
     def start_node(self, name: str, *, port: int | None = None) -> None:
         at = f"127.0.0.1:{port or self.port}"
