@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 COMMAND_LIMIT_S = 20.0
 """squeue and scontrol hang with their controller; no answer means unknown."""
 PENDING_LIMIT_S = 60.0
+STANDARD_ERROR = 2
+"""The job's output; `sys.stderr` may be the logger's."""
 PENDING_EVERY_S = 0.2
 
 
@@ -68,8 +70,8 @@ class SlurmEngine:
         log.warning("slurm.requeue", extra={"fields": {"job": job, "excluded": list(excluded), "reason": reason}})
         start(
             (sys.executable, "-m", "supervisor.cluster.requeue", job, *excluded),
-            stdout=sys.stderr.fileno(),
-            stderr=sys.stderr.fileno(),
+            stdout=STANDARD_ERROR,
+            stderr=STANDARD_ERROR,
             new_session=True,
         )
 
