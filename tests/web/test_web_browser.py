@@ -24,6 +24,12 @@ NEWER = (
     r"\bstatic\s*\{|\bthis\.#|^\s+#\w+|^\s+static\b|^(const .*= )?await\b|/[gimsuy]*[dv][gimsuy]*\.test",
 )
 """Of ECMAScript 2022 and later, and what browsers got with it."""
+CUT_HEADS = """[...document.querySelectorAll('th')].map(head => {
+  const words = document.createRange();
+  words.selectNodeContents(head);
+  return [head.textContent, words.getClientRects().length];
+}).filter(([text, lines]) => lines > text.split(' ').length).map(([text]) => text)"""
+"""Heads of tables that take more lines than they have words."""
 CHARTS = "Array.from(document.querySelectorAll('figure:not([hidden]) h3'), h => h.textContent)"
 
 
@@ -99,6 +105,8 @@ def test_the_page_fits_a_phone(shown: Browser) -> None:
         for view, until in (("#/", "document.querySelector('.card')"), ("#/training/yolo", f"{CHARTS}.length === 8")):
             show(shown, view, until)
             assert shown.evaluate("document.documentElement.scrollWidth") <= 360
+        shown.wait_for("document.querySelector('main').textContent.includes('how it ended')")
+        assert shown.evaluate(CUT_HEADS) == [], "a table scrolls in its own frame; its words are not cut"
     finally:
         shown.resize(1200, 900)
 
