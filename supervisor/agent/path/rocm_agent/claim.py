@@ -48,6 +48,11 @@ def world_size() -> int:
     return _read_count("WORLD_SIZE", 1)
 
 
+def local_rank() -> int:
+    """Return this process's rank among those that the launcher started on this machine."""
+    return _read_count("LOCAL_RANK", 0)
+
+
 def take(source: int) -> Optional[Recorder]:
     """Return the recorder if this process holds or can claim it, and no better source than `source` reports."""
     global _source

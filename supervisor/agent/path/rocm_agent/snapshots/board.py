@@ -71,6 +71,10 @@ class Board:
         self._values[ANNOUNCED] = made.encoded
         return made
 
+    def repeat(self, announced: Announced) -> None:
+        """Show what was announced on another machine."""
+        self._values[ANNOUNCED] = announced.encoded
+
     def settle(self, number: int, outcome: int) -> None:
         """Show the outcome of an announced save."""
         self._values[OUTCOME] = number << 8 | outcome

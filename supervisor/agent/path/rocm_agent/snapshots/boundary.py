@@ -1,7 +1,8 @@
 """The step boundaries of one training, at which it is saved where that is due or requested.
 
 It is the same for every framework: the hook that counts the steps provides the training's position and state. A single
-process saves alone; several of one machine save together; a training that cannot be saved is reported once.
+process saves alone; replicas of one machine save together; where each holds a part, or several machines train, each
+writes a shard. A training that cannot be saved is reported once.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .requests import served
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .ranks import Ranks
+    from .meeting import Meeting
 
 
 class Boundary:
@@ -41,7 +42,7 @@ class Boundary:
         self._form = form
         self._problem: Optional[str] = None
         """Why nothing can be saved; None before this was checked."""
-        self._ranks: Optional[Ranks] = None
+        self._ranks: Optional[Meeting] = None
         self._keeper = keeper
         self._alone = False
         """Whether a single process trains; known from the first boundary on."""
@@ -110,10 +111,18 @@ class Boundary:
         """Join several ranks; return why that is impossible."""
         if found.size == 1:
             return ""
-        from .ranks import Ranks  # noqa: PLC0415 - one process needs none of it
-
         try:
-            self._ranks = Ranks(self._torch, found, os.environ[ENV_FOLDER])
+            self._ranks = self._meet(found)
         except OSError as error:
             return "the ranks cannot meet: %s" % error
         return ""
+
+    def _meet(self, found: world.World) -> Meeting:
+        attempt = os.environ[ENV_FOLDER]
+        if found.in_shards:
+            from .shards import Shards  # noqa: PLC0415 - one process needs none of it
+
+            return Shards(self._torch, found, attempt, self._form or Form())
+        from .ranks import Ranks  # noqa: PLC0415 - the same
+
+        return Ranks(self._torch, found, attempt)

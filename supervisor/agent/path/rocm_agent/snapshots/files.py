@@ -27,15 +27,15 @@ class NotFinite(ValueError):  # noqa: N818 - a verdict, no defect
     """A state with NaN or infinity in it: not worth keeping, least of all in place of a valid one."""
 
 
-def write(torch: Any, state: Any, path: str, taken_ns: int) -> int:
-    """Write a state to `path`, synced and dated `taken_ns` (Unix), and return its bytes.
+def write(torch: Any, state: Any, path: str, taken_ns: int, digest: Any = None) -> int:
+    """Write a state to `path`, synced and dated `taken_ns` (Unix), and return its bytes; `digest` sees all of them.
 
     Raises OSError where the disk refuses; what was at `path` is then as it was.
     """
     part = "%s.%d%s" % (path, os.getpid(), PART)
     try:
         with open(part, "wb", buffering=0) as file:
-            unfailing = Unfailing(file)
+            unfailing = Unfailing(file, digest)
             torch.save(state, unfailing)
             if unfailing.error is not None:
                 raise unfailing.error
@@ -57,14 +57,17 @@ class Unfailing:
 
     of_the_agent = True
 
-    def __init__(self, file: Any) -> None:
+    def __init__(self, file: Any, digest: Any = None) -> None:
         self._file = file
+        self._digest = digest
         self.error: Any = None
 
     def write(self, data: Any) -> int:
         """Write all of `data`, or pass over it once something has failed."""
         view = memoryview(data).cast("B")
         size = len(view)
+        if self._digest is not None:
+            self._digest.update(view)
         while len(view) and self.error is None:
             try:
                 view = view[self._file.write(view) :]

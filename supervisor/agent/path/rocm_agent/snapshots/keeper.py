@@ -123,6 +123,18 @@ class Keeper:
         """Whether the first call of `take` has been: each later one takes."""
         return self._reserved
 
+    def begun(self) -> None:
+        """Count the interval from now: shards are being copied."""
+        self._interval.taken(monotonic_ns())
+
+    def cost(self, stall_s: float, write_s: float) -> None:
+        """Choose the interval again from what shards have cost."""
+        self._interval.measured(stall_s, write_s)
+
+    def open_shards(self) -> None:
+        """Say once that snapshots are taken, of which each rank writes its shard."""
+        self._announce_snapshots()
+
     def take(self, collect: Collect, step: int, epoch: Optional[int], join: Join = lambda copied: copied) -> None:
         """Take a snapshot of the training as it stands after `step`; return as soon as its copy has begun.
 

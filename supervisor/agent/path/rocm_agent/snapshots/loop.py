@@ -175,12 +175,22 @@ def restore(loader: Any, named: Dict[str, Any]) -> State:
         if name in ("step", OURS) or not (isinstance(part, dict) or hasattr(part, "load_state_dict")):
             raise ValueError("%s: a part needs another name, or state_dict and load_state_dict" % name)
     state = State(torch, loader, named)
-    found = files.read(torch, os.environ.get(ENV_RESUME_FROM, ""), "loop")
+    found, problem = _resumed_from(torch, state)
     if found is not None:
-        found, problem = replicas.of_this_rank(torch, found)
         state.put_back(found, exactly=not problem)
         replicas.resumed(state.epoch - 1, state.step, problem and problem + ", and the epoch starts over")
     return state
+
+
+def _resumed_from(torch: Any, state: State) -> Tuple[Optional[Dict[str, Any]], str]:
+    """Return what this rank goes on from, and why that is not in mid-epoch; (None, "") where it begins."""
+    path = os.environ.get(ENV_RESUME_FROM, "")
+    if os.path.isdir(path):
+        from . import generation  # noqa: PLC0415 - most trainings need none of it
+
+        return replicas.of_shards(torch, path, "loop", state.replicas()[0]) if generation.is_generation(path) else (None, "")
+    found = files.read(torch, path, "loop")
+    return (None, "") if found is None else replicas.of_this_rank(torch, found)
 
 
 def step(state: State, loss: Any, lr: Any) -> None:

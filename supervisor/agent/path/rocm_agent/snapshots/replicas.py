@@ -27,6 +27,11 @@ def alike(modules: Dict[str, Any], optimizers: List[Any]) -> List[Any]:
         tensors += [
             item for state in optimizer.state.values() for item in state.values() if hasattr(item, "as_strided")
         ]
+    return sample(tensors)
+
+
+def sample(tensors: List[Any]) -> List[Any]:
+    """Return a few numbers of a few tensors, not copied."""
     tensors = [tensor for tensor in tensors if tensor.numel()]
     chosen = tensors[:: -(-len(tensors) // SAMPLED_TENSORS) or 1]
     return [item.detach().as_strided((min(item.numel(), SAMPLED_NUMBERS),), (1,)) for item in chosen]
@@ -71,6 +76,34 @@ def of_this_rank(torch: Any, found: Dict[str, Any]) -> Tuple[Dict[str, Any], str
             size,
         )
     return {**found, OURS: {**rest, **others.get(rank, {})}}, ""
+
+
+def of_shards(torch: Any, folder: str, kind: str, modules: Dict[str, Any]) -> Tuple[Optional[Dict[str, Any]], str]:
+    """Return what this rank resumes from in a generation of shards, and why it cannot go on in mid-epoch.
+
+    None where the generation is of another `kind` of training. Raises ValueError where a shard is not the one that the
+    manifest names, or where the weights cannot be put on this number of ranks.
+    """
+    from . import generation, sharding  # noqa: PLC0415 - most trainings need none of it
+
+    rank, size = world.place(torch)
+    manifest = generation.read_manifest(folder)
+    before = manifest["world_size"]
+    mine = generation.read_shard(torch, folder, manifest, rank if before == size else 0)
+    if kind not in mine[OURS]:
+        return None, ""
+    if mine[OURS].get("spread"):
+        meshes = sharding.meshes_of(modules)
+        if before == size:
+            mine = sharding.from_parts(torch, mine, meshes)
+        else:
+            rest = [generation.read_shard(torch, folder, manifest, other) for other in range(1, before)]
+            mine = sharding.cut_again(torch, [mine, *rest], meshes)
+    elif rank and before == size:
+        full = generation.read_shard(torch, folder, manifest, 0)
+        mine = {**full, OURS: {**full[OURS], **mine[OURS]}}
+    problem = "%d processes left off and %d go on: the place in the data is lost" % (before, size)
+    return mine, "" if before == size else problem
 
 
 def resumed(epoch: Optional[int], step: int, problem: str) -> None:

@@ -9,6 +9,7 @@ import os
 from typing import Any, Dict, NamedTuple, Tuple
 
 from rocm_agent import claim
+from rocm_agent.layout import ENV_REPLICAS
 
 
 class World(NamedTuple):
@@ -18,6 +19,17 @@ class World(NamedTuple):
     size: int
     problem: str
     """Why what they train cannot be saved in mid-epoch; empty where it can."""
+    local_rank: int = 0
+    """Counted on this machine."""
+    local_size: int = 1
+    """How many of them run on this machine."""
+    spread: bool = False
+    """Whether the weights are spread over the ranks as DTensors, so that each holds a part."""
+
+    @property
+    def in_shards(self) -> bool:
+        """Whether each rank writes a shard of its own: no rank has it all, or not all are of this machine."""
+        return self.spread or self.local_size != self.size
 
 
 def of(torch: Any, modules: Dict[str, Any]) -> World:
@@ -25,7 +37,11 @@ def of(torch: Any, modules: Dict[str, Any]) -> World:
     rank, size = place(torch)
     if size == 1:
         return World(rank, size, "" if rank == 0 else "another process reports for this training")
-    return World(rank, size, _find_problem(rank, size, modules))
+    here = os.environ.get("LOCAL_WORLD_SIZE", "")
+    local_size = int(here) if here.isdigit() and 0 < int(here) <= size else size
+    local_rank = claim.local_rank() if local_size != size else rank
+    spread = any(_is_spread(module) for module in modules.values())
+    return World(rank, size, _find_problem(rank, size, local_size, modules), local_rank, local_size, spread)
 
 
 def place(torch: Any) -> Tuple[int, int]:
@@ -38,23 +54,22 @@ def place(torch: Any) -> Tuple[int, int]:
     return claim.rank, 1
 
 
-def _find_problem(rank: int, size: int, modules: Dict[str, Any]) -> str:
-    here = os.environ.get("LOCAL_WORLD_SIZE", "")
-    if here.isdigit() and int(here) != size:
-        return "%s of its %d processes run on this machine: only those of one machine are saved in mid-epoch" % (
-            here,
-            size,
+def _find_problem(rank: int, size: int, local_size: int, modules: Dict[str, Any]) -> str:
+    if local_size != size and not os.environ.get(ENV_REPLICAS):
+        return (
+            "%d of its %d processes run on this machine, and the job has no snapshot_replicas: a folder that all "
+            "machines reach, without which only those of one machine are saved in mid-epoch" % (local_size, size)
         )
     if rank != claim.rank:
         return "rank %d was not started with RANK or LOCAL_RANK in its environment, as torchrun does" % rank
-    if any(_is_sharded(module) for module in modules.values()):
-        return "its weights are spread over its processes: only replicas, as DDP has them, are saved in mid-epoch"
+    for module in modules.values():
+        names = {type(item).__name__ for item in module.modules()}
+        if names & {"FullyShardedDataParallel", "DeepSpeedEngine"} or any(
+            hasattr(parameter, "ds_id") for parameter in module.parameters()
+        ):
+            return "its weights are spread by FSDP1 or DeepSpeed: those of DDP and FSDP2 are saved in mid-epoch"
     return ""
 
 
-def _is_sharded(module: Any) -> bool:
-    """Whether reading the state would be a collective operation, or give this process its share alone."""
-    wrapped = any(type(item).__name__ in ("FullyShardedDataParallel", "DeepSpeedEngine") for item in module.modules())
-    return wrapped or any(
-        hasattr(parameter, "placements") or hasattr(parameter, "ds_id") for parameter in module.parameters()
-    )
+def _is_spread(module: Any) -> bool:
+    return any(hasattr(parameter, "placements") for parameter in module.parameters())
