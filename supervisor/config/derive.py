@@ -85,6 +85,11 @@ def snapshot_every(job: JobSettings) -> str:
     return str(every)
 
 
+def snapshot_replicas(job: JobSettings, name: str) -> str | None:
+    """Return the folder for the second copy of a job's snapshots of shards; None where none is set."""
+    return None if job.snapshot_replicas is None else str(Path(job.snapshot_replicas).expanduser() / name)
+
+
 def limits_of(job: JobSettings) -> Limits:
     """Return what deciding needs to know of the job."""
     return Limits(

@@ -35,6 +35,7 @@ LATER: tuple[tuple[str, str], ...] = (
     ("jobs.*.env*", ATTEMPT),
     ("jobs.*.conv2d*", ATTEMPT),
     ("jobs.*.snapshot_every_s", ATTEMPT),
+    ("jobs.*.snapshot_replicas", ATTEMPT),
     ("jobs.*.gpus", ATTEMPT),
     ("jobs.*.resume.command", ATTEMPT),
     ("jobs.*.profiles.*", ATTEMPT),

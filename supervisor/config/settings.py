@@ -215,6 +215,8 @@ class JobSettings(Struct, frozen=True, kw_only=True):
     """How long one process may time algorithms; 0: rules choose."""
     snapshot_every_s: SnapshotEvery = SNAPSHOT_EVERY_S
     """How often the agent saves a snapshot during an epoch; `derive.snapshot_every` converts it for the agent."""
+    snapshot_replicas: PathText | None = None
+    """A folder, of another machine or of all, in which each snapshot of shards is written a second time."""
     triage: Literal["manual", "auto"] = "manual"
     """Whether the daemon replays the bad step of a non-finite training before it retries."""
     triage_limit_s: Annotated[float, Meta(gt=0, le=86400)] = 900.0

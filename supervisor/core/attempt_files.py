@@ -30,7 +30,8 @@ STATE/jobs/JOB/ATTEMPT/run/         the training's; ROCM_SUPERVISOR_ATTEMPT_DIR 
 In the job's folder, which is the daemon's, these are the training's:
 `STATE/jobs/JOB/conv2d/` is the agent's: what it learned of each device's convolutions, for the job's next attempts.
 `STATE/jobs/JOB/snapshots/` holds the newest snapshots of the job over all its attempts, `step-STEP.pt`, written by the
-agent and removed by the daemon once the job has finished.
+agent and removed by the daemon once the job has finished; where each rank writes a shard, `step-STEP/` with the shards
+and their manifest.
 
 `STATE/jobs/JOB/triage-ATTEMPT-REPLAY/` is laid out as an attempt, for one replay of the step at which an attempt went
 wrong; its agent writes run/triage.json, and the daemon removes it once the finding is recorded.
@@ -116,6 +117,8 @@ CURRENT = "current"
 CODE = "code"
 """A link to the package, or to the copy of it, whose shim and agent the attempt runs."""
 SNAPSHOTS = "snapshots"
+SHARDED_SNAPSHOT = "step-" + "[0-9]" * 12
+"""Pattern of the folder of a snapshot of which each rank wrote its shard."""
 CONV2D = "conv2d"
 LOCK = "lock"
 STANDBY = "standby.json"

@@ -248,6 +248,7 @@ def compose_env(  # noqa: PLR0913 - one argument a variable
     snapshot_every: str,
     mean_fault_s: float,
     resume_steps: str = "",
+    snapshot_replicas: str | None = None,
 ) -> dict[str, str]:
     """Return the variables that the training gets in addition to those that its shim inherits.
 
@@ -269,6 +270,7 @@ def compose_env(  # noqa: PLR0913 - one argument a variable
             names.ENV_RESUME_STEPS: resume_steps,
             names.ENV_SNAPSHOTS: str(folder.parent / names.SNAPSHOTS),
             names.ENV_SNAPSHOT_EVERY: snapshot_every,
+            names.ENV_REPLICAS: snapshot_replicas or "",
             names.ENV_MEAN_FAULT: f"{mean_fault_s:.0f}",
         }
     )

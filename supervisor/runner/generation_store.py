@@ -98,7 +98,7 @@ class GenerationStore:
         linked = seen.kind == "snapshot" or self._is_always_replaced(seen)
         target = draft / source.name
         if source.is_dir():
-            how = self._capture_folder(source, target, wanted)
+            how = self._capture_folder(source, target, wanted, linked=seen.kind == "snapshot")
         else:
             how = self._capture_file(source, target, wanted, seen=seen.fingerprint, linked=linked)
             for path in _list_sibling_files(source):
@@ -109,13 +109,13 @@ class GenerationStore:
         _sync_folder(draft)
         return taken
 
-    def _capture_folder(self, source: Path, target: Path, wanted: Wanted) -> str:
+    def _capture_folder(self, source: Path, target: Path, wanted: Wanted, *, linked: bool) -> str:
         """Capture every file of a folder as one save; return the method of `clone_file`."""
         ways: list[str] = []
         for path in files_in(source):
             place = target / path.relative_to(source)
             place.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-            ways.append(self._capture_file(path, place, wanted, linked=False))
+            ways.append(self._capture_file(path, place, wanted, linked=linked))
         if not ways:
             raise ChangedError(f"{source} contains no file")
         if _fingerprint_now(source) != wanted.seen.fingerprint:

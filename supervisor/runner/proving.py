@@ -26,8 +26,10 @@ from supervisor.runner.folder_checkpoints import files_in, fingerprint_of
 
 CAN_BE_PROVEN = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")
 """Files written by torch.save or safetensors."""
-ENDS_OF_A_SAVE = ((".distcp", ".metadata"), ("_METADATA", "_CHECKPOINT_METADATA"))
-"""If a file of the first kind exists, the second is written last: torch.distributed.checkpoint, orbax."""
+SHARDS = "rocm-shards.json"
+"""The manifest of a generation of shards, which the agent writes last and the prover reads them by."""
+ENDS_OF_A_SAVE = ((".distcp", ".metadata"), ("_METADATA", "_CHECKPOINT_METADATA"), (".shard.pt", SHARDS))
+"""If a file of the first kind exists, the second is written last: torch.distributed.checkpoint, orbax, the agent."""
 NO_TENSORS = "holds no tensor"
 """The prover's reason for a valid file without weights, such as one with settings."""
 NICENESS = 5
@@ -111,6 +113,8 @@ class Prover:
         )
         if missing is not None:
             return {"reason": f"incomplete: {missing} is missing"}
+        if SHARDS in names:
+            return self._run_prover(folder / SHARDS, self._limit_s)
         sharded = _find_sharded(names)
         proven: list[dict[str, object]] = []
         until_s = time.perf_counter() + self._limit_s

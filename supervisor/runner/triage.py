@@ -122,6 +122,7 @@ def launch_of(case: Case, launch: Mapping[str, Any], folder: Path, name: str, co
         names.ENV_RESUME_STEPS: _resume_steps(case),
         names.ENV_SNAPSHOTS: str(folder / names.RUN),
         names.ENV_SNAPSHOT_EVERY: "0",
+        names.ENV_REPLICAS: "",
         names.ENV_TRIAGE: json.dumps(request),
     }
     return {**launch, "argv": _build_argv(case, launch), "env": env, "save_s": 0.0, "grace_s": 0.0}

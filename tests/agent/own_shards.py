@@ -22,10 +22,13 @@ parser.add_argument("--die-after", type=int, default=0, help="batches and a snap
 parser.add_argument("--step-s", type=float, default=0.0)
 parser.add_argument("--data", type=int, default=62)
 parser.add_argument("--ddp", action="store_true", help="replicas in place of parts")
-parser.add_argument("--moments", action="store_true", help="print each rank's epochs")
 asked = parser.parse_args()
 torch.set_num_threads(1)
-torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=60))
+meeting = os.environ.get("MEETING")
+torch.distributed.init_process_group(
+    "gloo", timeout=timedelta(seconds=60), init_method="file://" + meeting if meeting else None,
+    rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]),
+)  # fmt: skip
 rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
 
 
@@ -65,7 +68,8 @@ state = snapshots.restore(model=model, optimizer=optimizer, scheduler=scheduler,
 
 def snapshots_there():
     """Return the names of the generations."""
-    return {path.name for path in Path(os.environ["ROCM_SUPERVISOR_SNAPSHOTS"]).glob("step-????????????")}
+    folder = os.environ["ROCM_SUPERVISOR_SNAPSHOT_REPLICAS" if meeting else "ROCM_SUPERVISOR_SNAPSHOTS"]
+    return {path.name for path in Path(folder).glob("step-????????????")}
 
 
 made = 0
@@ -89,8 +93,8 @@ for epoch in range(state.epoch, asked.epochs):
 digest = hashlib.sha256()
 for part in (model.state_dict(), *optimizer.state_dict()["state"].values()):
     for value in part.values():
-        value = value.full_tensor() if hasattr(value, "full_tensor") else value
-        digest.update(value.cpu().numpy().tobytes())
+        full = value.full_tensor() if hasattr(value, "full_tensor") else value
+        digest.update(full.cpu().numpy().tobytes())
 line = "DIGEST %s %d %d %d %d\n" % (digest.hexdigest(), state.step, state.epoch, counts["seen"], counts["rank"])
 every = [None] * ranks
 torch.distributed.all_gather_object(every, line)

@@ -10,6 +10,8 @@ from .stand_ins import NAME_CHARACTERS, StandIn, Storage, Tensor
 REBUILDS = ("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3", "_rebuild_qtensor")
 """Functions of torch._utils whose first arguments are storage, offset, size and stride."""
 NOWHERE: Path = ()
+PART = "rocm_supervisor_part"
+"""In a shard of the agent's, marks what stands for a tensor that is spread over the ranks."""
 DEPTH = 64
 """Parts of a name that are kept: no module lies so deep."""
 KEY_BITS = 64
@@ -35,6 +37,8 @@ def children(found: Any) -> List[Tuple[Path, Any]]:
     What a module keeps besides its parameters and buffers is marked: its shape may change from one save to the next.
     """
     if isinstance(found, dict):
+        if found.get(PART) == 1:  # a rank's part of a tensor, under the name of the tensor
+            return [(NOWHERE, value) for value in found.values()]
         module = "_parameters" in found and "_modules" in found
         parts = [(name_part(key), value) for key, value in found.items()]
         return [(("@" + path[0],) if module and path else path, value) for path, value in parts]

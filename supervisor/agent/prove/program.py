@@ -13,7 +13,8 @@ from typing import Any, BinaryIO, Callable, Dict, Iterator, NamedTuple, Optional
 from .contents import entries_of
 from .formats import prove_legacy, prove_safetensors, prove_zip
 from .kinds import Rejected
-from .sharded import is_sharded, open_shard, prove_sharded, shards_beside
+from .manifest import END, is_manifest, prove_generation
+from .sharded import SHARD, is_sharded, open_shard, prove_sharded, shards_beside
 from .tally import Numbers
 
 INTEGER_MAX = 2**53
@@ -31,6 +32,8 @@ class Opened(NamedTuple):
     shards: Dict[str, BinaryIO]
     """Those of a distributed checkpoint, by name."""
     trainer_state: Optional[bytes]
+    ours: bool = False
+    """Whether the file is the manifest of shards that the agent saved."""
 
     def identities(self) -> Tuple[Tuple[int, int, int], ...]:
         """Return what changes when any of the files is written."""
@@ -84,7 +87,10 @@ def fitness_of(entries: Dict[Any, Any]) -> Optional[float]:
 def examine(found: Opened, numbers: Numbers, answer: Dict[str, Any]) -> None:
     """Fill in the facts of a file, or of metadata with its shards; raise Rejected unless all numbers are valid."""
     file = found.file
-    if found.shards:
+    if found.ours:
+        answer["kind"] = "shards"
+        entries = prove_generation(file, found.shards, numbers, lambda head, size: kind_of(head, size)[1])
+    elif found.shards:
         answer["kind"] = "torch-distributed"
         entries = prove_sharded(file, found.shards, numbers, lambda head, size: kind_of(head, size)[1])
     else:
@@ -126,10 +132,10 @@ def opened_shards(path: str) -> Iterator[Dict[str, BinaryIO]]:
     """Open the shards next to the metadata of a distributed checkpoint, by name; none for any other file."""
     with contextlib.ExitStack() as stack:
         shards = {}
-        if is_sharded(path):
+        if is_sharded(path) or is_manifest(path):
             _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-            for name in shards_beside(path):
+            for name in shards_beside(path, SHARD if is_sharded(path) else END):
                 shards[name] = stack.enter_context(open_shard(os.path.join(os.path.dirname(path), name)))
         yield shards
 
@@ -153,7 +159,7 @@ def prove(path: str, confined: Callable[[], None] = lambda: None) -> Dict[str, A
     numbers = Numbers()
     try:
         with opened(path) as file, opened_shards(path) as shards:
-            found = Opened(file, shards, read_trainer_state(path))
+            found = Opened(file, shards, read_trainer_state(path), is_manifest(path))
             before = found.identities()
             confined()
             judge_open(found, before, numbers, answer)

@@ -84,9 +84,9 @@ def open_shard(path: str) -> BinaryIO:
     return os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW), "rb")
 
 
-def shards_beside(path: str) -> List[str]:
-    """Return the names of the shards in the folder of the metadata; raise Rejected for too many."""
-    names = sorted(name for name in os.listdir(os.path.dirname(path) or ".") if name.endswith(SHARD))
+def shards_beside(path: str, end: str = SHARD) -> List[str]:
+    """Return the names of the shards in the folder of the metadata, by their `end`; raise Rejected for too many."""
+    names = sorted(name for name in os.listdir(os.path.dirname(path) or ".") if name.endswith(end))
     if len(names) > SHARDS_MAX:
         raise Rejected("%d shards: at most %d are read" % (len(names), SHARDS_MAX))
     return names

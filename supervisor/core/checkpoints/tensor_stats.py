@@ -17,6 +17,8 @@ NO_MODEL = re.compile(
 """Tensors that are none of the model's: `@` marks what a module keeps besides its parameters and buffers. What a
 snapshot holds of the epoch under way comes and goes: after an epoch's first batch ultralytics' mean loss is the newest
 loss itself, one tensor where two are later."""
+SHARD = re.compile(r"rank\d+of\d+")
+"""In front of the name of a tensor in a shard: its rank, and how many ranks there were."""
 ROWS_LIMIT = 20_000
 DIMENSIONS_MAX, SIGNS_MAX = 16, 512
 
@@ -75,7 +77,7 @@ class Profile:
 def _split_name(name: str) -> tuple[str, str, str]:
     """Return (part, dot, name within): what our agent adds lies one level deeper, a bare state dict at the top."""
     first, dot, rest = name.partition(".")
-    if first == "rocm_supervisor":
+    if first == "rocm_supervisor" or SHARD.fullmatch(first):
         second, dot, rest = rest.partition(".")
         return f"{first}.{second}", dot, rest
     if first in ("ema", "model", "state_dict", "model_state_dict", "net", "module"):

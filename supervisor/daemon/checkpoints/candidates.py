@@ -56,6 +56,8 @@ class Search:
     """Folders whose other content is no checkpoint."""
     snapshots: str | None = None
     """The folder of the agent's snapshots, of which one may lie there that nothing reported."""
+    replicas: str | None = None
+    """The second folder of its snapshots, where one is set."""
     given: Given = field(default_factory=Given)
     """How much work of a newer checkpoint may be redone so that the newest snapshot, which is exact, is used."""
     step_of: Callable[[Fingerprint], int | None] = lambda _: None
@@ -102,7 +104,8 @@ def candidates(search: Search) -> tuple[Checkpoint, ...]:
         if now is None and path in last and (why := describe_denied(Path(path))) is not None:
             found.append(replace(last[path], verdict=Verdict.REJECTED, reason=why))
         elif now is not None:
-            kind = "snapshot" if search.snapshots == str(Path(path).parent) else "checkpoint"
+            own = str(Path(path).parent) in (search.snapshots, search.replicas)
+            kind = "snapshot" if own else "checkpoint"
             found.extend(
                 _exclude_captured(known.get((path, now), Checkpoint(path=path, fingerprint=now, kind=kind)), search)
             )

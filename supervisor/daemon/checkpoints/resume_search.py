@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from supervisor.config.derive import policy_of, snapshot_every
+from supervisor.config.derive import policy_of, snapshot_every, snapshot_replicas
 from supervisor.config.settings import SNAPSHOT_EVERY_S, JobSettings
 from supervisor.core import attempt_files as fo
 from supervisor.core import events as ev
@@ -89,7 +89,7 @@ class ResumeSearch:
         plan, settings = job.retry, self._settings(job.name)
         partly = Search(
             known=(),
-            globs=(*settings.checkpoints.paths, str(self.snapshots(job.name) / "*.pt")),
+            globs=(*settings.checkpoints.paths, *self._snapshot_globs(job.name, settings)),
             cwd=self.working_directory(job.name, settings),
             fault_unix_s=plan.fault_unix_s if plan else None,
             fault_step=plan.fault_step if plan else None,
@@ -97,11 +97,17 @@ class ResumeSearch:
             began_unix_s=job.began_unix_s,
             older_than=plan.older_than if plan else None,
             snapshots=str(self.snapshots(job.name)),
+            replicas=snapshot_replicas(settings, job.name),
             given=given_for_exactness(settings, history),
             step_of=partial(self._steps.step_of, job.name),
             rejected_because=_why_rejected(job),
         )
         self._threads.begin(SEARCH, job.name, lambda: self._search_and_answer(job, partly), SEARCH_LIMIT_S)
+
+    def _snapshot_globs(self, name: str, settings: JobSettings) -> tuple[str, ...]:
+        """Return where snapshots of a job lie, those of shards also on another machine."""
+        folders = filter(None, (str(self.snapshots(name)), snapshot_replicas(settings, name)))
+        return (str(self.snapshots(name) / "*.pt"), *(f"{folder}/{fo.SHARDED_SNAPSHOT}/" for folder in folders))
 
     def _search_and_answer(self, job: Job, partly: Search) -> None:
         """Search, and answer in every case: a job waits for the result."""

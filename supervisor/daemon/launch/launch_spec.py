@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.config.derive import conv2d_environment, snapshot_every
+from supervisor.config.derive import conv2d_environment, snapshot_every, snapshot_replicas
 from supervisor.config.settings import JobSettings, ProfileSettings
 from supervisor.core import attempt_files as names
 from supervisor.core.checkpoints.checkpoint import Checkpoint
@@ -177,6 +177,7 @@ class LaunchBuilder:
                     checkpoint, self.kept(job.name), self.saves(job.name), asked=_has_resume_setting(settings)
                 ),
                 snapshot_every=snapshot_every(settings),
+                snapshot_replicas=snapshot_replicas(settings, job.name),
                 mean_fault_s=job.ledger.mean_fault_s(self.clock.now(), job.began_unix_s, settings.budget),
             ),
             remedies=launch.remedies if self.with_agent() else {},

@@ -32,6 +32,8 @@ FENCE = "epoch"
 """File next to the generations: the highest epoch that has begun there."""
 SHARD_KEY = "shard"
 """Under our key in a shard: of which rank, step, epoch and number of ranks it is."""
+SAME = ("step", "epoch", "number")
+"""What every shard says of itself as the manifest does."""
 MANIFEST_LIMIT_BYTES = 1 << 24
 HASHED_BYTES = 1 << 22
 FINISHED = re.compile(r"step-\d{12}\Z")
@@ -111,7 +113,7 @@ def make_draft(draft: str) -> None:
     """Have that folder; the daemon may be another user of the group."""
     os.makedirs(draft, exist_ok=True)
     with contextlib.suppress(PermissionError):
-        os.chmod(draft, os.stat(draft).st_mode & 0o777 | 0o750)
+        os.chmod(draft, os.stat(draft).st_mode & 0o777 | 0o750)  # noqa: S103 - for the group of the daemon
 
 
 def write_part(draft: str, shard: Shard) -> None:
@@ -154,7 +156,9 @@ def complete(draft: str, parts: List[Shard], taken_ns: int) -> str:
     facts = {"format": FORMAT, "step": parts[0].step, "epoch": parts[0].epoch, "number": parts[0].number}
     for part in parts:
         files.remove(os.path.join(draft, PART % part.rank))
-    _write_json(os.path.join(draft, MANIFEST), {**facts, "world_size": len(parts), "layout": parts[0].layout, "shards": shards})
+    _write_json(
+        os.path.join(draft, MANIFEST), {**facts, "world_size": len(parts), "layout": parts[0].layout, "shards": shards}
+    )
     for name in os.listdir(draft):  # the training as it was then, by the clock of rank 0
         os.utime(os.path.join(draft, name), ns=(taken_ns, taken_ns))
     files.sync_folder(draft)
@@ -210,7 +214,7 @@ def read_shard(torch: Any, folder: str, manifest: Dict[str, Any], rank: int) -> 
         raise ValueError("%s is damaged or of another save: it does not have the hash in the manifest" % path)
     found = files.load(torch, path)
     says = found[files.OURS].get(SHARD_KEY) if isinstance(found, dict) and files.OURS in found else None
-    wanted = {"rank": rank, "size": manifest["world_size"], **{key: manifest[key] for key in ("step", "epoch", "number")}}
+    wanted = {"rank": rank, "size": manifest["world_size"], **{key: manifest.get(key) for key in SAME}}
     if says != wanted:
         raise ValueError("%s is %s, and the manifest wants %s" % (path, says, wanted))
     return dict(found)

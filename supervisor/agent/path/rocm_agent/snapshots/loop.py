@@ -188,7 +188,9 @@ def _resumed_from(torch: Any, state: State) -> Tuple[Optional[Dict[str, Any]], s
     if os.path.isdir(path):
         from . import generation  # noqa: PLC0415 - most trainings need none of it
 
-        return replicas.of_shards(torch, path, "loop", state.replicas()[0]) if generation.is_generation(path) else (None, "")
+        if not generation.is_generation(path):
+            return None, ""
+        return replicas.of_shards(torch, path, "loop", state.replicas()[0])
     found = files.read(torch, path, "loop")
     return (None, "") if found is None else replicas.of_this_rank(torch, found)
 

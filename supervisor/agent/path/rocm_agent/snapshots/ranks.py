@@ -33,6 +33,7 @@ LOOK_S = 0.01
 PART = "rank%d.part.pt"
 ALIKE = "alike"
 
+
 class Missing(RuntimeError):  # noqa: N818 - a verdict, no defect
     """A rank has given no part, or not the part of a replica."""
 

@@ -1,4 +1,4 @@
-"""Turns tensors that are spread over ranks into this rank's plain part of them, and back. No rank is asked for anything.
+"""Turns tensors that are spread over ranks into this rank's plain part of them, and back, without asking any rank.
 
 A part of a DTensor (FSDP2, tensor parallelism) is kept with the shape of the complete tensor, where in it the part
 begins, and how it is spread. On as many ranks it is put back as it was; on another number of ranks the complete tensor
@@ -205,9 +205,7 @@ def _describe(value: Any, place: Place, lines: List[str]) -> None:
             _describe(item, (*place, str(index)), lines)
 
 
-def _mapped(
-    state: Any, chosen: Callable[[Any], bool], function: Callable[[Place, Any], Any], place: Place = ()
-) -> Any:
+def _mapped(state: Any, chosen: Callable[[Any], bool], function: Callable[[Place, Any], Any], place: Place = ()) -> Any:
     """Return the state with `function(its place, it)` in place of each value that is `chosen`."""
     if chosen(state):
         return function(place, state)
