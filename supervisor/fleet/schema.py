@@ -40,6 +40,8 @@ class Shipped:
     """Whether its rows change in the node's record; the others are written once."""
     restless: tuple[str, ...] = ()
     """Columns that change all the time: a row in which nothing else did is copied again after minutes only."""
+    restful: str = ""
+    """SQL condition of the rows that are complete, and hardly change any more; "" where all may change."""
 
     @property
     def name(self) -> str:
@@ -70,6 +72,7 @@ def _ship(
     versioned: bool = False,
     also: tuple[str, ...] = (),
     restless: tuple[str, ...] = (),
+    restful: str = "",
 ) -> Shipped:
     """Declare the copy of a table; `also`: columns that its key needs here besides."""
     key = ("node", *(column.name for column in local.primary_key.columns), *also, *(("version",) if versioned else ()))
@@ -86,7 +89,7 @@ def _ship(
         *versions,
         PrimaryKeyConstraint(*key, name=f"pk_{local.name}"),
     )
-    return Shipped(local=local, fleet=fleet, versioned=versioned, restless=restless)
+    return Shipped(local=local, fleet=fleet, versioned=versioned, restless=restless, restful=restful)
 
 
 # A job that is forgotten takes its rows out of the node's record, whose ids begin again: the time tells them apart.
@@ -100,10 +103,11 @@ ATTEMPTS = _ship(
     tables.attempts,
     versioned=True,
     restless=("max_rss_bytes", "last_step", "cursors", "lost_records", "output_bytes", "agent_log_bytes"),
+    restful="ended_unix_s IS NOT NULL",
 )
-INCIDENTS = _ship(tables.incidents, versioned=True)
-REMEDIES = _ship(tables.remedies, versioned=True)
-CHECKPOINTS = _ship(tables.checkpoints, versioned=True)
+INCIDENTS = _ship(tables.incidents, versioned=True, restful="closed")
+REMEDIES = _ship(tables.remedies, versioned=True, restful="settled_unix_s IS NOT NULL")
+CHECKPOINTS = _ship(tables.checkpoints, versioned=True, restful="judged_unix_s IS NOT NULL")
 GPUS = _ship(tables.gpus, versioned=True, restless=("seen_unix_s",))
 VERSIONED = (ATTEMPTS, INCIDENTS, REMEDIES, CHECKPOINTS, GPUS, JOBS)
 STEP_MINUTES = _ship(tables.step_tiers)

@@ -10,7 +10,9 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS cursors (name TEXT PRIMARY KEY, position INTEGER NOT NULL, at_unix_s REAL NOT NULL)
@@ -19,7 +21,11 @@ CREATE TABLE IF NOT EXISTS versions (name TEXT, key TEXT, version INTEGER NOT NU
     restless BLOB NOT NULL, read_unix_s REAL NOT NULL, sent INTEGER NOT NULL, PRIMARY KEY (name, key)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
+FOLDER, FILE = "fleet", "sent.db"
+"""Where it lies in the state directory."""
 NEXT_VERSION = "next version"
+PASSED = "passed"
+"""The fact of when the record was last copied completely."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +89,33 @@ class Sent:
         row = (name, cursor.position, cursor.at_unix_s)
         self._connection.execute("INSERT OR REPLACE INTO cursors VALUES (?, ?, ?)", row)
 
-    def versions(self, name: str) -> dict[str, Version]:
-        """Return the rows of a table as they were last read, by their keys."""
+    def versions(self, name: str, keys: Iterable[str] | None = None) -> dict[str, Version]:
+        """Return the rows of a table as they were last read, by their keys; only those of `keys` where given."""
         columns = "key, version, digest, restless, read_unix_s, sent"
-        rows = self._connection.execute(f"SELECT {columns} FROM versions WHERE name = ?", (name,))  # noqa: S608 - our own names
+        query = f"SELECT {columns} FROM versions WHERE name = ?"  # noqa: S608 - our own names
+        if keys is None:
+            rows: Iterable[Any] = self._connection.execute(query, (name,))
+        else:
+            one_row = f"{query} AND key = ?"
+            rows = chain.from_iterable(self._connection.execute(one_row, (name, key)) for key in keys)
         return {
             key: Version(key=key, version=version, digest=digest, restless=restless, read_unix_s=at, sent=bool(sent))
             for key, version, digest, restless, at, sent in rows
         }
+
+    def has_unsent(self, name: str) -> bool:
+        """Whether the database may lack a row of a table that was given a version."""
+        query = "SELECT EXISTS (SELECT 1 FROM versions WHERE name = ? AND NOT sent)"
+        return bool(self._connection.execute(query, (name,)).fetchone()[0])
+
+    def passed(self) -> float | None:
+        """Return when the record was last copied completely, in Unix seconds; None: never."""
+        found = self._connection.execute("SELECT value FROM facts WHERE name = ?", (PASSED,)).fetchone()
+        return None if found is None else float(found[0])
+
+    def note_pass(self, now_unix_s: float) -> None:
+        """Note that the record was copied completely."""
+        self._connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (PASSED, f"{now_unix_s:.0f}"))
 
     def keep(self, name: str, rows: Sequence[Digest], read_unix_s: float) -> list[Version]:
         """Give rows their next versions and keep them, which is to be done before they are sent."""

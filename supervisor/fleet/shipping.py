@@ -33,6 +33,11 @@ SETTLE_S = 600.0
 LOOK_BACK_S = 86_400.0
 LOOK_BACK_EVERY_S = 3600.0
 """Metrics of a daemon's outage are recorded when it runs again: the last day is read again each hour."""
+RESTFUL_S = 3600.0
+"""A row that has been complete for so long is read again with the look back only: few of thousands still change."""
+NAMED_ROWS = 500
+"""Where more rows may change, all of the table are read."""
+COMPLETE = "is_complete"
 REFRESH_S = 300.0
 """A row of which only restless columns changed is copied again after this time."""
 
@@ -62,6 +67,8 @@ class Shipper:
         self._node = node
         self._now = now
         self._looked_back_at: float | None = None
+        self._resting: dict[str, dict[str, float]] = {}
+        """By table and key, when a complete row was first read as it is, in Unix seconds."""
         self._rows = 0
         self._refused: list[str] = []
 
@@ -73,15 +80,16 @@ class Shipper:
         with explained(), self._engine.connect() as fleet:
             check_revision(fleet)
             fleet.commit()
+            look_back = self._is_look_back_due(now)
             for shipped in schema.VERSIONED:
-                self._ship_versions(fleet, shipped, now)
+                self._ship_versions(fleet, shipped, now, look_back=look_back)
             for shipped in schema.NUMBERED:
                 self._ship_numbered(fleet, shipped)
-            look_back = self._is_look_back_due(now)
             for shipped in schema.MINUTES:
                 self._ship_minutes(fleet, shipped, now, look_back=look_back)
             self._looked_back_at = now if look_back else self._looked_back_at
             self._insert(fleet, schema.beats, [{"node": self._node, "at_unix_s": int(now) // MINUTE_S * MINUTE_S}])
+        self._sent.note_pass(now)
         return Pass(rows=self._rows, refused=tuple(self._refused))
 
     # --- rows that are written once -------------------------------------------------------------------------------
@@ -121,17 +129,41 @@ class Shipper:
 
     # --- rows that change -----------------------------------------------------------------------------------------
 
-    def _ship_versions(self, fleet: Connection, shipped: Shipped, now: float) -> None:
-        rows = {_key_of(row, shipped): row for row in self._record.read(_query_changing(shipped))}
-        known = self._sent.versions(shipped.name)
+    def _ship_versions(self, fleet: Connection, shipped: Shipped, now: float, *, look_back: bool) -> None:
+        # What an outage or the end of this program has left unsent may be complete by now.
+        everything = look_back or not shipped.restful or self._sent.has_unsent(shipped.name)
+        read = self._read_all(shipped) if everything else self._read_changing(shipped, now)
+        rows = {_key_of(row, shipped): row for row in read}
+        complete = {key for key, row in rows.items() if row.pop(COMPLETE)}
+        known = self._sent.versions(shipped.name, None if everything else rows)
         self._sent.drop(shipped.name, known.keys() - rows.keys())
         digests = [_digest(key, row, shipped) for key, row in rows.items()]
         for chunk in _chunks([item for item in digests if _is_new(known.get(item.key), item, now)]):
             self._sent.keep(shipped.name, chunk, now)
-        unsent = [item for item in self._sent.versions(shipped.name).values() if not item.sent]
-        for versions in _chunks(unsent):
+        kept = self._sent.versions(shipped.name, None if everything else rows)
+        for versions in _chunks([item for item in kept.values() if not item.sent]):
             self._insert(fleet, shipped.fleet, [self._name_version(rows[item.key], item) for item in versions])
             self._sent.mark_sent(shipped.name, versions)
+        resting = {} if everything else self._resting[shipped.name]
+        self._resting[shipped.name] = {**resting, **{key: kept[key].read_unix_s for key in complete}}
+
+    def _read_all(self, shipped: Shipped) -> list[dict[str, Any]]:
+        return self._record.read(Statement(_query_changing(shipped, "*")))
+
+    def _read_changing(self, shipped: Shipped, now: float) -> list[dict[str, Any]]:
+        """Return the rows without those that were complete long ago; of those the keys alone are read."""
+        resting = self._resting[shipped.name]
+        keys = self._record.read(Statement(_query_changing(shipped, ", ".join(shipped.key))))
+        changing = [
+            row for row in keys if not row[COMPLETE] or resting.get(_key_of(row, shipped), now) > now - RESTFUL_S
+        ]
+        if len(changing) > NAMED_ROWS:
+            return self._read_all(shipped)
+        if not changing:
+            return []
+        named = f"({', '.join(shipped.key)}) IN (VALUES {', '.join([_marks(shipped)] * len(changing))})"
+        query = f"SELECT *, {shipped.restful} AS {COMPLETE} FROM {shipped.name} WHERE {named}"  # noqa: S608 - our own names
+        return self._record.read(Statement(query, tuple(row[name] for row in changing for name in shipped.key)))
 
     # --- sending --------------------------------------------------------------------------------------------------
 
@@ -171,10 +203,14 @@ def _is_about_a_row(error: DBAPIError) -> bool:
     return str(getattr(error.orig, "sqlstate", "")).startswith(("22", "23", "54"))
 
 
-def _query_changing(shipped: Shipped) -> Statement:
-    """Return the query of a table's rows: of checkpoints those that attempts were resumed from."""
-    query = f"SELECT * FROM {shipped.name}"  # noqa: S608 - our own names
-    return Statement(query if shipped is not schema.CHECKPOINTS else f"{query} WHERE {_USED}")
+def _query_changing(shipped: Shipped, columns: str) -> str:
+    """Return the query of a table's rows, and which are complete; of checkpoints those that were resumed from."""
+    where = f" WHERE {_USED}" if shipped is schema.CHECKPOINTS else ""
+    return f"SELECT {columns}, {shipped.restful or 0} AS {COMPLETE} FROM {shipped.name}{where}"  # noqa: S608 - our own names
+
+
+def _marks(shipped: Shipped) -> str:
+    return f"({', '.join('?' * len(shipped.key))})"
 
 
 def _key_of(row: Row, shipped: Shipped) -> str:

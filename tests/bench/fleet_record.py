@@ -2,6 +2,8 @@
 
 python tests/bench/fleet_record.py --kills 20 --nodes 2         # a PostgreSQL server of its own; about two minutes
 python tests/bench/fleet_record.py --outage-rows 20000          # rows that each node records while it is stopped
+python tests/bench/fleet_record.py --kills 0 --outage-s 3600    # stopped for an hour, 20 rows a second of each node
+python tests/bench/fleet_record.py --attempts 3600              # what a pass costs with a record of so many attempts
 
 Each node writes flags, decisions, events, attempts and incidents that change into a database file of its own, and
 copies it in a thread of its own. At the end every row of every file is compared with the fleet's.
@@ -12,6 +14,7 @@ copies it in a thread of its own. At the end every row of every file is compared
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 import tempfile
 import threading
@@ -26,17 +29,21 @@ sys.path[:0] = [str(ROOT)]
 from sqlalchemy import text  # noqa: E402 (after the path is set)
 
 from supervisor.core import events as ev  # noqa: E402
+from supervisor.core.job import Attempt  # noqa: E402
+from supervisor.core.readings import ExitStatus  # noqa: E402
 from supervisor.fleet import schema  # noqa: E402
 from supervisor.fleet.database import connect, create  # noqa: E402
 from supervisor.fleet.errors import FleetUnreachableError  # noqa: E402
 from supervisor.fleet.reading import NodeRows  # noqa: E402
 from supervisor.fleet.sent import Sent  # noqa: E402
-from supervisor.fleet.shipping import Shipper  # noqa: E402
+from supervisor.fleet.shipping import LOOK_BACK_EVERY_S, Shipper  # noqa: E402
 from supervisor.store.archive import FileRows  # noqa: E402
 from supervisor.store.sql import Statement  # noqa: E402
 from tests.rigs.postgres_server import Address, PostgresServer, missing  # noqa: E402
 from tests.store.record_by_hand import at, flag, incident, launch, open_store, record_everything, stop  # noqa: E402
 
+TRICKLE_ROWS = 20
+PASSES = 9
 COMPARED = ("flags", "decisions", "events", "attempts", "incidents", "remedies")
 
 
@@ -57,6 +64,7 @@ class Node:
             self.store.path, connect(Address(url)), Sent(folder / "sent.db", now_unix_s()), name, now_unix_s
         )
         self._number = 1
+        self._trickled = 0
         self.unreachable = 0
 
     def write(self, rows: int) -> None:
@@ -72,6 +80,21 @@ class Node:
                 self.store.record_decision(stop())
                 asked = ev.UserRequest(at=at(number + index / 1e4), job="night", ask=ev.Ask.STOP, by=str(index))
                 self.store.record_event(asked)
+
+    def close(self) -> None:
+        """End the attempt under way, and settle the incident of the one before."""
+        ended = at(self._number)
+        attempt = Attempt(number=self._number, launched_at=ended, exit=ExitStatus(at=ended, signal=9))
+        with self.store.turn(ended):
+            self.store.close_attempt("night", attempt, ended)
+
+    def trickle(self, rows: int) -> None:
+        """Record so many flags, decisions and events of the attempt under way."""
+        self._trickled += 1
+        with self.store.turn(at(self._number)):
+            for index in range(rows // 2):
+                self.store.record_flag("night", self._number, replace(flag(), message=f"{self._trickled} {index}"))
+                self.store.record_decision(stop())
 
     def ship(self) -> bool:
         """Copy what is new; return whether the database answered."""
@@ -102,6 +125,8 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--rows", type=int, default=600, help="rows that a node records at once")
+    parser.add_argument("--outage-s", type=float, default=0.0, help="seconds for which the server is stopped")
+    parser.add_argument("--attempts", type=int, default=0, help="attempts of one record, whose passes are timed")
     parser.add_argument("--outage-rows", type=int, default=10_000, help="rows of each node while the server is stopped")
     asked = parser.parse_args()
     if (why := missing()) is not None:
@@ -120,6 +145,8 @@ def measure(folder: Path, server: PostgresServer, asked: argparse.Namespace) -> 
     """Run the kills and the outage, and compare."""
     url = server.url()
     create(connect(Address(url)))
+    if asked.attempts:
+        return time_passes(folder, url, asked.attempts)
     nodes = [Node(folder / f"node{number}", f"node{number}", url) for number in range(asked.nodes)]
     done = threading.Event()
     pool = ThreadPoolExecutor(len(nodes))
@@ -132,13 +159,18 @@ def measure(folder: Path, server: PostgresServer, asked: argparse.Namespace) -> 
     for ended in copying:
         ended.result()
     server.stop()
+    began_s = time.perf_counter()
     for node in nodes:
         node.write(asked.outage_rows)
         assert not node.ship()
+    trickle_for(nodes, asked.outage_s)
+    outage_s = time.perf_counter() - began_s
     server.start()
+    began_s = time.perf_counter()
     for node in nodes:
         while not node.ship():
             time.sleep(0.1)
+    print(f"stopped for {outage_s:.0f} s; caught up in {time.perf_counter() - began_s:.1f} s")
     total = lost = doubled = 0
     for node in nodes:
         rows, missed, twice = node.compare(url)
@@ -146,6 +178,44 @@ def measure(folder: Path, server: PostgresServer, asked: argparse.Namespace) -> 
         total, lost, doubled = total + rows, lost + missed, doubled + twice
     print(f"{asked.kills} kills, one outage: {total} rows, {lost} lost, {doubled} doubled; versions: {versions(url)}")
     return 1 if lost or doubled else 0
+
+
+def trickle_for(nodes: list[Node], seconds: float) -> None:
+    """Have every node record 20 rows a second, an attempt a minute, and try to copy four times a minute."""
+    until_s = time.perf_counter() + seconds
+    turn = 0
+    while time.perf_counter() < until_s:
+        turn += 1
+        for node in nodes:
+            node.trickle(TRICKLE_ROWS)
+            if turn % 60 == 0:
+                node.write(3)
+            if turn % 15 == 0:
+                assert not node.ship()
+        time.sleep(1.0)
+
+
+def time_passes(folder: Path, url: str, attempts: int) -> int:
+    """Print what a pass takes with nothing new, while most attempts may change and once they have been complete."""
+    node = Node(folder / "long", "long", url)
+    for _ in range(attempts):
+        node.write(0)
+        node.close()
+    now = [now_unix_s()]
+    shipper = Shipper(node.store.path, connect(Address(url)), Sent(folder / "long.db", now[0]), "long", lambda: now[0])
+    shipper.ship_new()
+    for name, later_s in (("all of them read", LOOK_BACK_EVERY_S), ("complete for an hour", 60.0)):
+        now[0] += later_s
+        taken, used = [], []
+        for _ in range(PASSES):
+            began_s, processor_s = time.perf_counter(), time.process_time()
+            shipper.ship_new()
+            taken.append(time.perf_counter() - began_s)
+            used.append(time.process_time() - processor_s)
+            now[0] += 60.0 if later_s < LOOK_BACK_EVERY_S else LOOK_BACK_EVERY_S
+        each = f"{statistics.median(taken) * 1e3:.0f} ms, {statistics.median(used) * 1e3:.0f} ms of a processor"
+        print(f"{attempts} attempts, {name}: a pass takes {each} (median of {PASSES})")
+    return 0
 
 
 def copy_until(node: Node, done: threading.Event, rows: int) -> None:

@@ -20,9 +20,10 @@ from supervisor.core.checkpoints.checkpoint import Verdict
 from supervisor.fleet import schema
 from supervisor.fleet.database import create
 from supervisor.fleet.errors import FleetError, FleetUnreachableError
+from supervisor.fleet.pruning import DAY_S, Kept, prune
 from supervisor.fleet.reading import list_nodes, open_node
 from supervisor.fleet.sent import Sent, Version
-from supervisor.fleet.shipping import REFRESH_S, ROWS_AT_ONCE, SETTLE_S, Shipper
+from supervisor.fleet.shipping import LOOK_BACK_EVERY_S, REFRESH_S, ROWS_AT_ONCE, SETTLE_S, Shipper
 from supervisor.store.archive import Archive
 from supervisor.store.store import Store
 from supervisor.store.timelines import lives
@@ -161,6 +162,78 @@ def test_a_row_that_changes_all_the_time_is_sent_every_few_minutes(
     clock.unix_s += REFRESH_S
     assert shipper.ship_new().rows == 2
     assert (fleet.count("attempts"), len(read(fleet).attempts("night"))) == (2, 1)
+
+
+def test_what_was_complete_long_ago_is_read_again_once_an_hour_and_what_completes_is_sent_at_once(
+    fleet: FleetDatabase, store: Store, clock: Clock
+) -> None:
+    finished, open_one = replace(incident(2), outcome="gave_up"), incident(3)
+    with store.turn(at(90)):
+        store.save_incident(finished)
+        store.save_incident(open_one)
+    shipper = ship_from(fleet, store.path, clock)
+    shipper.ship_new()
+    clock.unix_s += LOOK_BACK_EVERY_S
+    shipper.ship_new()
+    clock.unix_s += 60
+    late, completed = replace(finished, reason="found out later"), replace(open_one, outcome="gave_up")
+    with store.turn(at(100)):
+        store.save_incident(late)
+        store.save_incident(completed)
+    assert shipper.ship_new().rows == 2, "that it was here, and the one that was completed"
+    assert completed in read(fleet).incidents()
+    clock.unix_s += LOOK_BACK_EVERY_S
+    shipper.ship_new()
+    assert late in read(fleet).incidents()
+
+
+def test_what_an_outage_left_unsent_is_sent_after_it_however_long_ago_it_was_complete(
+    fleet: FleetDatabase, store: Store, clock: Clock
+) -> None:
+    shipper = ship_from(fleet, store.path, clock)
+    shipper.ship_new()
+    clock.unix_s += LOOK_BACK_EVERY_S
+    shipper.ship_new()
+    clock.unix_s += 60
+    fleet.server.stop()
+    ended = replace(incident(), outcome="gave_up")
+    with store.turn(at(100)):
+        store.save_incident(ended)
+    for _ in range(2):
+        with pytest.raises(FleetUnreachableError):
+            shipper.ship_new()
+        clock.unix_s += 10 * LOOK_BACK_EVERY_S
+    fleet.server.start()
+    shipper.ship_new()
+    assert ended in read(fleet).incidents()
+
+
+def test_pruning_keeps_every_incident_and_the_newest_of_what_changed(
+    fleet: FleetDatabase, store: Store, clock: Clock
+) -> None:
+    shipper = ship_from(fleet, store.path, clock)
+    shipper.ship_new()
+    ended = replace(incident(), outcome="gave_up")
+    with store.turn(at(100)):
+        store.save_incident(ended)
+    clock.unix_s += 60
+    shipper.ship_new()
+    assert (fleet.count("incidents"), fleet.count("beats")) == (2, 2)
+    young, old = clock.unix_s + 3 * DAY_S, clock.unix_s + 3000 * DAY_S
+    kept = Kept(metrics=10, reports=10, replaced=2)
+    assert prune(fleet.connect(), kept, young)["incidents"] == 1
+    assert read(fleet).incidents() == (ended,)
+    assert fleet.count("flags") == 1
+    deleted = prune(fleet.connect(), kept, old)
+    assert (deleted["flags"], deleted["incidents"], deleted["attempts"], deleted["beats"]) == (1, 0, 0, 1)
+    assert (fleet.count("flags"), fleet.count("step_tiers"), fleet.count("beats")) == (0, 0, 1)
+    assert read(fleet).incidents() == (ended,)
+    assert sum(prune(fleet.connect(), kept, old).values()) == 0
+
+
+def test_a_role_that_ships_cannot_prune(fleet: FleetDatabase) -> None:
+    with pytest.raises(FleetError, match="permission denied"):
+        prune(fleet.connect(SHIPPER), Kept(), START.unix_s)
 
 
 class LosesAnswers(Sent):

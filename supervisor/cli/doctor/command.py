@@ -11,6 +11,7 @@ import msgspec
 from supervisor.cli import exit_codes
 from supervisor.cli.app import App, end, json_option, pass_app
 from supervisor.cli.doctor import checks, rocm
+from supervisor.cli.doctor.shipping import shipping
 from supervisor.cli.table import Pen, cells
 from supervisor.config import Settings
 from supervisor.control.client import Client, ControlError
@@ -45,7 +46,7 @@ def run_checks(app: App) -> list[DoctorLine]:
         *checks.devices(),
     ]
     lines += [*rocm.nvidia_devices(), *rocm.sensor_files(app.sys_root), *rocm.rocm()]
-    lines += rocm.overrides(settings, os.environ)
+    lines += [*rocm.overrides(settings, os.environ), *shipping(settings, app.now())]
     return lines + _check_daemon(app, settings)
 
 

@@ -6,7 +6,7 @@ import click
 
 from supervisor.cli.app import App, pass_app
 from supervisor.cli.configured import settings
-from supervisor.cli.fleet import check, nodes, ship
+from supervisor.cli.fleet import check, nodes, prune, ship
 from supervisor.cli.fleet.answers import explained
 from supervisor.fleet.database import connect, create
 
@@ -33,3 +33,4 @@ def init(app: App, shippers: tuple[str, ...], readers: tuple[str, ...]) -> None:
 command.add_command(ship.command)
 command.add_command(nodes.command)
 command.add_command(check.command)
+command.add_command(prune.command)

@@ -20,13 +20,11 @@ from supervisor.config.derive import database_url
 from supervisor.core.sanitize import one_line
 from supervisor.fleet.database import connect
 from supervisor.fleet.errors import FleetError, FleetUnreachableError
-from supervisor.fleet.sent import Sent
+from supervisor.fleet.sent import FILE, FOLDER, Sent
 from supervisor.fleet.shipping import Pass, Shipper
 from supervisor.store.errors import ArchiveError, StoreError
 from supervisor.store.files import database_path
 
-FOLDER = "fleet"
-FILE = "sent.db"
 LONGEST_WAIT_S = 60.0
 
 

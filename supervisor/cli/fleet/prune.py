@@ -1,0 +1,36 @@
+"""`supervisorctl fleet prune`: deletes old rows from the fleet's database, as a timer or a person asks for it."""
+
+from __future__ import annotations
+
+import click
+
+from supervisor.cli.app import App, json_option, pass_app
+from supervisor.cli.configured import settings
+from supervisor.cli.fleet.answers import explained
+from supervisor.fleet.database import connect
+from supervisor.fleet.pruning import LEAST_DAYS, Kept, prune
+
+_days = click.IntRange(LEAST_DAYS, 36_500)
+
+
+@click.command("prune")
+@click.option("--metrics-days", type=_days, default=Kept.metrics, show_default=True, help="Minutes of metrics.")
+@click.option("--reports-days", type=_days, default=Kept.reports, show_default=True, help="Flags, decisions, events.")
+@click.option(
+    "--replaced-days", type=_days, default=Kept.replaced, show_default=True, help="Versions that are replaced."
+)
+@json_option
+@pass_app
+def command(app: App, *, metrics_days: int, reports_days: int, replaced_days: int) -> None:
+    """Delete rows older than this from the fleet's database; incidents, attempts and remedies stay.
+
+    Its role must own the tables: that of `fleet init`. A role that ships or reads cannot delete.
+    """
+    kept = Kept(metrics=metrics_days, reports=reports_days, replaced=replaced_days)
+    with explained():
+        deleted = prune(connect(settings(app).fleet), kept, app.now())
+    if app.json:
+        app.print_json({"schema": 1, "deleted": deleted})
+        return
+    found = [f"{count} of {table}" for table, count in deleted.items() if count]
+    app.print(f"{sum(deleted.values())} rows deleted" + (f": {', '.join(found)}" if found else ""))
