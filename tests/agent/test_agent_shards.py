@@ -221,7 +221,7 @@ def test_a_rank_refuses_such_a_shard_itself(
     assert why in printed
 
 
-def test_another_number_of_ranks_gets_the_same_weights_and_is_told_what_is_lost(
+def test_another_number_of_ranks_gets_the_same_weights_and_reports_what_is_lost(
     current_python: Path, saved: Launches, tmp_path: Path
 ) -> None:
     newest = saved.newest()

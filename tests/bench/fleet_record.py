@@ -74,7 +74,7 @@ class Node:
         with self.store.turn(at(number)):
             self.store.open_attempt(launch(number), f"/state/{number}")
             self.store.save_incident(replace(incident(number), reason="open"))
-            self.store.save_incident(replace(incident(number - 1), outcome="resumed", reason=f"by {number}"))
+            self.store.save_incident(replace(incident(number - 1), outcome="gave_up", reason=f"by {number}"))
             for index in range(rows // 3):
                 self.store.record_flag("night", number, replace(flag(), message=f"{number} {index}"))
                 self.store.record_decision(stop())
@@ -87,6 +87,7 @@ class Node:
         attempt = Attempt(number=self._number, launched_at=ended, exit=ExitStatus(at=ended, signal=9))
         with self.store.turn(ended):
             self.store.close_attempt("night", attempt, ended)
+            self.store.save_incident(replace(incident(self._number), outcome="gave_up"))
 
     def trickle(self, rows: int) -> None:
         """Record so many flags, decisions and events of the attempt under way."""

@@ -67,7 +67,7 @@ def read_manifest(file: BinaryIO) -> Dict[str, Any]:
     if facts.get("world_size") != len(rows) or type(facts.get("step")) is not int:
         raise Rejected("its manifest names %d shards of %s ranks" % (len(rows), facts.get("world_size")))
     check_rows(rows)
-    return facts
+    return dict(facts)
 
 
 def check_rows(rows: List[Any]) -> None:

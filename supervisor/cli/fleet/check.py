@@ -133,7 +133,7 @@ def run_checks(interpreter: Path, given: dict[str, Any], limit_s: float) -> Foun
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
     if not found.machine and found.unknown is None:
-        found.unknown = one_line(errors[-1])[:REASON_CHARS_MAX] if errors else "the interpreter ended without a word"
+        found.unknown = one_line(errors[-1])[:REASON_CHARS_MAX] if errors else "the interpreter ended without a message"
     return found
 
 
@@ -174,7 +174,7 @@ def list_slow(rows: list[Row], slowest: float) -> list[str]:
     found = []
     for check in dict.fromkeys(row["check"] for row in rows):
         rates = {row["device"]: row["value"] for row in rows if row["check"] == check and "value" in row}
-        if len(rates) < 3:  # of two, nobody knows which is wrong
+        if len(rates) < 3:  # of two, which is wrong is not known
             continue
         usual = statistics.median(rates.values())
         found += [

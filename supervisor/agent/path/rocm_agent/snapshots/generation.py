@@ -171,9 +171,10 @@ def complete(draft: str, parts: List[Shard], taken_ns: int) -> str:
 
 
 def remove_folder(folder: str) -> None:
-    """Remove a generation; it stops being one first."""
-    os.unlink(os.path.join(folder, MANIFEST))
-    shutil.rmtree(folder, ignore_errors=True)
+    """Remove a generation; it stops being one at once, whenever this process is killed."""
+    going = "%s.0-%d%s" % (folder, os.getpid(), DRAFT)
+    os.rename(folder, going)
+    shutil.rmtree(going, ignore_errors=True)
 
 
 def prune(folder: str, epoch: str, draft: str = "", kept: int = files.KEPT) -> None:
