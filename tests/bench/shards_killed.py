@@ -199,7 +199,8 @@ def measure(launched: Launches, alone: Launches, asked: argparse.Namespace) -> i
     """Kill, judge, finish and compare."""
     rng = random.Random(asked.seed)
     rejected: list[str] = []
-    proven, drafts, killed = 0, 0, {}
+    proven = drafts = 0
+    killed: dict[str, int] = {}
     for number in range(asked.kills):
         who, step = kill_one(launched, rng, epochs=100_000)
         killed[who] = killed.get(who, 0) + 1
