@@ -10,14 +10,17 @@ from supervisor.cli.fleet.answers import explained
 from supervisor.fleet.database import connect
 from supervisor.fleet.pruning import LEAST_DAYS, Kept, prune
 
+DEFAULT = Kept()
 _days = click.IntRange(LEAST_DAYS, 36_500)
 
 
 @click.command("prune")
-@click.option("--metrics-days", type=_days, default=Kept.metrics, show_default=True, help="Minutes of metrics.")
-@click.option("--reports-days", type=_days, default=Kept.reports, show_default=True, help="Flags, decisions, events.")
+@click.option("--metrics-days", type=_days, default=DEFAULT.metrics, show_default=True, help="Minutes of metrics.")
 @click.option(
-    "--replaced-days", type=_days, default=Kept.replaced, show_default=True, help="Versions that are replaced."
+    "--reports-days", type=_days, default=DEFAULT.reports, show_default=True, help="Flags, decisions, events."
+)
+@click.option(
+    "--replaced-days", type=_days, default=DEFAULT.replaced, show_default=True, help="Versions that are replaced."
 )
 @json_option
 @pass_app

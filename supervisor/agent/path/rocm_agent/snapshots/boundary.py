@@ -113,7 +113,7 @@ class Boundary:
             return ""
         try:
             self._ranks = self._meet(found)
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # a later launch may have begun
             return "the ranks cannot meet: %s" % error
         return ""
 
