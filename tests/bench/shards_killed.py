@@ -116,6 +116,9 @@ class Launches:
 
     def wait(self) -> list[int]:
         """Return the statuses of the ranks once all have ended."""
+        assert self._zygote.stdin is not None
+        self._zygote.stdin.write("reap\n")
+        self._zygote.stdin.flush()
         return list(self._answer()["statuses"])
 
     def _answer(self) -> dict[str, Any]:

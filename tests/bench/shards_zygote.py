@@ -1,7 +1,7 @@
 """Forks the ranks of one launch after another from an interpreter that has imported torch, as its first line asks.
 
 Each line of stdin is {"program", "argv", "output", "folder", "ranks": [{"NAME": "VALUE"}]}; it answers {"pids"}, and
-{"statuses"} once all have ended.
+after another line {"statuses"}, once all have ended.
 """
 
 import json
@@ -56,4 +56,5 @@ for line in sys.stdin:
             be_a_rank(asked, environment)
         pids.append(pid)
     print(json.dumps({"pids": pids}), flush=True)
+    sys.stdin.readline()  # until then none is reaped, so that no pid can be another process's
     print(json.dumps({"statuses": [os.waitpid(pid, 0)[1] for pid in pids]}), flush=True)
