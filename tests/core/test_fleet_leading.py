@@ -304,6 +304,17 @@ def test_the_same_fault_again_and_again_ends_the_training_with_its_reason() -> N
     assert "all ranks ended alike" in nodes.overs[0].reason
 
 
+def test_statistics_alone_end_no_training_that_has_no_other_node() -> None:
+    nodes = begun()
+    nodes.facts[0] = {"collective": 6, "in_collective": True}
+    nodes.facts[1] = {"collective": 5, "in_collective": True}
+    for relaunch in (2, 3, 4):
+        nodes.fault("n0", "no step for 60 s")
+        nodes.wait(0.3)
+        assert nodes.overs == []
+        assert nodes.leading.epoch == Epoch("run", 0, relaunch)
+
+
 def test_a_training_that_finishes_everywhere_is_over_and_a_stop_is_no_fault() -> None:
     nodes = begun()
     for name in ("n0", "n1"):

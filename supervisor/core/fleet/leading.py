@@ -431,7 +431,8 @@ class Leading:
             case Rung.GIVE_UP if not self._may_wait(culprit):
                 return self._end(finished=False, reason=restart.reason, now_s=now_s)
             case _:
-                self.fleet = restart.fleet
+                counted = replace(restart.fleet, same_restarts=restart.fleet.same_restarts + 1)
+                self.fleet = counted if restart.rung is Rung.GIVE_UP else restart.fleet
                 self._enter(Stage.GATHERING, now_s)
                 return self.tick(now_s)
 
@@ -439,7 +440,8 @@ class Leading:
         """Whether only nodes are missing, that may be back: restarts are left, and who is at fault is not there."""
         assert self.fleet is not None
         missing = bool(culprit.nodes) and all(not self._is_connected(node) for node in culprit.nodes)
-        return missing and self.fleet.same_restarts < self.limits.fleet.restarts_per_cause
+        doubted = culprit.proof is not Proof.PHYSICAL  # no reason to end a training that no other node can take over
+        return (missing or doubted) and self.fleet.same_restarts < self.limits.fleet.restarts_per_cause
 
     def _all_evidence(self) -> list[RankEvidence]:
         """Return what is known of every rank; of a node that does not answer, that it does not."""
