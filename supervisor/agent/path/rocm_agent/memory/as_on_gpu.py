@@ -11,7 +11,7 @@ from functools import wraps
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 functional = torch.nn.functional
 IN_FLOAT32 = frozenset(
@@ -23,6 +23,8 @@ IN_FLOAT32 = frozenset(
     | {torch.Tensor.sum, torch.Tensor.norm, torch.cumsum, torch.Tensor.cumsum}
 )
 """What CUDA's autocast computes in float32 and the CPU's does not ("Autocast Op Reference" of torch)."""
+CHECKPOINTS = ("_checkpoint_without_reentrant_generator", "_checkpoint_without_reentrant")
+"""What computes activations again in torch 2.1 and later, and before."""
 HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -33,7 +35,33 @@ class AsOnGpu(TorchFunctionMode):
         """Begin."""
         _translate_autocast()
         _make_optimizers_foreach()
+        self._hold_while_computed_again()
         self.__enter__()
+
+    def _hold_while_computed_again(self) -> None:
+        """Be in force also where checkpointing computes activations again: the backward pass takes every mode away."""
+        import torch.utils.checkpoint as home  # noqa: PLC0415 - not every training imports it
+
+        name = next((name for name in CHECKPOINTS if hasattr(home, name)), None)
+        if name is None:
+            return
+        original = getattr(home, name)
+
+        @wraps(original)
+        def checkpoint(function: Any, *args: Any, **kwargs: Any) -> Any:
+            return original(self._holding(function), *args, **kwargs)
+
+        setattr(home, name, checkpoint)
+
+    def _holding(self, function: Any) -> Any:
+        @wraps(function)
+        def computed(*args: Any, **kwargs: Any) -> Any:
+            if self in _get_current_function_mode_stack():
+                return function(*args, **kwargs)
+            with self:
+                return function(*args, **kwargs)
+
+        return computed
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a function of torch as a GPU would compute it."""
