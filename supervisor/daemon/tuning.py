@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 LEASE_S = 30.0
 RENEW_S = 10.0
-POLL_S = 0.2
+POLL_S = 0.05
 SILENT_S = 180.0
 """Without a step or an answer for this long a tune ends."""
 DIAGNOSED_STEPS = 30
@@ -47,7 +47,8 @@ WAITING_WORTH = 0.05
 NEW_UNTIL = 0.75
 """Share of the time given after which nothing new is tried."""
 PREFETCH = 2
-LOADER_KNOBS = frozenset({"workers", "pin_memory", "prefetch_factor"})
+LOADER_KNOBS = frozenset({"workers", "prefetch_factor"})
+"""What exchanges the workers of a loader, and gains nothing where no step waits for its batch."""
 WARNINGS_READ = 8
 PROVEN_ON = ("torch", "gpu")
 """Facts of the agent without which what was adopted proves nothing."""
@@ -183,6 +184,8 @@ class Tune(threading.Thread):
         self._renew_at = 0.0
         self._number = 0
         self._pid: int | None = None
+        self._waited: dict[str, float | None] = {}
+        """The share of steps that waited for data, by the newest block of each settings."""
         self._warned: list[str] = []
         """What the training warned of since the block began."""
         self._proven_on: Mapping[str, object] = {}
@@ -209,12 +212,15 @@ class Tune(threading.Thread):
 
     def report(self) -> types.TuneReport:
         """Return what is known now."""
+        return self._report_as(self._progress.state)
+
+    def _report_as(self, state: str) -> types.TuneReport:
         now = self._progress
-        done = now.session.trial is None and now.state == "ended" and now.problem is None
+        done = now.session.trial is None and state == "ended" and now.problem is None
         adopted = now.session.adopted if done else ()
         return types.TuneReport(
             job=self.job,
-            state=now.state,
+            state=state,
             trying=now.trying,
             pairs=now.pairs,
             steps=now.steps,
@@ -245,10 +251,7 @@ class Tune(threading.Thread):
         wait = self._diagnose()
         now.bottleneck_after = now.bottleneck_before
         knobs, left = choose_knobs(facts, may=self._given.may, remedied=tuned.remedied_settings(self.folder))
-        if wait is not None and wait < WAITING_WORTH:
-            why = f"{wait:.1%} of a step waits for data: a faster loader gains nothing"
-            left = (*left, *(Left(knob=knob.name, why=why) for knob in knobs if knob.name in LOADER_KNOBS))
-            knobs = tuple(knob for knob in knobs if knob.name not in LOADER_KNOBS)
+        self._waited = {_key({}): wait}
         now.left = left
         session = begin_session(knobs, left, facts)
         if self._given.dry_run:
@@ -262,7 +265,7 @@ class Tune(threading.Thread):
     def _run_session(self, session: Session, facts: Facts) -> Session:
         now, hurried = self._progress, False
         while session.wanted is not None:
-            now.session, now.trying = session, session.tried
+            now.session, now.trying, now.left = session, session.tried, session.left
             now.pairs = 0 if session.trial is None else len(session.trial.comparison.pairs)
             if not hurried and self._spent_s() > NEW_UNTIL * self._given.for_s:
                 session, hurried = session.without_more("the time given was over"), True
@@ -270,13 +273,19 @@ class Tune(threading.Thread):
             if self._spent_s() > 2 * self._given.for_s:
                 raise Ended("the time given was over before anything was confirmed; the owner's settings hold")
             session = self._make_block(session, facts)
-        now.session = session
+        now.session, now.left = session, session.left
         return session
 
     def _make_block(self, session: Session, facts: Facts) -> Session:
         wanted = session.wanted or {}
-        drop = compare.DROPPED_STEPS + self._switch_steps(wanted, facts)
+        why = self._find_pointless(session)
+        if why is not None:
+            return session.postponed(LOADER_KNOBS, why)
+        drop = 0
         if wanted != self._held:
+            is_known = _key(wanted) in self._waited
+            drop = compare.DROPPED_STEPS if is_known else compare.FIRST_DROPPED_STEPS
+            drop += self._switch_steps(wanted, facts)
             answer = self._order(wanted)
             self._warned += _list_texts(answer.get("warned"))
             refused = answer.get("refused")
@@ -285,15 +294,25 @@ class Tune(threading.Thread):
                 self._order({})
                 reasons = [str(why) for why in refused.values()]
                 return session.after_refusal(reasons[0])
-        steps = max(compare.BLOCK_STEPS, _workers_of(wanted, facts))
         arms_turn = session.trial is not None and session.trial.is_arms_turn
         self._warned = []
-        collected = self._collect(drop, lambda spans: compare.block_is_complete(spans, steps))
+        collected = self._collect(drop, compare.block_is_complete, _workers_of(wanted, facts))
+        self._waited[_key(wanted)] = collected.wait
         why = self._find_new_warning() if arms_turn else None
-        if why is not None or (why := _find_pointless(session, collected.wait)) is not None:
+        if why is not None:
             return session.after_refusal(why)
         memory = Memory(card_bytes=facts.card_bytes, host_bytes=psutil.virtual_memory().total)
         return session.after_block(compare.median_s(collected.times), collected.seen, memory)
+
+    def _find_pointless(self, session: Session) -> str | None:
+        """Return why a change of the loader can gain nothing beside the present settings."""
+        trial = session.trial
+        if trial is None or trial.arm is None or trial.block > 0 or trial.arm.knob not in LOADER_KNOBS:
+            return None
+        wait = self._waited.get(_key(trial.base))
+        if wait is None or wait >= WAITING_WORTH:
+            return None
+        return f"{wait:.1%} of a step waits for data: a faster loader gains nothing"
 
     def _find_new_warning(self) -> str | None:
         """Return what the training warned of in a block of an arm, and not before; None where it did not."""
@@ -320,14 +339,17 @@ class Tune(threading.Thread):
         if session.confirmed is None or not session.adopted or not session.before_s or not session.after_s:
             return False
         now.samples_before, now.samples_after = 1 / session.before_s, 1 / session.after_s
-        answer = self._order(session.settings)
-        if answer.get("refused"):
-            raise Ended(f"what was proven could not be set again: {answer.get('refused')}")
+        if session.settings != self._held:
+            answer = self._order(session.settings)
+            if answer.get("refused"):
+                raise Ended(f"what was proven could not be set again: {answer.get('refused')}")
         wait = self._collect(compare.DROPPED_STEPS, lambda spans: len(spans) >= compare.BLOCK_STEPS).wait
         now.bottleneck_after = name_of(find_bottlenecks(Shares(wait=wait)))
+        # Under a number of its own: the agent answers it, and marks no more steps as those of a tune.
+        self._number = next(self._numbers)
         tuned.write_order(self.folder, self._number, session.settings, until_s=None)
-        now.state = "ended"
-        tuned.keep(self.folder.parent, tuned.launched_argv(self.folder), types.encode(self.report()), self._proven_on)
+        report = types.encode(self._report_as("ended"))
+        tuned.keep(self.folder.parent, tuned.launched_argv(self.folder), report, self._proven_on)
         return True
 
     # --- the training ------------------------------------------------------------------------------------------------
@@ -396,15 +418,20 @@ class Tune(threading.Thread):
             self._last = page.records[-1]
         return page.records
 
-    def _collect(self, drop: int, is_enough: Callable[[tuple[float, ...]], bool]) -> Collected:
-        """Return what the steps after the first ones were like."""
+    def _collect(self, drop: int, is_enough: Callable[[tuple[float, ...]], bool], workers: int = 0) -> Collected:
+        """Return what the steps after the first ones were like.
+
+        Where they wait for their batches those come in turns of all `workers`, of which a block has a whole one.
+        """
         before = self._last
         times: list[float] = []
         spans: list[float] = []
         counted: list[StepRecord] = []
         began_bytes = None
         newest_at = self._clock.now()
-        while not is_enough(tuple(spans)) and len(spans) < BLOCK_STEPS_MAX:
+        while len(spans) < BLOCK_STEPS_MAX and not (
+            is_enough(tuple(spans)) and (len(spans) >= workers or not _waits(spans, counted))
+        ):
             for record in self._read_steps():
                 span_s = _span_s(before, record)
                 before = record
@@ -453,14 +480,9 @@ def _workers_of(settings: Mapping[str, object], facts: Facts) -> int:
     return held if isinstance(held, int) else 0
 
 
-def _find_pointless(session: Session, wait: float | None) -> str | None:
-    """Return why a change of the loader, whose first block of present settings was just made, can gain nothing."""
-    trial = session.trial
-    if trial is None or trial.arm is None or trial.block > 0 or trial.arm.knob not in LOADER_KNOBS:
-        return None
-    if wait is None or wait >= WAITING_WORTH:
-        return None
-    return f"{wait:.1%} of a step waits for data: a faster loader gains nothing"
+def _key(settings: Mapping[str, object]) -> str:
+    """Return what stands for settings where they are looked up."""
+    return repr(sorted(settings.items()))
 
 
 def _list_texts(value: object) -> list[str]:
@@ -471,6 +493,11 @@ def _wait_share(spans: list[float], counted: list[StepRecord]) -> float | None:
     """Return the share of steps in which they waited for data; None where not all of them tell it."""
     known = [record.data_wait_s for record in counted if record.data_wait_s is not None]
     return min(1.0, sum(known) / sum(spans)) if len(known) == len(spans) and sum(spans) > 0 else None
+
+
+def _waits(spans: list[float], counted: list[StepRecord]) -> bool:
+    share = _wait_share(spans, counted)
+    return share is None or share >= WAITING_WORTH
 
 
 def _span_s(before: StepRecord | None, record: StepRecord) -> float | None:

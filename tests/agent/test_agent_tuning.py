@@ -201,6 +201,48 @@ def test_tf32_is_read_by_a_script_of_either_api_and_put_back(foreign_python: Pat
     subprocess.run([foreign_python, "-c", SWITCHED], env=os.environ | {"PYTHONPATH": str(path)}, check=True)
 
 
+PINNED = """
+import os
+import torch
+from torch.utils.data import DataLoader, Dataset
+from rocm_agent.knobs import pinning
+class Numbers(Dataset):
+    def __len__(self): return 60
+    def __getitem__(self, index):
+        if index == 50: raise ValueError("the fiftieth")
+        return torch.tensor(index)
+marked = []
+def mark(batch):
+    marked.append(batch.item())
+    return batch
+drawn, iterator = [], iter(DataLoader(Numbers(), batch_size=1, num_workers=3))
+try:
+    for batch in iterator:
+        drawn.append(batch.item())
+        if len(drawn) % 20 == 8:
+            pinning.begin(torch, iterator, mark)
+            assert pinning.is_on(iterator)
+        if len(drawn) % 20 == 16:
+            pinning.end(iterator)
+except ValueError as error:
+    assert "the fiftieth" in str(error)
+assert drawn == list(range(50)), drawn
+assert 12 <= len(set(marked)) == len(marked) < 50, marked
+del iterator
+print("done")
+"""
+
+
+def test_batches_are_pinned_from_the_middle_of_an_iteration_and_none_is_lost(foreign_python: Path) -> None:
+    """What pins them is given to it: a machine without a GPU has no pinned memory."""
+    path = Path(__file__).parents[2] / "supervisor" / "agent" / "path"
+    words = [str(foreign_python), "-c", PINNED]
+    done = subprocess.run(
+        words, env=os.environ | {"PYTHONPATH": str(path)}, check=True, timeout=200, capture_output=True, text=True
+    )
+    assert done.stdout == "done\n", done.stderr
+
+
 def test_what_was_proven_with_another_torch_or_gpu_is_not_set(tuned: Tuned, attempt: Attempt) -> None:
     order = {"settings": {"threads": 2}, "proven_on": {"torch": "1.0", "gpu": None}}
     finished = tuned.run("flatten(1)", {"id": 1, "settings": {}, "facts": True}, {"id": 2, **order})
@@ -208,6 +250,77 @@ def test_what_was_proven_with_another_torch_or_gpu_is_not_set(tuned: Tuned, atte
     assert finished.code == 0
     assert second["applied"] == {}
     assert second["refused"] == {"threads": f"proven with torch 1.0, and this is {first['facts']['torch']}"}
+
+
+ACCUMULATING = """
+import sys, torch
+from pathlib import Path
+from torch.utils.data import Dataset
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+torch.manual_seed(0)
+torch.set_num_threads(1)
+class Words(Dataset):
+    def __len__(self): return 4000
+    def __getitem__(self, index):
+        row = torch.randint(0, 32, (8,), generator=torch.Generator().manual_seed(index))
+        labels = row.clone()
+        labels[: index % 5] = -100
+        return {"input_ids": row, "labels": labels}
+config = GPT2Config(
+    vocab_size=32, n_positions=8, n_layer=1, n_embd=16, n_head=2, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0
+)
+calls = []
+class Told(TrainerCallback):
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        if "loss" in logs:
+            print("step", state.global_step, len(calls), logs["loss"], logs["grad_norm"], flush=True)
+            calls.clear()
+            control.should_training_stop = Path(sys.argv[1], "stop").exists()
+model = GPT2LMHeadModel(config)
+model.register_forward_pre_hook(lambda *_: calls.append(1))
+given = TrainingArguments(sys.argv[1], max_steps=int(sys.argv[2]), per_device_train_batch_size=2,
+    gradient_accumulation_steps=4, learning_rate=1e-3, logging_steps=1, save_strategy="no", report_to=[],
+    disable_tqdm=True, use_cpu=True, lr_scheduler_type="constant")
+Trainer(model, given, train_dataset=Words(), callbacks=[Told()]).train()
+"""
+
+
+def _read_steps(output: str) -> dict[int, tuple[float, ...]]:
+    """Return the numbers that a training printed of its steps."""
+    rows = [line.split() for line in output.splitlines() if line.startswith("step ")]
+    return {int(row[1]): tuple(map(float, row[2:])) for row in rows}
+
+
+def test_micro_batches_of_an_update_are_computed_as_one_and_gradients_stay_what_they_were(
+    tuned: Tuned, attempt: Attempt, tmp_path: Path
+) -> None:
+    """The items of its micro-batches are unequal in number: a mean of their means would be another loss."""
+    attempt.make_recorder(4096)
+    process = attempt.start([tuned.python, "-c", ACCUMULATING, str(tmp_path), "450"])
+    for number, settings in enumerate(({}, {"micro_batch": 4}, {"micro_batch": 2}, {}), 1):
+        until = attempt.head() + 4
+        wait_for(lambda until=until: attempt.head() >= until or process.poll() is not None)  # type: ignore[misc]
+        lease_ns = time.monotonic_ns() + 10**12
+        tuned.order({"id": number, "settings": settings, "until_ns": lease_ns, "facts": number == 1})
+    (tmp_path / "stop").touch()
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output
+    answers = attempt.list_reports("tuning")
+    assert (answers[0]["facts"]["micro_batches"], answers[0]["facts"]["micro_batch_why_not"]) == (4, None)
+    assert [answer["refused"] for answer in answers[:4]] == [{}, {}, {}, {}]
+    rows = _read_steps(output)
+    words = [str(tuned.python), "-c", ACCUMULATING, str(tmp_path / "alone"), str(max(rows))]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("ROCM_", "PYTHON"))}
+    alone = subprocess.run(words, env=kept, capture_output=True, text=True, check=True).stdout
+    own = _read_steps(alone)
+    counts = [row[0] for row in rows.values()]
+    assert {4, 1, 2} <= set(counts), "a replay's calls are in the count of its step"
+    assert (counts[0], counts[-1]) == (4, 4), "the owner's again"
+    for step, (_, loss, norm) in rows.items():
+        assert loss == pytest.approx(own[step][1], rel=1e-3)
+        assert norm == pytest.approx(own[step][2], rel=1e-2)
+    losses = [record.loss for record in attempt.records()]
+    assert max(losses) < 3 * min(losses), "the recorder's losses stay on one scale"
 
 
 DECODER = """

@@ -4,9 +4,9 @@
                                          [--only resnet decoder] [--for 150s] [--grid-s 90] [--json FILE]
 
 `slow_training.py` says what the trainings are. After the tune its settings are undone by the command line. Then every
-combination of workers and layout (of attention and checkpointing for a decoder), precision and the other knobs together
-is ordered in turn as the daemon orders it, and measured over ten steps; the best of them and the adopted ones are
-measured again in alternating blocks. Combinations for which the time was too short are counted.
+combination of workers and layout (of attention, checkpointing and joined micro-batches for a decoder), precision and
+the other knobs together is ordered in turn as the daemon orders it, and measured over ten steps; the best of them and
+the adopted ones are measured again in alternating blocks. Combinations for which the time was too short are counted.
 """
 
 # ruff: noqa: T201 - a benchmark prints, and measures with the tuner's own eyes
@@ -17,6 +17,7 @@ import argparse
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,6 +35,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests/e2e")]
 from house import House, house  # noqa: E402 (after the path is set)
 
 from supervisor.control import types  # noqa: E402 (the same)
+from supervisor.core import attempt_files as fo  # noqa: E402 (the same)
 from supervisor.core.stats.median import median  # noqa: E402 (the same)
 from supervisor.core.tuning.knob import Facts  # noqa: E402 (the same)
 from supervisor.daemon.clock import SystemClock  # noqa: E402 (the same)
@@ -49,11 +51,11 @@ AGAIN = 3
 """Blocks of the best of the grid and of the adopted settings, in turn."""
 AXES: Mapping[str, tuple[Mapping[str, object], ...]] = {
     "resnet": ({}, {"channels_last": True}),
-    "decoder": (
-        {},
-        {"attention": "sdpa"},
-        {"checkpointing": False},
-        {"attention": "sdpa", "checkpointing": False},
+    "decoder": tuple(
+        {**attention, **checkpointing, **joined}
+        for joined in ({"micro_batch": 4}, {})
+        for attention in ({"attention": "sdpa"}, {})
+        for checkpointing in ({"checkpointing": False}, {})
     ),
 }
 OTHERS = {"fused_optimizer": True, "cudnn_benchmark": True, "pin_memory": True}
@@ -93,6 +95,7 @@ class Bench:
         report = self._house.client.get(f"/v1/jobs/{kind}/tune")
         say(f"{kind}: {steps} steps, {took_s:.0f} s")
         adopted = {row["knob"]: row["value"] for row in report["adopted"]}
+        self._keep(kind)
         self._run_command("tune", kind, "--undo")
         try:
             found = self._search(kind, report, adopted, steps, took_s)
@@ -104,6 +107,11 @@ class Bench:
         """Run supervisorctl with its output where ours goes."""
         command = [str(self._house.bin / "rocm-supervisorctl"), "--config", str(self._house.config), *words]
         subprocess.run(command, check=False, stderr=subprocess.STDOUT)
+
+    def _keep(self, kind: str) -> None:
+        folder = self._house.state / "jobs" / kind / str(self._house.job(kind)["attempt"])
+        for name in (fo.RECORDER, fo.AGENT) if self._given.keep is not None else ():
+            shutil.copy(folder / name, self._given.keep / f"{kind}-{name.replace('/', '-')}")
 
     def _step(self, kind: str) -> int:
         return int(self._house.job(kind)["step"] or 0)
@@ -157,18 +165,21 @@ def list_grid(kind: str, facts: Facts, adopted: Settings, *, card: bool) -> Iter
     )
     precisions: tuple[Settings, ...] = ({}, {"autocast": "bfloat16"})
     if card:
-        precisions = ({}, {"tf32": True}, {"autocast": "bfloat16"}, {"tf32": True, "autocast": "bfloat16"})
-    others = OTHERS if card else {"fused_optimizer": True}
-    for count in [own] if kind == "decoder" else counts:  # words cost a loader nothing
+        precisions = ({"tf32": True, "autocast": "bfloat16"}, {"autocast": "bfloat16"}, {"tf32": True}, {})
+    others = {"fused_optimizer": True} if kind == "decoder" or not card else OTHERS
+    counts = [own] if kind == "decoder" else counts  # words cost a loader nothing
+    for count, rest, precision, axis in itertools.product(counts, (others, {}), precisions, AXES[kind]):
         workers = {} if count == own else {"workers": count}
-        for axis, precision, rest in itertools.product(AXES[kind], precisions, (others, {})):
-            yield {**workers, **axis, **precision, **rest}
+        yield {**workers, **axis, **precision, **rest}
 
 
 def measure(eyes: Tune, settings: Settings, facts: Facts) -> float | None:
     """Return samples a second under some settings, None where the agent refuses one of them."""
     changes = settings != eyes._held
     drop = GRID_DROPPED + eyes._switch_steps(settings, facts)
+    if changes:  # while an order is carried out batches are drawn ahead, and the next steps wait for none
+        workers = settings.get("workers", facts.workers or 0)
+        drop += (facts.prefetch or 2) * (workers if isinstance(workers, int) else 0)
     answer = eyes._order(settings) if changes else {}
     if answer.get("refused"):
         say(f"  refused: {answer['refused']}")
@@ -212,6 +223,7 @@ def main() -> None:
     parser.add_argument("--for", dest="span", default="150s", help="time of a tune, as its command takes it")
     parser.add_argument("--grid-s", type=float, default=90.0, help="no combination is begun after it")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--keep", type=Path, help="folder for the flight recorder and the agent's reports of a tune")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     written: dict[str, object] = {}

@@ -21,22 +21,26 @@ SPREADS = 2.0
 ERROR = 0.05
 PAIRS_MIN = 4
 PAIRS_MAX = 30
-HOPELESS_PAIRS_MIN = 10
+HOPELESS_PAIRS_MIN = 6
 """An arm whose mean gain is not worth a change after as many is given up: its steps are better spent on others."""
 SLOWER_PAIRS_MIN = 2
 """An arm this clearly slower is given up early: every further step of it is lost."""
-CLEARLY_SLOWER = math.log(1.25)
+CLEARLY_SLOWER = math.log(1.08)
 CLEARLY_FASTER_PAIRS_MIN = 2
-CLEARLY_FASTER = math.log(1.25)
+CLEARLY_FASTER = math.log(1.12)
 """An arm whose every pair, and whose lower bound, lie this far up is settled early."""
+IDLE_PAIRS_MIN = 2
+"""An arm whose upper bound lies below the smallest gain is given up after as many: steps are few."""
 MIXTURE = 1.0
 """Where the bound is tightest: at about ten pairs."""
 SPREAD_FLOOR = 0.004
 """No two blocks are more alike than this; a smaller spread is one of few pairs."""
 BLOCK_STEPS = 10
-BLOCK_S = 0.5
+BLOCK_S = 0.3
 DROPPED_STEPS = 2
 """Steps after each switch that are not counted."""
+FIRST_DROPPED_STEPS = 6
+"""After the first switch to an arm: memory is allocated, and kernels are looked for."""
 
 
 class Outcome(Enum):
@@ -114,7 +118,8 @@ class Comparison:
             return Verdict(outcome=Outcome.REFUSED, gain=gain, why=f"slower by {-gain.gain:.0%}", pairs=count)
         clear = all(math.log(owner / arm) > CLEARLY_FASTER for owner, arm in self.pairs)
         early = count >= CLEARLY_FASTER_PAIRS_MIN and clear and math.log1p(gain.low) > CLEARLY_FASTER
-        if count < PAIRS_MIN and not early:
+        idle = count >= IDLE_PAIRS_MIN and gain.high < SMALLEST_GAIN
+        if count < PAIRS_MIN and not early and not idle:
             return None
         if gain.low > 0 and gain.gain >= least:
             why = f"faster by {gain.gain:.1%} ({gain.low:.1%} to {gain.high:.1%})"
@@ -131,7 +136,7 @@ class Comparison:
 
 
 def block_is_complete(step_s: tuple[float, ...], steps: int = BLOCK_STEPS) -> bool:
-    """Whether the counted steps of a block are enough: `steps`, and half a second."""
+    """Whether the counted steps of a block are enough: `steps`, and the time of a block."""
     return len(step_s) >= steps and math.fsum(step_s) >= BLOCK_S
 
 

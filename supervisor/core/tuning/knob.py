@@ -27,15 +27,17 @@ class How(Enum):
 
 
 class Phase(Enum):
-    """The order in which knobs are tried: a layout that gains in one precision may gain nothing in another."""
+    """The order in which knobs are tried: half precision gains little in a layout that its kernels do not take."""
 
     DATA = "data"
     ATTENTION = "attention"
     """Before the precision: whether it computes the same is seen best in full precision."""
     PRECISION = "precision"
-    KERNELS = "kernels"
+    LAYOUT = "layout"
+    HALF = "half precision"
     MEMORY = "memory"
-    """Speed for memory that is there."""
+    """Speed for memory that is there; before the kernels, because what gains most makes all further steps cheaper."""
+    KERNELS = "kernels"
     COMPILE = "compile"
 
 
@@ -67,6 +69,10 @@ class Facts:
     checkpointing: bool | None = None
     """Whether layers compute their activations twice to save memory."""
     checkpointing_why_not: str | None = None
+    micro_batches: int | None = None
+    """Of one update, where a framework accumulates their gradients."""
+    micro_batch_why_not: str | None = None
+    convolves: bool | None = None
     batch_bytes: int | None = None
     shm_bytes: int | None = None
     """Free for what workers hand over."""
@@ -103,8 +109,14 @@ class Knob:
     how: How = How.LIVE
     stop_after_loss: bool = False
     """Whether larger values are left out once one was no gain."""
+    stop_after_gain: bool = False
+    """Whether the values that are left are dropped once one was a gain."""
+    again_after: tuple[str, ...] = ()
+    """Knobs that may make a gain of what was none: adopted after it was refused, it is tried once more."""
 
 
+COPIED_BYTES_MIN = 1_000_000
+"""Of a batch: smaller ones are copied to a GPU within microseconds, pinned or not."""
 PREFETCH = 2
 MORE_PREFETCH = 4
 
@@ -139,6 +151,17 @@ def _other_threads(facts: Facts) -> Sequence[object]:
     return sorted(found, reverse=True)
 
 
+def _small_batch(facts: Facts) -> str | None:
+    size = facts.batch_bytes
+    return None if size is None or size >= COPIED_BYTES_MIN else f"a batch of {size / 1e3:.0f} kB is copied in no time"
+
+
+def _fewer_micro_batches(facts: Facts) -> Sequence[object]:
+    """Return how many micro-batches to compute as one: all of an update, else half of them."""
+    count = facts.micro_batches or 1
+    return [value for value in dict.fromkeys((count, count // 2)) if value > 1 and count % value == 0]
+
+
 def _needs_cuda(facts: Facts) -> str | None:
     return None if facts.cuda else "no CUDA device is in use"
 
@@ -158,7 +181,7 @@ KNOBS: tuple[Knob, ...] = (
         phase=Phase.DATA,
         kind=Kind.SAME_ARITHMETIC,
         values=lambda facts: () if facts.pinned else (True,),
-        why_not=lambda facts: facts.loader_why_not or _needs_cuda(facts),
+        why_not=lambda facts: facts.loader_why_not or _needs_cuda(facts) or _small_batch(facts),
         outranked_by=("pin_memory",),
     ),
     Knob(
@@ -177,6 +200,14 @@ KNOBS: tuple[Knob, ...] = (
         why_not=lambda facts: "the threads of the processor do not matter to a GPU" if facts.cuda else None,
     ),
     Knob(
+        name="cudnn_benchmark",
+        phase=Phase.KERNELS,
+        kind=Kind.NUMERICS,
+        values=lambda facts: () if facts.cudnn_benchmark else (True,),
+        why_not=lambda facts: "no layer convolves" if facts.convolves is False else _needs_cuda(facts),
+        outranked_by=("cudnn", "conv2d"),
+    ),
+    Knob(
         name="fused_optimizer",
         phase=Phase.KERNELS,
         kind=Kind.NUMERICS,
@@ -185,9 +216,10 @@ KNOBS: tuple[Knob, ...] = (
     ),
     Knob(
         name="channels_last",
-        phase=Phase.KERNELS,
+        phase=Phase.LAYOUT,
         kind=Kind.NUMERICS,
         values=lambda facts: () if facts.channels_last else (True,),
+        again_after=("autocast",),
         why_not=lambda facts: facts.channels_last_why_not,
         outranked_by=("conv2d",),
     ),
@@ -199,14 +231,6 @@ KNOBS: tuple[Knob, ...] = (
         why_not=lambda facts: facts.attention_why_not if facts.attention in {None, "eager"} else None,
     ),
     Knob(
-        name="cudnn_benchmark",
-        phase=Phase.KERNELS,
-        kind=Kind.NUMERICS,
-        values=lambda facts: () if facts.cudnn_benchmark else (True,),
-        why_not=_needs_cuda,
-        outranked_by=("cudnn", "conv2d"),
-    ),
-    Knob(
         name="tf32",
         phase=Phase.PRECISION,
         kind=Kind.NUMERICS,
@@ -216,7 +240,7 @@ KNOBS: tuple[Knob, ...] = (
     ),
     Knob(
         name="autocast",
-        phase=Phase.PRECISION,
+        phase=Phase.HALF,
         kind=Kind.NUMERICS,
         values=lambda facts: () if facts.autocast else ("bfloat16",),
         why_not=lambda facts: facts.autocast_why_not,
@@ -230,6 +254,15 @@ KNOBS: tuple[Knob, ...] = (
         values=lambda facts: (False,) if facts.checkpointing else (),
         why_not=lambda facts: facts.checkpointing_why_not if facts.checkpointing else None,
         outranked_by=("allocator", "batch_factor", "image_factor"),
+    ),
+    Knob(
+        name="micro_batch",
+        phase=Phase.MEMORY,
+        kind=Kind.NUMERICS,
+        values=_fewer_micro_batches,
+        why_not=lambda facts: facts.micro_batch_why_not,
+        outranked_by=("allocator", "batch_factor", "image_factor"),
+        stop_after_gain=True,
     ),
 )
 
@@ -283,9 +316,9 @@ def facts_of(reported: Mapping[str, object]) -> Facts:
         **dict.fromkeys(
             ("device", "optimizer", "attention", *(name for name in names if name.endswith("_why_not"))), (str,)
         ),
-        **dict.fromkeys(("processors", "workers", "prefetch", "threads"), (int,)),
+        **dict.fromkeys(("processors", "workers", "prefetch", "threads", "micro_batches"), (int,)),
         **dict.fromkeys((name for name in names if name.endswith("_bytes")), (int,)),
-        **dict.fromkeys(("pinned", "fused", "channels_last", "checkpointing"), (bool,)),
+        **dict.fromkeys(("pinned", "fused", "channels_last", "checkpointing", "convolves"), (bool,)),
         **dict.fromkeys(("tf32", "autocast", "cudnn_benchmark", "cuda", "hip"), (bool,)),
     }
     known: dict[str, object] = {}

@@ -7,7 +7,7 @@ that last comparison proves is adopted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from supervisor.core.tuning.compare import PAIRS_MAX, Comparison, Gain, Outcome, Verdict
@@ -16,6 +16,8 @@ from supervisor.core.tuning.knob import Facts, Knob, Left
 
 ORDER = "ABBA"
 """A: the settings to beat; B: the arm."""
+CONFIRMING_ORDER = "BAAB"
+"""Begins and ends with what holds already, and will: each change of a loader's workers costs many steps."""
 CONFIRMING = "all together"
 
 
@@ -26,6 +28,11 @@ class Arm:
     knob: str
     value: object
     stop_after_loss: bool = False
+    stop_after_gain: bool = False
+    postponed: bool = False
+    """Whether it was put behind the others, which may bring about what it needs."""
+    again_after: tuple[str, ...] = ()
+    """Knobs that may make a gain of it, if they are adopted after it was none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +68,11 @@ class Trial:
     """What else was seen in the blocks so far."""
 
     @property
+    def order(self) -> str:
+        """Whose turn each of four blocks is."""
+        return CONFIRMING_ORDER if self.arm is None else ORDER
+
+    @property
     def block(self) -> int:
         """How many blocks were made."""
         return 2 * len(self.comparison.pairs) + len(self.blocks)
@@ -73,7 +85,8 @@ class Trial:
     @property
     def is_arms_turn(self) -> bool:
         """Whether the next block is one of the arm's settings."""
-        return ORDER[self.block % len(ORDER)] == "B"
+        order = self.order
+        return order[self.block % len(order)] == "B"
 
     def after(self, median_s: float, seen: Block | None = None) -> Trial:
         """Return the trial with one more block."""
@@ -84,7 +97,7 @@ class Trial:
             noted = replace(self, seen_of_owner=(*self.seen_of_owner, *known))
         if not self.blocks:
             return replace(noted, blocks=(median_s,))
-        first, arm_first = self.blocks[0], ORDER[(self.block - 1) % len(ORDER)] == "B"
+        first, arm_first = self.blocks[0], self.order[(self.block - 1) % len(self.order)] == "B"
         owner_s, arm_s = (median_s, first) if arm_first else (first, median_s)
         return replace(noted, comparison=self.comparison.after(owner_s, arm_s), blocks=())
 
@@ -99,6 +112,8 @@ class Session:
     """Confirmed together once the session has ended; until then each for itself."""
     refused: tuple[Refused, ...] = ()
     left: tuple[Left, ...] = ()
+    beaten: tuple[Arm, ...] = ()
+    """Arms that were no gain, and may yet be one."""
     confirmed: Verdict | None = None
     before_s: float | None = None
     """Seconds a sample with the owner's settings, and with what was adopted, of the last comparison."""
@@ -152,6 +167,16 @@ class Session:
             return self._drop_newest(why)
         return self._refuse(self.trial.arm, why)
 
+    def postponed(self, knobs: Container[str], why: str) -> Session:
+        """Return the session with the arms of `knobs` put behind all others; those that were before are left out."""
+        arm = None if self.trial is None else self.trial.arm
+        rows = (*(() if arm is None else (arm,)), *self.queue)
+        later = tuple(replace(row, postponed=True) for row in rows if row.knob in knobs and not row.postponed)
+        never = dict.fromkeys(row.knob for row in rows if row.knob in knobs and row.postponed)
+        left = tuple(Left(knob=knob, why=why) for knob in never)
+        rest = tuple(row for row in self.queue if row.knob not in knobs)
+        return replace(self, queue=(*rest, *later), left=(*self.left, *left))._next()
+
     def without_more(self, why: str) -> Session:
         """Return the session with nothing new tried: what was adopted is still confirmed."""
         rows = tuple(Refused(knob=arm.knob, value=arm.value, why=why) for arm in self.queue)
@@ -163,12 +188,22 @@ class Session:
     def _settle(self, trial: Trial, verdict: Verdict) -> Session:
         if trial.arm is None:
             return self._end(trial, verdict)
-        if verdict.outcome is not Outcome.ADOPTED:
-            return self._refuse(trial.arm, verdict.why)
         arm = trial.arm
+        if verdict.outcome is not Outcome.ADOPTED:
+            beaten = (*self.beaten, replace(arm, postponed=True)) if arm.again_after and not arm.postponed else ()
+            return replace(self, beaten=beaten or self.beaten)._refuse(arm, verdict.why)
         row = Adopted(knob=arm.knob, value=arm.value, gain=verdict.gain)
         kept = tuple(old for old in self.adopted if old.knob != arm.knob)
-        return replace(self, adopted=(*kept, row))._next()
+        again = tuple(other for other in self.beaten if arm.knob in other.again_after)
+        return replace(
+            self,
+            adopted=(*kept, row),
+            queue=(*again, *(other for other in self.queue if not (arm.stop_after_gain and other.knob == arm.knob))),
+            beaten=tuple(other for other in self.beaten if other not in again),
+            refused=tuple(
+                old for old in self.refused if not any((old.knob, old.value) == (new.knob, new.value) for new in again)
+            ),
+        )._next()
 
     def _refuse(self, arm: Arm, why: str) -> Session:
         queue = self.queue
@@ -204,7 +239,13 @@ class Session:
 def begin_session(knobs: Sequence[Knob], left: Sequence[Left], facts: Facts) -> Session:
     """Return a session that tries every value of `knobs` in their order; it has ended if there is none."""
     arms = [
-        Arm(knob=knob.name, value=value, stop_after_loss=knob.stop_after_loss)
+        Arm(
+            knob=knob.name,
+            value=value,
+            stop_after_loss=knob.stop_after_loss,
+            stop_after_gain=knob.stop_after_gain,
+            again_after=knob.again_after,
+        )
         for knob in knobs
         for value in knob.values(facts)
     ]

@@ -1,7 +1,8 @@
 """Carries out what a tune asks for, at a step boundary: sets knobs, reverts them, reports what became of it.
 
 The daemon writes `tune.json` into the attempt's folder; a look at it every quarter of a second costs a step nothing
-that can be measured. Settings are lent until `until_ns`: when the daemon that tunes is gone, the owner's come back.
+that can be measured, and while settings are lent it is looked at more often: steps between an order and its answer are
+steps of the tune. Settings are lent until `until_ns`: when the daemon that tunes is gone, the owner's come back.
 """
 
 # ruff: noqa: PLC0415 - the knobs are imported once a tune begins: a training that is not tuned does not pay for them
@@ -21,11 +22,14 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Tuple
 
 LOOK_EVERY_NS = 250_000_000
+LOOK_WHILE_LENT_NS = 10_000_000
 SIZE_LIMIT_BYTES = 65536
 CAPTURED_STEPS = 2
 """Steps that are followed first, where a replay has to prove a knob or the loader is not known yet."""
 
 LOADER_KNOBS = frozenset({"workers", "prefetch_factor", "pin_memory"})
+REPLAYED = frozenset({"channels_last", "tf32", "autocast", "attention", "checkpointing", "micro_batch"})
+"""Knobs that are proven on the model's own batches."""
 WARNINGS_KEPT = 8
 WARNING_CHARACTERS = 200
 
@@ -47,7 +51,7 @@ def step_ended(optimizer: Any, step: int) -> None:
     now = monotonic_ns()
     if now < _next_look_ns and (_tune is None or not _tune.busy):
         return
-    _next_look_ns = now + LOOK_EVERY_NS
+    _next_look_ns = now + (LOOK_WHILE_LENT_NS if _tune is not None and _tune.is_lent else LOOK_EVERY_NS)
     if _path and optimizer is not None:
         _look(optimizer, step, now)
 
@@ -89,12 +93,13 @@ class Tune:
     """The knobs of this training, and what the daemon wants of them."""
 
     def __init__(self, torch: Any) -> None:
-        from .knobs import loader, replay
+        from .knobs import loader, merging, replay
 
         self._torch = torch
         self._order = None  # type: Optional[Dict[str, Any]]
         self._answered = None  # type: Any
-        self._is_lent = False
+        self.is_lent = False
+        """Whether settings hold for as long as the daemon renews them."""
         self._warnings = Warnings()
         self._knobs = {}  # type: Dict[str, Any]
         self._applied = {}  # type: Dict[str, Any]
@@ -102,7 +107,11 @@ class Tune:
         self._captured = 0
         self._loader = loader.Loader(torch)
         self._loader.install()
+        self._merging = merging.Merging(torch)
+        self._merging.install()
         self._optimizer = None  # type: Any
+        self._proven = set()  # type: Set[str]
+        """Settings that held before in this tune: to set them again they are not replayed again."""
 
     @property
     def busy(self) -> bool:
@@ -111,13 +120,15 @@ class Tune:
 
     def take(self, order: Optional[Dict[str, Any]], step: int) -> None:
         """Receive what is wanted now; None: the owner's settings."""
-        was_lent, self._order = self._is_lent, order
+        was_lent, self._order = self.is_lent, order
         if order is None:
             self._end()
             if was_lent:
                 self._report_end(step, "the order was withdrawn")
         elif order.get("id") != self._answered:
             self._captured = 0
+        if order is None or order.get("until_ns") is None:
+            self._proven.clear()  # what one tune has proven is not taken on trust by the next
 
     def step_ended(self, optimizer: Any, step: int, now_ns: int) -> None:
         """Carry out what waits, at the end of a step."""
@@ -131,7 +142,7 @@ class Tune:
             self._report_end(step, "the lease ran out", order.get("id"))
             return
         if self._warnings.new:
-            events.write("tuning", id=self._answered, step=step, warned=self._warnings.take(), lent=self._is_lent)
+            events.write("tuning", id=self._answered, step=step, warned=self._warnings.take(), lent=self.is_lent)
         if not self.busy:
             return
         self._make_knobs(optimizer)
@@ -159,16 +170,16 @@ class Tune:
         facts = self._facts(optimizer) if order.get("facts") else None
         self._calls.stop()
         events.write(
-            "tuning", id=self._answered, step=step, applied=applied, refused=refused, facts=facts, lent=self._is_lent
+            "tuning", id=self._answered, step=step, applied=applied, refused=refused, facts=facts, lent=self.is_lent
         )
 
     def _mark(self, *, lent: bool) -> None:
         """Mark the steps that are made from now on, as those of a tune or as the owner's."""
-        if lent and not self._is_lent:
+        if lent and not self.is_lent:
             self._warnings.follow()
         elif not lent:
             self._warnings.leave()
-        self._is_lent = lent
+        self.is_lent = lent
         recorder = claim.holding()
         if recorder is not None:
             recorder.tuning = lent
@@ -179,31 +190,32 @@ class Tune:
 
     def _has_to_see_steps(self, order: Dict[str, Any]) -> bool:
         new = {name for name, value in order["settings"].items() if self._applied.get(name) != value}
-        replayed = {"channels_last", "tf32", "autocast", "attention", "checkpointing"}
-
-        return bool(new & replayed or order.get("facts") or (new & LOADER_KNOBS and self._loader.workers is None))
+        replays = bool(new & REPLAYED) and _key(order["settings"]) not in self._proven
+        return bool(replays or order.get("facts") or (new & LOADER_KNOBS and self._loader.workers is None))
 
     def _make_knobs(self, optimizer: Any) -> None:
         from .knobs import autocast, layout, switches, transformer
         from .knobs import optimizer as fused
-        from .knobs.loader import LoaderSetting
+        from .knobs.loader import LoaderSetting, Pinning
 
         if self._optimizer is optimizer:
             return
         self._end()
         self._optimizer = optimizer
+        self._proven.clear()
         self._knobs = {
             "workers": self._loader,
             "threads": switches.Threads(self._torch),
             "cudnn_benchmark": switches.CudnnBenchmark(self._torch),
             "prefetch_factor": LoaderSetting(self._loader, "prefetch_factor"),
-            "pin_memory": LoaderSetting(self._loader, "pin_memory"),
+            "pin_memory": Pinning(self._torch, self._loader),
             "tf32": switches.Tf32(self._torch, optimizer, self._calls),
             "autocast": autocast.Autocast(self._torch, optimizer, self._calls),
-            "fused_optimizer": fused.FusedOptimizer(self._torch, optimizer),
+            "fused_optimizer": fused.FusedOptimizer(self._torch, optimizer, self._calls),
             "channels_last": layout.ChannelsLast(self._torch, optimizer, self._calls),
             "attention": transformer.Attention(self._torch, optimizer, self._calls),
             "checkpointing": transformer.Checkpointing(self._torch, optimizer, self._calls),
+            "micro_batch": self._merging.follow(optimizer, self._calls),
         }
 
     def _set(self, settings: Dict[str, Any]) -> Tuple[Dict[str, Any], Dict[str, str]]:
@@ -211,6 +223,7 @@ class Tune:
         from .knobs import Refused
 
         refused = {}
+        self._calls.trusted = _key(settings) in self._proven
         self._loader.deferred = True
         for name in [name for name in reversed(list(self._applied)) if name not in settings]:
             self._knobs[name].revert()
@@ -218,27 +231,40 @@ class Tune:
         for name, value in settings.items():
             if self._applied.get(name) == value:
                 continue
-            knob = self._knobs.get(name)
-            try:
-                if knob is None:
-                    raise Refused("not known to the agent of this attempt")
-                if claim.world_size() > 1 and name != "threads":
-                    raise Refused("the training has %d ranks" % claim.world_size())
-                knob.apply(value)
+            why = self._apply(name, value)
+            if why is None:
                 self._applied[name] = value
-            except Refused as error:
-                refused[name] = str(error)
-            except Exception as error:  # a knob that breaks is one that is refused
-                knob.revert()
-                self._applied.pop(name, None)
-                refused[name] = "%s: %s" % (type(error).__name__, error)
+            else:
+                refused[name] = why
         try:
             self._loader.settle()
         except Refused as error:
             for name in LOADER_KNOBS.intersection(self._applied):
                 refused[name] = str(error)
                 del self._applied[name]
+        self._calls.trusted = False
+        if not refused:
+            self._proven.add(_key(settings))
         return dict(self._applied), refused
+
+    def _apply(self, name: str, value: Any) -> Optional[str]:
+        """Set one knob; return why it is refused, None where it is set."""
+        from .knobs import Refused
+
+        knob = self._knobs.get(name)
+        if knob is None:
+            return "not known to the agent of this attempt"
+        if claim.world_size() > 1 and name != "threads":
+            return "the training has %d ranks" % claim.world_size()
+        try:
+            knob.apply(value)
+        except Refused as error:
+            return str(error)
+        except Exception as error:  # a knob that breaks is one that is refused
+            knob.revert()
+            self._applied.pop(name, None)
+            return "%s: %s" % (type(error).__name__, error)
+        return None
 
     def _name_other(self, proven_on: Any, optimizer: Any) -> Optional[str]:
         """Return why settings that were proven earlier do not hold here; None where they do."""
@@ -309,6 +335,9 @@ class Tune:
             "attention_why_not": several or attention.why_not() or self._calls.why_not(),
             "checkpointing": checkpointing.on,
             "checkpointing_why_not": several or checkpointing.why_not() or self._calls.why_not(),
+            "convolves": any(param.dim() > 2 for param in params),
+            "micro_batches": self._merging.batches,
+            "micro_batch_why_not": several or self._merging.why_not(),
             "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
             "tf32": knobs["tf32"].on,
         }
@@ -349,6 +378,11 @@ class Warnings:
         """Return the new ones, once."""
         new, self.new = self.new, []
         return new
+
+
+def _key(settings: Dict[str, Any]) -> str:
+    """Return what stands for settings of knobs other than the loader's, which are not replayed."""
+    return repr(sorted((name, repr(value)) for name, value in settings.items() if name not in LOADER_KNOBS))
 
 
 def _free_bytes(folder: str) -> Optional[int]:

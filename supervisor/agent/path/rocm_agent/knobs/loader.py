@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, Iterator, Optional
 from rocm_agent.fence import failed
 from rocm_agent.loader import MET, SUCCESSOR, owner_of
 
-from . import Refused
+from . import Refused, pinning
 
 PREFETCH = 2
 
@@ -66,7 +66,10 @@ class Loader:
         self._iterator, self._loader = weakref.ref(iterator), made_for
         if (self._workers is not None or self._more) and self.why_not() is None:
             try:
-                self._exchange()
+                if self._workers is None and set(self._more) == {"pin_memory"}:
+                    self._begin_pinning(iterator)
+                else:
+                    self._exchange()
             except Exception as error:
                 failed("knobs.loader", error)
 
@@ -170,7 +173,7 @@ class Loader:
         held = loader.__dict__
         held.update(owner.__dict__)
         held.update(batch_sampler=Rest(rest, owner.batch_sampler), num_workers=workers, persistent_workers=False)
-        held.update(self._more)
+        held.update({name: value for name, value in self._more.items() if name != "pin_memory"})
         held["_iterator"] = None
         if workers == 0:
             held.update(prefetch_factor=None, timeout=0)
@@ -181,7 +184,58 @@ class Loader:
         held["generator"].manual_seed(monotonic_ns())
         kinds = torch.utils.data.dataloader
         kind = kinds._MultiProcessingDataLoaderIter if workers else kinds._SingleProcessDataLoaderIter
-        return kind(loader)
+        made = kind(loader)
+        if self._more.get("pin_memory"):
+            self._begin_pinning(made)
+        return made
+
+    def pin(self) -> None:
+        """Have batches pinned from the next one on that its workers hand over; iterators to come begin with it."""
+        why = self.why_not()
+        if why is not None:
+            raise Refused(why)
+        self._begin_pinning(self._find_newest())
+        self._more["pin_memory"] = True
+
+    def unpin(self) -> None:
+        """Have batches handed over as the owner's loader does it."""
+        if self._more.pop("pin_memory", None) is None or self.why_not() is not None:
+            return
+        newest = self._find_newest()
+        if not self._loader.pin_memory and pinning.is_on(newest):
+            pinning.end(newest)
+
+    def _begin_pinning(self, iterator: Any) -> None:
+        if not pinning.is_on(iterator):
+            pinning.begin(self._torch, iterator, self._torch.utils.data._utils.pin_memory.pin_memory)
+
+    def _find_newest(self) -> Any:
+        iterator = self._iterator()
+        held = iterator.__dict__.get(SUCCESSOR)
+        return iterator if held is None else held.newest
+
+
+class Pinning:
+    """Batches in pinned memory, as a knob."""
+
+    def __init__(self, torch: Any, loader: Loader) -> None:
+        self._torch, self._loader = torch, loader
+
+    def why_not(self) -> Optional[str]:
+        """Return why batches cannot be pinned."""
+        return self._loader.why_not() if self._torch.cuda.is_available() else "no CUDA device is in use"
+
+    def apply(self, value: Any) -> None:
+        """Have batches pinned."""
+        why = self.why_not()
+        if why is not None:
+            raise Refused(why)
+        if value is True:
+            self._loader.pin()
+
+    def revert(self) -> None:
+        """Have them handed over as the owner's loader does it."""
+        self._loader.unpin()
 
 
 class LoaderSetting:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Optional, Tuple
 
-from . import Refused, list_params
+from . import Refused, list_params, replay
 
 FUSED_ON_CPU = (2, 4)
 TOLERANCE = 1e-3
@@ -14,8 +14,8 @@ TOLERANCE = 1e-3
 class FusedOptimizer:
     """`fused=True` in every group of the optimizer that steps."""
 
-    def __init__(self, torch: Any, optimizer: Any) -> None:
-        self._torch, self._optimizer = torch, optimizer
+    def __init__(self, torch: Any, optimizer: Any, calls: replay.Calls) -> None:
+        self._torch, self._optimizer, self._calls = torch, optimizer, calls
         self._before: Optional[List[Dict[str, Any]]] = None
         self._saving: Any = None
 
@@ -56,7 +56,8 @@ class FusedOptimizer:
         if why is not None:
             raise Refused(why)
         try:
-            self._prove()
+            if not self._calls.trusted:
+                self._prove()
         except RuntimeError as error:
             raise Refused("a fused step fails: %s" % error) from None
         self._switch_on()
