@@ -305,7 +305,7 @@ class Tune(threading.Thread):
         return session.after_block(compare.median_s(collected.times), collected.seen, memory)
 
     def _find_pointless(self, session: Session) -> str | None:
-        """Return why a change of the loader can gain nothing beside the present settings."""
+        """Return why a change of the loader can gain nothing while the present settings hold."""
         trial = session.trial
         if trial is None or trial.arm is None or trial.block > 0 or trial.arm.knob not in LOADER_KNOBS:
             return None
