@@ -302,6 +302,8 @@ def test_micro_batches_of_an_update_are_computed_as_one_and_gradients_stay_what_
         wait_for(lambda until=until: attempt.head() >= until or process.poll() is not None)  # type: ignore[misc]
         lease_ns = time.monotonic_ns() + 10**12
         tuned.order({"id": number, "settings": settings, "until_ns": lease_ns, "facts": number == 1})
+    until = attempt.head() + 3
+    wait_for(lambda: attempt.head() >= until or process.poll() is not None)
     (tmp_path / "stop").touch()
     output, _ = process.communicate(timeout=240)
     assert process.returncode == 0, output

@@ -305,7 +305,7 @@ def test_each_table_reads_as_it_was_reviewed(name: str) -> None:
 
 def test_knobs_are_tried_in_the_order_of_their_phases() -> None:
     tried, left = choose_knobs(Facts(), may=("precision",), remedied=())
-    assert [knob.name for knob in tried] == ["workers", "autocast", "threads", "fused_optimizer", "channels_last"]
+    assert [knob.name for knob in tried] == ["workers", "channels_last", "autocast", "threads", "fused_optimizer"]
     assert {item.knob for item in left} == {knob.name for knob in KNOBS} - {knob.name for knob in tried}
 
 

@@ -18,6 +18,8 @@ class BatchCount:
         self._samples = 0
         self._tokens = 0
         self._begun = False
+        self.joined = 1
+        """Micro-batches whose losses a tune has computed as one, in the backward pass under way."""
 
     def saw(self, batch: Any, loader: Any = None) -> None:
         """A batch has come, by `loader`, an iterator of torch.utils.data."""

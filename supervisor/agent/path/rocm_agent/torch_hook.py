@@ -62,13 +62,10 @@ class Watch:
         """Keep the value, without its graph."""
         if is_scalar(tensor):
             self._loss = self._unscaled if self._scaled() is tensor else tensor.detach()
+            if batch_count.drawn.joined > 1:
+                self._loss = self._loss / batch_count.drawn.joined
             if not self.optimizers_made:
                 self._counted_alone()
-
-    def scale_loss(self, factor: float) -> None:
-        """Multiply the loss that is kept for the next step."""
-        if self._loss is not None and factor != 1:
-            self._loss = self._loss * factor
 
     def _counted_alone(self) -> None:
         """Count a backward pass as a step, for a loop that changes its weights itself and made no optimizer."""
@@ -152,12 +149,6 @@ def take_grad_norm() -> Any:
         return None
     norm, _watch.grad_norm = _watch.grad_norm, None
     return norm
-
-
-def loss_was_of(batches: int) -> None:
-    """Keep the newest loss as that of one of so many micro-batches that were computed as one."""
-    if _watch is not None:
-        _watch.scale_loss(1 / batches)
 
 
 def take_skipped() -> bool:

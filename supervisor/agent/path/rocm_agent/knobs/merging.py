@@ -13,7 +13,7 @@ import weakref
 from functools import wraps
 from typing import Any, Callable, Dict, List, Optional
 
-from rocm_agent import torch_hook
+from rocm_agent import batch_count
 
 from . import Refused, list_params, replay
 
@@ -136,9 +136,12 @@ class Merging:
     def _compute(original: Callable[..., Any], trainer: Any, model: Any, batches: List[Any], items: Any) -> Any:
         loss = None
         for count, batch in batches:
-            found = original(trainer, model, batch, items)
+            batch_count.drawn.joined = count
+            try:
+                found = original(trainer, model, batch, items)
+            finally:
+                batch_count.drawn.joined = 1
             loss = found if loss is None else loss + found
-            torch_hook.loss_was_of(count)
         return loss
 
     def _prove(self, count: int) -> None:
