@@ -9,6 +9,7 @@
 # make gallery ARGS="nanogpt timm"   other people's training scripts, as they are, hurt in every way (needs the network once)
 # make wheel  dist/*.whl with manual pages and completions; make deb  dist/*.deb for Debian and Ubuntu (debhelper)
 # make deb-check   the package installed, upgraded, removed in four releases, and upgraded under a training (root; debootstrap, lintian)
+# make tools-check   the wheel installed by uv and by pipx, its commands, and an upgrade under a training (PyPI)
 # make new-user   the README's commands typed on a bare Debian 12 and Ubuntu 24.04 (root; debootstrap, 12 GB, PyPI)
 # make bench  the published figures beside their peers, measured on this machine
 #
@@ -63,7 +64,7 @@ AXE_VERSION := 4.14.1
 AXE_SHA256 := e6b0ce02b84d892e2e33e403485e7f3d6c29e2be6df65daf44d89ba564139745
 AXE := $(CACHE)/axe-core-$(AXE_VERSION)/package/axe.min.js
 
-.PHONY: help demo test test-quick laws mutants frozen-names check lint types contracts bench gallery clean wheel deb deb-check new-user
+.PHONY: help demo test test-quick laws mutants frozen-names check lint types contracts bench gallery clean wheel deb deb-check tools-check new-user
 
 help:
 	@sed -n 's/^# \(make\)/\1/p' Makefile
@@ -200,6 +201,15 @@ deb: $(VENV)/ready
 
 deb-check: deb
 	$(VENV)/bin/python tests/package/deb_check.py dist/rocm-supervisor_*.deb $(ARGS)
+
+$(CACHE)/installers/ready:
+	@$(PYTHON) -m venv --clear "$(CACHE)/installers"
+	"$(CACHE)/installers/bin/pip" install --quiet uv pipx
+	touch $@
+
+tools-check: wheel $(CACHE)/installers/ready
+	@$(VENV)/bin/python tests/package/tool_install.py dist/rocm_supervisor-*.whl \
+		--uv "$(CACHE)/installers/bin/uv" --pipx "$(CACHE)/installers/bin/pipx"
 
 new-user: deb
 	$(VENV)/bin/python tests/package/new_user.py dist/rocm-supervisor_*.deb $(ARGS)

@@ -97,18 +97,11 @@ class FileRows:
             raise ArchiveError(f"{self._path} does not exist: the daemon has recorded nothing yet")
         try:
             with closing(files.open_reader(self._path)) as connection:
-                revision = schema.revision_of(connection)
-        except ValueError as error:
-            raise ArchiveError(f"{self._path} is not a database of this program: {error}") from error
+                reason = schema.unreadable(self._path, connection)
         except sqlite3.Error as error:
             raise ArchiveError(f"{self._path} cannot be read: {error}") from error
-        if revision is None:
-            raise ArchiveError(f"{self._path} is empty: the daemon has recorded nothing yet")
-        refused = schema.refusal(self._path, revision)
-        if refused is not None:
-            raise ArchiveError(refused)
-        if revision != schema.HEAD:
-            raise ArchiveError(f"{self._path} has the older schema {revision}: start the daemon to upgrade it")
+        if reason is not None:
+            raise ArchiveError(reason)
 
     def read(self, query: Statement) -> list[Row]:
         """Return the rows of a query; where it fails, say what is wrong with the file, if that is known."""

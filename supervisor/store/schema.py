@@ -47,6 +47,20 @@ def refusal(path: Path, revision: str) -> str | None:
     )
 
 
+def unreadable(path: Path, connection: sqlite3.Connection) -> str | None:
+    """Return why this version cannot read an open file, with the remedy, or None. Raises sqlite3.Error."""
+    try:
+        revision = revision_of(connection)
+    except ValueError as error:
+        return f"{path} is not a database of this program: {error}"
+    if revision is None:
+        return f"{path} is empty: the daemon has recorded nothing yet"
+    refused = refusal(path, revision)
+    if refused is None and revision != HEAD:
+        return f"{path} has the older schema {revision}: start the daemon to upgrade it"
+    return refused
+
+
 def bring_to_head(path: Path) -> str | None:
     """Create the tables in an empty file or upgrade an older one; return what was done, None where nothing was.
 

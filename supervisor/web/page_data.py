@@ -42,7 +42,7 @@ class PageData:
         try:
             recorded = {str(job["name"]): job for job in self._record.jobs()}
         except RecordError as error:
-            recorded, problem = {}, problem or str(error)
+            recorded, problem = {}, "; ".join(filter(None, (problem, str(error))))
         trainings = []
         for name in sorted({*live, *recorded}):
             job = live.get(name)

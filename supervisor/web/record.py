@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
-from supervisor.store import files, series
+from supervisor.store import files, schema, series
 from supervisor.store.series import AttemptSpan, Columns, Window
 
 Row: TypeAlias = dict[str, object]
@@ -112,6 +112,9 @@ class Record:
             raise RecordError(f"{self.path} does not exist: the daemon has recorded nothing yet")
         try:
             with closing(files.open_reader(self.path)) as connection:
+                reason = schema.unreadable(self.path, connection)
+                if reason is not None:
+                    raise RecordError(reason)
                 yield connection
         except sqlite3.Error as error:
             raise RecordError(f"{self.path} cannot be read: {error}") from error

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from queue import SimpleQueue
 
 from supervisor.alerts.channel import Answer, Channel, KeptNotice, read_notice
 from supervisor.alerts.channels.webhook import Webhook
@@ -107,6 +108,23 @@ def endless(handler: Handler) -> None:
     handler.end_headers()
     while not handler.server.released.is_set():
         handler.wfile.write(b"1000\r\n" + b"x" * 4096 + b"\r\n")
+
+
+def large(code: int, size_bytes: int, sent: SimpleQueue[int]) -> Answering:
+    """Answer with a body of that many bytes; what was written of it when the other side left is put into `sent`."""
+
+    def answer(handler: Handler) -> None:
+        handler.send_response(code)
+        handler.send_header("Content-Length", str(size_bytes))
+        handler.end_headers()
+        written = 0
+        try:
+            while written < size_bytes:
+                written += handler.wfile.write(b"x" * min(65_536, size_bytes - written))
+        finally:
+            sent.put(written)
+
+    return answer
 
 
 def garbage(handler: Handler) -> None:

@@ -132,6 +132,25 @@ def test_a_record_that_cannot_be_read_is_critical_and_has_words(content: bytes) 
     assert compose(kept).title
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{job.__init__.__globals__} {host}",
+        "${ALERT_SECRET} $ALERT_SECRET `id`",
+        "{{ 7 * 7 }} <%= 7 %>",
+        "loss🔥 is NaN",
+    ],
+)
+def test_a_template_in_a_text_of_the_training_stays_as_it_is(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALERT_SECRET", "s3same")
+    facts = {**STALL, "job": text, "message": text, "rule": text, "causes": [text], "advice": [text]}
+    title, *lines = build_texts("incident.opened", decision="stop", **facts)
+    assert title.startswith(f"{text}: ")
+    assert lines[0] == text
+    assert f"Likely cause: {text}" in lines
+    assert f"You can: {text}" in lines
+
+
 texts = st.text(alphabet=st.sampled_from("ab\\*<😀漢"), max_size=300)
 
 

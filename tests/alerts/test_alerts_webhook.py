@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from html import escape
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 from urllib.parse import quote
 
@@ -20,9 +21,11 @@ from receiver_by_hand import (
     Receiver,
     drip,
     endless,
+    endpoint,
     garbage,
     hang,
     hang_up,
+    large,
     post,
     raw,
     receiver,
@@ -32,6 +35,7 @@ from receiver_by_hand import (
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from supervisor.alerts.channel import Answer
+from supervisor.alerts.http import Request, exchange
 from supervisor.alerts.signing import Secret, read_secrets
 
 BODY = json.dumps({"type": "incident.opened", "data": {"message": "steht \u2014 \u505c"}}).encode()
@@ -177,6 +181,21 @@ def test_a_receiver_that_misbehaves_is_a_failed_attempt_in_bounded_time(server: 
     assert time.perf_counter() - began < 3.0
     if answering in (hang, drip):
         assert answer.error == "no answer within 0.4 s"
+
+
+@pytest.mark.parametrize("code", [200, 500])
+def test_of_an_answer_of_100_mb_the_beginning_is_read(server: Receiver, code: int) -> None:
+    """With or without the name of the message that a service answers with."""
+    sent: SimpleQueue[int] = SimpleQueue()
+    answering = large(code, 100_000_000, sent)
+    plain = send(server, answering)
+    server.answers = [answering]
+    request = Request(body=BODY, message=lambda body: str(len(body)))
+    named = exchange(endpoint(server.port), request, NOW)
+    assert plain.delivered is named.delivered is (code == 200)
+    assert named.message == ("262144" if code == 200 else None)
+    assert (plain.error or "").startswith("status 500: xxx" if code == 500 else "")
+    assert max(sent.get(timeout=60), sent.get(timeout=60)) < 20_000_000, "what lies in the connection's buffers"
 
 
 def test_a_compressed_bomb_is_not_unpacked(server: Receiver) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import tarfile
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -113,6 +115,23 @@ def test_a_database_that_is_garbage_exits_with_4(config: Path) -> None:
     (config.parent / "state/supervisor.db").write_bytes(b"\x00garbage" * 1000)
     result = call(config, "history")
     assert (result.exit_code, result.stdout) == (4, "")
+
+
+@pytest.mark.parametrize(
+    ("revision", "remedy"),
+    [("0009_later", "Install the version that wrote it"), ("0003_samples", "start the daemon to upgrade it")],
+)
+def test_a_database_of_another_version_is_named_and_not_changed(config: Path, revision: str, remedy: str) -> None:
+    record = config.parent / "state/supervisor.db"
+    with closing(sqlite3.connect(record)) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = ?", (revision,))
+    before = record.read_bytes()
+    for words in (("history",), ("show", "yolo-1"), ("checkpoints", "yolo"), ("account", "yolo")):
+        result = call(config, *words)
+        assert (result.exit_code, result.stdout) == (4, "")
+        assert revision in result.stderr
+        assert remedy in " ".join(result.stderr.split())
+    assert record.read_bytes() == before
 
 
 def test_a_broken_configuration_leads_to_its_check(config: Path) -> None:

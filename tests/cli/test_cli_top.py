@@ -91,6 +91,8 @@ def test_forty_columns_and_twelve_rows_still_say_what_counts() -> None:
     screen = "\n".join(lines)
     for part in ("yolo", "running", "18.2", "resnet", "backoff", "97 %", "yolo-2", "loss yolo", "7/50 loss", "q quit"):
         assert part in screen, part
+    help_text = text_of(compose(typed(TWO, "?"), NOW, 40, 12))[1:]
+    assert [line for line in help_text if line.endswith("…")] == []
 
 
 @given(
@@ -230,7 +232,7 @@ def test_a_real_terminal_shows_it_over_a_restart_of_the_daemon_and_is_restored(t
         terminal = Terminal("--socket", str(socket), "top", "--interval", "0.2")
         terminal.until(lambda seen: "\x1b[?1049h" in seen and "yolo" in seen)
         os.write(terminal.fd, b"?")
-        terminal.until(lambda seen: "nothing is stopped" in seen)
+        terminal.until(lambda seen: "stops nothing" in seen)
         os.write(terminal.fd, b"?")
         terminal.resize(12, 40)
         os.kill(terminal.pid, signal.SIGWINCH)

@@ -1,6 +1,8 @@
 """The built wheel, installed where no checkout is: commands, migrations, units and settings are all in it."""
 
+import json
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -10,6 +12,11 @@ from pathlib import Path
 
 import pytest
 from house import House
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 pytestmark = pytest.mark.xdist_group("wheel")  # it is built once
 
@@ -67,6 +74,27 @@ def test_its_commands_are_there_and_the_shipped_settings_are_good(installed: Pat
     done = run(installed / command, "--config", found.stdout.strip(), "config", "check")
     assert done.returncode == 0, done.stderr
     assert run(installed / command, "--help").returncode == 0
+
+
+def name_of(requirement: str) -> str:
+    return re.split(r"[^\w.-]", requirement)[0].lower().replace("_", "-")
+
+
+def test_an_installer_of_tools_finds_its_commands_its_python_and_what_it_needs(installed: Path) -> None:
+    code = """if True:
+        import json
+        from importlib.metadata import distribution
+        found = distribution("rocm-supervisor")
+        commands = {each.name: each.value for each in found.entry_points if each.group == "console_scripts"}
+        print(json.dumps([found.metadata["Requires-Python"], commands, found.requires]))"""
+    python, commands, requirements = json.loads(run(installed / "python", "-c", code).stdout)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert python == project["requires-python"]
+    assert commands == project["scripts"]
+    assert {name_of(each) for each in requirements} >= {name_of(each) for each in project["dependencies"]}
+    checked = run(sys.executable, "-m", "pip", "--python", installed / "python", "check")
+    assert checked.stdout
+    assert "rocm-supervisor" not in checked.stdout, "a package that it needs is not there, or of another version"
 
 
 def test_its_daemon_runs_a_training_and_upgrades_an_empty_database(installed: Path, home: House) -> None:

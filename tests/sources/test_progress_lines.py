@@ -206,8 +206,17 @@ def test_lines_that_look_alike_are_no_progress(line: str) -> None:
     assert progress_in(line) is None
 
 
+def test_a_loss_may_have_an_emoji_in_its_name() -> None:
+    """In front of the name it is left out; a NaN is seen wherever it is."""
+    bar = "Epoch 3: 100%|██████| 10/10 [00:01<00:00,  9.50it/s, "
+    seen = read(f"{bar}🔥loss=0.500, box_loss❤️=0.25, 💥=7]")
+    assert dict(seen.losses) == {"loss": 0.5, "box_loss❤️": 0.25}
+    assert read(f"{bar}🔥loss=0.500, loss👩‍🔬=nan]").not_finite == ("loss👩‍🔬",)
+    assert read("10/100 ━━━━━━━━ 0s 2ms/step - loss🔥: nan").not_finite == ("loss🔥",)
+
+
 @pytest.mark.alone(reason="compares processor time with a limit")
-@pytest.mark.parametrize("piece", ["1", "x", "a_"])
+@pytest.mark.parametrize("piece", ["1", "x", "a_", "a🔥"])
 def test_a_line_of_one_kind_takes_no_longer_than_another(piece: str) -> None:
     """A search holds every other thread of the daemon up: one such line took as long as hundreds of lines."""
     line = "50%|#####     | 5/10 [00:01<00:01, " + piece * (3900 // len(piece))

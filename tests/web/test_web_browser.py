@@ -63,6 +63,12 @@ def test_a_training_is_drawn_and_nothing_is_requested_elsewhere(shown: Browser, 
     assert shown.output() == []
 
 
+def test_a_time_account_that_cannot_be_had_says_why(shown: Browser) -> None:
+    show(shown, "#/training/none", "document.querySelector('main').textContent.includes('Being read from the record')")
+    shown.wait_for("document.querySelector('main').textContent.includes('Not available: ')")
+    assert "none" in shown.evaluate("document.querySelector('main .bad').textContent")
+
+
 def test_a_chart_says_what_it_shows_and_has_a_table(shown: Browser) -> None:
     show(shown, "#/training/yolo", "document.querySelector('figure canvas')")
     shown.wait_for("document.querySelector('.plot').getAttribute('aria-label').includes('1 incident')")

@@ -6,11 +6,12 @@ import hashlib
 import http.client
 import re
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 from served_page import ServedPage, serving_page
 
 import supervisor.web
+from supervisor.core.reports.timeline import Use
 from supervisor.web.serve import CONNECTIONS
 
 
@@ -159,6 +161,40 @@ def test_a_record_that_is_not_there_is_reported(tmp_path: Path) -> None:
         page.sign_in()
         assert "the daemon has recorded nothing yet" in str(page.get("/api/trainings/yolo").json)
         assert page.get("/api/overview").status == 200
+
+
+def test_a_record_of_another_version_is_named_in_every_view(tmp_path: Path) -> None:
+    """Which may be there for the first time while the page is open: the package was upgraded or put back."""
+    older = (Path(__file__).parents[1] / "store/databases/0003_samples.sql").read_text(encoding="utf-8")
+    views = ("trainings/night", "trainings/night/steps", "trainings/night/samples", "gpus", "compare?of=night:1")
+    with closing(sqlite3.connect(tmp_path / "supervisor.db")) as record, serving_page(tmp_path) as page:
+        page.sign_in()
+        record.executescript(older)
+        for revision, remedy in (
+            ("0003_samples", "start the daemon"),
+            ("0009_later", "Install the version that wrote"),
+        ):
+            record.execute("UPDATE alembic_version SET version_num = ?", (revision,))
+            record.commit()
+            overview = read(page, "/api/overview")
+            assert overview["trainings"] == []
+            assert "no daemon" in overview["problem"]
+            texts = [overview["problem"]]
+            for view in views:
+                answer = page.get(f"/api/{view}")
+                assert answer.status == 503
+                texts.append(str(answer.json["error"]))
+            assert [text for text in texts if revision not in text or remedy not in text] == []
+
+
+def test_the_time_account_has_a_place_and_a_colour_for_every_use() -> None:
+    folder = Path(supervisor.web.__file__).parent / "static"
+    drawn = re.search(r"const USES = \[(.*?)\]", (folder / "page.js").read_text())
+    assert drawn is not None
+    assert sorted(re.findall(r'"(\w+)"', drawn[1])) == sorted(use.value for use in Use)
+    colours = re.findall(r"\.use(\d+) \{ background: (.*?) \}", (folder / "page.css").read_text())
+    assert [int(number) for number, _ in colours] == list(range(len(Use)))
+    assert len({colour for _, colour in colours}) == len(Use)
 
 
 def test_the_vendored_files_are_those_of_the_release() -> None:

@@ -20,13 +20,13 @@ Line = tuple[Span, ...]
 NAME_CELLS = 16
 KEYS = "q quit  / filter  enter details  ? help"
 KEYS_TEXT = (
-    ("up, k / down, j", "the training before, the next one"),
-    ("home, g / end, G", "the first, the last one"),
-    ("enter", "its incidents, warnings and output"),
-    ("esc, left", "back; in the overview: no filter"),
-    ("/", "show only trainings whose name has this text"),
+    ("up, k / down, j", "previous, next row"),
+    ("home, g / end, G", "first, last row"),
+    ("enter", "incidents and output"),
+    ("esc, left", "back, or no filter"),
+    ("/", "filter by name"),
     ("?, h", "these keys"),
-    ("q", "quit; nothing is stopped"),
+    ("q", "quit; stops nothing"),
 )
 _OUTCOMES = {"open": "red", "gave_up": "red", "resumed": "green"}
 

@@ -22,7 +22,10 @@ _BAR = r"\d{1,3}%\s*(?:\|[^|]*\||[━─╸╺╴ ]*)\s*(?P<batch>\d{1,9})/(?P<b
 # the time is linear in the length of a line of digits or letters.
 _DECIMAL = r"\d{1,15}(?:\.\d{1,20})?"
 _RATE = re.compile(rf"(?<!\d)(?:(?P<per_s>{_DECIMAL})(?P<kilo>k?)it/s|(?P<s_per>{_DECIMAL})s/it)")
-_PAIR = re.compile(rf"(?P<name>[A-Za-z_][\w/.-]{{0,100}})\s{{0,100}}[=:]\s*(?P<value>{_NUMBER})(?=[\s,\]|)]|$)", re.I)
+_EMOJI = "\u200d\u2600-\u27bf\ufe0f\U0001f000-\U0001faff"
+_PAIR = re.compile(
+    rf"(?P<name>[A-Za-z_][\w/.{_EMOJI}-]{{0,100}})\s{{0,100}}[=:]\s*(?P<value>{_NUMBER})(?=[\s,\]|)]|$)", re.I
+)
 
 _ULTRALYTICS = re.compile(
     r"^\s*(?P<epoch>\d{1,7})/(?P<epochs>\d{1,7})\s+\d+(?:\.\d+)?G\s+"

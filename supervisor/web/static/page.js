@@ -403,7 +403,7 @@ class Training extends View {
     this.head = el("p"); this.facts = el("div");
     this.spans = el("div", { class: "row", role: "group", "aria-label": "Time shown" });
     this.grid = el("div", { class: "charts" });
-    this.list = el("div"); this.account = el("div"); this.attempts = el("div");
+    this.list = el("div"); this.account = el("div", {}, el("p", {}, "Being read from the record.")); this.attempts = el("div");
     const path = encodeURIComponent(name);
     this.body.append(this.head, this.facts, el("p", {}, el("a", { href: `#/log/${path}` }, "Log"), " · ", el("a", { href: `#/compare?of=${path}` }, "Compare attempts")),
       el("h2", {}, "Charts"), this.spans, this.grid, el("h2", {}, "Incidents"), this.list, el("h2", {}, "Time account"), this.account, el("h2", {}, "Attempts"), this.attempts);
@@ -476,9 +476,13 @@ class Training extends View {
   }
 
   async refreshAccount() {
-    const answer = await get(api(this.name, "/account"));
-    if (!this.alive) return;
-    showAccount(this.account, answer);
+    try {
+      const answer = await get(api(this.name, "/account"));
+      if (this.alive) showAccount(this.account, answer);
+    } catch (error) {
+      if (this.alive) this.account.replaceChildren(el("p", { class: "bad" }, `Not available: ${error.message}`));
+      throw error;
+    }
   }
 }
 
@@ -503,7 +507,7 @@ function sampleLines(samples, spec) {
   return [joined[0].map(at => samples.since + at), parts.map((part, index) => ({ ...part, values: joined[index + 1] }))];
 }
 
-const USES = ["train", "data_wait", "setup", "compile", "validate", "checkpoint", "lost", "down", "waiting", "unseen"];
+const USES = ["train", "data_wait", "setup", "compile", "validate", "checkpoint", "lost", "down", "triage", "waiting", "unseen"];
 
 function showAccount(place, answer) {
   const parts = USES.filter(use => answer.lifetime.seconds[use] > 0), total = parts.reduce((sum, use) => sum + answer.lifetime.seconds[use], 0);
