@@ -77,6 +77,14 @@ FOREIGN |= {"signal", "tail", "update", "quit", "exit"}
 ALLOW_COLLISION = "ROCM_SUPERVISOR_ALLOW_COLLISION"
 
 
+class UncheckedPath(click.Path):
+    """A path that is not looked at before the command runs: its file system may hang, and `doctor` is to say so."""
+
+    def convert(self, value: str | os.PathLike[str], *_: object) -> Path:
+        """Return the path as it was given."""
+        return Path(value)
+
+
 class LazyGroup(click.Group):
     """A group that imports a command when it is called."""
 
@@ -131,10 +139,8 @@ class LazyGroup(click.Group):
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 ok, 1 failed, 2 usage, 3 a job is down, 4 no daemon, 5 refused (help exit-codes).",
 )
-@click.option("--config", type=click.Path(path_type=Path, readable=False), help="Configuration file.", metavar="FILE")
-@click.option(
-    "--socket", type=click.Path(path_type=Path, readable=False), help="The daemon's control socket.", metavar="PATH"
-)
+@click.option("--config", type=UncheckedPath(), help="Configuration file.", metavar="FILE")
+@click.option("--socket", type=UncheckedPath(), help="The daemon's control socket.", metavar="PATH")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, errors included.")
 @click.option("--fleet", is_flag=True, help="Read the fleet's database: status, history, show, account.")
 @click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)

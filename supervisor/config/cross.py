@@ -6,12 +6,12 @@ import os
 import pwd
 import re
 import stat
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from supervisor.alerts.settings import AlertSettings
+from supervisor.children.path_looks import Found, PathLooks, SilentPathError
 from supervisor.config.problems import Level, Problem
 from supervisor.config.read import join, show
 from supervisor.config.settings import JobSettings, Settings
@@ -22,13 +22,11 @@ DAEMON_USER = "rocm-supervisor"
 PLACEHOLDER = "{checkpoint}"
 RESUMED_BY_THE_AGENT = frozenset({"yolo"})
 """Programs of which it is known that the agent resumes them without a command of their own."""
-ANSWER_LIMIT_S = 1.0
-SILENT = f"is on a file system that does not answer within {ANSWER_LIMIT_S:.0f} s"
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def cross_check(settings: Settings, file: str) -> Iterator[Problem]:
-    """Yield what does not fit together in `settings`."""
+def cross_check(settings: Settings, file: str, looks: PathLooks) -> Iterator[Problem]:
+    """Yield what does not fit together in `settings`; `looks` answers for the files that they name."""
     if settings.supervisor.database is not None and "://" not in settings.supervisor.database:
         yield Problem(
             file=file,
@@ -41,7 +39,7 @@ def cross_check(settings: Settings, file: str) -> Iterator[Problem]:
         yield from _check_environment(job, key, file)
         yield from _check_commands(job, key, file)
         yield from _check_resume(job, key, file)
-        yield from _check_local_paths(job, key, file)
+        yield from _check_local_paths(job, key, file, looks)
         yield from _check_snapshots(job, key, file)
         yield from _check_triage(job, key, file, agent=settings.supervisor.agent)
         if job.standby and not settings.supervisor.agent:
@@ -62,7 +60,7 @@ def cross_check(settings: Settings, file: str) -> Iterator[Problem]:
         key = join("alerts", name)
         yield from _check_texts(alert, key, file)
         yield from _check_url(alert, key, file)
-        yield from _check_places(alert, key, file)
+        yield from _check_places(alert, key, file, looks)
 
 
 def _check_environment(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
@@ -124,28 +122,27 @@ def _check_resume(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
     )
 
 
-def _check_local_paths(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
+def _check_local_paths(job: JobSettings, key: str, file: str, looks: PathLooks) -> Iterator[Problem]:
     """Warn about missing files and folders; they may be mounted when the job starts."""
-    if job.cwd is not None and (there := _ask_with_timeout(Path(job.cwd).is_dir)) is not True:
-        yield _build_absent_problem(file, f"{key}.cwd", SILENT if there is None else "is no directory here", job.cwd)
+    if job.cwd is not None and (problem := _find_problem(looks, job.cwd, stat.S_ISDIR, "is no directory here")):
+        yield _build_absent_problem(file, f"{key}.cwd", problem, job.cwd)
     for where, command in (("command", job.command), ("resume.command", job.resume.command)):
-        if (
-            command
-            and command[0].startswith("/")
-            and (there := _ask_with_timeout(Path(command[0]).is_file)) is not True
-        ):
-            yield _build_absent_problem(
-                file, f"{key}.{where}[0]", SILENT if there is None else "is no file here", command[0]
-            )
+        if command and command[0].startswith("/"):
+            problem = _find_problem(looks, command[0], stat.S_ISREG, "is no file here")
+            if problem is not None:
+                yield _build_absent_problem(file, f"{key}.{where}[0]", problem, command[0])
 
 
-def _ask_with_timeout(question: Callable[[], bool]) -> bool | None:
-    """Return the answer of a file system; None if it does not answer within ANSWER_LIMIT_S."""
-    answers: list[bool] = []
-    thread = threading.Thread(target=lambda: answers.append(question()), name="path-check", daemon=True)
-    thread.start()
-    thread.join(ANSWER_LIMIT_S)
-    return answers[0] if answers else None
+def _find_problem(looks: PathLooks, path: str, is_right: Callable[[int], bool], absent: str) -> str | None:
+    """Return what is wrong with a path; None where what lies there is of the right kind."""
+    try:
+        return None if is_right(looks.look(path).mode) else absent
+    except (FileNotFoundError, NotADirectoryError):
+        return absent
+    except SilentPathError as silent:
+        return f"is on a file system that does not answer: {silent.explanation}"
+    except OSError as error:
+        return f"cannot be looked at: {error.strerror}"
 
 
 def _check_snapshots(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
@@ -204,7 +201,7 @@ def _is_web_address(url: str) -> bool:
         return False
 
 
-def _check_places(alert: AlertSettings, key: str, file: str) -> Iterator[Problem]:
+def _check_places(alert: AlertSettings, key: str, file: str, looks: PathLooks) -> Iterator[Problem]:
     """Yield what is wrong with the variables and files that hold a receiver's address and secrets."""
     for name in alert.__struct_fields__:
         value = getattr(alert, name)
@@ -216,27 +213,31 @@ def _check_places(alert: AlertSettings, key: str, file: str) -> Iterator[Problem
                 allowed="write the variable's name, not its value",
             )
         if name.endswith("_file") and value is not None:
-            yield from _secret_file(Path(value), f"{key}.{name}", file)
+            yield from _secret_file(Path(value), f"{key}.{name}", file, looks)
 
 
-def _secret_file(path: Path, key: str, file: str) -> Iterator[Problem]:
+def _secret_file(path: Path, key: str, file: str, looks: PathLooks) -> Iterator[Problem]:
     """Yield what is wrong with a file of a receiver: warnings, for trainings are watched without a receiver, too."""
     options, reader = install_as()
     try:
-        found = path.stat()
+        found = looks.look(path)
     except PermissionError:
         return  # only the daemon's user may see it, as it should be
+    except SilentPathError as silent:
+        problem, allowed = "is on a file system that does not answer", "put it where it can be read at any time"
+        yield _of_secret_file(file, key, path, f"{problem}: {silent.explanation}", allowed)
+        return
     except OSError as error:
         allowed = f"make it: install {options}/dev/null {path}, then write the text into it"
         yield _of_secret_file(file, key, path, error.strerror or "cannot be read", allowed)
         return
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(found.mode):
         yield _of_secret_file(file, key, path, "is no plain file", "needed: a file")
-    elif found.st_mode & stat.S_IRWXO:
-        problem = f"is open to everybody (mode {stat.S_IMODE(found.st_mode):04o})"
+    elif found.mode & stat.S_IRWXO:
+        problem = f"is open to everybody (mode {stat.S_IMODE(found.mode):04o})"
         yield _of_secret_file(file, key, path, problem, f"chmod 600 {path}")
     elif reader is not None and not may_read(found, *reader):
-        problem = f"cannot be read by the daemon's user {DAEMON_USER} (mode {stat.S_IMODE(found.st_mode):04o})"
+        problem = f"cannot be read by the daemon's user {DAEMON_USER} (mode {stat.S_IMODE(found.mode):04o})"
         allowed = f"chown {DAEMON_USER} {path} && chmod 600 {path}"
         yield _of_secret_file(file, key, path, problem, allowed)
 
@@ -260,13 +261,13 @@ def install_as() -> tuple[str, tuple[int, frozenset[int]] | None]:
     return f"-m 600 -o {DAEMON_USER} ", (user.pw_uid, frozenset(os.getgrouplist(DAEMON_USER, user.pw_gid)))
 
 
-def may_read(found: os.stat_result, uid: int, gids: frozenset[int]) -> bool:
+def may_read(found: Found, uid: int, gids: frozenset[int]) -> bool:
     """Whether the mode of a file lets a user read it; its folders and access lists are not looked at."""
-    if found.st_uid == uid:
-        return bool(found.st_mode & stat.S_IRUSR)
-    if found.st_gid in gids:
-        return bool(found.st_mode & stat.S_IRGRP)
-    return bool(found.st_mode & stat.S_IROTH)
+    if found.uid == uid:
+        return bool(found.mode & stat.S_IRUSR)
+    if found.gid in gids:
+        return bool(found.mode & stat.S_IRGRP)
+    return bool(found.mode & stat.S_IROTH)
 
 
 def _read_mode(path: Path) -> int:

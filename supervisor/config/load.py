@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from supervisor.children.path_looks import PathLooks
 from supervisor.config.cross import cross_check
 from supervisor.config.files import NAMED_TABLES, ConfigFile, FileError, as_text, merge, parse, read_files, read_text
 from supervisor.config.positions import find_lines, find_longest
@@ -90,16 +91,17 @@ def _check_files(files: Sequence[ConfigFile]) -> Checked:
 
 def _cross_check_each(settings: Settings, files: Iterable[ConfigFile]) -> Iterator[Problem]:
     """Yield what does not fit together; a job and a receiver are judged with the file that they are in."""
-    for index, file in enumerate(files):
-        jobs, alerts = (_names_in(file, table) for table in NAMED_TABLES)
-        part = msgspec.structs.replace(
-            settings,
-            jobs={name: job for name, job in settings.jobs.items() if name in jobs},
-            alerts={name: receiver for name, receiver in settings.alerts.items() if name in alerts},
-        )
-        for problem in cross_check(part, file.path):
-            if index == 0 or problem.key.partition(".")[0] in NAMED_TABLES:
-                yield problem
+    with PathLooks() as looks:
+        for index, file in enumerate(files):
+            jobs, alerts = (_names_in(file, table) for table in NAMED_TABLES)
+            part = msgspec.structs.replace(
+                settings,
+                jobs={name: job for name, job in settings.jobs.items() if name in jobs},
+                alerts={name: receiver for name, receiver in settings.alerts.items() if name in alerts},
+            )
+            for problem in cross_check(part, file.path, looks):
+                if index == 0 or problem.key.partition(".")[0] in NAMED_TABLES:
+                    yield problem
 
 
 def _names_in(file: ConfigFile, table: str) -> Collection[str]:

@@ -8,6 +8,9 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+from supervisor.children.killed import was_killed
+from supervisor.control.peers import peer_of
+
 MODE = 0o660
 FIRST_PASSED_FD = 3
 """SD_LISTEN_FDS_START, sd_listen_fds(3)."""
@@ -38,7 +41,8 @@ def bind(path: Path) -> socket.socket:
     """Bind and listen at `path`, mode 0660; raise ListenError where another daemon listens there or it cannot be made.
 
     The mode is set on the socket before it has a name, so there is no moment at which others could connect (the umask
-    can only narrow it). A socket file without a listener was left by a daemon that was killed, and is replaced.
+    can only narrow it). A socket file without a listener was left by a daemon that was killed, and is replaced; so is
+    one whose listener was killed and waits in the kernel.
     """
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -67,15 +71,19 @@ def _remove_stale_socket(path: Path) -> None:
         raise ListenError(f"{path} exists and is not a socket; set supervisor.socket to another path, or move it away")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
+        listener: int | None
         try:
             probe.connect(str(path))
+            listener = peer_of(probe).pid  # who called listen(2)
         except (ConnectionRefusedError, FileNotFoundError):
-            path.unlink(missing_ok=True)
-            return
+            listener = None
         except OSError as error:
             raise ListenError(
                 f"{path} exists, and connecting to it to check for a daemon failed: {error.strerror or error}"
             ) from error
+    if listener is None or was_killed(listener):
+        path.unlink(missing_ok=True)
+        return
     raise ListenError(f"another daemon listens at {path}; stop it, or set supervisor.socket to another path")
 
 

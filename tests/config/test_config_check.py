@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.alerts.channels.webhook import WebhookSettings
+from supervisor.children.path_looks import PathLooks
 from supervisor.config import Checked, ConfigError, Level, Problem, check, check_text, load
 from supervisor.config.cross import may_read
 from supervisor.config.settings import Settings
@@ -307,7 +308,8 @@ class TestAlerts:
         uid, gid = secret.stat().st_uid, secret.stat().st_gid
         for mode, by_owner, by_group, by_others in ((0o600, True, False, False), (0o040, False, True, False)):
             secret.chmod(mode)
-            found = secret.stat()
+            with PathLooks() as looks:
+                found = looks.look(secret)
             assert may_read(found, uid, frozenset()) is by_owner
             assert may_read(found, uid + 1, frozenset({gid})) is by_group
             assert may_read(found, uid + 1, frozenset({gid + 1})) is by_others

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from supervisor.daemon.process.startup import LOCK, StateLockedError, keep_one_heap, lock_state
+from tests.rigs.hanging_fs import hanging
 
 HOLD = """
 import sys
@@ -33,6 +36,54 @@ def test_a_second_holder_is_refused_with_the_pid_of_the_first_until_that_is_kill
     held = lock_state(tmp_path)
     assert (tmp_path / LOCK).read_text() == f"{os.getpid()}\n"
     os.close(held)
+
+
+HOLD_AND_READ = """
+import sys, threading
+from pathlib import Path
+from supervisor.daemon.process.startup import lock_state
+lock_state(Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.readline()
+threading.Thread(target=Path(sys.argv[2]).stat).start()
+sys.stdin.read()
+"""
+
+
+@pytest.mark.mounts
+def test_the_lock_of_one_that_was_killed_while_a_trainings_disk_hung_is_taken_over(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    command = [sys.executable, "-c", HOLD_AND_READ, str(state), str(tmp_path / "far" / "file")]
+    with (
+        hanging(tmp_path / "far", tmp_path / "behind") as far,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first,
+    ):
+        assert first.stdin is not None
+        assert first.stdout is not None
+        assert first.stdout.readline() == "held\n"
+        far.hang(beyond_sigkill=True)
+        print(file=first.stdin, flush=True)
+        wait_until(lambda: far.held > 0)
+        with pytest.raises(StateLockedError, match=f"pid {first.pid}"):
+            lock_state(state)  # it lives, and may be judging trainings
+        first.kill()
+        wait_until(lambda: Path(f"/proc/{first.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z")
+        held = lock_state(state)
+        with pytest.raises(StateLockedError, match=f"pid {os.getpid()}"):
+            lock_state(state)
+        far.go_on()
+        first.wait(60)
+        with pytest.raises(StateLockedError, match=f"pid {os.getpid()}"):
+            lock_state(state)  # also when the file of the former lock was closed at last
+        os.close(held)
+
+
+def wait_until(question: Callable[[], bool]) -> None:
+    end = time.perf_counter() + 120
+    while not question():
+        assert time.perf_counter() < end
+        time.sleep(0.01)
 
 
 def test_the_lock_does_not_outlive_its_holder_in_a_child(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ STALL_S = 2.0
 IN_TIME_S = 0.5
 ANSWER_S = 0.1
 HANGS_AT = 150
+DOCTOR_LIMIT_S = 60
 
 
 @pytest.fixture
@@ -70,13 +71,15 @@ def test_the_others_are_judged_in_time_while_one_trainings_disk_hangs(home: Hous
     home.start()
     home.step("far", 30)
     home.step("well", 20)
-    far.hang()
+    far.hang(beyond_sigkill=True)
     assert slowest_answer_s(home) <= ANSWER_S
     assert judged_late_s(home) <= IN_TIME_S
     home.resumed("well")
     home.until(lambda: bool(named(home)), 40, "the disk that hangs to be named")
     assert "supervision degraded" in home.ctl("status").stdout
-    assert "has not" in home.ctl("doctor").stdout
+    doctor = home.ctl("doctor", limit_s=DOCTOR_LIMIT_S)
+    assert "has not" in doctor.stdout
+    assert f"{far.at} does not answer within 1 s" in doctor.stdout
     assert slowest_answer_s(home) <= ANSWER_S
     far.go_on()
     home.until(lambda: not named(home), 30, "the disk that answers again to be told")
@@ -99,3 +102,19 @@ def test_a_daemon_that_starts_while_a_disk_hangs_is_ready_and_judges_the_others(
     home.until(lambda: bool(home.incidents("well")), 30, "the training that hung to be judged")
     home.resumed("well")
     home.until(lambda: bool(named(home)), 40, "the disk that hangs to be named")
+
+
+def test_a_daemon_that_was_killed_on_such_a_disk_has_a_successor(home: House, far: HangingFs) -> None:
+    home.start()
+    home.step("far", 30)
+    home.step("well", 20)
+    far.hang(beyond_sigkill=True)
+    home.until(lambda: bool(named(home)), 40, "the disk that hangs to be named")
+    killed = home.daemon
+    assert killed is not None
+    killed.kill()  # as a watchdog does: what is left of it waits in the kernel, with all its files open
+    home.start()
+    home.until(lambda: bool(home.incidents("well")), 30, "the training that hung to be judged")
+    home.resumed("well")
+    far.go_on()
+    killed.wait(60)

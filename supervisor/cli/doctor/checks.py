@@ -6,12 +6,14 @@ import os
 import platform
 import shutil
 import sqlite3
+import stat
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from supervisor import __version__
+from supervisor.children.path_looks import PathLooks, SilentPathError
 from supervisor.cli.doctor.rocm import known_issues
 from supervisor.cli.paths import other_supervisor
 from supervisor.config import Settings, check
@@ -59,8 +61,10 @@ def sqlite(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> Iterator[D
     )
 
 
-def configuration(path: Path) -> tuple[list[DoctorLine], Settings]:
+def configuration(path: Path, looks: PathLooks) -> tuple[list[DoctorLine], Settings]:
     """Check the configuration; also return its settings, or the defaults if it is invalid."""
+    if (silent := find_silence(looks, path)) is not None:
+        return [silent_line("config", f"{path} cannot be read", silent)], Settings()
     if not path.exists():
         line = DoctorLine(
             name="config", level="fail", found=f"{path} does not exist", remedy="supervisorctl setup writes one"
@@ -87,16 +91,44 @@ def configuration(path: Path) -> tuple[list[DoctorLine], Settings]:
     ], checked.settings
 
 
-def disk(settings: Settings) -> Iterator[DoctorLine]:
+def find_silence(looks: PathLooks, path: Path) -> str | None:
+    """Return why a path must not be touched: its file system does not answer; None where it may be."""
+    try:
+        looks.look(path)
+    except SilentPathError as silent:
+        return silent.explanation
+    except OSError:
+        return None
+    return None
+
+
+def silent_line(name: str, what: str, silent: str) -> DoctorLine:
+    """Return the line of a check that was not made because a file system does not answer."""
+    remedy = "find out why that file system hangs: its server, its device, dmesg"
+    return DoctorLine(name=name, level="fail", found=f"{what}: {silent}", remedy=remedy)
+
+
+def disk(settings: Settings, looks: PathLooks) -> Iterator[DoctorLine]:
     """Check the free space for the state directory against the limits of the rule `disk_low`."""
-    state = Path(settings.supervisor.state_dir)
-    existing = next((path for path in (state, *state.parents) if path.is_dir()), Path("/"))
-    free = shutil.disk_usage(existing).free
+    state = Path(settings.supervisor.state_dir).absolute()
+    for existing in (state, *state.parents):
+        try:
+            found = looks.look(existing)
+        except SilentPathError as silent:
+            yield silent_line("disk", f"{state} cannot be looked at", silent.explanation)
+            return
+        except OSError:
+            continue
+        if stat.S_ISDIR(found.mode):
+            yield _disk_line(state, existing, found.free_bytes)
+            return
+
+
+def _disk_line(state: Path, existing: Path, free: int) -> DoctorLine:
     level: Level = "fail" if free < DISK_FAIL_BYTES else "warn" if free < DISK_WARN_BYTES else "ok"
     found = f"{free / 1e9:.1f} GB free for {state}" + ("" if existing == state else ", which does not exist yet")
-    yield DoctorLine(
-        name="disk", level=level, found=found, remedy=None if level == "ok" else f"free space on the disk of {existing}"
-    )
+    remedy = None if level == "ok" else f"free space on the disk of {existing}"
+    return DoctorLine(name="disk", level=level, found=found, remedy=remedy)
 
 
 def devices(roots: tuple[Path, ...] = DEVICES) -> Iterator[DoctorLine]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import click
 import msgspec
 
+from supervisor.children.path_looks import PathLooks
 from supervisor.cli import exit_codes
 from supervisor.cli.app import App, end, json_option, pass_app
 from supervisor.cli.doctor import checks, rocm
@@ -37,17 +39,28 @@ def command(app: App) -> None:
 
 def run_checks(app: App) -> list[DoctorLine]:
     """Return the result of every check: those made here, then the daemon's or the substitutes for them."""
-    about_config, settings = checks.configuration(app.config)
-    lines = [
-        *checks.interpreter(),
-        *checks.sqlite(),
-        *about_config,
-        *checks.disk(settings),
-        *checks.devices(),
-    ]
-    lines += [*rocm.nvidia_devices(), *rocm.sensor_files(app.sys_root), *rocm.rocm()]
-    lines += [*rocm.overrides(settings, os.environ), *shipping(settings, app.now())]
-    return lines + _check_daemon(app, settings)
+    with PathLooks() as looks:
+        about_config, settings = checks.configuration(app.config, looks)
+        lines = [
+            *checks.interpreter(),
+            *checks.sqlite(),
+            *about_config,
+            *checks.disk(settings, looks),
+            *checks.devices(),
+        ]
+        lines += [*rocm.nvidia_devices(), *rocm.sensor_files(app.sys_root), *rocm.rocm()]
+        lines += rocm.overrides(settings, os.environ)
+        for needed in _paths_to_daemon(app, settings):
+            if (silent := checks.find_silence(looks, needed)) is not None:
+                return [*lines, checks.silent_line("daemon", "not asked", silent)]
+    return [*lines, *shipping(settings, app.now()), *_check_daemon(app, settings)]
+
+
+def _paths_to_daemon(app: App, settings: Settings) -> Iterator[Path]:
+    """Yield what has to answer before the daemon is asked; the socket is looked for in those before it."""
+    yield app.config
+    yield Path(settings.supervisor.state_dir)
+    yield app.socket.parent
 
 
 def _check_daemon(app: App, settings: Settings) -> list[DoctorLine]:

@@ -9,8 +9,13 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import logging
 import os
 from pathlib import Path
+
+from supervisor.children.killed import was_killed
+
+log = logging.getLogger(__name__)
 
 M_ARENA_MAX = -8
 """From glibc's malloc.h."""
@@ -26,18 +31,38 @@ def lock_state(state: Path) -> int:
 
     Raises StateLockedError naming the process that has it, OSError where the directory cannot be written.
     """
-    descriptor = os.open(state / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    guard = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
-        os.close(descriptor)
-        raise StateLockedError(
-            f"{state} is in use by another rocm-supervisord (pid {holder}); stop that one, or set supervisor.state_dir"
-        ) from None
+        fcntl.flock(guard, fcntl.LOCK_EX)  # held for the next few lines: of two that start, one takes a lock over
+        descriptor = _take_lock(state)
+    finally:
+        os.close(guard)
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     return descriptor
+
+
+def _take_lock(state: Path) -> int:
+    descriptor = _open_lock(state)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return descriptor
+    except BlockingIOError:
+        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+        os.close(descriptor)
+    if not holder.isdecimal() or not was_killed(int(holder)):
+        raise StateLockedError(
+            f"{state} is in use by another rocm-supervisord (pid {holder}); stop that one, or set supervisor.state_dir"
+        )
+    (state / LOCK).unlink()  # what is left of that process keeps the file, and with it the lock
+    descriptor = _open_lock(state)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    log.warning("state.lock_taken_over", extra={"fields": {"state": str(state), "from_pid": holder}})
+    return descriptor
+
+
+def _open_lock(state: Path) -> int:
+    return os.open(state / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
 
 
 def keep_one_heap() -> bool:
