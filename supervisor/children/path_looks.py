@@ -120,10 +120,7 @@ class PathLooks:
             if "mode" in answer:
                 return Found(**answer)
             at = answer["at"]
-        ended = child.poll() is not None
         self._leave()
-        if ended:
-            raise OSError(errno.EAGAIN, "the process that looks at paths has ended")
         self._silent.append(at)
         raise SilentPathError(at, self._limit_s)
 
@@ -146,7 +143,7 @@ class PathLooks:
         return child
 
     def _next_answer(self, child: Child, limit_s: float) -> dict[str, Any] | None:
-        """Return the child's next line; None where it says nothing for `limit_s`, or has ended."""
+        """Return the child's next line; None where it says nothing for `limit_s`. Raises OSError where it has ended."""
         assert child.stdout is not None
         end = time.perf_counter() + limit_s
         with selectors.DefaultSelector() as ready:
@@ -156,7 +153,8 @@ class PathLooks:
                     return None
                 piece = os.read(child.stdout.fileno(), PIECE_BYTES)
                 if not piece:
-                    return None
+                    self._leave()
+                    raise OSError(errno.EAGAIN, "the process that looks at paths has ended")
                 self._received += piece
         line, _, self._received = self._received.partition(b"\n")
         answer: dict[str, Any] = json.loads(line)

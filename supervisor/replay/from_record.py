@@ -22,14 +22,19 @@ SLACK_S = 60.0
 """Readings this long after the end still belong to the story."""
 
 
-def of_attempt(
+def of_attempt(  # noqa: PLR0913 - what of an attempt the record does not hold
     archive: Archive,
     job: str,
     number: int | None = None,
     rules: Mapping[str, Mapping[str, object]] | None = None,
     gpus_used: tuple[str, ...] = (),
+    *,
+    now_unix_s: float,
 ) -> Recording:
-    """Return an attempt, the newest where no number is given; raise RecordingError where none is kept, ArchiveError."""
+    """Return an attempt, the newest where no number is given; raise RecordingError where none is kept, ArchiveError.
+
+    `now_unix_s`: the time; no step of an attempt that still runs is later.
+    """
     attempts = [item for item in archive.attempts(job, ALL) if number in (None, item.number)]
     if not attempts or attempts[0].launched_unix_s is None:
         which = f"attempt {number}" if number is not None else "an attempt"
@@ -47,7 +52,7 @@ def of_attempt(
         made_of=f"{archive.path}: {job}, attempt {attempt.number}",
         facts=facts,
         buckets=archive.step_metrics(job, attempt.number),
-        steps=_recorded_steps(attempt, empty),
+        steps=_recorded_steps(attempt, empty, now_unix_s),
     )
 
 
@@ -115,15 +120,16 @@ def _build_process_reading(sample: ProcessSample, clock: Recording) -> ProcessRe
     )
 
 
-def _recorded_steps(attempt: AttemptRecord, clock: Recording) -> tuple[StepRecord, ...]:
+def _recorded_steps(attempt: AttemptRecord, clock: Recording, now_unix_s: float) -> tuple[StepRecord, ...]:
     """Return the newest steps as the flight recorder still holds them; none where its folder is gone."""
     if attempt.folder is None:
         return ()
     reader = RecorderReader(Path(attempt.folder))
     found: list[StepRecord] = []
-    page = reader.read(0, clock.launched_at)
+    latest = clock.moment(now_unix_s if attempt.ended_unix_s is None else attempt.ended_unix_s)
+    page = reader.read(0, clock.launched_at, latest=latest)
     while page.records or page.behind:
         found.extend(page.records)
-        page = reader.read(page.cursor, clock.launched_at)
+        page = reader.read(page.cursor, clock.launched_at, latest=latest)
     reader.close()
     return tuple(found)

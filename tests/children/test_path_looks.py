@@ -35,7 +35,7 @@ def children_that_look() -> list[psutil.Process]:
     return [child for child in psutil.Process().children() if "parts_of" in " ".join(child.cmdline())]
 
 
-def test_what_lies_at_a_path_is_told_links_followed(tmp_path: Path, looks: PathLooks) -> None:
+def test_what_lies_at_a_path_is_found_through_its_links(tmp_path: Path, looks: PathLooks) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "real" / "file").write_text("x")
     (tmp_path / "link").symlink_to("real")
@@ -62,12 +62,8 @@ def test_a_child_that_was_killed_is_no_silent_file_system(tmp_path: Path, looks:
     looks.look(tmp_path)
     (child,) = children_that_look()
     child.kill()
-    try:
+    with pytest.raises(OSError, match=r"has ended|Broken pipe"):
         looks.look(tmp_path)
-    except SilentPathError:
-        raise
-    except OSError:
-        pass
     assert looks.look(tmp_path).mode == tmp_path.stat().st_mode
 
 

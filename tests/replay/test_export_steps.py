@@ -13,6 +13,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from supervisor.cli.app import App
 from supervisor.cli.errors import CliError
 from supervisor.cli.main import cli
 from supervisor.cli.replay.export import _find_buckets
-from supervisor.cli.replay.follow import FAILURES_PASSED_OVER, READ_BACK_S, follow
+from supervisor.cli.replay.follow import FAILURES_PASSED_OVER, READ_BACK_S, follow, spans_to_read
 from supervisor.cli.replay.series import COLUMNS
 from supervisor.cli.replay.source import recorded_steps
 from supervisor.cli.replay.tensorboard import TAGS, crc32c, events_file, frame, masked
@@ -32,6 +33,7 @@ from supervisor.core.moments import Moment
 from supervisor.core.readings import StepRecord
 from supervisor.store.records import StepBucket
 from supervisor.store.store import Store
+from tests.rigs import small_disk
 
 T0 = Moment(1000.0, 1_763_600_000.0)
 
@@ -156,7 +158,40 @@ def test_following_outlasts_a_record_that_is_locked_or_replaced_meanwhile(config
         next(followed([locked]))
 
 
-def test_steps_whose_time_a_training_made_up_end_no_following(config: Path) -> None:
+def test_rows_of_the_time_after_the_clock_was_set_back_are_written_too(config: Path) -> None:
+    rows = recorded_steps(App(config_given=config), "night", None)
+    latest = rows[-1]
+    after = replace(latest, bucket_unix_s=latest.bucket_unix_s - 50_000, step_first=41, step_last=50)
+    newer = replace(after, bucket_unix_s=after.bucket_unix_s + 10, step_first=51, step_last=60)
+    assert list(followed([rows, (*rows, after), (*rows, after, newer)])) == [*rows, after, newer]
+
+
+def test_a_row_to_which_a_clock_that_was_set_back_adds_steps_is_written_again_with_all_of_them(config: Path) -> None:
+    rows = recorded_steps(App(config_given=config), "night", None)
+    again = replace(rows[3], steps=rows[3].steps + 7, step_last=47)
+    later = replace(rows[-1], bucket_unix_s=rows[-1].bucket_unix_s + 10, step_first=48, step_last=57)
+    everything = (*rows[:3], again, rows[4])
+    assert list(followed([rows, everything, (*everything, later)])) == [*rows, again, later]
+
+
+@pytest.mark.parametrize("by_s", [30.0, 3000.0, 50_000.0, 4e7])
+def test_what_is_recorded_before_and_after_the_clock_was_set_back_is_read(by_s: float) -> None:
+    done, now = 1e9, 1e9 - by_s
+    spans = spans_to_read(done - READ_BACK_S, now)
+    for recorded in (done - READ_BACK_S + 1, done, done + 10, now - 600, now):
+        assert any(since <= recorded < until for since, until in spans if since is not None and until is not None)
+    assert sum(until - since for since, until in spans if since is not None and until is not None) < 3.1 * READ_BACK_S
+
+
+def test_a_daemon_that_was_away_for_long_is_read_up_to_now() -> None:
+    ((since, until),) = spans_to_read(1e6, 2e6)
+    assert since == 1e6
+    assert until is not None
+    assert until > 2e6
+
+
+def test_steps_whose_time_is_ahead_of_the_clock_end_no_following(config: Path) -> None:
+    """Recorded before the clock was set back."""
     app = App(config_given=config)
     honest = recorded_steps(app, "night", None)
     state = config.parent / "state"
@@ -165,12 +200,13 @@ def test_steps_whose_time_a_training_made_up_end_no_following(config: Path) -> N
     with store.turn(T0.plus(100)):
         store.add_steps(ev.StepsMade(at=T0.plus(100), job="night", attempt=2, records=forged, cursor=42))
     following = iter(_find_buckets(app, "night", None, follow=True))
-    read = [next(following) for _ in honest[:-1]]
+    read = [next(following) for _ in (*honest, 1)]
     with store.turn(T0.plus(120)):
         store.add_steps(made(2, 43, 62, 100))
     store.close(T0.plus(120))
     read += [next(following) for _ in range(2)]
-    assert (read[:-1], read[-1].step_first) == ([*honest], 43)
+    assert read[: len(honest)] == [*honest]
+    assert [(row.step_first, row.step_last) for row in read[len(honest) :]] == [(41, 41), (42, 42), (43, 52)]
 
 
 def test_a_followed_file_grows_while_it_is_followed_and_is_whole_after_an_interrupt(
@@ -193,6 +229,24 @@ def test_a_followed_file_grows_while_it_is_followed_and_is_whole_after_an_interr
             process.kill()
     assert (process.returncode, "5 rows of 2 attempts" in printed) == (0, True)
     assert [json.loads(line)["step_last"] for line in target.read_text().splitlines()] == [10, 20, 25, 30, 40]
+
+
+@pytest.mark.mounts
+@pytest.mark.parametrize("kind", ["csv", "tensorboard"])
+def test_a_full_disk_is_said_with_what_helps(config: Path, tmp_path: Path, kind: str) -> None:
+    with small_disk.mounted(tmp_path / "small", 1) as small:
+        with suppress(OSError):
+            (small / "fill").write_bytes(bytes(1 << 21))
+        refused = export(config, "--to", kind, "night", "--output", str(small / "x"))
+    assert refused.exit_code == 1
+    assert "No space left on device" in refused.stderr
+    assert f"free space on the disk of {small / 'x'}" in refused.stderr
+
+
+def test_a_target_that_exists_is_named(config: Path, tmp_path: Path) -> None:
+    (tmp_path / "x").touch()
+    refused = export(config, "--to", "csv", "night", "--output", str(tmp_path / "x"))
+    assert "give a path that does not exist yet" in refused.stderr
 
 
 def test_what_is_not_there_or_contradicts_itself_is_refused(config: Path) -> None:

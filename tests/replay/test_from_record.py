@@ -139,4 +139,4 @@ def test_what_is_not_recorded_is_reported(config: Path) -> None:
 def test_an_attempt_that_never_was_is_named(config: Path, tmp_path: Path) -> None:
     archive = Archive(tmp_path / "state" / "supervisor.db")
     with pytest.raises(RecordingError, match="attempt 3 of job 'night' is not recorded"):
-        of_attempt(archive, "night", 3)
+        of_attempt(archive, "night", 3, now_unix_s=at(500).unix_s)

@@ -290,6 +290,34 @@ def test_numbers_of_a_record_that_cannot_be_are_unknown(path: Path) -> None:
     assert known == [(None, None, None), (3, None, None), (3, None, 1 << 30)]
 
 
+def test_a_record_dated_ahead_counts_as_of_the_read_and_is_no_lost_step(path: Path) -> None:
+    """As of damage, of a hostile training, and of the last steps before a reboot, after which the clock began again."""
+    writer = Writer(path)
+    for step, at_ns in enumerate((9_999 * 10**9, 10_050 * 10**9, 2**63 - 1, 20 * 86_400 * 10**9, 10_000 * 10**9)):
+        writer.write(step, at_ns=at_ns)
+    page = reader_of(path).read(0, NOW)
+    assert [record.step for record in page.records] == [0, 1, 2, 3, 4]
+    assert [record.at.seconds_since(NOW) for record in page.records] == [-1.0, 50.0, 0.0, 0.0, 0.0]
+    assert [record.at.unix_s - NOW.unix_s for record in page.records] == [-1.0, 50.0, 0.0, 0.0, 0.0]
+
+
+def test_a_stage_dated_ahead_began_at_the_read(path: Path) -> None:
+    """Or the time without a step would count from then on: no stall would be found before."""
+    writer = Writer(path)
+    os.pwrite(writer.fd, attempt_files.STAGE.pack(4, 0, 2**63 - 1), attempt_files.STAGE_OFFSET)
+    os.pwrite(writer.fd, attempt_files.ASIDE.pack(1, 1, 2**63 - 1), attempt_files.ASIDE_OFFSET)
+    page = reader_of(path).read(0, NOW)
+    assert (page.stage_since, page.aside_since) == (NOW, NOW)
+
+
+def test_of_another_time_records_are_bounded_by_the_end_that_is_known(path: Path) -> None:
+    writer = Writer(path)
+    writer.write(1, at_ns=11_000 * 10**9)
+    writer.write(2, at_ns=2**63 - 1)
+    page = reader_of(path).read(0, NOW, latest=NOW.plus(2_000.0))
+    assert [record.at.seconds_since(NOW) for record in page.records] == [1_000.0, 2_000.0]
+
+
 def test_a_reader_that_is_not_kept_open_holds_no_descriptor(path: Path) -> None:
     def times_open() -> int:
         held = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -49,7 +50,8 @@ def command(  # noqa: PLR0913 - one for each option
     It contains paths, and lines of the training's output that reported a fault; review it before you share it.
 
     With --to, write the recorded steps of all attempts instead, ten seconds a row, for other programs: loss, learning
-    rate, gradient norm, pace, waiting for data and memory. With --follow a row is written when the next one has begun.
+    rate, gradient norm, pace, waiting for data and memory. With --follow a row is written when the next one has begun,
+    and once more where a clock that was set back adds steps to it.
 
     parquet, mlflow and wandb need the extra of that name (pip install 'rocm-supervisor[parquet]'). wandb writes runs
     that `wandb sync` uploads; nothing is sent anywhere before.
@@ -75,8 +77,7 @@ def _export_recording(app: App, job: str, attempt: int | None, folder: Path) -> 
     try:
         write(recording, folder)
     except OSError as error:
-        remedy = "give a folder that does not exist yet"
-        raise CliError(f"{folder}: {error.strerror}", remedy, "unwritable") from error
+        raise _explain_unwritten(error, folder, "a folder") from error
     app.print(
         f"{folder}: {one_line(job)}, attempt {recording.attempt}, {span(recording.length_s)}; "
         f"supervisorctl replay {folder}"
@@ -98,8 +99,7 @@ def _export_steps(  # noqa: PLR0913 - the command's options
     try:
         _write(app, kind, target, job, buckets)
     except OSError as error:
-        remedy = "give a path that does not exist yet, in a folder that you can write"
-        raise CliError(f"{target}: {error.strerror}", remedy, "unwritable") from error
+        raise _explain_unwritten(error, target, "a path") from error
     app.print(f"{one_line(target)}: {one_line(job)}, {written.total()} rows of {len(written)} attempts")
 
 
@@ -126,6 +126,18 @@ def _write(app: App, kind: str, target: str, job: str, buckets: Iterable[StepBuc
             step_files.write_table(Path(target), kind, buckets)
 
 
+def _explain_unwritten(error: OSError, target: Path | str, what: str) -> CliError:
+    """Return what to tell about an export that could not be written, or not to its end."""
+    remedies = {
+        errno.EEXIST: f"give {what} that does not exist yet",
+        errno.ENOSPC: f"free space on the disk of {target}, remove what was written of it, and export again",
+        errno.EDQUOT: f"raise this user's quota, remove what was written of {target}, and export again",
+        errno.EIO: "the disk failed: see dmesg, and export to another one",
+    }
+    remedy = remedies.get(error.errno or 0, f"give {what} in a folder that you can write")
+    return CliError(f"{target}: {error.strerror}", remedy, "unwritable")
+
+
 def _find_buckets(app: App, job: str, attempt: int | None, *, follow: bool) -> Iterable[StepBucket]:
     """Return the recorded steps, with `follow` also those to come; raise CliError before anything is written."""
     found = recorded_steps(app, job, attempt)
@@ -133,10 +145,11 @@ def _find_buckets(app: App, job: str, attempt: int | None, *, follow: bool) -> I
         return found
     from supervisor.cli.replay import follow as following  # noqa: PLC0415 - the same
 
-    return following.follow(
-        lambda since_unix_s: recorded_steps(app, job, attempt, since_unix_s, app.now() + following.AHEAD_S),
-        lambda: time.sleep(following.POLL_INTERVAL_S),
-    )
+    def read(since_unix_s: float | None) -> tuple[StepBucket, ...]:
+        spans = following.spans_to_read(since_unix_s, app.now())
+        return tuple(bucket for span in spans for bucket in recorded_steps(app, job, attempt, *span))
+
+    return following.follow(read, lambda: time.sleep(following.POLL_INTERVAL_S))
 
 
 def _count(buckets: Iterable[StepBucket], written: Counter[int]) -> Iterator[StepBucket]:

@@ -32,7 +32,7 @@ def recorded(app: App, job: str, attempt: int | None) -> Recording:
     try:
         archive = Archive.at(database_url(settings.supervisor))
         archive.check()
-        return of_attempt(archive, job, attempt, rules)
+        return of_attempt(archive, job, attempt, rules, now_unix_s=app.now())
     except (ArchiveError, RecordingError) as error:
         raise CliError(str(error), "supervisorctl status lists the jobs", "not_recorded") from error
 

@@ -25,6 +25,9 @@ CAPACITY_MAX = 1 << 20
 """Slots of the largest ring that is read; the shim and the agent create an eighth of it."""
 HEADER_BYTES_MAX = 1 << 16
 SECONDS_MAX = 1e7
+AHEAD_MAX_S = 60.0
+"""A record or stage later than the read by more than this counts as of the time of the read: its time is damaged,
+forged or of an earlier boot. A reader may be held up as long between its look at the clock and the file."""
 _HEADER_BYTES = attempt_files.ASIDE_OFFSET + attempt_files.ASIDE.size
 _RECORDS = {layout.size: layout for layout in (attempt_files.RECORD, attempt_files.RECORD_WITHOUT_SAMPLES)}
 _STAGES = tuple(None if name == "unknown" else Stage(name) for name in attempt_files.STAGES)
@@ -55,6 +58,19 @@ class RecorderPage:
     """The agent's answer to the last command (`attempt_files.ANSWER_SAVING`, ...); None before the first."""
     answer_id: int | None = None
     problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """Turns times of the file into moments."""
+
+    now: Moment
+    latest: Moment
+
+    def at(self, monotonic_ns: float) -> Moment:
+        seconds = monotonic_ns / 1e9
+        ahead = seconds > self.latest.monotonic_s + AHEAD_MAX_S
+        return self.now.at_monotonic(self.latest.monotonic_s if ahead else seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,13 +113,16 @@ class RecorderReader:
         """Close the file."""
         self.close()
 
-    def read(self, cursor: int, now: Moment, limit: int = RECORDS_PER_READ) -> RecorderPage:
+    def read(
+        self, cursor: int, now: Moment, limit: int = RECORDS_PER_READ, *, latest: Moment | None = None
+    ) -> RecorderPage:
         """Read at most `limit` slots from `cursor`; on a problem the cursor is unchanged and `problem` is set.
 
-        Records carry monotonic nanoseconds of this boot; their wall time is computed from `now`.
+        Records carry monotonic nanoseconds of this boot; their wall time is computed from `now`. None is later than
+        `latest`, by default `now`.
         """
         try:
-            page = self._read(cursor, now, limit)
+            page = self._read(cursor, _Times(now, latest or now), limit)
             if not self._keep_open:
                 self.close()
             return page
@@ -127,16 +146,16 @@ class RecorderReader:
             os.close(self._fd)
             self._fd = -1
 
-    def _read(self, cursor: int, now: Moment, limit: int) -> RecorderPage:
+    def _read(self, cursor: int, times: _Times, limit: int) -> RecorderPage:
         header, ring, head = self._read_header()
-        page = _header_page(header, cursor, now)
+        page = _header_page(header, cursor, times)
         if head == cursor:
             return page
         if head < cursor:
             raise ValueError(f"holds {head} records, {cursor} were read earlier")
         if head > COUNT_MAX:
             raise ValueError(f"claims {head} records, more than a training can write")
-        return self._read_records(page, ring, head, now, limit)
+        return self._read_records(page, ring, head, times, limit)
 
     def _read_header(self) -> tuple[bytes, _Ring, int]:
         """Return the header, the ring's shape and the number of records written; opens the file if necessary."""
@@ -161,7 +180,7 @@ class RecorderReader:
                 high = middle
         return found
 
-    def _read_records(self, page: RecorderPage, ring: _Ring, head: int, now: Moment, limit: int) -> RecorderPage:
+    def _read_records(self, page: RecorderPage, ring: _Ring, head: int, times: _Times, limit: int) -> RecorderPage:
         if (page.cursor, head) == self._barren:
             return replace(page, problem=f"{self._path.name}: none of the new records is valid")
         at = max(page.cursor, head - ring.capacity)
@@ -175,7 +194,7 @@ class RecorderReader:
         valid_end = page.cursor
         for number, fields in enumerate(ring.record.iter_unpack(raw), start=at):
             if _is_valid(fields, number + 1):
-                records.append(_parse_record(fields, now))
+                records.append(_parse_record(fields, times))
                 valid_end = number + 1
         at += count
         self._scanned = (-1, -1) if records or at >= head else (page.cursor, at)
@@ -215,7 +234,7 @@ def _parse_identity(header: bytes) -> _Ring:
     return _Ring(header_bytes=header_bytes, capacity=capacity, record=record)
 
 
-def _header_page(header: bytes, cursor: int, now: Moment) -> RecorderPage:
+def _header_page(header: bytes, cursor: int, times: _Times) -> RecorderPage:
     pid, _, _ = attempt_files.CLAIM.unpack_from(header, attempt_files.CLAIM_OFFSET)
     stage, _, since_ns = attempt_files.STAGE.unpack_from(header, attempt_files.STAGE_OFFSET)
     number, complete, aside_ns = attempt_files.ASIDE.unpack_from(header, attempt_files.ASIDE_OFFSET)
@@ -225,9 +244,9 @@ def _header_page(header: bytes, cursor: int, now: Moment) -> RecorderPage:
     return RecorderPage(
         cursor=cursor,
         stage=known,
-        stage_since=now.at_monotonic(since_ns / 1e9) if known and since_ns > 0 else None,
+        stage_since=times.at(since_ns) if known and since_ns > 0 else None,
         aside=aside,
-        aside_since=now.at_monotonic(aside_ns / 1e9) if aside else None,
+        aside_since=times.at(aside_ns) if aside else None,
         stages_complete=complete == 1,
         claimed_pid=pid or None,
         answer=answer or None,
@@ -245,12 +264,12 @@ def _is_valid(fields: tuple[int | float, ...], sequence: int) -> bool:
     )
 
 
-def _parse_record(fields: tuple[int | float, ...], now: Moment) -> StepRecord:
+def _parse_record(fields: tuple[int | float, ...], times: _Times) -> StepRecord:
     _, step, at_ns, epoch, known, loss, lr, grad_norm, data_wait_s, gpu_memory, *work, _ = fields
     samples, tokens = work or (0, 0)
     bits = int(known)
     return StepRecord(
-        at=now.at_monotonic(at_ns / 1e9),
+        at=times.at(at_ns),
         step=int(step),
         epoch=as_int(epoch, maximum=EPOCH_MAX) if bits & attempt_files.KNOWN_EPOCH else None,
         loss=loss if bits & attempt_files.KNOWN_LOSS else None,
