@@ -89,7 +89,8 @@ class Database:
                 self._connection = files.open_reader(self.path)
             raise UnusableError(_classify(str(error)), str(error)) from error
         finally:
-            self._identity = files.identity(self.path)
+            with suppress(OSError):
+                self._identity = files.identity(self.path)
 
     def close(self) -> None:
         """Close the file; what was not committed is discarded."""
@@ -101,7 +102,10 @@ class Database:
     @property
     def replaced(self) -> bool:
         """Whether the path no longer refers to the open file, so that everything written would be lost."""
-        return self._identity is not None and files.identity(self.path) != self._identity
+        try:
+            return self._identity is not None and files.identity(self.path) != self._identity
+        except OSError:  # a disk that fails has replaced nothing
+            return False
 
     def read(self, query: Statement) -> list[Row]:
         """Return the rows of a query. Raises UnusableError if they cannot be read."""
@@ -119,7 +123,7 @@ class Database:
         try:
             with self._reading:
                 # A file that was opened without a -wal file does not see what is written later.
-                of = (files.identity(self.path), None if files.has_wal(self.path) else self._connected)
+                of = self._describe_file() or self._reader_of
                 if self._reader is None or self._reader_of != of:
                     self._discard_reader()
                     self._reader = files.open_reader(self.path)
@@ -127,6 +131,13 @@ class Database:
                 return read_rows(self._reader, query)
         except sqlite3.Error as error:
             raise _build_unusable_error(error) from error
+
+    def _describe_file(self) -> tuple[object, int | None] | None:
+        """Return what changes when a new connection would read something else; None where the disk does not tell."""
+        try:
+            return files.identity(self.path), None if files.has_wal(self.path) else self._connected
+        except OSError:
+            return None
 
     def close_reader(self) -> None:
         """Close the second connection."""

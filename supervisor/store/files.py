@@ -73,8 +73,11 @@ def open_reader(path: Path) -> sqlite3.Connection:
 
 
 def has_wal(path: Path) -> bool:
-    """Whether the file has a -wal file: a writer has it open, or ended without closing it."""
-    return path.with_name(path.name + "-wal").exists()
+    """Whether the file has a -wal file: a writer has it open, or ended without closing it; True if that is unknown."""
+    try:
+        return path.with_name(path.name + "-wal").exists()
+    except OSError:  # opening the file will say what is wrong
+        return True
 
 
 def damage(path: Path) -> str | None:
@@ -159,10 +162,10 @@ def copy_before_upgrade(path: Path, revision: str) -> Path:
 
 
 def identity(path: Path) -> tuple[int, int] | None:
-    """Return device and inode of the file, None where there is none."""
+    """Return device and inode of the file, None where there is none. Raises OSError where the disk does not tell."""
     try:
         facts = path.stat()
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return (facts.st_dev, facts.st_ino)
 

@@ -233,7 +233,7 @@ def test_a_followed_file_grows_while_it_is_followed_and_is_whole_after_an_interr
 
 @pytest.mark.mounts
 @pytest.mark.parametrize("kind", ["csv", "tensorboard"])
-def test_a_full_disk_is_said_with_what_helps(config: Path, tmp_path: Path, kind: str) -> None:
+def test_a_full_disk_is_reported_with_what_helps(config: Path, tmp_path: Path, kind: str) -> None:
     with small_disk.mounted(tmp_path / "small", 1) as small:
         with suppress(OSError):
             (small / "fill").write_bytes(bytes(1 << 21))

@@ -2,8 +2,9 @@
 
 A stand-in for NFS whose server is gone: while it hangs, whoever asks anything of it waits, and only SIGKILL or its
 answer ends that; or for a device in reset, where SIGKILL does not end it either. For a worn disk: `sync_s` is how long
-each fsync takes. For a broken one: `failure` is the errno that every write and fsync gets. It serves names, attributes,
-and reading and writing of files: as much as saving there needs, and a database.
+each fsync takes. For a broken one: `failure` is the errno that every write and fsync gets, and with `all_fails`
+everything that is asked. It serves names, attributes, links, and reading and writing of files: as much as a state
+directory needs.
 """
 
 from __future__ import annotations
@@ -28,8 +29,11 @@ OUT_HEADER = struct.Struct("<IiQ")
 ATTR = struct.Struct("<QQQQQQIIIIIIIIII")
 ENTRY = struct.Struct("<QQQQII")
 LOOKUP, FORGET, GETATTR, SETATTR, MKDIR, UNLINK, RENAME, OPEN, READ, WRITE = 1, 2, 3, 4, 9, 10, 12, 14, 15, 16
+READLINK, SYMLINK, RMDIR, LINK = 5, 6, 11, 13
 STATFS, RELEASE, FSYNC, FLUSH, INIT, OPENDIR, READDIR, RELEASEDIR = 17, 18, 20, 25, 26, 27, 28, 29
 INTERRUPT, CREATE, BATCH_FORGET, RENAME2 = 36, 35, 42, 45
+FREED = (INIT, RELEASE, RELEASEDIR, FLUSH)
+"""What is answered however broken the disk is: nothing on it is needed for that."""
 DIRECT = 1
 """Nothing of the file is kept in the page cache (FOPEN_DIRECT_IO)."""
 BUFFER_BYTES = (1 << 17) + 4096
@@ -57,6 +61,7 @@ class HangingFs:
         self.held = 0
         self.sync_s = 0.0
         self.failure: int | None = None
+        self.all_fails = False
         self.synced = 0
         self._take_all = False
         self._taken: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -117,7 +122,9 @@ class HangingFs:
 
     def _reply(self, opcode: int, unique: int, node: int, request: bytes) -> None:
         try:
-            if self.failure is not None and opcode in (WRITE, CREATE, FSYNC):
+            if self.failure is not None and (
+                opcode in (WRITE, CREATE, FSYNC) or (self.all_fails and opcode not in FREED)
+            ):
                 raise OSError(self.failure, os.strerror(self.failure))
             answer, failed = self._answer(opcode, node, request[IN_HEADER.size :]), 0
         except OSError as error:
@@ -141,6 +148,19 @@ class HangingFs:
         if opcode == UNLINK:
             (path / _name(body)).unlink()
             return b""
+        if opcode == RMDIR:
+            (path / _name(body)).rmdir()
+            return b""
+        if opcode == READLINK:
+            return os.fsencode(path.readlink())
+        if opcode == SYMLINK:
+            name, target = (os.fsdecode(text) for text in body.split(b"\0")[:2])
+            (path / name).symlink_to(target)
+            return self._entry(path / name)
+        if opcode == LINK:
+            made = path / _name(body[8:])
+            made.hardlink_to(self._paths[struct.unpack_from("<Q", body)[0]])
+            return self._entry(made)
         if opcode in (RENAME, RENAME2):
             self._rename(path, body[16 if opcode == RENAME2 else 8 :], struct.unpack_from("<Q", body)[0])
             return b""
@@ -180,8 +200,8 @@ class HangingFs:
     def _opened(self, path: Path, flags: int) -> bytes:
         descriptor = os.open(path, flags & ~os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
         self._files[descriptor] = descriptor
-        # SQLite maps its -shm file, which needs the page cache.
-        how = 0 if path.name.endswith("-shm") else DIRECT
+        # What is mapped needs the page cache.
+        how = 0 if path.name.endswith(("-shm", ".bin")) else DIRECT
         return struct.pack("<QII", descriptor, how, 0)
 
     def _set(self, path: Path, body: bytes) -> bytes:

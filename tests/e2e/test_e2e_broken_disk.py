@@ -1,0 +1,64 @@
+"""A disk that answers every request with an I/O error, under all of the state: trainings go on and are judged."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from house import House, house
+
+from tests.rigs.hanging_fs import HangingFs, hanging
+
+pytestmark = [pytest.mark.mounts, pytest.mark.calm(reason="a stall of a few seconds would be found")]
+
+HANGS_AT = 400
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[HangingFs]:
+    with hanging(tmp_path / "disk", tmp_path / "behind") as served:
+        yield served
+
+
+@pytest.fixture
+def home(tmp_path: Path, disk: HangingFs) -> Iterator[House]:
+    """An installation with all its state on that disk, but for the socket, and a training that will hang by itself."""
+    (tmp_path / "house").mkdir()
+    with house(tmp_path / "house") as item:
+        item.state = disk.at / "state"
+        item.client.path = str(tmp_path / "control.sock")
+        job = item.by_hand("one", "--wound", f"hang:{HANGS_AT}", table="checkpoints.keep = false", stall="limit_s = 2")
+        item.write(f"[telemetry]\ninterval_s = 0.5\n{job}", head=f'socket = "{item.client.path}"')
+        yield item
+        disk.all_fails, disk.failure = False, None
+
+
+def problem(home: House) -> str:
+    status = home.status()
+    assert status is not None, home.read_output()
+    return str(status["daemon"]["problem"])
+
+
+def test_a_disk_that_fails_under_all_of_the_state_stops_no_supervision_and_loses_nothing(
+    home: House, disk: HangingFs
+) -> None:
+    home.start()
+    home.step("one", 100)
+    disk.failure, disk.all_fails = errno.EIO, True
+    home.until(lambda: "Input/output error" in problem(home) or "disk I/O error" in problem(home), 30, "it to be told")
+    home.until(lambda: home.job("one")["phase"] == "backoff", 60, "the training that hung to be stopped meanwhile")
+    assert len(home.steps_made("one")) == HANGS_AT - 1, "it went on while the disk failed"
+    assert home.job("one")["attempt"] == 1, "no attempt is spent on a disk that fails"
+    disk.failure, disk.all_fails = None, False
+    home.until(lambda: problem(home) == "None", 60, "the disk that works again to be told")
+    incident = home.resumed("one")
+    assert (incident["rule"], incident["last_step"]) == ("stall", HANGS_AT - 1)
+    home.until(
+        lambda: home.query("SELECT SUM(steps) FROM step_metrics WHERE attempt = 1") == [(HANGS_AT - 1,)],
+        60,
+        "every step of the first attempt to be recorded",
+    )
+    home.until(lambda: not home.job("one")["degraded"], 60, "nothing to be degraded any more")
+    assert "store.file_replaced" not in home.log.read_text(), "nobody had replaced the record"
