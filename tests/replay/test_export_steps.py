@@ -192,7 +192,7 @@ def test_a_daemon_that_was_away_for_long_is_read_up_to_now() -> None:
 
 def test_steps_whose_time_is_ahead_of_the_clock_end_no_following(config: Path) -> None:
     """Recorded before the clock was set back."""
-    app = App(config_given=config)
+    app = App(config_given=config, now=lambda: T0.unix_s + 120)
     honest = recorded_steps(app, "night", None)
     state = config.parent / "state"
     store = Store.open(f"sqlite:///{state}/supervisor.db", T0, "boot")
