@@ -151,6 +151,15 @@ def owner_python() -> Path:
 
 
 @pytest.fixture
+def quickest_python() -> Path:
+    """The interpreter of one environment, for what is the agent's alone, whatever torch.
+
+    The owner's, whose torch takes a third of the time until its first step; the current one without a Python 3.10.
+    """
+    return interpreter("owner" if os.environ.get(ENVIRONMENTS["owner"]) else "current")
+
+
+@pytest.fixture
 def foreign_python() -> Path:
     """The interpreter of an environment with Lightning, transformers, accelerate, Keras, JAX, optax and flax."""
     return _named(FOREIGN)

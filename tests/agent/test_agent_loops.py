@@ -404,13 +404,13 @@ def test_a_loader_s_batches_are_known_at_the_first_step(attempt: Attempt, train_
 
 @pytest.mark.train
 def test_batches_that_pass_through_a_generator_are_counted_over_the_first_epoch(
-    attempt: Attempt, current_python: Path
+    attempt: Attempt, quickest_python: Path
 ) -> None:
     script = LOADERS.replace("in loader:", "in log_every(loader):")
-    assert read_loops(attempt, current_python, script) == [(3, None, None), (3, 8, 24)]
+    assert read_loops(attempt, quickest_python, script) == [(3, None, None), (3, 8, 24)]
 
 
 @pytest.mark.train
-def test_batches_that_make_no_step_each_leave_only_the_epochs(attempt: Attempt, current_python: Path) -> None:
+def test_batches_that_make_no_step_each_leave_only_the_epochs(attempt: Attempt, quickest_python: Path) -> None:
     script = LOADERS.replace("        optimizer.step()", "        if number % 2: optimizer.step()")
-    assert read_loops(attempt, current_python, script) == [(3, None, None)]
+    assert read_loops(attempt, quickest_python, script) == [(3, None, None)]

@@ -48,8 +48,9 @@ def loops(train_python: Path, tmp_path: Path) -> Loops:
 
 
 @pytest.fixture
-def loops_once(current_python: Path, tmp_path: Path) -> Loops:
-    return Loops(current_python, tmp_path)
+def loops_once(quickest_python: Path, tmp_path: Path) -> Loops:
+    """In one environment: for what is the agent's alone."""
+    return Loops(quickest_python, tmp_path)
 
 
 def order(path: Path) -> dict[int, str]:

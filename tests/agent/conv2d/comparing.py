@@ -58,7 +58,11 @@ def differences(
     function: Any, native: Any, operands: tuple[Any, ...], options: dict[str, Any], **limits: Any
 ) -> list[str]:
     """Return what differs between output and gradients (x, weight, bias) of two convolutions of the same operands."""
-    actual, expected = outcome(function, operands, options), outcome(native, operands, options)
+    return differing(outcome(function, operands, options), outcome(native, operands, options), **limits)
+
+
+def differing(actual: Any, expected: Any, **limits: Any) -> list[str]:
+    """Return what differs between two outcomes."""
     pairs = zip(("y", "dx", "dw", "db"), actual, expected, strict=True)
     return [text for name, a, e in pairs for text in unlike(name, a, e, **limits)]
 
