@@ -24,6 +24,8 @@ START_LIMIT_S = 10.0
 """How long a program may take to begin: its file, its directory or its interpreter may lie on a hung file system."""
 
 _keepers: list[Keeper] = []
+_refused: list[str] = []
+"""Why children are started with copies of this process's files; empty where they are not, or nothing was asked for."""
 _stuck: dict[tuple[str, str | None], Child] = {}
 """Children that did not begin, by program and directory: each still has a thread and may be beyond any signal."""
 
@@ -36,7 +38,13 @@ def keep_apart() -> None:
     try:
         _keepers[:] = [Keeper()]
     except OSError as error:
+        _refused[:] = [str(error)]
         log.warning("children.share_files", extra={"fields": {"why": str(error)}})
+
+
+def why_not_apart() -> str | None:
+    """Return why children begin with copies of this process's files; None where they do not."""
+    return _refused[0] if _refused else None
 
 
 def start(  # noqa: PLR0913 - those of subprocess.Popen that are needed

@@ -210,7 +210,7 @@ COMMAND_SAVE_AND_STOP = 2
 ANSWER_SAVING = 1
 ANSWER_SAVED = 2
 ANSWER_CANNOT = 3
-STAGES = ("unknown", "setup", "warmup", "step", "validate", "checkpoint", "ended")
+STAGES = ("unknown", "setup", "warmup", "step", "validate", "checkpoint", "ended", "exiting")
 """Index = the number in the header."""
 ASIDES = ("", "data_wait", "compile", "loop")
 """Likewise; stages that lie inside a step, of which there may be many a second."""

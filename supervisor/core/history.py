@@ -35,7 +35,7 @@ KERNEL_KEPT = 200
 RANKS_KEPT = 64
 SWITCH_STEPS = 8
 """Steps after a tune's switch within which the first use of new kernels and workers is expected."""
-PAUSING = frozenset({Stage.SETUP, Stage.WARMUP, Stage.VALIDATE, Stage.CHECKPOINT, Stage.ENDED})
+PAUSING = frozenset({Stage.SETUP, Stage.WARMUP, Stage.VALIDATE, Stage.CHECKPOINT, Stage.ENDED, Stage.EXITING})
 """Time spent in these is no time of stepping."""
 ATTEMPT_ENDED = "the attempt has ended"
 """Why something about it cannot be measured."""

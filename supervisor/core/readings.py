@@ -28,6 +28,8 @@ class Stage(Enum):
     VALIDATE = "validate"
     CHECKPOINT = "checkpoint"
     ENDED = "ended"
+    EXITING = "exiting"
+    """The program has come to its end, by itself or with `sys.exit`: threads are joined, exit handlers run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from supervisor.children.start import why_not_apart
 from supervisor.control.types import DoctorLine
 from supervisor.core.remedies.gpu_issues import issues_of
 from supervisor.daemon.fence import describe_degraded
@@ -31,6 +32,14 @@ class DaemonChecks:
     def _check_parts(self) -> Iterator[DoctorLine]:
         for part, error in list(self._parts.loop.fences.failures.items()):
             yield DoctorLine(name="daemon", level="fail", found=f"{part} failed: {error}")
+        if (why := why_not_apart()) is not None:
+            yield DoctorLine(
+                name="children",
+                level="warn",
+                found=f"programs begin with copies of the daemon's open files ({why}): while a file system hangs under "
+                "one of these, no training can be started",
+                remedy="allow unshare(2) or close_range(2), for instance in the container's seccomp profile",
+            )
         yield from self._check_threads()
 
     def _check_threads(self) -> Iterator[DoctorLine]:

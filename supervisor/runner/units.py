@@ -39,6 +39,8 @@ NOT_LOADED = "not loaded"
 GONE = frozenset({"inactive", "failed"})
 
 REMEDIES = (
+    ("polkit.service", "polkit does not run: install it, or run `systemctl unmask --now polkit.service`"),
+    ("PolicyKit1", "polkit does not run: install it, or run `systemctl unmask --now polkit.service`"),
     ("authentication required", "polkit does not allow this user to start the unit: run `supervisorctl setup` as root"),
     (
         "Access denied",
@@ -51,7 +53,7 @@ REMEDIES = (
     ("216/GROUP", "a group of the unit is missing: run `systemd-sysusers` or `supervisorctl setup` again"),
     ("217/USER", "the user in rocm-run@.service.d/owner.conf is unknown: run `supervisorctl setup --owner NAME`"),
 )
-"""Part of systemd's message, and the remedy."""
+"""Part of systemd's message, and the remedy; the first that is found counts."""
 
 
 class UnitLauncher:

@@ -11,7 +11,7 @@ from agent_by_hand import AGENT_PATH
 
 from supervisor.core import attempt_files as at
 
-STAGES = {"SETUP", "WARMUP", "STEP", "VALIDATE", "CHECKPOINT", "ENDED"}
+STAGES = {"SETUP", "WARMUP", "STEP", "VALIDATE", "CHECKPOINT", "ENDED", "EXITING"}
 ASIDES = {"DATA_WAIT", "COMPILE", "LOOP"}
 IN_RUN = {"RECORDER", "AGENT", "STACKS"}
 """The agent knows its part of the folder alone."""

@@ -27,7 +27,7 @@ def test_every_step_is_recorded_in_order(attempt: Attempt, python: Path) -> None
     pid, _, since_ns = attempt.header(at.CLAIM_OFFSET, at.CLAIM)
     assert pid == claimed["pid"]
     assert 0 < since_ns < records[0].monotonic_ns
-    assert attempt.stage() == "step"
+    assert attempt.stage() == "exiting"
 
 
 def test_an_absent_recorder_is_completed(attempt: Attempt, python: Path) -> None:
@@ -173,7 +173,7 @@ rocm_agent.step(loss=2)
 def test_a_second_process_is_silent_while_the_first_lives(attempt: Attempt, python: Path) -> None:
     assert attempt.run([python, "-c", SPAWNS]).code == 0
     assert [record.loss for record in attempt.records()] == [1.0, 2.0]
-    assert attempt.stage() == "step"
+    assert attempt.stage() == "exiting"
     assert len(attempt.list_reports("claimed")) == 1
     assert len(attempt.list_reports("alive")) == 2
 
@@ -205,13 +205,13 @@ for n in range(1, 9):
 
 
 def test_a_script_reports_what_lies_inside_a_step_and_its_next_step_ends_that(attempt: Attempt, python: Path) -> None:
-    program = "import rocm_agent as a\na.step()\na.stage('data_wait')\n"
-    assert attempt.run([python, "-c", program]).code == 0
+    program = "import os, rocm_agent as a\na.step()\na.stage('data_wait')\n"
+    assert attempt.run([python, "-c", program + "os._exit(0)\n"]).code == 0
     assert attempt.stage() == "step"
     aside, whole, since_ns = attempt.header(at.ASIDE_OFFSET, at.ASIDE)
     assert (at.ASIDES[aside], whole) == ("data_wait", 0)
     assert since_ns > 0
-    assert attempt.run([python, "-c", program + "a.step()\n"]).code == 0
+    assert attempt.run([python, "-c", program + "a.step()\nos._exit(0)\n"]).code == 0
     assert attempt.header(at.ASIDE_OFFSET, at.ASIDE)[0] == 0
 
 

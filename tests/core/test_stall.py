@@ -44,7 +44,9 @@ def test_a_busy_gpu_does_not_excuse_a_stall() -> None:
     assert story().training().gpu(60, busy=99.0).check(Stall()) is not None
 
 
-@pytest.mark.parametrize(("stage", "limit_s"), [(Stage.VALIDATE, 3600.0), (Stage.CHECKPOINT, 900.0)])
+@pytest.mark.parametrize(
+    ("stage", "limit_s"), [(Stage.VALIDATE, 3600.0), (Stage.CHECKPOINT, 900.0), (Stage.EXITING, 3600.0)]
+)
 def test_a_stage_has_its_own_limit(stage: Stage, limit_s: float) -> None:
     timeline = story().training().stage(stage).silence(limit_s - 1)
     assert timeline.check(Stall()) is None

@@ -501,10 +501,17 @@ def test_a_pickle_costs_no_more_than_its_size(tmp_path: Path, content: bytes, re
     assert took_s <= AT_MOST_S
 
 
+BEYOND_EVERY_MEMORY = 1 << 50
+"""Bytes: eight times what a process can address."""
+
+
 def test_a_bytearray_beyond_memory_makes_python_print_nothing_of_its_own(tmp_path: Path) -> None:
-    """CPython frees it before it is complete; what that prints depends on what lay there before."""
+    """CPython frees it before it is complete; what that prints depends on what lay there before.
+
+    Seen in 3.8 to 3.13 with the opcodes not looked through. A smaller size may be granted: memory is overcommitted.
+    """
     path = tmp_path / "last.pt"
-    path.write_bytes(b"\x80\x05\x96" + struct.pack("<Q", 1 << 46) + b".")
+    path.write_bytes(b"\x80\x05\x96" + struct.pack("<Q", BEYOND_EVERY_MEMORY) + b".")
     program = (
         "import sys; sys.path.insert(0, sys.argv[1]); from prove import prove\n"
         "for _ in range(200):\n"

@@ -76,6 +76,20 @@ def test_what_systemd_says_comes_with_what_helps() -> None:
     assert with_remedy("something new") == "something new"
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Failed to try-restart rocm-run@a.service: Unit polkit.service is masked.",
+        "Failed to try-restart rocm-run@a.service: Unit polkit.service not found.",
+        "Failed to start rocm-run@a.service: Activation request for 'org.freedesktop.PolicyKit1' failed.",
+    ],
+)
+def test_where_polkit_does_not_run_it_is_named_and_not_the_unit_that_was_asked_for(said: str) -> None:
+    report = with_remedy(said)
+    assert "polkit does not run" in report
+    assert "rocm-run" not in report.removeprefix(said)
+
+
 @pytest.mark.skipif(BOOTED.is_dir(), reason="this machine was booted with systemd")
 def test_where_no_systemd_runs_units_are_not_available() -> None:
     for user in (False, True):

@@ -214,7 +214,7 @@ class Stall:
 
     def _cap_s(self, stage: Stage | None) -> float | None:
         match stage:
-            case Stage.VALIDATE:
+            case Stage.VALIDATE | Stage.EXITING:
                 return self.validate_limit_s
             case Stage.CHECKPOINT:
                 return self.checkpoint_limit_s

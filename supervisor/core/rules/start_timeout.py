@@ -47,7 +47,7 @@ class StartTimeout:
             case Stage.SETUP | Stage.VALIDATE | None:
                 # Some frameworks try a validation before the first step; it may load as much as setup does.
                 return self.setup_limit_s
-            case Stage.WARMUP | Stage.STEP | Stage.CHECKPOINT | Stage.DATA_WAIT | Stage.COMPILE:
+            case Stage.WARMUP | Stage.STEP | Stage.CHECKPOINT | Stage.DATA_WAIT | Stage.COMPILE | Stage.EXITING:
                 return self.warmup_limit_s
             case Stage.LOOP | Stage.ENDED:  # a loop's steps are not seen: it may have made many
                 return None

@@ -96,6 +96,7 @@ def _claim_recorder() -> bool:
     if _folder is None or _silent or monotonic_ns() < _next_try_ns:
         return False
     _next_try_ns = monotonic_ns() + RETRY_NS
+    from . import exiting
     from .recorder import open_recorder  # only the process that trains pays for it
 
     try:
@@ -105,6 +106,7 @@ def _claim_recorder() -> bool:
     if _recorder is None:
         return False
     _recorder.stage = WARMUP
+    exiting.begin()
     torch = getattr(sys.modules.get("torch"), "__version__", None)
     version = torch and str(torch)
     events.write("claimed", rank=rank, world_size=world_size(), torch=version, imported=_list_slow_imports())

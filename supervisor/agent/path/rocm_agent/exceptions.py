@@ -32,6 +32,11 @@ def begin() -> None:
     atexit.register(_report_last)
 
 
+def is_ending() -> bool:
+    """Whether an exception ends this program."""
+    return _reported is not None
+
+
 def _report_last() -> None:
     """Report the interpreter's last exception, unless the hook has reported it already."""
     error = getattr(sys, "last_value", None)

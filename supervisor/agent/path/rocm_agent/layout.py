@@ -49,8 +49,8 @@ ANSWER_SAVING = 1
 ANSWER_SAVED = 2
 ANSWER_CANNOT = 3
 
-STAGES = ("unknown", "setup", "warmup", "step", "validate", "checkpoint", "ended")
-SETUP, WARMUP, STEP, VALIDATE, CHECKPOINT, ENDED = range(1, 7)
+STAGES = ("unknown", "setup", "warmup", "step", "validate", "checkpoint", "ended", "exiting")
+SETUP, WARMUP, STEP, VALIDATE, CHECKPOINT, ENDED, EXITING = range(1, 8)
 ASIDES = ("", "data_wait", "compile", "loop")
 DATA_WAIT, COMPILE, LOOP = 1, 2, 3
 

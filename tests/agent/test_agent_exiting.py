@@ -1,0 +1,86 @@
+"""What a program does at its exit, in threads and exit handlers, is its own stage: no step is due then."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+from agent_by_hand import Attempt, interpreters
+
+TRAINING = """
+import atexit, os, sys, threading
+import rocm_agent
+from rocm_agent import claim, layout
+
+def say(where):
+    recorder = claim.holding()
+    print(where, layout.STAGES[recorder.stage], recorder.aside, flush=True)
+
+for number in range(5):
+    rocm_agent.step(loss=1.0)
+say("after the last step")
+"""
+ENDINGS = {
+    "comes to its end": "",
+    "asks to end": "sys.exit(3)",
+    "asks to end somewhere below": "def main():\n    raise SystemExit\nmain()",
+}
+
+
+def run(attempt: Attempt, python: Path, tmp_path: Path, program: str) -> list[str]:
+    script = tmp_path / "train.py"
+    script.write_text(TRAINING + textwrap.dedent(program))
+    finished = attempt.run([python, script])
+    assert not attempt.failures()
+    return finished.output.splitlines()
+
+
+@pytest.mark.parametrize("python", interpreters(), ids=str)
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_exit_handlers_and_threads_run_in_their_own_stage(
+    attempt: Attempt, python: Path, tmp_path: Path, ending: str
+) -> None:
+    uploads = """
+        go = threading.Event()
+        threading.Thread(target=lambda: (go.wait(), say("in a thread"))).start()
+        atexit.register(say, "in an exit handler")
+        if hasattr(threading, "_register_atexit"):
+            threading._register_atexit(go.set)
+        else:
+            go.set()
+    """
+    lines = run(attempt, python, tmp_path, textwrap.dedent(uploads) + ENDINGS[ending])
+    assert lines[0] == "after the last step step 0"
+    assert lines[-1] == "in an exit handler exiting 0"
+    assert attempt.stage() == "exiting"
+
+
+def test_an_exception_that_ends_the_program_leaves_the_stage_that_it_was_raised_in(
+    attempt: Attempt, tmp_path: Path
+) -> None:
+    lines = run(attempt, interpreters()[-1], tmp_path, "atexit.register(say, 'in an exit handler')\nraise ValueError")
+    assert lines[-1] == "in an exit handler step 0"
+    (raised,) = attempt.list_reports("exception")
+    assert raised["type"] == "ValueError"
+
+
+def test_a_worker_that_was_forked_reports_no_end(attempt: Attempt, tmp_path: Path) -> None:
+    forks = """
+        import multiprocessing
+        worker = multiprocessing.get_context("fork").Process(target=print)
+        worker.start()
+        worker.join()
+        say("after the worker")
+        os._exit(0)
+    """
+    assert run(attempt, interpreters()[-1], tmp_path, forks)[-1] == "after the worker step 0"
+
+
+def test_a_program_that_ends_before_its_first_step_still_has_the_limits_of_a_start(
+    attempt: Attempt, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("from rocm_agent import claim\nassert claim.take(claim.GENERIC)\n")
+    assert attempt.run([interpreters()[-1], script]).code == 0
+    assert attempt.stage() == "warmup"
