@@ -77,17 +77,17 @@ def test_what_systemd_says_comes_with_what_helps() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         "Failed to try-restart rocm-run@a.service: Unit polkit.service is masked.",
         "Failed to try-restart rocm-run@a.service: Unit polkit.service not found.",
         "Failed to start rocm-run@a.service: Activation request for 'org.freedesktop.PolicyKit1' failed.",
     ],
 )
-def test_where_polkit_does_not_run_it_is_named_and_not_the_unit_that_was_asked_for(said: str) -> None:
-    report = with_remedy(said)
+def test_where_polkit_does_not_run_it_is_named_and_not_the_unit_that_was_asked_for(message: str) -> None:
+    report = with_remedy(message)
     assert "polkit does not run" in report
-    assert "rocm-run" not in report.removeprefix(said)
+    assert "rocm-run" not in report.removeprefix(message)
 
 
 @pytest.mark.skipif(BOOTED.is_dir(), reason="this machine was booted with systemd")

@@ -106,7 +106,7 @@ def _claim_recorder() -> bool:
     if _recorder is None:
         return False
     _recorder.stage = WARMUP
-    exiting.begin()
+    exiting.begin(holding)
     torch = getattr(sys.modules.get("torch"), "__version__", None)
     version = torch and str(torch)
     events.write("claimed", rank=rank, world_size=world_size(), torch=version, imported=_list_slow_imports())
