@@ -28,6 +28,7 @@ SHOWN_OTHERWISE = {
     "jobs.yolo.checkpoints.paths",
     "jobs.yolo.resume.command",
     "jobs.yolo.expect",
+    "jobs.yolo.snapshot_replicas",
     "jobs.yolo.rules.vram_high.limit_bytes",
     "jobs.yolo.rules.throughput_drop.at_least_per_s",
     "jobs.yolo.rules.deadline.at_unix_s",

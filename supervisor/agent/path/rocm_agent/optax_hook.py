@@ -119,8 +119,10 @@ def install_jax(module: ModuleType) -> None:
     """Follow functions that `jax.jit` and `jax.pmap` of `module` return after optax was imported, and its loops."""
     for name in ("jit", "pmap"):
         setattr(module, name, _follow_results(getattr(module, name)))
+    lax = getattr(module, "lax", None)
     for name, position, keyword in (("scan", 0, "f"), ("while_loop", 1, "body_fun"), ("fori_loop", 2, "body_fun")):
-        setattr(module.lax, name, _follow_loop(getattr(module.lax, name), position, keyword))
+        if hasattr(lax, name):
+            setattr(lax, name, _follow_loop(getattr(lax, name), position, keyword))
 
 
 def install(module: ModuleType) -> None:
