@@ -340,7 +340,9 @@ class Observer:
         """Return what is only looked for once: the secret in any file that the supervisor wrote."""
         secret, found = self.site.secret.encode(), []
         for path in _files(self.site.state):
-            if _contains(path, secret):
+            # Where all are one user the file is the training's own, and a link to it a checkpoint like any other.
+            own = self.site.one_user and "generations" in path.parts
+            if not own and _contains(path, secret):
                 found.append(self._violated("no secret is copied", str(path)))
         return found
 
