@@ -73,9 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(settings: Settings, config: Path, refused: str | None) -> int:
     logging_setup.set_level(settings.supervisor.log_level)
-    notifier = Notifier.from_environment()
-    for name in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"):
-        os.environ.pop(name, None)  # it is ours alone: a systemctl that fails would speak to it, and a training might
+    notifier = Notifier.take_from_environment()
     state = Path(settings.supervisor.state_dir)
     state.mkdir(parents=True, exist_ok=True)
     lock = lock_state(state)

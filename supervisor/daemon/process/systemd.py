@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from pathlib import Path
 
 from supervisor import programs
@@ -45,6 +45,14 @@ class Notifier:
             log.warning("notify.address_unknown", extra={"fields": {"address": address}})
             address = None
         return cls(address, interval_s)
+
+    @classmethod
+    def take_from_environment(cls, environment: MutableMapping[str, str] = os.environ) -> Notifier:
+        """Return the same, and remove what it was read from: a systemctl that fails would speak to that socket."""
+        notifier = cls.from_environment(environment)
+        for name in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"):
+            environment.pop(name, None)
+        return notifier
 
     def ready(self) -> None:
         """Say that the start, or a reload, is complete."""

@@ -174,6 +174,7 @@ def _run_node(asked: argparse.Namespace, command: list[str]) -> int:
     keep_one_heap()  # before the first thread
     keep_apart()  # before the first file
     settings = settings_of_node(asked.training, asked.state_dir.absolute(), asked.config, command)
+    notifier = Notifier.take_from_environment()
     leader = read_address(asked.leader, "--leader")
     node = NodeSettings(
         node=asked.node,
@@ -190,7 +191,7 @@ def _run_node(asked: argparse.Namespace, command: list[str]) -> int:
         parts = Assembly(settings, SystemClock(), boot_id(), chosen.launcher, chosen.group)
         member = Member(parts, asked.training, node)
         socket_file = socket_path(settings.supervisor, os.environ)
-        service = Service(parts, asked.config or state, socket_file, Notifier.from_environment())
+        service = Service(parts, asked.config or state, socket_file, notifier)
         member.start()
         try:
             return service.run()
