@@ -27,7 +27,7 @@ class HttpChannel:
     @classmethod
     def from_settings(cls, name: str, settings: Any) -> Self:
         """Read the address; raise ReceiverError, which never holds it."""
-        return cls(endpoint=Endpoint.from_settings(name, settings), zone=find_zone(name, settings))
+        return cls(endpoint=Endpoint.from_settings(name, settings), zone=find_zone(settings))
 
     @property
     def destination(self) -> str:

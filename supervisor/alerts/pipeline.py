@@ -20,7 +20,7 @@ from supervisor.alerts.message import DIGEST, compose
 from supervisor.alerts.payload import TEST, rfc3339
 from supervisor.alerts.quiet import QuietHours, read_hours
 from supervisor.alerts.report import REPORT
-from supervisor.alerts.settings import AlertSettings, ReceiverError, find_zone
+from supervisor.alerts.settings import AlertSettings, find_zone
 from supervisor.core.flags import Severity
 from supervisor.core.moments import Moment
 
@@ -112,12 +112,9 @@ class Plan:
     budget: Budget = field(kw_only=True)
 
 
-def policy_of(name: str, settings: AlertSettings) -> Policy:
-    """Return what a receiver wants; where its time zone is not known it has no quiet hours."""
-    try:
-        zone = find_zone(name, settings)
-    except ReceiverError:  # the receiver is unusable, and reported for it
-        return Policy(kind=settings.kind, floor=Severity[settings.min_severity.upper()], remind=settings.remind)
+def policy_of(settings: AlertSettings) -> Policy:
+    """Return what a receiver wants."""
+    zone = find_zone(settings)
     quiet = settings.quiet_hours and read_hours(settings.quiet_hours, settings.quiet_days, zone)
     return Policy(
         kind=settings.kind,

@@ -7,7 +7,7 @@ its own keys in a class derived from `AlertSettings` in its own file.
 from __future__ import annotations
 
 import os
-from datetime import tzinfo
+from datetime import timezone, tzinfo
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -50,7 +50,10 @@ class AlertSettings(Struct, frozen=True, kw_only=True):
     report_at: Annotated[str, Meta(pattern=TIME, extra={"allowed": 'a time of day, "07:30"'})] | None = None
     """When it is sent a report of the past day, also when all is well; None: never."""
     time_zone: Text | None = None
-    """Name of the zone of quiet hours and of times in messages, `Europe/Berlin`; None: that of this machine."""
+    """Name of the zone of quiet hours and of times in messages, `Europe/Berlin`; None: that of this machine.
+
+    UTC counts in place of one that is not known on this machine.
+    """
 
 
 class HttpSettings(AlertSettings, frozen=True, kw_only=True):
@@ -69,17 +72,29 @@ class HttpSettings(AlertSettings, frozen=True, kw_only=True):
     """Whether the address may lie in a private network."""
 
 
-def find_zone(name: str, settings: AlertSettings) -> tzinfo | None:
-    """Return the time zone of a receiver, None for that of this machine; raise ReceiverError for one not known."""
-    if settings.time_zone is None:
+def find_zone(settings: AlertSettings) -> tzinfo | None:
+    """Return the time zone of a receiver, None for that of this machine; UTC for one that is not known here."""
+    return None if settings.time_zone is None else _read_zone(settings.time_zone) or timezone.utc
+
+
+def explain_zone(name: str, settings: AlertSettings) -> str | None:
+    """Return what a time zone that is not known here means and what to do, behind the last `; `; None for others."""
+    if settings.time_zone is None or _read_zone(settings.time_zone) is not None:
         return None
+    return (
+        f"alerts.{name}.time_zone: {settings.time_zone!r} is not a time zone of this machine, so its quiet hours, "
+        "report and times are in UTC; zones have names such as Europe/Berlin, and the package tzdata holds them"
+    )
+
+
+def _read_zone(name: str) -> tzinfo | None:
+    """Return a zone, None for one that is not known here; UTC is known without any files of zones."""
+    if name == "UTC":
+        return timezone.utc
     try:
-        return ZoneInfo(settings.time_zone)
+        return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise ReceiverError(
-            f"alerts.{name}.time_zone: {settings.time_zone!r} is not a time zone of this machine; zones have names "
-            "such as Europe/Berlin, and the package tzdata holds them"
-        ) from None
+        return None
 
 
 def read_text(name: str, what: str, settings: AlertSettings) -> str | None:

@@ -55,7 +55,8 @@ def look(path, silent):
         rest[:0] = parts_of(target)
         at = "/" if target.startswith("/") else at
     found, disk = os.stat(at), os.statvfs(at)
-    say(mode=found.st_mode, uid=found.st_uid, gid=found.st_gid, free_bytes=disk.f_bavail * disk.f_frsize)
+    say(mode=found.st_mode, uid=found.st_uid, gid=found.st_gid, free_bytes=disk.f_bavail * disk.f_frsize,
+        read_only=bool(disk.f_flag & os.ST_RDONLY))
 
 say(ready=True)
 for line in sys.stdin:
@@ -76,6 +77,8 @@ class Found:
     gid: int
     free_bytes: int
     """What its file system has left for an ordinary user."""
+    read_only: bool = False
+    """Whether that is mounted read-only."""
 
 
 class SilentPathError(OSError):

@@ -136,6 +136,9 @@ def _receiver_cells(receiver: dict[str, Any], now: float) -> list[Cell]:
     state, muted = receiver["state"], receiver["muted_until"]
     if state == "ok" and (muted is not None or receiver["quiet"]):
         state = "quiet" if muted is None else "muted"
+    remark = receiver["problem"] or receiver.get("warning")
+    if remark is None and muted is not None:
+        remark = f"muted until {clock_time(muted)}"
     return [
         Cell(one_line(receiver["name"]), "bold"),
         Cell(one_line(receiver["kind"])),
@@ -145,7 +148,7 @@ def _receiver_cells(receiver: dict[str, Any], now: float) -> list[Cell]:
         Cell(str(receiver["delivered"]), right=True),
         Cell(str(receiver["given_up"]), right=True),
         Cell(ago(receiver["last_delivered_at"], now) if receiver["last_delivered_at"] is not None else "never"),
-        Cell(one_line(receiver["problem"] or ("" if muted is None else f"muted until {clock_time(muted)}"))),
+        Cell(one_line(remark or "")),
     ]
 
 

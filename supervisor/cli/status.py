@@ -142,7 +142,7 @@ def _list_remarks(job: dict[str, Any], now: float, pen: Pen) -> list[str]:
     if job.get("standby"):
         found.append(pen.paint(f"  {name}: standby interpreter for the next attempt: {job['standby']}", "dim"))
     if job["unkillable"]:
-        found.append(pen.paint(f"  {name}: SIGKILL does not end its process; only a GPU reset or a reboot does", "red"))
+        found.append(pen.paint(f"  {name}: SIGKILL does not end its process; its reason says what it waits for", "red"))
     if job["step"] is None and job.get("attempt_steps") is not None:
         made = f"attempt {job['attempt']} has made {job['attempt_steps']} steps"
         found.append(pen.paint(f"  {name}: {made}; the step that it started from is not reported", "dim"))

@@ -74,14 +74,18 @@ def command(  # noqa: PLR0913, PLR0917 - one argument each option
         options=options,
         cwd=Path.cwd(),
     )
+    try:
+        text = write_script(asked)
+    except ValueError as error:
+        raise WrongUsageError(str(error), HELP) from error
     if dry_run:
-        app.print(write_script(asked))
+        app.print(text)
         return
     _make_folder(place)
     if os.environ.get("SLURM_JOB_ID"):
         os.execvp("bash", ["bash", "-c", write_body(asked)])  # noqa: S606, S607 - the script that --dry-run shows
     script = place / "batch.sh"
-    script.write_text(write_script(asked))
+    script.write_text(text)
     job = _submit(script)
     (place / "job").write_text(f"{job}\n")
     app.print(f"job {job}: training {training} on {nodes} nodes, {spares} spares")

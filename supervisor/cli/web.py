@@ -14,19 +14,16 @@ from pathlib import Path
 import click
 
 from supervisor.cli.app import App, end, pass_app
-from supervisor.cli.configured import settings
 from supervisor.cli.errors import CliError
-from supervisor.config.derive import database_url
-from supervisor.store.errors import StoreError
-from supervisor.store.files import database_path
 from supervisor.web.clock import now_unix_s
+from supervisor.web.configured import NotConfiguredError, PageSettings, read_settings
 from supervisor.web.daemon import Daemon
 from supervisor.web.door import LOOPBACK_NAMES, Door
 from supervisor.web.login import REVOKE, TOKEN, ask_login
 from supervisor.web.page_data import PageData
 from supervisor.web.record import Record
 from supervisor.web.serve import serve
-from supervisor.web.service import IDLE_S, LOGIN, run
+from supervisor.web.service import IDLE_S, LOGIN, NotServableError, check_tls, run
 from supervisor.web.sessions import Sessions
 
 LOOPBACK = "127.0.0.1"
@@ -58,27 +55,30 @@ def command(  # noqa: PLR0913  # one argument each option
     than the loopback's needs TLS: --tls-certificate and --tls-key.
     """
     if activated:
-        end(run(_build_data(app), settings(app).web, os.environ, idle_s))
+        settings = _read_settings(app)
+        end(run(_build_data(app, settings), settings, os.environ, idle_s))
     if asks_token or revoke:
         _ask_service(hosts, revoke=revoke)
         return
     tls = (tls_certificate, tls_key) if tls_certificate is not None and tls_key is not None else None
     if (tls_certificate is None) != (tls_key is None):
         raise click.UsageError("--tls-certificate and --tls-key belong together")
+    if tls is not None:
+        _check_tls(*tls)
     door = _open_door(listen, port, hosts, tls=tls is not None)
     sessions = Sessions(now_unix_s)
     address = f"{'https' if tls else 'http'}://{_name(door, hosts)}/#{sessions.make_token()}"
     click.echo(address)
     if ssh:
         click.echo(f"on your own machine: ssh -N -L {door.port}:{LOOPBACK}:{door.port} {_destination()}")
-    data = _build_data(app)
+    data = _build_data(app, _read_settings(app))
     try:
         with tempfile.TemporaryDirectory(prefix="rocm-supervisor-web-") as folder:
             if not (no_browser or ssh):
                 _open_browser(address, Path(folder))
             asyncio.run(serve([door], data, sessions, tls=tls))
     except OSError as error:
-        raise CliError(f"{listen}: {error}", "check the certificate and its key", "not_served") from error
+        raise CliError(f"{listen}: {error}", "", "not_served") from error
 
 
 def _ask_service(hosts: tuple[str, ...], *, revoke: bool) -> None:
@@ -97,12 +97,22 @@ def _ask_service(hosts: tuple[str, ...], *, revoke: bool) -> None:
         click.echo(f"https://{hosts[0]}/#{answer}" if hosts else answer)
 
 
-def _build_data(app: App) -> PageData:
+def _read_settings(app: App) -> PageSettings:
     try:
-        path = database_path(database_url(settings(app).supervisor))
-    except StoreError as error:
+        return read_settings(app.config, must_exist=app.config_given is not None)
+    except NotConfiguredError as error:
         raise CliError(str(error), f"supervisorctl config check {app.config}", "bad_config") from error
-    return PageData(Record(path), Daemon(str(app.socket)), app.config)
+
+
+def _check_tls(certificate: Path, key: Path) -> None:
+    try:
+        check_tls(certificate, key)
+    except NotServableError as error:
+        raise CliError(str(error), "openssl x509 -in CERTIFICATE -noout -text shows what it holds", "no_tls") from error
+
+
+def _build_data(app: App, settings: PageSettings) -> PageData:
+    return PageData(Record(Path(settings.database)), Daemon(str(app.socket)), app.config)
 
 
 def _open_door(listen: str, port: int, hosts: tuple[str, ...], *, tls: bool) -> Door:

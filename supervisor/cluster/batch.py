@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,9 @@ TIME_LIMIT_WARNING_S = 120
 CONFIG_ERRORS_FROM = 64
 CONFIG_ERRORS_TO = 78
 """Exit statuses (sysexits.h) after which starting a daemon again would change nothing."""
+
+_PLAIN = re.compile(r"[A-Za-z0-9_./%+=:@,-]*")
+"""What sbatch takes as it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +35,7 @@ class Submission:
     options: Sequence[str] = ()
     """Further options of sbatch, as they are."""
     cwd: Path
+    python: str = sys.executable
 
 
 def leader_folder(folder: Path) -> Path:
@@ -39,7 +44,7 @@ def leader_folder(folder: Path) -> Path:
 
 
 def write_script(asked: Submission) -> str:
-    """Return the batch script."""
+    """Return the batch script. Raises ValueError for an option or a path that no line of it can have."""
     lines = [
         "#!/bin/bash",
         f"#SBATCH --job-name={asked.training}",
@@ -49,9 +54,9 @@ def write_script(asked: Submission) -> str:
         "#SBATCH --requeue",
         "#SBATCH --open-mode=append",
         f"#SBATCH --signal=B:TERM@{TIME_LIMIT_WARNING_S}",
-        f"#SBATCH --output={asked.folder}/slurm.log",
-        f"#SBATCH --chdir={asked.cwd}",
-        *(f"#SBATCH {option}" for option in asked.options),
+        f"#SBATCH --output={_quote_option(str(asked.folder / 'slurm.log').replace('%', '%%'))}",
+        f"#SBATCH --chdir={_quote_option(str(asked.cwd))}",
+        *(f"#SBATCH {_require_line(option)}" for option in asked.options),
         "",
         write_body(asked),
     ]
@@ -60,31 +65,46 @@ def write_script(asked: Submission) -> str:
 
 def write_body(asked: Submission) -> str:
     """Return what runs within an allocation: in a script of the user's own it is all that is needed."""
-    daemon = [sys.executable, "-m", "supervisor.daemon.main"]
+    daemon = [asked.python, "-m", "supervisor.daemon.main"]
     common = ["--training", asked.training, "--secret-file", str(asked.folder / "secret")]
-    node = [*daemon, "--role", "node", *common]
+    node = [*daemon, "--role", "node", *common, "--snapshots", str(asked.folder / "snapshots")]
     if asked.config is not None:
+        common += ["--config", str(asked.config)]
         node += ["--config", str(asked.config)]
     leader = [*daemon, "--role", "leader", "--engine", "slurm", "--nodes", str(asked.nodes), *common]
     leader += ["--listen", f"0.0.0.0:{PORT}", "--state-dir", str(leader_folder(asked.folder))]
-    return f"""\
-# A daemon on every node, as one step; one that is killed is started again, one that is refused is not.
-export ROCM_SUPERVISOR_LEADER="${{SLURMD_NODENAME:-$(hostname)}}:{PORT}"
-export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-1}}"
-srun --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 --no-kill bash -c '
+    on_node = f"""
   while true; do
     {shlex.join(node)} --leader "$ROCM_SUPERVISOR_LEADER" \\
-      --state-dir {shlex.quote(str(asked.folder / "nodes"))}/"$SLURMD_NODENAME" -- {_quote_within(asked.command)}
+      --state-dir {shlex.quote(str(asked.folder / "nodes"))}/"$SLURMD_NODENAME" \\
+      --local-dir "${{TMPDIR:-/var/tmp}}/rocm-supervisor-$UID" -- {shlex.join(asked.command)}
     status=$?
     [ "$status" = 0 ] && exit 0
     [ "$status" -ge {CONFIG_ERRORS_FROM} ] && [ "$status" -le {CONFIG_ERRORS_TO} ] && exit "$status"
     sleep 1
-  done' &
+  done"""
+    return f"""\
+# A daemon on every node, as one step; one that is killed is started again, one that is refused is not.
+export ROCM_SUPERVISOR_LEADER="${{SLURMD_NODENAME:-$(hostname)}}:{PORT}"
+export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-1}}"
+srun --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 --no-kill bash -c {_quote(on_node)} &
 # The leader: the batch step is the one process of a job that Slurm keeps unique.
 exec {shlex.join(leader)}
 """
 
 
-def _quote_within(command: Sequence[str]) -> str:
-    """Return a command for a script that stands in single quotes itself."""
-    return shlex.join(command).replace("'", "'\\''")
+def _quote(script: str) -> str:
+    """Return a script in single quotes, which it may have itself: in the paths and the command."""
+    return "'" + script.replace("'", "'\\''") + "'"
+
+
+def _quote_option(value: str) -> str:
+    """Return a value of an option in a line of sbatch, which splits it at blanks. Raises ValueError for two lines."""
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return _require_line(value if _PLAIN.fullmatch(value) else f'"{escaped}"')
+
+
+def _require_line(text: str) -> str:
+    if "\n" in text or "\r" in text:
+        raise ValueError(f"{text!r}: what sbatch is given is one line")
+    return text

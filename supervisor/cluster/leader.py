@@ -44,6 +44,22 @@ class Engine(Protocol):
         ...
 
 
+class Announcer(Protocol):
+    """Tells people of incidents and of the end; every method returns at once."""
+
+    def announce(self, command: le.Command, leading: le.Leading) -> None:
+        """Take in what is being carried out."""
+        ...
+
+    def tick(self) -> None:
+        """Do what is due, such as trying again."""
+        ...
+
+    def close(self) -> None:
+        """Wait for what is being sent, for a bounded time."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
     """A connection that a node has made."""
@@ -65,10 +81,12 @@ class Leader:
         listening: socket.socket,
         record: LeaderRecord,
         engine: Engine,
+        announcer: Announcer,
         now: Callable[[], Moment],
     ) -> None:
         self._leading, self._job, self._name, self._secret = leading, job, name, secret
         self._listening, self._record, self._engine, self._now = listening, record, engine, now
+        self._announcer = announcer
         self._ready = selectors.DefaultSelector()
         listening.setblocking(False)  # noqa: FBT003 - the standard library's
         self._ready.register(listening, selectors.EVENT_READ, None)
@@ -107,6 +125,7 @@ class Leader:
         for peer in [peer for peer in self._unproven if now_s - peer.since_s > PROVE_LIMIT_S]:
             self._drop(peer, f"{peer.connection.link.peer_text}: has not proven who it is within {PROVE_LIMIT_S:.0f} s")
         self._engine.tick()
+        self._announcer.tick()
         self._record.write_state(self._leading)
 
     # --- connections ----------------------------------------------------------------------------------------------
@@ -188,6 +207,7 @@ class Leader:
             if isinstance(command, le.Send):
                 self._send(command)
         for command in commands:
+            self._announcer.announce(command, self._leading)
             match command:
                 case le.Record():
                     self._record.write_incident(command.incident, closed=command.closed)
@@ -237,4 +257,5 @@ class Leader:
         for peer in (*self._proven, *self._unproven):
             peer.connection.close()
         self._listening.close()
+        self._announcer.close()
         self._record.close()

@@ -132,12 +132,14 @@ def state_facts(leading: le.Leading) -> dict[str, object]:
         "epoch": str(leading.epoch),
         "stage": leading.stage.value,
         "steps": leading.steps,
+        "resumed": None if leading.resumed is None else leading.resumed.name,
         "incidents": leading.incidents,
         "nodes": [] if fleet is None else list(fleet.nodes),
         "ranks": {node: list(member.ranks) for node, member in leading.members.items() if member.ranks},
         "spares": sorted(node for node in leading.members if fleet is None or node not in fleet.nodes),
         "excluded": [] if fleet is None else sorted(fleet.excluded),
         "named_at_s": {} if fleet is None else {node: list(times) for node, times in fleet.named_at_s.items()},
+        "restarted_at_s": [] if fleet is None else list(fleet.restarted_at_s),
         "same_restarts": 0 if fleet is None else fleet.same_restarts,
         "missing": [
             node
@@ -182,6 +184,7 @@ def read_state(folder: Path, job: str) -> tuple[Epoch, Fleet | None, bool] | Non
         excluded=frozenset(_read_names(facts.get("excluded"))),
         named_at_s=named,
         same_restarts=as_int(facts.get("same_restarts")) or 0,
+        restarted_at_s=tuple(at_s for at_s in map(as_float, as_list(facts.get("restarted_at_s"))) if at_s is not None),
     )
     return epoch, fleet, live
 

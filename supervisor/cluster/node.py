@@ -12,7 +12,8 @@ import os
 import queue
 import selectors
 import socket
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,11 +23,20 @@ from supervisor import __version__
 from supervisor.children.prompt_thread import PromptThread
 from supervisor.cluster import ranks as ra
 from supervisor.cluster.connection import Connection
-from supervisor.cluster.rank_evidence import ClockOffset, collect_ranks, read_steps
+from supervisor.cluster.rank_evidence import (
+    ClockOffset,
+    Taken,
+    collect_ranks,
+    read_launcher_report,
+    read_training_step,
+    read_waits,
+)
 from supervisor.core.fleet import messages as ms
 from supervisor.core.fleet.epoch import Epoch
+from supervisor.core.fleet.evidence import RankEvidence
 from supervisor.core.fleet.lease import Lease
 from supervisor.core.fleet.link import Greeting, LinkError, Role
+from supervisor.core.fleet.resume import Offer
 from supervisor.core.moments import Moment
 
 log = logging.getLogger(__name__)
@@ -37,12 +47,18 @@ CONNECT_EVERY_S = 0.3
 CONNECT_LIMIT_S = 2.0
 PROVE_LIMIT_S = 5.0
 """How long a leader may take to prove who it is."""
+SILENT_LIMIT_S = 5.0
+"""A leader that answers no beat for so long is connected to again: TCP itself notices a network that drops all that a
+connection carries after a quarter of an hour."""
+UNCONFIRMED_MAX = 16
 STOPPED_EVERY_S = 0.02
 KILL_AGAIN_S = 1.0
 UNKILLABLE_AFTER_S = 10.0
 FIRST_LEASE_S = 5.0
 EVIDENCE_SLACK_S = 0.05
 """Of the time for evidence, for its way to the leader."""
+WAIT_LEAST_S = 0.4
+"""How long a rank has to be in state D without running once to be taken for stuck."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +93,15 @@ class Host(Protocol):
         """Collect evidence within the limit and return its folder; called in a thread of its own."""
         ...
 
-    def leave(self, reason: str) -> None:
-        """Save, end the training and then this daemon."""
+    def find_resume(self, asked: ms.FindResume) -> tuple[Offer, ...]:
+        """Return what this node could resume from, its share of the newest proven; called in a thread of its own.
+
+        Raises OSError where the node cannot look.
+        """
+        ...
+
+    def leave(self, reason: str, *, finished: bool) -> None:
+        """Save, end the training and then this daemon; `finished`: by itself, on all nodes."""
         ...
 
 
@@ -114,11 +137,18 @@ class Node:
         self._stopping_since_s: float | None = None
         self._kill_again_s = 0.0
         self._unsent: list[ms.Message] = []
-        """Reports that no leader has taken in yet."""
+        """Reports for which there was no leader."""
+        self._unconfirmed: list[tuple[float, ms.Message]] = []
+        """Reports, and when each was sent: no beat that was sent after it has been answered yet."""
+        self._answered_s = 0.0
         self._settled: Epoch | None = None
         """The newest launch of which nothing runs, or will."""
+        self._remains: tuple[Running, list[ra.RankProcess]] | None = None
+        """A launch that ended by itself, and its ranks, of which the leader may still ask for evidence."""
         self._lease = Lease(lease_s=FIRST_LEASE_S, renewed_s=self._clock())
         self._offset_s, self._offset_error_s = 0.0, 1e9
+        self._leaving = False
+        """Whether the ranks are to save and end: an end is no fault then, and their launcher goes on to its own."""
         self._over = False
         self.problem: str | None = None
         """Why there is no leader at present."""
@@ -148,6 +178,10 @@ class Node:
         """Take in that a rule has flagged the training on this node."""
         self._call(lambda: self._report_fault(ms.Fault(epoch=epoch, kind=rule, reason=reason)))
 
+    def continued(self, epoch: Epoch, pids: Sequence[int]) -> None:
+        """Take in that processes which a signal had stopped have been continued."""
+        self._call(lambda: self._note_continued(epoch, pids))
+
     def _call(self, work: Callable[[], None]) -> None:
         self._calls.put(work)
         os.eventfd_write(self._bell, 1)
@@ -159,16 +193,16 @@ class Node:
             ready, now_s = self._ready.select(self._wait_s()), self._clock()
             for key, events in ready:
                 if key.fileobj == self._bell:
-                    os.eventfd_read(self._bell)
+                    self._fenced(partial(os.eventfd_read, self._bell))
                 elif isinstance(key.data, ra.RankProcess):
-                    self._take_rank_end(key.data, now_s)
+                    self._fenced(partial(self._take_rank_end, key.data, now_s))
                 else:
-                    self._serve_socket(events)
+                    self._fenced(partial(self._serve_socket, events))
             while not self._calls.empty():
                 self._fenced(self._calls.get())
             self._fenced(self._do_due)
 
-    def _fenced(self, work: Callable[[], None]) -> None:
+    def _fenced(self, work: Callable[[], object]) -> None:
         """Do some work of this thread, which must not end by an error: it alone ends ranks that are cut off."""
         try:
             work()
@@ -203,6 +237,9 @@ class Node:
         elif self._connection is not None and not self._joined and now_s - self._began_connecting_s > PROVE_LIMIT_S:
             address = self._connection.link.peer_text
             self._disconnect(f"{address}: has not proven who it is within {PROVE_LIMIT_S:.0f} s")
+        elif self._joined and self._connection is not None and now_s - self._answered_s > SILENT_LIMIT_S:
+            address = self._connection.link.peer_text
+            self._disconnect(f"{address}: has not answered for {now_s - self._answered_s:.1f} s")
 
     def _finish(self) -> None:
         self._over = True
@@ -256,11 +293,13 @@ class Node:
             self._ready.modify(connection.socket, wanted, connection)
 
     def _join(self, connection: Connection) -> None:
-        self._joined, self.problem = True, None
+        self._joined, self.problem, self._answered_s = True, None, self._clock()
         log.info("cluster.joined", extra={"fields": {"leader": connection.link.peer_text}})
         running = self._ordered if self._is_launching() else None
         if self._running is not None:
             running = self._running.epoch
+        if self._ordered is not None and ms.Finished(epoch=self._ordered) in self._unsent:
+            running = self._ordered  # until the leader has that it finished: it would take its ranks for lost
         joined = ms.Joined(running=running, ordered=self._ordered, host=self._settings.host, unix_s=self._now().unix_s)
         unsent, self._unsent = self._unsent, []
         for message in (joined, *unsent):
@@ -275,9 +314,11 @@ class Node:
             except (LinkError, OSError) as error:
                 self._disconnect(str(error))
             else:
+                if isinstance(message, ms.Fault | ms.Stopped | ms.Finished):
+                    self._unconfirmed = [*self._unconfirmed[1 - UNCONFIRMED_MAX :], (self._clock(), message)]
                 return
         if isinstance(message, ms.Fault | ms.Stopped | ms.Finished):
-            self._unsent = [*self._unsent[-15:], message]
+            self._unsent = [*self._unsent[1 - UNCONFIRMED_MAX :], message]
 
     def _disconnect(self, why: str) -> None:
         connection, self._connection = self._connection, None
@@ -285,6 +326,9 @@ class Node:
             self._ready.unregister(connection.socket)
             connection.close()
         self._joined = False
+        # It may never have come to them; taken in a second time, they change nothing.
+        self._unsent = [*(message for _, message in self._unconfirmed), *self._unsent][-UNCONFIRMED_MAX:]
+        self._unconfirmed = []
         self._connect_at_s = self._clock() + CONNECT_EVERY_S
         self._note_problem(why)
 
@@ -296,9 +340,10 @@ class Node:
     def _beat(self, now_s: float) -> None:
         steps = None
         if self._running is not None:
-            found = [read_steps(self._running.folder, rank.rank) for rank in self._ranks]
+            found = [read_training_step(self._running.folder, rank.rank) for rank in self._ranks]
             steps = min((count for count in found if count is not None), default=None)
             self._lease = self._lease.stepped(steps, now_s)
+            ra.forget_stops(self._ranks, steps)
         ranks = tuple(rank.rank for rank in self._ranks)
         if self._connection is not None and self._joined:
             self._send(ms.NodeBeat(sent_s=now_s, steps=steps, ranks=ranks))
@@ -326,8 +371,11 @@ class Node:
                 ra.freeze(self._ranks)
                 PromptThread(lambda: self._collect(message, running), "cluster-evidence").start()
             case ms.Collect():
-                # Nothing of it runs yet: that is all there is to say.
-                self._send(ms.EvidenceTaken(epoch=message.epoch, took_s=0.0, ranks=()))
+                self._send(
+                    ms.EvidenceTaken(epoch=message.epoch, took_s=0.0, ranks=self._describe_remains(message.epoch))
+                )
+            case ms.FindResume():
+                PromptThread(partial(self._find_resume, message, self._connection), "cluster-resume").start()
             case ms.Stop():
                 if self._running is not None or self._is_launching():
                     if self._ordered is not None and not self._ordered.is_newer_than(message.epoch):
@@ -335,14 +383,17 @@ class Node:
                 else:
                     self._send(ms.Stopped(epoch=message.epoch))
             case ms.Leave():
+                self._leaving = True
                 log.info("cluster.leaving", extra={"fields": {"reason": message.reason}})
-                self._host.leave(message.reason)
+                self._host.leave(message.reason, finished=message.finished)
             case _:
                 log.warning("cluster.unexpected", extra={"fields": {"message": type(message).__name__}})
 
     def _take_leader_beat(self, beat: ms.LeaderBeat) -> None:
         now_s = self._clock()
-        self._lease = self._lease.renewed(beat.echo_s, beat.lease_s)
+        self._answered_s = now_s
+        self._unconfirmed = [(sent_s, message) for sent_s, message in self._unconfirmed if sent_s >= beat.echo_s]
+        self._lease = self._lease.renewed(min(beat.echo_s, now_s), beat.lease_s)
         error_s = max(0.0, now_s - beat.echo_s) / 2
         if error_s <= self._offset_error_s * 1.2:
             self._offset_s, self._offset_error_s = beat.now_s - (beat.echo_s + error_s), error_s
@@ -359,15 +410,38 @@ class Node:
     def _collect(self, order: ms.Collect, running: Running) -> None:
         began_s = self._clock()
         ranks = list(self._ranks)
+        waited = read_waits(rank.process.pid for rank in ranks)
         try:
             folder = self._host.take_evidence(running, order.incident, order.limit_s - EVIDENCE_SLACK_S)
             offset = ClockOffset(seconds=self._offset_s, error_s=self._offset_error_s)
-            found = collect_ranks(self._settings.node, running.folder, folder, ranks, offset)
+            ra.note_report(ranks, read_launcher_report(running.folder))
+            if waited:
+                time.sleep(max(0.0, WAIT_LEAST_S - (self._clock() - began_s)))
+            taken = Taken(folder=running.folder, stacks=folder, waited=waited)
+            found = collect_ranks(self._settings.node, taken, ranks, offset)
         except Exception:
             log.exception("cluster.evidence_failed")
             folder, found = running.folder, ()
-        taken = ms.EvidenceTaken(epoch=order.epoch, took_s=self._clock() - began_s, ranks=found, folder=str(folder))
-        self._call(lambda: self._send(taken))
+        answer = ms.EvidenceTaken(epoch=order.epoch, took_s=self._clock() - began_s, ranks=found, folder=str(folder))
+        self._call(lambda: self._send(answer))
+
+    def _describe_remains(self, epoch: Epoch) -> tuple[RankEvidence, ...]:
+        """Return what is known of the ranks of a launch that has ended already; nothing where none was seen."""
+        if self._remains is None or self._remains[0].epoch != epoch:
+            return ()
+        running, ranks = self._remains
+        offset = ClockOffset(seconds=self._offset_s, error_s=self._offset_error_s)
+        taken = Taken(folder=running.folder, stacks=running.folder, waited={})
+        return collect_ranks(self._settings.node, taken, ranks, offset)
+
+    def _find_resume(self, asked: ms.FindResume, asker: Connection | None) -> None:
+        """Answer on the link on which it was asked: a leader that has come since has questions of its own."""
+        try:
+            answer = ms.ResumeOffers(number=asked.number, offers=self._host.find_resume(asked))
+        except Exception as error:
+            log.exception("cluster.resume_failed")
+            answer = ms.ResumeOffers(number=asked.number, problem=f"{type(error).__name__}: {error}")
+        self._call(lambda: self._send(answer) if self._connection is asker else None)
 
     def _stop(self, reason: str) -> None:
         if self._stopping_since_s is not None:
@@ -427,6 +501,11 @@ class Node:
             self._ranks.append(rank)
             self._ready.register(rank.handle, selectors.EVENT_READ, rank)
 
+    def _note_continued(self, epoch: Epoch, pids: Sequence[int]) -> None:
+        for rank in self._ranks if self._running is not None and self._running.epoch == epoch else ():
+            if rank.process.pid in pids:
+                rank.stopped_at_step = self._lease.steps or 0
+
     def _forget(self, rank: ra.RankProcess) -> None:
         with contextlib.suppress(KeyError, ValueError):
             self._ready.unregister(rank.handle)
@@ -438,7 +517,7 @@ class Node:
         Ranks whose ends were found together have the same time: which of them ended first is not known.
         """
         self._ready.unregister(rank.handle)
-        if self._running is None or self._stopping_since_s is not None:
+        if self._running is None or self._stopping_since_s is not None or self._leaving:
             return
         ra.note_end(rank, now_s)
         if not rank.failed:
@@ -460,13 +539,16 @@ class Node:
             return  # it was stopped, and that was reported
         if self._running is not None and self._running.epoch == epoch:
             stopping = self._stopping_since_s is not None
-            if not stopping and not finished:
-                self._report_fault(ms.Fault(epoch=epoch, kind="exit", reason=reason))
             if stopping:
                 return  # `_check_stopped` reports it, once nothing is left
+            if not finished:
+                self._remains = (self._running, list(self._ranks))
+                ra.note_report(self._ranks, read_launcher_report(self._running.folder))
+                self._report_fault(ms.Fault(epoch=epoch, kind="exit", reason=reason))
             self._clear(self._running)
         elif self._ordered == epoch:
-            self._report_fault(ms.Fault(epoch=epoch, kind="launch_failed", reason=reason))
+            if not finished:
+                self._report_fault(ms.Fault(epoch=epoch, kind="launch_failed", reason=reason))
             self._settled = epoch
         if finished:
             self._send(ms.Finished(epoch=epoch))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from supervisor import untrusted_files
 from supervisor.cluster.ranks import RankProcess
 from supervisor.core import attempt_files as names
 from supervisor.core.fleet.evidence import RankEvidence
-from supervisor.core.foreign_values import COUNT_MAX, as_int, as_message, as_text, read_json_object
+from supervisor.core.foreign_values import COUNT_MAX, STEP_MAX, as_int, as_message, as_text, read_json_object
 from supervisor.core.rank_failure import is_consequence
 from supervisor.runner import shim
 
@@ -24,6 +24,11 @@ AGENT_TAIL_BYTES = 1 << 18
 STACK_BYTES_MAX = 1 << 18
 FRAMES_KEPT = 3
 EXCEPTION_CHARS_MAX = 500
+OUTPUT_TAIL_BYTES = 1 << 18
+_LAUNCHER_REPORT = re.compile(r"failed \(exitcode: (-?\d{1,3})\) local_rank: \d{1,5} \(pid: (\d{1,7})\) of binary")
+"""torch.distributed.elastic.multiprocessing.api, of the rank that failed first on its node."""
+_STEP = struct.Struct("<Qq")
+"""Of a record: sequence and step."""
 _FRAME = re.compile(r'^\s+File "(.*)", line \d+ in (.+)$')
 COLLECTIVES = frozenset(
     {
@@ -56,26 +61,61 @@ class ClockOffset:
     error_s: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What was taken of an attempt before its ranks are described."""
+
+    folder: Path
+    """Of the attempt: what its agents wrote."""
+    stacks: Path
+    """The folder with the stacks that were dumped."""
+    waited: Mapping[int, tuple[str, ...]]
+    """What `read_waits` returned before."""
+
+
+def read_waits(pids: Iterable[int]) -> Mapping[int, tuple[str, ...]]:
+    """Return the context switches so far of each process whose main thread waits in the kernel (state D)."""
+    waits = {pid: _read_wait(pid) for pid in pids}
+    return {pid: switches for pid, switches in waits.items() if switches}
+
+
+def _read_wait(pid: int) -> tuple[str, ...]:
+    """Return the counters of a process in state D as the kernel writes them; () in any other state, or without any."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+    except OSError:
+        return ()
+    waits = any(line.startswith("State:\tD") for line in lines)
+    return tuple(line for line in lines if "voluntary_ctxt_switches:" in line) if waits else ()
+
+
 def collect_ranks(
-    node: str, folder: Path, evidence: Path, ranks: Sequence[RankProcess], offset: ClockOffset
+    node: str, taken: Taken, ranks: Sequence[RankProcess], offset: ClockOffset
 ) -> tuple[RankEvidence, ...]:
-    """Return the evidence of each rank; `evidence` is the folder with the stacks that were dumped."""
-    raised = read_exceptions(folder)
-    return tuple(_complete(_describe(node, evidence, rank, offset), folder, rank, raised) for rank in ranks)
+    """Return the evidence of each rank.
+
+    State D counts only where a rank has not run since it was first seen in it: every read of a disk is such a wait.
+    """
+    raised, waits = read_exceptions(taken.folder), read_waits(rank.process.pid for rank in ranks)
+    stuck = {pid for pid, switches in waits.items() if taken.waited.get(pid) == switches}
+    described = [_describe(node, taken.stacks, rank, offset, stuck) for rank in ranks]
+    return tuple(_complete(known, taken.folder, rank, raised) for known, rank in zip(described, ranks, strict=True))
 
 
-def _describe(node: str, evidence: Path, rank: RankProcess, offset: ClockOffset) -> RankEvidence:
+def _describe(node: str, evidence: Path, rank: RankProcess, offset: ClockOffset, stuck: Set[int]) -> RankEvidence:
     """Return what its process shows."""
     now = shim.read_process(rank.process.pid)
     alive = now is not None and now.start_ticks == rank.process.start_ticks and not now.dead
     frames = read_frames(evidence, rank.process.pid) if alive else ()
+    state = now.state if now is not None and alive and (now.state != "D" or now.pid in stuck) else None
     return RankEvidence(
         node=node,
         rank=rank.rank,
         killed_by=rank.killed_by,
         ended_at_s=None if rank.ended_s is None else rank.ended_s + offset.seconds,
         offset_error_s=offset.error_s,
-        process_state=now.state if now is not None and alive else None,
+        # A rank that was stopped until a moment ago is why the others wait, though it runs by now.
+        process_state="T" if alive and rank.stopped_at_step is not None else state,
         in_collective=any(name.rpartition(":")[2] in COLLECTIVES for name in frames) if frames else None,
         stack=" < ".join(frames[:FRAMES_KEPT]) or None,
     )
@@ -109,6 +149,25 @@ def read_steps(folder: Path, rank: int) -> int | None:
     return as_int(head, maximum=COUNT_MAX)
 
 
+def read_training_step(folder: Path, rank: int) -> int | None:
+    """Return the newest step that a rank has recorded; None where it has no recorder, or has made none.
+
+    A training that was resumed counts on where it can: more than its highest step before is progress.
+    """
+    name = names.RECORDER if rank == 0 else names.RECORDER.replace("recorder", f"recorder.rank{rank}")
+    try:
+        page = untrusted_files.read_part(folder, name, 0, names.HEAD_OFFSET + names.HEAD.size)
+        _, header, size, capacity, _ = names.IDENTITY.unpack_from(page)
+        (head,) = names.HEAD.unpack_from(page, names.HEAD_OFFSET)
+        if not 0 < head <= COUNT_MAX or capacity < 1:
+            return None
+        data = untrusted_files.read_part(folder, name, header + (head - 1) % capacity * size, _STEP.size)
+        sequence, step = _STEP.unpack(data)
+    except (OSError, struct.error, ValueError):
+        return None
+    return as_int(step, maximum=STEP_MAX) if sequence >= head else None
+
+
 def read_exceptions(folder: Path) -> Mapping[int, tuple[str, str]]:
     """Return the exception that ended each process of the attempt, as (type, message), by its pid."""
     try:
@@ -123,6 +182,21 @@ def read_exceptions(folder: Path) -> Mapping[int, tuple[str, str]]:
         pid, kind = as_int(facts.get("pid")), as_text(facts.get("type"))
         if pid is not None and kind is not None:
             found.setdefault(pid, (kind, as_message(facts.get("message"), EXCEPTION_CHARS_MAX) or ""))
+    return found
+
+
+def read_launcher_report(folder: Path) -> Mapping[int, int]:
+    """Return the exit code of each rank that torchrun names in its output as the first that failed, by its pid.
+
+    Where this daemon had no processor in the 0.1 s before torchrun reaped a rank, nothing else has its status.
+    """
+    try:
+        text = untrusted_files.read_tail(folder, names.OUTPUT, OUTPUT_TAIL_BYTES).content.decode("utf-8", "replace")
+    except OSError:
+        return {}
+    found: dict[int, int] = {}
+    for match in _LAUNCHER_REPORT.finditer(text):
+        found.setdefault(int(match[2]), int(match[1]))
     return found
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +33,8 @@ class RankProcess:
     handle: int
     """Its pidfd."""
     ended_s: float | None = None
+    stopped_at_step: int | None = None
+    """The training's step when this daemon continued it after a signal had stopped it; None once there was another."""
     status: int | None = None
     """As waitpid has it; None while it runs, and where its launcher was quicker."""
 
@@ -114,6 +117,21 @@ def note_end(rank: RankProcess, now_s: float) -> None:
     if rank.launcher is not None:
         shim.send(rank.launcher, signal.SIGSTOP)
     rank.ended_s, rank.status = now_s, _read_status(rank.process)
+
+
+def note_report(ranks: list[RankProcess], exit_codes: Mapping[int, int]) -> None:
+    """Take from its launcher's own report how a rank ended whose status was gone before it could be read."""
+    for rank in ranks:
+        code = exit_codes.get(rank.process.pid)
+        if rank.status is None and code is not None:
+            rank.status = -code if code < 0 else (code & 0xFF) << 8
+
+
+def forget_stops(ranks: list[RankProcess], step: int | None) -> None:
+    """Forget that ranks were stopped once the training has gone on: a later fault is not theirs."""
+    for rank in ranks:
+        if rank.stopped_at_step is not None and step is not None and step > rank.stopped_at_step:
+            rank.stopped_at_step = None
 
 
 def release(rank: RankProcess) -> None:

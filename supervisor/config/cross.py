@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from supervisor.alerts.settings import AlertSettings
+from supervisor.alerts.settings import AlertSettings, explain_zone
 from supervisor.children.path_looks import Found, PathLooks, SilentPathError
 from supervisor.config.problems import Level, Problem
 from supervisor.config.read import join, show
@@ -61,6 +61,7 @@ def cross_check(settings: Settings, file: str, looks: PathLooks) -> Iterator[Pro
         yield from _check_texts(alert, key, file)
         yield from _check_url(alert, key, file)
         yield from _check_places(alert, key, file, looks)
+        yield from _check_zone(name, alert, key, file)
 
 
 def _check_environment(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
@@ -199,6 +200,15 @@ def _is_web_address(url: str) -> bool:
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and url.isprintable()
     except ValueError:
         return False
+
+
+def _check_zone(name: str, alert: AlertSettings, key: str, file: str) -> Iterator[Problem]:
+    """Yield a warning of a time zone that is not known here: its receiver is used, with times in UTC."""
+    text = explain_zone(name, alert)
+    if text is not None:
+        key = f"{key}.time_zone"
+        problem, _, allowed = text.removeprefix(f"alerts.{name}.time_zone: ").rpartition("; ")
+        yield Problem(file=file, key=key, problem=problem, allowed=allowed, level=Level.WARNING)
 
 
 def _check_places(alert: AlertSettings, key: str, file: str, looks: PathLooks) -> Iterator[Problem]:

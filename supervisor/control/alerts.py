@@ -22,6 +22,8 @@ class ReceiverState:
     """The lowest severity that it wants, in words."""
     problem: str | None = None
     """Why it cannot be sent to; None too where that was not tried."""
+    warning: str | None = None
+    """Why it does not work as configured."""
     muted_until: float | None = None
     """End of its mute, Unix seconds; None too where no daemon runs."""
     quiet: bool = False
@@ -56,6 +58,7 @@ def _summarize_receiver(name: str, receiver: ReceiverState, counts: tuple[AlertC
         given_up=by_state[FAILED].count if FAILED in by_state else 0,
         last_delivered_at=by_state[DELIVERED].tried_unix_s if DELIVERED in by_state else None,
         problem=receiver.problem or error,
+        warning=receiver.warning,
         muted_until=receiver.muted_until,
         quiet=receiver.quiet,
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
-from pathlib import Path
 
+from supervisor.children.files_apart import apart
 from supervisor.control import types
 from supervisor.control.present import checkpoint_entry
 from supervisor.core.checkpoints.checkpoint import Checkpoint, drop_captured_files
@@ -15,5 +16,5 @@ def listed(recorded: Iterable[Checkpoint]) -> list[types.CheckpointEntry]:
     return [
         checkpoint_entry(checkpoint)
         for checkpoint in drop_captured_files(recorded)
-        if checkpoint.kind != "snapshot" or Path(checkpoint.path).exists()
+        if checkpoint.kind != "snapshot" or apart(os.path.exists, checkpoint.path)
     ]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from supervisor.alerts.settings import explain_zone
 from supervisor.config import Settings
 from supervisor.control.alerts import ReceiverState
 from supervisor.core.job import Job
@@ -39,6 +40,8 @@ class ConfiguredFacts:
     def receivers(self) -> Mapping[str, ReceiverState]:
         """Return the configured receivers; whether their address can be read, only the daemon can check."""
         return {
-            name: ReceiverState(kind=receiver.kind, min_severity=receiver.min_severity)
+            name: ReceiverState(
+                kind=receiver.kind, min_severity=receiver.min_severity, warning=explain_zone(name, receiver)
+            )
             for name, receiver in self.settings.alerts.items()
         }

@@ -20,7 +20,8 @@ from supervisor.control import listen
 from supervisor.control.connection import TimedProtocol
 from supervisor.control.limits import LimitedListener
 from supervisor.control.woken_server import WokenServer, build_config
-from supervisor.metrics.exposition import CLASSIC, OPENMETRICS, prefers_openmetrics, text_of
+from supervisor.metrics.exposition import text_of
+from supervisor.metrics.formats import CLASSIC, OPENMETRICS, prefers_openmetrics
 from supervisor.metrics.known import Known
 
 log = logging.getLogger(__name__)

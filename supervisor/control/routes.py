@@ -23,7 +23,8 @@ from supervisor.control.record_view import READS, Parameters, Read
 from supervisor.control.refusals import BadRequest, NotAllowed, Refusal, TooLarge, TooSlow
 from supervisor.control.view import Tuning, View
 from supervisor.core.events import Ask
-from supervisor.metrics.exposition import CLASSIC, OPENMETRICS, prefers_openmetrics, text_of
+from supervisor.metrics.exposition import text_of
+from supervisor.metrics.formats import CLASSIC, OPENMETRICS, prefers_openmetrics
 from supervisor.store.errors import ArchiveError
 
 log = logging.getLogger(__name__)

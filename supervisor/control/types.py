@@ -674,6 +674,8 @@ class AlertReceiver(Struct, frozen=True, kw_only=True):
     given_up: int = 0
     last_delivered_at: float | None = None
     problem: str | None = None
+    warning: str | None = None
+    """Why it does not work as configured: its time zone is not known on this machine."""
     kind: str = "webhook"
     """Its channel."""
     muted_until: float | None = None

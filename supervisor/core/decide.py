@@ -45,8 +45,9 @@ def deadline(job: Job, order: StopOrder, now: Moment) -> de.Decision | None:
 def unkillable(job: Job, now: Moment, context: RemedyContext) -> de.Decision | None:
     """Warn that SIGKILL does not end a process, then try the last resorts that are allowed."""
     killed_at = job.stop.killed_at if job.stop else None
+    resorts = _list_resorts(job, context)
     if job.unkillable:
-        return _take_due_resort(job, now, context) if job.desired_state is DesiredState.RUN else None
+        return _take_due_resort(job, now, resorts) if job.desired_state is DesiredState.RUN else None
     if killed_at is None or now.seconds_since(killed_at) < job.limits.kill_wait_s:
         return None
     flag = RedFlag(
@@ -54,7 +55,7 @@ def unkillable(job: Job, now: Moment, context: RemedyContext) -> de.Decision | N
         severity=Severity.CRITICAL,
         at=now,
         message=f"process still exists {job.limits.kill_wait_s:.0f} s after SIGKILL: {_describe_waits(job)}; "
-        f"{would_help(context.resorts) or 'a reboot ends it'}; no other job starts on its GPU",
+        f"{would_help(resorts) or 'a reboot ends it'}; no other job starts on its GPU",
     )
     return de.Warn(at=now, job=job.name, attempt=job.number, flag=flag)
 
@@ -73,9 +74,20 @@ def unkillable_replay(job: Job, triage_state: TriageState, now: Moment) -> de.Wa
     return de.Warn(at=now, job=job.name, attempt=job.number, flag=flag)
 
 
-def _take_due_resort(job: Job, now: Moment, context: RemedyContext) -> de.LastResort | None:
+def _list_resorts(job: Job, context: RemedyContext) -> tuple[Resort, ...]:
+    """Return the last resorts that can end its process: a GPU's reset ends no wait for a disk, and harms others."""
+    return tuple(item for item in context.resorts if item.kind != "reset_gpu" or not _is_of_disk(job))
+
+
+def _is_of_disk(job: Job) -> bool:
+    """Whether every wait of its process that the kernel names is for a file system."""
+    waits = job.attempt.waits if job.attempt is not None else ()
+    return bool(waits) and all(wait.is_of_disk for wait in waits)
+
+
+def _take_due_resort(job: Job, now: Moment, resorts: tuple[Resort, ...]) -> de.LastResort | None:
     """Return the last resort that is due against a process that SIGKILL does not end."""
-    resort = due(context.resorts, job.resorts, now, job.limits.resort_s)
+    resort = due(resorts, job.resorts, now, job.limits.resort_s)
     return None if resort is None else _take_resort(job, resort, now, "SIGKILL does not end its process")
 
 
@@ -101,6 +113,10 @@ def _describe_waits(job: Job) -> str:
     if waits:
         named = "; ".join(kernel_wait.words for kernel_wait in waits[:WAITS_NAMED])
         more = f" and {len(waits) - WAITS_NAMED} more" if len(waits) > WAITS_NAMED else ""
+        if _is_of_disk(job):
+            return f"{named}{more}: for a file system, which ends when its disk or server answers; no GPU reset does"
+        if any(wait.is_of_disk is None for wait in waits):
+            return f"{named}{more}, which only what it waits for, or a reboot, ends"
         return f"{named}{more}, which only a GPU reset or a reboot ends"
     return (
         "it waits in the kernel, most likely in the GPU driver, which only a GPU reset or a reboot ends, or "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 from signal import Signals
@@ -173,6 +174,14 @@ class ProcessUse:
     """Of one processor; None at the first reading."""
 
 
+_OF_FILE_SYSTEMS = re.compile(
+    r"_*(fuse|request_wait_answer|nfs|rpc|smb|cifs|ceph|ll_|cl_|ptlrpc|lustre|gpfs|p9_|v9fs|autofs|ext4|xfs|btrfs"
+    r"|zfs|txg_|jbd2|folio|wait_on_page|io_schedule|blk|bio_|submit_bio|wait_on_buffer|nvme|scsi)"
+)
+"""Functions of the kernel in which a thread waits for a disk, or for the server of one."""
+_OF_GPUS = re.compile(r"_*(amdgpu|kfd|svm_|amddrm|amdttm|drm|dma_fence|dma_resv|ttm|nv_|nvidia|nv\d|uvm|i915|xe_)")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelWait:
     """One thread in state D: no signal reaches it before what it waits for has happened."""
@@ -186,6 +195,14 @@ class KernelWait:
     """Functions of the kernel, innermost first; empty for whoever is not root."""
     switches: int | None = None
     """How often it has left the processor in its life: the same number twice is one wait, in which it never ran."""
+
+    @property
+    def is_of_disk(self) -> bool | None:
+        """Whether it waits for a file system, and for no GPU; None where what the kernel tells is of neither."""
+        functions = [*([self.channel] if self.channel else []), *self.stack]
+        if any(map(_OF_GPUS.match, functions)):
+            return False
+        return True if any(map(_OF_FILE_SYSTEMS.match, functions)) else None
 
     @property
     def words(self) -> str:

@@ -61,6 +61,7 @@ class LoopFacts:
 
     def _collect_receivers(self) -> dict[str, ReceiverState]:
         problems, policies, now = self.announcer.problems(), self.announcer.policies(), self.clock.now()
+        warnings = self.announcer.warnings()
         states = {}
         for name, floor in self.announcer.floors().items():
             quiet = policies[name].quiet if name in policies else None
@@ -68,6 +69,7 @@ class LoopFacts:
                 kind=policies[name].kind if name in policies else "webhook",
                 min_severity=floor.label,
                 problem=problems.get(name),
+                warning=warnings.get(name),
                 muted_until=self.announcer.muted_until(name, now),
                 quiet=quiet is not None and quiet.includes(now.unix_s),
             )
@@ -137,7 +139,11 @@ class DaemonView:
                 state_dir=str(self._state),
                 database=self._database,
                 problem=self._problem(),
-                alert_problems=[*self._announcer.failing(), *self._announcer.list_mutes(self._clock.now())],
+                alert_problems=[
+                    *self._announcer.failing(),
+                    *self._announcer.warnings().values(),
+                    *self._announcer.list_mutes(now),
+                ],
             ),
             jobs=[job_status(job_state, now) for job_state in self._loop.job_states.values()],
             gpus=[gpu_status(reading) for reading in self._newest.gpus.values()],

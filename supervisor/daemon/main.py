@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import faulthandler
 import os
 import sys
 from pathlib import Path
 
 from supervisor import __version__
+from supervisor.children.files_apart import keep_files_apart
 from supervisor.children.start import keep_apart
 from supervisor.config.derive import socket_path
 from supervisor.config.load import check
@@ -46,6 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     faulthandler.enable()
     keep_one_heap()  # before the first thread
     keep_apart()  # before the first file
+    keep_files_apart()
     logging_setup.begin("info", journal="JOURNAL_STREAM" in os.environ)
     checked = check(asked.config)
     for problem in checked.problems:
@@ -67,8 +70,12 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"rocm-supervisord: {error}", file=sys.stderr)  # noqa: T201 - for the person who starts it
         return EX_UNAVAILABLE
     except OSError as error:
-        print(f"rocm-supervisord: {error.filename or ''}: {error.strerror}", file=sys.stderr)  # noqa: T201 - the same
+        print(f"rocm-supervisord: {error.filename or ''}: {error.strerror}{_find_remedy(error)}", file=sys.stderr)  # noqa: T201 - the same
         return EX_UNAVAILABLE
+
+
+def _find_remedy(error: OSError) -> str:
+    return "; mount its file system so that it can be written" if error.errno == errno.EROFS else ""
 
 
 def _run(settings: Settings, config: Path, refused: str | None) -> int:

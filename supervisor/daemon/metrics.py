@@ -16,6 +16,7 @@ from supervisor.core.job import ALIVE, Phase
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading, HostReading
 from supervisor.core.reports.progress import progress_of
+from supervisor.core.stats.histogram import HistogramKnown
 from supervisor.daemon.clock import Clock
 from supervisor.daemon.inbox import Inbox
 from supervisor.daemon.job_state import JobState
@@ -49,6 +50,9 @@ class MetricsDeps:
     sources: Callable[[], tuple[SourceStatus, ...]]
     archive: Archive
     store_problem: Callable[[], str | None]
+    database_writes: Callable[[], HistogramKnown]
+    unit: Callable[[str, int], str | None]
+    """The systemd unit of a training's attempt, by its name and number; None where it has none."""
     receivers: Callable[[], tuple[str, ...]]
     interval_s: Callable[[], float]
 
@@ -76,7 +80,11 @@ class MetricsCollector:
             loop_lag_s=lag_s,
             database_bytes=_file_bytes(deps.archive.path),
             database_problem=deps.store_problem() is not None,
-            trainings=tuple(replace(training, proven_unix_s=proven.get(training.name)) for training in trainings),
+            database_writes=deps.database_writes(),
+            trainings=tuple(
+                replace(training, proven_unix_s=proven.get(training.name), unit=self._find_unit(training))
+                for training in trainings
+            ),
             gpus=gpus,
             host=host,
             sources=_list_sources(deps.sources(), gpus),
@@ -89,6 +97,10 @@ class MetricsCollector:
         stale_s = STALE_INTERVALS * max(SHORTEST_INTERVAL_S, deps.interval_s())
         trainings = (_know_training(state, deps.counts.of(name), now, stale_s) for name, state in deps.states.items())
         return now.seconds_since(asked_at), tuple(trainings), deps.receivers()
+
+    def _find_unit(self, training: TrainingKnown) -> str | None:
+        """Return the unit of an attempt that runs."""
+        return None if training.hooked_conv2d is None else self._deps.unit(training.name, training.attempt)
 
     def _read_record(self) -> tuple[Mapping[str, float], tuple[AlertCount, ...] | None]:
         """Return when each training's newest proven checkpoint was saved, and the alerts; nothing while unreadable."""
@@ -169,6 +181,7 @@ def _know_training(job_state: JobState, counts: TrainingCounts, now: Moment, sta
         seconds=dict(counts.seconds),
         restarts=dict(counts.restarts),
         flags=dict(counts.flags),
+        snapshots=counts.snapshots.known(),
     )
 
 

@@ -142,6 +142,8 @@ class Service:
             sources=parts.gpus.status,
             archive=archive,
             store_problem=lambda: parts.store.problem,
+            database_writes=parts.commits.took_s.known,
+            unit=lambda job, attempt: parts.launcher.find_unit(job, parts.executor.folder(job, attempt)),
             receivers=lambda: tuple(parts.announcer.floors()),
             interval_s=lambda: parts.settings.telemetry.interval_s,
         )

@@ -12,15 +12,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from supervisor.core import events as ev
+from supervisor.core.foreign_values import as_float
 from supervisor.core.job import ENDED, Job, Phase
 from supervisor.core.moments import Moment
 from supervisor.core.readings import Stage
 from supervisor.core.scale import Scale
+from supervisor.core.stats.histogram import Histogram
 from supervisor.daemon.job_state import JobState
 from supervisor.metrics.compose import UNKNOWN_CAUSE
 
 AWAY_S = 10.0
 """Between two ticks: the daemon did not run in between."""
+SNAPSHOT_LIMITS_S = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+SNAPSHOT_MAX_S = 86_400.0
+"""What a training reports beyond that is no time of a snapshot."""
 _STAGES = {
     Stage.SETUP: "setup",
     Stage.WARMUP: "compile",
@@ -41,6 +46,8 @@ class TrainingCounts:
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     restarts: Counter[str] = field(default_factory=Counter)
     flags: Counter[str] = field(default_factory=Counter)
+    snapshots: Histogram = field(default_factory=lambda: Histogram(*SNAPSHOT_LIMITS_S))
+    """How long they took, from the step at which they began until they were on the disk."""
     furthest_step: int | None = None
     """Of the training, by any attempt."""
     again: bool = False
@@ -64,6 +71,15 @@ class TrainingCounts:
                 self.again = self.furthest_step is not None and record.step <= self.furthest_step
                 self.steps_redone += self.again
                 self.furthest_step = max(record.step, self.furthest_step or 0)
+
+    def take_report(self, event: ev.AgentReported) -> None:
+        """Count a snapshot."""
+        if event.agent_event is not ev.AgentEvent.CHECKPOINT_SAVED or event.facts.get("kind") != "snapshot":
+            return
+        parts = [as_float(event.facts.get(name), 0.0, SNAPSHOT_MAX_S) for name in ("stall_s", "write_s")]
+        known = [seconds for seconds in parts if seconds is not None]
+        if known and event.rank in (None, 0):
+            self.snapshots.observe(sum(known))
 
     def compare(self, job: Job) -> None:
         """Count the restarts and flags that came since the last turn."""
@@ -121,6 +137,8 @@ class Counts:
             if (job_state := self._job_states.get(name)) is not None:
                 if isinstance(event, ev.StepsMade) and event.rank == 0:
                     self._of[name].take_steps(job_state.job, event)
+                if isinstance(event, ev.AgentReported):
+                    self._of[name].take_report(event)
                 self._of[name].compare(job_state.job)
         if isinstance(event, ev.Tick):
             self._spend_time(now)

@@ -28,7 +28,7 @@ from supervisor.core.tuning import compare
 from supervisor.core.tuning.bottleneck import Shares, find_bottlenecks, name_of
 from supervisor.core.tuning.guards import Block, Memory
 from supervisor.core.tuning.knob import Facts, Left, choose_knobs, facts_of
-from supervisor.core.tuning.session import Session, begin_session
+from supervisor.core.tuning.session import Arm, Session, begin_session
 from supervisor.daemon.clock import Clock
 from supervisor.runner import tuned
 from supervisor.sources.attempt.agent_log import AgentFact, AgentLogReader
@@ -42,8 +42,18 @@ POLL_S = 0.05
 SILENT_S = 180.0
 """Without a step or an answer for this long a tune ends."""
 DIAGNOSED_STEPS = 30
+DIAGNOSED_STEPS_MIN, DIAGNOSED_S = 10, 3.0
+"""Slow steps show in fewer what they wait for."""
 WAITING_WORTH = 0.05
 """Below this share of waiting no change of the loader is tried."""
+STARVED = 0.3
+"""From this share of waiting on, batches that workers draw ahead set the pace: nothing but the loader is tried.
+
+Below it some of the waiting is what a training takes itself to receive its batches: a fifth of each step of a fast
+one, whether 16 workers fetch or 32. Where as many fetch as there are processors, more are tried from here on.
+"""
+AHEAD_ENOUGH = 32
+"""Batches drawn ahead, from which on no more of them are tried: they smooth what is uneven, and bring no more."""
 NEW_UNTIL = 0.75
 """Share of the time given after which nothing new is tried."""
 PREFETCH = 2
@@ -278,9 +288,9 @@ class Tune(threading.Thread):
 
     def _make_block(self, session: Session, facts: Facts) -> Session:
         wanted = session.wanted or {}
-        why = self._find_pointless(session)
-        if why is not None:
-            return session.postponed(LOADER_KNOBS, why)
+        why = self._find_pointless(session, facts)
+        if why is not None and session.trial is not None and session.trial.arm is not None:
+            return session.postponed({session.trial.arm.knob}, why)
         drop = 0
         if wanted != self._held:
             is_known = _key(wanted) in self._waited
@@ -304,15 +314,18 @@ class Tune(threading.Thread):
         memory = Memory(card_bytes=facts.card_bytes, host_bytes=psutil.virtual_memory().total)
         return session.after_block(compare.median_s(collected.times), collected.seen, memory)
 
-    def _find_pointless(self, session: Session) -> str | None:
-        """Return why a change of the loader can gain nothing while the present settings hold."""
+    def _find_pointless(self, session: Session, facts: Facts) -> str | None:
+        """Return why an arm that was not begun can gain nothing while the present settings hold."""
         trial = session.trial
-        if trial is None or trial.arm is None or trial.block > 0 or trial.arm.knob not in LOADER_KNOBS:
+        if trial is None or trial.arm is None or trial.block > 0:
             return None
-        wait = self._waited.get(_key(trial.base))
-        if wait is None or wait >= WAITING_WORTH:
+        wait, workers = self._waited.get(_key(trial.base)), _workers_of(trial.base, facts)
+        if wait is None:
             return None
-        return f"{wait:.1%} of a step waits for data: a faster loader gains nothing"
+        if trial.arm.knob not in LOADER_KNOBS:
+            starved = workers > 0 and wait >= STARVED
+            return f"{wait:.0%} of a step waits for data: what is faster waits longer" if starved else None
+        return _find_idle_loader(trial.arm, wait, workers, facts)
 
     def _find_new_warning(self) -> str | None:
         """Return what the training warned of in a block of an arm, and not before; None where it did not."""
@@ -365,7 +378,7 @@ class Tune(threading.Thread):
         return facts_of({**reported, "available_bytes": psutil.virtual_memory().available})
 
     def _diagnose(self) -> float | None:
-        wait = self._collect(compare.DROPPED_STEPS, lambda spans: len(spans) >= DIAGNOSED_STEPS).wait
+        wait = self._collect(compare.DROPPED_STEPS, _is_diagnosed).wait
         found = find_bottlenecks(Shares(wait=wait))
         self._progress.bottleneck_before, self._progress.why_before = (
             name_of(found),
@@ -473,6 +486,23 @@ class Tune(threading.Thread):
 
     def _spent_s(self) -> float:
         return self._clock.now().seconds_since(self._began)
+
+
+def _find_idle_loader(arm: Arm, wait: float, workers: int, facts: Facts) -> str | None:
+    """Return why a change of the loader can gain nothing where steps wait as long, for batches of so many workers."""
+    ahead = workers * (facts.prefetch or PREFETCH)
+    if arm.knob == "prefetch_factor" and ahead >= AHEAD_ENOUGH:
+        return f"{ahead} batches are drawn ahead already"
+    if wait < WAITING_WORTH:
+        return f"{wait:.1%} of a step waits for data: a faster loader gains nothing"
+    most = facts.processors or 1
+    if arm.knob == "workers" and isinstance(arm.value, int) and workers >= most < arm.value and wait < STARVED:
+        return f"{wait:.0%} of a step waits for data of {workers} workers: more workers than processors gain nothing"
+    return None
+
+
+def _is_diagnosed(spans: tuple[float, ...]) -> bool:
+    return len(spans) >= DIAGNOSED_STEPS or (len(spans) >= DIAGNOSED_STEPS_MIN and sum(spans) >= DIAGNOSED_S)
 
 
 def _workers_of(settings: Mapping[str, object], facts: Facts) -> int:

@@ -6,7 +6,7 @@ import json
 import logging
 import platform
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,7 @@ from supervisor.daemon.inbox import Inbox
 from supervisor.daemon.job_state import JobState
 from supervisor.daemon.launch.gpus import GpuAvailability, JobGpus
 from supervisor.daemon.launch.last_resorts import Installed
-from supervisor.daemon.launch.launch_spec import LaunchBuilder
+from supervisor.daemon.launch.launch_spec import LaunchBuilder, LaunchOrder
 from supervisor.daemon.launch.remedy_context import RemedyContextReader
 from supervisor.daemon.launch.standby import StandbyDeps, StandbyStarter
 from supervisor.daemon.loop import Loop
@@ -72,8 +72,10 @@ EVIDENCE_RECORD_S = 0.5
 class LeaderHooks:
     """What a leader of several nodes decides in place of this daemon; without one, nothing."""
 
+    leads: bool = False
+    """Whether there is one: then it chooses what is resumed from."""
     may_launch: Callable[[], bool] = lambda: True
-    take_order: Callable[[int], Mapping[str, str] | None] = lambda _: None
+    take_order: Callable[[int], LaunchOrder | None] = lambda _: None
     """See `LaunchBuilder.order`."""
     report_flag: Callable[[de.Stop], bool] = lambda _: False
     """See `ExecutorDeps.report_flag`."""
@@ -105,6 +107,7 @@ class Assembly:
             floors=lambda: self.receivers.floors,
             policies=lambda: self.receivers.policies,
             problems=lambda: self.receivers.problems,
+            warnings=lambda: self.receivers.warnings,
             jobs=lambda: [job_state.job for job_state in self.loop.job_states.values()],
         )
         self.gpus = GpuWatch(settings.telemetry.sources)
@@ -122,7 +125,7 @@ class Assembly:
         self.executor = ThreadExecutor(clock, self.inbox.put, self._build_executor_deps(group), self.resume_search)
         self.record = StoreRecord(self.store, self.announcer, self.executor.folder, boot_id)
         self.loop = Loop(clock, self.inbox, self.record, self.executor)
-        self.commits = CommitThread(self.store, self.threads, self._act_after_commit)
+        self.commits = CommitThread(self.store, self.threads, self._act_after_commit, clock)
         places = (self.state, *_working_directories(settings))
         self.telemetry = Telemetry(clock, self.inbox.put, self.gpus, places, self.threads)
         self.kernel = self._build_kernel_log()
@@ -152,7 +155,7 @@ class Assembly:
     def _report_flag(self, decision: de.Stop) -> bool:
         return self._leads.report_flag(decision)
 
-    def _take_order(self, attempt: int) -> Mapping[str, str] | None:
+    def _take_order(self, attempt: int) -> LaunchOrder | None:
         return self._leads.take_order(attempt)
 
     def _build_resume_search(self) -> ResumeSearch:
@@ -165,6 +168,7 @@ class Assembly:
             collector=self.collector,
             steps=self.save_steps,
             threads=self.threads,
+            left_to_leader=lambda: self._leads.leads,
         )
 
     def _build_collector(self) -> JobCollectors:

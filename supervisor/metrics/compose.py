@@ -10,6 +10,7 @@ from supervisor.core.job import Phase
 from supervisor.core.readings import GpuReading
 from supervisor.core.remedies.causes import CAUSES
 from supervisor.core.rules import RULES
+from supervisor.core.stats.histogram import HistogramKnown
 from supervisor.metrics.known import Known, TrainingKnown
 
 Sample = tuple[str, Mapping[str, str], float]
@@ -51,6 +52,7 @@ def _of_daemon(known: Known) -> Iterator[tuple[str, Mapping[str, str], float | N
     yield "loop_lag_seconds", {}, known.loop_lag_s
     yield "database_bytes", {}, known.database_bytes
     yield "database_problem", {}, int(known.database_problem)
+    yield from _of_histogram("database_write_seconds", {}, known.database_writes)
     for source in known.sources:
         yield "source_up", {"source": source.name}, int(source.answering)
         yield "source_last_success_timestamp_seconds", {"source": source.name}, source.last_success_unix_s
@@ -60,7 +62,9 @@ def _of_training(training: TrainingKnown) -> Iterator[tuple[str, Mapping[str, st
     of = {"training": training.name}
     if training.hooked_conv2d is not None:
         conv2d = "replaced" if training.hooked_conv2d else "original"
-        yield "training_info", {**of, "device": _name_device(training.device), "conv2d": conv2d}, 1
+        # To Prometheus an empty label is one that is not there.
+        named = {"unit": training.unit or "", "device": _name_device(training.device), "conv2d": conv2d}
+        yield "training_info", {**of, **named}, 1
     for phase in Phase:
         yield "training_phase", {**of, "phase": phase.value}, int(phase.value == training.phase)
     yield "training_attempt", of, training.attempt
@@ -86,12 +90,24 @@ def _counters_of(training: TrainingKnown, of: Mapping[str, str]) -> Iterator[tup
     yield "training_steps_total", of, training.steps
     yield "training_steps_redone_total", of, training.steps_redone
     yield "training_non_finite_steps_total", of, training.non_finite_steps
+    yield from _of_histogram("snapshot_seconds", of, training.snapshots)
     for spent in SPENT:
         yield "training_time_seconds_total", {**of, "spent": spent}, training.seconds.get(spent, 0.0)
     for cause in (*CAUSES, UNKNOWN_CAUSE):
         yield "training_restarts_total", {**of, "cause": cause}, training.restarts.get(cause, 0)
     for rule in RULES:
         yield "flags_total", {**of, "rule": rule.name}, training.flags.get(rule.name, 0)
+
+
+def _of_histogram(
+    name: str, of: Mapping[str, str], histogram: HistogramKnown | None
+) -> Iterator[tuple[str, Mapping[str, str], float]]:
+    if histogram is None:
+        return
+    for limit_s, count in histogram.buckets:
+        yield f"{name}_bucket", {**of, "le": "+Inf" if math.isinf(limit_s) else repr(limit_s)}, count
+    yield f"{name}_sum", of, histogram.total_s
+    yield f"{name}_count", of, histogram.buckets[-1][1]
 
 
 def _name_device(device: str | None) -> str:

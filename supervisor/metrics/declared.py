@@ -13,9 +13,16 @@ class Metric:
     """One metric; a counter's name ends in `_total`."""
 
     name: str
-    kind: Literal["gauge", "counter"]
+    kind: Literal["gauge", "counter", "histogram"]
     help: str
     labels: tuple[str, ...] = ()
+
+    @property
+    def samples(self) -> dict[str, tuple[str, ...]]:
+        """The labels of its samples by what their names have behind its own."""
+        if self.kind != "histogram":
+            return {"": self.labels}
+        return {"_bucket": (*self.labels, "le"), "_sum": self.labels, "_count": self.labels}
 
 
 def _gauge(name: str, text: str, *labels: str) -> Metric:
@@ -26,6 +33,10 @@ def _counter(name: str, text: str, *labels: str) -> Metric:
     return Metric(PREFIX + name, "counter", text, labels)
 
 
+def _histogram(name: str, text: str, *labels: str) -> Metric:
+    return Metric(PREFIX + name, "histogram", text, labels)
+
+
 _T, _G = "training", "gpu"
 
 METRICS: tuple[Metric, ...] = (
@@ -34,11 +45,19 @@ METRICS: tuple[Metric, ...] = (
     _gauge("loop_lag_seconds", "How long the deciding thread took to begin the answer to this query."),
     _gauge("database_bytes", "Size of the database file."),
     _gauge("database_problem", "1 while the database cannot be written."),
+    _histogram("database_write_seconds", "How long commits to the database took."),
     _gauge("source_up", "1 while a source of GPU readings answers.", "source"),
     _gauge(
         "source_last_success_timestamp_seconds", "When a source gave the newest reading in use, Unix seconds.", "source"
     ),
-    _gauge("training_info", "The device in use, and whether Conv2d was replaced.", _T, "device", "conv2d"),
+    _gauge(
+        "training_info",
+        "Its systemd unit, the device in use, and whether Conv2d was replaced.",
+        _T,
+        "unit",
+        "device",
+        "conv2d",
+    ),
     _gauge("training_phase", "1 for the phase that the training is in.", _T, "phase"),
     _gauge("training_attempt", "Number of the present or last attempt.", _T),
     _gauge("training_epoch", "Epoch in progress, counted from 0.", _T),
@@ -62,6 +81,7 @@ METRICS: tuple[Metric, ...] = (
     _counter("training_steps_total", "Steps made since the daemon started.", _T),
     _counter("training_steps_redone_total", "Of these, steps that an earlier attempt had made before.", _T),
     _counter("training_non_finite_steps_total", "Of these, steps with a loss or gradient norm that is not finite.", _T),
+    _histogram("snapshot_seconds", "From the step at which a snapshot began until it was on the disk.", _T),
     _counter("training_time_seconds_total", "Time since the daemon started, by what it was spent on.", _T, "spent"),
     _counter("training_restarts_total", "Restarts that counted against the budget, by cause.", _T, "cause"),
     _counter("flags_total", "Flags raised since the daemon started, by rule.", _T, "rule"),
@@ -85,4 +105,9 @@ METRICS: tuple[Metric, ...] = (
     _gauge("disk_free_bytes", "Free space on the file system that holds a path.", "mount"),
 )
 
-BY_NAME = {metric.name.removeprefix(PREFIX): metric for metric in METRICS}
+SAMPLES = {
+    metric.name.removeprefix(PREFIX) + suffix: (metric, metric.name + suffix, labels)
+    for metric in METRICS
+    for suffix, labels in metric.samples.items()
+}
+"""By the name of a sample without the prefix: its metric, its whole name and its labels."""

@@ -1,17 +1,16 @@
-"""Metrics as text: Prometheus' classic format (version 0.0.4), or OpenMetrics 1.0 where the reader prefers it."""
+"""Metrics as text, in Prometheus' classic format (version 0.0.4) or in OpenMetrics 1.0."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from functools import lru_cache
 
 from supervisor.core.sanitize import one_line
 from supervisor.metrics.compose import samples
-from supervisor.metrics.declared import BY_NAME, Metric
+from supervisor.metrics.declared import METRICS, SAMPLES, Metric
 from supervisor.metrics.known import Known
 
-CLASSIC = "text/plain; version=0.0.4; charset=utf-8"
-OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 LABEL_LIMIT = 200
 """Characters of a label's value."""
 
@@ -20,34 +19,15 @@ def text_of(known: Known, *, openmetrics: bool = False) -> str:
     """Return the exposition of what is known; it ends with a newline."""
     lines: dict[str, list[str]] = defaultdict(list)
     for name, labels, value in samples(known):
-        metric = BY_NAME[name]
-        assert tuple(labels) == metric.labels, name
-        lines[name].append(f"{metric.name}{_write_labels(labels)} {_write_value(value)}\n")
+        metric, full_name, declared = SAMPLES[name]
+        assert tuple(labels) == declared, name
+        lines[metric.name].append(f"{full_name}{_write_labels(labels)} {_write_value(value)}\n")
     parts = [
-        "".join((*_write_head(metric, openmetrics=openmetrics), *lines[name]))
-        for name, metric in BY_NAME.items()
-        if name in lines
+        "".join((*_write_head(metric, openmetrics=openmetrics), *lines[metric.name]))
+        for metric in METRICS
+        if metric.name in lines
     ]
     return "".join((*parts, "# EOF\n" if openmetrics else ""))
-
-
-def prefers_openmetrics(accept: str) -> bool:
-    """Whether a reader with this `Accept` header takes OpenMetrics, and no less gladly than plain text."""
-    wanted = dict(_read_preference(part) for part in accept.split(","))
-    openmetrics = wanted.get("application/openmetrics-text", 0.0)
-    return openmetrics > 0 and openmetrics >= wanted.get("text/plain", 0.0)
-
-
-def _read_preference(part: str) -> tuple[str, float]:
-    kind, *parameters = (item.strip() for item in part.lower().split(";"))
-    for parameter in parameters:
-        name, _, value = parameter.partition("=")
-        if name.strip() == "q":
-            try:
-                return kind, float(value)
-            except ValueError:
-                return kind, 0.0
-    return kind, 1.0
 
 
 def _write_head(metric: Metric, *, openmetrics: bool) -> tuple[str, str]:
@@ -62,6 +42,7 @@ def _write_labels(labels: Mapping[str, str]) -> str:
     return "{" + ",".join(f'{name}="{_escape(value)}"' for name, value in labels.items()) + "}"
 
 
+@lru_cache(maxsize=1024)  # one of few values, for each of a training's samples
 def _escape(value: str) -> str:
     return one_line(value, LABEL_LIMIT).replace("\\", "\\\\").replace('"', '\\"')
 

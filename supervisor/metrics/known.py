@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading, HostReading
+from supervisor.core.stats.histogram import HistogramKnown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +19,8 @@ class TrainingKnown:
     attempt: int
     hooked_conv2d: bool | None = None
     """Whether the agent replaced its Conv2d; None while nothing runs."""
+    unit: str | None = None
+    """The systemd unit of its attempt; None where none runs, or it runs in no unit of its own."""
     device: str | None = None
     """In the framework's own words."""
     epoch: int | None = None
@@ -47,6 +50,8 @@ class TrainingKnown:
     """By cause."""
     flags: Mapping[str, int] = field(default_factory=dict)
     """By rule."""
+    snapshots: HistogramKnown | None = None
+    """How long they took."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +90,8 @@ class Known:
     """How long the deciding thread took to begin its answer."""
     database_bytes: int | None = None
     database_problem: bool = False
+    database_writes: HistogramKnown | None = None
+    """How long commits took."""
     trainings: tuple[TrainingKnown, ...] = ()
     gpus: tuple[GpuReading, ...] = ()
     host: HostReading | None = None

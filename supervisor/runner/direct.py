@@ -67,6 +67,10 @@ class DirectLauncher:
             for process in _shims_by_command(standby.folder_of(folder), shim.AS_STANDBY):
                 shim.send(process, signal.SIGKILL)
 
+    def find_unit(self, slot: str, folder: Path) -> str | None:
+        """See `Launcher.find_unit`: shims started here have no units."""
+        return None
+
     def _start_shim(self, slot: str, folder: Path, give_up: Callable[[], None]) -> str:
         """Start a shim on a folder; return what it printed before it closed its standard output.
 

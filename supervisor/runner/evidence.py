@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from supervisor import untrusted_files
+from supervisor.children.files_apart import apart
 from supervisor.children.prompt_thread import PromptThread
 from supervisor.core import attempt_files as names
 from supervisor.core.readings import GpuReading, HostReading, StepRecord
@@ -185,7 +187,7 @@ def read_output_tail(folder: Path) -> str:
 
 def _stat_row(path: Path) -> dict[str, object]:
     try:
-        stat = path.stat()
+        stat = apart(os.stat, path)
     except OSError as error:
         return {"path": str(path), "error": error.strerror}
     return {

@@ -14,10 +14,12 @@ import os
 import shutil
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
+from supervisor.children.files_apart import apart
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, Verdict
 from supervisor.core.foreign_values import (
     EPOCH_MAX,
@@ -94,54 +96,15 @@ class GenerationStore:
         return replace(taken, path=str(target / Path(taken.path).name))
 
     def _fill_draft(self, draft: Path, wanted: Wanted) -> Checkpoint:
-        source, seen = Path(wanted.seen.path), wanted.seen
+        seen, target = wanted.seen, draft / Path(wanted.seen.path).name
         linked = seen.kind == "snapshot" or self._is_always_replaced(seen)
-        target = draft / source.name
-        if source.is_dir():
-            how = self._capture_folder(source, target, wanted, linked=seen.kind == "snapshot")
-        else:
-            how = self._capture_file(source, target, wanted, seen=seen.fingerprint, linked=linked)
-            for path in _list_sibling_files(source):
-                self._capture_file(path, draft / path.name, wanted, linked=linked)
+        # The disk of the training may never answer.
+        how = apart(_capture, draft, wanted, linked=linked, reserve_bytes=self._reserve_bytes)
         taken = replace(seen, path=str(target), fingerprint=fingerprint_of(target), source=seen.path)
         facts = {**_build_facts(taken), "how": how, "attempt": wanted.attempt, "source_inode": seen.fingerprint.inode}
         _write_json(draft / FACTS, facts)
         _sync_folder(draft)
         return taken
-
-    def _capture_folder(self, source: Path, target: Path, wanted: Wanted, *, linked: bool) -> str:
-        """Capture every file of a folder as one save; return the method of `clone_file`."""
-        ways: list[str] = []
-        for path in files_in(source):
-            place = target / path.relative_to(source)
-            place.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-            ways.append(self._capture_file(path, place, wanted, linked=linked))
-        if not ways:
-            raise ChangedError(f"{source} contains no file")
-        if _fingerprint_now(source) != wanted.seen.fingerprint:
-            raise ChangedError(f"{source} changed after it was saved")
-        return min(ways)
-
-    def _capture_file(
-        self, source: Path, target: Path, wanted: Wanted, *, linked: bool, seen: Fingerprint | None = None
-    ) -> str:
-        """Capture one file, with `seen` only if it has that content; return the method of `clone_file`."""
-        fd = _open_source(source)
-        try:
-            before = os.fstat(fd)
-            is_same = seen is None or _fingerprint_from(before) == seen
-            if not stat.S_ISREG(before.st_mode) or not is_same:
-                raise ChangedError(f"{source} changed after it was saved")
-            if before.st_uid != wanted.owner:
-                raise NotTheirsError(f"{source} does not belong to the user of the training")
-            how = clone_file(fd, target, reserve_bytes=self._reserve_bytes, linked=linked)
-            if _fingerprint_from(os.fstat(fd)) != _fingerprint_from(before):
-                raise ChangedError(f"{source} was modified while it was captured")
-            if how == "link" and target.lstat().st_ino != before.st_ino:
-                raise ChangedError(f"{source} was replaced while it was captured")
-        finally:
-            os.close(fd)
-        return how
 
     def _is_always_replaced(self, seen: Checkpoint) -> bool:
         """Whether this path is replaced by a new file at each save, so that a hard link to it is not modified."""
@@ -246,6 +209,55 @@ class GenerationStore:
         _write_json(self.folder / SERIAL, {"last": serial})
         shutil.rmtree(self.folder / f"{DRAFT}{serial:06d}", ignore_errors=True)
         return serial
+
+
+def _capture(draft: Path, wanted: Wanted, *, linked: bool, reserve_bytes: int) -> str:
+    """Capture a file and those of the same save, or a folder, into a draft; return the method of `clone_file`."""
+    source = Path(wanted.seen.path)
+    clone = partial(clone_file, reserve_bytes=reserve_bytes, linked=linked)
+    if source.is_dir():
+        folder_clone = partial(clone_file, reserve_bytes=reserve_bytes, linked=wanted.seen.kind == "snapshot")
+        return _capture_folder(source, draft / source.name, wanted, folder_clone)
+    how = _capture_file(source, draft / source.name, wanted, clone, seen=wanted.seen.fingerprint)
+    for path in _list_sibling_files(source):
+        _capture_file(path, draft / path.name, wanted, clone)
+    return how
+
+
+def _capture_folder(source: Path, target: Path, wanted: Wanted, clone: Callable[[int, Path], str]) -> str:
+    """Capture every file of a folder as one save; return the method of `clone_file`."""
+    ways: list[str] = []
+    for path in files_in(source):
+        place = target / path.relative_to(source)
+        place.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        ways.append(_capture_file(path, place, wanted, clone))
+    if not ways:
+        raise ChangedError(f"{source} contains no file")
+    if _fingerprint_now(source) != wanted.seen.fingerprint:
+        raise ChangedError(f"{source} changed after it was saved")
+    return min(ways)
+
+
+def _capture_file(
+    source: Path, target: Path, wanted: Wanted, clone: Callable[[int, Path], str], *, seen: Fingerprint | None = None
+) -> str:
+    """Capture one file, with `seen` only if it has that content; return the method of `clone_file`."""
+    fd = _open_source(source)
+    try:
+        before = os.fstat(fd)
+        is_same = seen is None or _fingerprint_from(before) == seen
+        if not stat.S_ISREG(before.st_mode) or not is_same:
+            raise ChangedError(f"{source} changed after it was saved")
+        if before.st_uid != wanted.owner:
+            raise NotTheirsError(f"{source} does not belong to the user of the training")
+        how = clone(fd, target)
+        if _fingerprint_from(os.fstat(fd)) != _fingerprint_from(before):
+            raise ChangedError(f"{source} was modified while it was captured")
+        if how == "link" and target.lstat().st_ino != before.st_ino:
+            raise ChangedError(f"{source} was replaced while it was captured")
+    finally:
+        os.close(fd)
+    return how
 
 
 def same_content(kept: Path, source: Path) -> bool:

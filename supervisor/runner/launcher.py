@@ -32,6 +32,8 @@ SHORTAGES = {
     errno.EAGAIN: "room for another process",
     errno.ENOSPC: "disk space",
     errno.EDQUOT: "disk quota",
+    errno.EROFS: "disk that can be written",
+    errno.EIO: "disk that works",
     errno.ENOBUFS: "buffers",
     errno.ETIMEDOUT: "answer from the disk of a program",
 }
@@ -103,6 +105,10 @@ class Launcher(Protocol):
 
     def dismiss(self, slot: str, folder: Path) -> None:
         """End the standby of the attempt in `folder`, if there is one; a promoted standby keeps running."""
+        ...
+
+    def find_unit(self, slot: str, folder: Path) -> str | None:
+        """Return the systemd unit that the attempt runs in; None for one that runs in none of its own."""
         ...
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor import untrusted_files
+from supervisor.children.files_apart import apart
 from supervisor.children.start import PIPE, start
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Verdict
 from supervisor.core.checkpoints.tensor_stats import Profile, profile_of
@@ -77,15 +78,30 @@ class Prover:
         """Return the checkpoint of `examine` without its profile."""
         return self.examine(path).checkpoint
 
+    def examine_share(self, folder: Path, share: int, shares: int) -> Proof:
+        """Return the proof of a part of a generation of shards: those of every `shares`-th rank, from `share` on.
+
+        The manifest, and that all shards are there in their sizes, is examined in any case.
+        """
+        if not self._limits:
+            raise ValueError("a share is proven within limits")
+        return self._judge(folder, lambda: self._run_prover(folder / SHARDS, self._limit_s, (share, shares)))
+
     def examine(self, path: Path) -> Proof:
         """Return the checkpoint with its verdict and, if rejected, the reason; takes at most `limit_s`.
 
         Raises OSError only if the file is missing. A file that is modified meanwhile is rejected.
         """
-        before = fingerprint_of(path)
-        answer = self._prove_folder(path) if path.is_dir() else self._run_prover(path, self._limit_s)
+        if apart(os.path.isdir, path):
+            return self._judge(path, lambda: self._prove_folder(path))
+        return self._judge(path, lambda: self._run_prover(path, self._limit_s))
+
+    def _judge(self, path: Path, ask: Callable[[], dict[str, object]]) -> Proof:
+        """Ask a prover, and return its answer as a proof; what changes meanwhile is rejected."""
+        before = apart(fingerprint_of, path)
+        answer = ask()
         try:
-            changed = fingerprint_of(path) != before
+            changed = apart(fingerprint_of, path) != before
         except OSError:
             changed = True
         reason = "changed while it was read" if changed else as_message(answer.get("reason"), REASON_CHARS_MAX)
@@ -107,7 +123,7 @@ class Prover:
 
         Other files are only checked to be unchanged.
         """
-        names = [str(path.relative_to(folder)) for path in files_in(folder)]
+        names = [str(path.relative_to(folder)) for path in apart(files_in, folder)]
         missing = next(
             (last for some, last in ENDS_OF_A_SAVE if _has_file(names, some) and not _has_file(names, last)), None
         )
@@ -140,8 +156,9 @@ class Prover:
             "epoch": max(epochs, default=None),
         }
 
-    def _run_prover(self, path: Path, limit_s: float) -> dict[str, object]:
+    def _run_prover(self, path: Path, limit_s: float, share: tuple[int, int] | None = None) -> dict[str, object]:
         command = [self._python, "-I", "-S", str(self._program()), str(path.absolute()), *self._limits]
+        command += [str(number) for number in share or ()]
         try:
             # Without the daemon's environment, so that a malicious checkpoint cannot read it.
             process = start(command, stdout=PIPE, stderr=PIPE, cwd="/", env={"LC_ALL": "C.UTF-8"})

@@ -40,6 +40,8 @@ STACKS_SIGNAL = signal.SIGRTMIN + 7
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 RUN = "run"
 """The part of an attempt's folder that training and shim may write; the rest only the daemon may write."""
+LOCK_TRIES, LOCK_EVERY_S = 50, 0.02
+"""How often, and how far apart, the lock of a shim that is ending is tried."""
 NO_LINK = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """For files that the training can replace: follow no link, and do not block on a pipe."""
 AS_MODULE = "import sys; sys.path.append(sys.argv[1]); import shim; sys.exit(shim.attempt(sys.argv[2]))"
@@ -249,8 +251,18 @@ def read_launch(folder: str) -> dict[str, object]:
 
 
 def take_lock(folder: str) -> None:
-    """Hold the job's lock until this process ends. Raises BlockingIOError if another process holds it."""
+    """Hold the job's lock until this process ends. Raises BlockingIOError if another process keeps it.
+
+    The kernel takes a process's memory, by which it is known for a shim, a moment before it closes its files.
+    """
     lock = os.open(os.path.join(os.path.dirname(folder), "lock"), os.O_RDONLY | NO_LINK)
+    for _ in range(LOCK_TRIES):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(LOCK_EVERY_S)
+        else:
+            return
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 

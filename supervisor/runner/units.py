@@ -118,13 +118,19 @@ class UnitLauncher:
         # systemd knows the unit's main process independently of shim.json, which may name another.
         if process is None and not names_another(folder):
             return False
-        return self._send_signal(self._find_unit(slot, folder), "main", signal_number)
+        return self._send_signal(self.find_unit(slot, folder), "main", signal_number)
 
     def kill_all(self, slot: str, folder: Path) -> None:
         """See `Launcher.kill_all`: everything in the unit's cgroup."""
-        unit = self._find_unit(slot, folder)
+        unit = self.find_unit(slot, folder)
         if unit is not None:
             self._send_signal(unit, "all", signal.SIGKILL)
+
+    def find_unit(self, slot: str, folder: Path) -> str | None:
+        """See `Launcher.find_unit`. None if no unit belongs to the attempt any more; systemd is not asked."""
+        if standby.going(folder) and self._is_current(_standby_slot(slot, folder), standby.folder_of(folder)):
+            return unit_of(_standby_slot(slot, folder))
+        return unit_of(slot) if self._is_current(slot, folder) else None
 
     def _send_signal(self, unit: str | None, who: str, signal_number: int) -> bool:
         if unit is None:
@@ -140,17 +146,11 @@ class UnitLauncher:
         """See `Launcher.alive`. True if systemd does not answer, so that no second attempt starts."""
         if living_shim(folder) is not None:
             return True
-        unit = self._find_unit(slot, folder)
+        unit = self.find_unit(slot, folder)
         if unit is None:
             return False
         # A unit whose processes survive SIGKILL becomes "failed"; its cgroup still contains them.
         return self._manager.populated(unit) or self._manager.show(unit, "ActiveState") not in GONE
-
-    def _find_unit(self, slot: str, folder: Path) -> str | None:
-        """Return the unit of an attempt; None if no unit belongs to it any more."""
-        if standby.going(folder) and self._is_current(_standby_slot(slot, folder), standby.folder_of(folder)):
-            return unit_of(_standby_slot(slot, folder))
-        return unit_of(slot) if self._is_current(slot, folder) else None
 
     def _is_current(self, slot: str, folder: Path) -> bool:
         return (self._state / "jobs" / slot / names.CURRENT).resolve() == folder.resolve()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 
+from supervisor.children.files_apart import apart
 from supervisor.core.moments import Moment
 from supervisor.core.readings import DiskReading, HostReading
 from supervisor.sources.gpu.sensor_values import celsius, number, percent
@@ -84,7 +85,7 @@ class HostWatch:
 def read_disk(path: Path) -> DiskReading | None:
     """Return the bytes that an unprivileged user can write to the file system of `path`, None if unknown."""
     try:
-        stat = os.statvfs(path)
+        stat = apart(os.statvfs, path)
     except OSError:
         return None
     return DiskReading(

@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from supervisor.control.client import ControlError
 from supervisor.core.sanitize import sanitize
-from supervisor.metrics.exposition import CLASSIC, OPENMETRICS, prefers_openmetrics
+from supervisor.metrics.formats import CLASSIC, OPENMETRICS, prefers_openmetrics
 from supervisor.web.assets import load_assets
 from supervisor.web.door import Application, Door, Guard
 from supervisor.web.page_data import PageData

@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 CONNECTIONS, CONNECTIONS_PER_USER = 64, 32
 """Of each door; over TCP all users are counted together, and so are those of a proxy in front of a unix socket."""
 KEEP_ALIVE_S = 15
+HANDSHAKE_LIMIT_S = 5.0
+"""Of TLS; asyncio waits a minute, in which a few silent connections keep everybody else out."""
 LOOK_EVERY_S = 1.0
 
 
@@ -38,6 +40,16 @@ class _PageProtocol(TimedProtocol):
 
 class _PageServer(WokenServer):
     """One of several servers in one process: their signals are handled together."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen as uvicorn does, which has no setting for the time that a handshake may take."""
+        loop: Any = asyncio.get_running_loop()
+        if self.config.is_ssl:
+            loop.create_server = partial(type(loop).create_server, loop, ssl_handshake_timeout=HANDSHAKE_LIMIT_S)
+        try:
+            await super().startup(sockets)
+        finally:
+            vars(loop).pop("create_server", None)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

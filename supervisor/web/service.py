@@ -6,11 +6,12 @@ import asyncio
 import logging
 import os
 import socket
+import ssl
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from supervisor.config.settings import WebSettings
 from supervisor.web.clock import now_unix_s
+from supervisor.web.configured import PageSettings
 from supervisor.web.door import Door
 from supervisor.web.page_data import PageData
 from supervisor.web.serve import serve
@@ -44,9 +45,9 @@ def sockets_from_systemd(environment: Mapping[str, str]) -> list[socket.socket]:
     return found
 
 
-def open_doors(passed: Iterable[socket.socket], settings: WebSettings) -> tuple[list[Door], socket.socket | None]:
+def open_doors(passed: Iterable[socket.socket], settings: PageSettings) -> tuple[list[Door], socket.socket | None]:
     """Return the doors, and the socket that gives out tokens; raise NotServableError for one that needs TLS."""
-    tls = _tls_files(settings) is not None
+    tls = settings.tls is not None
     doors, login = [], None
     for item in passed:
         if item.family == socket.AF_UNIX and Path(os.fsdecode(item.getsockname())).name == LOGIN:
@@ -64,21 +65,35 @@ def open_doors(passed: Iterable[socket.socket], settings: WebSettings) -> tuple[
     return doors, login
 
 
-def run(data: PageData, settings: WebSettings, environment: Mapping[str, str], idle_s: float = IDLE_S) -> int:
+def run(data: PageData, settings: PageSettings, environment: Mapping[str, str], idle_s: float = IDLE_S) -> int:
     """Serve until idle; return the exit status."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     try:
+        if settings.tls is not None:
+            check_tls(*settings.tls)
         doors, login = open_doors(sockets_from_systemd(environment), settings)
     except NotServableError as error:
         log.error("%s", error)
         return EX_CONFIG
     folder = environment.get("STATE_DIRECTORY")
     sessions = Sessions(now_unix_s, Path(folder) / SESSIONS_FILE if folder else None)
-    asyncio.run(serve(doors, data, sessions, idle_s=idle_s, tls=_tls_files(settings), login=login))
+    asyncio.run(serve(doors, data, sessions, idle_s=idle_s, tls=settings.tls, login=login))
     return 0
 
 
-def _tls_files(settings: WebSettings) -> tuple[Path, Path] | None:
-    if settings.tls_certificate is None or settings.tls_key is None:
-        return None
-    return Path(settings.tls_certificate), Path(settings.tls_key)
+def check_tls(certificate: Path, key: Path) -> None:
+    """Raise NotServableError where these two files cannot be used for TLS."""
+    for file in (certificate, key):
+        try:
+            file.open("rb").close()
+        except OSError as error:
+            raise NotServableError(
+                f"{file}: {error.strerror}; whoever serves the page has to be able to read it"
+            ) from error
+    try:
+        # A key with a password would be asked for at a terminal.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=lambda: "")
+    except (ssl.SSLError, ValueError) as error:
+        raise NotServableError(
+            f"{key} is not the key of the certificate in {certificate}, has a password, or one of them is no PEM file"
+        ) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import struct
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from supervisor.core import attempt_files as at
+from tests.rigs.warm import WarmInterpreter, WarmProgram
 
 AGENT_PATH = Path(__file__).resolve().parents[2] / "supervisor" / "agent" / "path"
 WANTED = ("3.8", "3.10", "3.12", "3.13")
@@ -44,8 +46,8 @@ class Record(NamedTuple):
 class Attempt:
     """One attempt's folder, and programs run under it."""
 
-    def __init__(self, folder: Path, cwd: Path | None = None) -> None:
-        self.folder, self.cwd = folder, cwd or folder
+    def __init__(self, folder: Path, cwd: Path | None = None, warm: WarmInterpreter | None = None) -> None:
+        self.folder, self.cwd, self.warm = folder, cwd or folder, warm
         (folder / at.RUN).mkdir(parents=True, exist_ok=True)
 
     # --- what the shim does ---------------------------------------------------------------------------------------
@@ -66,7 +68,9 @@ class Attempt:
         path = os.pathsep.join(filter(None, (str(AGENT_PATH), more.pop("PYTHONPATH", ""))))
         return {**kept, at.ENV_FOLDER: str(self.folder / at.RUN), "PYTHONPATH": path, **more}
 
-    def start(self, command: Sequence[str | Path], **environment: str) -> subprocess.Popen[str]:
+    def start(self, command: Sequence[str | Path], **environment: str) -> subprocess.Popen[str] | WarmProgram:
+        if self.warm is not None:
+            return self.warm.start(command, self.environment(**environment), self.cwd)
         return subprocess.Popen(
             [str(word) for word in command],
             env=self.environment(**environment),
@@ -80,7 +84,7 @@ class Attempt:
     def run(self, command: Sequence[str | Path], **environment: str) -> Finished:
         process = self.start(command, **environment)
         output, _ = process.communicate(timeout=240)
-        return Finished(process.returncode, output)
+        return Finished(process.wait(), output)
 
     # --- what the daemon reads ------------------------------------------------------------------------------------
 
@@ -126,6 +130,11 @@ class Attempt:
         return self.list_reports("hook_failed") + self.list_reports("save_failed")
 
 
+def _find_free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
 class Finished(NamedTuple):
     code: int
     output: str
@@ -148,22 +157,40 @@ def plain_environment(**more: str) -> Mapping[str, str]:
 class Attempts:
     """Runs of one command in one folder, each the next attempt of one job, resumed from its newest snapshot."""
 
-    def __init__(self, python: Path, folder: Path, *script: str | Path) -> None:
+    def __init__(self, python: Path, folder: Path, *script: str | Path, warm: WarmInterpreter | None = None) -> None:
         self.command: list[str | Path] = [python, *script]
+        self.warm = warm
         self.folder, self.snapshots = folder, folder / "snapshots"
-        self.snapshots.mkdir()
+        self.snapshots.mkdir(parents=True)
         self.attempts: list[Attempt] = []
 
     def run(self, *options: str, every: str = "0.01", command: int = 0, **environment: str) -> Finished:
         """Make the next attempt; `command` is given to it at once."""
-        attempt = Attempt(self.folder / str(len(self.attempts)), cwd=self.folder)
-        attempt.make_recorder()
+        attempt, ours = self._make(every)
         if command:
             attempt.command(command, 5)
+        return attempt.run([*self.command, *options], **ours, **environment)
+
+    def run_ranks(self, ranks: int, *options: str, every: str = "0", **environment: str) -> Finished:
+        """Make the next attempt of so many ranks without a launcher; warm, each is given its place as by one."""
+        attempt, ours = self._make(every)
+        ours |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_find_free_port())}
+        world = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+        started = []
+        for rank in map(str, range(ranks)):
+            place = {"RANK": rank, "LOCAL_RANK": rank, **world}
+            started.append(attempt.start([self.command[0], self.command[-1], *options], **ours, **place, **environment))
+        outputs = [process.communicate(timeout=240)[0] for process in started]
+        return Finished(max(abs(process.wait()) for process in started), "".join(outputs))
+
+    def _make(self, every: str) -> tuple[Attempt, dict[str, str]]:
+        """Return the next attempt and its environment."""
+        attempt = Attempt(self.folder / str(len(self.attempts)), self.folder, self.warm)
+        attempt.make_recorder()
         self.attempts.append(attempt)
         resume = {at.ENV_RESUME_FROM: str(self.newest())} if self.newest() else {}
         ours = {at.ENV_SNAPSHOTS: str(self.snapshots), at.ENV_SNAPSHOT_EVERY: every, "OMP_NUM_THREADS": "1"}
-        return attempt.run([*self.command, *options], **ours, **resume, **environment)
+        return attempt, ours | resume
 
     def newest(self) -> Path | None:
         """Return the newest snapshot."""

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from agent_by_hand import Attempt
 
+from tests.rigs.warm import Warm
+
 LOADING = """
 import sys, torch
 from torch import nn
@@ -89,6 +91,14 @@ for step in range(5):
 """
 
 
+@pytest.fixture
+def warm_attempt(attempt: Attempt, request: pytest.FixtureRequest, warm: Warm) -> Attempt:
+    """An attempt in whichever environment the test names, forked from an interpreter with torch."""
+    (name,) = {"train_python", "current_python", "owner_python"}.intersection(request.fixturenames)
+    attempt.warm = warm(request.getfixturevalue(name))
+    return attempt
+
+
 def run(attempt: Attempt, python: Path | str, tmp_path: Path, program: str, *words: str) -> str:
     script = tmp_path / "train.py"
     script.write_text(program)
@@ -100,10 +110,10 @@ def run(attempt: Attempt, python: Path | str, tmp_path: Path, program: str, *wor
 
 @pytest.mark.train
 def test_workers_are_named_when_they_begin_when_drawn_from_and_when_they_are_released(
-    attempt: Attempt, train_python: Path, tmp_path: Path
+    warm_attempt: Attempt, train_python: Path, tmp_path: Path
 ) -> None:
-    run(attempt, train_python, tmp_path, LOADING, "map", "2")
-    reported = attempt.list_reports("workers")
+    run(warm_attempt, train_python, tmp_path, LOADING, "map", "2")
+    reported = warm_attempt.list_reports("workers")
     assert [
         (report["loader"], len(report["pids"]), report.get("training"), report.get("ended")) for report in reported
     ] == [
@@ -120,31 +130,33 @@ def test_workers_are_named_when_they_begin_when_drawn_from_and_when_they_are_rel
 
 @pytest.mark.train
 def test_a_loader_without_workers_says_so_once_and_a_stream_is_named_one(
-    attempt: Attempt, owner_python: Path, tmp_path: Path
+    warm_attempt: Attempt, owner_python: Path, tmp_path: Path
 ) -> None:
-    run(attempt, owner_python, tmp_path, LOADING, "map", "0")
-    (reported,) = attempt.list_reports("workers")
+    run(warm_attempt, owner_python, tmp_path, LOADING, "map", "0")
+    (reported,) = warm_attempt.list_reports("workers")
     assert (reported["pids"], reported["training"]) == ([], True)
-    run(attempt, owner_python, tmp_path, LOADING, "stream", "1")
-    assert {report["iterable"] for report in attempt.list_reports("workers")[1:] if not report.get("ended")} == {True}
+    run(warm_attempt, owner_python, tmp_path, LOADING, "stream", "1")
+    assert {report["iterable"] for report in warm_attempt.list_reports("workers")[1:] if not report.get("ended")} == {
+        True
+    }
 
 
 @pytest.mark.train
 def test_the_precision_that_is_used_is_reported_once_and_autocast_is_given_back(
-    attempt: Attempt, train_python: Path, tmp_path: Path
+    warm_attempt: Attempt, train_python: Path, tmp_path: Path
 ) -> None:
-    output = run(attempt, train_python, tmp_path, HALF, "autocast")
-    (reported,) = attempt.list_reports("precision")
+    output = run(warm_attempt, train_python, tmp_path, HALF, "autocast")
+    (reported,) = warm_attempt.list_reports("precision")
     assert (reported["asked"], reported["used"], reported["device"]) == ("bfloat16", "bfloat16", "cpu")
     assert output.split() == ["patched", "as", "it", "was"]
 
 
 @pytest.mark.train
 def test_a_scaler_without_an_autocast_is_half_asked_and_single_used(
-    attempt: Attempt, current_python: Path, tmp_path: Path
+    warm_attempt: Attempt, current_python: Path, tmp_path: Path
 ) -> None:
-    run(attempt, current_python, tmp_path, HALF, "scaler")
-    (reported,) = attempt.list_reports("precision")
+    run(warm_attempt, current_python, tmp_path, HALF, "scaler")
+    (reported,) = warm_attempt.list_reports("precision")
     assert (reported["asked"], reported["used"], reported["why"]) == (
         "half",
         "single",
@@ -154,10 +166,10 @@ def test_a_scaler_without_an_autocast_is_half_asked_and_single_used(
 
 @pytest.mark.train
 def test_where_nobody_asks_for_a_precision_nothing_is_reported(
-    attempt: Attempt, owner_python: Path, tmp_path: Path
+    warm_attempt: Attempt, owner_python: Path, tmp_path: Path
 ) -> None:
-    run(attempt, owner_python, tmp_path, HALF, "plain")
-    assert attempt.list_reports("precision") == []
+    run(warm_attempt, owner_python, tmp_path, HALF, "plain")
+    assert warm_attempt.list_reports("precision") == []
 
 
 def test_the_allocator_is_reported_each_half_minute_and_at_once_where_it_tried_again(

@@ -11,6 +11,7 @@ from agent_by_hand import Attempt, Attempts, plain_environment
 
 from supervisor.agent import prove
 from supervisor.core import attempt_files as at
+from tests.rigs.warm import LIGHTNING, TRAINERS, Warm
 
 HERE = Path(__file__).resolve().parent
 
@@ -38,10 +39,10 @@ def test_lightning_with_its_default_callbacks_is_saved_and_what_it_saves_is_prov
 
 
 def test_an_exact_state_is_taken_next_to_what_lightning_saves_at_the_end_of_an_epoch(
-    foreign_python: Path, tmp_path: Path
+    foreign_python: Path, tmp_path: Path, warm: Warm
 ) -> None:
     """None is due by itself, and the last place for one is before the epoch's last batch."""
-    runs = Attempts(foreign_python, tmp_path, HERE / "checks_lightning.py")
+    runs = Attempts(foreign_python, tmp_path, HERE / "checks_lightning.py", warm=warm(foreign_python, *LIGHTNING))
     finished = runs.run("--epochs", "1", every="300")
     assert "ENDED 20" in finished.output, finished.output
     (attempt,) = runs.attempts
@@ -51,8 +52,10 @@ def test_an_exact_state_is_taken_next_to_what_lightning_saves_at_the_end_of_an_e
     ]
 
 
-def test_lightning_reports_its_epochs_and_how_many_steps_there_will_be(foreign_python: Path, tmp_path: Path) -> None:
-    runs = Attempts(foreign_python, tmp_path, HERE / "checks_lightning.py")
+def test_lightning_reports_its_epochs_and_how_many_steps_there_will_be(
+    foreign_python: Path, tmp_path: Path, warm: Warm
+) -> None:
+    runs = Attempts(foreign_python, tmp_path, HERE / "checks_lightning.py", warm=warm(foreign_python, *LIGHTNING))
     finished = runs.run("--pace-s", "0", every="0")
     assert "ENDED 40" in finished.output, finished.output
     (attempt,) = runs.attempts
@@ -62,9 +65,11 @@ def test_lightning_reports_its_epochs_and_how_many_steps_there_will_be(foreign_p
     assert attempt.stage() == "ended", "what a script does after fit is no step that fails to come"
 
 
-def test_the_trainer_of_hugging_face_reports_its_epochs_and_steps(foreign_python: Path, tmp_path: Path) -> None:
+def test_the_trainer_of_hugging_face_reports_its_epochs_and_steps(
+    foreign_python: Path, tmp_path: Path, warm: Warm
+) -> None:
     script = HERE.parent / "bench" / "exact_transformers.py"
-    runs = Attempts(foreign_python, tmp_path, script, "--folder", tmp_path)
+    runs = Attempts(foreign_python, tmp_path, script, "--folder", tmp_path, warm=warm(foreign_python, *TRAINERS))
     finished = runs.run(every="0", HF_HUB_OFFLINE="1")
     assert "DIGEST" in finished.output, finished.output
     (attempt,) = runs.attempts
@@ -75,10 +80,12 @@ def test_the_trainer_of_hugging_face_reports_its_epochs_and_steps(foreign_python
 
 
 def test_a_snapshot_of_a_trainer_whose_state_also_holds_its_model_keeps_what_the_trainer_itself_saves_of_it(
-    foreign_python: Path, tmp_path: Path
+    foreign_python: Path, tmp_path: Path, warm: Warm
 ) -> None:
     script = HERE.parent / "bench" / "exact_transformers.py"
-    runs = Attempts(foreign_python, tmp_path, script, "--folder", tmp_path, "--holds")
+    runs = Attempts(
+        foreign_python, tmp_path, script, "--folder", tmp_path, "--holds", warm=warm(foreign_python, *TRAINERS)
+    )
     finished = runs.run(every="0.05", HF_HUB_OFFLINE="1")
     assert "DIGEST" in finished.output, finished.output
     (attempt,) = runs.attempts

@@ -12,6 +12,7 @@ import pytest
 from agent_by_hand import Attempt, interpreters
 
 from supervisor.core import attempt_files as at
+from tests.rigs.warm import Warm
 
 SCRIPT = """
 import sys
@@ -106,13 +107,19 @@ def test_what_the_daemon_hands_over_may_be_anything(attempt: Attempt, saved: Pat
 
 
 @pytest.fixture
-def checkpoint(train_python: Path, tmp_path: Path, make_once: Callable[..., Path]) -> Path:
+def warm_attempt(attempt: Attempt, train_python: Path, warm: Warm) -> Attempt:
+    attempt.warm = warm(train_python)
+    return attempt
+
+
+@pytest.fixture
+def checkpoint(train_python: Path, tmp_path: Path, make_once: Callable[..., Path], warm: Warm) -> Path:
     """Weights and an Adam that has made three steps; each test has a copy of its own."""
 
     def train(path: Path) -> None:
         ends = f"torch.save({{'model': model.state_dict(), 'optimizer': optimizer.state_dict()}}, {str(path)!r})"
         program = LOOP.format(optimizer=ADAM, before="", each="") + ends
-        assert Attempt(tmp_path / "before").run([train_python, "-c", program]).code == 0
+        assert Attempt(tmp_path / "before", warm=warm(train_python)).run([train_python, "-c", program]).code == 0
 
     made = make_once(f"origin of {train_python.parts[-3]}.pt", train)
     return Path(shutil.copy(made, tmp_path / "ckpt.pt"))
@@ -120,18 +127,18 @@ def checkpoint(train_python: Path, tmp_path: Path, make_once: Callable[..., Path
 
 @pytest.mark.train
 def test_an_optimizer_without_a_count_goes_on_from_the_step_of_what_was_loaded(
-    attempt: Attempt, train_python: Path, checkpoint: Path
+    warm_attempt: Attempt, train_python: Path, checkpoint: Path
 ) -> None:
     program = LOOP.format(optimizer=SGD, before=BEFORE, each="")
     env = given(checkpoint, 40, chosen=False)
-    steps, reported = counted(attempt, program, train_python, str(checkpoint), **env)
+    steps, reported = counted(warm_attempt, program, train_python, str(checkpoint), **env)
     assert steps == [41, 42, 43]
     assert (reported["scale"], reported["by"], reported["resumed"]) == ("training", "checkpoint", True)
 
 
 @pytest.mark.train
 def test_a_loop_without_an_optimizer_goes_on_from_the_step_of_what_was_loaded(
-    attempt: Attempt, train_python: Path, checkpoint: Path
+    warm_attempt: Attempt, train_python: Path, checkpoint: Path
 ) -> None:
     program = f"""
 import sys, torch
@@ -142,26 +149,26 @@ for _ in range(3):
     weight.data -= 0.1 * weight.grad
 """
     env = given(checkpoint, 40, chosen=False)
-    steps, reported = counted(attempt, program, train_python, str(checkpoint), **env)
+    steps, reported = counted(warm_attempt, program, train_python, str(checkpoint), **env)
     assert steps == [41, 42, 43]
     assert (reported["scale"], reported["resumed"]) == ("training", True)
 
 
 @pytest.mark.train
 def test_a_copy_under_another_name_is_known_by_its_size_and_time(
-    attempt: Attempt, train_python: Path, checkpoint: Path, tmp_path: Path
+    warm_attempt: Attempt, train_python: Path, checkpoint: Path, tmp_path: Path
 ) -> None:
     program = LOOP.format(optimizer=SGD, before=BEFORE, each="")
     env = given(checkpoint, 40)
     other = checkpoint.rename(tmp_path / "renamed.pt")
-    steps, reported = counted(attempt, program, train_python, str(other), **env)
+    steps, reported = counted(warm_attempt, program, train_python, str(other), **env)
     assert (steps, reported["resumed"]) == ([41, 42, 43], True)
 
 
 @pytest.mark.train
 @pytest.mark.parametrize("found_without_a_step", [True, False])
 def test_a_file_of_the_scripts_own_is_known_by_its_content_though_another_was_chosen(
-    attempt: Attempt, train_python: Path, checkpoint: Path, saved: Path, *, found_without_a_step: bool
+    warm_attempt: Attempt, train_python: Path, checkpoint: Path, saved: Path, *, found_without_a_step: bool
 ) -> None:
     """Nothing was kept of it, or nothing that a step is known of; the remedy chose an older generation."""
     program = LOOP.format(optimizer=SGD, before=BEFORE, each="")
@@ -171,46 +178,46 @@ def test_a_file_of_the_scripts_own_is_known_by_its_content_though_another_was_ch
         note["files"].append([str(checkpoint), stat.st_size, stat.st_mtime_ns, None])
     note["files"].extend([[None, stat.st_size, stat.st_mtime_ns - 1, 50], [None, stat.st_size, stat.st_mtime_ns, 75]])
     env[at.ENV_RESUME_STEPS] = json.dumps(note)
-    steps, reported = counted(attempt, program, train_python, str(checkpoint), **env)
+    steps, reported = counted(warm_attempt, program, train_python, str(checkpoint), **env)
     assert steps == [76, 77, 78]
     assert (reported["scale"], reported["resumed"], reported["path"]) == ("training", True, str(checkpoint))
 
 
 @pytest.mark.train
-def test_an_optimizers_own_count_comes_first(attempt: Attempt, train_python: Path, checkpoint: Path) -> None:
+def test_an_optimizers_own_count_comes_first(warm_attempt: Attempt, train_python: Path, checkpoint: Path) -> None:
     before = f"found = {BEFORE}; optimizer.load_state_dict(found['optimizer'])"
     program = LOOP.format(optimizer=ADAM, before=before, each="")
-    steps, reported = counted(attempt, program, train_python, str(checkpoint), **given(checkpoint, 5000))
+    steps, reported = counted(warm_attempt, program, train_python, str(checkpoint), **given(checkpoint, 5000))
     assert (steps, reported["by"], reported["resumed"]) == ([4, 5, 6], "optimizer", True)
 
 
 @pytest.mark.train
 def test_a_count_that_lags_by_skipped_steps_does_not_move_the_scale(
-    attempt: Attempt, train_python: Path, checkpoint: Path
+    warm_attempt: Attempt, train_python: Path, checkpoint: Path
 ) -> None:
     before = f"found = {BEFORE}; optimizer.load_state_dict(found['optimizer'])"
     program = LOOP.format(optimizer=ADAM, before=before, each="")
-    steps, _ = counted(attempt, program, train_python, str(checkpoint), **given(checkpoint, 9))
+    steps, _ = counted(warm_attempt, program, train_python, str(checkpoint), **given(checkpoint, 9))
     assert steps == [10, 11, 12]
 
 
 @pytest.mark.train
 def test_an_optimizer_that_begins_with_one_and_loaded_nothing_began_again(
-    attempt: Attempt, train_python: Path, checkpoint: Path
+    warm_attempt: Attempt, train_python: Path, checkpoint: Path
 ) -> None:
     program = LOOP.format(optimizer=ADAM, before="", each="")
-    steps, reported = counted(attempt, program, train_python, **given(checkpoint, 40))
+    steps, reported = counted(warm_attempt, program, train_python, **given(checkpoint, 40))
     assert (steps, reported["scale"], reported["resumed"]) == ([1, 2, 3], "training", False)
 
 
 @pytest.mark.train
 def test_each_save_is_reported_with_the_step_that_it_holds(
-    attempt: Attempt, train_python: Path, tmp_path: Path
+    warm_attempt: Attempt, train_python: Path, tmp_path: Path
 ) -> None:
     part = tmp_path / "part"
     each = f"torch.save(model.state_dict(), {str(part)!r})"
-    counted(attempt, LOOP.format(optimizer=SGD, before="", each=each), train_python)
-    reported = attempt.list_reports("file_saved")
+    counted(warm_attempt, LOOP.format(optimizer=SGD, before="", each=each), train_python)
+    reported = warm_attempt.list_reports("file_saved")
     assert [report["step"] for report in reported] == [1, 2, 3]
     stat = part.stat()
     assert (reported[-1]["size_bytes"], reported[-1]["modified_s"]) == (stat.st_size, stat.st_mtime_ns // 10**9)

@@ -11,6 +11,7 @@ import pytest
 from agent_by_hand import Attempt, Attempts, Finished, wait_for
 
 from supervisor.core import attempt_files as at
+from tests.rigs.warm import RANKS, Warm, WarmInterpreter, WarmProgram
 
 pytestmark = pytest.mark.train
 
@@ -22,13 +23,13 @@ LAUNCHER = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "
 class Ranks:
     """Ranks that make a step when they are told to."""
 
-    def __init__(self, python: Path, folder: Path) -> None:
+    def __init__(self, python: Path, folder: Path, warm: WarmInterpreter) -> None:
         self.python, self.folder = python, folder
         self.snapshots = folder / "snapshots"
         self.snapshots.mkdir()
-        self.attempt = Attempt(folder / "0", cwd=folder)
+        self.attempt = Attempt(folder / "0", folder, warm)
         self.attempt.make_recorder()
-        self.processes: list[subprocess.Popen[str]] = []
+        self.processes: list[subprocess.Popen[str] | WarmProgram] = []
 
     def start(self, ranks: int = 2, every: str = "0.01", **environment: str) -> None:
         ours = {at.ENV_SNAPSHOTS: str(self.snapshots), at.ENV_SNAPSHOT_EVERY: every, "OMP_NUM_THREADS": "1"}
@@ -80,8 +81,8 @@ class Ranks:
 
 
 @pytest.fixture
-def ranks(current_python: Path, tmp_path: Path) -> Iterator[Ranks]:
-    made = Ranks(current_python, tmp_path)
+def ranks(current_python: Path, tmp_path: Path, warm: Warm) -> Iterator[Ranks]:
+    made = Ranks(current_python, tmp_path, warm(current_python))
     yield made
     made.end()
 
@@ -145,11 +146,12 @@ def digests(finished: Finished) -> list[str]:
 
 
 def test_two_ranks_killed_and_stopped_end_bit_for_bit_where_they_would_have(
-    current_python: Path, tmp_path: Path
+    current_python: Path, tmp_path: Path, warm: Warm
 ) -> None:
     """With statistics of BatchNorm that DDP does not keep alike, and noise of each rank's own."""
     launched = Attempts(current_python, tmp_path, *LAUNCHER, HERE / "own_ranks.py")
-    alone = launched.run(every="0")
+    ranks = Attempts(current_python, tmp_path / "ranks", HERE / "own_ranks.py", warm=warm(current_python, *RANKS))
+    alone = ranks.run_ranks(2)
     assert len(digests(alone)) == 2, alone.output
     killed = launched.run("--die-after", "6", "--step-s", "0.05", DYING_RANK="1")
     assert (launched.attempts[-1].folder / "run/died").exists(), killed.output
@@ -162,7 +164,8 @@ def test_two_ranks_killed_and_stopped_end_bit_for_bit_where_they_would_have(
     assert launched.attempts[-1].failures() == []
     (resumed,) = launched.attempts[-1].list_reports("resumed")
     assert reported["step"] > resumed["step"] > 0
-    finished = launched.run(every="0")
+    ranks.snapshots = launched.snapshots
+    finished = ranks.run_ranks(2)
     assert digests(finished) == digests(alone)
-    assert launched.attempts[-1].records(rank=1)[0].step == reported["step"] + 1
-    assert list(launched.attempts[1].folder.glob("*.part.pt")) == []
+    assert ranks.attempts[-1].records(rank=1)[0].step == reported["step"] + 1
+    assert list(launched.attempts[0].folder.glob("*.part.pt")) == []

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ from supervisor.core import attempt_files as at
 from supervisor.core.checkpoints.checkpoint import Verdict
 from supervisor.runner.proving import Prover
 from tests.conftest import interpreter
+from tests.rigs.warm import RANKS, Warm, WarmInterpreter
 
 pytestmark = [pytest.mark.train, pytest.mark.xdist_group("shards")]
 
@@ -27,20 +27,14 @@ FIRST, SECOND = "rank-00000.shard.pt", "rank-00001.shard.pt"
 MANIFEST = "rocm-shards.json"
 
 
-def launcher(ranks: int) -> list[str]:
-    return ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
+LAUNCHER = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
 
 
 class Launches(Attempts):
     """Launches of one training, each resumed from the newest generation."""
 
-    def __init__(self, python: Path, folder: Path, ranks: int = 2) -> None:
-        super().__init__(python, folder, *launcher(ranks), HERE / "own_shards.py")
-        self.python = python
-
-    def on(self, ranks: int) -> None:
-        """Have the next launch use another number of ranks."""
-        self.command = [self.python, *launcher(ranks), HERE / "own_shards.py"]
+    def __init__(self, python: Path, folder: Path, warm: WarmInterpreter | None = None) -> None:
+        super().__init__(python, folder, *([] if warm else LAUNCHER), HERE / "own_shards.py", warm=warm)
 
     def newest(self) -> Path | None:
         return max(self.snapshots.glob("step-????????????"), default=None)
@@ -56,10 +50,11 @@ def weights(finished: Finished) -> set[str]:
 
 
 def test_spread_weights_killed_and_stopped_end_bit_for_bit_where_they_would_have(
-    current_python: Path, tmp_path: Path
+    current_python: Path, tmp_path: Path, warm: Warm
 ) -> None:
     launched = Launches(current_python, tmp_path)
-    alone = launched.run(every="0")
+    ranks = Launches(current_python, tmp_path / "ranks", warm(current_python, *RANKS))
+    alone = ranks.run_ranks(2)
     assert len(digests(alone)) == 2, alone.output
     killed = launched.run("--die-after", "6", "--step-s", "0.05", DYING_RANK="1")
     assert (launched.attempts[-1].folder / "run/died").exists(), killed.output
@@ -72,18 +67,20 @@ def test_spread_weights_killed_and_stopped_end_bit_for_bit_where_they_would_have
     assert launched.attempts[-1].failures() == []
     (resumed,) = launched.attempts[-1].list_reports("resumed")
     assert reported["step"] > resumed["step"] > 0
-    finished = launched.run(every="0")
+    ranks.snapshots = launched.snapshots
+    finished = ranks.run_ranks(2)
     assert digests(finished) == digests(alone)
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Launches:
+def saved(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Launches:
     """A training that has left its two newest generations, here and in a second folder."""
     folder = tmp_path_factory.mktemp("saved")
-    launched = Launches(interpreter("current"), folder)
+    python = interpreter("current")
+    launched = Launches(python, folder, warm(python, *RANKS))
     elsewhere = str(folder / "elsewhere")
-    finished = launched.run(
-        "--epochs", "3", "--step-s", "0.1", every="0.2", ROCM_SUPERVISOR_SNAPSHOT_REPLICAS=elsewhere
+    finished = launched.run_ranks(
+        2, "--epochs", "3", "--step-s", "0.1", every="0.2", ROCM_SUPERVISOR_SNAPSHOT_REPLICAS=elsewhere
     )
     assert launched.attempts[-1].failures() == [], finished.output
     return launched
@@ -204,6 +201,13 @@ except ValueError as error:
 """
 
 
+@pytest.fixture
+def read(current_python: Path, tmp_path: Path, warm: Warm) -> Callable[[Path], Finished]:
+    """Have a rank read its shard of a generation."""
+    attempt = Attempt(tmp_path / "attempt", warm=warm(current_python, *RANKS))
+    return lambda generation: attempt.run([current_python, "-c", READS, AGENT_PATH, generation])
+
+
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
@@ -213,26 +217,25 @@ except ValueError as error:
     ],
 )
 def test_a_rank_refuses_such_a_shard_itself(
-    current_python: Path, copy: Path, spoil: Callable[[Path], None], why: str
+    copy: Path, spoil: Callable[[Path], None], why: str, read: Callable[[Path], Finished]
 ) -> None:
     spoil(copy)
-    command = [str(current_python), "-c", READS, str(AGENT_PATH), str(copy)]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200).stdout
-    assert why in printed
+    finished = read(copy)
+    assert finished.code == 0
+    assert why in finished.output
 
 
 def test_another_number_of_ranks_gets_the_same_weights_and_reports_what_is_lost(
-    current_python: Path, saved: Launches, tmp_path: Path
+    current_python: Path, saved: Launches, tmp_path: Path, warm: Warm
 ) -> None:
     newest = saved.newest()
     assert newest is not None
-    launched = Launches(current_python, tmp_path)
+    launched = Launches(current_python, tmp_path, warm(current_python, *RANKS))
     shutil.copytree(newest, launched.snapshots / newest.name)
-    same = launched.run("--epochs", "0", every="0")
+    same = launched.run_ranks(2, "--epochs", "0")
     assert launched.attempts[-1].list_reports("resumed")[0].get("lost") is None
     for ranks in (3, 1):
-        launched.on(ranks)
-        other = launched.run("--epochs", "0", every="0")
+        other = launched.run_ranks(ranks, "--epochs", "0")
         assert weights(other) == weights(same), other.output
         (resumed,) = launched.attempts[-1].list_reports("resumed")
         assert resumed["lost"] == (
@@ -240,10 +243,13 @@ def test_another_number_of_ranks_gets_the_same_weights_and_reports_what_is_lost(
         )
 
 
-def test_two_machines_save_into_a_folder_of_both_and_end_bit_for_bit(current_python: Path, tmp_path: Path) -> None:
+def test_two_machines_save_into_a_folder_of_both_and_end_bit_for_bit(
+    current_python: Path, tmp_path: Path, warm: Warm
+) -> None:
     """Each machine is a launcher of its own, with its own folder of the attempt."""
-    alone = Machines(current_python, tmp_path / "alone").run("--epochs", "2", every="0")
-    machines = Machines(current_python, tmp_path / "together")
+    ranks = warm(current_python, *RANKS)
+    alone = Machines(ranks, tmp_path / "alone").run("--epochs", "2", every="0")
+    machines = Machines(ranks, tmp_path / "together")
     killed = machines.run("--epochs", "2", "--die-after", "6", "--step-s", "0.3", every="0.5", DYING_RANK="1")
     assert (machines.folder / "1-1/run/died").exists(), killed.output
     assert not list((machines.folder / "1-0").glob("step-*"))
@@ -255,8 +261,8 @@ def test_two_machines_save_into_a_folder_of_both_and_end_bit_for_bit(current_pyt
 class Machines:
     """Two launchers of one rank each, with replicas as DDP has them, and a folder that both reach."""
 
-    def __init__(self, python: Path, folder: Path) -> None:
-        self.python, self.folder, self.launches = python, folder, 0
+    def __init__(self, warm: WarmInterpreter, folder: Path) -> None:
+        self.warm, self.folder, self.launches = warm, folder, 0
         self.all = folder / "all"
         self.all.mkdir(parents=True)
 
@@ -266,7 +272,7 @@ class Machines:
         meeting = self.folder / f"meeting-{self.launches}"
         processes = []
         for machine in range(2):
-            attempt = Attempt(self.folder / f"{self.launches}-{machine}")
+            attempt = Attempt(self.folder / f"{self.launches}-{machine}", warm=self.warm)
             attempt.make_recorder()
             ours = {
                 at.ENV_SNAPSHOTS: str(attempt.folder), at.ENV_SNAPSHOT_EVERY: every, "OMP_NUM_THREADS": "1",
@@ -274,10 +280,10 @@ class Machines:
                 at.ENV_RESUME_FROM: str(newest or ""), "RANK": str(machine), "WORLD_SIZE": "2", "LOCAL_RANK": "0",
                 "LOCAL_WORLD_SIZE": "1", "MEETING": str(meeting),
             }  # fmt: skip
-            command: list[str | Path] = [self.python, HERE / "own_shards.py", "--ddp", *options]
+            command: list[str | Path] = [self.warm.python, HERE / "own_shards.py", "--ddp", *options]
             processes.append(attempt.start(command, **ours, **environment))
         outputs = [process.communicate(timeout=240)[0] for process in processes]
-        return Finished(max(abs(process.returncode) for process in processes), "".join(outputs))
+        return Finished(max(abs(process.wait()) for process in processes), "".join(outputs))
 
 
 def test_an_overtaken_launch_completes_nothing_and_a_later_one_is_not_its_litter(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ import pytest
 from agent_by_hand import AGENT_PATH, Attempt, Attempts, Finished, plain_environment
 
 from supervisor.core import attempt_files as at
+from tests.rigs.warm import YOLO as YOLO_MODULES
+from tests.rigs.warm import Warm, WarmInterpreter
 
 pytestmark = pytest.mark.train
 
@@ -21,8 +23,8 @@ LOOP = HERE / "own_loop.py"
 class Loops(Attempts):
     """Runs of own_loop.py in one folder."""
 
-    def __init__(self, python: Path, folder: Path) -> None:
-        super().__init__(python, folder, LOOP)
+    def __init__(self, python: Path, folder: Path, warm: WarmInterpreter | None = None) -> None:
+        super().__init__(python, folder, LOOP, warm=warm)
 
     def alone(self, *options: str) -> str:
         environment = plain_environment(OMP_NUM_THREADS="1", PYTHONPATH=str(AGENT_PATH))
@@ -43,14 +45,14 @@ class Loops(Attempts):
 
 
 @pytest.fixture
-def loops(train_python: Path, tmp_path: Path) -> Loops:
-    return Loops(train_python, tmp_path)
+def loops(train_python: Path, tmp_path: Path, warm: Warm) -> Loops:
+    return Loops(train_python, tmp_path, warm(train_python, *YOLO_MODULES))
 
 
 @pytest.fixture
-def loops_once(quickest_python: Path, tmp_path: Path) -> Loops:
+def loops_once(quickest_python: Path, tmp_path: Path, warm: Warm) -> Loops:
     """In one environment: for what is the agent's alone."""
-    return Loops(quickest_python, tmp_path)
+    return Loops(quickest_python, tmp_path, warm(quickest_python))
 
 
 def order(path: Path) -> dict[int, str]:
@@ -177,7 +179,9 @@ model.train(**json.loads(sys.argv[1]))
 """
 
 
-def test_a_yolo_killed_in_mid_epoch_ends_bit_for_bit_where_it_would_have(train_python: Path, tmp_path: Path) -> None:
+def test_a_yolo_killed_in_mid_epoch_ends_bit_for_bit_where_it_would_have(
+    train_python: Path, tmp_path: Path, warm: Warm
+) -> None:
     """With mosaics out of the loader's buffer, gradients over two batches, warm-up and the end of mosaics behind it."""
     subprocess.run([str(train_python), str(HERE / "draw_images.py"), str(tmp_path / "data"), "11", "64"], check=True)
     fixed = {"imgsz": 64, "batch": 3, "workers": 0, "amp": False, "plots": False, "device": "cpu", "exist_ok": True}
@@ -188,7 +192,9 @@ def test_a_yolo_killed_in_mid_epoch_ends_bit_for_bit_where_it_would_have(train_p
     snapshots.mkdir()
 
     def run(name: str, die_after: int) -> tuple[Attempt, Finished]:
-        attempt = Attempt(tmp_path / f"{name}{len(list(tmp_path.glob(name + '*')))}", cwd=tmp_path)
+        attempt = Attempt(
+            tmp_path / f"{name}{len(list(tmp_path.glob(name + '*')))}", tmp_path, warm(train_python, *YOLO_MODULES)
+        )
         attempt.make_recorder()
         every = "0.01" if name == "killed" else "0"
         newest = max(snapshots.glob("step-*.pt"), default="")
@@ -230,7 +236,7 @@ def model_is_saved(trainer):
 
 
 def test_a_yolo_killed_at_its_first_save_ends_bit_for_bit_where_it_would_have(
-    current_python: Path, tmp_path: Path
+    current_python: Path, tmp_path: Path, warm: Warm
 ) -> None:
     """An exact state lies on the disk by then, however slow that is, with gradients that wait for the next epoch."""
     subprocess.run([str(current_python), str(HERE / "draw_images.py"), str(tmp_path / "data"), "11", "64"], check=True)
@@ -242,7 +248,7 @@ def test_a_yolo_killed_at_its_first_save_ends_bit_for_bit_where_it_would_have(
     snapshots.mkdir()
 
     def run(name: str, run_name: str, program: str, newest: str = "") -> tuple[Attempt, Finished]:
-        attempt = Attempt(tmp_path / name, cwd=tmp_path)
+        attempt = Attempt(tmp_path / name, tmp_path, warm(current_python, *YOLO_MODULES))
         attempt.make_recorder()
         every = "0" if name == "whole" else "300"
         ours = {at.ENV_SNAPSHOTS: str(snapshots), at.ENV_SNAPSHOT_EVERY: every, at.ENV_RESUME_FROM: newest}

@@ -11,6 +11,7 @@ import pytest
 from agent_by_hand import Attempt, plain_environment
 
 from supervisor.core import attempt_files as at
+from tests.rigs.warm import Warm, WarmInterpreter
 
 pytestmark = pytest.mark.train
 
@@ -44,8 +45,9 @@ print(torch.randn(3).tolist(), [p.double().sum().item() for p in model.parameter
 )
 
 
-def _trainer(attempt: Attempt, python: Path) -> Callable[..., str]:
+def _trainer(attempt: Attempt, python: Path, warm: WarmInterpreter | None = None) -> Callable[..., str]:
     def train(program: str, **environment: str) -> str:
+        attempt.warm = warm
         finished = attempt.run([python, "-W", "error::UserWarning", "-c", program], **environment)
         assert finished.code == 0, finished.output
         assert not attempt.failures()
@@ -55,23 +57,36 @@ def _trainer(attempt: Attempt, python: Path) -> Callable[..., str]:
 
 
 @pytest.fixture
-def train(attempt: Attempt, train_python: Path) -> Callable[..., str]:
-    """Train in each environment: for what depends on the version of torch."""
+def train_new(attempt: Attempt, train_python: Path) -> Callable[..., str]:
+    """Train in each environment, in an interpreter that imports torch itself: for what the agent does meanwhile."""
     return _trainer(attempt, train_python)
 
 
 @pytest.fixture
-def train_once(attempt: Attempt, owner_python: Path) -> Callable[..., str]:
+def train(attempt: Attempt, train_python: Path, warm: Warm) -> Callable[..., str]:
+    """Train in each environment: for what depends on the version of torch."""
+    return _trainer(attempt, train_python, warm(train_python))
+
+
+@pytest.fixture
+def train_once(attempt: Attempt, owner_python: Path, warm: Warm) -> Callable[..., str]:
     """Train in one environment: for what is the agent's alone."""
-    return _trainer(attempt, owner_python)
+    return _trainer(attempt, owner_python, warm(owner_python))
+
+
+@pytest.fixture
+def attempt_of_today(attempt: Attempt, current_python: Path, warm: Warm) -> Attempt:
+    """An attempt of the current environment."""
+    attempt.warm = warm(current_python)
+    return attempt
 
 
 def test_a_plain_training_is_recorded_step_by_step_and_its_numbers_are_unchanged(
-    attempt: Attempt, train: Callable[..., str], train_python: Path
+    attempt: Attempt, train_new: Callable[..., str], train_python: Path
 ) -> None:
     attempt.make_recorder()
     attempt.command(at.COMMAND_SAVE, 5)
-    output = train(TRAINING)
+    output = train_new(TRAINING)
     alone = subprocess.run(
         [str(train_python), "-c", TRAINING], env=plain_environment(), capture_output=True, text=True, check=True
     )
@@ -186,8 +201,9 @@ for batch, target in data:
     assert attempt.head() == 8
 
 
-def test_the_loss_is_the_unscaled_one_and_nan_stays_nan(attempt: Attempt, current_python: Path) -> None:
+def test_the_loss_is_the_unscaled_one_and_nan_stays_nan(attempt_of_today: Attempt, current_python: Path) -> None:
     """Only newer versions of torch have a scaler that works without a GPU; the hook is the same for all."""
+    attempt = attempt_of_today
     program = (
         PRELUDE
         + """
@@ -229,9 +245,10 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_the_workers_of_a_data_loader_are_silent(
-    attempt: Attempt, train_python: Path, tmp_path: Path, context: str
+    attempt: Attempt, train_python: Path, tmp_path: Path, context: str, warm: Warm
 ) -> None:
     attempt.make_recorder()
+    attempt.warm = warm(train_python) if context == "fork" else None
     (tmp_path / "program.py").write_text(LOADERS)
     finished = attempt.run([train_python, tmp_path / "program.py", context], OMP_NUM_THREADS="1")
     assert finished.code == 0, finished.output
@@ -258,8 +275,8 @@ for n, (batch, target) in enumerate(data):
     assert steps == [1, *range(100, 108)], "the first step was made before the script first spoke"
 
 
-def test_the_finder_leaves_torch_as_it_was(train: Callable[..., str]) -> None:
-    output = train(
+def test_the_finder_leaves_torch_as_it_was(train_new: Callable[..., str]) -> None:
+    output = train_new(
         """
 import inspect, importlib, pickle, sys, torch
 from importlib.machinery import SourceFileLoader
@@ -277,7 +294,8 @@ print("fine")
     assert output == "fine\n"
 
 
-def test_a_compiled_model_is_still_counted(attempt: Attempt, current_python: Path) -> None:
+def test_a_compiled_model_is_still_counted(attempt_of_today: Attempt, current_python: Path) -> None:
+    attempt = attempt_of_today
     program = (
         PRELUDE
         + """
@@ -298,18 +316,20 @@ compiled_step()
     assert not attempt.failures()
 
 
-def test_conv2d_is_patched_when_the_setting_says_so(attempt: Attempt, train: Callable[..., str]) -> None:
+def test_conv2d_is_patched_when_the_setting_says_so(attempt: Attempt, train_new: Callable[..., str]) -> None:
     program = "import torch; print(torch.nn.Conv2d._conv_forward.__module__)"
-    assert train(program, **{at.ENV_CONV2D: "off"}) == "torch.nn.modules.conv\n"
+    assert train_new(program, **{at.ENV_CONV2D: "off"}) == "torch.nn.modules.conv\n"
     assert attempt.list_reports("patched") == []
-    train("import torch; from rocm_agent.conv2d import is_patched; assert is_patched()", **{at.ENV_CONV2D: "unfold"})
+    train_new(
+        "import torch; from rocm_agent.conv2d import is_patched; assert is_patched()", **{at.ENV_CONV2D: "unfold"}
+    )
     (patched,) = attempt.list_reports("patched")
     assert (patched["conv2d"], patched["scope"]) == ("unfold", "modules")
     assert patched["torch"][0].isdigit()
 
 
 def test_conv2d_everywhere_leaves_the_modules_alone_and_ends_in_silence(
-    attempt: Attempt, train: Callable[..., str]
+    attempt: Attempt, train_new: Callable[..., str]
 ) -> None:
     program = """
 import torch
@@ -319,7 +339,7 @@ with torch.autograd.profiler.profile() as profile:
     conv1d(x, torch.ones(2, 2, 3)).sum().backward()
 print(torch.nn.Conv2d._conv_forward.__module__, any("mm" in event.key for event in profile.key_averages()))
 """
-    report = train(program, **{at.ENV_CONV2D: "planned", at.ENV_CONV2D_SCOPE: "all"})
+    report = train_new(program, **{at.ENV_CONV2D: "planned", at.ENV_CONV2D_SCOPE: "all"})
     assert report.splitlines()[-1] == "torch.nn.modules.conv True"
     (patched,) = attempt.list_reports("patched")
     assert (patched["conv2d"], patched["scope"]) == ("planned", "all")
@@ -430,7 +450,8 @@ list_reports("end")
     assert attempt.header(at.ASIDE_OFFSET, at.ASIDE)[1] == 0, "what a script does between its steps is not known"
 
 
-def test_a_compilation_is_reported_while_it_lasts(attempt: Attempt, current_python: Path) -> None:
+def test_a_compilation_is_reported_while_it_lasts(attempt_of_today: Attempt, current_python: Path) -> None:
+    attempt = attempt_of_today
     program = (
         PRELUDE
         + """
@@ -453,11 +474,12 @@ print("then", claim.holding().aside)
     assert f"compiling {at.ASIDES.index('compile')}\nthen 0\n" in finished.output
 
 
-def test_on_rocm_a_patched_training_keeps_batch_norm_from_miopen_too(
-    attempt: Attempt, train_once: Callable[..., str]
-) -> None:
+def test_on_rocm_a_patched_training_keeps_batch_norm_from_miopen_too(attempt: Attempt, owner_python: Path) -> None:
     program = "import torch; print(torch.backends.cudnn.enabled)"
-    assert train_once(program, **{at.ENV_CONV2D: "unfold"}) == "True\n"
+    assert _trainer(attempt, owner_python)(program, **{at.ENV_CONV2D: "unfold"}) == "True\n"
     # A torch that was built for ROCm cannot be had here; what tells one from it is this one value.
     as_rocm = "import torch, torch.version; torch.version.hip = '5.2'\nfrom rocm_agent.process import _avoid_miopen\n"
-    assert train_once(as_rocm + "_avoid_miopen(torch); print(torch.backends.cudnn.enabled)") == "False\n"
+    assert (
+        _trainer(attempt, owner_python)(as_rocm + "_avoid_miopen(torch); print(torch.backends.cudnn.enabled)")
+        == "False\n"
+    )

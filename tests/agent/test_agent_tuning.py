@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 from agent_by_hand import Attempt, Finished, wait_for
 
 from supervisor.core import attempt_files as at
+from tests.rigs.warm import TRAINERS, Warm
 
 pytestmark = pytest.mark.train
 
@@ -66,7 +68,7 @@ class Tuned:
             wait_for(lambda until=until: self.attempt.head() >= until or process.poll() is not None)  # type: ignore[misc]
             self.order(order)
         output, _ = process.communicate(timeout=240)
-        return Finished(process.returncode, output)
+        return Finished(process.wait(), output)
 
     def order(self, order: dict[str, object] | None) -> None:
         """Give an order and wait for its answer; None withdraws it."""
@@ -80,20 +82,22 @@ class Tuned:
 
 
 @pytest.fixture
-def tuned(attempt: Attempt, foreign_python: Path) -> Tuned:
+def tuned(attempt: Attempt, foreign_python: Path, warm: Warm) -> Tuned:
+    attempt.warm = warm(foreign_python, *TRAINERS)
     return Tuned(attempt, foreign_python)
 
 
 @pytest.fixture
 def alone(attempt: Attempt, foreign_python: Path) -> Callable[[], list[str]]:
-    """The lines of the same training without any order."""
+    """The lines of the same training without any order, and without an agent."""
+    return functools.partial(_train_alone, foreign_python)
 
-    def train() -> list[str]:
-        words = [str(foreign_python), "-c", STRANGER.replace("FLATTEN", "flatten(1)")]
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("ROCM_", "PYTHON"))}
-        return subprocess.run(words, env=kept, capture_output=True, text=True, check=True).stdout.splitlines()
 
-    return train
+@functools.cache
+def _train_alone(python: Path) -> list[str]:
+    words = [str(python), "-c", STRANGER.replace("FLATTEN", "flatten(1)")]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("ROCM_", "PYTHON"))}
+    return subprocess.run(words, env=kept, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
 def test_workers_come_and_go_within_an_epoch_and_no_sample_is_lost_or_drawn_twice(
@@ -306,7 +310,7 @@ def test_micro_batches_of_an_update_are_computed_as_one_and_gradients_stay_what_
     wait_for(lambda: attempt.head() >= until or process.poll() is not None)
     (tmp_path / "stop").touch()
     output, _ = process.communicate(timeout=240)
-    assert process.returncode == 0, output
+    assert process.wait() == 0, output
     answers = attempt.list_reports("tuning")
     assert (answers[0]["facts"]["micro_batches"], answers[0]["facts"]["micro_batch_why_not"]) == (4, None)
     assert [answer["refused"] for answer in answers[:4]] == [{}, {}, {}, {}]
@@ -376,7 +380,7 @@ def test_attention_and_checkpointing_of_a_decoder_change_live_and_a_wrong_attent
     stop.touch()
     output, _ = process.communicate(timeout=240)
     first, second, third = attempt.list_reports("tuning")
-    assert process.returncode == 0, output
+    assert process.wait() == 0, output
     facts = second["facts"]
     assert (first["applied"], first["refused"]) == (both, {})
     assert (facts["attention_why_not"], facts["checkpointing_why_not"][:22]) == (None, "what it saves is only ")

@@ -15,6 +15,8 @@ import pytest
 from agent_by_hand import Attempt, Finished, plain_environment
 
 from supervisor.core import attempt_files as at
+from tests.rigs.warm import YOLO as YOLO_MODULES
+from tests.rigs.warm import Warm, WarmInterpreter
 
 pytestmark = pytest.mark.train
 
@@ -102,8 +104,8 @@ def quiet(tmp_path: Path) -> dict[str, str]:
 class Trainings:
     """Trainings of one environment in one folder."""
 
-    def __init__(self, python: Path, folder: Path, data: Path) -> None:
-        self.python, self.folder = python, folder
+    def __init__(self, python: Path, folder: Path, data: Path, warm: WarmInterpreter) -> None:
+        self.python, self.folder, self.warm = python, folder, warm
         self.arguments = {**ARGUMENTS, "data": str(data), "project": str(folder)}
         self.environment = quiet(folder)
 
@@ -122,9 +124,15 @@ class Trainings:
         return json.dumps({**self.arguments, **numbers, "amp": False, "plots": False, "exist_ok": True})
 
     def supervised(self, name: str, command: Sequence[str | Path], **environment: str) -> tuple[Attempt, Finished]:
-        attempt = Attempt(self.folder / name, cwd=self.folder)
+        attempt = Attempt(self.folder / name, self.folder, self.warm)
         attempt.make_recorder()
         return attempt, attempt.run(command, **self.environment, **environment)
+
+    def supervised_cold(self, name: str, command: Sequence[str | Path], **more: str) -> tuple[Attempt, Finished]:
+        """In an interpreter that imports everything itself."""
+        attempt = Attempt(self.folder / name, self.folder)
+        attempt.make_recorder()
+        return attempt, attempt.run(command, **self.environment, **more)
 
     def alone(self, command: Sequence[str | Path]) -> str:
         finished = subprocess.run(
@@ -142,21 +150,21 @@ class Trainings:
         return self.folder / run / "weights" / name
 
 
-def _trainings(python: Path, folder: Path) -> Trainings:
+def _trainings(python: Path, folder: Path, warm: Warm) -> Trainings:
     subprocess.run([str(python), str(HERE / "draw_images.py"), str(folder / "data"), "9", "64"], check=True)
-    return Trainings(python, folder, folder / "data" / "data.yaml")
+    return Trainings(python, folder, folder / "data" / "data.yaml", warm(python, *YOLO_MODULES))
 
 
 @pytest.fixture
-def trainings(train_python: Path, tmp_path: Path) -> Trainings:
+def trainings(train_python: Path, tmp_path: Path, warm: Warm) -> Trainings:
     """In each environment: for what depends on the versions."""
-    return _trainings(train_python, tmp_path)
+    return _trainings(train_python, tmp_path, warm)
 
 
 @pytest.fixture
-def trainings_once(owner_python: Path, tmp_path: Path) -> Trainings:
+def trainings_once(owner_python: Path, tmp_path: Path, warm: Warm) -> Trainings:
     """In one environment: for what is the agent's alone."""
-    return _trainings(owner_python, tmp_path)
+    return _trainings(owner_python, tmp_path, warm)
 
 
 def results(run: Path) -> list[dict[str, str]]:
@@ -173,7 +181,7 @@ def list_reports(word: str, finished: Finished) -> list[Any]:
 
 
 def test_a_yolo_training_is_recorded_completely_and_its_numbers_are_unchanged(trainings: Trainings) -> None:
-    attempt, finished = trainings.supervised("attempt", trainings.cli(epochs="2"))
+    attempt, finished = trainings.supervised_cold("attempt", trainings.cli(epochs="2"))
     assert finished.code == 0, finished.output
     assert attempt.failures() == []
     trainings.alone(trainings.cli(epochs="2", name="alone"))
@@ -248,7 +256,7 @@ def test_a_save_in_the_first_epoch_ends_the_training_and_the_command_line_resume
     assert (epoch, step, save_dir) == (-1, 1, str(trainings.folder / "run"))
     assert "torch.float16" not in str(halves)
 
-    second, finished = trainings.supervised(
+    second, finished = trainings.supervised_cold(
         "second", trainings.cli(epochs="2", batch="9"), **{at.ENV_RESUME_FROM: str(checkpoint)}, **settings
     )
     assert finished.code == 0, finished.output
@@ -267,7 +275,7 @@ def test_a_training_patched_everywhere_runs_no_library_kernel_from_its_first_bat
     trainings: Trainings,
 ) -> None:
     settings = {at.ENV_CONV2D: "planned", at.ENV_CONV2D_SCOPE: "all"}
-    attempt, finished = trainings.supervised("attempt", trainings.profiled(), **settings)
+    attempt, finished = trainings.supervised_cold("attempt", trainings.profiled(), **settings)
     assert finished.code == 0, finished.output
     assert list_reports("LIBRARY", finished) == []
     assert attempt.failures() == []
@@ -328,7 +336,7 @@ def test_a_save_during_validation_keeps_what_was_trained_and_validates_again(
 
 def test_a_second_training_of_the_same_attempt_does_not_resume_again(trainings_once: Trainings) -> None:
     trainings = trainings_once
-    attempt = Attempt(trainings.folder / "attempt", cwd=trainings.folder)
+    attempt = Attempt(trainings.folder / "attempt", trainings.folder, trainings.warm)
     attempt.make_recorder()
     with attempt.recorder().open("r+b") as file:
         file.seek(at.STAGE_OFFSET)
@@ -424,7 +432,7 @@ model.train(**json.loads(sys.argv[1]))
 
 def test_a_state_that_is_not_finite_is_not_saved(trainings_once: Trainings) -> None:
     trainings = trainings_once
-    attempt = Attempt(trainings.folder / "attempt", cwd=trainings.folder)
+    attempt = Attempt(trainings.folder / "attempt", trainings.folder, trainings.warm)
     attempt.make_recorder()
     attempt.command(at.COMMAND_SAVE_AND_STOP, 4)
     command: list[str | Path] = [trainings.python, "-c", NAN, trainings.story(1)[3]]

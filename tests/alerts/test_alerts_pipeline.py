@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -285,11 +285,22 @@ def test_routes_by_training_and_type() -> None:
 
 def test_a_policy_is_read_from_the_settings() -> None:
     given_settings = NtfySettings(quiet_hours="22:30-07:00", quiet_days=["fri"], time_zone="Europe/Berlin", jobs=["a"])
-    policy = policy_of("phone", given_settings)
+    policy = policy_of(given_settings)
     assert (policy.digest, policy.jobs, policy.floor) == (True, ("a",), Severity.WARNING)
     assert policy.quiet == QuietHours(begin_min=1350, end_min=420, days=frozenset({4}), zone=BERLIN)
-    assert policy_of("hook", WebhookSettings()) == Policy()
-    assert policy_of("hook", WebhookSettings(quiet_hours="22:30-07:00", time_zone="No/Where")).quiet is None
+    assert policy_of(WebhookSettings()) == Policy()
+
+
+@pytest.mark.parametrize("zone", ["Mars/Phobos", "../../etc/passwd", "UTC"])
+def test_a_zone_that_is_not_known_changes_nothing_but_the_zone_which_is_utc(zone: str) -> None:
+    policy = policy_of(
+        NtfySettings(quiet_hours="22:30-07:00", report_at="07:30", time_zone=zone, jobs=["a"], min_severity="info")
+    )
+    assert (policy.jobs, policy.digest, policy.floor) == (("a",), True, Severity.INFO)
+    assert (policy.report_at, policy.zone) == ("07:30", timezone.utc)
+    assert policy.quiet is not None
+    assert policy.quiet.includes(datetime(2026, 7, 1, 22, 30, tzinfo=timezone.utc).timestamp())
+    assert not policy.quiet.includes(datetime(2026, 7, 1, 22, 29, tzinfo=timezone.utc).timestamp())
 
 
 @pytest.mark.parametrize(

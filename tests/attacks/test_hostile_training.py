@@ -14,6 +14,7 @@ ACTIONS = 150
 """About half a minute."""
 
 
+@pytest.mark.long
 @pytest.mark.calm(reason="compares durations with limits")
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root for a pid namespace of its own")
 @pytest.mark.parametrize("seed", [1])

@@ -3,8 +3,9 @@
     .venv/bin/python tests/bench/answer_times.py [--jobs 100] [--asks 300]
 
 One training counts its steps throughout. It is asked for its metrics first, as a scraper does, each time on a new
-connection. Then `--jobs` trainings begin that fail at their start and are given up: each is one critical notice, whose
-age when a receiver on the loopback has it is counted from the notice's own time.
+connection, where nothing else is configured and beside `--jobs` others. Those begin then, one after the other; they
+fail at their start and are given up: each is one critical notice, whose age when a receiver on the loopback has it is
+counted from the notice's own time.
 """
 
 from __future__ import annotations
@@ -114,6 +115,24 @@ def percentile(values: list[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(len(values) * share))]
 
 
+def print_scrapes(control: Path, jobs: int, asks: int) -> None:
+    """Print how long the answers to a scraper take."""
+    took_ms = [ask(control, "/metrics")[0] for _ in range(asks)]
+    lines = [line for line in ask(control, "/metrics")[1].splitlines() if not line.startswith(b"#")]
+    of_training = sum(b'training="count"' in line for line in lines)
+    write_line(f"load {os.getloadavg()[0]:.1f}, {jobs + 1} trainings known, {len(lines)} series, {of_training} of one")
+    write_line(f"GET /metrics: median {statistics.median(took_ms):.1f} ms, p99 {percentile(took_ms, 0.99):.1f} ms")
+
+
+def fail_jobs(config: Path, jobs: int) -> None:
+    """Have each job be given up, and wait for the notices."""
+    for number in range(jobs):
+        subprocess.run(
+            [BIN / "supervisorctl", "--config", config, "start", f"f{number}"], capture_output=True, check=True
+        )
+    wait_until(lambda: len(Receiver.ages_s) >= jobs)
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -123,26 +142,15 @@ def main() -> None:
     Receiver.ages_s = {}
     receiver = ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
     threading.Thread(target=receiver.serve_forever, daemon=True).start()
-    with tempfile.TemporaryDirectory() as folder:
-        home = Path(folder)
-        config = write_config(home, receiver.server_port, given.jobs)
-        with running_daemon(home, config) as control:
-            time.sleep(5)  # the training has begun
-            took_ms = [ask(control, "/metrics")[0] for _ in range(given.asks)]
-            series = sum(
-                b'training="count"' in line
-                for line in ask(control, "/metrics")[1].splitlines()
-                if not line.startswith(b"#")
-            )
-            for number in range(given.jobs):
-                subprocess.run(
-                    [BIN / "supervisorctl", "--config", config, "start", f"f{number}"], capture_output=True, check=True
-                )
-            wait_until(lambda: len(Receiver.ages_s) >= given.jobs)
+    for jobs in (0, given.jobs):
+        with tempfile.TemporaryDirectory() as folder:
+            home = Path(folder)
+            config = write_config(home, receiver.server_port, jobs)
+            with running_daemon(home, config) as control:
+                time.sleep(5)  # the training has begun
+                print_scrapes(control, jobs, given.asks)
+                fail_jobs(config, jobs)
     ages_s = list(Receiver.ages_s.values())
-    write_line(f"load {os.getloadavg()[0]:.1f}, {given.jobs + 1} trainings known")
-    write_line(f"GET /metrics: median {statistics.median(took_ms):.1f} ms, p99 {percentile(took_ms, 0.99):.1f} ms")
-    write_line(f"series of the training: {series}")
     write_line(f"critical to delivered: median {statistics.median(ages_s):.2f} s, p99 {percentile(ages_s, 0.99):.2f} s")
 
 

@@ -64,7 +64,7 @@ def cost(tree: Path, measure_s: float, sources: Sequence[str] = ()) -> tuple[flo
             began, before = time.perf_counter(), _used_s(daemon)
             time.sleep(measure_s)
             used_s, took_s = _used_s(daemon) - before, time.perf_counter() - began
-            return 100 * used_s / took_s, daemon.memory_info().rss / 1e6
+            return 100 * used_s / took_s, _resident_mb(daemon)
         finally:
             daemon.send_signal(signal.SIGTERM)
             try:
@@ -73,9 +73,19 @@ def cost(tree: Path, measure_s: float, sources: Sequence[str] = ()) -> tuple[flo
                 daemon.kill()
 
 
+def _resident_mb(daemon: psutil.Process) -> float:
+    """Return its resident memory, and of its children that run what they share with nobody."""
+    children = daemon.children(recursive=True)
+    return (daemon.memory_info().rss + sum(child.memory_full_info().uss for child in children)) / 1e6
+
+
 def _used_s(daemon: psutil.Process) -> float:
-    times = daemon.cpu_times()
-    return float(times.user + times.system + times.children_user + times.children_system)
+    """Return what it and its children have used, those that run included: the training is none of them."""
+    total = 0.0
+    for process in (daemon, *daemon.children(recursive=True)):
+        times = process.cpu_times()
+        total += float(times.user + times.system + times.children_user + times.children_system)
+    return total
 
 
 def main() -> None:

@@ -5,7 +5,8 @@
 Each node is a network namespace of this machine with a daemon, torchrun and DDP ranks on gloo (root; `ip`). The faults:
 
     killed     a rank gets SIGKILL                     cut      the node's link is down
-    stopped    a rank gets SIGSTOP                     dead     every process of a node gets SIGKILL at once
+    stopped    a rank gets SIGSTOP, and goes on once its daemon sends SIGCONT, without an incident
+    held       a rank gets SIGSTOP again and again     dead     every process of a node gets SIGKILL at once
     spinning   a rank computes and never returns       daemon   the node's daemon gets SIGKILL, and is started again
     loader     a rank's loader never returns           leader   the leader gets SIGKILL, and is started again
     missing    a rank waits in another operation
@@ -44,7 +45,7 @@ START_LIMIT_S = 240.0
 END_LIMIT_S = 120.0
 LEASE_S = 2.0
 STALL_S = 6.0
-HANGS = ("stopped", "spinning", "loader", "missing")
+HANGS = ("stopped", "held", "spinning", "loader", "missing")
 FAULTS = ("killed", *HANGS, "cut", "dead", "daemon", "leader")
 STEPS = re.compile(r"(\S+) (\d+)")
 
@@ -154,7 +155,10 @@ class Training:
     def start_leader(self) -> None:
         words = self._daemon("leader", self.folder / "leader", "boss")
         words += ["--nodes", str(self.nodes), "--listen", "10.77.0.1:29300", "--lease-s", str(LEASE_S)]
-        self.leader = self._start("leader", [*words, "--evidence-s", str(self.evidence_s), "--restarts", "1000"])
+        self.leader = self._start(
+            "leader",
+            [*words, "--evidence-s", str(self.evidence_s), "--restarts", "1000", "--restarts-per-hour", "9999"],
+        )
 
     def start_node(self, number: int) -> None:
         words = self._daemon("node", self.folder / f"n{number}", f"n{number}")
@@ -232,7 +236,7 @@ def do_harm(training: Training, fault: str, victim: int, ranks: dict[int, shim.P
     """Do what the fault is."""
     node = victim // training.ranks
     match fault:
-        case "killed" | "stopped":
+        case "killed" | "stopped" | "held":
             os.kill(ranks[victim].pid, signal.SIGKILL if fault == "killed" else signal.SIGSTOP)
         case "cut":
             training.network.set_link(node, "down")
@@ -253,6 +257,29 @@ def do_harm(training: Training, fault: str, victim: int, ranks: dict[int, shim.P
             (training.folder / f"{fault}-{victim}").touch()
 
 
+def goes_on(training: Training, stopped: shim.Process, step: int) -> bool:
+    """Wait until the training makes steps beyond those after the fault, or its ranks have ended; return which."""
+
+    def made() -> int:
+        match = STEPS.fullmatch((training.folder / "steps").read_text())
+        return int(match[2]) if match is not None else 0
+
+    def is_gone() -> bool:
+        now = shim.read_process(stopped.pid)
+        return now is None or now.dead
+
+    until(lambda: is_gone() or made() > step + 100, "steps after SIGCONT, or the end of the ranks", END_LIMIT_S)
+    return not is_gone()
+
+
+def hold(process: shim.Process) -> None:
+    """Stop a process again whenever something lets it go on, until it has ended."""
+    while (now := shim.read_process(process.pid)) is not None and not now.dead:
+        if now.state != "T":
+            os.kill(process.pid, signal.SIGSTOP)
+        time.sleep(0.002)
+
+
 def undo(training: Training, fault: str, victim: int) -> None:
     """Bring back what the training needs to go on."""
     node = victim // training.ranks
@@ -263,7 +290,7 @@ def undo(training: Training, fault: str, victim: int) -> None:
         assert daemon is not None
         daemon.wait()
         training.start_node(node)
-    elif fault not in ("killed", "stopped", "leader"):
+    elif fault not in ("killed", "stopped", "held", "leader"):
         (training.folder / f"{fault}-{victim}").unlink()
 
 
@@ -285,7 +312,11 @@ def measure(training: Training, fault: str, victim: int, epoch: str) -> tuple[Me
         new = epoch
         named, right = ("ranks lost", False) if lost else ("-", True)
         facts: dict[str, object] = {}
+    elif fault == "stopped" and goes_on(training, ranks[victim], step):
+        new, named, right, facts = epoch, "no incident: SIGCONT was enough", True, {}
     else:
+        if fault == "held":
+            hold(ranks[victim])
         ended_s = await_end(handles, began)
         undo(training, fault, victim)
         new, _ = training.await_steps(epoch, step)

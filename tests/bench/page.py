@@ -8,7 +8,9 @@ A real Chromium draws; times are of this machine under the load that it has, whi
 from __future__ import annotations
 
 import argparse
+import math
 import os
+import random
 import statistics
 import sys
 import tempfile
@@ -92,20 +94,26 @@ def main() -> None:
         zoom_in_gpu_days(given.gpu_days, given.turns)
 
 
+WINDOWS_S = {"10 min": 600.0, "1 h": 3600.0, "1 d": 86_400.0, "3 d": 3 * 86_400.0, "all": math.inf}
+
+
 def zoom_in_gpu_days(days: float, turns: int) -> None:
-    """Print how long the readings of 8 GPUs over so many days take."""
+    """Print how long the readings of 8 GPUs take, and the steps of that time, in windows that lie anywhere in it."""
+    drawn = random.Random(4)
     with tempfile.TemporaryDirectory() as folder:
         state = Path(folder)
         end = write_long_record(state / "supervisor.db", hours=24 * days, steps=int(days * 1_500_000), gpus=8)
         with serving_page(state) as page:
             page.sign_in()
-            path = f"/api/gpus?points=600&from={BEGAN_UNIX_S}&to={end}"
-            print_row(
-                f"server: {days:g} d of 8 gpus",
-                "<= 150 ms",
-                [measure_answer(page, path)[1] for _ in range(turns)],
-                "ms",
-            )
+            for what, asked in (("8 gpus", "/api/gpus"), ("steps", "/api/trainings/yolo/steps")):
+                for name, at_most_s in WINDOWS_S.items():
+                    length_s = min(at_most_s, end - BEGAN_UNIX_S)
+                    took_ms = []
+                    for _ in range(turns):
+                        since = drawn.uniform(BEGAN_UNIX_S, end - length_s)
+                        path = f"{asked}?points=600&from={since:.0f}&to={since + length_s:.0f}"
+                        took_ms.append(measure_answer(page, path)[1])
+                    print_row(f"server: {what}, {name} of {days:g} d", "<= 150 ms", took_ms, "ms")
 
 
 if __name__ == "__main__":

@@ -21,13 +21,14 @@ parser.add_argument("--steps", type=int, default=60)
 parser.add_argument("--every", type=int, default=12, help="steps between two checkpoints of torch's")
 parser.add_argument("--layers", type=int, default=8)
 parser.add_argument("--width", type=int, default=1024)
+parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cuda: all ranks share the first GPU")
 asked = parser.parse_args()
 torch.set_num_threads(1)
-dist.init_process_group("gloo", timeout=timedelta(seconds=300))
+dist.init_process_group("cpu:gloo,cuda:gloo", timeout=timedelta(seconds=300))
 rank, ranks = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(3)
-model = torch.nn.Sequential(*(torch.nn.Linear(asked.width, asked.width) for _ in range(asked.layers)))
-mesh = init_device_mesh("cpu", (ranks,))
+model = torch.nn.Sequential(*(torch.nn.Linear(asked.width, asked.width) for _ in range(asked.layers))).to(asked.device)
+mesh = init_device_mesh(asked.device, (ranks,))
 for layer in model:
     fully_shard(layer, mesh=mesh)
 fully_shard(model, mesh=mesh)
@@ -35,6 +36,12 @@ optimizer = torch.optim.AdamW(model.parameters())
 state = snapshots.restore(model=model, optimizer=optimizer)
 place = os.path.join(os.environ["ROCM_SUPERVISOR_SNAPSHOTS"], "..", "torch")
 boundaries, saves, waits, futures = [], [], [], []
+
+
+def settle():
+    """Wait for the GPU: what is enqueued there is a part of what a step costs."""
+    if asked.device == "cuda":
+        torch.cuda.synchronize()
 
 
 def save(name, how):
@@ -48,11 +55,13 @@ def save(name, how):
 
 for step in range(1, asked.steps + 1):
     optimizer.zero_grad()
-    model(torch.randn(2, asked.width)).pow(2).mean().backward()
+    model(torch.randn(2, asked.width, device=asked.device)).pow(2).mean().backward()
     optimizer.step()
+    settle()
     dist.barrier()  # whoever is late is no part of what a boundary takes
     began, used = time.perf_counter(), time.thread_time()
     snapshots.step(state)
+    settle()
     boundaries.append((step, time.perf_counter() - began, time.thread_time() - used))
     if step % asked.every == 0:
         dist.barrier()

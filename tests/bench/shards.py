@@ -3,7 +3,8 @@
     python tests/bench/shards.py --train-python PYTHON [--ranks 2] [--runs 3]
 
 A snapshot's cost is what the step's boundary takes, the slowest of all ranks, at the steps of which a generation was
-made; torch's is `dcp.save` on the same state, and what `dcp.async_save` takes before it returns. On a CPU with gloo.
+made; torch's is `dcp.save` on the same state, and what `dcp.async_save` takes before it returns. With gloo, on a
+CPU or one GPU (`--device cuda`), where what is enqueued on it is counted as well.
 """
 
 # ruff: noqa: T201 - a benchmark prints
@@ -43,6 +44,7 @@ def run(asked: argparse.Namespace, folder: Path) -> tuple[list[dict[str, Any]], 
     }
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(asked.ranks), str(TRAINING)]
     options = ["--steps", str(asked.steps), "--layers", str(asked.layers), "--width", str(asked.width)]
+    options += ["--device", asked.device]
     command = [asked.train_python, *words, *options]
     finished = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
     line = next((item for item in finished.stdout.splitlines() if item.startswith("FOUND")), None)
@@ -75,6 +77,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=72)
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cuda: all ranks share the first GPU")
     asked = parser.parse_args()
     missed = 0
     for number in range(asked.runs):

@@ -1,12 +1,13 @@
 """Tunes a living training from bad settings by daemon and command line, and compares with the grid of its knobs.
 
-    python tests/bench/tuner_training.py --train-python PYTHON [--device cuda|cpu] [--size full|tiny]
+    python tests/bench/tuner_training.py --train-python PYTHON [--device cuda|cpu] [--size full|tiny] [--tunes 3]
                                          [--only resnet decoder] [--for 150s] [--grid-s 90] [--json FILE]
 
-`slow_training.py` says what the trainings are. After the tune its settings are undone by the command line. Then every
-combination of workers and layout (of attention, checkpointing and joined micro-batches for a decoder), precision and
-the other knobs together is ordered in turn as the daemon orders it, and measured over ten steps; the best of them and
-the adopted ones are measured again in alternating blocks. Combinations for which the time was too short are counted.
+`slow_training.py` says what the trainings are. Each tune's settings are undone by the command line. After the last
+every combination of workers and layout (of attention, checkpointing and joined micro-batches for a decoder),
+precision and the other knobs together is ordered in turn as the daemon orders it, and measured over ten steps; the
+best of them and what each tune has adopted are measured again in alternating blocks. Combinations for which the time
+was too short are counted.
 """
 
 # ruff: noqa: T201 - a benchmark prints, and measures with the tuner's own eyes
@@ -23,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,15 +48,17 @@ KINDS = ("resnet", "decoder")
 FIRST_STEPS = 12
 """The first ones compile, allocate and fill what is drawn ahead."""
 GRID_STEPS, GRID_DROPPED = 10, 3
-AGAIN = 3
-"""Blocks of the best of the grid and of the adopted settings, in turn."""
+SETTLED_STEPS = 80
+"""After an undone tune: batches that were drawn ahead are no pace of the owner's settings."""
+AGAIN = 2
+"""Blocks of the best of the grid and of each tune's adopted settings, in turn."""
 AXES: Mapping[str, tuple[Mapping[str, object], ...]] = {
     "resnet": ({}, {"channels_last": True}),
     "decoder": tuple(
         {**attention, **checkpointing, **joined}
-        for joined in ({"micro_batch": 4}, {})
         for attention in ({"attention": "sdpa"}, {})
         for checkpointing in ({"checkpointing": False}, {})
+        for joined in ({"micro_batch": 4}, {})
     ),
 }
 OTHERS = {"fused_optimizer": True, "cudnn_benchmark": True, "pin_memory": True}
@@ -64,18 +67,30 @@ Settings = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What one training came to."""
+class Tuned:
+    """What one tune came to."""
 
     report: Mapping[str, Any]
     steps: int
     took_s: float
+
+    @property
+    def adopted(self) -> Settings:
+        """The settings that it adopted."""
+        return {row["knob"]: row["value"] for row in self.report["adopted"]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What the tunes of one training and the grid came to."""
+
+    tunes: list[Tuned]
     combinations: int
     not_run: int
     best_rate: float | None
     best: Settings
-    share: float | None
-    """Of the best combination's rate, that the adopted settings reach."""
+    shares: list[float | None]
+    """Of the best combination's rate, that the settings adopted by each tune reach."""
 
 
 class Bench:
@@ -85,23 +100,31 @@ class Bench:
         self._house, self._given = item, given
 
     def tune(self, kind: str) -> Found:
-        """Start a training, tune it, search the grid, end it."""
+        """Start a training, tune it as often as wanted, search the grid, end it."""
         self._house.client.post(f"/v1/jobs/{kind}/start")
         self._house.step(kind, FIRST_STEPS, limit_s=240)
         say(f"{kind}: steps on {self._given.device}")
+        try:
+            tunes = []
+            for _ in range(self._given.tunes):
+                tunes.append(self._tune_once(kind))
+                self._house.step(kind, self._step(kind) + SETTLED_STEPS, limit_s=240)
+                print_tune(kind, tunes[-1])
+            found = self._search(kind, tunes)
+        finally:
+            self._house.client.post(f"/v1/jobs/{kind}/stop")
+        return found
+
+    def _tune_once(self, kind: str) -> Tuned:
+        """Tune, and undo what was adopted."""
         first, began_s = self._step(kind), time.perf_counter()
         self._run_command("tune", kind, "--for", self._given.span, "--may", "precision")
         steps, took_s = self._step(kind) - first, time.perf_counter() - began_s
         report = self._house.client.get(f"/v1/jobs/{kind}/tune")
         say(f"{kind}: {steps} steps, {took_s:.0f} s")
-        adopted = {row["knob"]: row["value"] for row in report["adopted"]}
         self._keep(kind)
         self._run_command("tune", kind, "--undo")
-        try:
-            found = self._search(kind, report, adopted, steps, took_s)
-        finally:
-            self._house.client.post(f"/v1/jobs/{kind}/stop")
-        return found
+        return Tuned(report=report, steps=steps, took_s=took_s)
 
     def _run_command(self, *words: str) -> None:
         """Run supervisorctl with its output where ours goes."""
@@ -116,14 +139,14 @@ class Bench:
     def _step(self, kind: str) -> int:
         return int(self._house.job(kind)["step"] or 0)
 
-    def _search(self, kind: str, report: Mapping[str, Any], adopted: Settings, steps: int, took_s: float) -> Found:
+    def _search(self, kind: str, tunes: list[Tuned]) -> Found:
         folder = self._house.state / "jobs" / kind / str(self._house.job(kind)["attempt"])
         eyes = Tune(SystemClock(), kind, folder, types.TuneBody(), lambda: None)
         until_s = time.perf_counter() + self._given.grid_s
         rates: list[tuple[float, Settings]] = []
         try:
             facts = eyes._read_facts()
-            grid = list(list_grid(kind, facts, adopted, card=self._given.device == "cuda"))
+            grid = list(list_grid(kind, facts, [tune.adopted for tune in tunes], card=self._given.device == "cuda"))
             for number, settings in enumerate(grid):
                 if time.perf_counter() > until_s:
                     break
@@ -132,45 +155,50 @@ class Bench:
                     rates.append((rate, settings))
                     say(f"  grid {number + 1}/{len(grid)} {rate:10.1f}/s  {json.dumps(settings)}")
             best = max(rates, key=lambda row: row[0])[1] if rates else {}
-            again = [] if best == adopted else [self._again(eyes, best, adopted, facts) for _ in range(AGAIN)]
-            shares = [second / first for first, second in again if first and second]
+            shares = [self._share(eyes, best, tune.adopted, facts) if rates else None for tune in tunes]
         except Ended as error:
             raise RuntimeError(f"{error}\n{self._house.read_output()}") from None
         finally:
             tuned.withdraw_order(folder)
         return Found(
-            report=report,
-            steps=steps,
-            took_s=took_s,
+            tunes=tunes,
             combinations=len(rates),
             not_run=len(grid) - len(rates),
             best_rate=max((rate for rate, _ in rates), default=None),
             best=best,
-            share=median(shares) if shares else 1.0 if rates else None,
+            shares=shares,
         )
 
     @staticmethod
-    def _again(eyes: Tune, best: Settings, adopted: Settings, facts: Facts) -> tuple[float | None, float | None]:
-        return measure(eyes, best, facts), measure(eyes, adopted, facts)
+    def _share(eyes: Tune, best: Settings, adopted: Settings, facts: Facts) -> float | None:
+        """Return the adopted settings' share of the best ones' rate, from blocks in turn."""
+        if best == adopted:
+            return 1.0
+        again = [(measure(eyes, best, facts), measure(eyes, adopted, facts)) for _ in range(AGAIN)]
+        shares = [second / first for first, second in again if first and second]
+        say(f"  adopted and best in turn: {[f'{share:.3f}' for share in shares]}")
+        return median(shares) if shares else None
 
 
-def list_grid(kind: str, facts: Facts, adopted: Settings, *, card: bool) -> Iterator[Settings]:
+def list_grid(kind: str, facts: Facts, adopted: Sequence[Settings], *, card: bool) -> Iterator[Settings]:
     """Yield every combination, those of one number of workers together: to change it costs most."""
     own = facts.workers or 0
     most = min(16, facts.processors or 1)
     counts = (
         [own]
         if kind == "decoder"
-        else sorted({own, most, 2 * most, int(str(adopted.get("workers", own)))}, reverse=True)
+        else sorted({own, most, 2 * most, *(int(str(row.get("workers", own))) for row in adopted)}, reverse=True)
     )
     precisions: tuple[Settings, ...] = ({}, {"autocast": "bfloat16"})
     if card:
         precisions = ({"tf32": True, "autocast": "bfloat16"}, {"autocast": "bfloat16"}, {"tf32": True}, {})
     others = {"fused_optimizer": True} if kind == "decoder" or not card else OTHERS
     counts = [own] if kind == "decoder" else counts  # words cost a loader nothing
-    for count, rest, precision, axis in itertools.product(counts, (others, {}), precisions, AXES[kind]):
+    rows = itertools.product(counts, (others, {}), AXES[kind])
+    for number, (count, rest, axis) in enumerate(rows):
         workers = {} if count == own else {"workers": count}
-        yield {**workers, **axis, **precision, **rest}
+        for precision in precisions if number % 2 == 0 else reversed(precisions):  # what stays is not replayed again
+            yield {**workers, **axis, **precision, **rest}
 
 
 def measure(eyes: Tune, settings: Settings, facts: Facts) -> float | None:
@@ -197,17 +225,24 @@ def say(text: str) -> None:
 BEGAN_S = time.perf_counter()
 
 
-def print_table(kind: str, found: Found) -> None:
-    """Print a training's figures with what they must be."""
-    rates = found.report["samples_per_s"]
+MUST = {"resnet": (">= 3x", "<= 800", ">= 98 %"), "decoder": (">= 8x or the grid", "<= 1,000", ">= 97 %")}
+
+
+def print_tune(kind: str, tune: Tuned) -> None:
+    """Print the figures of one tune with what they must be."""
+    rates = tune.report["samples_per_s"]
     before, after = rates["before"], rates["after"]
     gain = f"{before:.0f} -> {after:.0f} ({after / before:.2f}x)" if before and after else "nothing adopted"
-    must = {"resnet": (">= 3x", ">= 98 %", "<= 800"), "decoder": (">= 8x or the grid", ">= 97 %", "<= 1,000")}[kind]
     print(f"\n{kind:28}{'measured':>24}{'must be':>18}")
-    print(f"{'samples/s':28}{gain:>24}{must[0]:>18}")
-    print(f"{'share of the grid':28}{'-' if found.share is None else f'{found.share:.1%}':>24}{must[1]:>18}")
-    print(f"{'steps of the tune':28}{found.steps:>24}{must[2]:>18}")
-    print(f"{'seconds of the tune':28}{found.took_s:>24.0f}")
+    print(f"{'samples/s':28}{gain:>24}{MUST[kind][0]:>18}")
+    print(f"{'steps of the tune':28}{tune.steps:>24}{MUST[kind][1]:>18}")
+    print(f"{'seconds of the tune':28}{tune.took_s:>24.0f}", flush=True)
+
+
+def print_grid(kind: str, found: Found) -> None:
+    """Print what share of the grid's best each tune has reached."""
+    shares = ", ".join("-" if share is None else f"{share:.1%}" for share in found.shares)
+    print(f"{'share of the grid':28}{shares:>24}{MUST[kind][2]:>18}")
     if found.best_rate is not None:
         print(f"best of {found.combinations}: {found.best_rate:.0f}/s with {json.dumps(found.best)}")
     print(f"combinations not run or refused: {found.not_run}", flush=True)
@@ -220,6 +255,7 @@ def main() -> None:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--size", choices=["full", "tiny"], default="full")
     parser.add_argument("--only", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--tunes", type=int, default=1, help="tunes of each training, one after the other")
     parser.add_argument("--for", dest="span", default="150s", help="time of a tune, as its command takes it")
     parser.add_argument("--grid-s", type=float, default=90.0, help="no combination is begun after it")
     parser.add_argument("--json", type=Path)
@@ -233,8 +269,12 @@ def main() -> None:
         item.start()
         for kind in given.only:
             found = Bench(item, given).tune(kind)
-            print_table(kind, found)
-            written[kind] = {"report": found.report, "best": found.best, "share": found.share, "steps": found.steps}
+            print_grid(kind, found)
+            written[kind] = {
+                "tunes": [{"report": tune.report, "steps": tune.steps, "took_s": tune.took_s} for tune in found.tunes],
+                "best": found.best,
+                "shares": found.shares,
+            }
             if given.json is not None:
                 given.json.write_text(json.dumps(written))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import subprocess
 import sys
@@ -120,3 +121,18 @@ def test_doctor_ends_while_the_disk_of_what_it_needs_hangs(tmp_path: Path, far: 
     finally:
         far.go_on()
         asked.kill()
+
+
+@pytest.mark.mounts
+def test_a_file_system_that_nobody_can_write_is_known_as_one(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("mounts a file system of its own")
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "none", str(tmp_path)], check=False)
+    if mounted.returncode != 0:
+        pytest.skip("no file system can be mounted here")
+    try:
+        with PathLooks() as looks:
+            assert looks.look(tmp_path).read_only
+            assert not looks.look(tmp_path.parent).read_only
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)

@@ -57,6 +57,13 @@ def test_receivers_that_all_work_end_with_0(desk: Desk) -> None:
     assert json.loads(desk.run("--json", "alerts").output)["receivers"][0]["delivered"] == 7
 
 
+def test_a_receiver_that_works_in_another_zone_is_shown_with_why_and_ends_with_0(desk: Desk) -> None:
+    desk.view.receivers = [msgspec.structs.replace(PHONE, warning="alerts.phone.time_zone: 'X/Y' is not a time zone")]
+    result = desk.run("alerts")
+    assert (result.exit_code, "ok " in result.output) == (0, True)
+    assert "2 min ago       alerts.phone.time_zone: 'X/Y' is not a time zone" in result.output
+
+
 def test_no_receiver_is_shown_as_none(desk: Desk) -> None:
     desk.view.receivers = []
     result = desk.run("alerts")

@@ -10,7 +10,7 @@ from view_by_hand import FakeView, serving
 from supervisor.cli.app import App
 from supervisor.cli.main import cli
 from supervisor.control.client import Client
-from supervisor.metrics.exposition import CLASSIC, OPENMETRICS
+from supervisor.metrics.formats import CLASSIC, OPENMETRICS
 
 
 def call(socket: Path, *words: str) -> Result:

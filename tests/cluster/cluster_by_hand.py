@@ -14,6 +14,9 @@ from pathlib import Path
 
 from supervisor.cluster.secret import make_secret
 from supervisor.runner import shim
+from tests.rigs.forked_daemon import ForkedDaemon, start_daemon
+
+Daemon = subprocess.Popen[bytes] | ForkedDaemon
 
 LIMIT_S = 240.0
 RANK = """
@@ -23,8 +26,9 @@ folder = Path(sys.argv[1])
 epoch = os.environ["ROCM_SUPERVISOR_EPOCH"]
 with (folder / f"rank-{os.environ['RANK']}").open("a") as file:
     file.write(f"{epoch} {os.getpid()}\\n")
+(folder / f"resumed-{os.environ['RANK']}").write_text(os.environ["ROCM_SUPERVISOR_RESUME_FROM"])
 while not (folder / "finish").exists():
-    time.sleep(0.01)
+    time.sleep(0.05)
 """
 LAUNCHER = """
 import os, subprocess, sys, time
@@ -83,8 +87,8 @@ class Cluster:
             str(folder),
         ]
         self.env: dict[str, str] = {}
-        self.leader: subprocess.Popen[bytes] | None = None
-        self.daemons: dict[str, subprocess.Popen[bytes]] = {}
+        self.leader: Daemon | None = None
+        self.daemons: dict[str, Daemon] = {}
 
     def __enter__(self) -> Cluster:
         return self
@@ -104,7 +108,7 @@ class Cluster:
 
     def start_node(self, name: str, *, port: int | None = None) -> None:
         at = f"127.0.0.1:{port or self.port}"
-        given = ["--leader", at, "--host", "127.0.0.1", "--", *self.command]
+        given = ["--leader", at, "--host", "127.0.0.1", "--snapshots", str(self.folder / "all"), "--", *self.command]
         self.daemons[name] = self._start("node", self.folder / name, name, *given)
 
     def start(self, *options: str) -> None:
@@ -114,10 +118,13 @@ class Cluster:
             self.start_node(f"n{number}")
         self.await_epoch(1)
 
-    def _start(self, role: str, state: Path, name: str, *options: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "supervisor.daemon.main", "--role", role, "--training", "run"]
-        command += ["--secret-file", str(self.secret), "--state-dir", str(state), "--node", name, *options]
+    def _start(self, role: str, state: Path, name: str, *options: str) -> Daemon:
+        words = ["--role", role, "--training", "run", "--secret-file", str(self.secret), "--state-dir", str(state)]
+        words += ["--node", name, *options]
         with (self.folder / f"{name}.log").open("ab") as log:
+            if not self.env:
+                return start_daemon(words, log.fileno())
+            command = [sys.executable, "-m", "supervisor.daemon.main", *words]
             return subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **self.env})
 
     # --- what is there --------------------------------------------------------------------------------------------
@@ -136,6 +143,10 @@ class Cluster:
                 if epoch.endswith(f".{relaunch}"):
                     found[int(path.name.partition("-")[2])] = pid
         return found
+
+    def resumed_from(self) -> set[str]:
+        """Return what the ranks were told to resume from when each began last."""
+        return {path.read_text() for path in self.folder.glob("resumed-*")}
 
     def await_epoch(self, relaunch: int, ranks: int | None = None) -> dict[int, int]:
         """Wait until every rank of a launch runs and its node watches it; return their pids."""

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from cluster_by_hand import Cluster, gone, until
+from generations_by_hand import damage, write_generation
 
 from supervisor.cluster.secret import read_secret
 from supervisor.cluster.slurm import read_allocation
@@ -30,8 +31,12 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 def test_a_rank_that_is_killed_ends_all_ranks_with_one_incident_and_all_begin_again(cluster: Cluster) -> None:
     cluster.start()
     before = cluster.await_epoch(1)
+    assert cluster.resumed_from() == {""}, "nothing was saved"
+    saved = [write_generation(cluster.folder / "all" / "run", step, "0.1", 4) for step in (10, 20, 30)]
+    damage(saved[2], 3)
     os.kill(before[3], signal.SIGKILL)
     after = cluster.await_epoch(2)
+    assert cluster.resumed_from() == {str(saved[1])}, "the newest of which every rank's shard is proven"
     assert all(gone(pid) for pid in before.values())
     assert not any(gone(pid) for pid in after.values())
     until(lambda: len(cluster.incidents()) == 2, "the incident is closed")
@@ -48,7 +53,9 @@ def test_a_rank_that_is_killed_ends_all_ranks_with_one_incident_and_all_begin_ag
     assert "child of" in processes, "the surviving node's evidence was taken before the end"
     assert "state T" in processes, "its launcher was stopped, so that it ended no rank"
     folder = str(cluster.folder)
-    assert "running, launch run.0.2, 1 incidents" in supervisorctl("training", "status", folder)
+    shown = supervisorctl("training", "status", folder)
+    assert "running, launch run.0.2, 1 incidents" in shown
+    assert "resumed from: step-000000000020" in shown
     assert "killed by SIGKILL" in supervisorctl("training", "history", folder)
     assert "same_nodes" in supervisorctl("training", "show", "run.0.1", folder)
     (cluster.folder / "finish").touch()
@@ -56,6 +63,7 @@ def test_a_rank_that_is_killed_ends_all_ranks_with_one_incident_and_all_begin_ag
     assert cluster.leader.wait(120) == 0
     for daemon in cluster.daemons.values():
         assert daemon.wait(120) == 0
+    assert not saved[1].exists(), "another training of this name must not go on from one that has finished"
 
 
 def test_a_node_daemon_that_is_killed_takes_its_ranks_along_and_is_one_incident(cluster: Cluster) -> None:

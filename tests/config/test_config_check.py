@@ -383,3 +383,10 @@ def _toml(value: object) -> str:
             return "[" + ", ".join(map(_toml, value)) + "]"
         case _:
             return str(value)
+
+
+@pytest.mark.parametrize("zone", ["Mars/Phobos", "../../etc/passwd"])
+def test_a_time_zone_that_does_not_exist_is_a_warning_with_what_to_do(zone: str) -> None:
+    found = problems_of(f'[alerts.phone]\nkind = "command"\ncommand = ["/bin/true"]\ntime_zone = "{zone}"')
+    problem = found["alerts.phone.time_zone"]
+    assert (problem.level, "the package tzdata holds them" in str(problem)) == (Level.WARNING, True)

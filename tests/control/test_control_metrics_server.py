@@ -12,7 +12,8 @@ import pytest
 from view_by_hand import KNOWN
 
 from supervisor.control.metrics_server import CONNECTIONS, MetricsServer, why_foreign
-from supervisor.metrics.exposition import CLASSIC, OPENMETRICS, text_of
+from supervisor.metrics.exposition import text_of
+from supervisor.metrics.formats import CLASSIC, OPENMETRICS
 from supervisor.metrics.known import Known
 
 

@@ -134,6 +134,7 @@ def test_a_clock_that_goes_back_keeps_later_checkpoints_in_this_training() -> No
     assert began == START.unix_s
     assert after_event(timeline.job, ev.ClockStepped(at=START, by_s=-3600.0)).began_unix_s == began - 3600
     assert after_event(timeline.job, ev.ClockStepped(at=START, by_s=3600.0)).began_unix_s == began
+    assert after_event(timeline.job, ev.ClockStepped(at=START, by_s=0.5)).began_unix_s == began
     assert after_event(timeline.job, ev.ClockStepped(at=START, by_s=float("nan"))).began_unix_s == began
 
 

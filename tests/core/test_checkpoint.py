@@ -50,6 +50,8 @@ def test_the_order_is_by_training_contained_then_by_time() -> None:
     old, new = saved("old", 20, epoch=1, step=100), saved("new", 10, epoch=2, step=200)
     same = saved("same", 30, epoch=1, step=100)
     assert newest_first([old, unknown, new, same]) == (new, same, old, unknown)
+    first, second = saved("first", 20, epoch=0), saved("second", 10, epoch=1)
+    assert newest_first([first, second]) == (second, first), "the epoch counts before the date"
 
 
 def test_the_newest_proven_one_is_chosen() -> None:
@@ -111,8 +113,14 @@ def test_with_nothing_proven_it_is_nowhere_and_says_why() -> None:
     )
     assert not point.possible
     assert point.checkpoint is None
-    for words in ("a: zip is cut", "b: not proven", "c: saved after the fault began"):
-        assert words in point.reason
+    rest = "c: saved after the fault began; b: not proven; a: zip is cut"
+    assert point.reason == f"none of the saved checkpoints is proven ({rest})"
+
+
+def test_with_nothing_proven_before_a_step_the_later_ones_are_named_so() -> None:
+    point = choose([saved("a", 1, step=1, verdict=None), saved("b", 2, step=9)], fault_step=5)
+    rest = "b: saved after the fault began; a: not proven"
+    assert point.reason == f"none of the saved checkpoints is proven ({rest})"
 
 
 def test_one_saved_at_the_very_moment_of_the_trouble_is_spoilt() -> None:

@@ -107,6 +107,12 @@ def test_a_checkpoint_that_contradicts_itself_is_rejected_without_another(
     assert words in reason(having(sound(), changes))
 
 
+@pytest.mark.parametrize(("steps", "is_accepted"), [(1100, True), (1101, False), (400, True), (399, False)])
+def test_an_optimizer_may_be_some_steps_away_from_its_average(steps: int, *, is_accepted: bool) -> None:
+    """Of 1,000 updates of the average: steps whose gradients were not finite are left out by the optimizer alone."""
+    assert (judged(replace(sound(steps=steps), updates=1000), [])[0] is None) is is_accepted
+
+
 def test_what_is_filled_by_design_is_no_ruin() -> None:
     masked = {"ema.0.attention_mask": TensorFigures(shape=(4, 4), kind="Half", rms=6e4, zeros=0.4, largest=9)}
     assert judged(having(sound(), masked), [])[0] is None

@@ -112,7 +112,10 @@ def test_an_end_that_no_rule_may_act_on_is_given_up_and_reported() -> None:
         timeline = life(rules).training().exits(1)
         assert timeline.phase() is Phase.FAILED
         assert timeline.job.reason == "its process ended with status 1, and no rule acts on this"
+        given_up = timeline.last
         assert timeline.read_decisions()[-1] == "GiveUp"
+        assert isinstance(given_up, de.GiveUp)
+        assert (given_up.job, given_up.attempt) == (JOB, 1)
 
 
 def test_a_crash_after_the_training_ended_is_reported_and_finishes_the_job() -> None:
@@ -308,6 +311,13 @@ def test_restart_saves_resumes_and_spends_nothing() -> None:
     assert timeline.job.ledger.total == 0
     assert not timeline.job.restart_asked
     assert timeline.silence(1).training().read_decisions() == ["Launch", "Stop", "Retry", "Launch"]
+
+
+def test_a_stop_takes_back_an_order_to_begin_again() -> None:
+    asked = life().training().asks(ev.Ask.RESTART, fresh=True).job
+    stopped = life().training().asks(ev.Ask.RESTART, fresh=True).asks(ev.Ask.STOP).job
+    assert (asked.fresh_asked, asked.restart_asked) == (True, True)
+    assert (stopped.fresh_asked, stopped.restart_asked) == (False, False)
 
 
 def test_restart_fresh_begins_again() -> None:

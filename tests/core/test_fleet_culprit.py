@@ -52,6 +52,13 @@ def test_the_rank_that_differs_is_named(
     assert culprit.node_at_fault is node_at_fault
 
 
+def test_a_wait_in_the_kernel_is_no_cause_where_another_rank_ended_by_itself() -> None:
+    evidence = ranks(3)
+    evidence[0] = replace(evidence[0], process_state="D")
+    culprit = named(evidence, 3, killed_by="SIGKILL")
+    assert (culprit.ranks, culprit.node_at_fault) == ((3,), False)
+
+
 def test_a_node_that_does_not_answer_is_named_with_all_its_ranks() -> None:
     evidence = ranks(4)
     evidence[2] = replace(evidence[2], reachable=False)

@@ -16,8 +16,10 @@ from supervisor.core.fleet.evidence import RankEvidence
 from supervisor.core.fleet.ladder import FleetLimits, Rung
 from supervisor.core.fleet.leading import LeaderLimits, Leading, Stage
 from supervisor.core.fleet.lease import Lease
+from supervisor.core.fleet.resume import Offer
 
-LIMITS = LeaderLimits(nodes=2, lease_s=2.0, lease_margin_s=0.5, spares_s=0.0)
+SAME_AT_ONCE = FleetLimits(may_requeue=False, backoff_s=())
+LIMITS = LeaderLimits(nodes=2, lease_s=2.0, lease_margin_s=0.5, spares_s=0.0, fleet=SAME_AT_ONCE)
 
 
 @dataclass
@@ -34,6 +36,12 @@ class Nodes:
     """Whose ranks SIGKILL does not end."""
     facts: dict[int, dict[str, object]] = field(default_factory=dict)
     """What the evidence of a rank says."""
+    made: int = 1
+    """The step that all ranks have reached."""
+    saved: dict[str, tuple[Offer, ...]] = field(default_factory=dict)
+    """What lies on each node to resume from, newest first."""
+    blind: dict[str, str] = field(default_factory=dict)
+    """Why a node cannot look."""
     records: list[le.Record] = field(default_factory=list)
     launches: list[ms.Launch] = field(default_factory=list)
     requeues: list[le.Requeue] = field(default_factory=list)
@@ -73,6 +81,16 @@ class Nodes:
                 assert message.epoch.is_newer_than(self.ordered.get(name))
                 self.running[name] = self.ordered[name] = message.epoch
                 self.launches.append(message)
+            case ms.FindResume():
+                assert all(running is None for running in self.running.values()), "a rank may still write"
+                if name in self.blind:
+                    self.tell(name, ms.ResumeOffers(number=message.number, problem=self.blind[name]))
+                    return
+                offers = tuple(
+                    replace(offer, proven=None) if offer.name in message.rejected else offer
+                    for offer in self.saved.get(name, ())
+                )
+                self.tell(name, ms.ResumeOffers(number=message.number, offers=offers))
             case ms.Collect():
                 first = 2 * int(name[1:])
                 ranks = tuple(self.describe(name, rank) for rank in (first, first + 1))
@@ -100,7 +118,7 @@ class Nodes:
             self.now_s += 0.1
             for name, running in self.running.items():
                 if name not in self.silent:
-                    self.tell(name, ms.NodeBeat(sent_s=self.now_s, steps=1 if running else None))
+                    self.tell(name, ms.NodeBeat(sent_s=self.now_s, steps=self.made if running else None))
                 elif running is not None and name not in self.stuck and self.lease_is_over(name):
                     self.running[name] = None
             self.do(self.leading.tick(self.now_s))
@@ -135,7 +153,7 @@ def test_a_killed_rank_is_one_incident_evidence_first_then_the_end_then_a_new_ep
     nodes.fault("n0")
     nodes.wait(0.3)
     kinds = [kind for kind in nodes.order if kind != "LeaderBeat"]
-    assert kinds == ["Collect", "Collect", "Stop", "Stop", "Launch", "Launch"]
+    assert kinds == ["Collect", "Collect", "Stop", "Stop", "FindResume", "FindResume", "Launch", "Launch"]
     opened, closed = nodes.records
     assert (opened.closed, closed.closed, opened.incident.id) == (False, True, closed.incident.id)
     culprit = closed.incident.culprit
@@ -292,7 +310,7 @@ def test_a_process_that_sigkill_does_not_end_takes_its_node_out() -> None:
 
 
 def test_the_same_fault_again_and_again_ends_the_training_with_its_reason() -> None:
-    nodes = begun(replace(LIMITS, fleet=FleetLimits(restarts_per_cause=3, may_requeue=False)))
+    nodes = begun(replace(LIMITS, fleet=replace(SAME_AT_ONCE, restarts_per_cause=3)))
     nodes.leading.steps = 10
     for rank in range(4):
         nodes.facts[rank] = {"exception": "ValueError: the same everywhere"}
@@ -302,6 +320,41 @@ def test_the_same_fault_again_and_again_ends_the_training_with_its_reason() -> N
     assert [over.finished for over in nodes.overs] == [False]
     assert "3 restarts without progress" in nodes.overs[0].reason
     assert "all ranks ended alike" in nodes.overs[0].reason
+
+
+def test_a_fault_that_comes_back_at_once_waits_longer_each_time_until_there_is_progress() -> None:
+    nodes = begun(replace(LIMITS, fleet=FleetLimits(may_requeue=False, backoff_s=(0.0, 5.0))))
+    nodes.fault("n0")
+    nodes.wait(0.3)
+    assert nodes.leading.epoch == Epoch("run", 0, 2), "the first restart waits for nothing"
+    nodes.fault("n0")
+    nodes.wait(4.5)
+    assert nodes.leading.epoch == Epoch("run", 0, 2)
+    nodes.wait(1.0)
+    assert nodes.leading.epoch == Epoch("run", 0, 3)
+    nodes.made += 1
+    nodes.wait(0.2)
+    nodes.fault("n0")
+    nodes.wait(0.3)
+    assert nodes.leading.epoch == Epoch("run", 0, 4), "steps were made"
+
+
+def test_a_training_that_restarts_all_the_time_is_given_up_whatever_progress_it_makes() -> None:
+    nodes = begun(replace(LIMITS, fleet=replace(SAME_AT_ONCE, restarts_per_period=3, period_s=60.0)))
+    for _ in range(2):
+        for _ in range(2):
+            nodes.made += 1
+            nodes.wait(0.2)
+            nodes.fault("n0")
+            nodes.wait(0.3)
+        assert nodes.overs == []
+        nodes.wait(60.0)
+    for _ in range(4):
+        nodes.made += 1
+        nodes.wait(0.2)
+        nodes.fault("n0")
+        nodes.wait(0.3)
+    assert nodes.overs[0].reason.startswith("3 restarts within 60 s: ")
 
 
 def test_statistics_alone_end_no_training_that_has_no_other_node() -> None:
@@ -334,6 +387,96 @@ def test_too_few_nodes_are_an_error_that_names_those_that_came() -> None:
     nodes.join("n0")
     nodes.wait(6.0)
     assert "1 of 2 nodes did not come within 5 s; here are n0" in nodes.overs[0].reason
+
+
+def generation(step: int, epoch: int = 1, **facts: object) -> Offer:
+    """A generation that a node has proven, unless the facts say otherwise."""
+    known: dict[str, object] = {"name": f"step-{step:012d}", "digest": "a", "proven": True, "step": step, **facts}
+    return Offer(epoch=(0, epoch), **known)  # type: ignore[arg-type]  # a story's facts
+
+
+def resumed_from(nodes: Nodes) -> set[tuple[str | None, str | None]]:
+    """What the newest launch of every node resumes from."""
+    return {(order.resume_from, order.resume_digest) for order in nodes.launches if order.epoch == nodes.leading.epoch}
+
+
+def test_all_nodes_resume_from_the_newest_generation_that_each_has_proven() -> None:
+    nodes = begun()
+    assert resumed_from(nodes) == {(None, None)}, "nothing was saved: from the beginning"
+    saved = (generation(30), generation(20), generation(10))
+    nodes.saved = {"n0": saved, "n1": (replace(saved[0], proven=False, reason="damaged"), *saved[1:])}
+    nodes.fault("n0")
+    nodes.wait(0.3)
+    assert resumed_from(nodes) == {("step-000000000020", "a")}
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        ((), "step-000000000030: n1: is not there: do all nodes have the same folder?"),
+        ((generation(30, digest="b"),), "step-000000000030: n0: is another one there"),
+        ((generation(30, proven=False, reason="damaged"),), "step-000000000030: n1: damaged"),
+    ],
+)
+def test_where_states_are_saved_and_none_is_proven_alike_the_training_stops(
+    other: tuple[Offer, ...], reason: str
+) -> None:
+    """From the beginning would hide that all of it is lost, and from what one node sees would mix two states."""
+    nodes = begun()
+    nodes.saved = {"n0": (generation(30),), "n1": other}
+    nodes.fault("n0")
+    nodes.wait(0.3)
+    assert len(nodes.launches) == 2
+    assert nodes.leading.stage is Stage.OVER
+    assert reason in nodes.overs[0].reason
+
+
+def test_a_later_launch_that_went_on_from_an_older_step_is_newer_than_steps_beyond_it() -> None:
+    nodes = begun()
+    nodes.saved = dict.fromkeys(("n0", "n1"), (generation(25, epoch=2), generation(30)))
+    nodes.fault("n0")
+    nodes.wait(0.3)
+    assert resumed_from(nodes) == {("step-000000000025", "a")}
+
+
+def test_a_state_that_brings_no_new_step_twice_gives_way_to_an_older_one() -> None:
+    nodes = begun()
+    nodes.leading.steps = 1000
+    nodes.saved = dict.fromkeys(("n0", "n1"), (generation(30), generation(20)))
+    for step in (30, 30, 20):
+        nodes.fault("n0")
+        nodes.wait(0.3)
+        assert resumed_from(nodes) == {(f"step-{step:012d}", "a")}
+
+
+def test_a_node_that_cannot_look_is_asked_again_and_is_no_node_without_a_state() -> None:
+    nodes = begun(replace(LIMITS, choose_s=20.0))
+    nodes.saved, nodes.blind = dict.fromkeys(("n0", "n1"), (generation(30),)), {"n1": "OSError: Stale file handle"}
+    nodes.fault("n0")
+    nodes.wait(8.0)
+    assert nodes.leading.stage is Stage.CHOOSING
+    nodes.blind.clear()
+    nodes.wait(6.0)
+    assert resumed_from(nodes) == {("step-000000000030", "a")}
+    nodes.blind["n1"] = "OSError: Stale file handle"
+    nodes.fault("n0")
+    nodes.wait(30.0)
+    assert nodes.overs[0].reason == "what to resume from is not known: n1: OSError: Stale file handle"
+
+
+def test_a_node_that_is_lost_while_it_looks_is_waited_for_and_asked_again() -> None:
+    nodes = begun()
+    nodes.blind = {"n1": "OSError: Stale file handle"}
+    nodes.fault("n0")
+    nodes.wait(0.3)
+    nodes.leading.disconnected("n1")
+    nodes.silent.add("n1")
+    nodes.wait(1.0)
+    assert nodes.leading.stage is Stage.GATHERING
+    nodes.blind.clear()
+    nodes.join("n1")
+    nodes.wait(0.3)
+    assert nodes.leading.epoch == Epoch("run", 0, 2)
 
 
 STEPS = st.lists(
@@ -399,3 +542,14 @@ def test_a_lease_counts_from_when_the_beat_was_sent_and_nan_ends_it() -> None:
     lease = Lease(lease_s=2.0, renewed_s=0.0).renewed(5.0, 2.0)
     assert lease.renewed(4.0, 2.0).renewed_s == 5.0
     assert lease.is_over(float("nan"))
+
+
+def test_a_node_is_believed_of_its_own_ranks_alone() -> None:
+    nodes = Nodes(Leading(Epoch("job", 0, 0), LIMITS, 0.0))
+    nodes.join("n0", "n1")
+    nodes.silent.add("n0")  # its own evidence is on its way
+    nodes.fault("n1")
+    slandered = RankEvidence(node="n0", rank=0, fault="a broken GPU")
+    nodes.tell("n1", ms.EvidenceTaken(epoch=nodes.leading.epoch, took_s=0.1, ranks=(slandered,)))
+    assert nodes.leading.incident is not None
+    assert [rank.node for rank in nodes.leading.incident.evidence] == ["n1", "n1"]

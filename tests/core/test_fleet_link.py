@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 from collections.abc import Sequence
 from itertools import pairwise
@@ -222,3 +223,12 @@ def test_a_training_has_a_name_that_files_and_epochs_can_have(text: str) -> None
     with pytest.raises(ValueError, match="letters, digits"):
         check_job(text)
     assert read_epoch(f"{text}.1.2") is None
+
+
+def test_the_bytes_on_the_wire_stay_those_of_this_protocol() -> None:
+    """Nodes of one version of the protocol may run different versions of the program."""
+    a, b = pair()
+    a.send(b"stop")
+    b.send(b"launch")
+    assert hashlib.sha256(take(a)).hexdigest() == "ff91561eb14b75792ef07dd19bc655dc3106e4b7a10545b211e508dd29dafdce"
+    assert hashlib.sha256(take(b)).hexdigest() == "4b64e2961d27f380a84d386e04448721c89762cb87f40760e84a6830457eb578"

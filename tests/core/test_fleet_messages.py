@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from supervisor.core.fleet import messages as ms
 from supervisor.core.fleet.epoch import Epoch
 from supervisor.core.fleet.evidence import RankEvidence
+from supervisor.core.fleet.resume import Offer
 
 EPOCH = Epoch("run", 1, 2)
 EVERY: tuple[ms.Message, ...] = (
@@ -30,6 +31,16 @@ EVERY: tuple[ms.Message, ...] = (
     ms.Finished(epoch=EPOCH),
     ms.LeaderBeat(echo_s=1.0, now_s=2.0, lease_s=5.0),
     ms.Launch(epoch=EPOCH, node_rank=1, nodes=2, host="10.0.0.1", port=29400),
+    ms.Launch(
+        epoch=EPOCH, node_rank=1, nodes=2, host="h", port=29400, resume_from="step-000000000007", resume_digest="ab"
+    ),
+    ms.FindResume(number=3, share=1, shares=2, rejected=("step-000000000009",), passed_over=("step-000000000008",)),
+    ms.ResumeOffers(
+        number=3,
+        offers=(Offer(name="step-000000000007", digest="ab", epoch=(1, 2), step=7, proven=False, reason="damaged"),),
+        problem="OSError: Stale file handle",
+    ),
+    ms.Leave(reason="finished", finished=True),
     ms.Collect(epoch=EPOCH, limit_s=1.0, incident="run.1.2"),
     ms.Stop(epoch=EPOCH, reason="rank 1 killed"),
     ms.Leave(reason="stopped"),
@@ -73,3 +84,17 @@ def test_any_value_in_any_field_is_a_message_or_an_error(data: st.DataObject) ->
 def test_any_bytes_are_an_error(raw: bytes) -> None:
     with pytest.raises(ms.MessageError):
         ms.decode(raw)
+
+
+def test_the_texts_of_another_node_are_cut_each_at_its_length() -> None:
+    long = "x" * 5000
+    named = {"node": long, "rank": 3, "fault": long, "killed_by": long, "exception": long, "group": long, "stack": long}
+    rank = ms.read_rank_evidence({**named, "process_state": long})
+    assert rank is None, "a name that long is no node's"
+    rank = ms.read_rank_evidence({**named, "node": "n1", "process_state": "DX"})
+    assert rank is not None
+    assert [len(text or "") for text in (rank.exception, rank.stack)] == [ms.REASON_CHARS_MAX] * 2
+    assert (rank.fault, rank.killed_by, rank.process_state, rank.group) == (None, None, None, "world")
+    fault = ms.decode(json.dumps({"message": "Fault", "epoch": "run.1.2", "kind": "hang", "reason": long}).encode())
+    assert isinstance(fault, ms.Fault)
+    assert len(fault.reason) == ms.REASON_CHARS_MAX

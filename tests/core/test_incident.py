@@ -82,3 +82,9 @@ def test_what_was_lost_is_known_from_the_launch_only_where_it_went_on() -> None:
 def test_an_attempt_from_the_beginning_ignores_no_checkpoint() -> None:
     begun = INCIDENT.relaunched(None).went_on_at(Place(0), went_on=False)
     assert (begun.outcome, begun.lost_steps, begun.confirmed) == ("restarted", 500, False)
+
+
+def test_an_incident_of_an_attempt_that_ended_before_its_first_step_is_overtaken_and_closed() -> None:
+    again = INCIDENT.relaunched(checkpoint(450))
+    assert not again.closed
+    assert (again.overtaken().outcome, again.overtaken().closed) == ("overtaken", True)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.findings import FaultClass
 from supervisor.core.job import Limits, Phase
+from supervisor.core.readings import KernelWait
 from supervisor.core.remedies.budget import Budget
 from supervisor.core.remedies.context import RemedyContext
 from supervisor.core.remedies.last_resorts import Resort
@@ -129,3 +132,27 @@ def test_nothing_is_reset_for_a_job_that_its_user_stops() -> None:
     timeline.context = ON
     timeline.silence(60).silence(10).silence(3600)
     assert "LastResort" not in timeline.read_decisions()
+
+
+@pytest.mark.parametrize(
+    ("channel", "stack", "message", "taken"),
+    [
+        ("request_wait_answer", (), "no GPU reset does; what would help: `systemctl reboot`", "reboot"),
+        ("rpc_wait_bit_killable", ("__schedule", "nfs4_proc_getattr"), "no GPU reset does", "reboot"),
+        ("nvme_wait_freeze", (), "no GPU reset does", "reboot"),
+        ("dma_fence_default_wait", (), "which only a GPU reset or a reboot ends; what would help: `amd", "reset_gpu"),
+        ("io_schedule", ("folio_wait_bit", "amdgpu_vm_fault"), "only a GPU reset or a reboot", "reset_gpu"),
+        ("rwsem_down_write_slowpath", (), "which only what it waits for, or a reboot, ends; what would", "reset_gpu"),
+        (None, (), "which only what it waits for, or a reboot, ends", "reset_gpu"),
+    ],
+)
+def test_no_gpu_is_reset_for_a_process_that_waits_for_a_disk(
+    channel: str | None, stack: tuple[str, ...], message: str, taken: str
+) -> None:
+    timeline = life(limits=PATIENT)
+    timeline.context = ON
+    wait = KernelWait(pid=7, name="python", thread=7, channel=channel, stack=stack)
+    timeline.training().silence(60).silence(40).tree(2, waits=(wait,)).silence(10)
+    warned = [decision.flag.message for decision in timeline.decisions if isinstance(decision, de.Warn)]
+    assert message in warned[-1]
+    assert timeline.job.resorts[0].kind == taken

@@ -44,6 +44,7 @@ def test_what_was_probed_is_returned_as_it_was_with_a_small_error() -> None:
     )
     assert found.parts.total == found.bytes, "nothing of the peak is left out, and nothing is counted twice"
     assert found.parts.gradients == GIB
+    assert estimate([point(32), point(16)], 32, None) == found, "the order of the probes is of no account"
 
 
 def test_another_micro_batch_lies_on_the_line_with_a_larger_error() -> None:
@@ -71,6 +72,8 @@ def test_what_cannot_fit_is_refused_and_what_hangs_on_the_error_is_left_open() -
 def test_an_update_that_does_not_fit_fits_at_no_micro_batch() -> None:
     small = [point(1), point(2)]
     assert estimate(small, 2, 5 * GIB).largest_micro_batch == 0
+    with_an_update = [replace(probed, update_bytes=20 * GIB, graph_bytes=GIB * (probed.batch or 0)) for probed in small]
+    assert estimate(with_an_update, 2, 24 * GIB).largest_micro_batch != 0
     assert estimate(small, 2, None).limited_by == "the optimizer's update"
 
 

@@ -113,6 +113,22 @@ def test_a_killed_rank_is_the_cause_also_where_the_launcher_saw_another_first() 
     assert "rank 1 (pid 201) was killed by SIGKILL" in flag.message
 
 
+def test_of_two_killed_ranks_the_one_that_reported_nothing_is_the_cause() -> None:
+    """The launcher saw another rank first; the killed one that raised what follows from it is none."""
+    timeline = raises(story().training(), "RuntimeError", LOST, pid=200)
+    raises(timeline, "RuntimeError", LOST, pid=201, rank=1)
+    flag = torchrun_fails(timeline, (0, 1, 200), (1, -9, 201), (2, -11, 202))
+    assert "rank 2 (pid 202) was killed by SIGSEGV" in flag.message
+
+
+def test_what_follows_from_another_rank_is_recognized_by_its_message_alone() -> None:
+    timeline = raises(story().training(), "RuntimeError", LOST, pid=200, rank=2)
+    raises(timeline, "KeyError", "'labels'", pid=201, rank=1).exits(1)
+    flag = timeline.check(Crash())
+    assert flag is not None
+    assert flag.message.startswith("rank 1: KeyError: 'labels'")
+
+
 def test_ranks_that_the_launcher_ended_are_no_cause() -> None:
     timeline = raises(story().training(), "RuntimeError", LOST, pid=200)
     flag = torchrun_fails(timeline, (0, 1, 200), (1, -15, 201))

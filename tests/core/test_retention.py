@@ -50,6 +50,10 @@ def test_the_best_is_kept_by_its_fitness_or_by_its_name() -> None:
     policy = Policy(keep_newest=1, keep_hourly=0, keep_best=1)
     measured = [generation(n, fitness=value) for n, value in enumerate((0.1, 0.7, 0.5, 0.4))]
     assert steps(policy, *measured) == {3: "newest", 1: "best"}
+    near = [generation(n, fitness=value) for n, value in enumerate((0.0, -0.5, -0.9))]
+    assert steps(policy, *near) == {2: "newest", 0: "best"}, "a fitness of 0 is a number like another"
+    measured_in_part = [generation(1, fitness=-0.5), generation(2), generation(3)]
+    assert steps(policy, *measured_in_part) == {3: "newest", 1: "best"}
     named = [generation(1), generation(2, source="/w/best.pt"), generation(3), generation(4)]
     assert steps(policy, *named) == {4: "newest", 2: "best"}
 

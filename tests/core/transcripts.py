@@ -21,7 +21,7 @@ from supervisor.core.moments import Moment
 from .stories import START
 
 FOLDER = Path(__file__).with_name("transcripts")
-WRITTEN_BY = ("test_every_rule", "test_every_decision", "test_every_event", "test_every_report", "test_every_tune")
+WRITTEN_BY = tuple(f"test_every_{what}" for what in ("rule", "decision", "event", "report", "tune", "leading"))
 """Modules with a mapping `TRANSCRIPTS` of names to functions that return the text."""
 
 

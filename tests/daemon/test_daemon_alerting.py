@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zoneinfo import TZPATH, reset_tzpath
 
 import pytest
 from clocks_by_hand import START, HandClock
@@ -26,6 +28,8 @@ from supervisor.store.outbox import QueuedAlert
 from supervisor.store.store import NewAlert, Store
 
 DIGEST = Policy(digest=True)
+AS_UTC = b"TZif" + bytes(16) + struct.pack(">6I", 0, 0, 0, 0, 1, 4) + struct.pack(">iBB", 0, 0, 0) + b"UTC\0"
+"""A file of a time zone."""
 INCIDENT = NewAlert(id="msg_1", sink="phone", type="incident.opened", job="night", body=b"{}")
 
 
@@ -129,6 +133,45 @@ def test_a_test_alert_is_tried_once(house: House) -> None:
     answer = house.store.alert_tried(tried, lambda *_: 5.0)
     assert answer is not None
     assert answer.state == "failed"
+
+
+def test_a_receiver_whose_zone_does_not_exist_is_sent_what_is_critical_at_once_and_the_rest_by_the_hours_of_utc(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """22:13 UTC, so in its quiet hours."""
+    phone = WebhookSettings(url="https://h.example/", time_zone="Mars/Phobos", quiet_hours="22:00-23:00")
+    receivers = Receivers({"phone": phone}, lambda _: None, HandClock(), lambda _: None)
+    evening = Evening(tmp_path)
+    evening.announcer.policies = lambda: receivers.policies
+    evening.announcer.problems = lambda: receivers.problems
+    body = {"type": "job.gave_up", "data": {"severity": "critical", "job": "night"}}
+    evening.warn(1)
+    evening.store.queue_alert(replace(INCIDENT, type="job.gave_up", body=json.dumps(body).encode()), START)
+    assert evening.send() == [("job.gave_up", ())]
+    assert evening.send(3600.0) == [("flag.warning", ())]
+    (warning,) = receivers.warnings.values()
+    assert warning.startswith("alerts.phone.time_zone: 'Mars/Phobos' is not a time zone of this machine, so its")
+    assert warning.endswith("in UTC; zones have names such as Europe/Berlin, and the package tzdata holds them")
+    (logged,) = (record for record in caplog.records if record.message == "alerts.time_zone_unknown")
+    assert getattr(logged, "fields") == {"receiver": "phone", "reason": warning}  # noqa: B009 - an extra of the record
+
+
+def test_a_time_zone_that_has_become_known_is_taken_up_without_a_reload(tmp_path: Path) -> None:
+    zones = tmp_path / "zoneinfo"
+    receivers = Receivers(
+        {"phone": WebhookSettings(url="https://h.example/", time_zone="Test/Late")},
+        lambda _: None,
+        HandClock(),
+        lambda _: None,
+    )
+    (zones / "Test").mkdir(parents=True)
+    (zones / "Test/Late").write_bytes(AS_UTC)
+    try:
+        reset_tzpath([*TZPATH, str(zones)])
+        receivers.read_again(lambda work: work())
+    finally:
+        reset_tzpath()
+    assert (receivers.warnings, str(receivers.policies["phone"].zone)) == ({}, "Test/Late")
 
 
 class Pinged(AlertSender):

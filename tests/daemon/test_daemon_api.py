@@ -33,6 +33,7 @@ from supervisor.core.job import Attempt, Job, Phase
 from supervisor.core.moments import Moment
 from supervisor.core.remedies.spec import InForce
 from supervisor.core.remedies.trials import Course, Trial
+from supervisor.core.stats.histogram import Histogram
 from supervisor.core.stats.learned_limits import Learned
 from supervisor.daemon.alerts.alerting import Announcer, Receivers
 from supervisor.daemon.api import RECORD_LIMIT_S, DaemonView
@@ -169,6 +170,7 @@ class House:
             host="here",
             floors=lambda: receivers.floors,
             problems=lambda: receivers.problems,
+            warnings=lambda: receivers.warnings,
             jobs=lambda: [job_state.job for job_state in loop.job_states.values()],
         )
         requests = StopRequests(self.state, Threads(self.clock, inbox.put))
@@ -177,7 +179,7 @@ class House:
             inbox=inbox,
             loop=loop,
             store=announcer.store,
-            commits=CommitThread(announcer.store, Threads(self.clock, inbox.put), lambda: None),
+            commits=CommitThread(announcer.store, Threads(self.clock, inbox.put), lambda: None, self.clock),
             jobs=self.state / "jobs",
             requests=requests,
             alive=lambda _, folder: folder in self.running,
@@ -224,6 +226,8 @@ class House:
             sources=lambda: (),
             archive=Archive(self.database),
             store_problem=lambda: None,
+            database_writes=Histogram().known,
+            unit=lambda job, attempt: None,
             receivers=lambda: tuple(announcer.floors()),
             interval_s=lambda: 1.0,
         )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from clocks_by_hand import START
+import pytest
+from clocks_by_hand import START, HandClock
 
 from supervisor.core import events as ev
 from supervisor.core.history import History
@@ -14,10 +16,14 @@ from supervisor.core.job import Attempt, Job, Phase
 from supervisor.core.readings import Stage, StepRecord
 from supervisor.core.remedies.budget import Budget, Ledger
 from supervisor.core.scale import Scale
+from supervisor.core.stats.histogram import Histogram
+from supervisor.daemon.inbox import Inbox, Inquiry
 from supervisor.daemon.job_state import JobState
-from supervisor.daemon.metrics import Textfile
+from supervisor.daemon.metrics import MetricsCollector, MetricsDeps, Textfile
 from supervisor.daemon.training_counts import Counts
 from supervisor.metrics.known import Known
+from supervisor.store.archive import Archive
+from supervisor.store.store import Store
 
 
 def running(ledger: Ledger | None = None, number: int = 1) -> JobState:
@@ -45,6 +51,22 @@ def test_what_was_before_the_daemon_is_not_counted() -> None:
     counts = Counts({"one": state})
     counts.take(ev.Tick(at=START), START)
     assert not counts.of("one").restarts
+
+
+def test_snapshots_are_counted_by_the_time_they_took() -> None:
+    counts = Counts({"one": running()})
+    for rank, facts in (
+        (0, {"kind": "snapshot", "stall_s": 0.05, "write_s": 2.0}),
+        (1, {"kind": "snapshot", "stall_s": 0.05, "write_s": 2.0}),
+        (None, {"kind": "snapshot", "stall_s": "long", "write_s": 1e300}),
+        (None, {"stall_s": 1.0, "write_s": 1.0}),
+    ):
+        report = ev.AgentReported(
+            at=START, job="one", attempt=1, agent_event=ev.AgentEvent.CHECKPOINT_SAVED, facts={**facts}, rank=rank
+        )
+        counts.take(report, START)
+    found = counts.of("one").snapshots.known()
+    assert (found.total_s, [count for limit_s, count in found.buckets if limit_s in (1.0, 3.0)]) == (2.05, [0, 1])
 
 
 def test_restarts_are_counted_by_cause_and_flags_when_they_rise() -> None:
@@ -96,6 +118,41 @@ def test_steps_made_again_are_time_spent_again() -> None:
     counts.take(made(11), START)
     counts.take(ev.Tick(at=START), START.plus(3))
     assert counts.of("one").seconds == {"again": 1.0, "train": 2.0}
+
+
+@pytest.mark.parametrize(("phase", "unit"), [(Phase.RUNNING, "rocm-run@one.service"), (Phase.STOPPED, None)])
+def test_a_training_has_the_unit_of_its_attempt_while_that_runs(phase: Phase, unit: str | None, tmp_path: Path) -> None:
+    Store.open(f"sqlite:///{tmp_path / 'record.db'}", START, "boot").close(START)
+    state, inbox, asked = running(number=3), Inbox(), list[tuple[str, int]]()
+    state.job = replace(state.job, phase=phase)
+
+    def find_unit(job: str, attempt: int) -> str:
+        asked.append((job, attempt))
+        return f"rocm-run@{job}.service"
+
+    collector = MetricsCollector(
+        MetricsDeps(
+            clock=HandClock(),
+            inbox=inbox,
+            states={"one": state},
+            counts=Counts({"one": state}),
+            readings=lambda: ((), None),
+            sources=lambda: (),
+            archive=Archive(tmp_path / "record.db"),
+            store_problem=lambda: None,
+            database_writes=Histogram().known,
+            unit=find_unit,
+            receivers=lambda: (),
+            interval_s=lambda: 1.0,
+        )
+    )
+    with ThreadPoolExecutor() as threads:
+        known = threads.submit(collector.known)
+        inquiry = inbox.get(5.0)
+        assert isinstance(inquiry, Inquiry)
+        inquiry.answer.set_result(inquiry.question())
+        (training,) = known.result(5.0).trainings
+    assert (training.unit, asked) == (unit, [("one", 3)] if unit else [])
 
 
 KNOWN = Known(now=START, stale_after_s=3.0, version="0", python="3", sqlite="3", started_unix_s=0.0)

@@ -26,6 +26,7 @@ from tests.sources.recorder_by_hand import Writer
 FACTS = {"device": "cpu", "processors": 2, "workers": 0, "threads": 2, "fused": False, "fused_why_not": "no gradients"}
 FACTS |= {"torch": "2.12.0", "gpu": None, "channels_last_why_not": "no weight has four dimensions"}
 BATCH = 30
+STARVED = "60% of a step waits for data: what is faster waits longer"
 
 
 class AgentByHand(threading.Thread):
@@ -122,6 +123,8 @@ def test_a_faster_loader_is_found_confirmed_kept_and_given_to_the_next_attempt(
     assert report.samples_per_s.before == pytest.approx(20, rel=0.05)
     assert report.samples_per_s.after == pytest.approx(40, rel=0.05)
     assert report.bottleneck.before == "data-bound"
+    assert [row.why for row in report.left if row.knob == "threads"] == [STARVED]
+    assert not any("threads" in settings for settings in agent.ordered)
     order = json.loads((folder / fo.TUNE).read_text())
     assert (order["settings"], order["until_ns"]) == ({"workers": 2}, None)
     following = tmp_path / "jobs" / "one" / "2"

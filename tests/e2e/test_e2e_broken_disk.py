@@ -41,6 +41,7 @@ def problem(home: House) -> str:
     return str(status["daemon"]["problem"])
 
 
+@pytest.mark.long
 def test_a_disk_that_fails_under_all_of_the_state_stops_no_supervision_and_loses_nothing(
     home: House, disk: HangingFs
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,13 +12,16 @@ from house import House, house
 
 from tests.rigs.hanging_fs import HangingFs, hanging
 
-pytestmark = [pytest.mark.mounts, pytest.mark.alone(reason="compares durations of tenths of a second with limits")]
+pytestmark = pytest.mark.mounts
+compares_tenths = pytest.mark.alone(reason="compares durations of tenths of a second with limits")
+mostly_waits = pytest.mark.calm(reason="compares durations with limits, and mostly waits for what hangs")
 
 STALL_S = 2.0
 IN_TIME_S = 0.5
 ANSWER_S = 0.1
 HANGS_AT = 150
 DOCTOR_LIMIT_S = 60
+ENDS_IN_S = 10
 
 
 @pytest.fixture
@@ -67,6 +71,7 @@ def named(home: House) -> list[str]:
     return [item for item in degraded if "has not answered" in item]
 
 
+@compares_tenths
 def test_the_others_are_judged_in_time_while_one_trainings_disk_hangs(home: House, far: HangingFs) -> None:
     home.start()
     home.step("far", 30)
@@ -89,6 +94,7 @@ def test_the_others_are_judged_in_time_while_one_trainings_disk_hangs(home: Hous
     home.until(lambda: (home.job("far")["step"] or 0) > step + 20, 30, "it to go on")
 
 
+@compares_tenths
 def test_a_daemon_that_starts_while_a_disk_hangs_is_ready_and_judges_the_others(home: House, far: HangingFs) -> None:
     home.start()
     home.step("far", 30)
@@ -104,14 +110,21 @@ def test_a_daemon_that_starts_while_a_disk_hangs_is_ready_and_judges_the_others(
     home.until(lambda: bool(named(home)), 40, "the disk that hangs to be named")
 
 
-def test_a_daemon_that_was_killed_on_such_a_disk_has_a_successor(home: House, far: HangingFs) -> None:
+@pytest.mark.long
+@mostly_waits
+def test_a_daemon_that_is_ended_or_killed_on_such_a_disk_has_a_successor(home: House, far: HangingFs) -> None:
     home.start()
     home.step("far", 30)
     home.step("well", 20)
     far.hang(beyond_sigkill=True)
     home.until(lambda: bool(named(home)), 40, "the disk that hangs to be named")
+    assert home.daemon is not None
+    home.daemon.send_signal(signal.SIGTERM)
+    home.daemon.send_signal(signal.SIGTERM)  # asked twice: the trainings are left as they are, as at a restart
+    assert home.daemon.wait(ENDS_IN_S) == 0
+    home.start()
+    home.until(lambda: bool(named(home)), 40, "the disk that hangs to be named again")
     killed = home.daemon
-    assert killed is not None
     killed.kill()  # as a watchdog does: what is left of it waits in the kernel, with all its files open
     home.start()
     home.until(lambda: bool(home.incidents("well")), 30, "the training that hung to be judged")

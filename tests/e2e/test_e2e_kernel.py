@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from house import House
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.long]
 
 # The kernel's log is the machine's: what another run of the tests writes must be about other cards.
 CARD = f"0000:{16 + os.getpid() % 200:02x}:{os.getpid() // 200 % 32:02x}.0"

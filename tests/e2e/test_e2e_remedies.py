@@ -48,6 +48,7 @@ def test_out_of_memory_is_met_with_one_remedy_after_the_other_until_one_helps(ho
     assert left == report, "what the daemon left says the same"
 
 
+@pytest.mark.long
 @pytest.mark.calm(reason="a proof must be ready in time")
 @pytest.mark.train
 def test_a_yolo_that_turns_nan_goes_on_slower_and_clipped_though_its_checkpoint_says_otherwise(

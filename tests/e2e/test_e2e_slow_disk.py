@@ -13,7 +13,7 @@ from house import PATIENCE_S, House, house
 from tests.rigs.hanging_fs import HangingFs, hanging
 
 pytestmark = pytest.mark.mounts
-compares_tenths = pytest.mark.alone(reason="compares durations of tenths of a second with limits")
+mostly_waits = pytest.mark.calm(reason="compares durations with limits, and mostly waits for what hangs")
 beside_others = pytest.mark.calm(reason="a stall of a few seconds would be found")
 
 SYNC_S = 5.0
@@ -79,7 +79,7 @@ def kill_under_hung_disk(home: House, disk: HangingFs) -> None:
     home.daemon.wait(PATIENCE_S)
 
 
-@compares_tenths
+@mostly_waits
 def test_commits_that_take_seconds_delay_no_decision_no_stop_and_no_answer(home: House, disk: HangingFs) -> None:
     home.start()
     home.step("night", 20)
@@ -117,7 +117,8 @@ def test_a_stop_of_the_user_outlives_a_daemon_that_dies_before_its_commit(home: 
     assert home.step("night", 40, attempt=2)["phase"] != "stopped", "the stop was taken back"
 
 
-@compares_tenths
+@pytest.mark.long
+@mostly_waits
 def test_a_disk_that_never_answers_again_keeps_no_training_from_its_stop_and_its_next_attempt(
     home: House, disk: HangingFs
 ) -> None:
@@ -153,7 +154,7 @@ def test_an_attempt_that_was_launched_without_the_record_is_adopted_by_the_next_
     assert home.training_pids() == pids, "the same shim and training, and no other"
 
 
-@compares_tenths
+@mostly_waits
 def test_a_disk_that_fails_under_the_record_stops_no_supervision_and_is_reported(home: House, disk: HangingFs) -> None:
     home.start()
     home.step("night", 20)

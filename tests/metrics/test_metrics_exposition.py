@@ -13,11 +13,22 @@ import pytest
 from supervisor.cli.metrics import RULES
 from supervisor.core.moments import Moment
 from supervisor.core.readings import DiskReading, GpuReading, HostReading
-from supervisor.metrics.declared import METRICS
-from supervisor.metrics.exposition import prefers_openmetrics, text_of
+from supervisor.core.stats.histogram import Histogram, HistogramKnown
+from supervisor.metrics.declared import METRICS, SAMPLES
+from supervisor.metrics.exposition import text_of
+from supervisor.metrics.formats import prefers_openmetrics
 from supervisor.metrics.known import Known, ReceiverKnown, SourceKnown, TrainingKnown
 
 NOW = Moment(1000.0, 1_763_164_900.0)
+
+
+def counted(*seconds: float) -> HistogramKnown:
+    histogram = Histogram(1.0, 10.0)
+    for each in seconds:
+        histogram.observe(each)
+    return histogram.known()
+
+
 GPU = GpuReading(
     at=NOW.plus(-1),
     gpu="0000:0a:00.0",
@@ -47,6 +58,7 @@ TRAINING = TrainingKnown(
     phase="running",
     attempt=3,
     hooked_conv2d=True,
+    unit="rocm-run@yolo.service",
     device="cuda:0",
     epoch=31,
     epochs=50,
@@ -65,6 +77,7 @@ TRAINING = TrainingKnown(
     seconds={"train": 12.5},
     restarts={"stall": 2},
     flags={"stall": 1},
+    snapshots=counted(-1.0, 0.5, 5.0, 40.0),
 )
 ALL = Known(
     now=NOW,
@@ -75,6 +88,7 @@ ALL = Known(
     started_unix_s=NOW.unix_s - 1000,
     loop_lag_s=0.0004,
     database_bytes=28_500_000,
+    database_writes=counted(0.002),
     trainings=(TRAINING,),
     gpus=(GPU,),
     host=HostReading(at=NOW, disks=(DiskReading(path="/s", free_bytes=41_000_000_000, total_bytes=1 << 40),)),
@@ -99,11 +113,11 @@ def parse(text: str) -> dict[str, float]:
                 family = found[2]
                 assert family not in seen, "a family comes twice"
                 seen.add(family)
-            assert (found[2], found[1] == "HELP" or found[3] in ("gauge", "counter")) == (family, True)
+            assert (found[2], found[1] == "HELP" or found[3] in ("gauge", "counter", "histogram")) == (family, True)
         elif line != "# EOF":
             sample = SAMPLE.fullmatch(line)
             assert sample is not None, line
-            assert sample[1].removesuffix("_total") == family.removesuffix("_total")
+            assert re.sub("_(total|bucket|sum|count)$", "", sample[1]) == family.removesuffix("_total")
             key = sample[1] + (sample[2] or "")
             assert key not in samples, key
             samples[key] = float(sample[3])
@@ -112,12 +126,24 @@ def parse(text: str) -> dict[str, float]:
 
 def test_every_declared_metric_is_written_where_all_is_known() -> None:
     samples = parse(text_of(ALL))
-    assert {key.partition("{")[0] for key in samples} == {metric.name for metric in METRICS}
+    assert {key.partition("{")[0] for key in samples} == {name for _, name, _ in SAMPLES.values()}
     assert samples['rocm_supervisor_training_loss{training="yolo"}'] == 2.31
     assert samples['rocm_supervisor_gpu_busy_ratio{gpu="0000:0a:00.0"}'] == 0.97
     assert samples['rocm_supervisor_training_restarts_total{training="yolo",cause="stall"}'] == 2
     assert samples['rocm_supervisor_training_restarts_total{training="yolo",cause="oom_gpu"}'] == 0
     assert samples['rocm_supervisor_alerts_retrying{sink="phone"}'] == 1
+
+
+def test_a_histogram_counts_what_is_not_above_each_limit() -> None:
+    samples = parse(text_of(ALL))
+    buckets = {key: value for key, value in samples.items() if key.startswith("rocm_supervisor_snapshot_seconds")}
+    assert buckets == {
+        'rocm_supervisor_snapshot_seconds_bucket{training="yolo",le="1.0"}': 2,
+        'rocm_supervisor_snapshot_seconds_bucket{training="yolo",le="10.0"}': 3,
+        'rocm_supervisor_snapshot_seconds_bucket{training="yolo",le="+Inf"}': 4,
+        'rocm_supervisor_snapshot_seconds_sum{training="yolo"}': 45.5,
+        'rocm_supervisor_snapshot_seconds_count{training="yolo"}': 4,
+    }
 
 
 def test_one_training_and_one_gpu_have_at_most_200_series() -> None:
@@ -139,6 +165,11 @@ def test_an_unknown_value_has_no_line() -> None:
     absent = {"training_loss", "training_epoch", "training_info", "training_last_step_timestamp_seconds"}
     assert not names & {*absent, "training_expected_end_timestamp_seconds", "loop_lag_seconds"}
     assert "training_phase" in names
+
+
+def test_a_training_without_a_unit_of_its_own_names_none() -> None:
+    without = parse(text_of(replace(ALL, trainings=(replace(TRAINING, unit=None),))))
+    assert 'rocm_supervisor_training_info{training="yolo",unit="",device="cuda:0",conv2d="replaced"}' in without
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
@@ -172,7 +203,10 @@ def test_text_from_outside_stays_within_its_label() -> None:
     assert [key for key in samples if key.startswith("rocm_supervisor_gpu_info")] == [
         f'rocm_supervisor_gpu_info{{gpu="0000:0a:00.0",name="{name}",uuid="0x1",gfx="gfx1010"}}'
     ]
-    assert 'rocm_supervisor_training_info{training="yolo",device="other",conv2d="replaced"}' in samples
+    info = (
+        'rocm_supervisor_training_info{training="yolo",unit="rocm-run@yolo.service",device="other",conv2d="replaced"}'
+    )
+    assert info in samples
 
 
 @pytest.mark.parametrize(

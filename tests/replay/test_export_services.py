@@ -6,8 +6,13 @@ import csv
 import io
 import json
 import os
+import signal
+import sqlite3
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +147,85 @@ def test_an_address_without_a_server_is_named_with_what_to_do(
     assert "Traceback" not in done.stderr
 
 
-def test_a_parquet_file_is_not_followed(config: Path, tmp_path: Path) -> None:
-    done = export(sys.executable, config, "--to", "parquet", "--follow", folder=tmp_path)
-    assert (done.returncode, "a Parquet file can be read once it is complete" in done.stderr) == (2, True)
+@pytest.fixture
+def living(tmp_path: Path) -> tuple[Path, Callable[[int, int], None]]:
+    """A record of steps 1 to 25 of attempt 1 and 21 to 40 of attempt 2, and what adds steps to the latter."""
+    state = tmp_path / "state"
+    state.mkdir()
+
+    def add(*events: ev.StepsMade) -> None:
+        store = Store.open(f"sqlite:///{state}/supervisor.db", T0, "boot")
+        with store.turn(T0.plus(1000)):
+            for event in events:
+                store.add_steps(event)
+        store.close(T0.plus(1000))
+
+    add(made(1, 1, 25, 0), made(2, 21, 40, 60))
+    path = tmp_path / "config.toml"
+    path.write_text(f"[supervisor]\nstate_dir = '{state}'\n[jobs.night]\ncommand = ['true']\n")
+    return path, lambda first, last: add(made(2, first, last, 60 + first - 21))
+
+
+@contextmanager
+def following(python: Path, config: Path, kind: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    # What starts the tests in the background may ignore SIGINT, and a child inherits that.
+    command = ["env", "--default-signal=INT", str(python), "-m", "supervisor.cli", "--config", str(config)]
+    with subprocess.Popen(
+        [*command, "export", "night", "--to", kind, "--follow"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as process:  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def wait_until(process: subprocess.Popen[str], holds: Callable[[], bool]) -> None:
+    end = time.perf_counter() + 120
+    while not holds():
+        assert process.poll() is None, process.communicate()
+        assert time.perf_counter() < end
+        time.sleep(0.05)
+
+
+def steps_seen(python: Path, kind: str, folder: Path) -> list[int]:
+    """Return the last step of each row that a reader finds of attempt 2; none while it cannot be read yet."""
+    try:
+        if kind == "parquet":
+            rows = read(python, kind, f"{folder}/night.parquet")["rows"]
+            return [row["step_last"] for row in rows if row["attempt"] == 2]
+        if kind == "wandb":
+            return [row["step"] for row in read(python, kind, f"{folder}/night-wandb")[1]["rows"]]
+        with closing(sqlite3.connect(f"file:{folder}/night-mlflow.db?mode=ro", uri=True)) as reader:
+            found = reader.execute(
+                "SELECT step FROM metrics JOIN tags USING (run_uuid) WHERE metrics.key = 'loss/mean' "
+                "AND tags.key = 'rocm_supervisor.attempt' AND tags.value = '2' ORDER BY step"
+            )
+            return [step for (step,) in found]
+    except (sqlite3.Error, AssertionError, IndexError):
+        return []
+
+
+@pytest.mark.parametrize("kind", ["parquet", "mlflow", "wandb"])
+def test_what_is_followed_can_be_read_meanwhile_and_is_whole_after_an_interrupt(
+    export_python: Path, living: tuple[Path, Callable[[int, int], None]], kind: str, tmp_path: Path
+) -> None:
+    config, add = living
+    last = 2060 if kind == "wandb" else 60  # its library writes blocks of 32 KiB
+    wanted = list(range(30, last + 1, 10))
+
+    def is_read() -> bool:
+        seen = steps_seen(export_python, kind, tmp_path)
+        return seen == wanted[: len(seen)] and len(seen) >= (30 if kind == "wandb" else len(wanted) - 1)
+
+    with following(export_python, config, kind, tmp_path) as process:
+        if kind != "wandb":
+            wait_until(process, lambda: steps_seen(export_python, kind, tmp_path) == [30])
+        add(41, last)
+        wait_until(process, is_read)
+        process.send_signal(signal.SIGINT)
+        printed, complaints = process.communicate(timeout=60)
+    assert (process.returncode, complaints) == (0, "")
+    assert f"{len(wanted) + 3} rows of 2 attempts" in printed
+    assert steps_seen(export_python, kind, tmp_path) == wanted

@@ -24,7 +24,7 @@ from supervisor.cli.app import App
 from supervisor.cli.errors import CliError
 from supervisor.cli.main import cli
 from supervisor.cli.replay.export import _find_buckets
-from supervisor.cli.replay.follow import FAILURES_PASSED_OVER, READ_BACK_S, follow, spans_to_read
+from supervisor.cli.replay.follow import FAILURES_PASSED_OVER, READ_BACK_S, Pause, follow, spans_to_read
 from supervisor.cli.replay.series import COLUMNS
 from supervisor.cli.replay.source import recorded_steps
 from supervisor.cli.replay.tensorboard import TAGS, crc32c, events_file, frame, masked
@@ -199,7 +199,7 @@ def test_steps_whose_time_is_ahead_of_the_clock_end_no_following(config: Path) -
     forged = tuple(StepRecord(at=T0.plus(5e9 + 20 * ahead), step=41 + ahead, loss=0.0) for ahead in range(2))
     with store.turn(T0.plus(100)):
         store.add_steps(ev.StepsMade(at=T0.plus(100), job="night", attempt=2, records=forged, cursor=42))
-    following = iter(_find_buckets(app, "night", None, follow=True))
+    following = iter(_find_buckets(app, "night", None, Pause()))
     read = [next(following) for _ in (*honest, 1)]
     with store.turn(T0.plus(120)):
         store.add_steps(made(2, 43, 62, 100))

@@ -67,16 +67,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def spread(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Return the tests that mostly wait spread among the others, those that train first, the last fifth without waits.
+    """Return the tests that mostly wait spread among the others, the long ones first, the last fifth without waits.
 
     A process that waits leaves its core to one that does not, and no long test is begun last.
     """
     waiting, working = [], []
-    for item in sorted(items, key=lambda item: item.get_closest_marker("train") is None):
+    for item in sorted(items, key=_rank):
         (working if item.get_closest_marker("waits") is None else waiting).append(item)
     placed = [(0.8 * at / len(waiting), item) for at, item in enumerate(waiting)]
     placed += [(at / len(working), item) for at, item in enumerate(working)]
     return [item for _, item in sorted(placed, key=lambda pair: pair[0])]
+
+
+def _rank(item: pytest.Item) -> int:
+    """Return 0 for the tests of which one alone may last as long as its stage, 1 for those that train, 2 for others."""
+    if item.get_closest_marker("long") is not None:
+        return 0
+    return 1 if item.get_closest_marker("train") is not None else 2
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -23,6 +23,18 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 NOTICED_AT_LEAST = 0.92
 MUTMUT = (sys.executable, "-c", "from mutmut.__main__ import cli; cli()")
+NAMING = """
+import sys
+from mutmut import __main__ as mutmut
+from mutmut.mutation.trampoline import set_mutant_under_test
+set_mutant_under_test("mutant_generation")
+mutmut.makedirs("mutants", exist_ok=True)
+mutmut.copy_src_dir()
+mutmut.copy_also_copy_files()
+mutmut.setup_source_paths()
+mutmut.create_mutants(int(sys.argv[1]))
+"""
+"""The first steps of `mutmut run`, which goes on with tests that take minutes; there is no command for them alone."""
 COPIED = ("supervisor", "tests", "migrations", "systemd", "config.toml", "pyproject.toml")
 LEFT_OUT = ("laws", "rule_seam", "remedy_seam", "healthy", "healthy_hours", "shadow")
 SURVIVED, UNREACHED = 0, 33
@@ -52,6 +64,12 @@ def lay_out(folder: Path) -> None:
     selection = ["tests/core", *(f"--ignore=tests/core/test_{name}.py" for name in LEFT_OUT)]
     with (folder / "pyproject.toml").open("a") as file:
         file.write(SETTINGS.format(selection=json.dumps(selection)))
+
+
+def make_names(folder: Path, children: int) -> list[str]:
+    """Make every mutant without running a test; return their names in order."""
+    subprocess.run([sys.executable, "-c", NAMING, str(children)], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    return sorted(read_outcomes(folder))
 
 
 def mutate(folder: Path, names: Sequence[str], children: int) -> None:
@@ -100,8 +118,7 @@ def main() -> int:
     parser.add_argument("--children", type=int, default=len(os.sched_getaffinity(0)))
     asked = parser.parse_args()
     lay_out(asked.folder)
-    mutate(asked.folder, ["supervisor.core.flags*"], asked.children)
-    every = sorted(read_outcomes(asked.folder))
+    every = make_names(asked.folder, asked.children)
     sample = random.Random(asked.seed).sample(every, min(asked.sample, len(every)))
     mutate(asked.folder, sample, asked.children)
     return report(asked.folder, sample)

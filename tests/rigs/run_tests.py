@@ -5,8 +5,9 @@
 1. `parallel`: what is marked neither `calm` nor `alone`, by more processes than there are cores: tests marked `waits`,
    whose daemons and trainings mostly wait, are spread among the others, which fill the cores meanwhile. The long ones
    come first.
-2. `calm`: one more at a time than there are cores: whole daemons that are held to limits of seconds, of which three
-   take less than one core. What uses the kernel's log, of which a machine has one, is one after another in one process.
+2. `calm`: three more at a time than there are cores: whole daemons that are held to limits of seconds, of which five
+   take about one core, for they wait for what hangs or stands still. Those marked `long` come first. What uses the
+   kernel's log, of which a machine has one, is one after another in one process.
 3. `alone`: one test after another with nothing running at the same time: what compares processor time or short
    durations with a limit.
 
@@ -97,7 +98,7 @@ def stages(cores: int) -> list[Stage]:
     """Return the stages of the whole suite for a machine of so many cores."""
     return [
         Stage("parallel", "not alone and not calm", cores + 4),
-        Stage("calm", "calm and not alone", cores + 1),
+        Stage("calm", "calm and not alone", cores + 3),
         Stage("alone", "alone", 0),
     ]
 
@@ -130,6 +131,21 @@ def run_stage(
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     processor_s = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
     return Outcome(stage, status, now_s() - began_s, processor_s, **facts)
+
+
+def compile_tests(root: Path, processes: int) -> None:
+    """Have pytest write the byte code of all tests under `root`, each process a part, where there is none yet.
+
+    In a fresh checkout each process of a stage would compile all of it: four times what its collection takes.
+    """
+    if any(root.glob("tests/*/__pycache__/*pytest*.pyc")):
+        return
+    folders = sorted({str(path.parent) for path in root.glob("tests/*/**/test_*.py")})
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider"]
+    parts = [folders[at::processes] for at in range(processes)]
+    started = [subprocess.Popen([*command, *part], cwd=root, stdout=subprocess.DEVNULL) for part in parts if part]
+    for process in started:
+        process.wait()
 
 
 def run_again(outcomes: list[Outcome], options: list[str]) -> Outcome | None:
@@ -200,6 +216,7 @@ def main(arguments: list[str] | None = None) -> int:
     cores = len(os.sched_getaffinity(0))
     planned = [Stage("quick", QUICK, cores)] if asked.quick else stages(cores)
     outcomes: list[Outcome] = []
+    compile_tests(ROOT, cores)
     for stage in planned:
         outcomes.append(run_stage(stage, options, files=outcomes[0].elsewhere if outcomes else None))
     return report(outcomes, run_again(outcomes, options), asked.slowest)

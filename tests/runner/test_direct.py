@@ -228,6 +228,8 @@ def test_a_launch_that_fails_for_want_of_descriptors_says_so(runs: Attempts) -> 
         (LaunchError("job: [Errno 11] Resource temporarily unavailable"), "room for another process"),
         (MemoryError(), "memory"),
         (RuntimeError("can't start new thread"), "room for another thread"),
+        (OSError(errno.EROFS, "Read-only file system"), "disk that can be written"),
+        (OSError(errno.EIO, "Input/output error"), "disk that works"),
         (OSError(errno.EACCES, "Permission denied"), None),
         (LaunchError("job: command 'train' of the job: not found"), None),
     ],

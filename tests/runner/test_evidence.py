@@ -87,6 +87,10 @@ class HangingLauncher:
     def dismiss(self, slot: str, folder: Path) -> None:
         self.released.wait()
 
+    def find_unit(self, slot: str, folder: Path) -> str | None:
+        self.released.wait()
+        return None
+
 
 def test_every_thread_of_every_process_shows_where_it_stands(runs: Attempts) -> None:
     folder = dumping(runs, workers=2)

@@ -71,6 +71,16 @@ def test_a_save_in_a_folder_of_the_checkpoint_is_proven_too(copy: Path, tmp_path
     assert reason_of(checkpoint).startswith("pytorch_model_fsdp_0/.metadata: shard __1_0.distcp is missing")
 
 
+def test_a_shard_of_a_later_save_that_did_not_end_is_refused_by_its_time(saved: Path, copy: Path) -> None:
+    """Torch loads half of step 41 with half of step 40 without an error."""
+    written_ns = (copy / ".metadata").stat().st_mtime_ns
+    os.utime(copy / SECOND, ns=(written_ns, written_ns + 1_000_000_000))
+    assert Prover().prove(copy).verdict is Verdict.PROVEN, "clocks may differ by a second"
+    shutil.copyfile(saved / "step-41" / SECOND, copy / SECOND)
+    os.utime(copy / SECOND, ns=(written_ns, written_ns + 60_000_000_000))
+    assert reason_of(copy).startswith(".metadata: __1_0.distcp was written 60 s after its .metadata: by a later save")
+
+
 def test_numbers_that_are_not_finite_are_found_in_any_shard(saved: Path) -> None:
     assert "not finite: 14 of 14 numbers in model.1.weight" in reason_of(saved / "poisoned")
 

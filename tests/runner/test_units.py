@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.runner.attempt_folder import point
+from supervisor.runner.direct import DirectLauncher
 from supervisor.runner.launcher import Launcher, LaunchError
 from supervisor.runner.units import BOOTED, UnitLauncher, available, unit_of, with_remedy
 from tests.rigs.installed_box import OWNER, PYTHON, ROOT, InstalledBox, installed_box, may_boot
@@ -102,6 +104,17 @@ def test_a_folder_that_is_not_the_current_one_is_not_started(tmp_path: Path) -> 
     folder.mkdir(parents=True)
     with pytest.raises(LaunchError, match="the job's `current` link points elsewhere"):
         UnitLauncher(user=False, state=tmp_path).launch("yolo", folder)
+
+
+def test_the_unit_of_an_attempt_is_known_while_it_is_the_current_one(tmp_path: Path) -> None:
+    first, second = (tmp_path / "jobs" / "yolo" / number for number in "12")
+    first.mkdir(parents=True)
+    second.mkdir()
+    point(first.parent, second)
+    launcher = UnitLauncher(user=False, state=tmp_path)
+    assert launcher.find_unit("yolo", second) == "rocm-run@yolo.service"
+    assert launcher.find_unit("yolo", first) is None
+    assert DirectLauncher().find_unit("yolo", second) is None
 
 
 @pytest.mark.systemd

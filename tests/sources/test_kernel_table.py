@@ -111,6 +111,15 @@ def test_every_class_of_the_kernel_log_is_known() -> None:
         'audit: type=1400 comm="amdgpu: GPU reset begin!"',
         "audit: type=1100 msg='op=NVRM: Xid (PCI:0000:9b:00): 79, pid=1'",
         "python3[12409]: segfault at 0 ip 00007f89edf85ad8 sp 00007ffc2f3b04e8 error 4 in libc.so.6[167ad8]",
+        AMD + "PSP runtime database doesn't exist",
+        AMD + "psp gfx command LOAD_TA(0x1) failed and response status is (0x7)",
+        "amdgpu: [powerplay] Failed to retrieve minimum clocks.",
+        "amdgpu: [powerplay] Error in phm_get_clock_info",
+        "amdgpu 0000:0a:00.0: BAR 6: can't assign [??? 0x00000000 flags 0x20000000] (bogus alignment)",
+        "amdgpu 0000:0a:00.0: can't derive routing for PCI INT A",
+        "[drm:dc_dmub_srv_wait_idle [amdgpu]] *ERROR* Error waiting for DMUB idle: status=3",
+        "I/O error, dev loop3, sector 0 op 0x0:(READ) flags 0x80700 phys_seg 1 prio class 2",
+        "critical target error, dev nvme0n1, sector 0 op 0x3:(DISCARD) flags 0x800 phys_seg 1 prio class 2",
     ],
 )
 def test_harmless_lines_and_words_of_processes_are_no_finding(line: str) -> None:
@@ -566,3 +575,8 @@ def test_further_wordings_belong_to_the_hang_that_they_follow() -> None:
 def test_a_warning_without_a_row_is_named_by_the_row_that_follows_it() -> None:
     lines = ("Failed to get current clock freq!", "ring gfx_0.0.0 timeout, signaled seq=1, emitted seq=3")
     assert found(*(AMD + line for line in lines)) == [(F.GPU_HANG, Sev.FATAL, CARD)]
+
+
+def test_a_completion_that_was_found_by_polling_is_no_lost_io() -> None:
+    (found_late,) = findings_in(["nvme nvme0: I/O 12 QID 4 timeout, completion polled"], TABLE)
+    assert found_late.severity is Sev.WARN

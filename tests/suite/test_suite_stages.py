@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.rigs.run_tests import QUICK, UNSTEADY_AT_MOST, Outcome, Stage, report, run_again, run_stage, stages
+from tests.rigs.run_tests import (
+    QUICK,
+    UNSTEADY_AT_MOST,
+    Outcome,
+    Stage,
+    compile_tests,
+    report,
+    run_again,
+    run_stage,
+    stages,
+)
 
 TESTS = """
 import os
@@ -50,6 +61,8 @@ def broken(): raise OSError("no disk")
 def test_not_set_up(broken): pass
 """
 EVERYTHING = Stage("all", "", 0)
+FEW = [dataclasses.replace(stage, workers=min(stage.workers, 2)) for stage in stages(2)]
+"""The stages with two processes at most: each more is another start of pytest."""
 PASSED = {"parallel": 3, "calm": 2, "alone": 3}
 
 
@@ -74,7 +87,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[Outcome]:
     folder = tmp_path_factory.mktemp("suite")
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("CI", "true")
-        return [run_stage(stage, [*suite(folder, TESTS), f"--basetemp={folder}/tmp"]) for stage in stages(0)]
+        return [run_stage(stage, [*suite(folder, TESTS), f"--basetemp={folder}/tmp"]) for stage in FEW]
 
 
 def test_each_test_runs_in_one_stage_and_what_must_be_alone_runs_in_one_process(outcomes: list[Outcome]) -> None:
@@ -98,7 +111,7 @@ with Path(__file__).with_suffix(".read").open("a") as file:
     }.items():
         (tmp_path / f"test_{name}.py").write_text(noted + text)
     options = [str(tmp_path), *suite(tmp_path, "")[1:]]
-    first, *later = stages(0)
+    first, *later = FEW
     ran = [run_stage(first, options)]
     ran += [run_stage(stage, options, files=ran[0].elsewhere) for stage in later]
     assert [outcome.counts["passed"] for outcome in ran] == [2, 1, 1]
@@ -119,7 +132,7 @@ def test_some(number):
     with Path(__file__).with_name("pids").open("a") as file:
         file.write("%d\\n" % os.getpid())
 """
-    ran = run_stage(stages(0)[0], suite(tmp_path, text))
+    ran = run_stage(FEW[0], suite(tmp_path, text))
     assert ran.counts["passed"] == 8
     assert len(set((tmp_path / "pids").read_text().split())) == 1
 
@@ -196,7 +209,7 @@ def run_twice(folder: Path, text: str, *ran: Stage) -> tuple[int, list[Outcome],
 def test_a_few_tests_that_pass_when_run_again_by_themselves_are_named_and_do_not_fail_the_suite(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, outcomes, again = run_twice(tmp_path, UNSTEADY.replace("NAMES", '["one", "two [b]"]'), *stages(0))
+    status, outcomes, again = run_twice(tmp_path, UNSTEADY.replace("NAMES", '["one", "two [b]"]'), *FEW)
     output = capsys.readouterr().out.splitlines()
     assert status == 0, output
     assert again is not None
@@ -278,6 +291,22 @@ def test_the_quick_run_leaves_out_what_is_slow(tmp_path: Path) -> None:
         "test_plain",
         "test_wrong",
     ]
+
+
+def test_what_no_process_has_compiled_is_compiled_once(tmp_path: Path) -> None:
+    for name in ("some", "other"):
+        (tmp_path / "tests" / name).mkdir(parents=True)
+        (tmp_path / "tests" / name / f"test_{name}.py").write_text("def test_some(): pass\n")
+
+    def compiled() -> dict[str, int]:
+        return {path.name.partition(".")[0]: path.stat().st_mtime_ns for path in tmp_path.rglob("*pytest*.pyc")}
+
+    compile_tests(tmp_path, 2)
+    first = compiled()
+    assert set(first) == {"test_some", "test_other"}
+    (tmp_path / "tests" / "some" / "test_some.py").touch()
+    compile_tests(tmp_path, 2)
+    assert compiled() == first
 
 
 def test_alone_needs_its_reason(tmp_path: Path) -> None:

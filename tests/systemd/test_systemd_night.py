@@ -96,7 +96,8 @@ def test_a_started_daemon_runs_its_job_as_the_owner_and_says_so_to_those_who_may
     assert float(found.group(1)) <= 2.5
 
 
-@pytest.mark.alone(reason="its watchdog has 2 s")
+@pytest.mark.long
+@pytest.mark.calm(reason="its watchdog has 2 s")
 def test_restart_kill_and_watchdog_cost_the_training_no_step(home: Night) -> None:
     drop_in = f"/run/systemd/system/{UNIT}.d/impatient.conf"
     home.box.write(drop_in, IMPATIENT)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.alerts.certificate_by_hand import make_certificate
 from tests.rigs.installed_box import PYTHON, ROOT, STATE, InstalledBox
 
 pytestmark = pytest.mark.systemd
@@ -19,6 +20,10 @@ Environment=PYTHONPATH={ROOT} PYTHONDONTWRITEBYTECODE=1
 ExecStart=
 ExecStart={PYTHON} -m supervisor.cli --config /etc/rocm-supervisor/config.toml web --activated --idle-s 3
 """
+PORT = 8443
+SOCKET_DROP_IN = f"[Socket]\nListenStream={PORT}\n"
+TLS = "/etc/rocm-supervisor/tls.pem"
+TLS_SETTINGS = f'[web]\nhosts = ["hooks.example"]\ntls_certificate = "{TLS}"\ntls_key = "{TLS}"\n'
 WRITE = f"""\
 import sqlite3, sys, time
 sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "tests/bench")!r}]
@@ -54,16 +59,20 @@ for path in ("/api/trainings/yolo/steps", "/api/trainings/yolo/account", "/api/o
 
 
 @pytest.fixture(scope="module")
-def web(installed: InstalledBox) -> Iterator[InstalledBox]:
+def web(installed: InstalledBox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[InstalledBox]:
     box = installed.box
     box.write("/etc/systemd/system/rocm-supervisor-web.service.d/test.conf", DROP_IN)
+    box.write("/etc/systemd/system/rocm-supervisor-web.socket.d/test.conf", SOCKET_DROP_IN)
+    box.write("/etc/rocm-supervisor/conf.d/web.toml", TLS_SETTINGS)
+    box.write(TLS, make_certificate(tmp_path_factory.mktemp("tls")).read_text())
+    box.run(f"chgrp rocm-supervisor {TLS}; chmod 640 {TLS}", check=True)
     box.run("systemctl daemon-reload; systemctl start rocm-supervisor-web.socket", check=True)
     box.write("/opt/writer.py", WRITE)
     writer = f"systemd-run --unit=writer -p User=rocm-supervisor -p UMask=0007 {PYTHON} -B /opt/writer.py"
     box.run(writer, check=True)
     box.until(f"test -s {STATE}/supervisor.db-wal && journalctl -u writer | grep -q written")
     yield installed
-    box.run(f"systemctl stop writer {UNITS}; rm -f {STATE}/supervisor.db*")
+    box.run(f"systemctl stop writer {UNITS}; rm -f {STATE}/supervisor.db* {TLS} /etc/rocm-supervisor/conf.d/web.toml")
 
 
 def test_the_units_verify_and_are_hardly_exposed(web: InstalledBox) -> None:
@@ -83,6 +92,14 @@ def test_a_request_begins_it_it_reads_a_living_record_and_ends_by_itself(web: In
     assert "yolo" in looked
     web.box.until("test $(systemctl is-active rocm-supervisor-web.service) = inactive")
     assert web.box.run("systemctl is-active rocm-supervisor-web.socket").output.strip() == "active"
+
+
+def test_a_port_of_a_drop_in_is_served_by_tls_within_the_sandbox(web: InstalledBox) -> None:
+    asked = f"curl -sS --cacert {TLS} --resolve hooks.example:{PORT}:127.0.0.1 -o /dev/null -w '%{{http_code}}' "
+    page = web.box.run(f"{asked} https://hooks.example:{PORT}/")
+    assert page.output == "200", page.output + web.box.run("journalctl -u rocm-supervisor-web --no-pager").output
+    assert web.box.run(f"{asked} https://hooks.example:{PORT}/api/overview").output == "401"
+    assert web.box.run(f"curl -s http://127.0.0.1:{PORT}/").status != 0
 
 
 def test_nobody_outside_the_group_reaches_it(web: InstalledBox) -> None:

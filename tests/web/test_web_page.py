@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from served_page import ServedPage, serving_page
@@ -207,8 +208,11 @@ def test_the_vendored_files_are_those_of_the_release() -> None:
 
 
 def test_what_costs_memory_or_could_write_is_not_imported() -> None:
-    """SQLAlchemy alone is a third of what the page may take; the writer of the record has no place in it."""
-    heavy = ("sqlalchemy", "alembic", "apscheduler", "torch", "supervisor.store.writer", "supervisor.daemon")
+    """SQLAlchemy alone is a third of what the page may take, rules and their settings a sixth; nothing here writes."""
+    heavy = (
+        "sqlalchemy", "alembic", "apscheduler", "torch", "supervisor.store.writer", "supervisor.daemon",
+        "supervisor.config", "supervisor.core.rules", "supervisor.core.job",
+    )  # fmt: skip
     script = f"import sys, supervisor.cli.web; print([name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -231,3 +235,16 @@ def is_served(page: ServedPage) -> bool:
         return page.ask("/").status == 200
     except (OSError, http.client.HTTPException):
         return False
+
+
+def test_for_another_machine_the_line_to_type_there_is_printed_behind_the_address(state: Path) -> None:
+    config = state / "ssh.toml"
+    config.write_text(f'[supervisor]\nstate_dir = "{state}"\n')
+    command = [sys.executable, "-m", "supervisor.cli", "--config", str(config), "web", "--ssh"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as served:
+        assert served.stdout is not None
+        port = urlsplit(served.stdout.readline().strip()).port
+        assert f"ssh -N -L {port}:127.0.0.1:{port} " in served.stdout.readline()
+        served.terminate()
+    refused = subprocess.run([*command, "--listen", "0.0.0.0"], capture_output=True, text=True, check=False)
+    assert (refused.returncode, refused.stdout, "--tls-certificate" in refused.stderr) == (1, "", True)

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from http.client import HTTPResponse, HTTPSConnection
 from pathlib import Path
 
 import pytest
 
-from supervisor.config.settings import WebSettings
 from supervisor.control.client import Client
+from supervisor.web.configured import PageSettings
 from supervisor.web.login import REVOKE, TOKEN, ask_login
+from supervisor.web.serve import CONNECTIONS_PER_USER
 from supervisor.web.service import EX_CONFIG, NotServableError, open_doors
+from tests.alerts.certificate_by_hand import make_certificate
 from tests.view_by_hand import FakeView, serving
 
 LIMIT_S = 60.0
@@ -31,11 +36,15 @@ def unix_socket(path: Path) -> socket.socket:
 
 @contextmanager
 def service(
-    state: Path, *passed: socket.socket, idle_s: float = 600.0, daemon: Path = Path("/nonexistent")
+    state: Path,
+    *passed: socket.socket,
+    idle_s: float = 600.0,
+    daemon: Path = Path("/nonexistent"),
+    settings: str = "",
 ) -> Iterator[subprocess.Popen[str]]:
     """Start the page with these sockets, until it ends or is ended."""
     config = state / "service.toml"
-    config.write_text(f'[supervisor]\nstate_dir = "{state}"\n')
+    config.write_text(f'[supervisor]\nstate_dir = "{state}"\n{settings}')
     given = ["--config", str(config), "--socket", str(daemon), "web", "--activated", "--idle-s", str(idle_s)]
     argv = [sys.executable, "-m", "supervisor.cli", *given]
     high = [socket.fromfd(item.fileno(), item.family, item.type) for item in passed]
@@ -127,6 +136,78 @@ def test_an_address_beyond_the_loopback_is_refused_without_tls(state: Path) -> N
         assert "web.tls_certificate" in started.stderr.read()
 
 
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of hooks.example, with its key in the same file."""
+    return make_certificate(tmp_path_factory.mktemp("tls"))
+
+
+def ask_by_tls(port: int, certificate: Path, path: str, body: str | None = None, **headers: str) -> HTTPResponse:
+    """Ask as a browser that trusts this certificate alone."""
+    trusting = ssl.create_default_context(cafile=str(certificate))
+    connection = HTTPSConnection("hooks.example", port, context=trusting, timeout=LIMIT_S)
+    connection._create_connection = lambda *_: socket.create_connection(("127.0.0.1", port), LIMIT_S)  # type: ignore[attr-defined]
+    connection.request("GET" if body is None else "POST", path, body, headers)
+    return connection.getresponse()
+
+
+def test_beyond_the_loopback_it_is_served_by_tls_and_for_a_token_alone(
+    state: Path, tmp_path: Path, certificate: Path
+) -> None:
+    login = tmp_path / "login.sock"
+    listening = socket.create_server(("0.0.0.0", 0))
+    port = listening.getsockname()[1]
+    settings = f'[web]\nhosts = ["hooks.example"]\ntls_certificate = "{certificate}"\ntls_key = "{certificate}"\n'
+    with service(state, listening, unix_socket(login), settings=settings):
+        assert ask_by_tls(port, certificate, "/").status == 200
+        assert ask_by_tls(port, certificate, "/api/overview").status == 401
+        assert ask_by_tls(port, certificate, "/metrics").status == 401
+        opened = ask_by_tls(port, certificate, "/session", json.dumps({"token": ask_login(login, TOKEN)}))
+        cookie, _, attributes = opened.headers["Set-Cookie"].partition("; ")
+        assert {"Secure", "HttpOnly", "SameSite=strict"} <= set(attributes.split("; "))
+        secrets = {"Cookie": cookie, "X-Page-Key": json.load(opened)["key"]}
+        assert ask_by_tls(port, certificate, "/api/overview", **secrets).status == 200
+        for name in (f"127.0.0.1:{port}", "localhost", "evil.example"):
+            assert ask_by_tls(port, certificate, "/api/overview", **secrets, Host=name).status == 403
+        with socket.create_connection(("127.0.0.1", port), LIMIT_S) as plain:
+            plain.sendall(b"GET / HTTP/1.1\r\nHost: hooks.example\r\n\r\n")
+            with suppress(ConnectionResetError):
+                assert b"HTTP/" not in plain.recv(4096)
+
+
+def test_connections_that_begin_no_tls_keep_nobody_out_for_long(state: Path, certificate: Path) -> None:
+    listening = socket.create_server(("0.0.0.0", 0))
+    port = listening.getsockname()[1]
+    settings = f'[web]\nhosts = ["hooks.example"]\ntls_certificate = "{certificate}"\ntls_key = "{certificate}"\n'
+    with service(state, listening, settings=settings), ExitStack() as silent:
+        assert ask_by_tls(port, certificate, "/").status == 200
+        for _ in range(CONNECTIONS_PER_USER):
+            silent.enter_context(socket.create_connection(("127.0.0.1", port), LIMIT_S))
+        end_s = time.perf_counter() + 40  # asyncio's own limit is a minute
+        while not is_served(port, certificate):
+            assert time.perf_counter() < end_s
+
+
+def is_served(port: int, certificate: Path) -> bool:
+    try:
+        return ask_by_tls(port, certificate, "/").status == 200
+    except OSError:
+        return False
+
+
+def test_a_certificate_that_cannot_be_used_is_named(state: Path, tmp_path: Path, certificate: Path) -> None:
+    locked = tmp_path / "locked.pem"
+    made = ["openssl", "genpkey", "-algorithm", "RSA", "-aes128", "-pass", "pass:x", "-out", str(locked)]
+    subprocess.run(made, check=True, capture_output=True)
+    for key, words in ((tmp_path / "none.pem", "No such file or directory"), (locked, "has a password")):
+        settings = f'[web]\ntls_certificate = "{certificate}"\ntls_key = "{key}"\n'
+        with service(state, socket.create_server(("0.0.0.0", 0)), settings=settings) as started:
+            assert started.wait(LIMIT_S) == EX_CONFIG
+            assert started.stderr is not None
+            printed = started.stderr.read()
+            assert (words in printed, str(key) in printed, "Traceback" in printed) == (True, True, False)
+
+
 def test_started_by_hand_it_says_what_to_use() -> None:
     with pytest.raises(NotServableError, match="supervisorctl web"):
-        open_doors([], WebSettings())
+        open_doors([], PageSettings())

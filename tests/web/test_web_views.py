@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from browser import CHROMIUM, Browser, browser
 from long_record import BEGAN_UNIX_S, write_long_record
@@ -63,7 +64,8 @@ def view(tmp_path_factory: pytest.TempPathFactory) -> FakeView:
         )
     )
     phone = types.AlertReceiver(name="phone", state="failing", problem=MARKUP)
-    return FakeView(folder=folder, jobs=[JOB], gpus=[gpu], history=[FREEZE], receivers=[phone], sent=[DELIVERED])
+    failed = msgspec.structs.replace(DELIVERED, state="failed", error="status 404: no such topic, " + "x" * 40)
+    return FakeView(folder=folder, jobs=[JOB], gpus=[gpu], history=[FREEZE], receivers=[phone], sent=[failed])
 
 
 @pytest.fixture(scope="module")
@@ -136,3 +138,13 @@ def test_no_view_has_a_fault_of_accessibility(page: ServedPage, view: FakeView, 
                     if shown.evaluate("document.documentElement.scrollWidth") > width:
                         found.append((width, scheme, path, "is wider than the screen"))
     assert found == []
+
+
+def test_what_is_wrong_with_a_receiver_is_read_on_a_phone_without_scrolling_sideways(shown: Browser) -> None:
+    shown.resize(360, 740, phone=True)
+    try:
+        show(shown, "#/alerts")
+        edges = "Array.from(document.querySelectorAll('main .bad'), each => each.getBoundingClientRect().right)"
+        assert [0 < edge <= 360 for edge in shown.evaluate(edges)] == [True, True], "of the receiver, of its alert"
+    finally:
+        shown.resize(1200, 900)

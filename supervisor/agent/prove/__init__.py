@@ -1,6 +1,6 @@
 """Proves that a checkpoint is complete and its numbers finite, without running anything that it contains.
 
-    python -I prove/__main__.py CHECKPOINT [MEMORY_LIMIT_BYTES [CPU_LIMIT_S]]
+    python -I prove/__main__.py CHECKPOINT [MEMORY_LIMIT_BYTES [CPU_LIMIT_S [SHARE SHARES]]]
 
 One JSON line comes out: verdict ("proven", "rejected"), reason, epoch, step, tensors, non_finite, kind, fitness, and
 its profile: name, shape and a few figures of each tensor, by which it can be held against another. It reads

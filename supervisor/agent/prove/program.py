@@ -18,6 +18,7 @@ from .sharded import SHARD, is_sharded, open_shard, prove_sharded, shards_beside
 from .tally import Numbers
 
 INTEGER_MAX = 2**53
+ALL = (0, 1)
 REASON_CHARACTERS = 600
 
 
@@ -34,6 +35,8 @@ class Opened(NamedTuple):
     trainer_state: Optional[bytes]
     ours: bool = False
     """Whether the file is the manifest of shards that the agent saved."""
+    share: Tuple[int, int] = ALL
+    """Of those shards, which are read: every so-manieth rank's, as (first, of how many)."""
 
     def identities(self) -> Tuple[Tuple[int, int, int], ...]:
         """Return what changes when any of the files is written."""
@@ -89,7 +92,7 @@ def examine(found: Opened, numbers: Numbers, answer: Dict[str, Any]) -> None:
     file = found.file
     if found.ours:
         answer["kind"] = "shards"
-        entries = prove_generation(file, found.shards, numbers, lambda head, size: kind_of(head, size)[1])
+        entries = prove_generation(file, found.shards, numbers, lambda head, size: kind_of(head, size)[1], found.share)
     elif found.shards:
         answer["kind"] = "torch-distributed"
         entries = prove_sharded(file, found.shards, numbers, lambda head, size: kind_of(head, size)[1])
@@ -100,7 +103,8 @@ def examine(found: Opened, numbers: Numbers, answer: Dict[str, Any]) -> None:
         answer["kind"], prover = kind_of(head, size)
         entries = entries_of(prover(file, size, numbers, ""))
     answer["epoch"], answer["step"] = position(entries, found.trainer_state)
-    numbers.judge()
+    if numbers.tensors or found.share == ALL:  # more nodes than ranks: a share may be empty
+        numbers.judge()
     if answer["epoch"] == -1 and "train_args" in entries and entries.get("optimizer") is None:
         raise Rejected("stripped at the end of a training: it holds no optimizer state to resume from")
     answer["fitness"] = fitness_of(entries)
@@ -149,7 +153,7 @@ def read_trainer_state(path: str) -> Optional[bytes]:
         return None
 
 
-def prove(path: str, confined: Callable[[], None] = lambda: None) -> Dict[str, Any]:
+def prove(path: str, confined: Callable[[], None] = lambda: None, share: Tuple[int, int] = ALL) -> Dict[str, Any]:
     """Return the answer about one file as a dictionary; nothing in the file can make it raise.
 
     `confined` is called once everything is open and nothing of the checkpoint read.
@@ -159,7 +163,7 @@ def prove(path: str, confined: Callable[[], None] = lambda: None) -> Dict[str, A
     numbers = Numbers()
     try:
         with opened(path) as file, opened_shards(path) as shards:
-            found = Opened(file, shards, read_trainer_state(path), is_manifest(path))
+            found = Opened(file, shards, read_trainer_state(path), is_manifest(path), share)
             before = found.identities()
             confined()
             judge_open(found, before, numbers, answer)

@@ -1,7 +1,7 @@
 """Proves a checkpoint of torch.distributed.checkpoint: all that its metadata names is there, whole, and finite.
 
 torch itself loads such a checkpoint with a flipped bit, for it does not look at the checksums of what it reads. What
-cannot be seen here is a shard of another step under the right name: nothing in a shard says when it was written.
+is seen by its time alone is a shard of another step under the right name: a shard later than the metadata is refused.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from .tally import Numbers
 METADATA = ".metadata"
 SHARD = ".distcp"
 SHARDS_MAX = 4000
+CLOCKS_S = 2.0
+"""How far the clocks of the machines that write into one folder may differ, and the steps of a file system's times."""
 CHUNKS_COMPARED = 512
 """Chunks of one tensor that are held against each other; of more, only their volume is."""
 METADATA_BYTES_MAX = 1 << 28
@@ -117,7 +119,23 @@ def prove_sharded(
         counter = COUNTERS.fullmatch(key[0])
         if counter and type(found) is int:
             entries.setdefault(counter.group(1), found)
+    check_ages(metadata, shards)
     return entries
+
+
+def check_ages(metadata: BinaryIO, shards: Dict[str, BinaryIO]) -> None:
+    """Raise Rejected where a shard was written after the metadata, which a save writes last.
+
+    A later save into the same folder that did not end leaves shards of two steps, of which torch loads a mixture.
+    """
+    written_s = os.fstat(metadata.fileno()).st_mtime
+    for name, shard in sorted(shards.items()):
+        later_s = os.fstat(shard.fileno()).st_mtime - written_s
+        if not later_s <= CLOCKS_S:
+            raise Rejected(
+                "%s was written %.0f s after its .metadata: by a later save that did not end, or copied without times "
+                "(`cp -a` keeps them)" % (name, later_s)
+            )
 
 
 def prove_item(

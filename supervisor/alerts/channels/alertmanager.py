@@ -18,7 +18,6 @@ from supervisor.alerts.settings import (
     HttpSettings,
     PathText,
     Text,
-    find_zone,
 )
 from supervisor.core.flags import Severity
 
@@ -65,7 +64,6 @@ class Alertmanager(HttpChannel):
     def from_settings(cls, name: str, settings: AlertmanagerSettings) -> Alertmanager:
         """Read address and token; raise ReceiverError, which never holds either."""
         endpoint = Endpoint.from_settings(name, settings)
-        find_zone(name, settings)
         token = read_token(name, settings)
         target = endpoint.target.rstrip("/") + PATH
         return cls(endpoint=replace(endpoint, target=target, confidential=(token,) if token else ()), token=token)

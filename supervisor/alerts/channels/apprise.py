@@ -70,7 +70,7 @@ class Apprise:
         """Read the addresses; raise ReceiverError, which never holds one."""
         urls = tuple(require_text(name, "url", settings).split())
         python = settings.python or sys.executable
-        return cls(urls=urls, python=python, timeout_s=settings.timeout_s, zone=find_zone(name, settings))
+        return cls(urls=urls, python=python, timeout_s=settings.timeout_s, zone=find_zone(settings))
 
     @property
     def destination(self) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 
 from supervisor.alerts.channel import Answer, KeptNotice
-from supervisor.alerts.settings import AlertSettings, ReceiverError, TimeoutS, find_zone
+from supervisor.alerts.settings import AlertSettings, ReceiverError, TimeoutS
 from supervisor.core.sanitize import one_line, without_secrets
 from supervisor.programs import run
 
@@ -38,7 +38,6 @@ class Command:
     @classmethod
     def from_settings(cls, name: str, settings: CommandSettings) -> Command:
         """Take the command; raise ReceiverError where its program has no absolute path."""
-        find_zone(name, settings)
         if not settings.command[0].startswith("/"):
             raise ReceiverError(f"alerts.{name}.command: the program needs an absolute path")
         return cls(command=tuple(settings.command), timeout_s=settings.timeout_s)

@@ -49,7 +49,7 @@ class Discord(HttpChannel):
     def from_settings(cls, name: str, settings: DiscordSettings) -> Discord:
         """Read the address; raise ReceiverError, which never holds it."""
         endpoint = Endpoint.from_settings(name, settings)
-        zone = find_zone(name, settings)
+        zone = find_zone(settings)
         return cls(endpoint=endpoint, zone=zone, picture=settings.picture, edits=settings.edit)
 
     def render(self, notice: KeptNotice) -> bytes:

@@ -91,7 +91,7 @@ class Email:
             raise ReceiverError(f"alerts.{name}: {missing} is missing; a login needs user and secret")
         if password is not None and settings.security == "none":
             raise ReceiverError(f"alerts.{name}: a password is sent over TLS only; set security to starttls or tls")
-        return cls(settings=settings, password=password, zone=find_zone(name, settings))
+        return cls(settings=settings, password=password, zone=find_zone(settings))
 
     @property
     def destination(self) -> str:

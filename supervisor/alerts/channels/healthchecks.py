@@ -38,7 +38,7 @@ class Healthchecks(HttpChannel):
     def from_settings(cls, name: str, settings: HealthchecksSettings) -> Healthchecks:
         """Read the address; raise ReceiverError, which never holds it."""
         endpoint = Endpoint.from_settings(name, settings)
-        return cls(endpoint=endpoint, ping_every_s=settings.ping_every_s, zone=find_zone(name, settings))
+        return cls(endpoint=endpoint, ping_every_s=settings.ping_every_s, zone=find_zone(settings))
 
     def render(self, notice: KeptNotice) -> bytes:
         """Return the text that the check shows."""

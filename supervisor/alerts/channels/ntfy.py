@@ -60,7 +60,7 @@ class Ntfy(HttpChannel):
         token = read_token(name, settings)
         confidential = (topic, *([token] if token else []))
         endpoint = replace(endpoint, target=f"{folder}/", confidential=confidential)
-        zone = find_zone(name, settings)
+        zone = find_zone(settings)
         return cls(endpoint=endpoint, topic=topic, token=token, zone=zone, edits=settings.edit)
 
     def render(self, notice: KeptNotice) -> bytes:

@@ -79,7 +79,7 @@ class Telegram(HttpChannel):
             raise ReceiverError(f"alerts.{name}: the secret is not the token of a bot (NUMBER:LETTERS)")
         target = f"{endpoint.target.rstrip('/')}/bot{token}/{METHOD}"
         endpoint = replace(endpoint, target=target, confidential=(token,))
-        zone = find_zone(name, settings)
+        zone = find_zone(settings)
         return cls(
             endpoint=endpoint,
             chat_id=settings.chat_id,

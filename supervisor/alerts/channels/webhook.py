@@ -9,7 +9,7 @@ from supervisor.alerts.channel import KeptNotice
 from supervisor.alerts.endpoint import Endpoint
 from supervisor.alerts.http import Request
 from supervisor.alerts.http_channel import HttpChannel
-from supervisor.alerts.settings import AlertSettings, HttpSettings, PathText, ReceiverError, Text, find_zone, read_text
+from supervisor.alerts.settings import AlertSettings, HttpSettings, PathText, ReceiverError, Text, read_text
 from supervisor.alerts.signing import Secret, headers, read_secrets
 
 
@@ -31,7 +31,6 @@ class Webhook(HttpChannel):
     def from_settings(cls, name: str, settings: WebhookSettings) -> Webhook:
         """Read address and secrets; raise ReceiverError, which never holds either."""
         endpoint = Endpoint.from_settings(name, settings)
-        find_zone(name, settings)
         secret = read_text(name, "secret", settings)
         try:
             return cls(endpoint=endpoint, secrets=() if secret is None else read_secrets(secret))

@@ -119,6 +119,10 @@ def disk(settings: Settings, looks: PathLooks) -> Iterator[DoctorLine]:
             return
         except OSError:
             continue
+        if stat.S_ISDIR(found.mode) and found.read_only:
+            remedy = f"dmesg says why, if it was not mounted so; `mount -o remount,rw` on the file system of {existing}"
+            yield DoctorLine(name="disk", level="fail", found=f"{existing} is mounted read-only", remedy=remedy)
+            return
         if stat.S_ISDIR(found.mode):
             yield _disk_line(state, existing, found.free_bytes)
             return

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import errno
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,6 +18,9 @@ from supervisor.cli.replay.source import recorded, recorded_steps
 from supervisor.cli.unneeded_root import refuse_root
 from supervisor.core.sanitize import one_line
 from supervisor.store.records import StepBucket
+
+if TYPE_CHECKING:
+    from supervisor.cli.replay.follow import Pause
 
 TENSORBOARD, PARQUET, MLFLOW, WANDB = "tensorboard", "parquet", "mlflow", "wandb"
 KINDS = ("csv", "ndjson", TENSORBOARD, PARQUET, MLFLOW, WANDB)
@@ -53,14 +56,13 @@ def command(  # noqa: PLR0913 - one for each option
     rate, gradient norm, pace, waiting for data and memory. With --follow a row is written when the next one has begun,
     and once more where a clock that was set back adds steps to it.
 
+    A Parquet file can be read once it is complete: with --follow there is a folder of such files, read as one table.
     parquet, mlflow and wandb need the extra of that name (pip install 'rocm-supervisor[parquet]'). wandb writes runs
     that `wandb sync` uploads; nothing is sent anywhere before.
     """
     if kind is not None:
         if folder is not None:
             raise click.UsageError("--to takes no FOLDER; name the target with --output")
-        if kind == PARQUET and follow:
-            raise click.UsageError("a Parquet file can be read once it is complete; --follow one of the other formats")
         refuse_root(app, f"export --to {kind} {job}")
         _export_steps(app, job, attempt, kind, output, follow=follow)
     elif folder is None or output is not None or follow:
@@ -88,36 +90,42 @@ def _export_steps(  # noqa: PLR0913 - the command's options
     app: App, job: str, attempt: int | None, kind: str, output: str | None, *, follow: bool
 ) -> None:
     from supervisor.cli.replay import step_files  # noqa: PLC0415 - imported on use: keeps --help fast
+    from supervisor.cli.replay.follow import Pause  # noqa: PLC0415 - the same
 
     written: Counter[int] = Counter()
-    buckets = _count(_find_buckets(app, job, attempt, follow=follow), written)
+    pause = Pause() if follow else None
+    buckets = _count(_find_buckets(app, job, attempt, pause), written)
     if kind not in TARGETS and output is None:
         for line in step_files.lines(kind, buckets):
             click.echo(line, nl=False)
         return
     target = output or TARGETS[kind].format(job=job)
     try:
-        _write(app, kind, target, job, buckets)
+        _write(kind, target, job, buckets, pause)
     except OSError as error:
         raise _explain_unwritten(error, target, "a path") from error
     app.print(f"{one_line(target)}: {one_line(job)}, {written.total()} rows of {len(written)} attempts")
 
 
-def _write(app: App, kind: str, target: str, job: str, buckets: Iterable[StepBucket]) -> None:
+def _write(kind: str, target: str, job: str, buckets: Iterable[StepBucket], pause: Pause | None) -> None:
     """Write the steps in one of the formats, whose modules are imported on use: most need a library of their own."""
     from supervisor.cli.replay import step_files  # noqa: PLC0415 - the same
+    from supervisor.cli.replay.follow import Pause  # noqa: PLC0415 - the same
 
     match kind:
         case "tensorboard":
             step_files.write_runs(Path(target), buckets)
         case "parquet":
-            from supervisor.cli.replay.parquet import write_parquet  # noqa: PLC0415 - the same
+            from supervisor.cli.replay.parquet import write_parquet, write_parts  # noqa: PLC0415 - the same
 
-            write_parquet(Path(target), buckets)
+            if pause is None:
+                write_parquet(Path(target), buckets)
+            else:
+                write_parts(Path(target), buckets, pause)
         case "mlflow":
             from supervisor.cli.replay.mlflow_runs import write_mlflow  # noqa: PLC0415 - the same
 
-            write_mlflow(target, job, buckets, app.now)
+            write_mlflow(target, job, buckets, pause or Pause())
         case "wandb":
             from supervisor.cli.replay.wandb_runs import write_wandb  # noqa: PLC0415 - the same
 
@@ -138,10 +146,10 @@ def _explain_unwritten(error: OSError, target: Path | str, what: str) -> CliErro
     return CliError(f"{target}: {error.strerror}", remedy, "unwritable")
 
 
-def _find_buckets(app: App, job: str, attempt: int | None, *, follow: bool) -> Iterable[StepBucket]:
-    """Return the recorded steps, with `follow` also those to come; raise CliError before anything is written."""
+def _find_buckets(app: App, job: str, attempt: int | None, pause: Pause | None) -> Iterable[StepBucket]:
+    """Return the recorded steps, with a pause also those to come; raise CliError before anything is written."""
     found = recorded_steps(app, job, attempt)
-    if not follow:
+    if pause is None:
         return found
     from supervisor.cli.replay import follow as following  # noqa: PLC0415 - the same
 
@@ -149,7 +157,7 @@ def _find_buckets(app: App, job: str, attempt: int | None, *, follow: bool) -> I
         spans = following.spans_to_read(since_unix_s, app.now())
         return tuple(bucket for span in spans for bucket in recorded_steps(app, job, attempt, *span))
 
-    return following.follow(read, lambda: time.sleep(following.POLL_INTERVAL_S))
+    return following.follow(read, pause.wait)
 
 
 def _count(buckets: Iterable[StepBucket], written: Counter[int]) -> Iterator[StepBucket]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 from supervisor.cli.errors import CliError
@@ -13,6 +14,19 @@ READ_BACK_S = 3600.0
 AHEAD_S = 60.0
 FAILURES_PASSED_OVER = 60
 """Polls in a row that may fail: while a daemon restarts, upgrades its record or replaces a damaged one."""
+
+
+class Pause:
+    """The time between two polls; a writer that gathers rows sets `flush`, so that nothing waits for a later row."""
+
+    def __init__(self) -> None:
+        self.flush: Callable[[], None] | None = None
+
+    def wait(self) -> None:
+        """Have what was gathered written, and sleep."""
+        if self.flush is not None:
+            self.flush()
+        time.sleep(POLL_INTERVAL_S)
 
 
 def follow(read: Callable[[float | None], Sequence[StepBucket]], wait: Callable[[], None]) -> Iterator[StepBucket]:

@@ -14,13 +14,12 @@ from typing import Any
 
 from supervisor.cli.errors import CliError
 from supervisor.cli.replay.extra import load_library
+from supervisor.cli.replay.follow import Pause
 from supervisor.cli.replay.tensorboard import scalars_of
 from supervisor.store.records import StepBucket
 
 METRICS_OF_REQUEST = 1000
 """The most that MLflow takes in one `log-batch`."""
-RECENT_S = 60.0
-"""A row that is no older is sent at once: whoever follows looks at what happens now."""
 JOB_TAG, ATTEMPT_TAG = "rocm_supervisor.job", "rocm_supervisor.attempt"
 DEFAULTS = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3"}
 """Of the client, where the user's environment does not say otherwise: nothing is sent elsewhere, and no long wait."""
@@ -31,11 +30,11 @@ def is_server(target: str) -> bool:
     return target.startswith(("http://", "https://"))
 
 
-def write_mlflow(target: str, job: str, buckets: Iterable[StepBucket], read_time: Callable[[], float]) -> None:
+def write_mlflow(target: str, job: str, buckets: Iterable[StepBucket], pause: Pause) -> None:
     """Write a run for each attempt into the experiment `job`; raise OSError, CliError.
 
     `target` is a new file or the address of a server; a server that has a run of an attempt already is sent nothing of
-    it. `read_time` returns Unix seconds.
+    it. What was gathered is sent in each pause.
     """
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
@@ -51,14 +50,12 @@ def write_mlflow(target: str, job: str, buckets: Iterable[StepBucket], read_time
         known = client.get_experiment_by_name(job)
         experiment = client.create_experiment(job) if known is None else known.experiment_id
         for attempt, of_attempt in groupby(buckets, key=lambda bucket: bucket.attempt):
-            _write_run(client, partial(_create_run, client, experiment, job, attempt), of_attempt, read_time)
+            _write_run(client, partial(_create_run, client, experiment, job, attempt), of_attempt, pause)
 
 
-def _write_run(
-    client: Any, create: Callable[[StepBucket], str], buckets: Iterator[StepBucket], read_time: Callable[[], float]
-) -> None:
+def _write_run(client: Any, create: Callable[[StepBucket], str], buckets: Iterator[StepBucket], pause: Pause) -> None:
     first = next(buckets)
-    _fill_run(client, create(first), chain((first,), buckets), read_time)
+    _fill_run(client, create(first), chain((first,), buckets), pause)
 
 
 def _create_run(client: Any, experiment: str, job: str, attempt: int, first: StepBucket) -> str:
@@ -73,24 +70,28 @@ def _create_run(client: Any, experiment: str, job: str, attempt: int, first: Ste
     return identity
 
 
-def _fill_run(client: Any, run: str, buckets: Iterator[StepBucket], read_time: Callable[[], float]) -> None:
+def _fill_run(client: Any, run: str, buckets: Iterator[StepBucket], pause: Pause) -> None:
     """Send the values of each bucket at its last step, and end the run at its last time."""
     waiting: list[Any] = []
     end_ms, status = 0, "KILLED"
+
+    def send() -> None:
+        if waiting:
+            client.log_batch(run, waiting)
+            waiting.clear()
+
+    pause.flush = send
     try:
         for bucket in buckets:
             metrics = _metrics_of(bucket)
             if len(waiting) + len(metrics) > METRICS_OF_REQUEST:
-                client.log_batch(run, waiting)
-                waiting = []
+                send()
             waiting += metrics
             end_ms = max(end_ms, int(bucket.last_unix_s * 1000))
-            if read_time() - bucket.last_unix_s <= RECENT_S:
-                client.log_batch(run, waiting)
-                waiting = []
-        client.log_batch(run, waiting)
+        send()
         status = "FINISHED"
     finally:
+        pause.flush = None
         client.set_terminated(run, status, end_ms)
 
 

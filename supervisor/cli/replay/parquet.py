@@ -1,4 +1,4 @@
-"""Writes the steps of a job as one Parquet file, by pyarrow."""
+"""Writes the steps of a job as one Parquet file or, while they are followed, as a folder of files, by pyarrow."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.cli.replay.extra import load_library
+from supervisor.cli.replay.follow import Pause
 from supervisor.cli.replay.series import COLUMNS, TIMES
 from supervisor.store.records import StepBucket
 
 ROWS_OF_GROUP = 10_000
+ROWS_OF_PART = 1000
+"""Of a file while steps are followed: less than three hours, and some 60 kB to write again for each new row."""
 INTEGERS = (
     "attempt", "steps", "step_first", "step_last", "epoch", "gpu_memory_max_bytes", "non_finite", "samples", "tokens",
 )  # fmt: skip
@@ -24,9 +27,7 @@ def write_parquet(target: Path, buckets: Iterable[StepBucket]) -> None:
 
     The file can be read once its end is written: what is interrupted before leaves no file.
     """
-    arrow = load_library("pyarrow", "parquet")
-    parquet = load_library("pyarrow.parquet", "parquet")
-    schema = arrow.schema([(name, _type_of(arrow, name)) for name in COLUMNS])
+    arrow, parquet, schema = _load()
     rows = (_values_of(bucket) for bucket in buckets)
     with target.open("xb") as file:
         try:
@@ -36,6 +37,42 @@ def write_parquet(target: Path, buckets: Iterable[StepBucket]) -> None:
         except BaseException:
             target.unlink()
             raise
+
+
+def write_parts(target: Path, buckets: Iterable[StepBucket], pause: Pause) -> None:
+    """Write them into the files of a new folder, each of which can be read at any time; raise as `write_parquet`.
+
+    With each new row the newest file is replaced by a longer one. Readers of folders take all of them as one table.
+    """
+    arrow, parquet, schema = _load()
+    target.mkdir()
+    part: list[dict[str, object]] = []
+    number, written = 1, 0
+
+    def replace_file() -> None:
+        nonlocal written
+        if len(part) == written:
+            return
+        draft = target / f".part-{number:06d}.draft"  # a name that readers of folders pass over
+        parquet.write_table(arrow.Table.from_pylist(part, schema=schema), draft, compression="zstd")
+        draft.replace(target / f"part-{number:06d}.parquet")
+        written = len(part)
+
+    pause.flush = replace_file
+    for bucket in buckets:
+        part.append(_values_of(bucket))
+        if len(part) == ROWS_OF_PART:
+            replace_file()
+            part.clear()
+            number, written = number + 1, 0
+    replace_file()
+
+
+def _load() -> tuple[Any, Any, Any]:
+    """Return pyarrow, its module for Parquet, and the schema of the rows; raise CliError without pyarrow."""
+    arrow = load_library("pyarrow", "parquet")
+    parquet = load_library("pyarrow.parquet", "parquet")
+    return arrow, parquet, arrow.schema([(name, _type_of(arrow, name)) for name in COLUMNS])
 
 
 def _type_of(arrow: Any, name: str) -> Any:

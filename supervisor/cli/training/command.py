@@ -83,6 +83,7 @@ def status(app: App, name: str) -> None:
     app.print(f"{state.get('stage')}{how}, launch {state.get('epoch')}, {state.get('incidents')} incidents")
     steps = state.get("steps")
     app.print(f"steps: {'not reported' if steps is None else steps}")
+    app.print(f"resumed from: {state.get('resumed') or 'no saved state'}")
     for key in ("nodes", "spares", "excluded", "missing"):
         names = state.get(key)
         app.print(f"{key}: {', '.join(map(str, names)) if isinstance(names, list) and names else 'none'}")

@@ -70,7 +70,8 @@ def _name_reported(evidence: Sequence[RankEvidence]) -> Culprit | None:
     return _node_culprit(reported, Proof.PHYSICAL, f"reported {faults}")
 
 
-def _name_unkillable(evidence: Sequence[RankEvidence]) -> Culprit | None:
+def _name_waiting(evidence: Sequence[RankEvidence]) -> Culprit | None:
+    """Name the nodes whose ranks wait in the kernel; after those that ended, since a slow disk looks the same."""
     waiting = [rank for rank in evidence if rank.process_state == "D"]
     if not waiting or len(waiting) == len(evidence):
         return None
@@ -152,9 +153,9 @@ def _name_slow(evidence: Sequence[RankEvidence]) -> Culprit | None:
 _JUDGES: tuple[Callable[[Sequence[RankEvidence]], Culprit | None], ...] = (
     _name_unreachable,
     _name_reported,
-    _name_unkillable,
     _name_stopped,
     _name_first_ended,
+    _name_waiting,
     _name_late,
     _name_odd_stack,
     _name_slow,

@@ -26,7 +26,7 @@ class RankEvidence:
     offset_error_s: float = 0.0
     """How far `ended_at_s` can be off."""
     process_state: str | None = None
-    """State in /proc/PID/stat: T is stopped, D waits in the kernel and cannot be killed."""
+    """State in /proc/PID/stat: T is stopped; D waits in the kernel, and has not run while evidence was taken."""
     group: str = "world"
     """The innermost process group that the rank waits in."""
     collective: int | None = None

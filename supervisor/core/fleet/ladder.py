@@ -34,6 +34,11 @@ class FleetLimits:
     restarts_per_cause: int = 20
     """Restarts for the same reason without a step between them that was not made before."""
     may_requeue: bool = True
+    backoff_s: tuple[float, ...] = (0.0, 0.0, 5.0, 15.0, 60.0, 300.0)
+    """Wait before the first, second ... restart in a row without progress; the last counts for all further ones."""
+    restarts_per_period: int = 60
+    period_s: float = 3600.0
+    """However much progress lies between them: a training that restarts each minute costs more than it brings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +52,8 @@ class Fleet:
     """When statistics named a node, in seconds on the leader's clock."""
     same_restarts: int = 0
     """Restarts in a row without progress between them."""
+    restarted_at_s: tuple[float, ...] = ()
+    """When the restarts of the last period were made, in seconds on the leader's clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +68,20 @@ class Restart:
     """Nodes that this restart excludes."""
     taken: tuple[str, ...] = ()
     """Spares that take their places."""
+    spent: bool = False
+    """Given up because a budget is used up, whoever is at fault."""
 
 
 def choose_restart(culprit: Culprit, fleet: Fleet, now_s: float, limits: FleetLimits) -> Restart:
     """Return the cheapest rung that leaves out who is proven to be at fault."""
     if fleet.same_restarts >= limits.restarts_per_cause:
         reason = f"{fleet.same_restarts} restarts without progress: {culprit.reason}"
-        return Restart(rung=Rung.GIVE_UP, reason=reason, fleet=fleet)
+        return Restart(rung=Rung.GIVE_UP, reason=reason, fleet=fleet, spent=True)
+    recent = tuple(at_s for at_s in fleet.restarted_at_s if now_s - at_s < limits.period_s)
+    if len(recent) >= limits.restarts_per_period:
+        reason = f"{len(recent)} restarts within {limits.period_s:.0f} s: {culprit.reason}"
+        return Restart(rung=Rung.GIVE_UP, reason=reason, fleet=fleet, spent=True)
+    fleet = replace(fleet, restarted_at_s=(*recent, now_s))
     noted = _note_naming(culprit, fleet, now_s)
     guilty = _to_exclude(culprit, noted)
     if not guilty:
@@ -79,6 +93,12 @@ def choose_restart(culprit: Culprit, fleet: Fleet, now_s: float, limits: FleetLi
         return Restart(rung=Rung.GIVE_UP, reason=reason, fleet=noted)
     left_out = replace(noted, excluded=noted.excluded | set(guilty))
     return Restart(rung=Rung.REQUEUE, reason=culprit.reason, fleet=_restarted(left_out), excluded=guilty)
+
+
+def choose_wait_s(same_restarts: int, limits: FleetLimits) -> float:
+    """Return how long a restart waits; a fault that comes back at once is mostly not over yet."""
+    place = min(max(same_restarts, 1), len(limits.backoff_s)) - 1
+    return limits.backoff_s[place] if limits.backoff_s else 0.0
 
 
 def _note_naming(culprit: Culprit, fleet: Fleet, now_s: float) -> Fleet:

@@ -1,11 +1,12 @@
 """The leader of a training on several nodes: a state machine without clock and I/O; at most one incident is open.
 
-gathering -> running -> collecting -> stopping -> waiting -> running ...
-                                                          -> requeued | over
+gathering -> choosing -> running -> collecting -> stopping -> waiting -> gathering ...
+                                                                      -> requeued | over
 
 On the first fault every node is asked for evidence, for `evidence_s` at most; then every process of the launch is
 ended on every node; then whoever is at fault is named (`culprit.py`) and all ranks start again (`ladder.py`) under a
-new epoch. A node that does not answer has ended its ranks by its lease before the next launch.
+new epoch. A node that does not answer has ended its ranks by its lease before the next launch. Before each launch the
+nodes say what they could resume from (`resume.py`): all ranks are launched from the same state, or none is.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from supervisor.core.fleet import messages as ms
 from supervisor.core.fleet.culprit import Culprit, Proof, name_culprit
 from supervisor.core.fleet.epoch import Epoch
 from supervisor.core.fleet.evidence import RankEvidence
-from supervisor.core.fleet.ladder import Fleet, FleetLimits, Restart, Rung, choose_restart
+from supervisor.core.fleet.ladder import Fleet, FleetLimits, Restart, Rung, choose_restart, choose_wait_s
+from supervisor.core.fleet.resume import AskAgain, NoneProven, Offer, Resume, choose_resume
 
+WITNESSES_MAX = 1024
 UNKILLABLE = "a process that SIGKILL does not end"
 
 
@@ -29,6 +32,8 @@ class Stage(str, Enum):
 
     GATHERING = "gathering"
     """Waits for its nodes."""
+    CHOOSING = "choosing"
+    """Its nodes look for what to resume from."""
     RUNNING = "running"
     COLLECTING = "collecting"
     """Evidence is being taken; everything still runs."""
@@ -56,6 +61,12 @@ class LeaderLimits:
     gather_s: float = 600.0
     spares_s: float = 3.0
     """How long further nodes are waited for, once there are enough."""
+    choose_s: float = 1800.0
+    """How long nodes may take to prove what to resume from: a shard of many gigabytes is read as a whole."""
+    ask_again_s: float = 5.0
+    """After a node could not look; a file system may be back."""
+    passed_over_after: int = 2
+    """Launches from one state without a new step, after which an older one is preferred."""
     leave_s: float = 60.0
     port: int = 29400
     ports: int = 64
@@ -158,6 +169,16 @@ class Leading:
         self.steps: int | None = None
         self._steps_at_launch: int | None = None
         self._enough_since_s: float | None = None
+        self.resumed: Offer | None = None
+        """What the present launch resumed from."""
+        self.fruitless: dict[str, int] = {}
+        """Launches in a row from a state without a step beyond those known before, by its name."""
+        self._questions = 0
+        self._rejected: frozenset[str] = frozenset()
+        self._offers: dict[str, ms.ResumeOffers] = {}
+        self._ask_at_s = now_s
+        self.not_before_s = now_s
+        """When the next launch may be made at the earliest."""
         self._epoch_over = epoch.relaunch == 0 or not is_live
         """Whether the processes of the present epoch must have ended: none of it may be taken for a training."""
 
@@ -176,6 +197,8 @@ class Leading:
             return [_stop(node, joined.running, "an earlier launch"), *self.tick(now_s)]
         if self.stage is Stage.COLLECTING and joined.running is not None:
             return [self._collect(node)]
+        if self.stage is Stage.CHOOSING and self._trains(node):
+            self._enter(Stage.GATHERING, now_s)  # its answer went with its link
         lost = self.stage is Stage.RUNNING and self._trains(node) and joined.running is None and not finished
         if lost:
             return self._begin_incident("node_lost", "its daemon ended, and with it its ranks", node, None, now_s)
@@ -198,7 +221,7 @@ class Leading:
             case ms.Fault() if message.epoch == self.epoch:
                 return self._take_fault(node, message, now_s)
             case ms.EvidenceTaken() if message.epoch == self.epoch:
-                return self._take_evidence(message, now_s)
+                return self._take_evidence(node, message, now_s)
             case ms.Stopped():
                 member.unkillable = member.unkillable or message.unkillable
                 if message.epoch == member.running and not message.unkillable:
@@ -206,6 +229,9 @@ class Leading:
                 return self.tick(now_s)
             case ms.Finished() if message.epoch == self.epoch:
                 member.finished, member.running = True, None
+                return self.tick(now_s)
+            case ms.ResumeOffers() if message.number == self._questions and self._trains(node):
+                self._offers[node] = message
                 return self.tick(now_s)
             case _:
                 return []
@@ -222,6 +248,8 @@ class Leading:
         match self.stage:
             case Stage.GATHERING:
                 return self._gather(now_s)
+            case Stage.CHOOSING:
+                return self._await_offers(now_s)
             case Stage.RUNNING:
                 return self._watch(now_s)
             case Stage.COLLECTING:
@@ -269,8 +297,12 @@ class Leading:
             return []
         if now_s - self._enough_since_s < self.limits.spares_s and self.epoch.relaunch == 0:
             return []
+        if now_s < self.not_before_s:
+            return []
         lost = self._record_lost_launch(now_s)
-        return [*lost, *self._launch(self._choose_nodes(usable), now_s)]
+        self.fleet, self._rejected = self._choose_nodes(usable), frozenset()
+        self._enter(Stage.CHOOSING, now_s)
+        return [*lost, *self._ask_for_offers()]
 
     def _record_lost_launch(self, now_s: float) -> list[Command]:
         """Return the incident of a launch that ended on all nodes, by their leases, while there was no leader."""
@@ -310,8 +342,64 @@ class Leading:
         wanted = self.limits.nodes
         return replace(known, nodes=tuple((kept + others)[:wanted]), spares=tuple((kept + others)[wanted:]))
 
-    def _launch(self, fleet: Fleet, now_s: float) -> list[Command]:
-        self.fleet, self.epoch = fleet, self.epoch.next()
+    def _ask_for_offers(self) -> list[Command]:
+        assert self.fleet is not None
+        self._questions, self._offers = self._questions + 1, {}
+        return [
+            Send(
+                node=node,
+                message=ms.FindResume(
+                    number=self._questions,
+                    share=number,
+                    shares=len(self.fleet.nodes),
+                    rejected=tuple(sorted(self._rejected)),
+                    passed_over=tuple(sorted(self._passed_over())),
+                ),
+            )
+            for number, node in enumerate(self.fleet.nodes)
+        ]
+
+    def _passed_over(self) -> frozenset[str]:
+        return frozenset(name for name, times in self.fruitless.items() if times >= self.limits.passed_over_after)
+
+    def _await_offers(self, now_s: float) -> list[Command]:
+        """Launch as soon as every node has proven the same state; unknown is not "nothing saved"."""
+        assert self.fleet is not None
+        for node in self.fleet.nodes:
+            if self._is_connected(node) and now_s - self.members[node].seen_s >= self.limits.lease_s:
+                self.members[node].connected = False
+        if not set(self.fleet.nodes) <= set(self._usable()):
+            self._enter(Stage.GATHERING, now_s)
+            return []
+        waits = [node for node in self.fleet.nodes if node not in self._offers]
+        problems = [(node, text) for node, found in self._offers.items() if (text := found.problem) is not None]
+        if now_s - self.since_s >= self.limits.choose_s and (waits or problems):
+            why = problems[0] if problems else (waits[0], f"no answer within {self.limits.choose_s:.0f} s")
+            reason = f"what to resume from is not known: {why[0]}: {why[1]}"
+            return self._end(finished=False, reason=reason, now_s=now_s)
+        if waits or (problems and now_s < self._ask_at_s):
+            return []
+        self._ask_at_s = now_s + self.limits.ask_again_s
+        if problems:
+            return self._ask_for_offers()
+        return self._launch_from(now_s)
+
+    def _launch_from(self, now_s: float) -> list[Command]:
+        assert self.fleet is not None
+        offers = {node: found.offers for node, found in self._offers.items()}
+        match choose_resume(offers, self._rejected, self._passed_over()):
+            case Resume(offer=offer):
+                return self._launch(self.fleet, offer, now_s)
+            case AskAgain(rejected=rejected):
+                self._rejected = rejected
+                return self._ask_for_offers()
+            case NoneProven(reason=reason):
+                return self._end(finished=False, reason=reason, now_s=now_s)
+
+    def _launch(self, fleet: Fleet, offer: Offer | None, now_s: float) -> list[Command]:
+        self.fleet, self.epoch, self.resumed = fleet, self.epoch.next(), offer
+        if offer is not None:
+            self.fruitless = {**self.fruitless, offer.name: self.fruitless.get(offer.name, 0) + 1}
         self._steps_at_launch, self._enough_since_s, self._epoch_over = self.steps, None, False
         self._enter(Stage.RUNNING, now_s)
         host = self.members[fleet.nodes[0]].host
@@ -320,7 +408,15 @@ class Leading:
         for number, node in enumerate(fleet.nodes):
             member = self.members[node]
             member.running, member.finished, member.ranks, member.seen_s = self.epoch, False, (), now_s
-            launch = ms.Launch(epoch=self.epoch, node_rank=number, nodes=len(fleet.nodes), host=host, port=port)
+            launch = ms.Launch(
+                epoch=self.epoch,
+                node_rank=number,
+                nodes=len(fleet.nodes),
+                host=host,
+                port=port,
+                resume_from=None if offer is None else offer.name,
+                resume_digest=None if offer is None else offer.digest,
+            )
             commands.append(Send(node=node, message=launch))
         return commands
 
@@ -329,7 +425,7 @@ class Leading:
     def _take_beat(self, node: str, member: Member, beat: ms.NodeBeat, now_s: float) -> list[Command]:
         member.ranks = beat.ranks or member.ranks
         if beat.steps is not None and member.running == self.epoch and beat.steps > (self.steps or 0):
-            self.steps = beat.steps
+            self.steps, self.fruitless = beat.steps, {}
             if self.fleet is not None and self.fleet.same_restarts and beat.steps > (self._steps_at_launch or 0):
                 self.fleet = replace(self.fleet, same_restarts=0)
         answer = ms.LeaderBeat(echo_s=beat.sent_s, now_s=now_s, lease_s=self.limits.lease_s)
@@ -340,7 +436,7 @@ class Leading:
             return self._begin_incident(fault.kind, fault.reason, node, fault.rank, now_s)
         if self.incident is not None:
             witness = f"{now_s - self.incident.began_s:.3f} s later, {node}: {fault.kind}: {fault.reason}"
-            self.incident = replace(self.incident, witnesses=(*self.incident.witnesses, witness))
+            self.incident = replace(self.incident, witnesses=(*self.incident.witnesses, witness)[:WITNESSES_MAX])
         return []
 
     def _begin_incident(self, kind: str, reason: str, node: str, rank: int | None, now_s: float) -> list[Command]:
@@ -357,11 +453,12 @@ class Leading:
         order = ms.Collect(epoch=self.epoch, limit_s=self.limits.evidence_s, incident=self.incident.id)
         return Send(node=node, message=order)
 
-    def _take_evidence(self, taken: ms.EvidenceTaken, now_s: float) -> list[Command]:
+    def _take_evidence(self, node: str, taken: ms.EvidenceTaken, now_s: float) -> list[Command]:
+        """Take in what a node says of its own ranks; of another's it knows nothing."""
         if self.incident is None:
             return []
         known = {(rank.node, rank.rank) for rank in self.incident.evidence}
-        new = tuple(rank for rank in taken.ranks if (rank.node, rank.rank) not in known)
+        new = tuple(rank for rank in taken.ranks if rank.node == node and (rank.node, rank.rank) not in known)
         self.incident = replace(self.incident, evidence=(*self.incident.evidence, *new))
         return self.tick(now_s)
 
@@ -428,11 +525,12 @@ class Leading:
                     *(_leave(node, "the job is requeued") for node in self._connected()),
                     Requeue(excluded=tuple(sorted(restart.fleet.excluded)), reason=restart.reason),
                 ]
-            case Rung.GIVE_UP if not self._may_wait(culprit):
+            case Rung.GIVE_UP if restart.spent or not self._may_wait(culprit):
                 return self._end(finished=False, reason=restart.reason, now_s=now_s)
             case _:
                 counted = replace(restart.fleet, same_restarts=restart.fleet.same_restarts + 1)
                 self.fleet = counted if restart.rung is Rung.GIVE_UP else restart.fleet
+                self.not_before_s = now_s + choose_wait_s(self.fleet.same_restarts, self.limits.fleet)
                 self._enter(Stage.GATHERING, now_s)
                 return self.tick(now_s)
 
@@ -472,7 +570,9 @@ class Leading:
 
     def _end(self, *, finished: bool, reason: str, now_s: float) -> list[Command]:
         self._enter(Stage.OVER, now_s)
-        return [*(_leave(node, reason) for node in self._connected()), Over(finished=finished, reason=reason)]
+        leave = ms.Leave(reason=reason, finished=finished)
+        ends = (Send(node=node, message=leave) for node in self._connected())
+        return [*ends, Over(finished=finished, reason=reason)]
 
     # --- who is there ---------------------------------------------------------------------------------------------
 

@@ -12,9 +12,13 @@ from typing import TypeAlias
 
 from supervisor.core.fleet.epoch import Epoch, read_epoch
 from supervisor.core.fleet.evidence import RankEvidence
+from supervisor.core.fleet.resume import Offer
 from supervisor.core.foreign_values import (
     COUNT_MAX,
+    PATH_CHARS_MAX,
     RANK_MAX,
+    STEP_MAX,
+    UNIX_S_MAX,
     as_dict,
     as_float,
     as_int,
@@ -28,6 +32,8 @@ REASON_CHARS_MAX = 2000
 RANKS_MAX = 256
 """Of one node."""
 PORT_MAX = 65535
+OFFERS_MAX = 64
+EPOCH_NUMBERS_MAX = 8
 
 
 class MessageError(ValueError):
@@ -101,6 +107,17 @@ class Finished:
     epoch: Epoch
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeOffers:
+    """The answer to `FindResume`: what this node could resume from, newest first."""
+
+    number: int
+    """Of the question."""
+    offers: tuple[Offer, ...] = ()
+    problem: str | None = None
+    """Why the node could not look; then nothing follows from what it does not offer."""
+
+
 # --- of the leader ------------------------------------------------------------------------------------------------
 
 
@@ -127,7 +144,25 @@ class Launch:
     """Where the rendezvous is; the node of rank 0 keeps it."""
     port: int
     resume_from: str | None = None
-    """What all ranks resume from; None: what the program itself finds."""
+    """What all ranks resume from, by the name in the nodes' offers; None: what the program itself finds."""
+    resume_digest: str | None = None
+    """The digest in those offers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindResume:
+    """Say what the next launch could resume from, and prove the newest that is not rejected yet.
+
+    Each node proves its share of it: the shards of every `shares`-th rank, beginning with `share`.
+    """
+
+    number: int
+    """Counted by the leader; the answer brings it back."""
+    share: int
+    shares: int
+    rejected: tuple[str, ...] = ()
+    passed_over: tuple[str, ...] = ()
+    """Looked at only after all others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,10 +187,24 @@ class Leave:
     """The training is over for this node: save, end the ranks, and end."""
 
     reason: str
+    finished: bool = False
+    """Whether it ended by itself on all nodes, so that nothing is to be resumed."""
 
 
 Message: TypeAlias = (
-    Joined | NodeBeat | Fault | EvidenceTaken | Stopped | Finished | LeaderBeat | Launch | Collect | Stop | Leave
+    Joined
+    | NodeBeat
+    | Fault
+    | EvidenceTaken
+    | Stopped
+    | Finished
+    | ResumeOffers
+    | LeaderBeat
+    | Launch
+    | FindResume
+    | Collect
+    | Stop
+    | Leave
 )
 Facts: TypeAlias = dict[str, object]
 
@@ -169,6 +218,8 @@ def encode(message: Message) -> bytes:
             facts[field.name] = str(value)
         elif field.name == "ranks" and isinstance(message, EvidenceTaken):
             facts[field.name] = [asdict(rank) for rank in message.ranks]  # type: ignore[assignment]  # JSON's values
+        elif isinstance(message, ResumeOffers) and field.name == "offers":
+            facts[field.name] = [asdict(offer) for offer in message.offers]  # type: ignore[assignment]  # the same
         else:
             facts[field.name] = value
     return json.dumps(facts).encode()
@@ -283,7 +334,50 @@ def _read_launch(facts: Facts) -> Launch:
         nodes=_int(facts, "nodes", RANK_MAX),
         host=_text(facts, "host"),
         port=_int(facts, "port", PORT_MAX),
-        resume_from=as_message(facts.get("resume_from"), REASON_CHARS_MAX),
+        resume_from=as_text(facts.get("resume_from"), PATH_CHARS_MAX),
+        resume_digest=as_text(facts.get("resume_digest")),
+    )
+
+
+def _read_find_resume(facts: Facts) -> FindResume:
+    return FindResume(
+        number=_int(facts, "number", COUNT_MAX),
+        share=_int(facts, "share", RANK_MAX),
+        shares=_int(facts, "shares", RANK_MAX),
+        rejected=_read_names(facts.get("rejected")),
+        passed_over=_read_names(facts.get("passed_over")),
+    )
+
+
+def _read_names(value: object) -> tuple[str, ...]:
+    names = (as_text(item, PATH_CHARS_MAX) for item in as_list(value, OFFERS_MAX))
+    return tuple(name for name in names if name is not None)
+
+
+def read_offer(value: object) -> Offer | None:
+    """Return what a node offers to resume from; None where it has no name or digest."""
+    facts = as_dict(value)
+    name, digest = as_text(facts.get("name"), PATH_CHARS_MAX), as_text(facts.get("digest"))
+    if name is None or digest is None:
+        return None
+    numbers = [as_int(item) for item in as_list(facts.get("epoch"), EPOCH_NUMBERS_MAX)]
+    return Offer(
+        name=name,
+        digest=digest,
+        epoch=tuple(number for number in numbers if number is not None),
+        step=as_int(facts.get("step"), maximum=STEP_MAX),
+        saved_unix_s=as_float(facts.get("saved_unix_s"), 0.0, UNIX_S_MAX) or 0.0,
+        proven=_bool(facts.get("proven")),
+        reason=as_message(facts.get("reason"), REASON_CHARS_MAX),
+    )
+
+
+def _read_resume_offers(facts: Facts) -> ResumeOffers:
+    offers = (read_offer(item) for item in as_list(facts.get("offers"), OFFERS_MAX))
+    return ResumeOffers(
+        number=_int(facts, "number", COUNT_MAX),
+        offers=tuple(offer for offer in offers if offer is not None),
+        problem=as_message(facts.get("problem"), REASON_CHARS_MAX),
     )
 
 
@@ -299,6 +393,8 @@ _READERS: dict[str, Callable[[Facts], Message]] = {
     "EvidenceTaken": _read_evidence,
     "Stopped": lambda facts: Stopped(epoch=_epoch(facts), unkillable=_bool(facts.get("unkillable")) is True),
     "Finished": lambda facts: Finished(epoch=_epoch(facts)),
+    "ResumeOffers": _read_resume_offers,
+    "FindResume": _read_find_resume,
     "LeaderBeat": lambda facts: LeaderBeat(
         echo_s=_float(facts, "echo_s"), now_s=_float(facts, "now_s"), lease_s=_float(facts, "lease_s")
     ),
@@ -307,5 +403,5 @@ _READERS: dict[str, Callable[[Facts], Message]] = {
         epoch=_epoch(facts), limit_s=_float(facts, "limit_s"), incident=_text(facts, "incident")
     ),
     "Stop": lambda facts: Stop(epoch=_epoch(facts), reason=_reason(facts)),
-    "Leave": lambda facts: Leave(reason=_reason(facts)),
+    "Leave": lambda facts: Leave(reason=_reason(facts), finished=_bool(facts.get("finished")) is True),
 }

@@ -21,7 +21,7 @@ SPREADS = 2.0
 ERROR = 0.05
 PAIRS_MIN = 4
 PAIRS_MAX = 30
-HOPELESS_PAIRS_MIN = 6
+HOPELESS_PAIRS_MIN = 4
 """An arm whose mean gain is not worth a change after as many is given up: its steps are better spent on others."""
 SLOWER_PAIRS_MIN = 2
 """An arm this clearly slower is given up early: every further step of it is lost."""

@@ -30,13 +30,15 @@ class Phase(Enum):
     """The order in which knobs are tried: half precision gains little in a layout that its kernels do not take."""
 
     DATA = "data"
+    JOINED = "joined micro-batches"
+    """First of what a GPU computes: an update of several is most of all launches, and all further steps get cheaper."""
     ATTENTION = "attention"
     """Before the precision: whether it computes the same is seen best in full precision."""
     PRECISION = "precision"
     LAYOUT = "layout"
     HALF = "half precision"
     MEMORY = "memory"
-    """Speed for memory that is there; before the kernels, because what gains most makes all further steps cheaper."""
+    """Speed for memory that is there: after attention and half precision, which leave more of it."""
     KERNELS = "kernels"
     COMPILE = "compile"
 
@@ -257,7 +259,7 @@ KNOBS: tuple[Knob, ...] = (
     ),
     Knob(
         name="micro_batch",
-        phase=Phase.MEMORY,
+        phase=Phase.JOINED,
         kind=Kind.NUMERICS,
         values=_fewer_micro_batches,
         why_not=lambda facts: facts.micro_batch_why_not,

@@ -20,7 +20,7 @@ from supervisor.alerts.outbox import AlertSender
 from supervisor.alerts.payload import Notice, alert_id, digest_id, notices, self_test
 from supervisor.alerts.pipeline import Pending, Policy, Situation, build_digest, plan, policy_of, routes
 from supervisor.alerts.schedule import next_try_s
-from supervisor.alerts.settings import AlertSettings, ReceiverError
+from supervisor.alerts.settings import AlertSettings, ReceiverError, explain_zone
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.events import AlertTried
@@ -45,6 +45,8 @@ class ReadReceivers:
     usable: dict[str, Channel] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
     """Why a receiver cannot be sent to, by its name."""
+    warnings: dict[str, str] = field(default_factory=dict)
+    """Why a receiver does not work as configured, by its name."""
 
 
 def read_receivers(configured: Mapping[str, AlertSettings]) -> ReadReceivers:
@@ -55,6 +57,9 @@ def read_receivers(configured: Mapping[str, AlertSettings]) -> ReadReceivers:
     from supervisor.alerts.channels import CHANNELS  # noqa: PLC0415  # libraries of HTTP and mail take 2 MB
 
     for name, settings in configured.items():
+        warning = explain_zone(name, settings)
+        if warning is not None:
+            read.warnings[name] = warning
         try:
             read.usable[name] = CHANNELS[settings.kind].from_settings(name, settings)
         except ReceiverError as error:
@@ -83,10 +88,10 @@ class Receivers:
         self._hasten = hasten
         self._started = False
         self._configured = dict(configured)
-        self._policies = {name: policy_of(name, settings) for name, settings in configured.items()}
+        self._policies = {name: policy_of(settings) for name, settings in configured.items()}
         self._read = read_receivers(configured)
         self.sender = AlertSender(self._read.usable, put, clock, draw)
-        self._log_problems({})
+        self._log_problems(ReadReceivers())
 
     @property
     def floors(self) -> dict[str, Severity]:
@@ -106,6 +111,11 @@ class Receivers:
         return self._read.problems
 
     @property
+    def warnings(self) -> Mapping[str, str]:
+        """Why a configured receiver does not work as configured, by its name."""
+        return self._read.warnings
+
+    @property
     def hosts(self) -> Mapping[str, str]:
         """The host or program that each usable receiver is reached by; what may be a password is not shown."""
         return {name: channel.destination for name, channel in self._read.usable.items()}
@@ -122,23 +132,24 @@ class Receivers:
     def replace(self, configured: Mapping[str, AlertSettings], read: ReadReceivers) -> None:
         """Send to these receivers from now on; what is under way to the old ones is finished."""
         before, self._configured, self._read = self._read, dict(configured), read
-        self._policies = {name: policy_of(name, settings) for name, settings in configured.items()}
+        self._policies = {name: policy_of(settings) for name, settings in configured.items()}
         if read.usable != before.usable:
             old, self.sender = self.sender, AlertSender(read.usable, self._put, self._clock, self._draw)
             if self._started:
                 self.sender.start()
             old.stop(0.0, replaced=True)
-        self._log_problems(before.problems)
+        self._log_problems(before)
         for name in before.problems.keys() & read.usable.keys():
             log.info("alerts.receiver_usable", extra={"fields": {"receiver": name}})
             self._hasten(name)
 
     def read_again(self, later: Callable[[Callable[[], None]], None]) -> None:
-        """Read the receivers again that could not be read; for a thread that may wait for a file system.
+        """Read the receivers again where one could not be read, or has a time zone that was not known.
 
+        For a thread that may wait for a file system.
         `later` has the replacement done in the deciding thread.
         """
-        if not self._read.problems:
+        if not (self._read.problems or self._read.warnings):
             return
         configured = self._configured
         read = read_receivers(configured)
@@ -150,10 +161,13 @@ class Receivers:
         if read != self._read:
             later(replace)
 
-    def _log_problems(self, known: Mapping[str, str]) -> None:
+    def _log_problems(self, known: ReadReceivers) -> None:
         for name, why in self._read.problems.items():
-            if known.get(name) != why:
+            if known.problems.get(name) != why:
                 log.error("alerts.receiver_unusable", extra={"fields": {"receiver": name, "reason": why}})
+        for name, why in self._read.warnings.items():
+            if known.warnings.get(name) != why:
+                log.warning("alerts.time_zone_unknown", extra={"fields": {"receiver": name, "reason": why}})
 
 
 MUTED = "alerts muted until"
@@ -186,6 +200,8 @@ class Announcer:
     """What each configured receiver wants besides; every notice by itself for one that is not in it."""
     problems: Callable[[], Mapping[str, str]] = dict
     """Why a receiver cannot be sent to, by its name."""
+    warnings: Callable[[], Mapping[str, str]] = dict
+    """Why a receiver does not work as configured, by its name."""
     jobs: Callable[[], Iterable[Job]] = tuple
     """The trainings as they are now: which are given up, and which have an open incident, is read from them."""
     _tests: int = field(default=0, init=False)

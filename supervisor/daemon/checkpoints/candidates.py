@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from glob import iglob
 from pathlib import Path
 
+from supervisor.children.files_apart import apart
 from supervisor.core.checkpoints.checkpoint import (
     Checkpoint,
     Fingerprint,
@@ -69,13 +70,17 @@ class Search:
 def fingerprint(path: Path) -> Fingerprint | None:
     """Return the `stat` values of a file, or of a folder's files; None where there is neither."""
     try:
-        return fingerprint_of(path)
+        return apart(fingerprint_of, path)
     except OSError:
         return None
 
 
 def describe_denied(path: Path) -> str | None:
     """Return why the daemon has no permission to check for the file; None where it has."""
+    return apart(_find_closed_folder, path)
+
+
+def _find_closed_folder(path: Path) -> str | None:
     try:
         path.stat()
     except PermissionError:
@@ -137,6 +142,14 @@ def expand_globs(globs: Iterable[str], cwd: str) -> Iterable[str]:
 
     A pattern that ends in `/` names folders, each of which is one checkpoint; any other names files.
     """
+    return apart(_list_matches, tuple(globs), cwd)
+
+
+def _list_matches(globs: tuple[str, ...], cwd: str) -> list[str]:
+    return list(_find_matches(globs, cwd))
+
+
+def _find_matches(globs: tuple[str, ...], cwd: str) -> Iterator[str]:
     for pattern in globs:
         folders = pattern.endswith("/")
         for found in iglob(str(Path(cwd) / Path(pattern).expanduser()), recursive=True):  # noqa: PTH207 - absolute

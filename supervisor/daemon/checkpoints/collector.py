@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from supervisor import untrusted_files
+from supervisor.children.files_apart import apart
 from supervisor.config.derive import policy_of
 from supervisor.config.settings import JobSettings
 from supervisor.core import attempt_files as fo
@@ -258,6 +259,6 @@ def _is_same_save(generation: Checkpoint, checkpoint: Checkpoint) -> bool:
     if not alike or not together or generation.fingerprint.size_bytes != checkpoint.fingerprint.size_bytes:
         return False
     try:
-        return same_content(Path(generation.path), Path(checkpoint.path))
+        return apart(same_content, Path(generation.path), Path(checkpoint.path))
     except OSError:
         return False

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from supervisor.children.files_apart import apart
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint
 from supervisor.runner.folder_checkpoints import fingerprint_of
 
@@ -40,7 +41,7 @@ class RecordPruner:
         """Delete rows that were first seen before a time and whose content no longer exists. Raises ArchiveError."""
         offset = self._offsets.get(job, 0)
         found = self._record.old_checkpoints(job, before_unix_s, offset=offset, limit=CHECKED_AT_ONCE)
-        gone = tuple(checkpoint for checkpoint, has_newer in found if is_gone(checkpoint, has_newer=has_newer))
+        gone = tuple(checkpoint for checkpoint, has_newer in found if apart(is_gone, checkpoint, has_newer=has_newer))
         self._offsets[job] = offset + len(found) - len(gone) if len(found) == CHECKED_AT_ONCE else 0
         if gone:
             self._forget(job, gone)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from supervisor.children.files_apart import apart
 from supervisor.config.derive import policy_of, snapshot_every, snapshot_replicas
 from supervisor.config.settings import SNAPSHOT_EVERY_S, JobSettings
 from supervisor.core import attempt_files as fo
@@ -17,6 +18,7 @@ from supervisor.core.checkpoints.checkpoint import (
     Checkpoint,
     Fingerprint,
     Given,
+    ResumePoint,
     Verdict,
     exact_before,
     given_between,
@@ -65,7 +67,9 @@ class ResumeSearch:
         collector: Generations,
         steps: SaveSteps,
         threads: Threads | None = None,
+        left_to_leader: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`left_to_leader`: whether the leader of a training on several nodes says what all of them resume from."""
         self._clock = clock
         self._put = put
         self._state = state
@@ -75,6 +79,7 @@ class ResumeSearch:
         self._steps = steps
         self._closed: dict[tuple[str, int], tuple[str, ...]] = {}
         self._threads = threads or Threads(clock, put)
+        self._left_to_leader = left_to_leader
 
     def working_directory(self, job: str, settings: JobSettings) -> str:
         """Return where relative checkpoint patterns start: without a `cwd`, in every attempt's folder."""
@@ -86,6 +91,10 @@ class ResumeSearch:
 
     def search(self, job: Job, history: History | None) -> None:
         """Look for where to resume, in a thread of its own."""
+        if self._left_to_leader():
+            point = ResumePoint(checkpoint=None, possible=True, reason="the leader of the training says where")
+            self._put(ev.ResumePointFound(at=self._clock.now(), job=job.name, attempt=job.number, point=point))
+            return
         plan, settings = job.retry, self._settings(job.name)
         partly = Search(
             known=(),
@@ -134,12 +143,18 @@ class ResumeSearch:
             self._put(ev.CheckpointsClosed(at=self._clock.now(), job=name, attempt=attempt, closed=found))
 
     def keep_existing_files(self, name: str, attempt: int) -> None:
-        """Keep and report copies of the checkpoints where a training is about to start from the beginning."""
+        """Keep and report copies of the checkpoints where a training is about to start from the beginning.
+
+        Under a leader it is not known here where it starts from.
+        """
+        if self._left_to_leader():
+            return
         settings = self._settings(name)
         paths = tuple(expand_globs(settings.checkpoints.paths, self.working_directory(name, settings)))
         if not paths:
             return
-        made = keep_existing(
+        made = apart(
+            keep_existing,
             self._state / "jobs" / name,
             attempt,
             paths,
@@ -165,7 +180,12 @@ class ResumeSearch:
         return exact_before(of_this_training(self._collector.store_of(job.name).all(), job.began_unix_s), before_step)
 
     def noticed(self, event: ev.Event, job: Job) -> None:
-        """Have a checkpoint captured and proven as soon as the training reports it."""
+        """Have a checkpoint captured and proven as soon as the training reports it.
+
+        Not under a leader: what one node has captured is no state of all ranks.
+        """
+        if self._left_to_leader():
+            return
         if isinstance(event, ev.AgentReported) and event.agent_event is ev.AgentEvent.FILE_SAVED:
             self._steps.take_report(event, job)
         if not isinstance(event, ev.AgentReported) or event.agent_event is not ev.AgentEvent.CHECKPOINT_SAVED:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
+from supervisor.children.files_apart import apart
+
 LOOKED_AT_MOST = 4096
 """Entries of all folders of a pattern together."""
 NAMED_AT_MOST = 8
@@ -32,6 +34,10 @@ class Closed:
 
 def find_unreadable(globs: Iterable[str], cwd: str) -> Closed:
     """Return which configured patterns cannot be read; relative ones start from the job's directory."""
+    return apart(_look_at_patterns, tuple(globs), cwd)
+
+
+def _look_at_patterns(globs: tuple[str, ...], cwd: str) -> Closed:
     look = _Look()
     for pattern in globs:
         path = Path(cwd) / Path(pattern).expanduser()

@@ -102,6 +102,15 @@ def command_of(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchOrder:
+    """What the leader of a training on several nodes decides of a launch."""
+
+    env: Mapping[str, str]
+    resume_from: Checkpoint | None
+    """What all ranks resume from; None: from the beginning, or what the program itself finds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlan:
     """One launch."""
 
@@ -143,8 +152,8 @@ class LaunchBuilder:
     """Returns the kept generations of a job."""
     saves: Callable[[str], Iterable[Save]] = lambda _: ()
     """Returns the newest saves of a job whose step is known."""
-    order: Callable[[int], Mapping[str, str] | None] = lambda _: None
-    """Returns what the leader of a training on several nodes adds to an attempt's environment; None without a leader.
+    order: Callable[[int], LaunchOrder | None] = lambda _: None
+    """Returns what the leader of a training on several nodes wants of an attempt; None without a leader.
 
     Raises ValueError where it does not want the attempt any more."""
 
@@ -156,7 +165,7 @@ class LaunchBuilder:
         settings, folder = self.settings(job.name), self.state / "jobs" / job.name / str(number)
         ordered = self.order(number)
         if ordered is not None:
-            checkpoint = None  # all ranks resume from one state, and what this node has by itself may be another one
+            checkpoint = ordered.resume_from  # one state for all ranks, and not what this node has by itself
         launch = build_launch(settings, job, checkpoint, self.gfx_versions(settings), self.visible(job.gpu))
         planned, code = conv2d_environment(settings), self.code()
         return LaunchPlan(
@@ -166,7 +175,7 @@ class LaunchBuilder:
                 job=job.name,
                 number=number,
                 folder=folder,
-                env={**launch.env, **(ordered or {})},
+                env={**launch.env, **(ordered.env if ordered is not None else {})},
                 inherited=os.environ,
                 agent=code.agent if self.with_agent() else None,
                 conv2d=launch.conv2d,

@@ -11,6 +11,8 @@ from functools import partial
 from typing import TypeVar
 
 from supervisor.core.moments import Moment
+from supervisor.core.stats.histogram import Histogram
+from supervisor.daemon.clock import Clock
 from supervisor.daemon.threads import Threads
 from supervisor.store.store import Store
 
@@ -18,6 +20,7 @@ log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
 
+COMMIT_LIMITS_S = (0.003, 0.03, 0.3, 3.0, 30.0)
 CHANGE_LIMIT_S = 60.0
 """A deletion may read much of the file."""
 
@@ -25,9 +28,12 @@ CHANGE_LIMIT_S = 60.0
 class CommitThread:
     """Runs what changes the file; `begin` is called once, before the deciding thread turns."""
 
-    def __init__(self, store: Store, threads: Threads, committed: Callable[[], None]) -> None:
+    def __init__(self, store: Store, threads: Threads, committed: Callable[[], None], clock: Clock) -> None:
         """`committed` is called in this thread after each commit."""
+        self.took_s = Histogram(*COMMIT_LIMITS_S)
+        """Of commits; in any thread."""
         self._store = store
+        self._clock = clock
         self._committed = committed
         self._lane = threads.lane("record", "commits", of_job=False)
 
@@ -39,9 +45,11 @@ class CommitThread:
         self._lane.do("committing", partial(self._run_commit, commit))
 
     def _run_commit(self, commit: Callable[[], None]) -> None:
+        began = self._clock.now()
         try:
             commit()
         finally:
+            self.took_s.observe(self._clock.now().seconds_since(began))
             self._committed()
 
     def change(self, what: str, work: Callable[[], object], key: Hashable = None) -> None:

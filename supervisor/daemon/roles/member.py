@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Mapping
+import time
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +23,10 @@ from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.fleet import messages as ms
 from supervisor.core.fleet.epoch import Epoch
+from supervisor.core.fleet.resume import Offer
 from supervisor.core.moments import Moment
+from supervisor.daemon.launch.launch_spec import LaunchOrder
+from supervisor.daemon.roles.resume_offers import ResumeOffers
 from supervisor.daemon.wiring import Assembly, LeaderHooks
 from supervisor.runner import evidence
 
@@ -31,20 +34,30 @@ log = logging.getLogger(__name__)
 
 LEADER = "the leader of the training"
 FACTS_LIMIT_S = 0.2
+ANNOUNCED_S = 5.0
+"""Until the ranks of all nodes have come to the step at which rank 0 has them save."""
+LOOK_S = 0.1
 
 
 class Member:
     """Implements `cluster.node.Host` for one job of an assembled daemon."""
 
-    def __init__(self, parts: Assembly, job: str, settings: NodeSettings) -> None:
+    def __init__(self, parts: Assembly, job: str, settings: NodeSettings, offers: ResumeOffers) -> None:
         self._parts, self._job, self._host = parts, job, settings.host
+        self._offers = offers
         self._lock = threading.Lock()
         self._order: ms.Launch | None = None
         """Ordered, and not yet an attempt."""
         self._epochs: dict[int, Epoch] = {}
         """By the number of the attempt."""
+        self._keeps_shared = False
+        """Whether this node of all removes what lies in the folder of all."""
         self._node = Node(settings, self, parts.clock.now)
-        parts.lead(LeaderHooks(may_launch=self.may_launch, take_order=self.take_order, report_flag=self.report_flag))
+        parts.lead(
+            LeaderHooks(
+                leads=True, may_launch=self.may_launch, take_order=self.take_order, report_flag=self.report_flag
+            )
+        )
         parts.on_turn(self._take)
 
     def start(self) -> None:
@@ -61,14 +74,18 @@ class Member:
         """Whether the leader has ordered a launch that is still to be made."""
         return self._order is not None
 
-    def take_order(self, attempt: int) -> Mapping[str, str]:
-        """Return the environment of an attempt that is being launched. Raises ValueError without an order."""
+    def take_order(self, attempt: int) -> LaunchOrder:
+        """Return what the leader wants of an attempt that is being launched.
+
+        Raises ValueError without an order, OSError where what it resumes from cannot be read any more.
+        """
         with self._lock:
             order, self._order = self._order, None
             if order is None:
                 raise ValueError(f"{LEADER} took its order back")
             self._epochs[attempt] = order.epoch
-        return environment_of(order, self._host)
+            self._keeps_shared = order.node_rank == 0
+        return LaunchOrder(env=environment_of(order, self._host), resume_from=self._offers.locate(order))
 
     def report_flag(self, decision: de.Stop) -> bool:
         """Report a flagged attempt; return whether that is left to the leader."""
@@ -83,6 +100,8 @@ class Member:
         match event:
             case ev.Launched() if (epoch := self._epochs.get(event.attempt)) is not None:
                 self._node.launched(Running(epoch=epoch, folder=self._folder(event.attempt), shim_pid=event.shim_pid))
+            case ev.Continued() if (epoch := self._epochs.get(event.attempt)) is not None:
+                self._node.continued(epoch, event.pids)
             case ev.LaunchFailed() if (epoch := self._epochs.pop(event.attempt, None)) is not None:
                 self._node.ended(epoch, finished=False, reason=event.error)
             case ev.Exited() if (epoch := self._epochs.pop(event.attempt, None)) is not None:
@@ -133,10 +152,35 @@ class Member:
         )
         return taken.folder
 
-    def leave(self, reason: str) -> None:
+    def find_resume(self, asked: ms.FindResume) -> tuple[Offer, ...]:
+        """See `Host.find_resume`."""
+        return self._offers.find(asked)
+
+    def leave(self, reason: str, *, finished: bool) -> None:
         """See `Host.leave`: the daemon's own end saves and ends the training first."""
         log.info("member.leaving", extra={"fields": {"reason": reason}})
+        if finished and self._keeps_shared:
+            try:
+                self._offers.clear()
+            except OSError as error:
+                log.warning("member.not_cleared", extra={"fields": {"why": str(error)}})
+        PromptThread(self._end_daemon, "cluster-leave").start()
+
+    def _end_daemon(self) -> None:
+        """End this daemon; on nodes without rank 0 once the ranks have ended that it had save, at most `save_s` later.
+
+        Only rank 0 can be asked to save: to end the others at once would leave it without their shards.
+        """
+        settings = self._parts.settings.jobs[self._job]
+        waits = settings.snapshot_replicas is not None and not self._keeps_shared
+        until_s = self._parts.clock.now().monotonic_s + (settings.save_s + ANNOUNCED_S if waits else 0.0)
+        while self._is_running() and self._parts.clock.now().monotonic_s < until_s:
+            time.sleep(LOOK_S)
         os.kill(os.getpid(), signal.SIGTERM)
+
+    def _is_running(self) -> bool:
+        attempt = max(self._epochs, default=None)
+        return attempt is not None and self._parts.launcher.alive(self._job, self._folder(attempt))
 
     def _kill(self, running: Running) -> None:
         launcher = self._parts.launcher

@@ -9,15 +9,18 @@ from __future__ import annotations
 import argparse
 import errno
 import faulthandler
+import hashlib
 import os
 import platform
 import signal
 import socket
+import stat
 import sys
 from pathlib import Path
 
 import msgspec
 
+from supervisor.children.files_apart import keep_files_apart
 from supervisor.children.start import keep_apart
 from supervisor.cluster.leader import Leader
 from supervisor.cluster.leader_record import LeaderRecord, read_state
@@ -26,7 +29,7 @@ from supervisor.cluster.rendezvous import find_overriding
 from supervisor.cluster.secret import SecretError, read_secret
 from supervisor.cluster.slurm import SlurmEngine, read_allocation
 from supervisor.cluster.static_nodes import StaticNodes
-from supervisor.config.derive import socket_path
+from supervisor.config.derive import snapshot_replicas, socket_path
 from supervisor.config.load import check
 from supervisor.config.settings import JobSettings, Settings, SupervisorSettings
 from supervisor.control.listen import ListenError
@@ -40,12 +43,17 @@ from supervisor.daemon.launch.launchers import LauncherError, launcher_of
 from supervisor.daemon.process import logging_setup
 from supervisor.daemon.process.startup import StateLockedError, keep_one_heap, lock_state
 from supervisor.daemon.process.systemd import Notifier
+from supervisor.daemon.roles.leader_alerts import LeaderAlerts
 from supervisor.daemon.roles.member import Member
+from supervisor.daemon.roles.resume_offers import ResumeOffers
 from supervisor.daemon.service import Service
 from supervisor.daemon.wiring import Assembly
+from supervisor.runner.proving import Prover
 from supervisor.store.errors import StoreError
 
 EX_USAGE, EX_UNAVAILABLE, EX_CONFIG = 64, 69, 78
+PROVE_LIMIT_S = 1500.0
+"""Of a node's share of a generation; the leader waits longer than that."""
 UNLIMITED = 1_000_000_000
 """A node's own budget: restarts of all ranks are counted by the leader."""
 
@@ -77,7 +85,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--secret-file", type=Path, required=True, help="the secret that all nodes of the training share")
     add("--state-dir", type=Path, required=True, help="of a node: a folder of its own; of the leader: its record")
     add("--node", default=os.environ.get("SLURMD_NODENAME") or platform.node(), help="name of this node")
-    add("--config", type=Path, help="node: a configuration with a job of the training's name")
+    add("--config", type=Path, help="node: a configuration with a job of the training's name; leader: its [alerts]")
+    add(
+        "--local-dir",
+        type=Path,
+        help="node: a folder on a disk of its own for its database, where --state-dir is shared",
+    )
+    add("--snapshots", type=Path, help="node: folder that all nodes share, for snapshots of all ranks")
     add("--leader", metavar="HOST:PORT", help="node: where the leader is")
     add("--host", help="node: where other nodes reach it; unset: the address from which it reaches the leader")
     add("--listen", metavar="HOST:PORT", default="0.0.0.0:29300", help="leader: where nodes reach it")
@@ -95,6 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--port", type=int, default=29400, help="leader: first port of the rendezvous")
     add("--restarts", type=int, default=20, help="leader: restarts in a row without progress")
+    add("--restarts-per-hour", type=int, default=60, help="leader: restarts within an hour, whatever progress is made")
     return parser
 
 
@@ -135,8 +150,13 @@ def _run_leader(asked: argparse.Namespace) -> int:
         gather_s=asked.gather_s,
         spares_s=asked.spares_s,
         port=asked.port,
-        fleet=FleetLimits(restarts_per_cause=asked.restarts, may_requeue=allocation is not None),
+        fleet=FleetLimits(
+            restarts_per_cause=asked.restarts,
+            restarts_per_period=asked.restarts_per_hour,
+            may_requeue=allocation is not None,
+        ),
     )
+    alerts = {} if asked.config is None else read_settings(asked.config).alerts
     secret, address = read_secret(asked.secret_file), read_address(asked.listen, "--listen")
     listening = _listen(*address)
     leader = Leader(
@@ -147,6 +167,7 @@ def _run_leader(asked: argparse.Namespace) -> int:
         listening=listening,
         record=LeaderRecord(asked.state_dir, clock.now),
         engine=StaticNodes() if allocation is None else SlurmEngine(allocation),
+        announcer=LeaderAlerts(alerts, asked.training, asked.node, clock),
         now=clock.now,
     )
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -173,7 +194,10 @@ def _listen(host: str, port: int) -> socket.socket:
 def _run_node(asked: argparse.Namespace, command: list[str]) -> int:
     keep_one_heap()  # before the first thread
     keep_apart()  # before the first file
-    settings = settings_of_node(asked.training, asked.state_dir.absolute(), asked.config, command)
+    keep_files_apart()
+    settings = settings_of_node(asked.training, asked.state_dir.absolute(), asked.config, command, asked.snapshots)
+    if asked.local_dir is not None:
+        settings = move_database(settings, asked.local_dir)
     notifier = Notifier.take_from_environment()
     leader = read_address(asked.leader, "--leader")
     node = NodeSettings(
@@ -189,7 +213,10 @@ def _run_node(asked: argparse.Namespace, command: list[str]) -> int:
     try:
         chosen = launcher_of(settings.supervisor.launcher, state)
         parts = Assembly(settings, SystemClock(), boot_id(), chosen.launcher, chosen.group)
-        member = Member(parts, asked.training, node)
+        shared = snapshot_replicas(settings.jobs[asked.training], asked.training)
+        prover = Prover(limit_s=PROVE_LIMIT_S, program=lambda: parts.code_copies.current_or_installed().prover)
+        offers = ResumeOffers(None if shared is None else Path(shared), prover.examine_share)
+        member = Member(parts, asked.training, node, offers)
         socket_file = socket_path(settings.supervisor, os.environ)
         service = Service(parts, asked.config or state, socket_file, notifier)
         member.start()
@@ -201,14 +228,23 @@ def _run_node(asked: argparse.Namespace, command: list[str]) -> int:
         os.close(lock)
 
 
-def settings_of_node(training: str, state: Path, config: Path | None, command: list[str]) -> Settings:
+def read_settings(config: Path) -> Settings:
+    """Return the settings in a file. Raises ValueError with all that is wrong with them."""
+    checked = check(config)
+    if checked.settings is None:
+        raise ValueError("; ".join(map(str, checked.problems)))
+    return checked.settings
+
+
+def settings_of_node(
+    training: str,
+    state: Path,
+    config: Path | None,
+    command: list[str],
+    snapshots: Path | None = None,
+) -> Settings:
     """Return the configuration of a node: the file's, as far as not all nodes must agree. Raises ValueError."""
-    settings = Settings()
-    if config is not None:
-        checked = check(config)
-        if checked.settings is None:
-            raise ValueError("; ".join(map(str, checked.problems)))
-        settings = checked.settings
+    settings = Settings() if config is None else read_settings(config)
     job = settings.jobs.get(training)
     if job is None and not command:
         raise ValueError(f"give the command after --, or a configuration with [jobs.{training}]")
@@ -218,22 +254,43 @@ def settings_of_node(training: str, state: Path, config: Path | None, command: l
         raise ValueError(
             f"leave out {', '.join(overriding)}: the leader decides that, and the command line outweighs it"
         )
+    shared = job.snapshot_replicas if snapshots is None else str(snapshots.absolute())
     job = msgspec.structs.replace(
         job,
         command=command or job.command,
         cwd=job.cwd or str(Path.cwd()),
         autostart=True,
         standby=False,
-        snapshot_every_s=0.0,  # one node's snapshot is no state of all ranks
+        # One node's snapshot is no state of all ranks: they are taken only where all nodes share a folder.
+        snapshot_every_s=0.0 if shared is None else job.snapshot_every_s,
+        snapshot_replicas=shared,
         remedies=Remedies(enabled=False),  # ranks that run with different settings are no training
         budget=Budget(
             restarts=UNLIMITED, restarts_per_cause=UNLIMITED, restarts_per_period=UNLIMITED, backoff_s=(0.0,)
         ),
     )
     own = msgspec.structs.replace(
-        settings.supervisor if config is not None else SupervisorSettings(), state_dir=str(state), launcher="held"
+        settings.supervisor if config is not None else SupervisorSettings(),
+        state_dir=str(state),
+        launcher="held",
     )
-    return msgspec.structs.replace(settings, supervisor=own, jobs={training: job})
+    # The leader sends one alert for an incident, whatever number of nodes see it.
+    return msgspec.structs.replace(settings, supervisor=own, jobs={training: job}, alerts={})
+
+
+def move_database(settings: Settings, folder: Path) -> Settings:
+    """Return the settings with the database on a disk of this node, whatever its state folder lies on.
+
+    SQLite's log is shared memory, which no network file system keeps alike. Raises OSError, or ValueError where the
+    folder is another user's: anyone may make one in /tmp.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        raise ValueError(f"--local-dir {folder}: is not a folder of this user alone; `chmod 700` it, or name another")
+    name = hashlib.sha256(os.fsencode(settings.supervisor.state_dir)).hexdigest()[:16]
+    own = msgspec.structs.replace(settings.supervisor, database=f"sqlite:///{folder.absolute() / name}.db")
+    return msgspec.structs.replace(settings, supervisor=own)
 
 
 def find_own_address(host: str, port: int) -> str:

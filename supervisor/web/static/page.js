@@ -694,10 +694,11 @@ class Alerts extends View {
       if (!this.alive) return;
       const state = r => r.muted_until ? `muted until ${time(r.muted_until)}` : r.quiet ? "quiet hours" : r.state;
       this.body.replaceChildren(
-        el("h2", {}, "Receivers"), answer.receivers.length ? table("Receivers", ["receiver", "channel", "state", "waiting", "delivered", "given up", "last delivered", "problem"],
-          answer.receivers.map(r => [r.name, r.kind, state(r), String(r.waiting), String(r.delivered), String(r.given_up), time(r.last_delivered_at), r.problem])) : el("p", {}, "No receiver is configured: see [alerts] in the configuration."),
-        el("h2", {}, "Newest alerts"), answer.alerts.length ? table("Newest alerts", ["queued", "receiver", "training", "type", "state", "tries", "error"],
-          answer.alerts.map(a => [time(a.queued_at), a.receiver, a.job, a.type, a.state, String(a.tries), a.error])) : el("p", {}, "No alert was queued."));
+        el("h2", {}, "Receivers"), ...answer.receivers.filter(r => r.problem || r.warning).map(r => el("p", {}, `${r.name}: `, el("span", { class: "bad" }, r.problem || r.warning))),
+        answer.receivers.length ? table("Receivers", ["receiver", "channel", "state", "waiting", "delivered", "given up", "last delivered"],
+          answer.receivers.map(r => [r.name, r.kind, state(r), String(r.waiting), String(r.delivered), String(r.given_up), time(r.last_delivered_at)])) : el("p", {}, "No receiver is configured: see [alerts] in the configuration."),
+        el("h2", {}, "Newest alerts"), answer.alerts.length ? table("Newest alerts", ["queued", "state", "receiver", "training", "type", "tries"],
+          answer.alerts.map(a => [time(a.queued_at), a.error ? [a.state, el("br"), el("span", { class: "bad" }, a.error)] : a.state, a.receiver, a.job, a.type, String(a.tries)])) : el("p", {}, "No alert was queued."));
     });
   }
 }

@@ -30,6 +30,11 @@ class Passes:
         """A batch of `dataset` has come."""
         self._drawn = id(dataset)
 
+    @property
+    def are_known(self) -> bool:
+        """Whether steps are made of what a loader delivers, whose end is seen."""
+        return self._feeding is not None
+
     def fed_a_step(self) -> None:
         """A step was made of what was drawn last."""
         self._feeding = self._drawn

@@ -166,6 +166,11 @@ class Recorder:
         pack_head(memory, 64, sequence)
 
     @property
+    def written(self) -> int:
+        """How many steps were recorded."""
+        return self._head
+
+    @property
     def stage(self) -> int:
         """The stage's number in the header."""
         return self._stage

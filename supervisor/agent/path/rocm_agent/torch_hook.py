@@ -25,6 +25,10 @@ from .recorder import Recorder
 from .scalars import GpuMemory, LateScalars, is_scalar, number
 from .shapes import Shapes
 
+TYPE_CHECKING = False  # typing costs milliseconds at every interpreter's start
+if TYPE_CHECKING:
+    from .loops.leaving import LoopWatch
+
 _watch: Optional[Watch] = None
 
 
@@ -52,6 +56,8 @@ class Watch:
         self._memory = GpuMemory(torch)
         self.precision = precision.Watch()
         self.passes = Passes()
+        self._loop: Optional[LoopWatch] = None
+        self._loop_sought = False
 
     def saw_scaling(self, loss: Any, scaled: Any) -> None:
         """A GradScaler multiplied `loss`; what backward is then called on is not the loss."""
@@ -74,6 +80,7 @@ class Watch:
             return
         self.step = self.step + 1 if self.step else self._first_step(None)
         self.passes.fed_a_step()
+        self._follow_loop()
         loss, grad_norm = self._scalars.exchange(self._loss, self.grad_norm)
         wait_s, self.wait_ns = self.wait_ns / 1e9 if self.wait_ns else None, 0
         self._loss = self.grad_norm = None
@@ -89,6 +96,7 @@ class Watch:
             return
         self.step = self.step + 1 if self.step else self._first_step(optimizer)
         self.passes.fed_a_step()
+        self._follow_loop()
         self.precision.stepped(self._loss)
         loss, grad_norm = self._scalars.exchange(self._loss, self.grad_norm)
         wait_s = self.wait_ns / 1e9 if self.wait_ns else None
@@ -105,6 +113,15 @@ class Watch:
         save_command.refuse_unheard(recorder)
         tuning.step_ended(optimizer, self.step)
 
+    def _follow_loop(self) -> None:
+        """Have it noticed that the loop around the steps was left, where no loader's end tells that."""
+        if self._loop is not None:
+            if self._loop.is_elsewhere:
+                self._loop.learn(sys._getframe())
+        elif not self._loop_sought:
+            self._loop_sought = True
+            self._loop = None if self.passes.are_known else _begin_loop_watch()
+
     def _first_step(self, optimizer: Any) -> int:
         """Return the number of the first step; `optimizer` None: the loop has none that could keep count."""
         made = None if optimizer is None or self.resumed_step else _steps_made(optimizer)
@@ -119,6 +136,13 @@ def _read_loops(first: int) -> None:
     from . import loops  # noqa: PLC0415 - only the process that trains pays for it
 
     loops.begin(sys._getframe(), first - 1)
+
+
+@fenced
+def _begin_loop_watch() -> Optional[LoopWatch]:
+    from .loops import leaving  # noqa: PLC0415 - only the process that trains pays for it
+
+    return leaving.begin(sys._getframe())
 
 
 @fenced

@@ -63,7 +63,7 @@ def loops_around(frame: FrameType) -> List[Loop]:
     trees: List[Tuple[ast.Module, str]] = []
     for frame_number in range(len(frames) - 1, -1, -1):
         current = frames[frame_number]
-        if _is_opaque(current):
+        if is_opaque(current):
             continue
         found = sources.find(current.f_code)
         if found is None or current.f_code.co_flags & _SUSPENDED:
@@ -89,11 +89,11 @@ def _list_frames(frame: Optional[FrameType]) -> List[FrameType]:
     seen = set()
     while frame is not None and len(frames) < FRAMES_MAX:
         code = frame.f_code
-        if str(frame.f_globals.get("__name__")).split(".")[0] in _PLANNED:
+        if is_planned(frame):
             break
         if code.co_name == "_bootstrap" and frame.f_globals.get("__name__") == "multiprocessing.process":
             return frames
-        if not _is_opaque(frame) and code in seen:
+        if not is_opaque(frame) and code in seen:
             break
         seen.add(code)
         frames.append(frame)
@@ -103,7 +103,12 @@ def _list_frames(frame: Optional[FrameType]) -> List[FrameType]:
     raise Doubt("no beginning")
 
 
-def _is_opaque(frame: FrameType) -> bool:
+def is_planned(frame: FrameType) -> bool:
+    """Whether a frame is of a framework that reports its own totals and stages."""
+    return str(frame.f_globals.get("__name__")).split(".")[0] in _PLANNED
+
+
+def is_opaque(frame: FrameType) -> bool:
     """Whether a frame is ours or torch's: these call a training's code once each time that they are called."""
     torch = getattr(sys.modules.get("torch"), "__file__", None)
     path = frame.f_code.co_filename
@@ -146,7 +151,7 @@ def _check_call(tree: ast.Module, place: _Place, callee: Optional[FrameType]) ->
     """
     called = list(_list_calls(place))
     calls = []
-    if callee is None or _is_opaque(callee):
+    if callee is None or is_opaque(callee):
         calls = [call for call in called if _name_of(call.func) in _INNERMOST][:1]
     if not calls and callee is not None:
         calls = [call for call in called if _is_call_of(call, callee.f_code, place.scope)]

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any, Callable, Dict, List, Tuple
 
+from . import sharding
+
 Place = Tuple[Any, ...]
 
 
@@ -112,6 +114,9 @@ def mapped(state: Any, function: Callable[[Place, Any], Any], place: Place = ())
         if hasattr(state, "_metadata"):
             made._metadata = state._metadata  # by which modules know the layout that a state has
         return made
+    if isinstance(state, dict) and sharding.LOCAL in state and state.get(sharding.PART) == 1:
+        # The rest of a part says how it lies, in small tuples: looking into each costs more than the copy's begin.
+        return {**state, sharding.LOCAL: function((*place, sharding.LOCAL), state[sharding.LOCAL].detach())}
     if isinstance(state, dict):
         return {key: mapped(value, function, (*place, key)) for key, value in state.items()}
     if isinstance(state, (list, tuple)):

@@ -65,10 +65,14 @@ class Shard(NamedTuple):
 def epoch_of(folder: str, given: str) -> str:
     """Return the epoch of this launch, as numbers joined by dots: `given`, or the attempt's number.
 
-    `folder` is that of the attempt, STATE/jobs/JOB/ATTEMPT/run.
+    `folder` is that of the attempt, STATE/jobs/JOB/ATTEMPT/run. A leader gives TRAINING.ENGINE_RESTARTS.RELAUNCH, of
+    which the numbers count: the number of the attempt is each node's own, and differs between them.
     """
     if re.fullmatch(r"\d+(\.\d+)*", given):
         return given
+    named = re.fullmatch(r"[A-Za-z0-9_-]+\.(\d+\.\d+)", given)
+    if named:
+        return named.group(1)
     attempt = os.path.basename(os.path.dirname(os.path.abspath(folder)))
     return attempt if attempt.isdigit() else "0"
 
@@ -178,15 +182,27 @@ def remove_folder(folder: str) -> None:
 
 
 def prune(folder: str, epoch: str, draft: str = "", kept: int = files.KEPT) -> None:
-    """Remove all but the newest generations, and drafts that are not of a later epoch; `draft` stays."""
+    """Remove all but the newest generations, and drafts that are not of a later epoch; `draft` stays.
+
+    A later launch may have gone on from an older step: what it saves is newer than steps beyond it.
+    """
     names = sorted(os.listdir(folder))
-    for name in [name for name in names if FINISHED.match(name)][:-kept]:
+    finished = [name for name in names if FINISHED.match(name)]
+    for name in sorted(finished, key=lambda name: (_epoch_of(os.path.join(folder, name)), name))[:-kept]:
         with contextlib.suppress(OSError):
             remove_folder(os.path.join(folder, name))
     for name in names:
         path = os.path.join(folder, name)
         if name.endswith(DRAFT) and path != draft and numbers(_epoch_in(name)) <= numbers(epoch):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _epoch_of(path: str) -> List[int]:
+    """Return the epoch of a generation; the lowest where it has no manifest, so that it is removed first."""
+    try:
+        return numbers(str(read_manifest(path).get("epoch")))
+    except (OSError, ValueError):
+        return []
 
 
 def _epoch_in(name: str) -> str:

@@ -77,12 +77,17 @@ class Keeper:
         """Whether snapshots are taken automatically."""
         return self._interval.every_s is not None
 
-    def wants(self) -> bool:
-        """Whether one is due, or the first is to be made ready, and the last is through; asked at every boundary."""
+    def wants(self, ahead_s: float = 0.0) -> bool:
+        """Whether one is due, or the first is to be made ready, and the last is through; asked at every boundary.
+
+        `ahead_s`: how long it takes until all ranks know of it, so that it is announced so much earlier.
+        """
         if not self._reserved:
             return self.enabled
         now_ns = monotonic_ns()
-        due = self._interval.due(now_ns) or (own_saves.made != self._saves and self._interval.may_follow_a_save(now_ns))
+        due = self._interval.due(now_ns + int(ahead_s * 1e9)) or (
+            own_saves.made != self._saves and self._interval.may_follow_a_save(now_ns)
+        )
         return due and not self._background.busy
 
     @property

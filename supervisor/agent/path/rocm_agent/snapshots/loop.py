@@ -209,7 +209,12 @@ def step(state: State, loss: Any, lr: Any) -> None:
 def _state_of(part: Any) -> Any:
     if isinstance(part, dict):
         return part
-    return scaler_state(part) if _is_scaler(part) else part.state_dict()
+    if _is_scaler(part):
+        return scaler_state(part)
+    module = getattr(sys.modules.get("torch.nn"), "Module", None)
+    if module is not None and getattr(type(part), "state_dict", None) is module.state_dict:
+        return part.state_dict(keep_vars=True)  # all is copied: detaching each weight first only takes time
+    return part.state_dict()
 
 
 def _load_part(part: Any, found: Any) -> None:

@@ -14,7 +14,11 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 PART = "rocm_supervisor_part"
 """Marks, in a state, what stands for a tensor that is spread."""
+LOCAL = "local"
 Place = Tuple[str, ...]
+
+_layouts: Dict[Tuple[Any, ...], Dict[str, Any]] = {}
+"""How tensors of a mesh, a shape and a spreading lie; there are few of them, and they do not change."""
 
 
 def is_spread(value: Any) -> bool:
@@ -86,13 +90,24 @@ def replicas_in(modules: Dict[str, Any]) -> List[Any]:
 
 
 def _part_of(tensor: Any) -> Dict[str, Any]:
-    tensor = tensor.detach()
-    local = tensor.to_local()
+    """Return this rank's part; the training waits for it, so that nothing is reckoned or dispatched twice.
+
+    `detach` and `to_local` of a DTensor are operations that torch dispatches, for each tensor of each snapshot.
+    """
+    local = getattr(tensor, "_local_tensor", None)
+    if local is None:
+        local = tensor.detach().to_local()
     if type(local).__name__ == "AsyncCollectiveTensor":
         raise ValueError("a weight is being gathered: no step boundary")
+    key = (tensor.device_mesh, tensor.shape, tensor.placements)
+    layout = _layouts.get(key)
+    if layout is None:
+        layout = _layouts[key] = _layout_of(tensor)
+    return {PART: 1, LOCAL: local.detach(), **layout}
+
+
+def _layout_of(tensor: Any) -> Dict[str, Any]:
     return {
-        PART: 1,
-        "local": local,
         "shape": tuple(tensor.shape),
         "offset": _offset_of(tensor),
         "placements": [str(placement) for placement in map(_text_of, tensor.placements)],

@@ -92,8 +92,9 @@ class Shards(Meeting):
         if not self._reserved and keeper.enabled:
             self._reserve(keeper, moment)
         elif self._rank == 0 and self._pending is None:
-            wanted = self._reserved and keeper.wants() and not self._background.busy
-            ahead_steps = int(LEAD_S / max(self._step_s, 1e-4)) if self._carrier is not None else 0
+            lead_s = LEAD_S if self._carrier is not None else 0.0
+            wanted = self._reserved and keeper.wants(lead_s) and not self._background.busy
+            ahead_steps = int(lead_s / max(self._step_s, 1e-4))
             announced = self.announce_if_due(keeper, recorder, wanted=wanted, ahead_steps=ahead_steps)
             if announced is not None and self._carrier is not None:
                 self._carrier.publish(announced)

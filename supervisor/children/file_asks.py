@@ -1,0 +1,135 @@
+"""The daemon's side of the process that works on files: starts it, asks it, gives each answer to who waits for it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import pickle
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO, ParamSpec, TypeVar, cast
+
+import supervisor
+from supervisor.children.child import Child
+from supervisor.children.file_server import pack, read_message, write_fully
+from supervisor.children.prompt_thread import PromptThread
+from supervisor.children.start import PIPE, start
+
+log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+TRIES = 2
+SERVE = "import sys; sys.path.append(sys.argv[1]); from supervisor.children.file_server import serve; serve()"
+
+
+class NoAnswerError(RuntimeError):
+    """The process that works on files ended before it answered; nothing is known of what it was asked."""
+
+
+class _Asked:
+    """One question; its answer comes from another thread."""
+
+    def __init__(self) -> None:
+        self.answered = threading.Event()
+        self.answer: tuple[bool, Any] | None = None
+        """None where the process ended before."""
+
+
+class FileServer:
+    """The other process: started at the first question, and again at the next where it has ended."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._child: Child | None = None
+        self._asked: dict[int, _Asked] = {}
+        self._last = 0
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id; None while there is none."""
+        child = self._child
+        return child.pid if child is not None else None
+
+    def do(self, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+        """Return what `work` returns there, or raise what it raises.
+
+        Where no process can be started it is done here. Raises NoAnswerError where two of them ended over it.
+        """
+        body = pickle.dumps((work, given, named))
+        for _ in range(TRIES):
+            try:
+                asked = self._ask(body)
+            except (OSError, RuntimeError, MemoryError) as error:
+                log.warning("files.not_apart", extra={"fields": {"why": str(error)}})
+                return work(*given, **named)
+            asked.answered.wait()
+            if asked.answer is not None:
+                succeeded, value = asked.answer
+                if succeeded:
+                    return cast("T", value)
+                raise value
+        raise NoAnswerError(f"the process that works on files ended {TRIES} times before it had answered")
+
+    def _ask(self, body: bytes) -> _Asked:
+        asked = _Asked()
+        with self._lock:
+            child = self._child or self._begin()
+            self._last += 1
+            self._asked[self._last] = asked
+            assert child.stdin is not None
+            try:
+                write_fully(child.stdin.fileno(), pack(self._last, body))
+            except (OSError, ValueError):  # it has ended: whoever reads its answers finds that out, too
+                self._asked.pop(self._last, None)
+                self._forget(child)
+                asked.answered.set()
+        return asked
+
+    def _begin(self) -> Child:
+        root = str(Path(supervisor.__file__).resolve().parents[1])
+        # -S -I: it imports nothing from a directory of a user, which may lie on such a file system.
+        command, env = [sys.executable, "-S", "-I", "-c", SERVE, root], {**os.environ, "MALLOC_ARENA_MAX": "1"}
+        child = start(command, stdin=PIPE, stdout=PIPE, env=env)
+        try:
+            PromptThread(lambda: self._read_answers(child), "files apart").start()
+        except (RuntimeError, MemoryError):
+            child.end()
+            raise
+        self._child = child
+        return child
+
+    def _read_answers(self, child: Child) -> None:
+        assert child.stdout is not None
+        # ValueError: closed by whoever found out first that it has ended.
+        with contextlib.suppress(OSError, ValueError), os.fdopen(os.dup(child.stdout.fileno()), "rb") as answers:
+            while (message := read_message(cast("BinaryIO", answers))) is not None:
+                self._give(*message)
+        with self._lock:
+            self._forget(child)
+
+    def _give(self, number: int, body: bytes) -> None:
+        with self._lock:
+            asked = self._asked.pop(number, None)
+        if asked is not None:
+            try:
+                asked.answer = pickle.loads(body)  # noqa: S301 - from a child of ours, over a pipe that only it has
+            except Exception as error:  # noqa: BLE001 - who waits for it is told
+                asked.answer = (False, RuntimeError(f"an answer that cannot be read: {error}"))
+            asked.answered.set()
+
+    def _forget(self, child: Child) -> None:
+        """Leave a process that has ended, and tell those who wait for it; the lock is held."""
+        if self._child is not child:
+            return
+        self._child = None
+        child.kill()
+        child.close_pipes()
+        child.abandon()
+        waiting, self._asked = list(self._asked.values()), {}
+        for asked in waiting:
+            asked.answered.set()

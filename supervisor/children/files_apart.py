@@ -1,0 +1,34 @@
+"""Has another process do what may wait for a file system that never answers.
+
+A thread of this process that waits in the kernel beyond SIGKILL keeps it from ending: neither a restart nor an upgrade
+would come through while a training's disk hangs. `apart` waits for an answer instead, for as long as that takes; what
+is asked for meanwhile is answered. In a process that did not begin this (the command line, a test, that other process)
+it does the work itself, and imports nothing for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from supervisor.children.file_asks import FileServer
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_servers: list[FileServer] = []
+
+
+def keep_files_apart() -> None:
+    """Have `apart` ask another process from now on."""
+    from supervisor.children.file_asks import FileServer  # noqa: PLC0415 - only a daemon needs it
+
+    _servers[:] = [FileServer()]
+
+
+def apart(work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+    """Return what a function returns, or raise what it raises; it and all that it is given can be pickled."""
+    if not _servers:
+        return work(*given, **named)
+    return _servers[0].do(work, *given, **named)

@@ -1,0 +1,249 @@
+"""Kills ranks of a training on several nodes at random moments, and compares its end with that of an undisturbed run.
+
+    python tests/bench/fleet_resumes.py [--kills 20] [--fsdp] [--every-s 2] [--nodes 2] [--ranks 2] [--seed 1]
+
+Each node is a network namespace of this machine with a daemon and torchrun on gloo (root; `ip`). The undisturbed run is
+torchrun alone with as many ranks. Printed: who was killed, what all ranks resumed from, the work that was redone in
+seconds and steps, and whether weights, moments and each rank's place in its data are equal bit by bit at the end.
+"""
+
+# ruff: noqa: T201 - a benchmark prints
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+
+from fleet_faults import PYTHON, START_LIMIT_S, Network, until  # noqa: E402 - a program, started by its path
+
+from supervisor.cluster.secret import make_secret  # noqa: E402 - the same
+from supervisor.core import attempt_files as at  # noqa: E402 - the same
+from supervisor.runner import shim  # noqa: E402 - the same
+
+PROGRAM = ROOT / "tests" / "agent" / "own_shards.py"
+AGENT = ROOT / "supervisor" / "agent" / "path"
+BATCHES = 4
+"""Of an epoch with 4 ranks."""
+STEP_NUMBER = re.compile(r"step-(\d{12})")
+
+
+class Training:
+    """One training over the namespaces."""
+
+    def __init__(self, folder: Path, network: Network, asked: argparse.Namespace) -> None:
+        self.folder, self.network, self.asked = folder, network, asked
+        make_secret(folder / "secret")
+        (folder / "settings.toml").write_text(
+            f'[supervisor]\nlauncher = "held"\n[jobs.run]\ncommand = ["true"]\nsnapshot_every_s = {asked.every_s}\n'
+        )
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("ROCM_SUPERVISOR")}
+        self.env = {
+            **environment,
+            "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": "eth0",
+            "TP_SOCKET_IFNAME": "eth0",
+        }
+        self.processes: list[subprocess.Popen[bytes]] = []
+        leader = [
+            *self._daemon("leader", "leader", "boss"),
+            "--nodes",
+            str(asked.nodes),
+            "--restarts",
+            "1000",
+            "--restarts-per-hour",
+            "9999",
+        ]
+        self._start("leader", [*leader, "--listen", "10.77.0.1:29300", "--spares-s", "0"])
+        for number in range(asked.nodes):
+            words = [*self._daemon("node", f"n{number}", f"n{number}"), "--leader", "10.77.0.1:29300"]
+            words += ["--config", str(folder / "settings.toml"), "--snapshots", str(folder / "snapshots"), "--"]
+            words += [PYTHON, "-m", "torch.distributed.run", "--nproc-per-node", str(asked.ranks), *command(asked)]
+            self._start(f"n{number}", network.within(number, *words))
+
+    def _daemon(self, role: str, state: str, node: str) -> list[str]:
+        base = [sys.executable, "-m", "supervisor.daemon.main", "--role", role, "--training", "run", "--node", node]
+        return [*base, "--secret-file", str(self.folder / "secret"), "--state-dir", str(self.folder / state)]
+
+    def _start(self, name: str, words: list[str]) -> None:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes.append(subprocess.Popen(words, stdout=log, stderr=log, env=self.env, cwd=self.folder))
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+    def state(self) -> dict[str, object]:
+        """Return what the leader wrote last."""
+        try:
+            found = json.loads((self.folder / "leader" / "state.json").read_text())
+        except (OSError, ValueError):
+            return {}
+        return dict(found)
+
+    def records(self, launch: int) -> list[tuple[int, float]]:
+        """Return (step, seconds) of what rank 0 recorded in a launch; every node of this training has launched it."""
+        path = self.folder / "n0" / "jobs" / "run" / str(launch) / at.RECORDER
+        try:
+            data = path.read_bytes()
+        except OSError:
+            return []
+        _, header, size, capacity, _ = at.IDENTITY.unpack_from(data)
+        (head,) = at.HEAD.unpack_from(data, at.HEAD_OFFSET)
+        rows = (at.RECORD.unpack_from(data, header + number % capacity * size) for number in range(head))
+        return [(int(row[1]), row[2] / 1e9) for row in rows]
+
+    def ranks(self) -> dict[int, int]:
+        """Return the pid of each living rank."""
+        found = {}
+        for process in shim.read_processes():
+            try:
+                words = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
+                entries = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            env = dict(entry.partition(b"=")[::2] for entry in entries)
+            ours = env.get(b"ROCM_SUPERVISOR_ATTEMPT_DIR", b"").startswith(os.fsencode(self.folder))
+            if ours and b"LOCAL_RANK" in env and str(PROGRAM).encode() in words and not process.dead:
+                found[int(env[b"RANK"])] = process.pid
+        return found
+
+    def newest(self) -> int:
+        """Return the step of the newest generation, 0 for none."""
+        names = (path.name for path in (self.folder / "snapshots" / "run").glob(at.SHARDED_SNAPSHOT))
+        return max((int(match[1]) for name in names if (match := STEP_NUMBER.fullmatch(name))), default=0)
+
+    def digests(self) -> list[str]:
+        """Return what each rank ended with."""
+        text = "".join(
+            path.read_text(errors="replace") for path in self.folder.glob(f"n*/jobs/run/*/{at.OUTPUT}")
+        ) + "".join(path.read_text(errors="replace") for path in self.folder.glob(f"n*/jobs/run/*/{at.FOLDED}"))
+        return sorted({line for line in text.splitlines() if line.startswith("DIGEST")})
+
+
+def command(asked: argparse.Namespace) -> list[str]:
+    """Return the program and its options."""
+    kind = [] if asked.fsdp else ["--ddp"]
+    return [str(PROGRAM), "--epochs", str(asked.epochs), "--step-s", str(asked.step_s), *kind]
+
+
+def run_alone(asked: argparse.Namespace, folder: Path) -> list[str]:
+    """Return what the ranks of an undisturbed run under torchrun alone end with."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("ROCM_SUPERVISOR")}
+    words = [PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(asked.nodes * asked.ranks)]
+    alone = argparse.Namespace(**{**vars(asked), "step_s": 0.0})
+    env = {**environment, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(AGENT), "GLOO_SOCKET_IFNAME": "lo"}
+    ran = subprocess.run([*words, *command(alone)], env=env, cwd=folder, capture_output=True, text=True, check=False)
+    found = sorted(line for line in ran.stdout.splitlines() if line.startswith("DIGEST"))
+    if not found:
+        raise SystemExit(f"the undisturbed run failed\n{ran.stdout[-1000:]}\n{ran.stderr[-3000:]}")
+    return found
+
+
+def kill_once(training: Training, launch: int, rng: random.Random, log: list[float]) -> bool:
+    """Kill ranks at a random moment of a launch; return False where the training finished before."""
+    asked = training.asked
+
+    def is_over() -> bool:
+        return training.state().get("stage") == "over"
+
+    before = training.newest()
+    until(
+        lambda: is_over() or (training.newest() > before and len(training.ranks()) == asked.nodes * asked.ranks),
+        f"a generation of launch {launch}",
+        START_LIMIT_S,
+    )
+    time.sleep(rng.random() * 2 * asked.every_s)
+    ranks = training.ranks()
+    if is_over() or len(ranks) < asked.nodes * asked.ranks:
+        return not is_over()
+    killed = rng.sample(sorted(ranks), rng.choice([1, 1, 2]))
+    for rank in killed:
+        os.kill(ranks[rank], signal.SIGKILL)
+    until(lambda: str(training.state().get("epoch")).endswith(f".{launch + 1}"), f"launch {launch + 1}", START_LIMIT_S)
+    made = training.records(launch)
+    resumed = STEP_NUMBER.fullmatch(str(training.state().get("resumed")))
+    if resumed is None or not made:
+        print(f"  launch {launch}: ranks {killed} killed, resumed from {training.state().get('resumed')}", flush=True)
+        log.append(float("inf"))
+        return True
+    at_step, (last, last_s) = int(resumed[1]), made[-1]
+    at_s = max((seconds for step, seconds in made if step <= at_step), default=made[0][1])
+    log.append(last_s - at_s)
+    print(
+        f"  launch {launch}: ranks {killed} killed after step {last}, all resumed from {at_step}: "
+        f"{last - at_step} steps, {last_s - at_s:.2f} s to redo",
+        flush=True,
+    )
+    return True
+
+
+def measure(asked: argparse.Namespace, folder: Path, network: Network) -> int:
+    """Disturb a training until it finishes; return 0 where its end equals that of the other."""
+    wanted = run_alone(asked, folder)
+    training, rng = Training(folder, network, asked), random.Random(asked.seed)
+    redone: list[float] = []
+    began = time.perf_counter()
+    try:
+        for launch in range(1, asked.kills + 1):
+            if not kill_once(training, launch, rng, redone):
+                break
+        until(lambda: training.state().get("stage") == "over", "the end of the training", 1200.0)
+        found = training.digests()
+        path = folder / "leader" / "incidents.jsonl"
+        history = path.read_text().splitlines() if path.exists() else []
+    finally:
+        training.close()
+    incidents = {json.loads(line)["id"] for line in history}
+    kind = "FSDP2" if asked.fsdp else "DDP"
+    print(
+        f"{kind}, {asked.nodes} nodes x {asked.ranks} ranks, a snapshot each {asked.every_s} s, steps of at least "
+        f"{asked.step_s} s: {len(redone)} kills, {len(incidents)} incidents, redone at most "
+        f"{max(redone, default=0.0):.2f} s, median {sorted(redone)[len(redone) // 2] if redone else 0.0:.2f} s; the "
+        f"end is {'equal' if found == wanted else 'NOT EQUAL'} bit by bit ({time.perf_counter() - began:.0f} s)"
+    )
+    if found != wanted:
+        print("\n".join(["wanted", *wanted, "found", *found]))
+    return 0 if found == wanted else 1
+
+
+def main() -> int:
+    """Measure once."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--nodes", type=int, default=2)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--every-s", type=float, default=2.0)
+    parser.add_argument("--step-s", type=float, default=0.05)
+    parser.add_argument("--epochs", type=int, default=0, help="0: enough for the kills")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--fsdp", action="store_true", help="weights spread by FSDP2 in place of replicas")
+    parser.add_argument("--keep", action="store_true")
+    asked = parser.parse_args()
+    asked.epochs = asked.epochs or int((asked.kills + 1) * 2.5 * asked.every_s / asked.step_s / BATCHES)
+    network, folder = Network(asked.nodes), Path(tempfile.mkdtemp(prefix="fleet-resumes-"))
+    try:
+        return measure(asked, folder, network)
+    finally:
+        network.close()
+        print(f"kept in {folder}" if asked.keep else "", end="\n" if asked.keep else "")
+        if not asked.keep:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""Work on files in another process: answers come back as from a call, whatever hangs or ends there."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from supervisor.children.file_asks import FileServer, NoAnswerError
+from supervisor.daemon.checkpoints.candidates import fingerprint
+from supervisor.runner.folder_checkpoints import TreeError, fingerprint_of
+
+LIMIT_S = 60.0
+
+
+@pytest.fixture
+def server() -> Iterator[FileServer]:
+    item = FileServer()
+    yield item
+    if item.pid is not None:
+        os.kill(item.pid, signal.SIGKILL)
+
+
+def test_an_answer_is_what_the_call_returns_or_raises(server: FileServer, tmp_path: Path) -> None:
+    (tmp_path / "last.pt").write_bytes(b"12345")
+    assert server.do(fingerprint_of, tmp_path / "last.pt") == fingerprint_of(tmp_path / "last.pt")
+    assert server.do(os.statvfs, tmp_path).f_blocks == os.statvfs(tmp_path).f_blocks
+    with pytest.raises(FileNotFoundError) as absent:
+        server.do(fingerprint_of, tmp_path / "absent")
+    assert (absent.value.errno, absent.value.filename) == (errno.ENOENT, str(tmp_path / "absent"))
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "link").symlink_to("nowhere")
+    with pytest.raises(TreeError, match="is a link"):
+        server.do(fingerprint_of, tmp_path / "folder")
+
+
+def test_what_hangs_delays_nothing_that_is_asked_later_and_is_answered_in_the_end(
+    server: FileServer, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "pipe")  # to open it is to wait for who writes it
+    found: list[bytes] = []
+    waiting = [
+        threading.Thread(target=lambda: found.append(server.do(Path.read_bytes, tmp_path / "pipe"))) for _ in range(3)
+    ]
+    for thread in waiting:
+        thread.start()
+    for _ in range(20):
+        assert server.do(os.path.isdir, tmp_path)
+    assert found == []
+    (tmp_path / "pipe").write_bytes(b"x")
+    while any(thread.is_alive() for thread in waiting):
+        # One of them may have taken all of it; the others go on with the end of the next writer.
+        try:
+            os.close(os.open(tmp_path / "pipe", os.O_WRONLY | os.O_NONBLOCK))
+        except OSError:
+            continue
+    assert sum(map(len, found)) == 1
+
+
+def test_one_that_was_killed_is_replaced_and_asked_again(server: FileServer, tmp_path: Path) -> None:
+    assert server.do(os.path.isdir, tmp_path)
+    first = server.pid
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    assert server.do(os.path.isdir, tmp_path)
+    assert server.pid != first
+
+
+def test_what_ends_it_each_time_has_no_answer(server: FileServer) -> None:
+    with pytest.raises(NoAnswerError):
+        server.do(os._exit, 1)
+
+
+def test_it_ends_with_whoever_asked() -> None:
+    code = (
+        "import os\nfrom supervisor.children.file_asks import FileServer\n"
+        "server = FileServer()\nserver.do(os.path.isdir, '/')\nprint(server.pid)"
+    )
+    asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT_S, check=True)
+    while psutil.pid_exists(int(asked.stdout)):
+        os.sched_yield()
+
+
+def test_without_it_the_work_is_done_here(tmp_path: Path) -> None:
+    assert fingerprint(tmp_path / "absent") is None

@@ -1,0 +1,133 @@
+"""What two nodes offer of one folder, and what follows: all ranks resume from one proven generation, or from none."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from supervisor.core.fleet import messages as ms
+from supervisor.core.fleet.epoch import Epoch
+from supervisor.core.fleet.resume import AskAgain, NoneProven, Offer, Resume, choose_resume
+from supervisor.daemon.roles.resume_offers import ResumeOffers
+from supervisor.runner.proving import Proof, Prover
+from tests.cluster.generations_by_hand import damage, write_generation
+
+RANKS = 3
+
+
+class Nodes:
+    """Two nodes that share a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.proofs = folder, 0
+        self.nodes = {name: ResumeOffers(folder, self.examine) for name in ("n0", "n1")}
+
+    def examine(self, folder: Path, share: int, shares: int) -> Proof:
+        self.proofs += 1
+        return Prover().examine_share(folder, share, shares)
+
+    def choose(self, rejected: frozenset[str] = frozenset()) -> Resume | NoneProven:
+        """Ask as the leader does, until there is an answer."""
+        asked = ms.FindResume(number=1, share=0, shares=2, rejected=tuple(rejected))
+        offers = {
+            name: node.find(ms.FindResume(number=1, share=share, shares=2, rejected=asked.rejected))
+            for share, (name, node) in enumerate(self.nodes.items())
+        }
+        answer = choose_resume(offers, rejected)
+        return self.choose(answer.rejected) if isinstance(answer, AskAgain) else answer
+
+
+def resumed(answer: Resume | NoneProven) -> int | None:
+    assert isinstance(answer, Resume), answer
+    return None if answer.offer is None else answer.offer.step
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Nodes:
+    for step in (10, 20, 30):
+        write_generation(tmp_path / "all", step, "0.1", RANKS)
+    return Nodes(tmp_path / "all")
+
+
+def of_another_step(generation: Path) -> None:
+    shutil.copyfile(
+        generation.with_name("step-000000000010") / "rank-00001.shard.pt", generation / "rank-00001.shard.pt"
+    )
+
+
+def without_a_manifest(generation: Path) -> None:
+    (generation / "rocm-shards.json").unlink()
+
+
+def renamed(generation: Path) -> None:
+    generation.rename(generation.with_name("step-000000000099"))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda path: damage(path, 0),
+        lambda path: damage(path, 1),
+        of_another_step,
+        lambda path: (path / "rank-00002.shard.pt").unlink(),
+        without_a_manifest,
+        renamed,
+    ],
+    ids=["bit_of_rank_0", "bit_of_rank_1", "of_another_step", "missing", "without_a_manifest", "renamed"],
+)
+def test_whichever_rank_s_shard_is_spoilt_all_nodes_resume_from_the_generation_before(
+    nodes: Nodes, spoil: Callable[[Path], object]
+) -> None:
+    spoil(nodes.folder / "step-000000000030")
+    assert resumed(nodes.choose()) == 20
+
+
+def test_each_node_proves_its_share_once(nodes: Nodes) -> None:
+    assert resumed(nodes.choose()) == 30
+    assert resumed(nodes.choose()) == 30
+    assert nodes.proofs == 2
+
+
+def test_without_a_folder_or_a_generation_the_training_begins_and_with_spoilt_ones_it_stops(nodes: Nodes) -> None:
+    assert resumed(Nodes(nodes.folder / "not_there_yet").choose()) is None
+    assert ResumeOffers(None, nodes.examine).find(ms.FindResume(number=1, share=0, shares=1)) == ()
+    for step in (10, 20, 30):
+        damage(nodes.folder / f"step-{step:012d}", 2)
+    answer = nodes.choose()
+    assert isinstance(answer, NoneProven)
+    assert "step-000000000030: n0: rank-00002.shard.pt does not have the hash in its manifest" in answer.reason
+
+
+def test_what_is_launched_is_what_was_proven(nodes: Nodes) -> None:
+    answer = nodes.choose()
+    assert isinstance(answer, Resume)
+    assert answer.offer is not None
+    found = nodes.nodes["n1"].locate(_launch(answer.offer))
+    assert found is not None
+    assert (found.path, found.step, found.kind) == (str(nodes.folder / answer.offer.name), 30, "snapshot")
+    manifest = nodes.folder / answer.offer.name / "rocm-shards.json"
+    manifest.write_text(manifest.read_text() + " ")
+    with pytest.raises(ValueError, match="its manifest is not the one that was proven"):
+        nodes.nodes["n1"].locate(_launch(answer.offer))
+    with pytest.raises(ValueError, match="no such generation is known here"):
+        nodes.nodes["n1"].locate(_launch(Offer(name="../elsewhere", digest="a")))
+
+
+def test_of_a_training_that_has_finished_nothing_is_resumed(nodes: Nodes) -> None:
+    nodes.nodes["n0"].clear()
+    assert resumed(nodes.choose()) is None
+
+
+def _launch(offer: Offer) -> ms.Launch:
+    return ms.Launch(
+        epoch=Epoch("run", 0, 2),
+        node_rank=0,
+        nodes=2,
+        host="h",
+        port=29400,
+        resume_from=offer.name,
+        resume_digest=offer.digest,
+    )
