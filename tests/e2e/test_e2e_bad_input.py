@@ -210,7 +210,8 @@ def test_where_every_checkpoint_is_bad_the_job_is_given_up_and_says_why(home: Ho
 
 
 def test_where_every_file_is_destroyed_the_generations_are_left(home: House) -> None:
-    home.write(home.by_hand("one", "--wound", "all:60"))
+    # Over a second from the save at step 50 until they are destroyed: time enough to capture it, on a slow disk too.
+    home.write(home.by_hand("one", "--wound", "all:74", "--every-s", "0.05"))
     home.start()
     incident = home.resumed("one")
     assert incident["resumed_from"]["step"] == 50
