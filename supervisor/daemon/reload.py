@@ -23,7 +23,7 @@ from supervisor.control import types
 from supervisor.core import events as ev
 from supervisor.core.job import ALIVE
 from supervisor.core.moments import Moment
-from supervisor.core.rules import ActingRule, Rule
+from supervisor.core.rules import Rule, act_of
 from supervisor.daemon.alerts.alerting import ReadReceivers, read_receivers
 from supervisor.daemon.process import logging_setup
 from supervisor.daemon.process.systemd import Notifier
@@ -153,14 +153,15 @@ class Reloading:
 
     def _record_rule_changes(self, job: str, before: Iterable[Rule], after: Iterable[Rule], now: Moment) -> None:
         """Record for which rules it changed what they may do; one that leaves its probation is said aloud."""
-        acted = {rule.name: rule.act for rule in before if isinstance(rule, ActingRule)}
-        for rule in (item for item in after if isinstance(item, ActingRule)):
-            was = acted.get(rule.name, rule.act)
-            if was == rule.act:
+        acted = {rule.name: act_of(rule) for rule in before}
+        for rule in after:
+            act = act_of(rule)
+            was = acted.get(rule.name) or act
+            if act is None or was is None or was == act:
                 continue
-            changed = ev.RuleChanged(at=now, job=job, rule=rule.name, before=was, after=rule.act)
+            changed = ev.RuleChanged(at=now, job=job, rule=rule.name, before=was, after=act)
             self._parts.inbox.put(changed)
-            fields = {"job": job, "rule": rule.name, "before": was, "after": rule.act}
+            fields = {"job": job, "rule": rule.name, "before": was, "after": act}
             log.warning("rule.promoted" if changed.promoted else "rule.changed", extra={"fields": fields})
 
     def _forget_removed(self, _event: ev.Event, _now: Moment) -> None:

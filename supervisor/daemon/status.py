@@ -95,8 +95,13 @@ def job_status(job_state: JobState, now: Moment) -> types.JobStatus:
 
 def bounded(value: Bounded) -> Bounded:
     """Return an answer with every text and list cut to its limit and numbers beyond 64 bits unknown."""
-    found = {name: _bound_value(getattr(value, name)) for name in value.__struct_fields__}
-    return msgspec.structs.replace(value, **found)
+    changed: dict[str, object] = {}
+    for name in value.__struct_fields__:
+        given = getattr(value, name)
+        kept = _bound_value(given)
+        if kept is not given:  # a list always: the answer is written by another thread than changes it
+            changed[name] = kept
+    return msgspec.structs.replace(value, **changed) if changed else value
 
 
 def _bound_value(value: object) -> object:

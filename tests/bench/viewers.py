@@ -4,7 +4,8 @@
 
 A training under a daemon makes 20 steps a second; each viewer asks what the page asks, as often, with `--nginx`
 through a proxy of its own that uses TLS. Processor time and memory are those of the daemon's process; the delay is what
-it reports as `loop_lag_seconds`, asked once a second in every phase.
+it reports as `loop_lag_seconds`, asked once a second in every phase. What the viewers cost is the difference to the
+mean of the phases before and after, for what a daemon takes alone drifts by as much.
 """
 
 from __future__ import annotations
@@ -62,17 +63,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, running_daemon(Path(folder)) as daemon:
         state = Path(folder)
         time.sleep(20.0)
-        print_phase("no viewer", daemon, state, given.seconds)
+        before = print_phase("no viewer", daemon, state, given.seconds)
         with serving_page(state, socket=state / "control.sock") as page:
             page.sign_in()
             with proxied(given.nginx, state, page) as port, viewing(given.viewers, page, port) as statuses:
                 time.sleep(5.0)
-                print_phase(f"{given.viewers} viewers", daemon, state, given.seconds)
+                watched = print_phase(f"{given.viewers} viewers", daemon, state, given.seconds)
                 bad = sum(status != 200 for status in statuses)
                 write_line(
                     f"the page's process: {read_pss_mb(page.pid):.1f} MB; {len(statuses)} answers, {bad} not 200"
                 )
-        print_phase("no viewer again", daemon, state, given.seconds)
+        after = print_phase("no viewer again", daemon, state, given.seconds)
+    write_line(f"{given.viewers} viewers cost {watched - (before + after) / 2:+.2%} of a core")
 
 
 def write_line(text: str) -> None:
@@ -101,8 +103,8 @@ def running_daemon(state: Path) -> Iterator[int]:
             daemon.wait(120)
 
 
-def print_phase(name: str, pid: int, state: Path, seconds: float) -> None:
-    """Print what the daemon took in so many seconds."""
+def print_phase(name: str, pid: int, state: Path, seconds: float) -> float:
+    """Print what the daemon took in so many seconds; return its share of a core."""
     began, used_s, lags_ms = time.perf_counter(), read_cpu_s(pid), []
     while time.perf_counter() - began < seconds:
         lags_ms.append(read_lag_ms(state / "control.sock"))
@@ -110,6 +112,7 @@ def print_phase(name: str, pid: int, state: Path, seconds: float) -> None:
     share = (read_cpu_s(pid) - used_s) / (time.perf_counter() - began)
     lag = f"delay median {statistics.median(lags_ms):.2f}, at most {max(lags_ms):.1f} ms"
     write_line(f"{name}: {share:.2%} of a core, {read_pss_mb(pid):.1f} MB, {lag} (load {os.getloadavg()[0]:.1f})")
+    return share
 
 
 @contextlib.contextmanager

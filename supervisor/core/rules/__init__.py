@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol
 
 from supervisor.core.flags import Act, RedFlag
 from supervisor.core.gauge import Gauge, Group, flag_reached
@@ -70,7 +70,6 @@ class Rule(Protocol):
         ...
 
 
-@runtime_checkable
 class ActingRule(Rule, Protocol):
     """A rule whose critical flags may stop and retry a training."""
 
@@ -150,4 +149,6 @@ def cause_of(flag: RedFlag) -> str:
 
 def act_of(rule: Rule) -> Act | None:
     """Return the setting `act` of a rule, None for one that only warns."""
-    return rule.act if isinstance(rule, ActingRule) else None
+    # Not isinstance: of a Protocol that takes 20 us, for each rule, in every answer about the status.
+    act: Act | None = getattr(rule, "act", None)
+    return act
