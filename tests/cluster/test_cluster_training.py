@@ -50,7 +50,7 @@ def test_a_rank_that_is_killed_ends_all_ranks_with_one_incident_and_all_begin_ag
     }
     evidence = cluster.folder / "n0" / "jobs" / "run" / "1" / "evidence" / str(closed["id"])
     processes = (evidence / "processes.txt").read_text()
-    # Of its launcher's state nothing is asked: a process to which SIGSTOP was sent is listed as R until it is scheduled.
+    # Nothing is asked of its launcher: a process to which SIGSTOP was sent is listed as R until it is scheduled.
     shown_pids = {int(line.split()[0]) for line in processes.splitlines() if " child of " in line}
     assert shown_pids >= {before[0], before[1]}, "the surviving node's evidence was taken while its ranks were alive"
     folder = str(cluster.folder)
