@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
+from msgspec import structs
+
 from supervisor.control import types
 from supervisor.control.evidence import evidence_files, evidence_part
 from supervisor.control.listen import bind
@@ -85,10 +87,11 @@ class FakeView:
     forgotten: list[str] = field(default_factory=list)
     asked: list[tuple[str, Ask, str, bool]] = field(default_factory=list)
 
-    def status(self) -> types.Status:
+    def status(self, *, watched: bool = True) -> types.Status:
         if self.defect is not None:
             raise self.defect
-        return types.Status(daemon=self.daemon, jobs=self.jobs, gpus=self.gpus, host=self.host)
+        jobs = self.jobs if watched else [structs.replace(job, watched=[]) for job in self.jobs]
+        return types.Status(daemon=self.daemon, jobs=jobs, gpus=self.gpus, host=self.host)
 
     def metrics(self) -> Known:
         return self.known

@@ -28,6 +28,7 @@ JSON_FIELDS = ("job", "samples_per_s", "adopted", "refused", "bottleneck")
 @click.option("--dry-run", is_flag=True, help="Find the bottleneck and list what would be tried; change nothing.")
 @click.option("--for", "given", default="15m", show_default=True, help="Time for it, as 90s, 15m or 1h.")
 @click.option("--may", default="", help=f"Also try what needs permission: {', '.join(PERMISSIONS)}.")
+@click.option("--show", is_flag=True, help="Print the tune under way, or the last one; begin none.")
 @click.option("--stop", is_flag=True, help="End the tune under way; the owner's settings hold again.")
 @click.option("--undo", is_flag=True, help="Put the owner's settings back, now and for the next attempts.")
 @json_option
@@ -38,6 +39,7 @@ def command(  # noqa: PLR0913, PLR0917 - one an option
     dry_run: bool,  # noqa: FBT001
     given: str,
     may: str,
+    show: bool,  # noqa: FBT001
     stop: bool,  # noqa: FBT001
     undo: bool,  # noqa: FBT001
 ) -> None:
@@ -50,8 +52,8 @@ def command(  # noqa: PLR0913, PLR0917 - one an option
     """
     route = f"/v1/jobs/{quoted(job)}/tune"
     body = {"dry_run": dry_run, "for_s": parse_span_s(given), "may": parse_permissions(may), "stop": stop, "undo": undo}
-    report = app.post(route, **body)
-    if not stop and not undo:
+    report = app.get(route) if show else app.post(route, **body)
+    if not (show or stop or undo):
         report = _follow(app, route, report)
     if app.json:
         app.print_json({name: report[name] for name in JSON_FIELDS} | {"problem": report["problem"]})
@@ -59,7 +61,7 @@ def command(  # noqa: PLR0913, PLR0917 - one an option
         app.print(one_line(report["problem"] or f"{job}: the owner's settings hold"))
     else:
         app.print("\n".join(report_lines(report, app.pen)))
-    if report["problem"] and not stop and not undo:
+    if report["problem"] and not (show or stop or undo):
         raise CliError(f"{one_line(job)}: {one_line(report['problem'])}", "", "tune_ended")
 
 
@@ -101,6 +103,8 @@ def report_lines(report: dict[str, Any], pen: Pen) -> list[str]:
     """Return a tune's report as lines for people."""
     before, after = report["bottleneck"]["before"], report["bottleneck"]["after"]
     text = [f"{one_line(report['job'])}: {before or 'no bottleneck measured'}{_because(report)}"]
+    if report["problem"]:
+        text.append(f"it ended early: {one_line(report['problem'])}")
     rows = [
         [
             Cell(row["knob"]),

@@ -192,6 +192,18 @@ class LastResortSettings(Struct, frozen=True, kw_only=True):
     limit_s: Positive = 60.0
 
 
+class TuneSettings(Struct, frozen=True, kw_only=True):
+    """When the job is tuned without being asked, and what such a tune may do."""
+
+    when: Literal["asked", "once"] = "asked"
+    """once: by itself, once for its command on this machine, and again where another torch or GPU is found."""
+    after_s: Positive = 600.0
+    """After its first step, before such a tune begins."""
+    for_s: Annotated[float, Meta(ge=10, le=86_400)] = 900.0
+    may: list[Literal["precision"]] = field(default_factory=list)
+    """What is tried only with permission."""
+
+
 class JobSettings(Struct, frozen=True, kw_only=True):
     """One training that is to be kept alive."""
 
@@ -236,6 +248,7 @@ class JobSettings(Struct, frozen=True, kw_only=True):
     remedies: Remedies = field(default_factory=Remedies)
     profiles: ProfilesSettings = field(default_factory=ProfilesSettings)
     last_resorts: LastResortSettings = field(default_factory=LastResortSettings)
+    tune: TuneSettings = field(default_factory=TuneSettings)
 
 
 class Settings(Struct, frozen=True, kw_only=True):

@@ -74,7 +74,9 @@ def application(view: View, socket_gid: int, tuning: Tuning | None = None) -> Or
 
 def _live_endpoints(view: View) -> dict[str, Endpoint]:
     async def status(request: Request) -> Response:
-        return answer(await asked(view.status))
+        # The gauges are most of the work and of the answer: who looks again and again can do without them.
+        watched = request.query_params.get("watched") != "0"
+        return answer(await asked(lambda: view.status(watched=watched)))
 
     async def doctor(request: Request) -> Response:
         return answer(types.Doctor(lines=list(await asked(view.doctor, _looking))))

@@ -23,8 +23,8 @@ class View(Protocol):
         """Answers what can be read from the record, whether a daemon runs or not (READS)."""
         ...
 
-    def status(self) -> types.Status:
-        """Return the state of the daemon, its jobs, GPUs and host."""
+    def status(self, *, watched: bool = True) -> types.Status:
+        """Return the state of the daemon, its jobs, GPUs and host; `watched`: with the gauges of the jobs' rules."""
         ...
 
     def metrics(self) -> Known:

@@ -24,7 +24,7 @@ from supervisor.daemon.loop import Loop
 from supervisor.daemon.status import job_status
 from supervisor.daemon.stop_requests import StopRequests
 from supervisor.daemon.telemetry import NewestReadings
-from supervisor.daemon.tuning import Tuner
+from supervisor.daemon.tunes.tuner import Tuner
 from supervisor.metrics.known import Known
 from supervisor.store.archive import Archive
 
@@ -125,11 +125,11 @@ class DaemonView:
         self._await_record(RECORD_LIMIT_S)
         return self._record
 
-    def status(self) -> types.Status:
-        """Return everything at a glance, as the deciding thread knows it."""
-        return self._inbox.ask(self._compose_status)
+    def status(self, *, watched: bool = True) -> types.Status:
+        """Return everything at a glance, as the deciding thread knows it; `watched`: with the gauges of the rules."""
+        return self._inbox.ask(lambda: self._compose_status(watched=watched))
 
-    def _compose_status(self) -> types.Status:
+    def _compose_status(self, *, watched: bool) -> types.Status:
         now = self._clock.now()
         return types.Status(
             daemon=types.DaemonStatus(
@@ -145,7 +145,7 @@ class DaemonView:
                     *self._announcer.list_mutes(now),
                 ],
             ),
-            jobs=[job_status(job_state, now) for job_state in self._loop.job_states.values()],
+            jobs=[job_status(job_state, now, watched=watched) for job_state in self._loop.job_states.values()],
             gpus=[gpu_status(reading) for reading in self._newest.gpus.values()],
             host=host_status(self._newest.host) if self._newest.host else None,
         )

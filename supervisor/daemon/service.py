@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 
-from supervisor.config.settings import Settings
+from supervisor.config.settings import Settings, TuneSettings
 from supervisor.control import listen
 from supervisor.control.metrics_server import MetricsServer
 from supervisor.control.server import ControlServer
@@ -36,7 +36,7 @@ from supervisor.daemon.record.outage import record_end, record_outage
 from supervisor.daemon.reload import Reloading
 from supervisor.daemon.status import line
 from supervisor.daemon.training_counts import Counts
-from supervisor.daemon.tuning import Tuner
+from supervisor.daemon.tunes.tuner import Tuner
 from supervisor.daemon.wiring import Assembly
 from supervisor.store.archive import Archive
 
@@ -49,6 +49,7 @@ GLOBS_EVERY_S = 5.0
 GLOBS_LIMIT_S = 30.0
 SWEEP_EVERY_S = 3600.0
 STANDBYS_EVERY_S = 1.0
+TUNES_EVERY_S = 10.0
 READ_GPUS = "read gpus"
 THREADS_EVERY_S = 1.0
 PERIODIC_LIMIT_S = 60.0
@@ -104,7 +105,7 @@ class Service:
             queue=parts.announcer.queue_report,
         )
         self._textfile = Textfile(lambda: parts.settings.metrics.textfile, self._metrics.known)
-        self._tuner = Tuner(parts.clock, parts.state, self._find_job)
+        self._tuner = Tuner(parts.clock, parts.state, self._find_job, self._list_tune_settings)
         view = DaemonView(
             clock=parts.clock,
             inbox=parts.inbox,
@@ -130,6 +131,9 @@ class Service:
         """Return a job as the deciding thread knows it."""
         states = self._parts.loop.job_states
         return self._parts.inbox.ask(lambda: states[name].job if name in states else None)
+
+    def _list_tune_settings(self) -> dict[str, TuneSettings]:
+        return {name: job.tune for name, job in self._parts.settings.jobs.items()}
 
     def _build_metrics(self, archive: Archive) -> MetricsCollector:
         parts = self._parts
@@ -197,6 +201,7 @@ class Service:
                 parts.threads.keep(watch.name, watch.run)
         self._schedule_telemetry(parts.settings)
         self._periodic.every(GLOBS_EVERY_S, "checkpoint globs", self._look_for_checkpoints)
+        self._periodic.every(TUNES_EVERY_S, "tunes", self._tuner.begin_due)
         self._periodic.every(STANDBYS_EVERY_S, "standbys", parts.standbys.look)
         self._periodic.every(SWEEP_EVERY_S, "sweep attempts", self._sweep_attempts)
         self._periodic.every(TEXTFILE_EVERY_S, "metrics textfile", self._textfile.write)

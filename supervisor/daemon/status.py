@@ -76,10 +76,10 @@ def steps_total(history: History | None) -> int | None:
     return None if history is None else pr.steps_total(history)
 
 
-def job_status(job_state: JobState, now: Moment) -> types.JobStatus:
-    """Return the status of one job; where that fails, only what the job itself holds."""
+def job_status(job_state: JobState, now: Moment, *, watched: bool = True) -> types.JobStatus:
+    """Return the status of one job, `watched` with the gauges of its rules; where that fails, what the job holds."""
     try:
-        return bounded(_job_status(job_state, now))
+        return bounded(_job_status(job_state, now, watched=watched))
     except Exception as error:
         job = job_state.job
         barely = types.JobStatus(
@@ -116,7 +116,7 @@ def _bound_value(value: object) -> object:
     return value
 
 
-def _job_status(job_state: JobState, now: Moment) -> types.JobStatus:
+def _job_status(job_state: JobState, now: Moment, *, watched: bool) -> types.JobStatus:
     job, history = job_state.job, job_state.history
     attempt, alive = job.attempt, job.phase in ALIVE
     pace = steps_per_s(history) if job.phase is Phase.RUNNING else None
@@ -151,7 +151,7 @@ def _job_status(job_state: JobState, now: Moment) -> types.JobStatus:
         unkillable=job.unkillable,
         flags=list(_list_flags(job_state)) if alive else [],
         shadows=job.shadows_noted,
-        watched=list(_list_gauges(job_state)) if alive else [],
+        watched=list(_list_gauges(job_state)) if alive and watched else [],
         gpus=list(job_state.gpus_used if job.gpu is None else (job.gpu,)),
         expectations=[] if running is None else _list_criteria(job_state, running, progress),
         remedies=in_words(job),

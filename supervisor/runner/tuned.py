@@ -20,6 +20,8 @@ from supervisor.runner.attempt_folder import write_atomically
 
 TUNED = "tuned.json"
 SIZE_LIMIT_BYTES = 1 << 20
+PROVEN_ORDER = 1
+"""The number of the order that a new attempt finds: what was adopted before."""
 MODE = 0o640
 
 
@@ -33,7 +35,7 @@ def write_order(
 
 def write_proven(folder: Path, settings: Mapping[str, object], proven_on: Mapping[str, object]) -> None:
     """Order them for good, except where the agent finds another torch or GPU than `proven_on`; raise OSError."""
-    _write(folder, id=1, settings=dict(settings), until_ns=None, facts=False, proven_on=dict(proven_on))
+    _write(folder, id=PROVEN_ORDER, settings=dict(settings), until_ns=None, facts=False, proven_on=dict(proven_on))
 
 
 def _write(folder: Path, **order: object) -> None:
@@ -46,13 +48,24 @@ def withdraw_order(folder: Path) -> None:
         (folder / names.TUNE).unlink(missing_ok=True)
 
 
-def keep(job_folder: Path, argv: Sequence[str], report: Mapping[str, Any], proven_on: Mapping[str, object]) -> None:
-    """Keep what a tune has adopted, for the same command, torch and GPU on this machine; raise OSError."""
+def keep(
+    job_folder: Path,
+    argv: Sequence[str],
+    report: Mapping[str, Any],
+    proven_on: Mapping[str, object],
+    *,
+    tries: int = 0,
+) -> None:
+    """Keep what a tune has adopted, for the same command, torch and GPU on this machine; raise OSError.
+
+    `tries`: how often a tune of this command has begun by itself.
+    """
     kept = {
         "version": 1,
         "machine": platform.node(),
         "argv": list(argv),
         "proven_on": dict(proven_on),
+        "tries": tries,
         "report": dict(report),
     }
     write_atomically(job_folder / TUNED, json.dumps(kept) + "\n", MODE)
@@ -66,6 +79,14 @@ def read_kept(job_folder: Path) -> Mapping[str, Any] | None:
         return None
 
 
+def find_kept(job_folder: Path, argv: Sequence[str]) -> Mapping[str, Any] | None:
+    """Return what was kept of the last tune of this command on this machine, None without any."""
+    kept = read_kept(job_folder)
+    if kept is None or kept.get("argv") != list(argv) or kept.get("machine") != platform.node():
+        return None
+    return kept
+
+
 def forget(job_folder: Path) -> bool:
     """Forget what was adopted; return whether there was anything."""
     there = (job_folder / TUNED).exists()
@@ -75,8 +96,8 @@ def forget(job_folder: Path) -> bool:
 
 def apply_kept(folder: Path, argv: Sequence[str], remedied: Sequence[str]) -> Mapping[str, object]:
     """Give a new attempt what was adopted for its command; return it. What remedies have changed is left out."""
-    kept = read_kept(folder.parent)
-    if kept is None or kept.get("argv") != list(argv) or kept.get("machine") != platform.node():
+    kept = find_kept(folder.parent, argv)
+    if kept is None:
         return {}
     settings = _settings_of(kept, set(remedied))
     if settings:

@@ -127,7 +127,7 @@ class PageData:
     def _read_status(self) -> tuple[Row, str | None]:
         """Return the live state, or why there is none."""
         try:
-            return self._daemon.get("/v1/status"), None
+            return self._daemon.get("/v1/status", watched=0), None
         except ControlError as error:
             return {}, f"{error}; this is the record" + (f" ({error.remedy})" if error.remedy else "")
 

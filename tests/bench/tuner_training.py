@@ -40,7 +40,7 @@ from supervisor.core import attempt_files as fo  # noqa: E402 (the same)
 from supervisor.core.stats.median import median  # noqa: E402 (the same)
 from supervisor.core.tuning.knob import Facts  # noqa: E402 (the same)
 from supervisor.daemon.clock import SystemClock  # noqa: E402 (the same)
-from supervisor.daemon.tuning import Ended, Tune  # noqa: E402 (the same)
+from supervisor.daemon.tunes.tune import Ended, Tune  # noqa: E402 (the same)
 from supervisor.runner import tuned  # noqa: E402 (the same)
 
 SCRIPT = Path(__file__).with_name("slow_training.py")

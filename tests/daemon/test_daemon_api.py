@@ -47,7 +47,7 @@ from supervisor.daemon.stop_requests import StopRequests
 from supervisor.daemon.telemetry import NewestReadings
 from supervisor.daemon.threads import Threads
 from supervisor.daemon.training_counts import Counts
-from supervisor.daemon.tuning import Tuner
+from supervisor.daemon.tunes.tuner import Tuner
 from supervisor.store.archive import Archive
 from supervisor.store.store import NewAlert, Store
 

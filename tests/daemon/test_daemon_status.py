@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from clocks_by_hand import START
+from msgspec import structs
 
 from supervisor.core import events as ev
 from supervisor.core.history import History
@@ -43,6 +44,13 @@ def test_a_running_job_has_a_pace_an_end_and_a_place() -> None:
     assert (status.step, status.steps_total, status.epoch, status.epochs) == (50, 500, 0, 5)
     assert status.eta == pytest.approx(START.unix_s + 450 / 2.0)
     assert (status.phase, status.attempt, status.pid) == ("running", 3, 42)
+
+
+def test_who_looks_again_and_again_gets_the_same_without_the_gauges() -> None:
+    job_state = training(50, 0.5)
+    whole = job_status(job_state, START)
+    assert {gauge.rule for gauge in whole.watched} >= {rule.name for rule in RULES_OF_A_JOB}
+    assert job_status(job_state, START, watched=False) == structs.replace(whole, watched=[])
 
 
 def test_samples_and_tokens_a_second_are_those_of_all_ranks() -> None:

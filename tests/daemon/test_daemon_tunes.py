@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
+from supervisor.config.settings import TuneSettings
 from supervisor.control import types
 from supervisor.control.refusals import Refused
 from supervisor.core import attempt_files as fo
 from supervisor.core.job import Attempt, Job, Phase
 from supervisor.core.moments import Moment
 from supervisor.daemon.clock import SystemClock
-from supervisor.daemon.tuning import Tuner
+from supervisor.daemon.tunes.tuner import Tuner
 from supervisor.runner import tuned
 from tests.sources.recorder_by_hand import Writer
 
@@ -40,6 +41,14 @@ class AgentByHand(threading.Thread):
         self.ordered: list[dict[str, object]] = []
         self.stride = 1
         """By how much its steps are counted up."""
+        self.in_turns = False
+        """Whether its workers hand over their batches together, after those that they made while settings changed."""
+        self.since_order = 0
+        self.batch = BATCH
+        """How many steps it makes between two looks at its order."""
+        self.facts: dict[str, object] = FACTS
+        self.wait_share = 0.9
+        """Of a step for whose batch the workers' turn has just begun."""
 
     def run(self) -> None:
         answered = None
@@ -51,22 +60,36 @@ class AgentByHand(threading.Thread):
                 answered = order["id"]
                 self.ordered.append(order["settings"])
                 self._answer(order)
-            if self.stride > 1 or self.writer.head - BATCH < self.step:
+            if self.stride > 1 or self.writer.head - self.batch < self.step:
                 self._make_steps(order["settings"])
 
     def _answer(self, order: dict[str, object]) -> None:
         fields = {"event": "tuning", "pid": 1, "rank": 0, "monotonic_ns": 1, "unix_s": 1.0, "id": order["id"]}
-        fields |= {"step": self.step, "applied": order["settings"], "refused": {}, "facts": FACTS}
+        fields |= {"step": self.step, "applied": order["settings"], "refused": {}, "facts": self.facts}
         with (self.folder / fo.AGENT).open("a") as file:
             file.write(json.dumps(fields) + "\n")
+        self.since_order = 0
 
     def _make_steps(self, settings: dict[str, object]) -> None:
-        for _ in range(BATCH):
+        for _ in range(self.batch):
             self.step += self.stride
             decisive = {name: value for name, value in settings.items() if name != "prefetch_factor"}
             step_s = self.step_s[json.dumps(decisive)]
+            wait_s = 0.6 * step_s
+            if self.in_turns:
+                step_s, wait_s = self._take_turns(step_s, settings)
             self.at_ns += int(step_s * 1e9)
-            self.writer.write(self.step, at_ns=self.at_ns, data_wait_s=0.6 * step_s, samples=8)
+            self.writer.write(self.step, at_ns=self.at_ns, data_wait_s=wait_s, samples=8)
+
+    def _take_turns(self, step_s: float, settings: dict[str, object]) -> tuple[float, float]:
+        """Return how long a step takes and waits; trying something takes a while, in which batches are made ahead."""
+        workers = settings.get("workers", self.facts["workers"])
+        assert isinstance(workers, int)
+        self.since_order += 1
+        is_ahead = bool(settings) and self.since_order <= 2 * workers
+        turn_s = step_s * (workers or 1)
+        begins = workers == 0 or (self.since_order % workers == 0 and not is_ahead)
+        return (turn_s, self.wait_share * turn_s) if begins else (0.001, 0.0)
 
 
 @pytest.fixture
@@ -136,6 +159,31 @@ def test_a_faster_loader_is_found_confirmed_kept_and_given_to_the_next_attempt(
     assert tuner.undo("one")
     assert not (folder / fo.TUNE).exists()
     assert tuned.apply_kept(following, ["python", "train.py"], remedied=()) == {}
+
+
+def test_steps_whose_batches_come_in_turns_are_as_fast_as_a_whole_turn(tuner: Tuner, folder: Path) -> None:
+    """Of four workers that begin together three of four steps take no time, and the first eight after a change none."""
+    agent = AgentByHand(folder, times(workers2=0.2, workers4=0.199))
+    agent.in_turns = True
+    agent.start()
+    tuner.start("one", types.TuneBody())
+    report = ended(tuner)
+    agent.ended.set()
+    assert [(row.knob, row.value) for row in report.adopted] == [("workers", 2)]
+    assert report.samples_per_s.before == pytest.approx(8 / 0.4, rel=0.05)
+    assert report.samples_per_s.after == pytest.approx(8 / 0.2, rel=0.05)
+
+
+def test_batches_that_were_made_while_settings_changed_are_no_gain(tuner: Tuner, folder: Path) -> None:
+    """Sixteen workers have 32 ahead whenever the training stood: as many steps take no time, more than a block has."""
+    agent = AgentByHand(folder, times() | {'{"threads": 1}': 0.1, "{}": 0.1})
+    agent.facts = FACTS | {"workers": 16, "prefetch_factor": 2}
+    agent.in_turns, agent.wait_share, agent.batch = True, 0.2, 2
+    agent.start()
+    tuner.start("one", types.TuneBody())
+    report = ended(tuner)
+    agent.ended.set()
+    assert [(row.knob, row.why[:13]) for row in report.refused] == [("threads", "gains at most")]
 
 
 def test_a_stop_leaves_the_owners_settings_and_a_second_tune_is_refused(tuner: Tuner, folder: Path) -> None:
@@ -233,3 +281,91 @@ def test_at_the_end_of_the_daemon_the_owners_settings_come_back_at_once(tuner: T
     agent.ended.set()
     assert "the owner's settings hold" in (ended(tuner).problem or "")
     assert not (folder / fo.TUNE).exists()
+
+
+@pytest.fixture
+def once(tmp_path: Path, job: Job) -> Iterator[Tuner]:
+    """Tunes by itself what has made steps for a minute."""
+    made = by_itself(tmp_path, job)
+    yield made
+    made.end()
+
+
+def by_itself(tmp_path: Path, job: Job) -> Tuner:
+    """Return a daemon's tuner of a job that has made steps for ten minutes."""
+    assert job.attempt is not None
+    stepping = replace(job, attempt=replace(job.attempt, first_step_at=SystemClock().now().plus(-600.0)))
+    settings = {"one": TuneSettings(when="once", after_s=60.0)}
+    return Tuner(SystemClock(), tmp_path, lambda _: stepping, lambda: settings, poll_s=0.02)
+
+
+def test_a_tune_that_is_due_begins_by_itself_and_what_it_proves_is_not_looked_for_again(
+    once: Tuner, tmp_path: Path, folder: Path, job: Job
+) -> None:
+    agent = AgentByHand(folder, times(workers2=0.2))
+    agent.start()
+    once.begin_due()
+    report = ended(once)
+    assert ([row.knob for row in report.adopted], report.problem) == (["workers"], None)
+    following = next_attempt(folder, 2)
+    assert tuned.apply_kept(following, ["python", "train.py"], remedied=()) == {"workers": 2}
+    later = by_itself(tmp_path, replace(job, attempt=Attempt(number=2, launched_at=job.since)))
+    later.begin_due()
+    agent.ended.set()
+    assert later.report("one").state == "ended"
+    assert (following / fo.TUNE).exists(), "what was proven holds: nothing was ordered in its place"
+
+
+def test_where_another_torch_is_found_a_tune_begins_once_more(once: Tuner, folder: Path, job: Job) -> None:
+    kept = types.encode(types.TuneReport(job="one", state="ended"))
+    tuned.keep(folder.parent, ["python", "train.py"], kept, {"torch": "1.13.1"}, tries=1)
+    refused = {"event": "tuning", "pid": 1, "rank": 0, "monotonic_ns": 1, "unix_s": 1.0, "id": tuned.PROVEN_ORDER}
+    refused |= {"step": 1, "applied": {}, "refused": {"workers": "proven with torch 1.13.1, and this is 2.12.0"}}
+    (folder / fo.AGENT).write_text(json.dumps(refused) + "\n")
+    agent = AgentByHand(folder, times(workers2=0.2))
+    agent.start()
+    once.begin_due()
+    assert [row.knob for row in ended(once).adopted] == ["workers"]
+    agent.ended.set()
+
+
+def test_a_tune_under_which_the_training_ends_is_begun_by_itself_once_more_and_then_never(
+    tmp_path: Path, folder: Path, job: Job
+) -> None:
+    begun = []
+    for number in (1, 2, 3):
+        attempt = folder if number == 1 else next_attempt(folder, number)
+        tuner = by_itself(tmp_path, replace(job, attempt=Attempt(number=number, launched_at=job.since)))
+        agent = AgentByHand(attempt, times())
+        agent.start()
+        tuner.begin_due()
+        if any(thread.name == "tune one" for thread in threading.enumerate()):
+            begun.append(number)
+            wait_until(lambda agent=agent: any(agent.ordered))  # type: ignore[misc] # bound to this turn's agent
+            tuner.end()
+            assert "the owner's settings hold" in (ended(tuner).problem or "")
+            wait_until(lambda: not any(thread.name == "tune one" for thread in threading.enumerate()))
+        agent.ended.set()
+    assert begun == [1, 2]
+
+
+def test_what_was_undone_does_not_begin_again(once: Tuner, tmp_path: Path, folder: Path, job: Job) -> None:
+    agent = AgentByHand(folder, times(workers2=0.2))
+    agent.start()
+    once.begin_due()
+    assert ended(once).adopted
+    assert once.undo("one")
+    agent.ended.set()
+    following = next_attempt(folder, 2)
+    assert tuned.apply_kept(following, ["python", "train.py"], remedied=()) == {}
+    later = by_itself(tmp_path, replace(job, attempt=Attempt(number=2, launched_at=job.since)))
+    later.begin_due()
+    assert later.report("one").why == "undone"
+
+
+def next_attempt(folder: Path, number: int) -> Path:
+    """Return the folder of another attempt at the same command."""
+    made = folder.parent / str(number)
+    (made / fo.RUN).mkdir(parents=True)
+    (made / fo.LAUNCH).write_text((folder / fo.LAUNCH).read_text())
+    return made

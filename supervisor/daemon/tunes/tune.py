@@ -1,4 +1,4 @@
-"""Tunes living trainings: one thread a tune, which orders settings, reads the steps made with them, and asks the core.
+"""One tune of a living training: a thread that orders settings, reads the steps made with them, and asks the core.
 
 A tune acts on nothing but the settings that it orders, which are lent for LEASE_S: if the thread, the daemon or the
 training ends at any point, the owner's settings come back by themselves.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -17,11 +18,8 @@ from typing import Any
 import psutil
 
 from supervisor.control import types
-from supervisor.control.refusals import Refused
 from supervisor.core.events import AgentEvent
 from supervisor.core.foreign_values import as_dict
-from supervisor.core.job import Job, Phase
-from supervisor.core.judge import HELD_WHILE_TUNING
 from supervisor.core.readings import StepRecord
 from supervisor.core.sanitize import without_secrets
 from supervisor.core.tuning import compare
@@ -46,6 +44,8 @@ DIAGNOSED_STEPS_MIN, DIAGNOSED_S = 10, 3.0
 """Slow steps show in fewer what they wait for."""
 WAITING_WORTH = 0.05
 """Below this share of waiting no change of the loader is tried."""
+LONG_WAIT = 0.5
+"""Share of a step from which on it had no batch ahead."""
 STARVED = 0.3
 """From this share of waiting on, batches that workers draw ahead set the pace: nothing but the loader is tried.
 
@@ -60,6 +60,7 @@ PREFETCH = 2
 LOADER_KNOBS = frozenset({"workers", "prefetch_factor"})
 """What exchanges the workers of a loader, and gains nothing where no step waits for its batch."""
 WARNINGS_READ = 8
+UNFINISHED = "it did not come to its end"
 PROVEN_ON = ("torch", "gpu")
 """Facts of the agent without which what was adopted proves nothing."""
 BLOCK_STEPS_MAX = 2000
@@ -99,88 +100,21 @@ class Progress:
     steps: int = 0
 
 
-class Tuner:
-    """At most one tune at a time: two trainings of a machine disturb each other's measurements."""
-
-    def __init__(self, clock: Clock, state: Path, job: Callable[[str], Job | None], poll_s: float = POLL_S) -> None:
-        self._poll_s = poll_s
-        self._clock, self._state, self._job = clock, state, job
-        self._lock = threading.Lock()
-        self._tunes: dict[str, Tune] = {}
-
-    def start(self, name: str, given: types.TuneBody) -> None:
-        """Begin a tune; raise Refused where the job does not step or another tune is under way."""
-        job = self._job(name)
-        if job is None or job.phase is not Phase.RUNNING or job.attempt is None:
-            phase = "not configured" if job is None else job.phase.value
-            raise Refused(f"{name} is {phase}: only a training that steps can be tuned", f"supervisorctl status {name}")
-        with self._lock:
-            busy = next((tune for tune in self._tunes.values() if tune.is_alive()), None)
-            if busy is not None:
-                raise Refused(f"{busy.job} is being tuned; one tune at a time", f"supervisorctl tune {busy.job} --stop")
-            folder = self._state / "jobs" / name / str(job.number)
-            tune = Tune(self._clock, name, folder, given, self._find_fault(name, job))
-            tune.poll_s = self._poll_s
-            self._tunes[name] = tune
-            tune.start()
-
-    def stop(self, name: str) -> bool:
-        """End a tune, with the owner's settings; return whether one was under way."""
-        tune = self._tunes.get(name)
-        if tune is None or not tune.is_alive():
-            return False
-        tune.ended.set()
-        tune.join(2 * RENEW_S)
-        return True
-
-    def end(self) -> None:
-        """Put the owner's settings back at once, not when their lease is over; the ending daemon waits for no tune."""
-        for tune in list(self._tunes.values()):
-            if tune.is_alive():
-                tune.ended.set()
-                tuned.withdraw_order(tune.folder)
-
-    def undo(self, name: str) -> bool:
-        """Put the owner's settings back, now and for the next attempts; return whether anything was changed."""
-        stopped, job = self.stop(name), self._job(name)
-        there = tuned.forget(self._state / "jobs" / name)
-        if job is not None:
-            tuned.withdraw_order(self._state / "jobs" / name / str(job.number))
-        return stopped or there
-
-    def report(self, name: str) -> types.TuneReport:
-        """Return the tune under way or the last one; raise Refused without any."""
-        tune = self._tunes.get(name)
-        if tune is not None:
-            return tune.report()
-        kept = tuned.read_kept(self._state / "jobs" / name)
-        if kept is None:
-            raise Refused(f"{name} was not tuned", f"supervisorctl tune {name}")
-        found = types.decode_tune_report(kept.get("report"))
-        if found is None:
-            raise Refused(f"what was kept of the tune of {name} cannot be read", f"supervisorctl tune {name} --undo")
-        return found
-
-    def _find_fault(self, name: str, began: Job) -> Callable[[], str | None]:
-        """Return what tells why a tune that began with a job as it was then cannot go on: a fault outranks it."""
-
-        def find_fault() -> str | None:
-            job = self._job(name)
-            if job is None or job.phase is not Phase.RUNNING or job.number != began.number:
-                return "the attempt ended; the next one has the owner's settings"
-            reached = sorted(rule for rule, *_ in job.shadows - began.shadows if rule in HELD_WHILE_TUNING)
-            return f"the rule {reached[0]} was reached; the owner's settings hold" if reached else None
-
-        return find_fault
-
-
 class Tune(threading.Thread):
     """One tune of one attempt."""
 
-    def __init__(
-        self, clock: Clock, job: str, folder: Path, given: types.TuneBody, find_fault: Callable[[], str | None]
+    def __init__(  # noqa: PLR0913, PLR0917 - what it is of, what it may, and what ends it
+        self,
+        clock: Clock,
+        job: str,
+        folder: Path,
+        given: types.TuneBody,
+        find_fault: Callable[[], str | None],
+        tries: int | None = None,
     ) -> None:
+        """`tries`: how often a tune of it has begun by itself, with this one; None for one that was asked for."""
         super().__init__(name=f"tune {job}", daemon=True)
+        self._tries = tries
         self.job, self.ended = job, threading.Event()
         self.poll_s = POLL_S
         self._clock, self.folder, self._given, self._find_fault = clock, folder, given, find_fault
@@ -206,6 +140,10 @@ class Tune(threading.Thread):
         """Tune until proven, out of time, or ended; whatever comes, the owner's settings or proven ones hold."""
         adopted = False
         try:
+            if self._tries is not None:
+                self._progress.problem = UNFINISHED
+                self._keep()
+                self._progress.problem = None
             adopted = self._tune()
             self._progress.state = "ended"
         except Ended as error:
@@ -219,6 +157,14 @@ class Tune(threading.Thread):
             self._recorder.close()
         fields = {"job": self.job, "adopted": len(self.report().adopted), "problem": self._progress.problem}
         log.info("tune.ended", extra={"fields": fields})
+        if self._tries is not None and not adopted:
+            with suppress(OSError):  # what was kept at its beginning says that it has begun
+                self._keep()
+
+    def _keep(self) -> None:
+        """Keep what came of it, for the next attempts and against its being begun again; raise OSError."""
+        report, argv = types.encode(self._report_as("ended")), tuned.launched_argv(self.folder)
+        tuned.keep(self.folder.parent, argv, report, self._proven_on, tries=self._tries or 0)
 
     def report(self) -> types.TuneReport:
         """Return what is known now."""
@@ -291,8 +237,9 @@ class Tune(threading.Thread):
         why = self._find_pointless(session, facts)
         if why is not None and session.trial is not None and session.trial.arm is not None:
             return session.postponed({session.trial.arm.knob}, why)
-        drop = 0
+        drop, ahead = 0, 0
         if wanted != self._held:
+            ahead = _count_ahead(wanted, facts)
             is_known = _key(wanted) in self._waited
             drop = compare.DROPPED_STEPS if is_known else compare.FIRST_DROPPED_STEPS
             drop += self._switch_steps(wanted, facts)
@@ -306,7 +253,7 @@ class Tune(threading.Thread):
                 return session.after_refusal(reasons[0])
         arms_turn = session.trial is not None and session.trial.is_arms_turn
         self._warned = []
-        collected = self._collect(drop, compare.block_is_complete, _workers_of(wanted, facts))
+        collected = self._collect(drop, compare.block_is_complete, _workers_of(wanted, facts), ahead)
         self._waited[_key(wanted)] = collected.wait
         why = self._find_new_warning() if arms_turn else None
         if why is not None:
@@ -343,9 +290,7 @@ class Tune(threading.Thread):
         """Return how many batches of the old loader are still to come, and are none of the new one's pace."""
         if all(self._held.get(name) == wanted.get(name) for name in LOADER_KNOBS):
             return 0
-        begun = self._held.get("prefetch_factor", facts.prefetch or PREFETCH)
-        old, new = (_workers_of(held, facts) for held in (self._held, wanted))
-        return (begun if isinstance(begun, int) else PREFETCH) * old + new + 1
+        return _count_ahead(self._held, facts) + _workers_of(wanted, facts) + 1
 
     def _adopt(self, session: Session) -> bool:
         now = self._progress
@@ -361,8 +306,7 @@ class Tune(threading.Thread):
         # Under a number of its own: the agent answers it, and marks no more steps as those of a tune.
         self._number = next(self._numbers)
         tuned.write_order(self.folder, self._number, session.settings, until_s=None)
-        report = types.encode(self._report_as("ended"))
-        tuned.keep(self.folder.parent, tuned.launched_argv(self.folder), report, self._proven_on)
+        self._keep()
         return True
 
     # --- the training ------------------------------------------------------------------------------------------------
@@ -431,10 +375,14 @@ class Tune(threading.Thread):
             self._last = page.records[-1]
         return page.records
 
-    def _collect(self, drop: int, is_enough: Callable[[tuple[float, ...]], bool], workers: int = 0) -> Collected:
+    def _collect(
+        self, drop: int, is_enough: Callable[[tuple[float, ...]], bool], workers: int = 0, ahead: int = 0
+    ) -> Collected:
         """Return what the steps after the first ones were like.
 
-        Where they wait for their batches those come in turns of all `workers`, of which a block has a whole one.
+        Where they wait for their batches those come in turns of all `workers`, of which a block has a whole one. Up
+        to `ahead` batches were made while the settings changed: they are not counted, up to the first that is waited
+        for.
         """
         before = self._last
         times: list[float] = []
@@ -454,6 +402,9 @@ class Tune(threading.Thread):
                 if drop > 0:
                     drop -= 1
                     continue
+                if ahead > 0:
+                    ahead = 0 if _waited_for(record, span_s) else ahead - 1
+                    continue
                 began_bytes = self._read_rss() if began_bytes is None else began_bytes
                 spans.append(span_s)
                 times.append(span_s / record.samples if record.samples else span_s)
@@ -463,7 +414,8 @@ class Tune(threading.Thread):
             if self._clock.now().seconds_since(newest_at) > SILENT_S:
                 raise Ended(f"no two steps one after the other for {SILENT_S:.0f} s; the owner's settings hold")
             self._wait(self._held)  # also while steps keep coming: a tune can be ended, and its lease is renewed
-        return Collected(times=tuple(times), wait=_wait_share(spans, counted), seen=self._look(counted, began_bytes))
+        typical = _average_turns(times, workers) if _waits(spans, counted) else tuple(times)
+        return Collected(times=typical, wait=_wait_share(spans, counted), seen=self._look(counted, began_bytes))
 
     def _look(self, counted: list[StepRecord], began_bytes: int | None) -> Block:
         ended_bytes = self._read_rss()
@@ -508,6 +460,26 @@ def _is_diagnosed(spans: tuple[float, ...]) -> bool:
 def _workers_of(settings: Mapping[str, object], facts: Facts) -> int:
     held = settings.get("workers", facts.workers or 0)
     return held if isinstance(held, int) else 0
+
+
+def _count_ahead(settings: Mapping[str, object], facts: Facts) -> int:
+    """Return how many batches the workers of a loader make ahead."""
+    prefetch = settings.get("prefetch_factor", facts.prefetch or PREFETCH)
+    return (prefetch if isinstance(prefetch, int) else PREFETCH) * _workers_of(settings, facts)
+
+
+def _waited_for(record: StepRecord, span_s: float) -> bool:
+    """Whether most of a step was spent waiting for its batch: there was none ahead."""
+    return record.data_wait_s is not None and record.data_wait_s >= LONG_WAIT * span_s
+
+
+def _average_turns(times: list[float], workers: int) -> tuple[float, ...]:
+    """Return the mean time of each turn of all workers.
+
+    Of two workers that begin together every second step takes no time: no one step is typical.
+    """
+    turns = [times[at : at + workers] for at in range(0, len(times) - workers + 1, workers)] if workers > 1 else []
+    return tuple(sum(turn) / workers for turn in turns) or tuple(times)
 
 
 def _key(settings: Mapping[str, object]) -> str:

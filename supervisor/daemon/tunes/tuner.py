@@ -1,0 +1,149 @@
+"""Begins tunes, at most one at a time: those that are asked for, and those that are due by themselves."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from supervisor.config.settings import TuneSettings
+from supervisor.control import types
+from supervisor.control.refusals import Refused
+from supervisor.core.events import AgentEvent
+from supervisor.core.job import Job, Phase
+from supervisor.core.judge import HELD_WHILE_TUNING
+from supervisor.core.moments import Moment
+from supervisor.core.tuning.due import is_due, is_settled
+from supervisor.daemon.clock import Clock
+from supervisor.daemon.tunes.tune import POLL_S, RENEW_S, Tune
+from supervisor.runner import tuned
+from supervisor.sources.attempt.agent_log import AgentLogReader
+
+
+class Tuner:
+    """At most one tune at a time: two trainings of a machine disturb each other's measurements."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        state: Path,
+        job: Callable[[str], Job | None],
+        configured: Callable[[], Mapping[str, TuneSettings]] = dict,
+        poll_s: float = POLL_S,
+    ) -> None:
+        self._poll_s = poll_s
+        self._clock, self._state, self._job, self._configured = clock, state, job, configured
+        self._lock = threading.Lock()
+        self._tunes: dict[str, Tune] = {}
+        self._looked_at: dict[str, int] = {}
+        """The number of the attempt of each job of which it was found whether to tune it by itself."""
+
+    def begin_due(self) -> None:
+        """Begin the tunes that are due by themselves; one that another tune is in the way of is begun after it."""
+        for name, settings in self._configured().items():
+            job = self._job(name) if settings.when == "once" else None
+            if job is None or job.number == self._looked_at.get(name):
+                continue
+            if not is_due(job, self._clock.now(), settings.after_s):
+                continue
+            tries = self._count_tries(self._state / "jobs" / name / str(job.number))
+            if tries is not None:
+                try:
+                    self.start(name, types.TuneBody(for_s=settings.for_s, may=list(settings.may)), tries + 1)
+                except Refused:
+                    continue
+            self._looked_at[name] = job.number
+
+    def _count_tries(self, folder: Path) -> int | None:
+        """Return how often a tune of this command began by itself and did not end; None: it is not to begin again."""
+        kept = tuned.find_kept(folder.parent, tuned.launched_argv(folder))
+        if kept is None:
+            return 0
+        tries, report = kept.get("tries"), types.decode_tune_report(kept.get("report"))
+        counted = tries if isinstance(tries, int) else 0
+        if report is None or not is_settled(report.problem, counted):
+            return counted
+        return 0 if _is_refused_here(folder, self._clock.now()) else None
+
+    def start(self, name: str, given: types.TuneBody, tries: int | None = None) -> None:
+        """Begin a tune; raise Refused where the job does not step or another tune is under way.
+
+        `tries`: how often one has begun by itself, with this one; None where it is asked for.
+        """
+        job = self._job(name)
+        if job is None or job.phase is not Phase.RUNNING or job.attempt is None:
+            phase = "not configured" if job is None else job.phase.value
+            raise Refused(f"{name} is {phase}: only a training that steps can be tuned", f"supervisorctl status {name}")
+        with self._lock:
+            busy = next((tune for tune in self._tunes.values() if tune.is_alive()), None)
+            if busy is not None:
+                raise Refused(f"{busy.job} is being tuned; one tune at a time", f"supervisorctl tune {busy.job} --stop")
+            folder = self._state / "jobs" / name / str(job.number)
+            tune = Tune(self._clock, name, folder, given, self._find_fault(name, job), tries)
+            tune.poll_s = self._poll_s
+            self._tunes[name] = tune
+            tune.start()
+
+    def stop(self, name: str) -> bool:
+        """End a tune, with the owner's settings; return whether one was under way."""
+        tune = self._tunes.get(name)
+        if tune is None or not tune.is_alive():
+            return False
+        tune.ended.set()
+        tune.join(2 * RENEW_S)
+        return True
+
+    def end(self) -> None:
+        """Put the owner's settings back at once, not when their lease is over; the ending daemon waits for no tune."""
+        for tune in list(self._tunes.values()):
+            if tune.is_alive():
+                tune.ended.set()
+                tuned.withdraw_order(tune.folder)
+
+    def undo(self, name: str) -> bool:
+        """Put the owner's settings back, now and for the next attempts; return whether anything was changed.
+
+        Where a tune begins by itself, that it was undone is kept: it is not to begin again.
+        """
+        stopped, job = self.stop(name), self._job(name)
+        there, folder = tuned.forget(self._state / "jobs" / name), self._state / "jobs" / name
+        if job is not None:
+            attempt = folder / str(job.number)
+            tuned.withdraw_order(attempt)
+            settings = self._configured().get(name)
+            if settings is not None and settings.when == "once":
+                undone = types.encode(types.TuneReport(job=name, state="ended", why="undone"))
+                tuned.keep(folder, tuned.launched_argv(attempt), undone, {})
+        return stopped or there
+
+    def report(self, name: str) -> types.TuneReport:
+        """Return the tune under way or the last one; raise Refused without any."""
+        tune = self._tunes.get(name)
+        if tune is not None:
+            return tune.report()
+        kept = tuned.read_kept(self._state / "jobs" / name)
+        if kept is None:
+            raise Refused(f"{name} was not tuned", f"supervisorctl tune {name}")
+        found = types.decode_tune_report(kept.get("report"))
+        if found is None:
+            raise Refused(f"what was kept of the tune of {name} cannot be read", f"supervisorctl tune {name} --undo")
+        return found
+
+    def _find_fault(self, name: str, began: Job) -> Callable[[], str | None]:
+        """Return what tells why a tune that began with a job as it was then cannot go on: a fault outranks it."""
+
+        def find_fault() -> str | None:
+            job = self._job(name)
+            if job is None or job.phase is not Phase.RUNNING or job.number != began.number:
+                return "the attempt ended; the next one has the owner's settings"
+            reached = sorted(rule for rule, *_ in job.shadows - began.shadows if rule in HELD_WHILE_TUNING)
+            return f"the rule {reached[0]} was reached; the owner's settings hold" if reached else None
+
+        return find_fault
+
+
+def _is_refused_here(folder: Path, now: Moment) -> bool:
+    """Whether the agent has set nothing of what was proven before: the torch or the GPU is another."""
+    answers = AgentLogReader(folder, only=AgentEvent.TUNING).finish(now)
+    proven = [fact.facts for fact in answers if fact.facts.get("id") == tuned.PROVEN_ORDER]
+    return any(facts.get("refused") and not facts.get("applied") for facts in proven)
