@@ -243,7 +243,6 @@ def found(*lines: str) -> list[tuple[F, Sev, str | None]]:
     [
         "NVRM: GPU6 _kgspIsHeartbeatTimedOut: Heartbeat timed out, currentTimeMs 9 heartbeat 1 diff 6070 timeout 5200",
         "NVRM: GPU6 _kgspLogRpcTimeout: ******** GSP Timeout ********",
-        "NVRM: gpuWaitForGfwBootComplete_TU102: failed to wait for GFW_BOOT: (progress 0x3)",
     ],
 )
 def test_a_processor_of_nvidias_that_does_not_answer_is_fatal_before_any_xid(line: str) -> None:
@@ -580,3 +579,42 @@ def test_a_warning_without_a_row_is_named_by_the_row_that_follows_it() -> None:
 def test_a_completion_that_was_found_by_polling_is_no_lost_io() -> None:
     (found_late,) = findings_in(["nvme nvme0: I/O 12 QID 4 timeout, completion polled"], TABLE)
     assert found_late.severity is Sev.WARN
+
+
+# --- a driver of NVIDIA's that does not start its GPU; times of lines that have none --------------------------------
+
+NO_START = (
+    "NVRM: gpuWaitForGfwBootComplete_TU102: failed to wait for GFW_BOOT: (progress 0x3)",
+    "NVRM: RmInitAdapter: Cannot initialize GSP firmware RM",
+    "NVRM: GPU 0000:0a:00.0: RmInitAdapter failed! (0x62:0x65:1859)",
+)
+
+
+@pytest.mark.parametrize("line", NO_START)
+def test_a_gpu_that_nvidias_driver_could_not_start_is_named_as_one_of_amds(line: str) -> None:
+    ((fault, severity, _),) = found(line)
+    assert (fault, severity) == (F.GPU_INIT_FAILED, Sev.FATAL)
+
+
+def test_a_start_that_failed_after_an_xid_is_that_xid() -> None:
+    assert found(*NO_START) == [(F.GPU_INIT_FAILED, Sev.FATAL, CARD)]
+    assert found("NVRM: Xid (PCI:0000:0a:00): 79, GPU has fallen off the bus.", *NO_START) == [(F.XID, Sev.FATAL, CARD)]
+
+
+def test_lines_of_one_message_without_a_stamp_have_the_time_of_the_line_before_them() -> None:
+    lines = (
+        "[ 1843.308145] NVRM: The NVIDIA GPU 0000:0a:00.0",
+        "               NVRM: (PCI ID: 10de:26b5) installed in this system has",
+        "               NVRM: fallen off the bus and is not responding to commands.",
+        "[ 1843.439662] NVRM: The NVIDIA probe routine failed for 1 device(s).",
+    )
+    assert found(*lines) == [(F.XID, Sev.FATAL, CARD)]
+
+
+def test_memory_lost_by_a_reset_is_fatal_in_the_older_wording_too() -> None:
+    lost = "[drm:amdgpu_device_gpu_recover [amdgpu]] *ERROR* VRAM is lost!"  # amdgpu_device.c, Linux 4.17 to 5.0
+    assert found(AMD + "GPU reset succeeded, trying to resume", lost) == [(F.GPU_RESET, Sev.FATAL, CARD)]
+
+
+def test_a_file_system_that_was_shut_down_goes_on_saying_so() -> None:
+    assert found("XFS (dm-0): xfs_log_force: error -5 returned.") == [(F.IO_ERROR, Sev.FATAL, "dm-0")]

@@ -39,7 +39,7 @@ def findings_in(lines: Iterable[str], grammar: Grammar) -> Iterator[Finding]:
         match = grammar.match(line.message, user=line.user and grammar.kind == "kernel")
         if match is None:
             continue
-        at_s = line.at_s if line.at_s is not None else at_s
+        at_s = _find_time(text, number - 1, line, otherwise=at_s)
         of_gpu = match.row.device == "gpu" and match.pci is None
         card = (card_of(line.message) or near.card(number - 1, line)) if of_gpu else None
         event = events.add(match, number=number, line=line.message, at_s=at_s, card=card)
@@ -52,6 +52,14 @@ def card_of(message: str) -> str | None:
     """Return the PCI address of the GPU whose driver wrote the line, in lower case; None if the line has none."""
     found = _DRIVER_CARD.search(message)
     return found["pci"].lower() if found else None
+
+
+def _find_time(text: Sequence[str], place: int, line: LogLine, *, otherwise: float) -> float:
+    """Return the time of a line in seconds; where it has none, that of the nearest line before it that has one."""
+    if line.at_s is not None:
+        return line.at_s
+    before = (log_line(earlier).at_s for earlier in reversed(text[max(0, place - NEIGHBOURS) : place]))
+    return next((at_s for at_s in before if at_s is not None), otherwise)
 
 
 class _Neighbours:
