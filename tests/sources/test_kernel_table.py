@@ -291,6 +291,7 @@ FAILED = AMD + "GPU reset(2) failed"
         "/var/log/syslog:Apr  9 12:59:18 konqi kernel: [213201.718230] ",
         "2026-09-11T10:00:00.123Z node-7 kernel[-]: ",
         "04 Aug, 14:03:26 fd183fd0-4585-374f-986e-a8595f986d1d kernel: ",
+        "2016-07-31 16:26:53 +0000 UTC kern.alert kernel: ",
     ],
 )
 def test_a_prefix_of_talos_of_grep_or_of_a_host_with_an_odd_name_hides_no_fault(prefix: str) -> None:
@@ -618,3 +619,56 @@ def test_memory_lost_by_a_reset_is_fatal_in_the_older_wording_too() -> None:
 
 def test_a_file_system_that_was_shut_down_goes_on_saying_so() -> None:
     assert found("XFS (dm-0): xfs_log_force: error -5 returned.") == [(F.IO_ERROR, Sev.FATAL, "dm-0")]
+
+
+# --- what is repaired, what is only counted, what is lost ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "mce: [Hardware Error]: CPU 0: Machine Check: 0 Bank 9: 0000000000000000",  # bit 63: the record is valid
+        "mmc0: host does not support reading read-only switch, assuming write-enable",  # drivers/mmc/core/sd.c
+        "libceph (fb30d64e-7a8c-46d3-bbd7-77a3b1f080d1 e859): osd2 up",
+        "libceph: osd2 (1)10.0.0.249:6801 socket closed (con state OPEN)",  # also of a connection that was idle
+    ],
+)
+def test_a_record_that_is_not_valid_and_what_a_controller_lacks_are_no_fault(line: str) -> None:
+    assert found(line) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "severity", "device"),
+    [
+        ("BTRFS error (device dm-1): fixed up error at logical 83050496 on dev /dev/dm-1 physical 1", Sev.WARN, "dm-1"),
+        ("BTRFS error (device dm-1): bdev /dev/dm-1 errs: wr 0, rd 0, flush 0, corrupt 1, gen 0", Sev.WARN, "dm-1"),
+        ("BTRFS error (device dm-1): bdev /dev/dm-1 errs: wr 0, rd 1, flush 0, corrupt 0, gen 0", Sev.FATAL, "dm-1"),
+        ("BTRFS error (device dm-1): unable to fixup (regular) error at logical 83050496", Sev.FATAL, "dm-1"),
+        ("ceph: mds0 closed our session", Sev.WARN, None),
+        ("ceph:  dropping dirty+flushing Fw state for 000000007a0c4d31 1099511627777", Sev.FATAL, None),
+        ("libceph: osd2 down", Sev.WARN, None),
+        ("ahci 0000:01:00.0: AHCI controller unavailable!", Sev.FATAL, None),
+        ("md: could not open device unknown-block(8,128).", Sev.WARN, None),
+    ],
+)
+def test_what_was_repaired_is_a_warning_and_what_was_lost_is_fatal(
+    line: str, severity: Sev, device: str | None
+) -> None:
+    assert found(line) == [(F.IO_ERROR, severity, device)]
+
+
+def test_a_checksum_that_no_copy_could_repair_stays_fatal_with_its_count() -> None:
+    lines = (
+        "BTRFS warning (device sda2): csum failed root 5 ino 257 off 0 csum 0x1 expected csum 0x2 mirror 1",
+        "BTRFS error (device sda2): bdev /dev/sda2 errs: wr 0, rd 0, flush 0, corrupt 1, gen 0",
+    )
+    assert found(*lines) == [(F.IO_ERROR, Sev.FATAL, "sda2")]
+
+
+def test_a_register_that_the_command_processor_did_not_write_is_a_warning_before_any_timeout() -> None:
+    assert found(AMD + "failed to write reg 28b4 wait reg 28c6") == [(F.GPU_HANG, Sev.WARN, CARD)]
+
+
+def test_a_fault_of_the_iommu_whose_device_was_cut_out_is_a_warning() -> None:
+    line = "AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x001a address=0xfd000000 flags=0x0050]"
+    assert found(line) == [(F.PAGE_FAULT, Sev.WARN, None)]

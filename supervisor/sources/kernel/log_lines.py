@@ -38,7 +38,8 @@ _PREFIXES = tuple(
         r"\[[^\[\]:]{6,40}(?P<clock>\d\d:\d\d:\d\d(?:[.,]\d+)?)(?: [^\[\]:]{2,12})?\] ?",
         # a serial console's name before the stamp
         rf"[\w.-]{{1,40}} (?=\[ *\d+\.\d+\]{_CALLER} \S)",
-        rf"(?P<iso>\d{{4}}-\d\d-\d\d[T ][\d:]{{8}}(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)(?: UTC)?{_CALLER} (?:{_SENDER})?",
+        rf"(?P<iso>\d{{4}}-\d\d-\d\d[T ][\d:]{{8}}(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)"
+        rf"(?: [+-]\d{{4}})?(?: UTC)?{_CALLER} (?:{_SENDER})?",
         rf"(?:\w{{3}} )?(?P<isot>\d{{4}}-\d\d-\d\d [\d:]{{8}}(?:\.\d+)?) [A-Z][A-Z0-9+-]{{1,5}} {_WHO}",
         rf"(?:[^\W\d]{{2,5}}\.?|\d{{1,2}}[月월]) +\d{{1,2}}[日일]? (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) (?:{_WHO})?",
         # SONiC: 2025 Jul  2 06:56:57.749624 host ERR kernel: message
@@ -49,6 +50,7 @@ _PREFIXES = tuple(
         r"1 (?P<iso>\d{4}-\d\d-\d\dT[\d:]{8})(?:\.\d+)?(?:Z|[+-]\d\d:\d\d) \S+ (?P<who>\S+) \S+ \S+ (?:-|\[[^\]]*\]) ?",
         # a viewer of logs that puts the day first: 04 Aug, 14:03:32 host kernel: message
         rf"\d{{1,2}} [^\W\d]{{3,5}}\.?,? (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) (?:{_WHO})?",
+        r"kern\.[a-z]{3,7} (?=kernel: )",
         r"kernel: ?",
         r"\[kernel\] ",
         # a syslog that writes facility and severity after the stamp: [kern.warning]
