@@ -292,6 +292,7 @@ FAILED = AMD + "GPU reset(2) failed"
         "2026-09-11T10:00:00.123Z node-7 kernel[-]: ",
         "04 Aug, 14:03:26 fd183fd0-4585-374f-986e-a8595f986d1d kernel: ",
         "2016-07-31 16:26:53 +0000 UTC kern.alert kernel: ",
+        "180527   │ Mar 14 11:14:01 CND207067Z kernel: [ 8334.966806] ",
     ],
 )
 def test_a_prefix_of_talos_of_grep_or_of_a_host_with_an_odd_name_hides_no_fault(prefix: str) -> None:
@@ -649,6 +650,9 @@ def test_a_record_that_is_not_valid_and_what_a_controller_lacks_are_no_fault(lin
         ("libceph: osd2 down", Sev.WARN, None),
         ("ahci 0000:01:00.0: AHCI controller unavailable!", Sev.FATAL, None),
         ("md: could not open device unknown-block(8,128).", Sev.WARN, None),
+        ("sd 0:0:0:0: [sda] tag#3 uas_eh_abort_handler 0 uas-tag 21 inflight: CMD OUT", Sev.WARN, "sda"),
+        ("connection3:0: detected conn error (1020)", Sev.WARN, None),
+        ("CIFS VFS: Server 10.0.0.9 has not responded in 120 seconds. Reconnecting...", Sev.WARN, None),
     ],
 )
 def test_what_was_repaired_is_a_warning_and_what_was_lost_is_fatal(
@@ -672,3 +676,14 @@ def test_a_register_that_the_command_processor_did_not_write_is_a_warning_before
 def test_a_fault_of_the_iommu_whose_device_was_cut_out_is_a_warning() -> None:
     line = "AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x001a address=0xfd000000 flags=0x0050]"
     assert found(line) == [(F.PAGE_FAULT, Sev.WARN, None)]
+
+
+def test_a_process_that_an_older_kernel_killed_is_named() -> None:
+    (kill,) = findings_in(["Killed process 11726, UID 498, (mysqld) total-vm:7823732kB, anon-rss:2539268kB"], TABLE)
+    assert (kill.fault, kill.severity, kill.pid, kill.process) == (F.OOM_KILL, Sev.FATAL, 11726, "mysqld")
+
+
+def test_the_last_line_of_a_panic_is_that_panic() -> None:
+    assert found("---[ end Kernel panic - not syncing: VFS: Unable to mount root fs on unknown-block(0,0)") == [
+        (F.KERNEL_PANIC, Sev.FATAL, None)
+    ]

@@ -57,6 +57,7 @@ _PREFIXES = tuple(
         r"\[(?:kern|(?P<who>user|daemon|syslog|auth|local\d))\.[a-z]{3,7}\] ",
         r"(?P<bare>\d\d:\d\d:\d\d(?:\.\d+)?) +",
         r"(?:> ?)+",
+        r"\d+ +│ +",  # a viewer that numbers lines
         r"message repeated \d+ times: \[ ?",
         r"\s+",
     )
