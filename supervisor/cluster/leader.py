@@ -51,6 +51,10 @@ class Announcer(Protocol):
         """Take in what is being carried out."""
         ...
 
+    def warn_of_record(self, problem: str) -> None:
+        """Tell that the leader's record cannot be written, once until it could."""
+        ...
+
     def tick(self) -> None:
         """Do what is due, such as trying again."""
         ...
@@ -93,6 +97,8 @@ class Leader:
         self._unproven: list[Peer] = []
         self._proven: list[Peer] = []
         self._nodes: dict[str, Peer] = {}
+        self._refused: dict[str, str] = {}
+        """Why the last daemon that was refused under a name was: told once, however often it tries."""
         self._status: int | None = None
         self._asked_to_stop: str | None = None
 
@@ -126,6 +132,9 @@ class Leader:
             self._drop(peer, f"{peer.connection.link.peer_text}: has not proven who it is within {PROVE_LIMIT_S:.0f} s")
         self._engine.tick()
         self._announcer.tick()
+        problem = self._record.find_problem()
+        if problem is not None:
+            self._announcer.warn_of_record(problem)
         self._record.write_state(self._leading)
 
     # --- connections ----------------------------------------------------------------------------------------------
@@ -153,7 +162,8 @@ class Leader:
             if events & selectors.EVENT_READ:
                 for message in peer.connection.read():
                     self._take(peer, message)
-            self._flush(peer)
+            if peer in self._proven or peer in self._unproven:
+                self._flush(peer)
         except (LinkError, OSError) as error:
             self._drop(peer, str(error))
 
@@ -165,15 +175,34 @@ class Leader:
             self._proven.append(peer)
         node = greeting.name
         if isinstance(message, ms.Joined):
-            earlier = self._nodes.get(node)
-            if earlier is not None and earlier is not peer:
-                self._drop(earlier, f"node {node}: has connected again")
-            self._nodes[node] = peer
-            self._warn_of_clock(node, message)
-            log.info("leader.joined", extra={"fields": {"node": node, "version": greeting.version}})
-            self._carry_out(self._leading.joined(node, message, now_s))
+            self._let_join(peer, greeting, message, now_s)
         elif self._nodes.get(node) is peer:
             self._carry_out(self._leading.took(node, message, now_s))
+
+    def _let_join(self, peer: Peer, greeting: Greeting, message: ms.Joined, now_s: float) -> None:
+        node, earlier = greeting.name, self._nodes.get(greeting.name)
+        if earlier is not None and earlier is not peer:
+            if self._leading.find_namesake(node, message, now_s):
+                self._refuse(node, peer, earlier)
+                return
+            self._drop(earlier, f"node {node}: has connected again")
+        self._nodes[node] = peer
+        self._refused.pop(node, None)
+        self._warn_of_clock(node, message)
+        if greeting.version != __version__:
+            fields = {"node": node, "version": greeting.version, "own": __version__}
+            log.warning("leader.version_differs", extra={"fields": fields})
+        log.info("leader.joined", extra={"fields": {"node": node, "version": greeting.version}})
+        self._carry_out(self._leading.joined(node, message, now_s))
+
+    def _refuse(self, node: str, peer: Peer, earlier: Peer) -> None:
+        """End the link of a daemon whose name another one has; that one is not disturbed."""
+        theirs, host = earlier.connection.link.address, peer.connection.link.address.rpartition(":")[0]
+        reason = f"node {node} at {host}: a daemon at {theirs} has joined under this name; give each its own --node"
+        with contextlib.suppress(LinkError, OSError):
+            peer.connection.send(ms.Refused(reason=reason))
+        quiet, self._refused[node] = self._refused.get(node) == reason, reason
+        self._drop(peer, reason, quiet=quiet)
 
     def _warn_of_clock(self, node: str, joined: ms.Joined) -> None:
         ahead_s = joined.unix_s - self._now().unix_s  # only reported: nothing is decided by a wall clock
@@ -187,14 +216,15 @@ class Leader:
         if self._ready.get_key(peer.connection.socket).events != wanted:
             self._ready.modify(peer.connection.socket, wanted, peer)
 
-    def _drop(self, peer: Peer, why: str) -> None:
+    def _drop(self, peer: Peer, why: str, *, quiet: bool = False) -> None:
         with contextlib.suppress(KeyError, ValueError):
             self._ready.unregister(peer.connection.socket)
         peer.connection.close()
         for peers in (self._unproven, self._proven):
             if peer in peers:
                 peers.remove(peer)
-        log.warning("leader.link_ended", extra={"fields": {"why": why}})
+        if not quiet:
+            log.warning("leader.link_ended", extra={"fields": {"why": why}})
         for node in [name for name, known in self._nodes.items() if known is peer]:
             del self._nodes[node]
             self._leading.disconnected(node)

@@ -2,10 +2,12 @@
 
     state.json       stage, epoch, nodes, spares, excluded nodes, steps; replaced as a whole
     incidents.jsonl  a line when an incident begins and one when it is closed, with the same id
+    alerts.json      alerts that no receiver has taken yet
     over.json        how the training ended
     stop             made by `supervisorctl training stop`: the user wants it to end
 
-The folder may lie on a file system that hangs or is full: then a thread waits for it, and the training goes on.
+The folder may lie on a file system that hangs, is full or read-only: then a thread tries on, and the training goes on.
+Of each file it keeps what is to be in it at last, and a bounded number of incidents.
 """
 
 from __future__ import annotations
@@ -13,115 +15,189 @@ from __future__ import annotations
 import json
 import logging
 import os
-import queue
+import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from supervisor.children.prompt_thread import PromptThread
 from supervisor.core.fleet import leading as le
-from supervisor.core.fleet.epoch import Epoch, read_epoch
-from supervisor.core.fleet.ladder import Fleet
-from supervisor.core.foreign_values import as_dict, as_float, as_int, as_list, as_text, read_json_object
 from supervisor.core.moments import Moment
 
 log = logging.getLogger(__name__)
 
-STATE, INCIDENTS, OVER, STOP = "state.json", "incidents.jsonl", "over.json", "stop"
-STATE_BYTES_MAX = 1 << 22
+STATE, INCIDENTS, ALERTS, OVER, STOP = "state.json", "incidents.jsonl", "alerts.json", "over.json", "stop"
+EXCLUDED = "excluded.json"
+ORDER = (ALERTS, OVER, EXCLUDED, STATE)
+"""The state last: what it says has happened is written by then."""
+LINES_MAX = 1024
+"""Incidents that wait to be written; an hour has at most two lines for each of its restarts."""
 STOP_EVERY_S = 0.5
 STEPS_EVERY_S = 1.0
 """How often the state is written because steps were made."""
 CLOSE_LIMIT_S = 5.0
 WRITE_LIMIT_S = 5.0
-"""How long a write may take before the log says that the folder hangs."""
+"""How long a write may take before the folder is said to hang."""
+TRY_AGAIN_S = 1.0
 
 
 class LeaderRecord:
-    """Writes in the order of the calls, in a thread; a write that fails is logged and the next one is tried."""
+    """Writes in a thread; what fails is tried again until it succeeds, or until newer content replaces it."""
 
-    def __init__(self, folder: Path, now: Callable[[], Moment]) -> None:
-        """Raises OSError where the folder cannot be made."""
+    def __init__(self, folder: Path, now: Callable[[], Moment], boot: str) -> None:
+        """`boot` identifies this start of the machine, for which its monotonic times count.
+
+        Raises OSError where the folder cannot be made.
+        """
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._folder, self._now = folder, now
+        self._folder, self._now, self._boot = folder, now, boot
         self._written: Mapping[str, object] = {}
-        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._stop_asked = False
+        self._lock = threading.Lock()
+        self._files: dict[str, Mapping[str, object]] = {}
+        self._lines: deque[Mapping[str, object]] = deque()
+        self.shed = 0
+        """Lines of incidents that were never written, because too many waited."""
+        self._bell = threading.Event()
+        self._stop_asked = self._looking = self._closing = False
         self._look_at_s = self._steps_at_s = 0.0
-        self._looking = False
         self._begun_s: float | None = None
-        self._warned = False
+        self._failure: str | None = None
+        self._told: str | None = None
         self._thread = PromptThread(self._run, "leader-record")
         self._thread.start()
 
+    # --- asked by the leader's thread -----------------------------------------------------------------------------
+
     def write_state(self, leading: le.Leading) -> None:
         """Write what a leader that is started again needs, where it has changed."""
-        facts, now_s = state_facts(leading), self._now().monotonic_s
+        facts, now_s = {**state_facts(leading), "not_recorded": self.shed}, self._now().monotonic_s
         moved = {**facts, "steps": None} != {**self._written, "steps": None}
         if not moved and (facts == self._written or now_s < self._steps_at_s):
             return
         self._written, self._steps_at_s = facts, now_s + STEPS_EVERY_S
-        self._work.put(lambda: self._replace(STATE, facts))
+        self._put(STATE, {**facts, "boot": self._boot, "at_s": now_s, "at_unix_s": self._now().unix_s})
 
     def write_incident(self, incident: le.Incident, *, closed: bool) -> None:
         """Append an incident."""
         facts = {"at_unix_s": self._now().unix_s, "closed": closed, **le.incident_facts(incident)}
         log.warning("leader.incident", extra={"fields": {"closed": closed, "id": incident.id, "kind": incident.kind}})
-        self._work.put(lambda: self._append(facts))
+        with self._lock:
+            self._lines.append(facts)
+            if len(self._lines) > LINES_MAX:
+                self._lines.popleft()
+                self.shed += 1
+        self._bell.set()
+
+    def write_alerts(self, waiting: Sequence[Mapping[str, object]]) -> None:
+        """Write the alerts that are still to be delivered."""
+        self._put(ALERTS, {"alerts": list(waiting)})
 
     def write_over(self, *, finished: bool, reason: str) -> None:
         """Write how the training ended."""
-        facts = {"finished": finished, "reason": reason, "at_unix_s": self._now().unix_s}
-        self._work.put(lambda: self._replace(OVER, facts))
+        self._put(OVER, {"finished": finished, "reason": reason, "at_unix_s": self._now().unix_s})
 
     def write_excluded(self, nodes: Sequence[str]) -> None:
         """Write which nodes the next start of the job leaves out."""
-        facts = {"nodes": list(nodes)}
-        self._work.put(lambda: self._replace("excluded.json", facts))
+        self._put(EXCLUDED, {"nodes": list(nodes)})
 
     def is_stop_asked(self) -> bool:
         """Whether the user wants the training to end; looked up in the thread, so that no file system holds this up."""
         now_s = self._now().monotonic_s
-        if now_s >= self._look_at_s and not self._looking:
+        if now_s >= self._look_at_s:
             self._look_at_s, self._looking = now_s + STOP_EVERY_S, True
-            self._work.put(self._look)
-        if self._begun_s is not None and now_s - self._begun_s > WRITE_LIMIT_S and not self._warned:
-            self._warned = True
-            log.error("leader.record_hangs", extra={"fields": {"folder": str(self._folder)}})
+            self._bell.set()
         return self._stop_asked
+
+    def find_problem(self) -> str | None:
+        """Return why the record cannot be written at present, logged once for each reason; None while it can."""
+        begun_s, problem = self._begun_s, self._failure
+        if begun_s is not None and self._now().monotonic_s - begun_s > WRITE_LIMIT_S:
+            problem = f"{self._folder}: has not answered for {WRITE_LIMIT_S:.0f} s"
+        if problem != self._told:
+            self._told = problem
+            if problem is None:
+                log.info("leader.record_back", extra={"fields": {"folder": str(self._folder), "shed": self.shed}})
+            else:
+                log.error("leader.record_failed", extra={"fields": {"why": problem}})
+        return problem
 
     def close(self) -> None:
         """Wait for what is still to be written, for a bounded time."""
-        self._work.put(None)
+        self._closing = True
+        self._bell.set()
         self._thread.join(CLOSE_LIMIT_S)
 
-    def _look(self) -> None:
-        self._stop_asked = (self._folder / STOP).exists()
-        self._looking = False
+    def _put(self, name: str, facts: Mapping[str, object]) -> None:
+        with self._lock:
+            self._files[name] = facts
+        self._bell.set()
+
+    # --- the thread -----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while (work := self._work.get()) is not None:
+        ends = False
+        while not ends:
+            self._bell.wait(TRY_AGAIN_S if self._failure is not None else None)
+            self._bell.clear()
+            ends = self._closing
             self._begun_s = self._now().monotonic_s
             try:
-                work()
+                self._write_all()
             except OSError as error:
-                self._looking = False
-                where = error.filename or self._folder
-                log.error("leader.record_failed", extra={"fields": {"file": str(where), "why": error.strerror}})
-            self._begun_s, self._warned = None, False
+                self._failure = f"{error.filename or self._folder}: {error.strerror or error}"
+            else:
+                self._failure = None
+            self._begun_s = None
 
-    def _replace(self, name: str, facts: Mapping[str, object]) -> None:
+    def _write_all(self) -> None:
+        if self._looking:
+            self._looking = False
+            self._stop_asked = (self._folder / STOP).exists()
+        self._write_file(ALERTS)
+        with self._lock:
+            lines = tuple(self._lines)
+        if lines:
+            append_lines(self._folder / INCIDENTS, lines)
+            with self._lock:
+                while self._lines and any(self._lines[0] is line for line in lines):
+                    self._lines.popleft()
+        for name in ORDER:
+            self._write_file(name)
+
+    def _write_file(self, name: str) -> None:
+        with self._lock:
+            facts = self._files.get(name)
+        if facts is None:
+            return
         new = self._folder / f"{name}.new"
         with new.open("w") as file:
             file.write(json.dumps(facts, indent=1) + "\n")
             file.flush()
             os.fsync(file.fileno())
         new.replace(self._folder / name)
+        with self._lock:
+            if self._files.get(name) is facts:
+                del self._files[name]
 
-    def _append(self, facts: Mapping[str, object]) -> None:
-        with (self._folder / INCIDENTS).open("a") as file:
-            file.write(json.dumps(facts) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+
+def append_lines(path: Path, lines: Sequence[Mapping[str, object]]) -> None:
+    """Append objects, each a line, or nothing where the disk is full. Raises OSError."""
+    data = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        size = os.fstat(file).st_size
+        if size and os.pread(file, 1, size - 1) != b"\n":
+            data = b"\n" + data  # a leader was killed within its line
+        try:
+            done = 0
+            while done < len(data):
+                done += os.pwrite(file, data[done:], size + done)
+            os.fsync(file)
+        except OSError as error:
+            os.ftruncate(file, size)
+            raise OSError(error.errno, error.strerror, str(path)) from error
+    finally:
+        os.close(file)
 
 
 def state_facts(leading: le.Leading) -> dict[str, object]:
@@ -134,6 +210,7 @@ def state_facts(leading: le.Leading) -> dict[str, object]:
         "steps": leading.steps,
         "resumed": None if leading.resumed is None else leading.resumed.name,
         "incidents": leading.incidents,
+        "fruitless": dict(leading.fruitless),
         "nodes": [] if fleet is None else list(fleet.nodes),
         "ranks": {node: list(member.ranks) for node, member in leading.members.items() if member.ranks},
         "spares": sorted(node for node in leading.members if fleet is None or node not in fleet.nodes),
@@ -147,47 +224,3 @@ def state_facts(leading: le.Leading) -> dict[str, object]:
             if node not in leading.members or not leading.members[node].connected
         ],
     }
-
-
-LIVE = frozenset(stage.value for stage in (le.Stage.RUNNING, le.Stage.COLLECTING, le.Stage.STOPPING, le.Stage.WAITING))
-
-
-def read_state(folder: Path, job: str) -> tuple[Epoch, Fleet | None, bool] | None:
-    """Return what a leader before this one wrote down; None where there was none.
-
-    The last epoch, its nodes, and whether it was live.
-
-    Raises ValueError for the state of another training, OSError where it cannot be read.
-    """
-    path = folder / STATE
-    try:
-        with path.open("rb") as file:
-            facts = read_json_object(file.read(STATE_BYTES_MAX))
-    except FileNotFoundError:
-        return None
-    epoch = read_epoch(facts.get("epoch")) if facts is not None else None
-    if facts is None or epoch is None:
-        raise ValueError(f"{path}: is not the state of a training; move it away")
-    if epoch.job != job:
-        raise ValueError(f"{path}: is the state of training {epoch.job}, this is {job}; give each a folder of its own")
-    nodes = _read_names(facts.get("nodes"))
-    live = facts.get("stage") in LIVE
-    if not nodes:
-        return epoch, None, live
-    named = {
-        node: tuple(at_s for at_s in map(as_float, as_list(times)) if at_s is not None)
-        for node, times in as_dict(facts.get("named_at_s")).items()
-    }
-    fleet = Fleet(
-        nodes=nodes,
-        spares=(),
-        excluded=frozenset(_read_names(facts.get("excluded"))),
-        named_at_s=named,
-        same_restarts=as_int(facts.get("same_restarts")) or 0,
-        restarted_at_s=tuple(at_s for at_s in map(as_float, as_list(facts.get("restarted_at_s"))) if at_s is not None),
-    )
-    return epoch, fleet, live
-
-
-def _read_names(value: object) -> tuple[str, ...]:
-    return tuple(name for name in map(as_text, as_list(value)) if name is not None)

@@ -10,11 +10,12 @@ import contextlib
 import logging
 import os
 import queue
+import secrets
 import selectors
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -24,14 +25,15 @@ from supervisor.children.prompt_thread import PromptThread
 from supervisor.cluster import ranks as ra
 from supervisor.cluster.connection import Connection
 from supervisor.cluster.rank_evidence import (
-    ClockOffset,
     Taken,
     collect_ranks,
     read_launcher_report,
     read_training_step,
     read_waits,
+    shift_end,
 )
 from supervisor.core.fleet import messages as ms
+from supervisor.core.fleet.clock_offset import ClockOffset
 from supervisor.core.fleet.epoch import Epoch
 from supervisor.core.fleet.evidence import RankEvidence
 from supervisor.core.fleet.lease import Lease
@@ -44,6 +46,9 @@ log = logging.getLogger(__name__)
 BEAT_EVERY_S = 0.2
 FIND_RANKS_EVERY_S = 0.2
 CONNECT_EVERY_S = 0.3
+REFUSED_WAIT_S = 2.0
+"""Until a daemon that was refused tries again: whoever has its name may be gone."""
+INSTANCE_BYTES = 8
 CONNECT_LIMIT_S = 2.0
 PROVE_LIMIT_S = 5.0
 """How long a leader may take to prove who it is."""
@@ -51,6 +56,7 @@ SILENT_LIMIT_S = 5.0
 """A leader that answers no beat for so long is connected to again: TCP itself notices a network that drops all that a
 connection carries after a quarter of an hour."""
 UNCONFIRMED_MAX = 16
+FAULTS_MAX = 8
 STOPPED_EVERY_S = 0.02
 KILL_AGAIN_S = 1.0
 UNKILLABLE_AFTER_S = 10.0
@@ -146,10 +152,15 @@ class Node:
         self._remains: tuple[Running, list[ra.RankProcess]] | None = None
         """A launch that ended by itself, and its ranks, of which the leader may still ask for evidence."""
         self._lease = Lease(lease_s=FIRST_LEASE_S, renewed_s=self._clock())
-        self._offset_s, self._offset_error_s = 0.0, 1e9
+        self._offset = ClockOffset()
         self._leaving = False
         """Whether the ranks are to save and end: an end is no fault then, and their launcher goes on to its own."""
         self._over = False
+        self._instance = secrets.token_hex(INSTANCE_BYTES)
+        self._faults: list[ms.Fault] = []
+        """Of the launch that was ordered last: repeated to each leader that comes, until there is another launch."""
+        self._taken: tuple[ms.EvidenceTaken, float] | None = None
+        """The evidence of that launch as it was sent, and the offset of the leader's clock that its times have."""
         self.problem: str | None = None
         """Why there is no leader at present."""
 
@@ -279,7 +290,7 @@ class Node:
             if events & selectors.EVENT_READ:
                 for message in connection.read():
                     self._fenced(partial(self._obey, message))
-                if connection.link.peer is not None and not self._joined:
+                if self._connection is connection and connection.link.peer is not None and not self._joined:
                     self._join(connection)
             if self._connection is connection:
                 connection.flush()
@@ -293,16 +304,22 @@ class Node:
             self._ready.modify(connection.socket, wanted, connection)
 
     def _join(self, connection: Connection) -> None:
-        self._joined, self.problem, self._answered_s = True, None, self._clock()
+        self._joined, self._answered_s, self._offset = True, self._clock(), ClockOffset()
         log.info("cluster.joined", extra={"fields": {"leader": connection.link.peer_text}})
         running = self._ordered if self._is_launching() else None
         if self._running is not None:
             running = self._running.epoch
-        if self._ordered is not None and ms.Finished(epoch=self._ordered) in self._unsent:
-            running = self._ordered  # until the leader has that it finished: it would take its ranks for lost
-        joined = ms.Joined(running=running, ordered=self._ordered, host=self._settings.host, unix_s=self._now().unix_s)
+        if self._ordered is not None and (self._faults or ms.Finished(epoch=self._ordered) in self._unsent):
+            running = self._ordered  # until the leader has how it ended: it would take its ranks for lost
+        joined = ms.Joined(
+            running=running,
+            ordered=self._ordered,
+            host=self._settings.host,
+            unix_s=self._now().unix_s,
+            instance=self._instance,
+        )
         unsent, self._unsent = self._unsent, []
-        for message in (joined, *unsent):
+        for message in (joined, *self._faults, *(kept for kept in unsent if kept not in self._faults)):
             self._send(message)
 
     def _send(self, message: ms.Message) -> None:
@@ -382,27 +399,34 @@ class Node:
                         self._stop(message.reason)
                 else:
                     self._send(ms.Stopped(epoch=message.epoch))
-            case ms.Leave():
-                self._leaving = True
-                log.info("cluster.leaving", extra={"fields": {"reason": message.reason}})
-                self._host.leave(message.reason, finished=message.finished)
+            case ms.Refused() | ms.Leave():
+                self._part(message)
             case _:
                 log.warning("cluster.unexpected", extra={"fields": {"message": type(message).__name__}})
 
+    def _part(self, message: ms.Refused | ms.Leave) -> None:
+        """Go out of the training, or wait until whoever has this node's name may be gone."""
+        if isinstance(message, ms.Refused):
+            self._disconnect(message.reason)
+            self._connect_at_s = self._clock() + REFUSED_WAIT_S
+            return
+        self._leaving = True
+        log.info("cluster.leaving", extra={"fields": {"reason": message.reason}})
+        self._host.leave(message.reason, finished=message.finished)
+
     def _take_leader_beat(self, beat: ms.LeaderBeat) -> None:
         now_s = self._clock()
-        self._answered_s = now_s
+        self._answered_s, self.problem = now_s, None
         self._unconfirmed = [(sent_s, message) for sent_s, message in self._unconfirmed if sent_s >= beat.echo_s]
         self._lease = self._lease.renewed(min(beat.echo_s, now_s), beat.lease_s)
-        error_s = max(0.0, now_s - beat.echo_s) / 2
-        if error_s <= self._offset_error_s * 1.2:
-            self._offset_s, self._offset_error_s = beat.now_s - (beat.echo_s + error_s), error_s
+        self._offset = self._offset.measured(sent_s=beat.echo_s, theirs_s=beat.now_s, now_s=now_s)
 
     def _launch(self, order: ms.Launch) -> None:
         if not order.epoch.is_newer_than(self._ordered) or self._running is not None:
             log.warning("cluster.launch_refused", extra={"fields": {"epoch": str(order.epoch)}})
             return
         self._ordered, self._stopping_since_s = order.epoch, None
+        self._faults, self._taken = [], None
         self._lease = Lease(lease_s=self._lease.lease_s, renewed_s=self._clock())
         log.info("cluster.launch", extra={"fields": {"epoch": str(order.epoch), "node_rank": order.node_rank}})
         self._host.launch(order)
@@ -413,26 +437,37 @@ class Node:
         waited = read_waits(rank.process.pid for rank in ranks)
         try:
             folder = self._host.take_evidence(running, order.incident, order.limit_s - EVIDENCE_SLACK_S)
-            offset = ClockOffset(seconds=self._offset_s, error_s=self._offset_error_s)
             ra.note_report(ranks, read_launcher_report(running.folder))
             if waited:
                 time.sleep(max(0.0, WAIT_LEAST_S - (self._clock() - began_s)))
             taken = Taken(folder=running.folder, stacks=folder, waited=waited)
-            found = collect_ranks(self._settings.node, taken, ranks, offset)
+            found = collect_ranks(self._settings.node, taken, ranks, self._offset_now())
         except Exception:
             log.exception("cluster.evidence_failed")
             folder, found = running.folder, ()
         answer = ms.EvidenceTaken(epoch=order.epoch, took_s=self._clock() - began_s, ranks=found, folder=str(folder))
-        self._call(lambda: self._send(answer))
+        self._call(lambda: self._answer_with(answer))
+
+    def _answer_with(self, answer: ms.EvidenceTaken) -> None:
+        """Send evidence, and keep it for a leader that takes up the incident after this one."""
+        if answer.epoch == self._ordered:
+            self._taken = answer, self._offset.seconds
+        self._send(answer)
+
+    def _offset_now(self) -> ClockOffset:
+        """Return the leader's clock against this node's, with the error that it has by now."""
+        return replace(self._offset, error_s=self._offset.error_at(self._clock()))
 
     def _describe_remains(self, epoch: Epoch) -> tuple[RankEvidence, ...]:
         """Return what is known of the ranks of a launch that has ended already; nothing where none was seen."""
+        if self._taken is not None and self._taken[0].epoch == epoch:
+            answer, offset_s = self._taken  # times as the clock of the leader of that time had them
+            return tuple(shift_end(rank, self._offset.seconds - offset_s) for rank in answer.ranks)
         if self._remains is None or self._remains[0].epoch != epoch:
             return ()
         running, ranks = self._remains
-        offset = ClockOffset(seconds=self._offset_s, error_s=self._offset_error_s)
         taken = Taken(folder=running.folder, stacks=running.folder, waited={})
-        return collect_ranks(self._settings.node, taken, ranks, offset)
+        return collect_ranks(self._settings.node, taken, ranks, self._offset_now())
 
     def _find_resume(self, asked: ms.FindResume, asker: Connection | None) -> None:
         """Answer on the link on which it was asked: a leader that has come since has questions of its own."""
@@ -532,6 +567,8 @@ class Node:
         if self._ordered != fault.epoch or self._stopping_since_s is not None:
             return
         log.warning("cluster.fault", extra={"fields": {"kind": fault.kind, "reason": fault.reason}})
+        if fault not in self._faults:
+            self._faults = [*self._faults[: FAULTS_MAX - 1], fault]
         self._send(fault)
 
     def _take_ended(self, epoch: Epoch, *, finished: bool, reason: str) -> None:

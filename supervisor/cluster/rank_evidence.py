@@ -15,6 +15,7 @@ from pathlib import Path
 from supervisor import untrusted_files
 from supervisor.cluster.ranks import RankProcess
 from supervisor.core import attempt_files as names
+from supervisor.core.fleet.clock_offset import ClockOffset
 from supervisor.core.fleet.evidence import RankEvidence
 from supervisor.core.foreign_values import COUNT_MAX, STEP_MAX, as_int, as_message, as_text, read_json_object
 from supervisor.core.rank_failure import is_consequence
@@ -51,14 +52,6 @@ COLLECTIVES = frozenset(
     }
 )
 """Functions of torch in which a rank waits for its peers; in the last one DDP's reducer does."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClockOffset:
-    """What the leader's clock is ahead of this node's monotonic one, and how far that can be off."""
-
-    seconds: float
-    error_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +93,11 @@ def collect_ranks(
     stuck = {pid for pid, switches in waits.items() if taken.waited.get(pid) == switches}
     described = [_describe(node, taken.stacks, rank, offset, stuck) for rank in ranks]
     return tuple(_complete(known, taken.folder, rank, raised) for known, rank in zip(described, ranks, strict=True))
+
+
+def shift_end(rank: RankEvidence, seconds: float) -> RankEvidence:
+    """Return evidence with the time of its end moved, as to the clock of another leader."""
+    return rank if rank.ended_at_s is None else replace(rank, ended_at_s=rank.ended_at_s + seconds)
 
 
 def _describe(node: str, evidence: Path, rank: RankProcess, offset: ClockOffset, stuck: Set[int]) -> RankEvidence:

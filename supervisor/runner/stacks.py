@@ -86,18 +86,29 @@ def _take_own(folder: Path, launcher: Launcher, slot: str, target: EvidenceFolde
 
 
 def _wait_for_growth(folder: Path, dumps: dict[int, str], before: dict[int, int]) -> list[int]:
-    """Wait until all dumps have grown and are complete, or the limit; return the processes whose dump has grown."""
+    """Wait until all dumps have grown and are complete, or the limit; return the processes whose dump has grown.
+
+    A process that ends meanwhile, as a rank does that has lost its peer, is not waited for.
+    """
     sizes, changed_at = {pid: before[pid] for pid in dumps}, time.perf_counter()
     deadline = changed_at + STACKS_LIMIT_S
     while time.perf_counter() < deadline:
         now = {pid: _size_of(folder, name) for pid, name in dumps.items()}
         if now != sizes:
             sizes, changed_at = now, time.perf_counter()
-        all_grown = all(sizes[pid] > before[pid] for pid in dumps)
-        if all_grown and time.perf_counter() - changed_at >= STACKS_SETTLED_S:
+        awaited = any(sizes[pid] <= before[pid] and _may_answer(pid) for pid in dumps)
+        if not awaited and time.perf_counter() - changed_at >= STACKS_SETTLED_S:
             break
         time.sleep(STACKS_PAUSE_S)
     return [pid for pid in dumps if sizes[pid] > before[pid]]
+
+
+def _may_answer(pid: int) -> bool:
+    """Whether a process may still dump its stacks; 0 stands for the output of all."""
+    if pid == 0:
+        return True
+    process = shim.read_process(pid)
+    return process is not None and process.state not in "TtZX"
 
 
 def _size_of(folder: Path, name: str) -> int:

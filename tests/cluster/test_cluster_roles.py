@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.cluster.rank_evidence import ClockOffset, Taken, collect_ranks, read_launcher_report
+from supervisor.cluster.rank_evidence import Taken, collect_ranks, read_launcher_report
 from supervisor.cluster.ranks import RankProcess, forget_stops, note_report
 from supervisor.config.settings import JobSettings, Settings
 from supervisor.core import attempt_files as at
 from supervisor.core.fleet import leading as le
+from supervisor.core.fleet.clock_offset import ClockOffset
 from supervisor.core.fleet.culprit import Culprit, Proof
 from supervisor.core.fleet.epoch import Epoch
 from supervisor.core.fleet.ladder import Rung

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.cluster.rank_evidence import ClockOffset, Taken, collect_ranks, read_waits
+from supervisor.cluster.rank_evidence import Taken, collect_ranks, read_waits
 from supervisor.cluster.ranks import RankProcess
+from supervisor.core.fleet.clock_offset import ClockOffset
 from supervisor.runner.shim import read_process
 
 VFORK = """

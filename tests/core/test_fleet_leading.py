@@ -300,6 +300,113 @@ def test_leader_and_node_daemon_killed_together_are_one_incident_and_one_trainin
     assert set(nodes.running.values()) == {Epoch("run", 0, 2)}
 
 
+def take_over(nodes: Nodes, *, open_incident: bool) -> None:
+    """Another leader begins with what the one before it had written down."""
+    before = nodes.leading
+    nodes.leading = Leading.take_over(
+        le.Known(
+            epoch=before.epoch,
+            fleet=before.fleet,
+            incident=nodes.records[-1].incident if open_incident else None,
+            incidents=before.incidents,
+            steps=before.steps,
+        ),
+        LIMITS,
+        nodes.now_s,
+    )
+
+
+def test_a_leader_that_is_killed_within_an_incident_leaves_it_to_its_successor_which_names_the_same_culprit() -> None:
+    nodes = begun()
+    nodes.facts[1] = {"killed_by": "SIGKILL", "ended_at_s": 5.0}
+    nodes.silent.update({"n0", "n1"})  # the leader ends before any evidence has come
+    nodes.fault("n0")
+    take_over(nodes, open_incident=True)
+    nodes.join("n0", "n1")
+    nodes.wait(1.0)
+    assert [(record.incident.id, record.closed) for record in nodes.records] == [
+        ("run.0.1", False),
+        ("run.0.1", False),
+        ("run.0.1", True),
+    ]
+    closed = nodes.records[-1].incident
+    assert (closed.kind, closed.node, closed.rank) == ("rank_exit", "n0", 1)
+    assert closed.culprit is not None
+    assert closed.culprit.ranks == (1,)
+    assert nodes.leading.incidents == 1
+    assert set(nodes.running.values()) == {Epoch("run", 0, 2)}
+
+
+def test_what_was_found_of_ranks_that_the_leader_before_had_ended_still_names_the_culprit() -> None:
+    nodes = begun()
+    nodes.facts[3] = {"process_state": "T"}
+    nodes.silent.add("n1")
+    nodes.fault("n0", "stall")
+    nodes.running = {"n0": None, "n1": None}  # ended by the leader that is killed before it knows
+    take_over(nodes, open_incident=True)
+    nodes.join("n0", "n1")
+    nodes.wait(0.3)
+    closed = nodes.records[-1].incident
+    assert closed.culprit is not None
+    assert (closed.kind, closed.culprit.ranks) == ("rank_exit", (3,))
+
+
+def test_a_fault_that_is_repeated_to_a_new_leader_before_all_nodes_are_back_is_not_lost() -> None:
+    nodes = begun()
+    take_over(nodes, open_incident=False)
+    nodes.join("n0")
+    nodes.fault("n0", "rank 0 killed by SIGKILL")
+    assert nodes.records == [], "n1 may be back within a moment"
+    nodes.silent.add("n0")
+    nodes.join("n1")
+    nodes.fault("n0", "rank 0 killed by SIGKILL")
+    nodes.join("n0")
+    nodes.wait(1.0)
+    assert [(record.incident.reason, record.closed) for record in nodes.records] == [
+        ("rank 0 killed by SIGKILL", False),
+        ("rank 0 killed by SIGKILL", True),
+    ]
+    assert nodes.records[-1].incident.witnesses == (), "the same report again is no witness"
+    assert set(nodes.running.values()) == {Epoch("run", 0, 2)}
+
+
+def test_an_incident_whose_other_node_does_not_come_back_waits_for_that_node_s_lease() -> None:
+    nodes = begun()
+    nodes.silent.update({"n0", "n1"})
+    nodes.fault("n0")
+    take_over(nodes, open_incident=True)
+    nodes.join("n0")
+    nodes.wait(2.0)
+    assert nodes.leading.stage is Stage.GATHERING, "n1 may still train"
+    nodes.wait(4.0)
+    assert nodes.records[-1].closed
+    assert len(nodes.launches) == 2, "nothing was launched without n1"
+
+
+def joined(instance: str, running: Epoch | None = None) -> ms.Joined:
+    return ms.Joined(running=running, ordered=running, host="10.0.0.9", unix_s=0.0, instance=instance)
+
+
+def test_a_second_daemon_of_the_same_name_may_not_join_while_the_first_is_heard_of() -> None:
+    leading = Leading(Epoch("run", 0, 1), LIMITS, 0.0)
+    assert not leading.find_namesake("n0", joined("first"), 0.0)
+    leading.joined("n0", joined("first"), 0.0)
+    assert leading.find_namesake("n0", joined("second"), 1.0)
+    assert not leading.find_namesake("n0", joined("first"), 1.0), "the same one, whose link was made anew"
+    assert not leading.find_namesake("n1", joined("second"), 1.0)
+    assert not leading.find_namesake("n0", joined("second"), LIMITS.lease_s), "the first is silent: its machine is gone"
+    leading.disconnected("n0")
+    assert not leading.find_namesake("n0", joined("second"), 1.0), "the first has ended, and was started again"
+
+
+def test_the_daemon_whose_ranks_run_has_the_name_and_not_the_one_that_was_first_at_a_new_leader() -> None:
+    leading, epoch = Leading(Epoch("run", 0, 1), LIMITS, 0.0), Epoch("run", 0, 1)
+    leading.joined("n0", joined("idle"), 0.0)
+    assert not leading.find_namesake("n0", joined("trains", epoch), 0.1)
+    leading.joined("n0", joined("trains", epoch), 0.1)
+    assert leading.find_namesake("n0", joined("idle"), 0.2)
+
+
 def test_a_process_that_sigkill_does_not_end_takes_its_node_out() -> None:
     nodes = begun(replace(LIMITS, fleet=FleetLimits(may_requeue=True)))
     nodes.stuck.add("n1")

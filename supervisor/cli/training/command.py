@@ -83,6 +83,10 @@ def status(app: App, name: str) -> None:
     app.print(f"{state.get('stage')}{how}, launch {state.get('epoch')}, {state.get('incidents')} incidents")
     steps = state.get("steps")
     app.print(f"steps: {'not reported' if steps is None else steps}")
+    if state.get("not_recorded"):
+        app.print(
+            f"not recorded: {state['not_recorded']} lines of incidents, while the leader's folder hung or was full"
+        )
     app.print(f"resumed from: {state.get('resumed') or 'no saved state'}")
     for key in ("nodes", "spares", "excluded", "missing"):
         names = state.get(key)

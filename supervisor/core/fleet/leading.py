@@ -138,6 +138,23 @@ class Over:
 Command: TypeAlias = Send | Record | Requeue | Over
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What a leader before this one wrote down."""
+
+    epoch: Epoch
+    """The last one that it launched."""
+    fleet: Fleet | None = None
+    is_live: bool = True
+    """Whether that launch had not ended."""
+    incident: Incident | None = None
+    """Of that launch, begun and not closed."""
+    incidents: int = 0
+    steps: int | None = None
+    resumed: Offer | None = None
+    fruitless: Mapping[str, int] = field(default_factory=dict)
+
+
 @dataclass(slots=True, kw_only=True)
 class Member:
     """A node as the leader knows it."""
@@ -146,6 +163,8 @@ class Member:
     connected: bool = True
     seen_s: float
     """When it was last heard of."""
+    instance: str = ""
+    """Of its daemon."""
     running: Epoch | None = None
     ranks: tuple[int, ...] = ()
     unkillable: bool = False
@@ -165,6 +184,10 @@ class Leading:
         self.fleet = fleet
         """The nodes that train and the spares, once they are chosen."""
         self.incident: Incident | None = None
+        self._unfinished: Incident | None = None
+        """Begun, by the leader before this one or by a node that was first to be back; to be gone through again."""
+        self._answered: set[str] = set()
+        """Nodes that have sent evidence of the open incident."""
         self.incidents = 0
         self.steps: int | None = None
         self._steps_at_launch: int | None = None
@@ -182,16 +205,41 @@ class Leading:
         self._epoch_over = epoch.relaunch == 0 or not is_live
         """Whether the processes of the present epoch must have ended: none of it may be taken for a training."""
 
+    @classmethod
+    def take_over(cls, known: Known, limits: LeaderLimits, now_s: float) -> Leading:
+        """Return the training as the leader before this one left it."""
+        leading = cls(known.epoch, limits, now_s, known.fleet, is_live=known.is_live)
+        leading.incidents, leading.steps, leading.resumed = known.incidents, known.steps, known.resumed
+        leading.fruitless = dict(known.fruitless)
+        leading._unfinished = known.incident if known.is_live else None
+        return leading
+
     # --- what happens ---------------------------------------------------------------------------------------------
+
+    def find_namesake(self, node: str, joined: ms.Joined, now_s: float) -> bool:
+        """Whether another daemon has joined under this name and is heard of, so that this one may not.
+
+        One that has ranks running under the leader's orders displaces one that has none: it was there before a leader
+        that has just begun. The same daemon that connects again is no other.
+        """
+        member = self.members.get(node)
+        if member is None or not member.connected or joined.instance == member.instance:
+            return False
+        if now_s - member.seen_s >= self.limits.lease_s:
+            return False
+        return member.running is not None or joined.running is None
 
     def joined(self, node: str, joined: ms.Joined, now_s: float) -> list[Command]:
         """Take a node in, or back."""
         for seen in (joined.running, joined.ordered):
             if seen is not None and seen.is_newer_than(self.epoch):
                 self.epoch, self._epoch_over = seen, False  # launched before this leader began, and not written down
+                self._unfinished = None
         before = self.members.get(node)
         finished = before is not None and before.finished and joined.ordered == self.epoch
-        self.members[node] = Member(host=joined.host, seen_s=now_s, running=joined.running, finished=finished)
+        self.members[node] = Member(
+            host=joined.host, seen_s=now_s, running=joined.running, finished=finished, instance=joined.instance
+        )
         ending = self._epoch_over or self.stage in (Stage.STOPPING, Stage.WAITING)
         if joined.running is not None and (joined.running != self.epoch or ending):
             return [_stop(node, joined.running, "an earlier launch"), *self.tick(now_s)]
@@ -247,7 +295,8 @@ class Leading:
         """Do what is due."""
         match self.stage:
             case Stage.GATHERING:
-                return self._gather(now_s)
+                begun = self._unfinished
+                return self._gather(now_s) if begun is None else self._take_up_incident(begun, now_s)
             case Stage.CHOOSING:
                 return self._await_offers(now_s)
             case Stage.RUNNING:
@@ -328,6 +377,18 @@ class Leading:
             )
         ]
 
+    def _take_up_incident(self, begun: Incident, now_s: float) -> list[Command]:
+        """Go through an incident whose leader ended meanwhile, once its nodes are back or have ended their ranks."""
+        expected = set(self.fleet.nodes) if self.fleet is not None else set()
+        here = set(self._connected())
+        all_here = expected <= here if expected else len(here) >= self.limits.nodes
+        if not all_here and now_s - self.since_s < self.limits.lease_s + self.limits.lease_margin_s:
+            return []
+        if not here:
+            return []
+        self.fleet = self.fleet or self._choose_nodes(self._usable())
+        return self._open(replace(begun, began_s=now_s), now_s)
+
     def _take_up_remains(self, running: list[str], usable: list[str], now_s: float) -> list[Command]:
         """Make the loss of the other nodes, while there was no leader, an incident like any other."""
         others = [node for node in usable if node not in running]
@@ -398,6 +459,7 @@ class Leading:
 
     def _launch(self, fleet: Fleet, offer: Offer | None, now_s: float) -> list[Command]:
         self.fleet, self.epoch, self.resumed = fleet, self.epoch.next(), offer
+        self._unfinished = None
         if offer is not None:
             self.fruitless = {**self.fruitless, offer.name: self.fruitless.get(offer.name, 0) + 1}
         self._steps_at_launch, self._enough_since_s, self._epoch_over = self.steps, None, False
@@ -434,16 +496,31 @@ class Leading:
     def _take_fault(self, node: str, fault: ms.Fault, now_s: float) -> list[Command]:
         if self.stage is Stage.RUNNING:
             return self._begin_incident(fault.kind, fault.reason, node, fault.rank, now_s)
-        if self.incident is not None:
+        if self.incident is not None and not self._is_known(self.incident, node, fault):
             witness = f"{now_s - self.incident.began_s:.3f} s later, {node}: {fault.kind}: {fault.reason}"
             self.incident = replace(self.incident, witnesses=(*self.incident.witnesses, witness)[:WITNESSES_MAX])
+        elif self.stage is Stage.GATHERING and not self._epoch_over and self._unfinished is None:
+            self._unfinished = self._make_incident(fault.kind, fault.reason, node, fault.rank, now_s)
         return []
 
+    @staticmethod
+    def _is_known(incident: Incident, node: str, fault: ms.Fault) -> bool:
+        """Whether a fault is in an incident already: a node repeats what its launch ended by on each new link."""
+        if (incident.node, incident.kind, incident.reason) == (node, fault.kind, fault.reason):
+            return True
+        return any(text.endswith(f" later, {node}: {fault.kind}: {fault.reason}") for text in incident.witnesses)
+
     def _begin_incident(self, kind: str, reason: str, node: str, rank: int | None, now_s: float) -> list[Command]:
+        return self._open(self._make_incident(kind, reason, node, rank, now_s), now_s)
+
+    def _make_incident(self, kind: str, reason: str, node: str, rank: int | None, now_s: float) -> Incident:
         self.incidents += 1
-        self.incident = Incident(
+        return Incident(
             id=str(self.epoch), epoch=self.epoch, kind=kind, reason=reason, node=node, rank=rank, began_s=now_s
         )
+
+    def _open(self, incident: Incident, now_s: float) -> list[Command]:
+        self.incident, self._answered = incident, set()
         self._enter(Stage.COLLECTING, now_s)
         asked: list[Command] = [self._collect(name) for name in self._training() if self.members[name].connected]
         return [*asked, Record(incident=self.incident, closed=False)]
@@ -457,6 +534,7 @@ class Leading:
         """Take in what a node says of its own ranks; of another's it knows nothing."""
         if self.incident is None:
             return []
+        self._answered.add(node)
         known = {(rank.node, rank.rank) for rank in self.incident.evidence}
         new = tuple(rank for rank in taken.ranks if rank.node == node and (rank.node, rank.rank) not in known)
         self.incident = replace(self.incident, evidence=(*self.incident.evidence, *new))
@@ -464,9 +542,10 @@ class Leading:
 
     def _is_collected(self, now_s: float) -> bool:
         assert self.incident is not None
-        answered = {rank.node for rank in self.incident.evidence}
-        expected = {node for node in self._training() if self.members[node].connected and self.members[node].running}
-        return expected <= answered or now_s - self.since_s >= self.limits.evidence_s
+        expected = {node for node in self._training() if self.members[node].connected}
+        if self._unfinished is None:  # else also those have evidence whose ranks the leader before this one has ended
+            expected = {node for node in expected if self.members[node].running}
+        return expected <= self._answered or now_s - self.since_s >= self.limits.evidence_s
 
     def _stop_all(self, now_s: float) -> list[Command]:
         assert self.incident is not None
@@ -511,7 +590,7 @@ class Leading:
             self.incident, culprit=culprit, rung=restart.rung, excluded=restart.excluded, taken=restart.taken
         )
         closed: list[Command] = [Record(incident=self.incident, closed=True)]
-        self.incident, self._epoch_over = None, True
+        self.incident, self._unfinished, self._epoch_over = None, None, True
         for member in self.members.values():
             if not member.connected:
                 member.running = None  # its lease is over

@@ -72,7 +72,7 @@ class Link:
             )
         if len(nonce) != NONCE_BYTES:
             raise ValueError(f"a nonce has {NONCE_BYTES} bytes, not {len(nonce)}")
-        self._role, self._secret, self._address = role, secret, address
+        self._role, self._secret, self.address = role, secret, address
         self._own = encode_greeting(role, greeting, nonce)
         self._job = greeting.job
         self._received = bytearray()
@@ -99,7 +99,7 @@ class Link:
     def send(self, message: bytes) -> None:
         """Have a message sent. Raises LinkError while the peer has not proven who it is, or for one too long."""
         if self.peer is None:
-            raise LinkError(f"{self._address} has not proven who it is")
+            raise LinkError(f"{self.address} has not proven who it is")
         if len(message) > MESSAGE_BYTES_MAX:
             raise LinkError(f"a message of {len(message)} bytes, at most {MESSAGE_BYTES_MAX} can be sent")
         self._put_frame(self._mac(self._role, self._sent_count, message) + message)
@@ -109,9 +109,9 @@ class Link:
     def peer_text(self) -> str:
         """The peer as errors name it: what it claims counts only once it is proven."""
         if self.peer is not None:
-            return f"{self._role.other.value} {self.peer.name} ({self._address})"
+            return f"{self._role.other.value} {self.peer.name} ({self.address})"
         claimed = "" if self._claimed is None else f", which calls itself {self._claimed.name}"
-        return f"{self._address}{claimed}"
+        return f"{self.address}{claimed}"
 
     # --- who is there ---------------------------------------------------------------------------------------------
 
@@ -134,16 +134,16 @@ class Link:
         facts = read_json_object(frame)
         protocol = as_int(facts.get("protocol")) if facts is not None else None
         if facts is None or protocol is None:
-            raise LinkError(f"{self._address}: does not speak this protocol; another program has the port")
+            raise LinkError(f"{self.address}: does not speak this protocol; another program has the port")
         name, version, job = (as_text(facts.get(key)) for key in ("name", "version", "job"))
         if protocol != PROTOCOL:
             text = f"uses protocol {protocol} (rocm-supervisor {version}), this is {PROTOCOL}: install one version"
-            raise LinkError(f"{self._address} ({name}): {text}")
+            raise LinkError(f"{self.address} ({name}): {text}")
         nonce = as_text(facts.get("nonce"))
         if facts.get("role") != self._role.other.value or not (name and version and job and nonce):
-            raise LinkError(f"{self._address}: is no {self._role.other.value}: {frame[:80]!r}")
+            raise LinkError(f"{self.address}: is no {self._role.other.value}: {frame[:80]!r}")
         if job != self._job:
-            raise LinkError(f"{self._address} ({name}): belongs to training {job}, this is {self._job}")
+            raise LinkError(f"{self.address} ({name}): belongs to training {job}, this is {self._job}")
         return Greeting(name=name, version=version, job=job)
 
     def _prove(self, role: Role) -> bytes:

@@ -55,6 +55,8 @@ class Joined:
     """Where other nodes reach it."""
     unix_s: float
     """Its wall clock."""
+    instance: str = ""
+    """Of the daemon, drawn at its start: two of one name differ in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +136,13 @@ class LeaderBeat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """The node may not join; its link ends with this."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """Start the ranks of this node."""
 
@@ -200,6 +209,7 @@ Message: TypeAlias = (
     | Finished
     | ResumeOffers
     | LeaderBeat
+    | Refused
     | Launch
     | FindResume
     | Collect
@@ -315,7 +325,13 @@ def _read_evidence(facts: Facts) -> EvidenceTaken:
 
 def _read_joined(facts: Facts) -> Joined:
     running, ordered = read_epoch(facts.get("running")), read_epoch(facts.get("ordered"))
-    return Joined(running=running, ordered=ordered, host=_text(facts, "host"), unix_s=_float(facts, "unix_s"))
+    return Joined(
+        running=running,
+        ordered=ordered,
+        host=_text(facts, "host"),
+        unix_s=_float(facts, "unix_s"),
+        instance=as_text(facts.get("instance")) or "",
+    )
 
 
 def _read_node_beat(facts: Facts) -> NodeBeat:
@@ -398,6 +414,7 @@ _READERS: dict[str, Callable[[Facts], Message]] = {
     "LeaderBeat": lambda facts: LeaderBeat(
         echo_s=_float(facts, "echo_s"), now_s=_float(facts, "now_s"), lease_s=_float(facts, "lease_s")
     ),
+    "Refused": lambda facts: Refused(reason=_reason(facts)),
     "Launch": _read_launch,
     "Collect": lambda facts: Collect(
         epoch=_epoch(facts), limit_s=_float(facts, "limit_s"), incident=_text(facts, "incident")

@@ -23,7 +23,8 @@ import msgspec
 from supervisor.children.files_apart import keep_files_apart
 from supervisor.children.start import keep_apart
 from supervisor.cluster.leader import Leader
-from supervisor.cluster.leader_record import LeaderRecord, read_state
+from supervisor.cluster.leader_record import LeaderRecord
+from supervisor.cluster.leader_state import read_alerts, read_known
 from supervisor.cluster.node import NodeSettings
 from supervisor.cluster.rendezvous import find_overriding
 from supervisor.cluster.secret import SecretError, read_secret
@@ -35,7 +36,7 @@ from supervisor.config.settings import JobSettings, Settings, SupervisorSettings
 from supervisor.control.listen import ListenError
 from supervisor.core.fleet.epoch import Epoch, check_job
 from supervisor.core.fleet.ladder import FleetLimits
-from supervisor.core.fleet.leading import LeaderLimits, Leading
+from supervisor.core.fleet.leading import Known, LeaderLimits, Leading
 from supervisor.core.remedies.budget import Budget
 from supervisor.core.remedies.settings import Remedies
 from supervisor.daemon.clock import SystemClock, boot_id
@@ -139,10 +140,9 @@ def _run_leader(asked: argparse.Namespace) -> int:
         raise ValueError(f"{text}, {asked.nodes} are needed: submit it with --nodes={asked.nodes} or more")
     clock = SystemClock()
     restarts = allocation.restarts if allocation is not None else asked.engine_restarts
-    known = read_state(asked.state_dir, asked.training)
-    epoch, fleet, live = known if known is not None else (Epoch(asked.training, restarts, 0), None, False)
-    if restarts > epoch.engine_restarts:
-        epoch, fleet = Epoch(asked.training, restarts, 0), None
+    known = read_known(asked.state_dir, asked.training, clock.now(), boot_id())
+    if known is None or restarts > known.epoch.engine_restarts:
+        known = Known(epoch=Epoch(asked.training, restarts, 0), is_live=False)
     limits = LeaderLimits(
         nodes=asked.nodes,
         evidence_s=asked.evidence_s,
@@ -159,15 +159,17 @@ def _run_leader(asked: argparse.Namespace) -> int:
     alerts = {} if asked.config is None else read_settings(asked.config).alerts
     secret, address = read_secret(asked.secret_file), read_address(asked.listen, "--listen")
     listening = _listen(*address)
+    left = read_alerts(asked.state_dir)
+    record = LeaderRecord(asked.state_dir, clock.now, boot_id())
     leader = Leader(
-        leading=Leading(epoch, limits, clock.now().monotonic_s, fleet, is_live=live),
+        leading=Leading.take_over(known, limits, clock.now().monotonic_s),
         job=asked.training,
         name=asked.node,
         secret=secret,
         listening=listening,
-        record=LeaderRecord(asked.state_dir, clock.now),
+        record=record,
         engine=StaticNodes() if allocation is None else SlurmEngine(allocation),
-        announcer=LeaderAlerts(alerts, asked.training, asked.node, clock),
+        announcer=LeaderAlerts(alerts, asked.training, asked.node, clock, keep=record.write_alerts, left=left),
         now=clock.now,
     )
     for number in (signal.SIGTERM, signal.SIGINT):
