@@ -106,10 +106,10 @@ class Cluster:
         given += ["--lease-s", "60", "--evidence-s", "20", "--spares-s", "0", *options]
         self.leader = self._start("leader", self.folder / "leader", "boss", *given)
 
-    def start_node(self, name: str, *, port: int | None = None) -> None:
+    def start_node(self, name: str, *, port: int | None = None, state: str | None = None) -> None:
         at = f"127.0.0.1:{port or self.port}"
         given = ["--leader", at, "--host", "127.0.0.1", "--snapshots", str(self.folder / "all"), "--", *self.command]
-        self.daemons[name] = self._start("node", self.folder / name, name, *given)
+        self.daemons[name] = self._start("node", self.folder / (state or name), name, *given)
 
     def start(self, *options: str) -> None:
         """Start everything; returns once every rank runs."""

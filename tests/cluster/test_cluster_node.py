@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,15 +14,21 @@ import pytest
 from cluster_by_hand import until
 
 from supervisor.cluster.connection import Connection
-from supervisor.cluster.node import SILENT_LIMIT_S, Node, NodeSettings, Running
+from supervisor.cluster.node import REFUSED_WAIT_S, SILENT_LIMIT_S, Node, NodeSettings, Running
 from supervisor.core.fleet import messages as ms
 from supervisor.core.fleet.epoch import Epoch
 from supervisor.core.fleet.link import Greeting, Role
 from supervisor.core.fleet.resume import Offer
 from supervisor.core.moments import Moment
+from supervisor.daemon.clock import SystemClock
 
 SECRET = b"sixteen bytes or more"
 EPOCH = Epoch("run", 0, 1)
+CLOCK = SystemClock()
+
+
+def now_s() -> float:
+    return CLOCK.now().monotonic_s
 
 
 @dataclass
@@ -112,5 +121,118 @@ def test_a_leader_that_answers_no_more_is_connected_to_again_and_what_was_report
         assert isinstance(joined, ms.Joined)
         assert (joined.running, joined.ordered) == (EPOCH, EPOCH)
         assert rest[0] == ms.Finished(epoch=EPOCH)
+    finally:
+        node.end()
+
+
+def begin(boss: Boss, daemon: Daemon, clock: Callable[[], Moment], name: str = "n0") -> Node:
+    address: tuple[str, int] = boss.listening.getsockname()
+    node = Node(NodeSettings(node=name, job="run", leader=address, secret=SECRET, host="127.0.0.1"), daemon, clock)
+    node.start()
+    return node
+
+
+def answer(boss: Boss, link: Connection, leader_now: Callable[[], float]) -> None:
+    """Answer the next beats of a node, each at once, until it has measured what this leader's clock is ahead."""
+    for _ in range(3):
+        *_, beat = boss.take_until(link, lambda message: isinstance(message, ms.NodeBeat))
+        assert isinstance(beat, ms.NodeBeat)
+        link.send(ms.LeaderBeat(echo_s=beat.sent_s, now_s=leader_now(), lease_s=60.0))
+
+
+def ask_for_evidence(boss: Boss, link: Connection) -> ms.EvidenceTaken:
+    link.send(ms.Collect(epoch=EPOCH, limit_s=1.0, incident="run.0.1"))
+    *_, taken = boss.take_until(link, lambda message: isinstance(message, ms.EvidenceTaken))
+    assert isinstance(taken, ms.EvidenceTaken)
+    return taken
+
+
+def test_ends_on_nodes_whose_clocks_are_an_hour_apart_are_in_their_order_for_each_leader(
+    boss: Boss, tmp_path: Path
+) -> None:
+    """Both clocks of the node are an hour from the leader's, and the next leader's are a day from both."""
+    node_ahead_s, began_s = 3600.0, now_s()
+
+    def node_clock() -> Moment:
+        return Moment(monotonic_s=now_s() + node_ahead_s, unix_s=CLOCK.now().unix_s - node_ahead_s)
+
+    class Evidence(Daemon):
+        def take_evidence(self, running: Running, incident: str, limit_s: float) -> Path:
+            return tmp_path
+
+        def stop(self, running: Running, reason: str) -> None:
+            pass
+
+        def is_alive(self, running: Running) -> bool:
+            return False
+
+    daemon = Evidence()
+    node = begin(boss, daemon, node_clock)
+    script = "RANK=0 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 sleep 600 & echo $!; exec sleep 600"
+    parent = subprocess.Popen(["/bin/sh", "-c", script], stdout=subprocess.PIPE, text=True)  # its child is the rank
+    try:
+        assert parent.stdout is not None
+        rank = int(parent.stdout.readline())
+        first = boss.accept()
+        boss.take_until(first, lambda message: isinstance(message, ms.Joined))
+        first.send(ms.Launch(epoch=EPOCH, node_rank=0, nodes=1, host="127.0.0.1", port=1))
+        until(lambda: daemon.ordered == [EPOCH], "the launch")
+        node.launched(Running(epoch=EPOCH, folder=tmp_path, shim_pid=parent.pid))
+        boss.take_until(first, lambda message: isinstance(message, ms.NodeBeat) and message.ranks == (0,))
+        answer(boss, first, now_s)
+        os.kill(rank, signal.SIGKILL)
+        boss.take_until(first, lambda message: isinstance(message, ms.Fault))
+        ended_s = now_s()
+        (found,) = ask_for_evidence(boss, first).ranks
+        assert found.ended_at_s is not None
+        assert began_s - 1.0 <= found.ended_at_s <= ended_s + 1.0, "on the leader's clock, and not on the node's"
+        assert found.offset_error_s < 1.0
+        node.ended(EPOCH, finished=False, reason="the rank was killed")
+        boss.take_until(first, lambda message: message == ms.Stopped(epoch=EPOCH))
+        first.close()  # the leader dies; the next one is on another machine
+        second = boss.accept()
+        boss.take_until(second, lambda message: isinstance(message, ms.Joined))
+        answer(boss, second, lambda: now_s() + 86400.0)
+        (again,) = ask_for_evidence(boss, second).ranks
+        assert again.ended_at_s is not None
+        assert again.ended_at_s - found.ended_at_s == pytest.approx(86400.0, abs=1.0)
+    finally:
+        node.end()
+        parent.kill()
+        parent.wait()
+
+
+def test_what_ended_a_launch_is_told_to_each_leader_that_comes(boss: Boss) -> None:
+    """A leader that has answered a report may die with it."""
+    daemon = Daemon()
+    node = begin(boss, daemon, CLOCK.now)
+    try:
+        first = boss.accept()
+        boss.take_until(first, lambda message: isinstance(message, ms.Joined))
+        first.send(ms.Launch(epoch=EPOCH, node_rank=0, nodes=1, host="127.0.0.1", port=1))
+        until(lambda: daemon.ordered == [EPOCH], "the launch")
+        node.ended(EPOCH, finished=False, reason="the command exited with status 1")
+        fault = ms.Fault(epoch=EPOCH, kind="launch_failed", reason="the command exited with status 1")
+        boss.take_until(first, lambda message: message == fault)
+        answer(boss, first, now_s)
+        first.close()
+        joined, again = boss.take_until(boss.accept(), lambda message: message == fault)[:2]
+        assert isinstance(joined, ms.Joined)
+        assert joined.running == EPOCH, "it is not a daemon that was started again"
+        assert again == fault
+    finally:
+        node.end()
+
+
+def test_a_node_that_is_refused_says_why_and_tries_again(boss: Boss) -> None:
+    elapsed_s = [0.0]
+    node = begin(boss, Daemon(), lambda: Moment(monotonic_s=1000.0 + elapsed_s[0], unix_s=0.0))
+    try:
+        link = boss.accept()
+        boss.take_until(link, lambda message: isinstance(message, ms.Joined))
+        link.send(ms.Refused(reason="node n0 at 10.0.0.3: a daemon at 10.0.0.2:4711 has joined under this name"))
+        until(lambda: node.problem is not None and "10.0.0.2:4711" in node.problem, "the reason")
+        elapsed_s[0] += REFUSED_WAIT_S + 0.1
+        boss.take_until(boss.accept(), lambda message: isinstance(message, ms.Joined))
     finally:
         node.end()

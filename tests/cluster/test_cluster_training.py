@@ -20,6 +20,7 @@ from supervisor.cluster.secret import read_secret
 from supervisor.cluster.slurm import read_allocation
 from supervisor.core.fleet.link import SECRET_BYTES_LEAST
 from supervisor.daemon.roles.program import read_address, settings_of_node
+from tests.alerts.receiver_by_hand import receiver, status
 
 
 @pytest.fixture
@@ -146,6 +147,117 @@ def _answers(port: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def test_a_second_daemon_under_the_name_of_a_node_is_refused_and_the_first_trains_on(cluster: Cluster) -> None:
+    cluster.start()
+    before = cluster.await_epoch(1)
+    first = cluster.daemons.pop("n1")
+    try:
+        cluster.start_node("n1", state="n1-again")
+        text = r"node n1 at 127\.0\.0\.1: a daemon at 127\.0\.0\.1:\d+ has joined under this name; give each its own"
+        until(lambda: re.search(text, (cluster.folder / "n1.log").read_text()), "the second is told")
+        until(lambda: re.search(text, (cluster.folder / "boss.log").read_text()), "the leader's log")
+        os.kill(before[3], signal.SIGKILL)
+        cluster.await_epoch(2)
+        assert [incident["id"] for incident in cluster.incidents()] == ["run.0.1", "run.0.1"]
+        assert len(re.findall(text, (cluster.folder / "boss.log").read_text())) == 1, "once, however often it tries"
+        first.send_signal(signal.SIGKILL)
+        first.wait(60)
+        cluster.await_epoch(3)
+    finally:
+        first.kill()
+        first.wait(60)
+
+
+def test_a_name_whose_daemon_was_killed_is_free_at_once(cluster: Cluster) -> None:
+    cluster.start()
+    cluster.await_epoch(1)
+    cluster.kill_daemon("n1")
+    cluster.start_node("n1", state="n1-again")
+    cluster.await_epoch(2)
+    assert "has joined under this name" not in (cluster.folder / "boss.log").read_text()
+
+
+def test_an_incident_that_the_leader_did_not_live_to_close_is_closed_by_the_next_with_its_culprit(
+    cluster: Cluster,
+) -> None:
+    """It dies while evidence is awaited that a stopped daemon does not send."""
+    cluster.start()
+    before = cluster.await_epoch(1)
+    assert cluster.leader is not None
+    cluster.daemons["n0"].send_signal(signal.SIGSTOP)
+    os.kill(before[3], signal.SIGKILL)
+    until(lambda: len(cluster.incidents()) == 1, "the incident is opened")
+    cluster.leader.kill()
+    cluster.leader.wait(60)
+    cluster.daemons["n0"].send_signal(signal.SIGCONT)
+    cluster.start_leader()
+    cluster.await_epoch(2)
+    until(lambda: cluster.incidents()[-1]["closed"], "the incident is closed")
+    assert {incident["id"] for incident in cluster.incidents()} == {"run.0.1"}
+    closed = cluster.incidents()[-1]
+    assert (closed["kind"], closed["node"], closed["rank"]) == ("rank_exit", "n1", 3)
+    culprit = closed["culprit"]
+    assert isinstance(culprit, dict)
+    assert culprit["ranks"] == [3]
+    assert cluster.state()["incidents"] == 1
+
+
+def test_alerts_that_no_receiver_took_are_sent_by_the_leader_that_comes_after(cluster: Cluster) -> None:
+    with receiver() as service:
+        service.answers = [status(503)]
+        alerts = cluster.folder / "alerts.toml"
+        alerts.write_text(f'[alerts.phone]\nurl = "http://127.0.0.1:{service.server_port}/"\nallow_private = true\n')
+        cluster.start("--config", str(alerts))
+        before = cluster.await_epoch(1)
+        os.kill(before[0], signal.SIGKILL)
+        cluster.await_epoch(2)
+        until(lambda: len(service.received) == 1, "the alert, which is refused")
+        until(lambda: '"tries": 1' in (cluster.folder / "leader" / "alerts.json").read_text(), "it is kept")
+        assert cluster.leader is not None
+        cluster.leader.kill()
+        cluster.leader.wait(60)
+        cluster.start_leader("--config", str(alerts))
+        until(lambda: len(service.received) == 2, "the alert again")
+        first, second = (item.headers["webhook-id"] for item in service.received)
+        assert first == second
+        until(lambda: '"alerts": []' in (cluster.folder / "leader" / "alerts.json").read_text(), "it was taken")
+
+
+def test_a_network_that_repeats_what_a_node_sent_is_noticed_and_named(cluster: Cluster) -> None:
+    """A program between n0 and the leader sends each message of the node twice, once both trust the link."""
+    with socket.create_server(("127.0.0.1", 0)) as between:
+        cluster.start_leader()
+        until(lambda: _answers(cluster.port), "the leader listens")
+        threading.Thread(target=_repeat, args=(between, cluster.port), daemon=True).start()
+        cluster.start_node("n0", port=between.getsockname()[1])
+        text = r"node n0 \(127\.0\.0\.1:\d+\): message \d+ is forged, repeated or out of order"
+        until(lambda: re.search(text, (cluster.folder / "boss.log").read_text()), "the leader's log")
+
+
+def _repeat(between: socket.socket, port: int) -> None:
+    while True:
+        try:
+            near, _ = between.accept()
+        except OSError:
+            return
+        far = socket.create_connection(("127.0.0.1", port))
+        threading.Thread(target=_carry, args=(far, near, 10**6), daemon=True).start()
+        threading.Thread(target=_carry, args=(near, far, 4), daemon=True).start()
+
+
+def _carry(source: socket.socket, target: socket.socket, faithful: int) -> None:
+    """Carry what comes, and from the given piece on each piece twice."""
+    pieces = 0
+    try:
+        while data := source.recv(1 << 16):
+            pieces += 1
+            target.sendall(data if pieces <= faithful else data + data)
+    except OSError:
+        pass
+    for end in (source, target):
+        end.close()
 
 
 def test_a_node_that_finds_another_program_at_the_port_says_so(cluster: Cluster) -> None:

@@ -1,0 +1,208 @@
+"""The leader's record on folders that hang, are full or refuse writing, and what the next leader reads of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cluster_by_hand import until
+
+from supervisor.cluster.leader_record import INCIDENTS, LINES_MAX, STATE, WRITE_LIMIT_S, LeaderRecord, append_lines
+from supervisor.cluster.leader_state import read_known
+from supervisor.core.fleet import leading as le
+from supervisor.core.fleet.epoch import Epoch
+from supervisor.core.fleet.ladder import Fleet
+from supervisor.core.moments import Moment
+from tests.rigs.hanging_fs import HangingFs, hanging
+from tests.rigs.small_disk import mounted
+
+EPOCH = Epoch("run", 0, 1)
+INCIDENT = le.Incident(
+    id=str(EPOCH), epoch=EPOCH, kind="rank_exit", reason="rank 3 killed", node="n1", rank=3, began_s=1.0
+)
+LIMITS = le.LeaderLimits(nodes=2)
+
+
+class World:
+    """The clock of the leader's machine, which a story moves."""
+
+    def __init__(self) -> None:
+        self.monotonic_s, self.unix_s = 1000.0, 1.8e9
+
+    def now(self) -> Moment:
+        return Moment(monotonic_s=self.monotonic_s, unix_s=self.unix_s)
+
+
+def running(fleet: Fleet | None = None) -> le.Leading:
+    leading = le.Leading(EPOCH, LIMITS, 0.0, fleet or Fleet(nodes=("n0", "n1")))
+    leading.stage = le.Stage.RUNNING
+    return leading
+
+
+def lines(folder: Path) -> list[dict[str, object]]:
+    path = folder / INCIDENTS
+    return [json.loads(line) for line in path.read_text().splitlines() if line.strip()] if path.exists() else []
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def far(tmp_path: Path) -> Iterator[HangingFs]:
+    with hanging(tmp_path / "far", tmp_path / "behind") as served:
+        yield served
+
+
+def test_a_folder_that_hangs_costs_bounded_memory_and_says_how_much_was_not_recorded(
+    far: HangingFs, world: World
+) -> None:
+    record = LeaderRecord(far.at, world.now, "boot")
+    far.hang()
+    record.write_state(running())
+    until(lambda: far.held > 0, "the record's thread waits for the folder")
+    leading = running()
+    for number in range(LINES_MAX + 10):
+        record.write_incident(replace(INCIDENT, reason=f"number {number}"), closed=False)
+        leading.steps, leading.incidents = number, number
+        record.write_state(leading)
+        record.write_alerts([{"id": str(number)}])
+    assert record.find_problem() is None
+    world.monotonic_s += WRITE_LIMIT_S + 1.0
+    assert record.find_problem() == f"{far.at}: has not answered for 5 s"
+    assert record.shed == 10
+    far.go_on()
+    until(lambda: record.find_problem() is None, "the folder is back")
+    until(lambda: len(lines(far.real)) == LINES_MAX, "what waited is written")
+    assert [line["reason"] for line in lines(far.real)][:1] == ["number 10"], "the oldest were shed"
+    leading.incidents += 1
+    record.write_state(leading)
+    record.close()
+    state = json.loads((far.real / STATE).read_text())
+    assert (state["not_recorded"], state["incidents"]) == (10, LINES_MAX + 10)
+
+
+def fill(path: Path) -> None:
+    """Write until there is no room."""
+    with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
+        while True:
+            file.write(b"x" * 4096)
+
+
+def test_on_a_full_disk_the_leader_goes_on_and_writes_all_of_it_once_there_is_room(
+    tmp_path: Path, world: World
+) -> None:
+    with mounted(tmp_path / "small", 1) as folder:
+        record = LeaderRecord(folder, world.now, "boot")
+        ballast = folder / "ballast"
+        fill(ballast)
+        record.write_incident(INCIDENT, closed=False)
+        until(lambda: record.find_problem() is not None, "the failure is noticed")
+        problem = record.find_problem()
+        assert problem is not None
+        assert "No space left on device" in problem
+        record.write_incident(INCIDENT, closed=True)
+        record.write_over(finished=True, reason="all done")
+        assert lines(folder) == []
+        ballast.unlink()
+        until(lambda: record.find_problem() is None, "there is room again")
+        record.close()
+        assert [line["closed"] for line in lines(folder)] == [False, True]
+        assert json.loads((folder / "over.json").read_text())["finished"] is True
+
+
+def test_a_folder_that_cannot_be_written_is_named_with_its_reason(far: HangingFs, world: World) -> None:
+    record = LeaderRecord(far.at, world.now, "boot")
+    far.failure = 30  # EROFS
+    record.write_incident(INCIDENT, closed=False)
+    until(lambda: "Read-only file system" in (record.find_problem() or ""), "the reason")
+    far.failure = None
+    until(lambda: record.find_problem() is None, "it can be written again")
+    record.close()
+    assert len(lines(far.real)) == 1
+
+
+def test_a_line_that_a_killed_leader_left_half_written_spoils_no_other(tmp_path: Path) -> None:
+    path = tmp_path / INCIDENTS
+    append_lines(path, [{"id": "a"}])
+    with path.open("ab") as file:
+        file.write(b'{"id": "to')
+    append_lines(path, [{"id": "b"}, {"id": "c"}])
+    assert path.read_text() == '{"id": "a"}\n{"id": "to\n{"id": "b"}\n{"id": "c"}\n'
+
+
+# --- the next leader ----------------------------------------------------------------------------------------------
+
+
+def write(folder: Path, world: World, leading: le.Leading, *incidents: bool, boot: str = "boot") -> None:
+    record = LeaderRecord(folder, world.now, boot)
+    record.write_state(leading)
+    for closed in incidents:
+        record.write_incident(INCIDENT, closed=closed)
+    record.close()
+
+
+def test_an_open_incident_is_read_back_and_a_closed_one_ends_its_launch(tmp_path: Path, world: World) -> None:
+    assert read_known(tmp_path, "run", world.now(), "boot") is None
+    leading = running()
+    leading.incidents, leading.steps, leading.fruitless = 7, 420, {"step-000000000020": 1}
+    write(tmp_path, world, leading)
+    known = read_known(tmp_path, "run", world.now(), "boot")
+    assert known is not None
+    assert (known.epoch, known.is_live, known.incident) == (EPOCH, True, None)
+    assert (known.incidents, known.steps, known.fruitless) == (7, 420, {"step-000000000020": 1})
+    write(tmp_path, world, leading, False)
+    known = read_known(tmp_path, "run", world.now(), "boot")
+    assert known is not None
+    assert known.incident == replace(INCIDENT, began_s=0.0)
+    write(tmp_path, world, leading, True)  # and killed before its state said so
+    known = read_known(tmp_path, "run", world.now(), "boot")
+    assert known is not None
+    assert (known.is_live, known.incident) == (False, None)
+
+
+def test_what_is_held_against_nodes_keeps_its_age_over_a_reboot_of_the_leader_s_machine(
+    tmp_path: Path, world: World
+) -> None:
+    """Named an hour before the machine went down, and it was down for two."""
+    fleet = Fleet(nodes=("n0", "n1"), named_at_s={"n1": (world.monotonic_s - 3600.0,)}, restarted_at_s=(990.0,))
+    write(tmp_path, world, running(fleet))
+    same = read_known(tmp_path, "run", world.now(), "boot")
+    assert same is not None
+    assert same.fleet is not None
+    assert (same.fleet.named_at_s, same.fleet.restarted_at_s) == (fleet.named_at_s, fleet.restarted_at_s)
+    world.unix_s += 7200.0
+    world.monotonic_s = 20.0
+    after = read_known(tmp_path, "run", world.now(), "another boot")
+    assert after is not None
+    assert after.fleet is not None
+    (named_s,) = after.fleet.named_at_s["n1"]
+    assert world.monotonic_s - named_s == pytest.approx(3 * 3600.0)
+    assert world.monotonic_s - after.fleet.restarted_at_s[0] == pytest.approx(7210.0)
+
+
+def test_a_wall_clock_that_was_set_back_over_a_reboot_makes_no_naming_younger_than_it_was(
+    tmp_path: Path, world: World
+) -> None:
+    write(tmp_path, world, running(Fleet(nodes=("n0",), named_at_s={"n0": (400.0,)})))
+    world.unix_s, world.monotonic_s = world.unix_s - 86400.0, 20.0
+    after = read_known(tmp_path, "run", world.now(), "another boot")
+    assert after is not None
+    assert after.fleet is not None
+    assert world.monotonic_s - after.fleet.named_at_s["n0"][0] == pytest.approx(600.0)
+
+
+def test_the_state_of_another_training_and_a_damaged_one_are_refused(tmp_path: Path, world: World) -> None:
+    write(tmp_path, world, running())
+    with pytest.raises(ValueError, match="is the state of training run, this is other"):
+        read_known(tmp_path, "other", world.now(), "boot")
+    (tmp_path / STATE).write_text("[]")
+    with pytest.raises(ValueError, match=r"state\.json: is not the state of a training; move it away"):
+        read_known(tmp_path, "run", world.now(), "boot")
+    (tmp_path / STATE).unlink()
+    assert read_known(tmp_path, "run", world.now(), "boot") is None
