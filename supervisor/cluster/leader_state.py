@@ -46,12 +46,13 @@ def read_known(folder: Path, job: str, now: Moment, boot: str) -> le.Known | Non
     last = _read_last_incident(folder, epoch)
     closed = last is not None and last.get("closed") is True
     resumed = as_text(facts.get("resumed"), PATH_CHARS_MAX)
+    not_counted = last is not None and facts.get("stage") == le.Stage.RUNNING.value  # killed before its state said so
     return le.Known(
         epoch=epoch,
         fleet=_read_fleet(facts, _later_by_s(facts, now, boot)),
         is_live=facts.get("stage") in LIVE and not closed,
         incident=None if last is None or closed else _read_incident(last, epoch),
-        incidents=as_int(facts.get("incidents")) or 0,
+        incidents=(as_int(facts.get("incidents")) or 0) + not_counted,
         steps=as_int(facts.get("steps")),
         resumed=None if resumed is None else Offer(name=resumed, digest=""),
         fruitless={name: as_int(times) or 0 for name, times in as_dict(facts.get("fruitless")).items()},

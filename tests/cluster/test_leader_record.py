@@ -160,6 +160,7 @@ def test_an_open_incident_is_read_back_and_a_closed_one_ends_its_launch(tmp_path
     known = read_known(tmp_path, "run", world.now(), "boot")
     assert known is not None
     assert known.incident == replace(INCIDENT, began_s=0.0)
+    assert known.incidents == 8, "its leader was killed before its state counted it"
     write(tmp_path, world, leading, True)  # and killed before its state said so
     known = read_known(tmp_path, "run", world.now(), "boot")
     assert known is not None
