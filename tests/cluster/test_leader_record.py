@@ -64,7 +64,7 @@ def test_a_folder_that_hangs_costs_bounded_memory_and_says_how_much_was_not_reco
 ) -> None:
     record = LeaderRecord(far.at, world.now, "boot")
     far.hang()
-    record.write_state(running())
+    assert not record.is_stop_asked()
     until(lambda: far.held > 0, "the record's thread waits for the folder")
     leading = running()
     for number in range(LINES_MAX + 10):

@@ -50,7 +50,6 @@ class HangingFs:
         self._answering.set()
         self._paths: dict[int, Path] = {ROOT: real}
         self._numbers: dict[Path, int] = {real: ROOT}
-        self._given = ROOT
         self._files: dict[int, int] = {}
         self._device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
         self._ended = False
@@ -194,10 +193,7 @@ class HangingFs:
 
     def _entry(self, path: Path) -> bytes:
         attributes = _attributes(path)
-        if path not in self._numbers:
-            self._given += 1  # never the number of another file: a name that replaces another leaves fewer names
-            self._numbers[path] = self._given
-        number = self._numbers[path]
+        number = self._numbers.setdefault(path, len(self._numbers) + ROOT)
         self._paths[number] = path
         return ENTRY.pack(number, 0, 0, 0, 0, 0) + attributes
 
