@@ -62,7 +62,7 @@ class LeaderRecord:
         self._look_at_s = self._steps_at_s = 0.0
         self._begun_s: float | None = None
         self._failure: str | None = None
-        self._told: str | None = None
+        self._reported: str | None = None
         self._thread = PromptThread(self._run, "leader-record")
         self._thread.start()
 
@@ -113,8 +113,8 @@ class LeaderRecord:
         begun_s, problem = self._begun_s, self._failure
         if begun_s is not None and self._now().monotonic_s - begun_s > WRITE_LIMIT_S:
             problem = f"{self._folder}: has not answered for {WRITE_LIMIT_S:.0f} s"
-        if problem != self._told:
-            self._told = problem
+        if problem != self._reported:
+            self._reported = problem
             if problem is None:
                 log.info("leader.record_back", extra={"fields": {"folder": str(self._folder), "shed": self.shed}})
             else:

@@ -202,7 +202,7 @@ def test_ends_on_nodes_whose_clocks_are_an_hour_apart_are_in_their_order_for_eac
         parent.wait()
 
 
-def test_what_ended_a_launch_is_told_to_each_leader_that_comes(boss: Boss) -> None:
+def test_what_ended_a_launch_is_reported_to_each_leader_that_comes(boss: Boss) -> None:
     """A leader that has answered a report may die with it."""
     daemon = Daemon()
     node = begin(boss, daemon, CLOCK.now)

@@ -387,7 +387,7 @@ def joined(instance: str, running: Epoch | None = None) -> ms.Joined:
     return ms.Joined(running=running, ordered=running, host="10.0.0.9", unix_s=0.0, instance=instance)
 
 
-def test_a_second_daemon_of_the_same_name_may_not_join_while_the_first_is_heard_of() -> None:
+def test_a_second_daemon_of_the_same_name_may_not_join_while_the_first_beats() -> None:
     leading = Leading(Epoch("run", 0, 1), LIMITS, 0.0)
     assert not leading.find_namesake("n0", joined("first"), 0.0)
     leading.joined("n0", joined("first"), 0.0)
