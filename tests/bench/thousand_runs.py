@@ -345,6 +345,10 @@ class _Run:
         good = [earlier for earlier in before if not self._spoilt(earlier)]
         last, base = good[-1], after[0].step - 1
         inside = [item for item in good if item.step >= base]
+        if base == last.step + 1:
+            # It was struck between the step, which the snapshot holds, and its own line about it.
+            base = last.step
+            inside = good[-1:]
         if base > last.step:
             return [f"it went on from step {base}, beyond step {last.step}"]
         if base < before[0].step - 1 or not inside:
