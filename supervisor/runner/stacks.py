@@ -96,19 +96,24 @@ def _wait_for_growth(folder: Path, dumps: dict[int, str], before: dict[int, int]
         now = {pid: _size_of(folder, name) for pid, name in dumps.items()}
         if now != sizes:
             sizes, changed_at = now, time.perf_counter()
-        awaited = any(sizes[pid] <= before[pid] and _may_answer(pid) for pid in dumps)
+        awaited = any(sizes[pid] <= before[pid] and may_answer(folder, pid, name) for pid, name in dumps.items())
         if not awaited and time.perf_counter() - changed_at >= STACKS_SETTLED_S:
             break
         time.sleep(STACKS_PAUSE_S)
     return [pid for pid in dumps if sizes[pid] > before[pid]]
 
 
-def _may_answer(pid: int) -> bool:
-    """Whether a process may still dump its stacks; 0 stands for the output of all."""
+def may_answer(folder: Path, pid: int, name: str) -> bool:
+    """Whether a process may still dump its stacks; 0 stands for the output of all.
+
+    At a process's exit its agent removes the file of its dump first; what follows may take a second.
+    """
     if pid == 0:
         return True
     process = shim.read_process(pid)
-    return process is not None and process.state not in "TtZX"
+    if process is None or process.state in "TtZX" or not shim.catches(pid, shim.STACKS_SIGNAL):
+        return False
+    return untrusted_files.exists(folder, name)
 
 
 def _size_of(folder: Path, name: str) -> int:

@@ -9,7 +9,8 @@ Each node is a network namespace of this machine with a daemon, torchrun and DDP
     held       a rank gets SIGSTOP again and again     dead     every process of a node gets SIGKILL at once
     spinning   a rank computes and never returns       daemon   the node's daemon gets SIGKILL, and is started again
     loader     a rank's loader never returns           leader   the leader gets SIGKILL, and is started again
-    missing    a rank waits in another operation
+    missing    a rank waits in another operation       both     daemon and leader get SIGKILL within a second
+    within     a rank gets SIGKILL, and within the second after it the leader too
 
 `--peer` measures torchrun alone with the same command, for `killed` and `stopped`.
 """
@@ -21,6 +22,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import re
 import select
 import signal
@@ -46,7 +48,10 @@ END_LIMIT_S = 120.0
 LEASE_S = 2.0
 STALL_S = 6.0
 HANGS = ("stopped", "held", "spinning", "loader", "missing")
-FAULTS = ("killed", *HANGS, "cut", "dead", "daemon", "leader")
+FAULTS = ("killed", *HANGS, "cut", "dead", "daemon", "leader", "both", "within")
+WITH_LEADER = ("leader", "both", "within")
+APART_S = 1.0
+"""Between the two kills of `both` and `within`, at most."""
 STEPS = re.compile(r"(\S+) (\d+)")
 
 
@@ -236,8 +241,8 @@ def do_harm(training: Training, fault: str, victim: int, ranks: dict[int, shim.P
     """Do what the fault is."""
     node = victim // training.ranks
     match fault:
-        case "killed" | "stopped" | "held":
-            os.kill(ranks[victim].pid, signal.SIGKILL if fault == "killed" else signal.SIGSTOP)
+        case "killed" | "stopped" | "held" | "within":
+            os.kill(ranks[victim].pid, signal.SIGSTOP if fault in ("stopped", "held") else signal.SIGKILL)
         case "cut":
             training.network.set_link(node, "down")
         case "dead":
@@ -246,15 +251,20 @@ def do_harm(training: Training, fault: str, victim: int, ranks: dict[int, shim.P
             below = shim.descendants(daemon.pid, shim.read_processes())
             for process in (*below, None):
                 os.kill(daemon.pid if process is None else process.pid, signal.SIGKILL)
-        case "daemon":
+        case "daemon" | "both":
             daemon = training.daemons[node]
             assert daemon is not None
             daemon.kill()
         case "leader":
-            assert training.leader is not None
-            training.leader.kill()
+            pass
         case _:
             (training.folder / f"{fault}-{victim}").touch()
+    if fault in WITH_LEADER:
+        time.sleep(0.0 if fault == "leader" else random.random() * APART_S)
+        assert training.leader is not None
+        training.leader.kill()
+        training.leader.wait()
+        training.start_leader()
 
 
 def goes_on(training: Training, stopped: shim.Process, step: int) -> bool:
@@ -285,12 +295,12 @@ def undo(training: Training, fault: str, victim: int) -> None:
     node = victim // training.ranks
     if fault == "cut":
         training.network.set_link(node, "up")
-    elif fault in ("dead", "daemon"):
+    elif fault in ("dead", "daemon", "both"):
         daemon = training.daemons[node]
         assert daemon is not None
         daemon.wait()
         training.start_node(node)
-    elif fault not in ("killed", "stopped", "held", "leader"):
+    elif fault not in ("killed", "stopped", "held", "leader", "within"):
         (training.folder / f"{fault}-{victim}").unlink()
 
 
@@ -304,9 +314,6 @@ def measure(training: Training, fault: str, victim: int, epoch: str) -> tuple[Me
     do_harm(training, fault, victim, ranks)
     ended_s = None
     if fault == "leader":
-        assert training.leader is not None
-        training.leader.wait()
-        training.start_leader()
         training.await_steps(None, step + 100)
         lost = any(shim.read_process(process.pid) is None for process in ranks.values())
         new = epoch
@@ -344,8 +351,9 @@ def judge(incident: dict[str, object], fault: str, victim: int, ranks: int) -> t
     culprit = incident["culprit"]
     assert isinstance(culprit, dict)
     named = f"{culprit['proof']}: {culprit['reason']}"
-    if fault in ("cut", "dead", "daemon"):
-        nobody = culprit["proof"] == "none" and incident["node"] == f"n{victim // ranks}"
+    if fault in ("cut", "dead", "daemon", "both"):
+        # With the leader away too, the first report that is left is that of a rank that lost its peer.
+        nobody = culprit["proof"] == "none" and (fault == "both" or incident["node"] == f"n{victim // ranks}")
         return named, culprit["nodes"] == [f"n{victim // ranks}"] or nobody
     return named, culprit["ranks"] == [victim]
 
