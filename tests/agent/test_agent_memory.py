@@ -21,6 +21,56 @@ checkpoint(block, rows, use_reentrant=False).sum().backward()
 print(rows.grad is not None)
 """
 
+KEPT = """
+import sys, torch
+from rocm_agent.memory.what_if import Outermost
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        rows = [torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 8), torch.nn.Tanh()]
+        self.layers = torch.nn.Sequential(*rows)
+    def forward(self, rows):
+        return self.layers(rows)
+def build():
+    torch.manual_seed(0)
+    if sys.argv[1] == "blocks":
+        return torch.nn.Sequential(*[Block() for _ in range(4)])
+    layers = [layer for _ in range(8) for layer in (torch.nn.Linear(8, 8), torch.nn.Tanh())]
+    row = torch.nn.Sequential(*layers)
+    return row if sys.argv[1] == "row" else torch.nn.ModuleDict({"row": row})
+def train(model):
+    kept = {}
+    def keep(tensor):
+        kept[tensor.data_ptr()] = tensor.numel()
+        return tensor
+    call = model["row"] if isinstance(model, torch.nn.ModuleDict) else model
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        result = call(torch.ones(16, 8))
+    weights = {param.data_ptr() for param in model.parameters()}
+    result.sum().backward()
+    grads = [param.grad.clone() for param in model.parameters()]
+    return sum(count for at, count in kept.items() if at not in weights), grads
+plain, grads = train(build())
+outermost = Outermost(torch, precision=None, checkpointing=True)
+outermost.install()
+fewer, again = train(build())
+print(outermost.checkpointed, fewer < 0.7 * plain, all(map(torch.equal, grads, again)), sep="; ")
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "checkpointed"),
+    [("blocks", "4 blocks"), ("row", "4 segments of 16 layers"), ("held", "4 segments of 16 layers")],
+)
+def test_a_bare_sequential_is_checkpointed_and_keeps_less_for_the_same_gradients(
+    current_python: Path, kind: str, checkpointed: str
+) -> None:
+    path = Path(__file__).parents[2] / "supervisor" / "agent" / "path"
+    words = [str(current_python), "-c", KEPT, kind]
+    environment = os.environ | {"PYTHONPATH": str(path)}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    assert (done.stdout, done.returncode) == (f"{checkpointed}; True; True\n", 0), done.stderr
+
 
 def test_dropout_under_checkpointing_has_the_masks_of_a_gpu_in_both_passes(current_python: Path) -> None:
     """Else torch finds that the tensors computed again are others, and raises CheckpointError."""

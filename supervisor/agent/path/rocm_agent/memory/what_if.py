@@ -87,27 +87,64 @@ class Outermost:
             getattr(owner, name)()
             self.checkpointed = name
         elif self._checkpointing:
-            blocks = list_blocks(self._torch, model)
-            for block in blocks:
-                _checkpoint(self._torch, block)
-            self.checkpointed = "%d blocks" % len(blocks) if blocks else ""
+            self.checkpointed = _checkpoint_blocks(self._torch, model)
         else:
             _never_checkpoint(self._torch)
             self.checkpointed = "torch.utils.checkpoint"
 
 
+def _checkpoint_blocks(torch: Any, model: Any) -> str:
+    """Have the blocks of a network checkpointed, or the segments of its rows of layers; return what was, in words."""
+    blocks = list_blocks(torch, model)
+    for block in blocks:
+        _checkpoint(torch, block)
+    if blocks:
+        return "%d blocks" % len(blocks)
+    rows = list_rows(torch, model)
+    return ", ".join("%d segments of %d layers" % (_checkpoint_row(torch, row), len(row)) for row in rows)
+
+
 def list_blocks(torch: Any, model: Any) -> List[Any]:
     """Return the blocks of a network: the outermost modules that come three times or more among their siblings."""
-    found: List[Any] = []
-    for child in model.children():
-        members = list(child.children()) if isinstance(child, (torch.nn.Sequential, torch.nn.ModuleList)) else []
-        kinds = [type(member) for member in members if next(iter(member.children()), None) is not None]
-        repeated = {kind for kind in kinds if kinds.count(kind) >= LEAST_BLOCKS}
-        if repeated:
-            found += [member for member in members if type(member) in repeated]
-        else:
-            found += list_blocks(torch, child)
-    return found
+    members = list(model.children()) if isinstance(model, (torch.nn.Sequential, torch.nn.ModuleList)) else []
+    kinds = [type(member) for member in members if next(iter(member.children()), None) is not None]
+    repeated = {kind for kind in kinds if kinds.count(kind) >= LEAST_BLOCKS}
+    if repeated:
+        return [member for member in members if type(member) in repeated]
+    return [block for child in model.children() for block in list_blocks(torch, child)]
+
+
+def list_rows(torch: Any, model: Any) -> List[Any]:
+    """Return the outermost rows of single layers, three of which or more have weights."""
+    if type(model) is torch.nn.Sequential:
+        weighted = [child for child in model.children() if next(iter(child.parameters()), None) is not None]
+        if len(weighted) >= LEAST_BLOCKS:
+            return [model]
+    return [row for child in model.children() for row in list_rows(torch, child)]
+
+
+def _checkpoint_row(torch: Any, row: Any) -> int:
+    """Have a row of layers checkpointed in as many segments as its length has root; return how many.
+
+    The last segment is not: its backward pass comes first, and would compute it twice for nothing.
+    """
+    from torch.utils.checkpoint import checkpoint  # noqa: PLC0415 - in a probe only
+
+    layers, count = list(row), max(2, round(len(row) ** 0.5))
+    segments = [layers[len(layers) * at // count : len(layers) * (at + 1) // count] for at in range(count)]
+
+    def run(segment: List[Any], given: Any) -> Any:
+        for layer in segment:
+            given = layer(given)
+        return given
+
+    def checkpointed(given: Any) -> Any:
+        for segment in segments[:-1]:
+            given = checkpoint(run, segment, given, use_reentrant=False)
+        return run(segments[-1], given)
+
+    row.forward = checkpointed
+    return count
 
 
 def _checkpoint(torch: Any, block: Any) -> None:
