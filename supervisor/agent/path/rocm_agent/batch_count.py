@@ -66,7 +66,10 @@ def _leading_lengths(batch: Any) -> Tuple[int, ...]:
     for _ in range(DEPTH_LIMIT):
         shape = getattr(batch, "shape", None)
         if shape is not None:
-            return (*found, *reversed([int(size) for size in shape[:2]])) if len(shape) else found
+            dimensions = len(shape)
+            if dimensions < 2:
+                return (*found, int(shape[0])) if dimensions else found
+            return (*found, int(shape[1]), int(shape[0]))
         if hasattr(batch, "keys"):
             batch = _named_first(batch)
         elif isinstance(batch, (list, tuple)) and batch:
@@ -105,8 +108,10 @@ def count_tokens(batch: Any) -> Optional[int]:
 
 def _table_size(item: Any) -> Optional[int]:
     """Return the elements of a table of whole numbers, None for anything else."""
-    shape = getattr(item, "shape", None)
-    if shape is None or len(shape) not in {1, 2} or not _holds_integers(item):
+    if item is None or not _holds_integers(item):
+        return None
+    shape = item.shape
+    if len(shape) not in {1, 2}:
         return None
     size = 1
     for length in shape:
@@ -115,5 +120,5 @@ def _table_size(item: Any) -> Optional[int]:
 
 
 def _holds_integers(item: Any) -> bool:
-    kind = str(getattr(item, "dtype", ""))
-    return "int" in kind
+    kind = getattr(item, "dtype", None)
+    return kind is not None and not getattr(kind, "is_floating_point", False) and "int" in str(kind)

@@ -25,7 +25,7 @@ def number(value: Any) -> Optional[float]:
     if value is None or isinstance(value, (int, float)):
         return None if value is None else float(value)
     if hasattr(value, "numel"):
-        return float(value.detach()) if value.numel() == 1 and not value.is_cuda else None
+        return float(value.item()) if value.numel() == 1 and not value.is_cuda else None
     return float(value)
 
 

@@ -360,8 +360,7 @@ def _watch_loaders(torch: Any, watch: Watch) -> None:
             return original(self)
         workers.drawn(self)
         began = monotonic_ns()
-        begins(self._dataset)
-        recorder = _step_waits()
+        recorder = begins(self._dataset)
         try:
             batch = original(self)
         except StopIteration:
@@ -371,14 +370,22 @@ def _watch_loaders(torch: Any, watch: Watch) -> None:
             watch.wait_ns += monotonic_ns() - began
             if recorder is not None:
                 recorder.aside = 0
-        count(batch, self)
-        drew(self._dataset)
-        if recorder is not None:
-            saw_batch(batch, recorder)
+        drew(batch, self, recorder)
         return batch
 
-    saw_batch, count = fenced(watch.shapes.saw), fenced(batch_count.drawn.saw)
-    begins, drew, ended = (fenced(hook) for hook in (watch.passes.begins, watch.passes.drew, watch.passes.ended))
+    def _begins(dataset: Any) -> Optional[Recorder]:
+        watch.passes.begins(dataset)
+        return _step_waits()
+
+    def _drew(batch: Any, iterator: Any, recorder: Optional[Recorder]) -> None:
+        watch.passes.drew(iterator._dataset)
+        count(batch, iterator)
+        if recorder is not None:
+            watch.shapes.saw(batch, recorder)
+
+    # Few fences: each is a call, and a step passes all of them.
+    count = fenced(batch_count.drawn.saw)
+    begins, drew, ended = fenced(_begins), fenced(_drew), fenced(watch.passes.ended)
     kind.__next__ = __next__
     _watch_worker_start(torch, watch)
 
@@ -459,8 +466,9 @@ def _enter_checkpoint() -> Optional[Tuple[Recorder, int]]:
 def _step_waits() -> Optional[Recorder]:
     """Report that the training waits for a batch; a thread that fetches ahead does not make it wait."""
     recorder = claim.holding()
-    main = threading.current_thread() is threading.main_thread()
-    if recorder is None or not main or not claim.is_reporting(claim.GENERIC):
+    if recorder is None or not claim.is_reporting(claim.GENERIC):
+        return None
+    if threading.get_ident() != threading.main_thread().ident:
         return None
     recorder.aside = DATA_WAIT
     return recorder
