@@ -27,7 +27,7 @@ from rocm_agent.memory.what_if import Outermost
 class Block(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        rows = [torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 8), torch.nn.Tanh()]
+        rows = [layer for _ in range(2) for layer in (torch.nn.Linear(8, 8), torch.nn.Tanh())]
         self.layers = torch.nn.Sequential(*rows)
     def forward(self, rows):
         return self.layers(rows)
