@@ -100,7 +100,8 @@ class Kills:
         self.training.wait_for_steps(self.training.steps() + 4)
         time.sleep(0.6)
         held = self.training.steps()
-        self.training.wait_for_steps(held + SETTLED_STEPS)
+        # A step is recorded before its line is printed, and the last line is not read: it may be half of one.
+        self.training.wait_for_steps(held + SETTLED_STEPS + 2)
         tuned.withdraw_order(self.training.folder)
         return held
 

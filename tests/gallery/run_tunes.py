@@ -133,13 +133,13 @@ def write_row(found: dict[str, Any]) -> str:
     if "problem" in found:
         return f"{found['row']:26} {found['problem']}"
     report, rates = found["report"], [found[name]["steps_per_s"] for name in ("before", "after", "again")]
-    told = report["samples_per_s"]
-    gain = told["after"] / told["before"] if told["before"] and told["after"] else 1.0
-    made = rates[1] / ((rates[0] + rates[2]) / 2)
-    adopted = ", ".join(f"{row['knob']}={row['value']}" for row in report["adopted"]) or "nothing"
-    steps = "/".join(f"{rate:.2f}" for rate in rates)
-    off = f"{gain / made - 1:+.0%}"
-    return f"{found['row']:26} {steps:>24} steps/s  told x{gain:.2f}  made x{made:.2f}  off {off:>5}  {adopted}"
+    steps, made = "/".join(f"{rate:.2f}" for rate in rates), rates[1] / ((rates[0] + rates[2]) / 2)
+    line = f"{found['row']:26} {steps:>24} steps/s  made x{made:.2f}"
+    if not report["adopted"]:
+        return f"{line}  nothing adopted"
+    gain = report["samples_per_s"]["after"] / report["samples_per_s"]["before"]
+    adopted = ", ".join(f"{row['knob']}={row['value']}" for row in report["adopted"])
+    return f"{line}  reported x{gain:.2f}  off {gain / made - 1:+.0%}  {adopted}"
 
 
 def read_arguments(words: list[str] | None = None) -> argparse.Namespace:
