@@ -120,6 +120,24 @@ def make_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callab
     return make
 
 
+@pytest.fixture(scope="session")
+def make_folder_once(
+    make_once: Callable[[str, Callable[[Path], object]], Path],
+) -> Callable[[str, Callable[[Path], object]], Path]:
+    """Return a function that has a folder filled as `make_once` makes a file; what is in it may name its own place."""
+
+    def make(name: str, fill: Callable[[Path], object]) -> Path:
+        def write(filled: Path) -> None:
+            folder = filled.with_name(f"{name} folder")
+            folder.mkdir()
+            fill(folder)
+            filled.touch()
+
+        return make_once(name, write).with_name(f"{name} folder")
+
+    return make
+
+
 def interpreter(environment: str) -> Path:
     """Return the interpreter of a training environment, or skip the test without it."""
     return _named(ENVIRONMENTS[environment])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,21 +17,20 @@ from supervisor.core.checkpoints.tensor_stats import profile_of
 HERE = Path(__file__).resolve().parent
 EACH = {"nan": 3, "truncated": 8, "optimizer": 5, "average": 8, "architecture": 4, "hostile": 6}
 """Every variety of each kind; the benchmark makes fifty of each."""
-MADE: dict[Path, Path] = {}
 
 
 @pytest.fixture
-def trained(train_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(train_python: Path, make_folder_once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
     """`before.pt` and `after.pt` of one training, an epoch apart, and `after.pt` spoilt in every way."""
-    if train_python not in MADE:
-        folder = tmp_path_factory.mktemp("trained")
+
+    def train(folder: Path) -> None:
         env = {**os.environ, "YOLO_CONFIG_DIR": str(folder), "YOLO_OFFLINE": "true", "YOLO_AUTOINSTALL": "false"}
         wanted = [f"{kind}={count}" for kind, count in EACH.items()]
         command = [str(train_python), str(HERE.parent / "rigs" / "poison.py"), str(folder), *wanted]
         done = subprocess.run(command, capture_output=True, check=False, cwd=folder, env=env, timeout=300)
         assert done.returncode == 0, done.stderr.decode()[-2000:]
-        MADE[train_python] = folder
-    return MADE[train_python]
+
+    return make_folder_once(f"spoilt {train_python.parts[-3]}", train)
 
 
 def reason(path: Path, before: Path) -> str | None:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,21 +26,20 @@ from supervisor.agent.prove.tally import CHUNK_BYTES
 
 HERE = Path(__file__).resolve().parent
 PROGRAM = Path(prove.__file__).resolve().with_name("__main__.py")
-MADE: dict[Path, Path] = {}
 
 
 @pytest.fixture
-def made(train_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of checkpoints that a training environment wrote, once a session."""
-    if train_python not in MADE:
-        folder = tmp_path_factory.mktemp("checkpoints")
+def made(train_python: Path, make_folder_once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
+    """A folder of checkpoints that a training environment wrote, once a run of the suite."""
+
+    def write(folder: Path) -> None:
         command = [str(train_python), str(HERE / "checkpoints_by_hand.py"), str(folder)]
         done = subprocess.run(
             command, capture_output=True, check=False, cwd=folder, env=settings_in(folder), timeout=300
         )
         assert done.returncode == 0, done.stderr.decode()[-2000:]
-        MADE[train_python] = folder
-    return MADE[train_python]
+
+    return make_folder_once(f"checkpoints {train_python.parts[-3]}", write)
 
 
 def settings_in(folder: Path) -> dict[str, str]:

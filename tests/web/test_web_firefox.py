@@ -10,6 +10,7 @@ from served_page import ServedPage
 
 pytestmark = [
     pytest.mark.skipif(FIREFOX is None, reason="Debian's package firefox-esr is not installed"),
+    pytest.mark.xdist_group("firefox"),  # it is started once
     pytest.mark.waits,
 ]
 CHARTS = "document.querySelectorAll('figure:not([hidden]) canvas').length"
