@@ -434,7 +434,7 @@ class Node:
     def _collect(self, order: ms.Collect, running: Running) -> None:
         began_s = self._clock()
         ranks = list(self._ranks)
-        waited = read_waits(rank.process.pid for rank in ranks)
+        waited = read_waits(rank.process.pid for rank in ranks) if order.waits_count else {}
         try:
             folder = self._host.take_evidence(running, order.incident, order.limit_s - EVIDENCE_SLACK_S)
             ra.note_report(ranks, read_launcher_report(running.folder))
@@ -560,7 +560,13 @@ class Node:
             return
         how = f"killed by {rank.killed_by}" if rank.killed_by else f"exited with status {rank.exit_code}"
         self._report_fault(
-            ms.Fault(epoch=self._running.epoch, kind="rank_exit", reason=f"rank {rank.rank} {how}", rank=rank.rank)
+            ms.Fault(
+                epoch=self._running.epoch,
+                kind="rank_exit",
+                reason=f"rank {rank.rank} {how}",
+                rank=rank.rank,
+                killed_by=rank.killed_by,
+            )
         )
 
     def _report_fault(self, fault: ms.Fault) -> None:

@@ -181,6 +181,19 @@ def test_what_other_nodes_report_of_the_same_fault_is_a_witness_and_no_second_in
     assert nodes.leading.stage is Stage.RUNNING, "a fault of an earlier epoch is no fault of this one"
 
 
+@pytest.mark.parametrize(("killed_by", "counts"), [("SIGKILL", False), ("SIGTERM", True), (None, True)])
+def test_a_rank_that_was_killed_is_at_fault_so_no_time_is_spent_on_ranks_that_wait_in_the_kernel(
+    killed_by: str | None, counts: bool
+) -> None:
+    """What a launcher, or a lost peer, can end a rank by leaves it open."""
+    nodes = begun()
+    epoch = nodes.running["n0"]
+    assert epoch is not None
+    fault = ms.Fault(epoch=epoch, kind="rank_exit", reason="rank 1 ended", rank=1, killed_by=killed_by)
+    orders = [command.message for command in nodes.leading.took("n0", fault, 1.0) if isinstance(command, le.Send)]
+    assert [order.waits_count for order in orders if isinstance(order, ms.Collect)] == [counts, counts]
+
+
 def test_a_node_whose_collecting_hangs_does_not_hold_up_the_end() -> None:
     nodes = begun()
     nodes.silent.add("n1")

@@ -24,6 +24,8 @@ from supervisor.core.fleet.ladder import Fleet, FleetLimits, Restart, Rung, choo
 from supervisor.core.fleet.resume import AskAgain, NoneProven, Offer, Resume, choose_resume
 
 WITNESSES_MAX = 1024
+DECISIVE = frozenset({"SIGKILL", "SIGSEGV", "SIGBUS"})
+"""Signals that no lost peer makes a rank end by: it ended first, whatever waits meanwhile."""
 UNKILLABLE = "a process that SIGKILL does not end"
 
 
@@ -186,6 +188,8 @@ class Leading:
         self.incident: Incident | None = None
         self._unfinished: Incident | None = None
         """Begun, by the leader before this one or by a node that was first to be back; to be gone through again."""
+        self._waits_count = True
+        """Whether it matters for the open incident that a rank waits in the kernel."""
         self._answered: set[str] = set()
         """Nodes that have sent evidence of the open incident."""
         self.incidents = 0
@@ -495,7 +499,8 @@ class Leading:
 
     def _take_fault(self, node: str, fault: ms.Fault, now_s: float) -> list[Command]:
         if self.stage is Stage.RUNNING:
-            return self._begin_incident(fault.kind, fault.reason, node, fault.rank, now_s)
+            begun = self._make_incident(fault.kind, fault.reason, node, fault.rank, now_s)
+            return self._open(begun, now_s, waits_count=fault.killed_by not in DECISIVE)
         if self.incident is not None and not self._is_known(self.incident, node, fault):
             witness = f"{now_s - self.incident.began_s:.3f} s later, {node}: {fault.kind}: {fault.reason}"
             self.incident = replace(self.incident, witnesses=(*self.incident.witnesses, witness)[:WITNESSES_MAX])
@@ -519,15 +524,20 @@ class Leading:
             id=str(self.epoch), epoch=self.epoch, kind=kind, reason=reason, node=node, rank=rank, began_s=now_s
         )
 
-    def _open(self, incident: Incident, now_s: float) -> list[Command]:
-        self.incident, self._answered = incident, set()
+    def _open(self, incident: Incident, now_s: float, *, waits_count: bool = True) -> list[Command]:
+        self.incident, self._answered, self._waits_count = incident, set(), waits_count
         self._enter(Stage.COLLECTING, now_s)
         asked: list[Command] = [self._collect(name) for name in self._training() if self.members[name].connected]
         return [*asked, Record(incident=self.incident, closed=False)]
 
     def _collect(self, node: str) -> Send:
         assert self.incident is not None
-        order = ms.Collect(epoch=self.epoch, limit_s=self.limits.evidence_s, incident=self.incident.id)
+        order = ms.Collect(
+            epoch=self.epoch,
+            limit_s=self.limits.evidence_s,
+            incident=self.incident.id,
+            waits_count=self._waits_count,
+        )
         return Send(node=node, message=order)
 
     def _take_evidence(self, node: str, taken: ms.EvidenceTaken, now_s: float) -> list[Command]:

@@ -80,6 +80,8 @@ class Fault:
     """`rank_exit`, the name of a rule, or `gave_up`."""
     reason: str
     rank: int | None = None
+    killed_by: str | None = None
+    """The signal that ended the rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +183,8 @@ class Collect:
     epoch: Epoch
     limit_s: float
     incident: str
+    waits_count: bool = True
+    """Whether a rank that waits in the kernel may be at fault, which takes time to tell from one that reads a disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -405,6 +409,7 @@ _READERS: dict[str, Callable[[Facts], Message]] = {
         kind=_text(facts, "kind"),
         reason=_reason(facts),
         rank=as_int(facts.get("rank"), maximum=RANK_MAX),
+        killed_by=as_text(facts.get("killed_by")),
     ),
     "EvidenceTaken": _read_evidence,
     "Stopped": lambda facts: Stopped(epoch=_epoch(facts), unkillable=_bool(facts.get("unkillable")) is True),
@@ -417,7 +422,10 @@ _READERS: dict[str, Callable[[Facts], Message]] = {
     "Refused": lambda facts: Refused(reason=_reason(facts)),
     "Launch": _read_launch,
     "Collect": lambda facts: Collect(
-        epoch=_epoch(facts), limit_s=_float(facts, "limit_s"), incident=_text(facts, "incident")
+        epoch=_epoch(facts),
+        limit_s=_float(facts, "limit_s"),
+        incident=_text(facts, "incident"),
+        waits_count=_bool(facts.get("waits_count")) is not False,
     ),
     "Stop": lambda facts: Stop(epoch=_epoch(facts), reason=_reason(facts)),
     "Leave": lambda facts: Leave(reason=_reason(facts), finished=_bool(facts.get("finished")) is True),
