@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from supervisor.cli.errors import CliError
+from supervisor.cli.errors import CliError, RefusedError
 from supervisor.config import Settings, check
+from supervisor.control.client import describe_access
 
 
 class GlobalOptions(Protocol):
@@ -33,7 +34,18 @@ def settings(app: GlobalOptions) -> Settings:
     """Return the settings, or the defaults if there is no file; raise CliError if the file is invalid."""
     if app.config_given is None and not app.config.exists():
         return Settings()
+    refuse_unreadable(app.config)
     checked = check(app.config)
     if checked.settings is None:
         raise CliError(str(checked.problems[0]), f"supervisorctl config check {app.config}", "bad_config")
     return checked.settings
+
+
+def refuse_unreadable(config: Path) -> None:
+    """Raise RefusedError, which says how to get access, where this user lacks the permission to read the file."""
+    try:
+        config.open("rb").close()
+    except PermissionError:
+        raise RefusedError(f"{config}: permission denied", describe_access(config), "permission") from None
+    except OSError:
+        return  # what else is wrong with it, the check says

@@ -232,7 +232,10 @@ def _secret_file(path: Path, key: str, file: str, looks: PathLooks) -> Iterator[
     try:
         found = looks.look(path)
     except PermissionError:
-        return  # only the daemon's user may see it, as it should be
+        if reader is not None and reader[0] == os.geteuid():  # else only the daemon's user may see it, as it should be
+            allowed = f"let {DAEMON_USER} enter its folder, or put it into one that it may enter"
+            yield _of_secret_file(file, key, path, f"cannot be reached by the daemon's user {DAEMON_USER}", allowed)
+        return
     except SilentPathError as silent:
         problem, allowed = "is on a file system that does not answer", "put it where it can be read at any time"
         yield _of_secret_file(file, key, path, f"{problem}: {silent.explanation}", allowed)
@@ -259,14 +262,14 @@ def _of_secret_file(file: str, key: str, path: Path, problem: str, allowed: str)
 def install_as() -> tuple[str, tuple[int, frozenset[int]] | None]:
     """Return the options of install(1) for a file of a receiver, and uid and gids of the user that has to read it.
 
-    Root checks the configuration of the system's daemon, whose user is another; anybody else checks their own. The file
+    Root and the daemon's user check the configuration of the system's daemon; anybody else checks their own. The file
     is given to that user, not to its group: the group's members may talk to the daemon, and are not to know the secret.
     """
-    if os.geteuid() != 0:
-        return "-m 600 ", None
     try:
         user = pwd.getpwnam(DAEMON_USER)
     except KeyError:  # not set up yet: a daemon that root starts in the foreground
+        return "-m 600 ", None
+    if os.geteuid() not in (0, user.pw_uid):
         return "-m 600 ", None
     return f"-m 600 -o {DAEMON_USER} ", (user.pw_uid, frozenset(os.getgrouplist(DAEMON_USER, user.pw_gid)))
 

@@ -139,7 +139,7 @@ class Client:
                     "not_running", f"no daemon listens at {self.path}", "systemctl start rocm-supervisor"
                 )
             case PermissionError():
-                return ForbiddenError("permission", f"{self.path}: permission denied", self._describe_access())
+                return ForbiddenError("permission", f"{self.path}: permission denied", describe_access(Path(self.path)))
             case TimeoutError():
                 return UnreachableError(
                     "timeout", f"no answer from {self.path} within {self.timeout_s:.0f} s", "see the daemon's log"
@@ -149,20 +149,21 @@ class Client:
                     "unreachable", f"{self.path}: {error.strerror or error}", "run supervisorctl doctor"
                 )
 
-    def _describe_access(self) -> str:
-        """Return what this user has to do to get access; the socket's folder may be closed to them as well."""
-        import grp  # noqa: PLC0415  # only this answer needs it
-        import pwd  # noqa: PLC0415  # likewise
 
-        gid = _group_of(Path(self.path))
-        try:
-            group, user = grp.getgrgid(-1 if gid is None else gid), pwd.getpwuid(os.geteuid()).pw_name
-        except (KeyError, OverflowError, OSError):
-            return f"needed: root, or a user with access to {Path(self.path).parent}"
-        if user in group.gr_mem and gid not in os.getgroups():
-            name = group.gr_name
-            return f"{user} joined group {name} after this login began: log in again, or run newgrp {name}"
-        return f"join the group: sudo usermod -aG {group.gr_name} {user}, then log in again; or use sudo"
+def describe_access(path: Path) -> str:
+    """Return what this user has to do to get access to a file of the daemon; its folder may be closed to them too."""
+    import grp  # noqa: PLC0415  # only this answer needs it
+    import pwd  # noqa: PLC0415  # likewise
+
+    gid = _group_of(path)
+    try:
+        group, user = grp.getgrgid(-1 if gid is None else gid), pwd.getpwuid(os.geteuid()).pw_name
+    except (KeyError, OverflowError, OSError):
+        return f"needed: root, or a user with access to {path.parent}"
+    if user in group.gr_mem and gid not in os.getgroups():
+        name = group.gr_name
+        return f"{user} joined group {name} after this login began: log in again, or run newgrp {name}"
+    return f"join the group: sudo usermod -aG {group.gr_name} {user}, then log in again; or use sudo"
 
 
 def _group_of(path: Path) -> int | None:
