@@ -85,6 +85,8 @@ class FakeView:
     disk: types.DiskUse = field(default_factory=lambda: types.DiskUse(state_dir="/s", code_bytes=0, database_bytes=0))
     known: Known = KNOWN
     forgotten: list[str] = field(default_factory=list)
+    dry_runs: list[bool] = field(default_factory=list)
+    """Of each reload, whether it was a dry run."""
     asked: list[tuple[str, Ask, str, bool]] = field(default_factory=list)
 
     def status(self, *, watched: bool = True) -> types.Status:
@@ -200,7 +202,8 @@ class FakeView:
     def doctor(self) -> list[types.DoctorLine]:
         return self.lines
 
-    def reload(self) -> types.ReloadReport:
+    def reload(self, *, dry_run: bool = False) -> types.ReloadReport:
+        self.dry_runs.append(dry_run)
         return self.report
 
     def _known(self, job: str) -> None:

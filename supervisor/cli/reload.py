@@ -10,18 +10,23 @@ from supervisor.core.sanitize import one_line
 
 
 @click.command("reload")
+@click.option("--dry-run", is_flag=True, help="Print what would be applied and what refused; change nothing.")
 @json_option
 @pass_app
-def command(app: App) -> None:
-    """Reload the daemon's configuration. Trainings continue; if the file has an error, nothing changes."""
-    report = app.post("/v1/reload")
+def command(app: App, *, dry_run: bool) -> None:
+    """Reload the daemon's configuration. Trainings continue; if the file has an error, nothing changes.
+
+    Exits with 1 if it is, or with --dry-run would be, refused.
+    """
+    report = app.post("/v1/reload", dry_run=True) if dry_run else app.post("/v1/reload")
     if app.json:
         app.print_json(report)
     else:
-        applied = [f"applied: {one_line(item)}" for item in report["applied"]]
+        verb = "would be applied" if dry_run else "applied"
+        applied = [f"{verb}: {one_line(item)}" for item in report["applied"]]
         restart = [f"needs a restart: {one_line(item)}" for item in report["needs_restart"]]
         if applied or restart or not report["problems"]:
-            app.print("\n".join([*applied, *restart]) or "nothing changed")
+            app.print("\n".join([*applied, *restart]) or ("nothing would change" if dry_run else "nothing changed"))
         for problem in report["problems"]:
             click.echo(f"error: {one_line(problem)}", err=True)
     if report["problems"]:

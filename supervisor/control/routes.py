@@ -113,9 +113,10 @@ def _action_endpoints(view: View, socket_gid: int) -> dict[str, Endpoint]:
 
     async def reload(request: Request) -> Response:
         peer = actor(request, socket_gid)
-        await body(request, types.EmptyBody)
-        report = await asked(view.reload)
-        _log_action("control.reloaded", peer, applied=len(report.applied), problems=len(report.problems))
+        dry_run = (await body(request, types.ReloadBody)).dry_run
+        report = await asked(lambda: view.reload(dry_run=dry_run))
+        counts = {"applied": len(report.applied), "problems": len(report.problems)}
+        _log_action("control.reload_tried" if dry_run else "control.reloaded", peer, **counts)
         return answer(report)
 
     async def test_alert(request: Request) -> Response:

@@ -24,6 +24,13 @@ class StartBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """From the beginning, whatever was saved."""
 
 
+class ReloadBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Body of POST /v1/reload."""
+
+    dry_run: bool = False
+    """Report what would be applied and what refused, and change nothing."""
+
+
 class TuneBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Body of POST /v1/jobs/JOB/tune."""
 
@@ -636,7 +643,7 @@ class Accepted(Struct, frozen=True, kw_only=True):
 
 
 class ReloadReport(Struct, frozen=True, kw_only=True):
-    """What a changed configuration came to; with problems nothing of it was applied."""
+    """What a changed configuration came to, or would come to in a dry run; with problems nothing of it is applied."""
 
     schema: int = SCHEMA
     applied: list[str] = field(default_factory=list)

@@ -55,8 +55,8 @@ class View(Protocol):
         """Return the results of the daemon's own checks."""
         ...
 
-    def reload(self) -> types.ReloadReport:
-        """Read the configuration again and apply what can be applied."""
+    def reload(self, *, dry_run: bool = False) -> types.ReloadReport:
+        """Read the configuration again and apply what can be applied; a dry run only reports it."""
         ...
 
 

@@ -92,6 +92,7 @@ class DaemonView:
         problem: Callable[[], str | None],
         announcer: Announcer,
         reload: Callable[[], types.ReloadReport],
+        preview_reload: Callable[[], types.ReloadReport],
         doctor: Callable[[], Sequence[types.DoctorLine]],
         forget: Callable[[str], types.Forgotten],
         known: Callable[[], Known],
@@ -108,6 +109,7 @@ class DaemonView:
         self._problem = problem
         self._announcer = announcer
         self._reload = reload
+        self._preview_reload = preview_reload
         self._doctor = doctor
         self._forget = forget
         self._known = known
@@ -231,9 +233,9 @@ class DaemonView:
         """Return what the daemon finds of its surroundings."""
         return self._doctor()
 
-    def reload(self) -> types.ReloadReport:
-        """Read the configuration again."""
-        return self._inbox.ask(self._reload)
+    def reload(self, *, dry_run: bool = False) -> types.ReloadReport:
+        """Read the configuration again; a dry run only reports what would be applied."""
+        return self._inbox.ask(self._preview_reload if dry_run else self._reload)
 
 
 def _check_applies(job: Job, ask: ev.Ask, *, fresh: bool) -> None:

@@ -18,6 +18,7 @@ from supervisor.config.derive import expectation_of, limits_of, rules_of
 from supervisor.config.difference import difference
 from supervisor.config.files import FileError
 from supervisor.config.load import Checked, check, check_alone, check_text, read_merged
+from supervisor.config.problems import Level
 from supervisor.config.settings import JobSettings, Settings
 from supervisor.control import types
 from supervisor.core import events as ev
@@ -102,19 +103,31 @@ class Reloading:
         self._notifier.ready()
         return report
 
+    def preview(self) -> types.ReloadReport:
+        """Return what `reload` would report, and change nothing; called in the deciding thread."""
+        return self._read()[0]
+
     def _read_and_apply(self) -> types.ReloadReport:
+        report, found = self._read()
+        if found is not None:
+            self._apply_settings(*found)
+            keep(self._parts.state, self._config, found[0])
+        return report
+
+    def _read(self) -> tuple[types.ReloadReport, tuple[Settings, ReadReceivers] | None]:
+        """Return the report of the file as it is, and what is to be applied; None where it is refused."""
         checked = check(self._config)
         if checked.settings is None:
-            return types.ReloadReport(problems=[str(problem) for problem in checked.problems])
+            errors = [str(problem) for problem in checked.problems if problem.level is Level.ERROR]
+            return types.ReloadReport(problems=errors), None
         # At a reload a user is there to correct it: a receiver that cannot be read is refused, at a start lived with.
         receivers = read_receivers(checked.settings.alerts)
         if receivers.problems:
-            return types.ReloadReport(problems=list(receivers.problems.values()))
+            return types.ReloadReport(problems=list(receivers.problems.values())), None
         changed = difference(self._parts.settings, checked.settings)
         kept = self._still_running(checked.settings)
-        self._apply_settings(checked.settings, receivers)
-        keep(self._parts.state, self._config, checked.settings)
-        return types.ReloadReport(applied=list(changed.applied), needs_restart=[*changed.needs_restart, *kept])
+        report = types.ReloadReport(applied=list(changed.applied), needs_restart=[*changed.needs_restart, *kept])
+        return report, (checked.settings, receivers)
 
     def _still_running(self, new: Settings) -> list[str]:
         gone = self._parts.settings.jobs.keys() - new.jobs.keys()

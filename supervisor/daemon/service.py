@@ -117,6 +117,7 @@ class Service:
             problem=self._describe_problem,
             announcer=parts.announcer,
             reload=self._reloading.reload,
+            preview_reload=self._reloading.preview,
             doctor=checks.doctor,
             forget=forget_jobs.forget,
             known=self._metrics.known,

@@ -666,6 +666,18 @@ class TestTheRest:
         view.report = types.ReloadReport()
         assert call(path, "reload").stdout == "nothing changed\n"
 
+    def test_a_dry_run_of_a_reload_says_what_would_come_of_each_change(self, path: Path, view: FakeView) -> None:
+        view.report = types.ReloadReport(applied=["jobs.yolo.grace_s: 30.0 -> 60.0"], needs_restart=["x: 1 -> 2"])
+        said = ["would be applied: jobs.yolo.grace_s: 30.0 -> 60.0", "needs a restart: x: 1 -> 2"]
+        assert lines(call(path, "reload", "--dry-run")) == said
+        view.report = types.ReloadReport(problems=["config.toml: telemetry.interval_s: is not allowed"])
+        assert call(path, "reload", "--dry-run").exit_code == 1
+        view.report = types.ReloadReport()
+        assert call(path, "reload", "--dry-run").stdout == "nothing would change\n"
+        assert view.dry_runs == [True, True, True]
+        call(path, "reload")
+        assert view.dry_runs[-1] is False
+
     def test_config_check_exits_with_1_for_errors_alone(self, tmp_path: Path) -> None:
         file = tmp_path / "c.toml"
         file.write_text("[jobs.a]\ncommand = ['x']\ncwd = '/nonexistent'\n")

@@ -195,6 +195,7 @@ class House:
             problem=lambda: None,
             announcer=announcer,
             reload=types.ReloadReport,
+            preview_reload=types.ReloadReport,
             doctor=lambda: (),
             forget=forget_jobs.forget,
             known=self._metrics(inbox, loop, announcer).known,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from night import HOME, RUN, UNIT, Night, night
+from night import CONFIG, CTL, HOME, RUN, UNIT, Night, night
 
 from tests.rigs.installed_box import OWNER, ROOT, InstalledBox, may_boot
 
@@ -78,6 +78,9 @@ def test_a_started_daemon_runs_its_job_as_the_owner_and_says_so_to_those_who_may
         assert (refused.status, "permission denied" in refused.output) == (5, True), refused.output
         assert "join the group: sudo usermod -aG rocm-supervisor " in refused.output
         assert "Traceback" not in refused.output
+        for words in ("config check", "estimate one", "export one /tmp/one", "bench loader one"):
+            refused = home.asked(words, user)
+            assert (refused.status, "join the group: sudo usermod" in refused.output) == (5, True), refused.output
     assert (home.shown("ActiveState", RUN), home.shown("User", RUN)) == ("active", OWNER)
     ran_as = home.box.run(f"stat -c %U /proc/{pid}; grep ^0: /proc/{pid}/cgroup", check=True).output.split()
     assert ran_as == [OWNER, f"0::/rocm.slice/rocm-runs.slice/{RUN}"]
@@ -267,13 +270,25 @@ def test_a_reload_applies_what_changed_and_one_with_a_mistake_is_refused_aloud(h
     home.step("one", 39)
     daemon = home.shown("MainPID")
     home.write(limit(2, "gracious_s = 3"))
+    tried = home.asked("reload --dry-run")
+    assert (tried.status, "gracious_s" in tried.output) == (1, True), tried.output
+    assert "reload refused" not in home.shown("StatusText")
     assert not home.box.run(f"systemctl reload {UNIT}").ok
     home.until(lambda: "reload refused" in home.shown("StatusText"), 10, "the refusal in systemctl status")
     assert "gracious_s" in home.shown("StatusText")
     assert "gracious_s" in home.box.run(f"journalctl -u {UNIT} --grep=reload.problems").output
     assert (home.shown("MainPID"), home.shown("ActiveState")) == (daemon, "active")
     assert home.incidents() == []
+    home.write(limit(2) + "[alerts.phone]\nkind = 'ntfy'\nurl_file = '/etc/rocm-supervisor/topic'\n")
+    home.box.run("install -m 600 /dev/null /etc/rocm-supervisor/topic", check=True)  # root's, not the daemon's
+    checked = home.box.run(f"{CTL} config check {CONFIG}", user="rocm-supervisor")
+    assert "cannot be read by the daemon's user" in checked.output
+    assert not home.box.run(f"systemctl reload {UNIT}").ok, "a receiver that the daemon cannot read is refused aloud"
     home.write(limit(2))
+    tried = home.asked("reload --dry-run")
+    assert (tried.status, "limit_s: 600.0 -> 2.0" in tried.output) == (0, True), tried.output
+    again = home.asked("reload --dry-run")
+    assert again.output == tried.output, "a dry run changes nothing"
     home.systemctl(f"reload {UNIT}")
     assert home.resumed("one")["rule"] == "stall"
     assert home.shown("MainPID") == daemon
