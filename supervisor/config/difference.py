@@ -82,8 +82,29 @@ def _list_changes(old: Settings, new: Settings) -> Iterator[tuple[str, str]]:
         if before.get(key, ABSENT) == after.get(key, ABSENT) or key.startswith(tuple(gone)):
             continue
         was, is_now = shown_before.get(key, ABSENT), shown_after.get(key, ABSENT)
-        change = "changed (not shown)" if was == is_now else f"{_format_value(was)} -> {_format_value(is_now)}"
-        yield key, f"{key}: {change}"
+        yield key, f"{key}: {_describe_change(was, is_now)}"
+
+
+def _describe_change(was: object, is_now: object) -> str:
+    """Return both values; of two lists the words that differ: two long commands are cut off before they do."""
+    if was == is_now:
+        return "changed (not shown)"
+    old, new = _format_value(was), _format_value(is_now)
+    if isinstance(was, list) and isinstance(is_now, list) and (old.endswith("...") or new.endswith("...")):
+        return _describe_words([str(word) for word in was], [str(word) for word in is_now])
+    return f"{old} -> {new}"
+
+
+def _describe_words(old: list[str], new: list[str]) -> str:
+    from difflib import SequenceMatcher  # noqa: PLC0415  # only a reload needs it
+
+    parts = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+    changes = [(old[a:b], new[c:d]) for kind, a, b, c, d in parts if kind != "equal"]
+    return "; ".join(f"{_format_words(before)} -> {_format_words(after)}" for before, after in changes)
+
+
+def _format_words(words: list[str]) -> str:
+    return " ".join(map(show, words)) or "nothing"
 
 
 def _one_sided(old: Settings, new: Settings, room: str) -> set[str]:

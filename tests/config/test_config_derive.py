@@ -121,6 +121,13 @@ class TestDifference:
         new = settings("[alerts.a]\nurl = 'https://h.example/two'")
         assert difference(old, new).applied == ("alerts.a.url: changed (not shown)",)
 
+    def test_of_two_long_commands_the_words_that_differ_are_shown(self) -> None:
+        path = "/a/path/that/is/long/enough/that/the/rest/of/the/command/is/cut/off/where/it/is/shown/whole"
+        old = settings(f"[jobs.a]\ncommand = ['{path}', 'data=d', 'epochs=50', 'batch=4']")
+        new = settings(f"[jobs.a]\ncommand = ['{path}', 'data=d', 'epochs=80', 'batch=4', 'amp=False']")
+        changes = '"epochs=50" -> "epochs=80"; nothing -> "amp=False"'
+        assert difference(old, new).needs_restart == (f"jobs.a.command: {changes} (with the job's next attempt)",)
+
     def test_every_setting_is_applied_or_waits_but_never_both(self) -> None:
         old, new = settings(JOB), settings(JOB + "grace_s = 1\ncwd = '/'\n[telemetry]\nsources = ['sysfs']")
         found = difference(old, new)
