@@ -668,8 +668,8 @@ class TestTheRest:
 
     def test_a_dry_run_of_a_reload_says_what_would_come_of_each_change(self, path: Path, view: FakeView) -> None:
         view.report = types.ReloadReport(applied=["jobs.yolo.grace_s: 30.0 -> 60.0"], needs_restart=["x: 1 -> 2"])
-        said = ["would be applied: jobs.yolo.grace_s: 30.0 -> 60.0", "needs a restart: x: 1 -> 2"]
-        assert lines(call(path, "reload", "--dry-run")) == said
+        expected = ["would be applied: jobs.yolo.grace_s: 30.0 -> 60.0", "needs a restart: x: 1 -> 2"]
+        assert lines(call(path, "reload", "--dry-run")) == expected
         view.report = types.ReloadReport(problems=["config.toml: telemetry.interval_s: is not allowed"])
         assert call(path, "reload", "--dry-run").exit_code == 1
         view.report = types.ReloadReport()
