@@ -37,6 +37,7 @@ class Net(nn.Module):
         found = torch.relu(self.norm(self.conv(images)))
         return self.full(found.FLATTEN)
 model = Net()
+# FROZEN
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 for epoch in range(20):
     for images, labels in DataLoader(Pictures(), batch_size=8, shuffle=True):
@@ -59,10 +60,12 @@ class Tuned:
     def __init__(self, attempt: Attempt, python: Path) -> None:
         self.attempt, self.python = attempt, python
 
-    def run(self, flatten: str, *orders: dict[str, object] | None, gap_steps: int = 8) -> Finished:
+    def run(self, flatten: str, *orders: dict[str, object] | None, gap_steps: int = 8, frozen: str = "") -> Finished:
         """Train, giving an order each some steps, the last one None: the daemon withdrew it."""
         self.attempt.make_recorder(256)
-        process = self.attempt.start([self.python, "-c", STRANGER.replace("FLATTEN", flatten)])
+        process = self.attempt.start(
+            [self.python, "-c", STRANGER.replace("FLATTEN", flatten).replace("# FROZEN", frozen)]
+        )
         for order in orders:
             until = self.attempt.head() + gap_steps
             wait_for(lambda until=until: self.attempt.head() >= until or process.poll() is not None)  # type: ignore[misc]
@@ -109,6 +112,13 @@ def test_workers_come_and_go_within_an_epoch_and_no_sample_is_lost_or_drawn_twic
     assert [(fact["applied"], fact["refused"]) for fact in attempt.list_reports("tuning")] == [({"workers": 2}, {})]
     assert {len(fact["pids"]) for fact in attempt.list_reports("workers") if fact.get("training")} >= {0, 2}
     assert not attempt.failures()
+
+
+def test_a_frozen_weight_in_the_optimizer_is_no_reason_to_refuse_a_layout(tuned: Tuned, attempt: Attempt) -> None:
+    order: dict[str, object] = {"id": 1, "settings": {"channels_last": True}}
+    finished = tuned.run("flatten(1)", order, gap_steps=10, frozen="model.norm.requires_grad_(False)")
+    assert finished.code == 0, finished.output
+    assert [fact["refused"] for fact in attempt.list_reports("tuning")] == [{}]
 
 
 def test_a_fused_optimizer_and_channels_last_change_rounding_and_are_put_back(

@@ -159,6 +159,8 @@ class Proof:
 
     def __init__(self, torch: Any, calls: Calls, params: List[Any], rounding: float = ROUNDING) -> None:
         self._torch, self._calls, self._params, self._rounding = torch, calls, params, rounding
+        # Some trainings give their optimizer weights that they have frozen: a YOLO of ultralytics has one.
+        self._trained = [param for param in params if param.requires_grad]
         self._owner: List[Any] = []
         if not calls.trusted:
             self._owner = [self._results(), self._results()]
@@ -206,7 +208,7 @@ class Proof:
                 loss = sum(item.float().square().mean() for item in _tensors(result) if item.requires_grad)
                 if not hasattr(loss, "backward"):
                     continue
-                grads = torch.autograd.grad(loss, self._params, allow_unused=True)
+                grads = torch.autograd.grad(loss, self._trained, allow_unused=True)
                 found.append([sample(item) for item in _tensors(result) if item.requires_grad])
                 found.append([sample(grad) for grad in grads if grad is not None])
         if not found:
