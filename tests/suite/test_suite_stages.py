@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.processor_time import read_processor_s
 from tests.rigs.run_tests import (
     QUICK,
     UNSTEADY_AT_MOST,
@@ -135,6 +136,26 @@ def test_some(number):
     ran = run_stage(FEW[0], suite(tmp_path, text))
     assert ran.counts["passed"] == 8
     assert len(set((tmp_path / "pids").read_text().split())) == 1
+
+
+def test_the_processor_time_of_a_test_is_also_that_of_its_processes(tmp_path: Path) -> None:
+    text = """
+import subprocess
+import sys
+
+def test_burns():
+    burn = "import time\\nwhile time.process_time() < 0.5: pass"
+    subprocess.run([sys.executable, "-S", "-c", burn], check=True)
+
+def test_rests(): pass
+"""
+    folder = tmp_path / "times"
+    folder.mkdir()
+    options = [*suite(tmp_path, text), "-p", "tests.processor_time", "--processor-to", str(folder)]
+    assert run_stage(FEW[0], options).counts["passed"] == 2
+    found = {name.rpartition("::")[2]: used_s for name, used_s in read_processor_s(folder).items()}
+    assert found["test_burns"] >= 0.5 > found["test_rests"]
+    assert found["(collection)"] > 0
 
 
 def test_under_ci_what_is_skipped_in_a_worker_process_has_failed(outcomes: list[Outcome]) -> None:
