@@ -209,8 +209,10 @@ def test_removal_undoes_the_setup_and_keeps_what_is_the_persons_until_it_is_purg
     again = installed.setup("--remove")
     assert again.ok, again.output
     assert "removed" not in lines_of(again.output)
+    box.run("echo https://h.example/secret >/etc/rocm-supervisor/webhook-url", check=True)
     purged = installed.setup("--remove --purge")
     assert purged.ok, purged.output
+    assert "/etc/rocm-supervisor/webhook-url    (not written by setup)" in purged.output
     assert not box.run(f"ls {settings} || ls {state}").ok
     assert not box.run("id rocm-supervisor || getent group rocm-supervisor-jobs").ok
     again = installed.setup(f"--owner {OWNER}")
@@ -231,6 +233,17 @@ def test_a_folder_that_is_no_state_directory_is_kept(tmp_path: Path) -> None:
     (tmp_path / "thesis.pt").touch()
     assert undo(RemoveState(path=tmp_path), dry_run=False).startswith("kept")
     assert (tmp_path / "thesis.pt").exists()
+
+
+def test_the_folder_of_the_configuration_goes_with_its_last_file(tmp_path: Path) -> None:
+    folder = tmp_path / "rocm-supervisor"
+    folder.mkdir()
+    (folder / "config.toml").touch()
+    (folder / "webhook-url").touch()
+    assert undo(RemoveFile(path=folder / "config.toml"), dry_run=False).startswith("removed")
+    assert folder.exists()
+    undo(RemoveFile(path=folder / "webhook-url"), dry_run=False)
+    assert not folder.exists()
 
 
 def test_on_a_running_system_setup_has_the_daemon_take_its_new_rights_over() -> None:

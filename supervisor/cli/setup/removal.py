@@ -103,6 +103,8 @@ def undo(step: Removal, *, dry_run: bool) -> str:
         step.path.unlink()
         if step.path.parent.name.endswith(".d") and step.path.parent.parent == SYSTEM_UNITS:
             _remove_empty(step.path.parent)
+        elif step.path.parent.name == "rocm-supervisor":  # the folder of the configuration
+            _remove_empty(step.path.parent)
     return f"removed      {step.path}"
 
 
@@ -112,6 +114,9 @@ def left(state: Path, *, config: Path, purge: bool, packaged: bool = False) -> l
     found = [f"{folder}    (your own drop-ins)" for folder in drop_ins if folder.is_dir()]
     if (folder := config.parent / CONF_D).is_dir():
         found.append(f"{folder}    (your own files)")
+    if purge and config.parent.is_dir():
+        others = sorted(path for path in config.parent.iterdir() if path.is_file() and path != config)
+        found += [f"{path}    (not written by setup)" for path in others]
     if packaged:
         return [*found, "the package, its settings and its state    (apt remove or apt purge rocm-supervisor)"]
     if not purge:
