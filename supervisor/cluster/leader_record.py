@@ -7,6 +7,7 @@
     stop             made by `supervisorctl training stop`: the user wants it to end
 
 The folder may lie on a file system that hangs, is full or read-only: then a thread tries on, and the training goes on.
+That thread has another process write, so that the leader can end.
 Of each file it keeps what is to be in it at last, and a bounded number of incidents.
 """
 
@@ -20,7 +21,9 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from supervisor.children.files_apart import apart
 from supervisor.children.prompt_thread import PromptThread
+from supervisor.children.shared_files import append_lines, make_folder, replace_file
 from supervisor.core.fleet import leading as le
 from supervisor.core.moments import Moment
 
@@ -32,6 +35,8 @@ ORDER = (ALERTS, OVER, EXCLUDED, STATE)
 """The state last: what it says has happened is written by then."""
 LINES_MAX = 1024
 """Incidents that wait to be written; an hour has at most two lines for each of its restarts."""
+FILE_MODE = 0o644
+"""In a folder of its user alone."""
 STOP_EVERY_S = 0.5
 STEPS_EVERY_S = 1.0
 """How often the state is written because steps were made."""
@@ -49,7 +54,7 @@ class LeaderRecord:
 
         Raises OSError where the folder cannot be made.
         """
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        apart(make_folder, folder, 0o700)
         self._folder, self._now, self._boot = folder, now, boot
         self._written: Mapping[str, object] = {}
         self._lock = threading.Lock()
@@ -145,6 +150,8 @@ class LeaderRecord:
                 self._write_all()
             except OSError as error:
                 self._failure = f"{error.filename or self._folder}: {error.strerror or error}"
+            except RuntimeError as error:  # the other process ended over it
+                self._failure = f"{self._folder}: {error}"
             else:
                 self._failure = None
             self._begun_s = None
@@ -152,12 +159,12 @@ class LeaderRecord:
     def _write_all(self) -> None:
         if self._looking:
             self._looking = False
-            self._stop_asked = (self._folder / STOP).exists()
+            self._stop_asked = apart(os.path.exists, self._folder / STOP)
         self._write_file(ALERTS)
         with self._lock:
             lines = tuple(self._lines)
         if lines:
-            append_lines(self._folder / INCIDENTS, lines)
+            apart(append_lines, self._folder / INCIDENTS, lines)
             with self._lock:
                 while self._lines and any(self._lines[0] is line for line in lines):
                     self._lines.popleft()
@@ -169,35 +176,11 @@ class LeaderRecord:
             facts = self._files.get(name)
         if facts is None:
             return
-        new = self._folder / f"{name}.new"
-        with new.open("w") as file:
-            file.write(json.dumps(facts, indent=1) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(self._folder / name)
+        content = json.dumps(facts, indent=1) + "\n"
+        apart(replace_file, self._folder / name, content.encode(), FILE_MODE, sync=True)
         with self._lock:
             if self._files.get(name) is facts:
                 del self._files[name]
-
-
-def append_lines(path: Path, lines: Sequence[Mapping[str, object]]) -> None:
-    """Append objects, each a line, or nothing where the disk is full. Raises OSError."""
-    data = "".join(json.dumps(line) + "\n" for line in lines).encode()
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        size = os.fstat(file).st_size
-        if size and os.pread(file, 1, size - 1) != b"\n":
-            data = b"\n" + data  # a leader was killed within its line
-        try:
-            done = 0
-            while done < len(data):
-                done += os.pwrite(file, data[done:], size + done)
-            os.fsync(file)
-        except OSError as error:
-            os.ftruncate(file, size)
-            raise OSError(error.errno, error.strerror, str(path)) from error
-    finally:
-        os.close(file)
 
 
 def state_facts(leading: le.Leading) -> dict[str, object]:

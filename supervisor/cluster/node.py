@@ -1,7 +1,8 @@
 """The node's side of a training: one thread that watches its ranks, keeps the link to the leader and obeys it.
 
 What happens to a rank goes to the leader at once. Without word of a leader for the lease, and without steps, the thread
-ends the ranks itself: it needs nothing for that but its clock.
+ends the ranks itself: it needs nothing for that but its clock. Files are read elsewhere, and answered later: their
+folder may be one that all nodes share, and hang.
 """
 
 from __future__ import annotations
@@ -21,21 +22,22 @@ from pathlib import Path
 from typing import Protocol
 
 from supervisor import __version__
+from supervisor.children.files_apart import apart
 from supervisor.children.prompt_thread import PromptThread
 from supervisor.cluster import ranks as ra
+from supervisor.cluster.answers_later import AnswersLater
 from supervisor.cluster.connection import Connection
 from supervisor.cluster.rank_evidence import (
     Taken,
     collect_ranks,
     read_launcher_report,
-    read_training_step,
+    read_steps_made,
     read_waits,
     shift_end,
 )
 from supervisor.core.fleet import messages as ms
 from supervisor.core.fleet.clock_offset import ClockOffset
 from supervisor.core.fleet.epoch import Epoch
-from supervisor.core.fleet.evidence import RankEvidence
 from supervisor.core.fleet.lease import Lease
 from supervisor.core.fleet.link import Greeting, LinkError, Role
 from supervisor.core.fleet.resume import Offer
@@ -147,6 +149,10 @@ class Node:
         self._unconfirmed: list[tuple[float, ms.Message]] = []
         """Reports, and when each was sent: no beat that was sent after it has been answered yet."""
         self._answered_s = 0.0
+        self._steps_asked = AnswersLater[int | None]("cluster-steps", self._call)
+        self._alive_asked = AnswersLater[bool]("cluster-alive", self._call)
+        self._steps: int | None = None
+        """Of the ranks that run, when that was last answered."""
         self._settled: Epoch | None = None
         """The newest launch of which nothing runs, or will."""
         self._remains: tuple[Running, list[ra.RankProcess]] | None = None
@@ -256,6 +262,8 @@ class Node:
         self._over = True
         if self._connection is not None:
             self._disconnect("this node ends")
+        self._steps_asked.end()
+        self._alive_asked.end()
         self._ready.close()
 
     # --- the link -------------------------------------------------------------------------------------------------
@@ -355,15 +363,21 @@ class Node:
         self.problem = why
 
     def _beat(self, now_s: float) -> None:
-        steps = None
-        if self._running is not None:
-            found = [read_training_step(self._running.folder, rank.rank) for rank in self._ranks]
-            steps = min((count for count in found if count is not None), default=None)
-            self._lease = self._lease.stepped(steps, now_s)
-            ra.forget_stops(self._ranks, steps)
         ranks = tuple(rank.rank for rank in self._ranks)
+        if self._running is not None:
+            folder, epoch = self._running.folder, self._running.epoch
+            self._steps_asked.ask(
+                partial(apart, read_steps_made, folder, ranks), partial(self._take_steps, epoch, now_s)
+            )
         if self._connection is not None and self._joined:
-            self._send(ms.NodeBeat(sent_s=now_s, steps=steps, ranks=ranks))
+            self._send(ms.NodeBeat(sent_s=now_s, steps=self._steps, ranks=ranks))
+
+    def _take_steps(self, epoch: Epoch, asked_s: float, steps: int | None) -> None:
+        if self._running is None or self._running.epoch != epoch:
+            return
+        self._steps = steps
+        self._lease = self._lease.stepped(steps, asked_s)
+        ra.forget_stops(self._ranks, steps)
 
     def _check_lease(self, now_s: float) -> None:
         busy = self._running is not None or self._is_launching()
@@ -383,14 +397,8 @@ class Node:
                 self._take_leader_beat(message)
             case ms.Launch():
                 self._launch(message)
-            case ms.Collect() if self._running is not None and message.epoch == self._running.epoch:
-                running = self._running
-                ra.freeze(self._ranks)
-                PromptThread(lambda: self._collect(message, running), "cluster-evidence").start()
             case ms.Collect():
-                self._send(
-                    ms.EvidenceTaken(epoch=message.epoch, took_s=0.0, ranks=self._describe_remains(message.epoch))
-                )
+                self._begin_collecting(message)
             case ms.FindResume():
                 PromptThread(partial(self._find_resume, message, self._connection), "cluster-resume").start()
             case ms.Stop():
@@ -431,17 +439,30 @@ class Node:
         log.info("cluster.launch", extra={"fields": {"epoch": str(order.epoch), "node_rank": order.node_rank}})
         self._host.launch(order)
 
+    def _begin_collecting(self, order: ms.Collect) -> None:
+        if self._running is not None and order.epoch == self._running.epoch:
+            ra.freeze(self._ranks)
+            PromptThread(partial(self._collect, order, self._running), "cluster-evidence").start()
+        elif self._taken is not None and order.epoch == self._taken[0].epoch:
+            answer, offset_s = self._taken  # times as the clock of the leader of that time had them
+            ranks = tuple(shift_end(rank, self._offset.seconds - offset_s) for rank in answer.ranks)
+            self._send(ms.EvidenceTaken(epoch=order.epoch, took_s=0.0, ranks=ranks))
+        elif self._remains is not None and order.epoch == self._remains[0].epoch:
+            PromptThread(partial(self._collect_remains, *self._remains), "cluster-evidence").start()
+        else:
+            self._send(ms.EvidenceTaken(epoch=order.epoch, took_s=0.0, ranks=()))
+
     def _collect(self, order: ms.Collect, running: Running) -> None:
         began_s = self._clock()
         ranks = list(self._ranks)
         waited = read_waits(rank.process.pid for rank in ranks) if order.waits_count else {}
         try:
             folder = self._host.take_evidence(running, order.incident, order.limit_s - EVIDENCE_SLACK_S)
-            ra.note_report(ranks, read_launcher_report(running.folder))
+            ra.note_report(ranks, apart(read_launcher_report, running.folder))
             if waited:
                 time.sleep(max(0.0, WAIT_LEAST_S - (self._clock() - began_s)))
             taken = Taken(folder=running.folder, stacks=folder, waited=waited)
-            found = collect_ranks(self._settings.node, taken, ranks, self._offset_now())
+            found = apart(collect_ranks, self._settings.node, taken, ranks, self._offset_now())
         except Exception:
             log.exception("cluster.evidence_failed")
             folder, found = running.folder, ()
@@ -458,16 +479,17 @@ class Node:
         """Return the leader's clock against this node's, with the error that it has by now."""
         return replace(self._offset, error_s=self._offset.error_at(self._clock()))
 
-    def _describe_remains(self, epoch: Epoch) -> tuple[RankEvidence, ...]:
-        """Return what is known of the ranks of a launch that has ended already; nothing where none was seen."""
-        if self._taken is not None and self._taken[0].epoch == epoch:
-            answer, offset_s = self._taken  # times as the clock of the leader of that time had them
-            return tuple(shift_end(rank, self._offset.seconds - offset_s) for rank in answer.ranks)
-        if self._remains is None or self._remains[0].epoch != epoch:
-            return ()
-        running, ranks = self._remains
-        taken = Taken(folder=running.folder, stacks=running.folder, waited={})
-        return collect_ranks(self._settings.node, taken, ranks, self._offset_now())
+    def _collect_remains(self, running: Running, ranks: list[ra.RankProcess]) -> None:
+        """Report what is known of the ranks of a launch that has ended already."""
+        try:
+            ra.note_report(ranks, apart(read_launcher_report, running.folder))
+            taken = Taken(folder=running.folder, stacks=running.folder, waited={})
+            found = apart(collect_ranks, self._settings.node, taken, ranks, self._offset_now())
+        except Exception:
+            log.exception("cluster.evidence_failed")
+            found = ()
+        answer = ms.EvidenceTaken(epoch=running.epoch, took_s=0.0, ranks=found)
+        self._call(lambda: self._send(answer))
 
     def _find_resume(self, asked: ms.FindResume, asker: Connection | None) -> None:
         """Answer on the link on which it was asked: a leader that has come since has questions of its own."""
@@ -491,19 +513,27 @@ class Node:
 
     def _check_stopped(self, now_s: float) -> None:
         running = self._running
-        if running is None and self._is_launching():
-            return  # it cannot be taken back: it is ended as soon as it is there
-        if running is not None and self._host.is_alive(running):
-            since_s = self._stopping_since_s if self._stopping_since_s is not None else now_s
-            if now_s - since_s >= UNKILLABLE_AFTER_S and now_s >= self._kill_again_s:
-                self._send(ms.Stopped(epoch=running.epoch, unkillable=True))
-            if now_s >= self._kill_again_s:
-                self._kill_again_s = now_s + KILL_AGAIN_S
-                self._host.stop(running, "still alive after SIGKILL")
+        if running is None:
+            # One that is becoming an attempt cannot be taken back: it is ended as soon as it is there.
+            if not self._is_launching():
+                self._report_stopped()
             return
-        self._stopping_since_s = None
-        if running is not None:
+        self._alive_asked.ask(partial(self._host.is_alive, running), partial(self._take_alive, running))
+        if now_s < self._kill_again_s:
+            return
+        since_s = self._stopping_since_s if self._stopping_since_s is not None else now_s
+        if now_s - since_s >= UNKILLABLE_AFTER_S:
+            self._send(ms.Stopped(epoch=running.epoch, unkillable=True))
+        self._kill_again_s = now_s + KILL_AGAIN_S
+        self._host.stop(running, "still alive after SIGKILL")
+
+    def _take_alive(self, running: Running, alive: bool) -> None:  # noqa: FBT001 - the answer to a question
+        if not alive and self._running is running and self._stopping_since_s is not None:
             self._clear(running)
+            self._report_stopped()
+
+    def _report_stopped(self) -> None:
+        self._stopping_since_s = None
         if self._ordered is not None:
             self._send(ms.Stopped(epoch=self._ordered))
 
@@ -511,7 +541,7 @@ class Node:
         self._settled = running.epoch
         for rank in self._ranks:
             self._forget(rank)
-        self._ranks, self._running = [], None
+        self._ranks, self._running, self._steps = [], None, None
         log.info("cluster.stopped", extra={"fields": {"epoch": str(running.epoch)}})
 
     # --- the ranks ------------------------------------------------------------------------------------------------
@@ -586,7 +616,6 @@ class Node:
                 return  # `_check_stopped` reports it, once nothing is left
             if not finished:
                 self._remains = (self._running, list(self._ranks))
-                ra.note_report(self._ranks, read_launcher_report(self._running.folder))
                 self._report_fault(ms.Fault(epoch=epoch, kind="exit", reason=reason))
             self._clear(self._running)
         elif self._ordered == epoch:

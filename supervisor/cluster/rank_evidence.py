@@ -166,6 +166,12 @@ def read_training_step(folder: Path, rank: int) -> int | None:
     return as_int(step, maximum=STEP_MAX) if sequence >= head else None
 
 
+def read_steps_made(folder: Path, ranks: Sequence[int]) -> int | None:
+    """Return the newest step that all of these ranks have recorded; None where none has recorded any."""
+    found = [read_training_step(folder, rank) for rank in ranks]
+    return min((step for step in found if step is not None), default=None)
+
+
 def read_exceptions(folder: Path) -> Mapping[int, tuple[str, str]]:
     """Return the exception that ended each process of the attempt, as (type, message), by its pid."""
     try:

@@ -119,6 +119,8 @@ CODE = "code"
 SNAPSHOTS = "snapshots"
 SHARDED_SNAPSHOT = "step-" + "[0-9]" * 12
 """Pattern of the folder of a snapshot of which each rank wrote its shard."""
+SHARDS = "rocm-shards.json"
+"""The manifest of a generation of shards, which the agent writes last and the prover reads them by."""
 CONV2D = "conv2d"
 LOCK = "lock"
 STANDBY = "standby.json"

@@ -37,7 +37,8 @@ def main(arguments: list[str] | None = None) -> int:
     With `--role`, run a part of a training on several nodes.
     """
     given = sys.argv[1:] if arguments is None else arguments
-    if "--role" in given[: given.index("--") if "--" in given else len(given)]:
+    own = given[: given.index("--")] if "--" in given else given
+    if any(argument == "--role" or argument.startswith("--role=") for argument in own):
         from supervisor.daemon.roles import program  # noqa: PLC0415 - a daemon of one machine needs none of it
 
         return program.main(given)

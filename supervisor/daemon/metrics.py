@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import platform
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
@@ -11,6 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from supervisor import __version__
+from supervisor.children.files_apart import apart
+from supervisor.children.shared_files import replace_file
 from supervisor.core.history import History
 from supervisor.core.job import ALIVE, Phase
 from supervisor.core.moments import Moment
@@ -125,7 +126,7 @@ class Textfile:
             return
         text, problem = text_of(self._known()), None
         try:
-            _replace_file(Path(path), text.encode())
+            apart(replace_file, Path(path), text.encode(), TEXTFILE_MODE)
         except OSError as error:
             problem = f"{path}: {error.strerror}"
         if problem != self._problem:
@@ -133,17 +134,6 @@ class Textfile:
             if problem is not None:
                 remedy = "the daemon's user must be able to write its folder; under systemd see ReadWritePaths="
                 log.warning("metrics.textfile_failed", extra={"fields": {"error": problem, "remedy": remedy}})
-
-
-def _replace_file(path: Path, content: bytes) -> None:
-    """Write a draft next to the file and rename it; other users may be able to write this folder."""
-    draft = path.with_name(f".{path.name}.draft")
-    draft.unlink(missing_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(draft, flags, TEXTFILE_MODE), "wb") as file:
-        os.fchmod(file.fileno(), TEXTFILE_MODE)
-        file.write(content)
-    draft.replace(path)
 
 
 def _know_training(job_state: JobState, counts: TrainingCounts, now: Moment, stale_s: float) -> TrainingKnown:

@@ -18,6 +18,7 @@ from pathlib import Path
 from supervisor import untrusted_files
 from supervisor.children.files_apart import apart
 from supervisor.children.start import PIPE, start
+from supervisor.core.attempt_files import SHARDS
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Verdict
 from supervisor.core.checkpoints.tensor_stats import Profile, profile_of
 from supervisor.core.foreign_values import EPOCH_MAX, STEP_MAX, as_float, as_int, as_message, cut, read_json_object
@@ -27,8 +28,6 @@ from supervisor.runner.folder_checkpoints import files_in, fingerprint_of
 
 CAN_BE_PROVEN = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")
 """Files written by torch.save or safetensors."""
-SHARDS = "rocm-shards.json"
-"""The manifest of a generation of shards, which the agent writes last and the prover reads them by."""
 ENDS_OF_A_SAVE = ((".distcp", ".metadata"), ("_METADATA", "_CHECKPOINT_METADATA"), (".shard.pt", SHARDS))
 """If a file of the first kind exists, the second is written last: torch.distributed.checkpoint, orbax, the agent."""
 NO_TENSORS = "holds no tensor"

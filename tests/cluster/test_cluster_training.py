@@ -278,7 +278,7 @@ def test_a_node_that_finds_another_program_at_the_port_says_so(cluster: Cluster)
 
 
 def test_what_cannot_work_is_refused_with_its_reason_and_its_node(cluster: Cluster) -> None:
-    command = [sys.executable, "-m", "supervisor.daemon.main", "--training", "run", "--role", "leader", "--node", "n7"]
+    command = [sys.executable, "-m", "supervisor.daemon.main", "--training", "run", "--role=leader", "--node", "n7"]
     command += ["--secret-file", str(cluster.secret), "--state-dir", str(cluster.folder / "state")]
     ran = subprocess.run(command, text=True, capture_output=True, timeout=120, check=False)
     assert ran.returncode == 78

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from cluster_by_hand import until
 
-from supervisor.cluster.leader_record import INCIDENTS, LINES_MAX, STATE, WRITE_LIMIT_S, LeaderRecord, append_lines
+from supervisor.children.shared_files import append_lines
+from supervisor.cluster.leader_record import INCIDENTS, LINES_MAX, STATE, WRITE_LIMIT_S, LeaderRecord
 from supervisor.cluster.leader_state import read_known
 from supervisor.core.fleet import leading as le
 from supervisor.core.fleet.epoch import Epoch

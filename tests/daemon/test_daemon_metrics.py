@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import signal
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +27,7 @@ from supervisor.daemon.training_counts import Counts
 from supervisor.metrics.known import Known
 from supervisor.store.archive import Archive
 from supervisor.store.store import Store
+from tests.rigs.hanging_fs import hanging
 
 
 def running(ledger: Ledger | None = None, number: int = 1) -> JobState:
@@ -155,6 +159,20 @@ def test_a_training_has_the_unit_of_its_attempt_while_that_runs(phase: Phase, un
     assert (training.unit, asked) == (unit, [("one", 3)] if unit else [])
 
 
+WRITES_FOR_EVER = """
+import sys
+from supervisor.children.files_apart import keep_files_apart
+from supervisor.core.moments import Moment
+from supervisor.daemon.metrics import Textfile
+from supervisor.metrics.known import Known
+known = Known(now=Moment(0.0, 0.0), stale_after_s=3.0, version="0", python="3", sqlite="3", started_unix_s=0.0)
+keep_files_apart()
+textfile = Textfile(lambda: sys.argv[1], lambda: known)
+textfile.write()
+print("written", flush=True)
+while True:
+    textfile.write()
+"""
 KNOWN = Known(now=START, stale_after_s=3.0, version="0", python="3", sqlite="3", started_unix_s=0.0)
 
 
@@ -179,3 +197,18 @@ def test_a_folder_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
     place[0] = str(tmp_path / "x.prom")
     textfile.write()
     assert (tmp_path / "x.prom").exists()
+
+
+@pytest.mark.mounts
+def test_a_folder_that_hangs_keeps_no_daemon_from_ending(tmp_path: Path) -> None:
+    with hanging(tmp_path / "far", tmp_path / "behind") as far:
+        command = [sys.executable, "-c", WRITES_FOR_EVER, str(far.at / "x.prom")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as daemon:
+            assert daemon.stdout is not None
+            assert daemon.stdout.readline() == "written\n"
+            far.hang(beyond_sigkill=True)
+            try:
+                daemon.kill()
+                assert daemon.wait(60) == -signal.SIGKILL
+            finally:
+                far.go_on()

@@ -41,10 +41,15 @@ class RecordPruner:
         """Delete rows that were first seen before a time and whose content no longer exists. Raises ArchiveError."""
         offset = self._offsets.get(job, 0)
         found = self._record.old_checkpoints(job, before_unix_s, offset=offset, limit=CHECKED_AT_ONCE)
-        gone = tuple(checkpoint for checkpoint, has_newer in found if apart(is_gone, checkpoint, has_newer=has_newer))
+        gone = apart(find_gone, found)
         self._offsets[job] = offset + len(found) - len(gone) if len(found) == CHECKED_AT_ONCE else 0
         if gone:
             self._forget(job, gone)
+
+
+def find_gone(found: tuple[tuple[Checkpoint, bool], ...]) -> tuple[Checkpoint, ...]:
+    """Return those whose content no longer exists; each comes with whether its path has a newer row."""
+    return tuple(checkpoint for checkpoint, has_newer in found if is_gone(checkpoint, has_newer=has_newer))
 
 
 def is_gone(checkpoint: Checkpoint, *, has_newer: bool) -> bool:

@@ -15,6 +15,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+from supervisor.children.file_asks import NoAnswerError
 from supervisor.children.prompt_thread import PromptThread
 from supervisor.cluster.node import Node, NodeSettings, Running
 from supervisor.cluster.rendezvous import environment_of
@@ -37,6 +38,8 @@ FACTS_LIMIT_S = 0.2
 ANNOUNCED_S = 5.0
 """Until the ranks of all nodes have come to the step at which rank 0 has them save."""
 LOOK_S = 0.1
+CLEAR_LIMIT_S = 30.0
+"""How long removing the snapshots of a training that has finished may take before the daemon ends all the same."""
 
 
 class Member:
@@ -159,18 +162,25 @@ class Member:
     def leave(self, reason: str, *, finished: bool) -> None:
         """See `Host.leave`: the daemon's own end saves and ends the training first."""
         log.info("member.leaving", extra={"fields": {"reason": reason}})
-        if finished and self._keeps_shared:
-            try:
-                self._offers.clear()
-            except OSError as error:
-                log.warning("member.not_cleared", extra={"fields": {"why": str(error)}})
-        PromptThread(self._end_daemon, "cluster-leave").start()
+        PromptThread(partial(self._end_daemon, clears=finished and self._keeps_shared), "cluster-leave").start()
 
-    def _end_daemon(self) -> None:
+    def _clear_offers(self) -> None:
+        try:
+            self._offers.clear()
+        except (OSError, NoAnswerError) as error:
+            log.warning("member.not_cleared", extra={"fields": {"why": str(error)}})
+
+    def _end_daemon(self, *, clears: bool) -> None:
         """End this daemon; on nodes without rank 0 once the ranks have ended that it had save, at most `save_s` later.
 
         Only rank 0 can be asked to save: to end the others at once would leave it without their shards.
         """
+        if clears:
+            clearing = PromptThread(self._clear_offers, "cluster-clear")
+            clearing.start()
+            clearing.join(CLEAR_LIMIT_S)
+            if clearing.is_alive():
+                log.warning("member.not_cleared", extra={"fields": {"why": f"not done within {CLEAR_LIMIT_S:.0f} s"}})
         settings = self._parts.settings.jobs[self._job]
         waits = settings.snapshot_replicas is not None and not self._keeps_shared
         until_s = self._parts.clock.now().monotonic_s + (settings.save_s + ANNOUNCED_S if waits else 0.0)

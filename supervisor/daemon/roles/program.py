@@ -132,6 +132,7 @@ def read_address(text: str | None, option: str) -> tuple[str, int]:
 
 
 def _run_leader(asked: argparse.Namespace) -> int:
+    keep_files_apart()
     allocation = read_allocation(os.environ) if asked.engine == "slurm" else None
     if asked.nodes is None or asked.nodes < 1:
         raise ValueError("--nodes: give the number of nodes that train")
