@@ -101,9 +101,9 @@ def undo(step: Removal, *, dry_run: bool) -> str:
         shutil.rmtree(step.path)
     else:
         step.path.unlink()
-        if step.path.parent.name.endswith(".d") and step.path.parent.parent == SYSTEM_UNITS:
-            _remove_empty(step.path.parent)
-        elif step.path.parent.name == "rocm-supervisor":  # the folder of the configuration
+        if (
+            step.path.parent.name.endswith(".d") and step.path.parent.parent == SYSTEM_UNITS
+        ) or step.path.parent.name == "rocm-supervisor":
             _remove_empty(step.path.parent)
     return f"removed      {step.path}"
 
