@@ -6,6 +6,7 @@ import math
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -208,6 +209,8 @@ def test_a_folder_that_hangs_keeps_no_daemon_from_ending(tmp_path: Path) -> None
             assert daemon.stdout.readline() == "written\n"
             far.hang(beyond_sigkill=True)
             try:
+                while not far.waiting:
+                    time.sleep(0.01)
                 daemon.kill()
                 assert daemon.wait(60) == -signal.SIGKILL
             finally:

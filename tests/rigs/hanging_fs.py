@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import itertools
 import os
 import queue
 import stat
@@ -50,6 +51,7 @@ class HangingFs:
         self._answering.set()
         self._paths: dict[int, Path] = {ROOT: real}
         self._numbers: dict[Path, int] = {real: ROOT}
+        self._new_numbers = itertools.count(ROOT + 1)
         self._files: dict[int, int] = {}
         self._device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
         self._ended = False
@@ -59,6 +61,8 @@ class HangingFs:
             os.close(self._device)
             raise OSError(ctypes.get_errno(), "no FUSE here")
         self.held = 0
+        self.waiting = False
+        """Whether a request has been taken from the kernel that was not answered at once."""
         self.sync_s = 0.0
         self.failure: int | None = None
         self.all_fails = False
@@ -110,6 +114,7 @@ class HangingFs:
 
     def _serve(self) -> None:
         while (request := self._taken.get()) is not None:
+            self.waiting |= not self._answering.is_set()
             self._answering.wait()
             _, opcode, unique, node, *_ = IN_HEADER.unpack_from(request)
             if opcode in (FORGET, BATCH_FORGET, INTERRUPT):
@@ -193,7 +198,9 @@ class HangingFs:
 
     def _entry(self, path: Path) -> bytes:
         attributes = _attributes(path)
-        number = self._numbers.setdefault(path, len(self._numbers) + ROOT)
+        number = self._numbers.get(path)
+        if number is None:  # never one that was another file's: the kernel knows a file by it
+            number = self._numbers[path] = next(self._new_numbers)
         self._paths[number] = path
         return ENTRY.pack(number, 0, 0, 0, 0, 0) + attributes
 

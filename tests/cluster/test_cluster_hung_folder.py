@@ -1,0 +1,72 @@
+"""A folder that all nodes share hangs: the ranks still end, and so does every daemon, beyond what SIGKILL could do."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster_by_hand import Cluster, gone, until
+
+from tests.rigs.hanging_fs import HangingFs, hanging
+
+pytestmark = pytest.mark.mounts
+
+ENDS_IN_S = 120
+
+
+@pytest.fixture
+def far(tmp_path: Path) -> Iterator[HangingFs]:
+    with hanging(tmp_path / "far", tmp_path / "behind") as served:
+        yield served
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, far: HangingFs) -> Iterator[Cluster]:
+    home = tmp_path / "home"
+    home.mkdir()
+    with Cluster(home, 2) as made:
+        yield made
+        far.end()
+
+
+def share(cluster: Cluster, far: HangingFs, *names: str) -> None:
+    """Have some folders of a training lie on that file system."""
+    for name in names:
+        (far.at / name).mkdir()
+        (cluster.folder / name).symlink_to(far.at / name)
+
+
+def test_leader_and_nodes_end_while_the_leaders_folder_and_that_of_the_snapshots_hang(
+    cluster: Cluster, far: HangingFs
+) -> None:
+    share(cluster, far, "leader", "all")
+    cluster.start()
+    before = cluster.await_epoch(1)
+    far.hang(beyond_sigkill=True)
+    os.kill(before[3], signal.SIGKILL)
+    until(lambda: all(gone(pid) for pid in before.values()), "the end of all ranks")
+    until(lambda: "has not answered for" in (cluster.folder / "boss.log").read_text(), "the folder to be named")
+    assert cluster.leader is not None
+    cluster.leader.send_signal(signal.SIGTERM)
+    assert cluster.leader.wait(ENDS_IN_S) == 0
+    for daemon in cluster.daemons.values():
+        assert daemon.wait(ENDS_IN_S) == 0
+
+
+def test_a_node_whose_own_folder_hangs_ends_its_ranks_when_it_is_cut_off(cluster: Cluster, tmp_path: Path) -> None:
+    (cluster.folder / "n0").mkdir()
+    with hanging(cluster.folder / "n0" / "jobs", tmp_path / "behind-jobs") as own:
+        cluster.start("--lease-s", "2")
+        before = cluster.await_epoch(1)
+        held = own.held
+        own.hang()
+        until(lambda: own.held > held, "something that waits")
+        assert cluster.leader is not None
+        cluster.leader.kill()
+        cluster.leader.wait(ENDS_IN_S)
+        until(lambda: "cluster.lease_over" in (cluster.folder / "n0.log").read_text(), "the end of the lease")
+        own.go_on()  # a killed rank is gone once its output, which lies there, is closed
+        until(lambda: all(gone(pid) for pid in before.values()), "the end of all ranks")
