@@ -22,6 +22,7 @@ from supervisor.config.problems import Level
 from supervisor.config.settings import JobSettings, Settings
 from supervisor.control import types
 from supervisor.core import events as ev
+from supervisor.core.flags import Act
 from supervisor.core.job import ALIVE
 from supervisor.core.moments import Moment
 from supervisor.core.rules import Rule, act_of
@@ -166,15 +167,10 @@ class Reloading:
 
     def _record_rule_changes(self, job: str, before: Iterable[Rule], after: Iterable[Rule], now: Moment) -> None:
         """Record for which rules it changed what they may do; one that leaves its probation is said aloud."""
-        acted = {rule.name: act_of(rule) for rule in before}
-        for rule in after:
-            act = act_of(rule)
-            was = acted.get(rule.name) or act
-            if act is None or was is None or was == act:
-                continue
-            changed = ev.RuleChanged(at=now, job=job, rule=rule.name, before=was, after=act)
+        for rule, was, act in list_changed_acts(before, after):
+            changed = ev.RuleChanged(at=now, job=job, rule=rule, before=was, after=act)
             self._parts.inbox.put(changed)
-            fields = {"job": job, "rule": rule.name, "before": was, "after": act}
+            fields = {"job": job, "rule": rule, "before": was, "after": act}
             log.warning("rule.promoted" if changed.promoted else "rule.changed", extra={"fields": fields})
 
     def _forget_removed(self, _event: ev.Event, _now: Moment) -> None:
@@ -189,3 +185,10 @@ class Reloading:
 
 def _with_jobs(settings: Settings, more: dict[str, JobSettings]) -> Settings:
     return msgspec.structs.replace(settings, jobs={**settings.jobs, **more})
+
+
+def list_changed_acts(before: Iterable[Rule], after: Iterable[Rule]) -> list[tuple[str, Act, Act]]:
+    """Return the rules whose setting `act` is another: name, before, after. False is a setting, None is none."""
+    acted = {rule.name: act_of(rule) for rule in before}
+    found = ((rule.name, acted.get(rule.name), act_of(rule)) for rule in after)
+    return [(name, was, act) for name, was, act in found if was is not None and act is not None and was != act]

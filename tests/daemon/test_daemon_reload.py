@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 
 from supervisor.config.load import load
+from supervisor.core.flags import Act
+from supervisor.core.rules.advisory.deadline import Deadline
+from supervisor.core.rules.hang import Hang
+from supervisor.core.rules.stall import Stall
 from supervisor.daemon import reload
 
 
@@ -73,3 +77,10 @@ def test_without_a_state_directory_there_is_nothing_to_fall_back_on(config: Path
 def test_a_disk_that_refuses_costs_the_copy_alone(config: Path, tmp_path: Path) -> None:
     reload.keep(tmp_path / "none", config, load(config))
     assert found(tmp_path / "none") is None
+
+
+@pytest.mark.parametrize(("before", "after"), [(False, True), (True, False), ("shadow", True), (False, "shadow")])
+def test_a_rule_that_may_do_something_else_than_before_is_named(before: Act, after: Act) -> None:
+    unchanged = (Hang(act=False), Deadline())
+    found = reload.list_changed_acts((Stall(act=before), *unchanged), (Stall(act=after), *unchanged))
+    assert found == [("stall", before, after)]
