@@ -4,8 +4,8 @@
 
 A training under a daemon makes 20 steps a second; each viewer asks what the page asks, as often, with `--nginx`
 through a proxy of its own that uses TLS. Processor time and memory are those of the daemon's process; the delay is what
-it reports as `loop_lag_seconds`, asked once a second in every phase. What the viewers cost is the difference to the
-mean of the phases before and after, for what a daemon takes alone drifts by as much.
+it reports as `loop_lag_seconds`, asked once a second in every phase. Phases with and without viewers take turns, for
+what a daemon takes alone drifts by as much as they cost.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from served_page import ServedPage, serving_page  # noqa: E402  # found on the p
 
 HERTZ = os.sysconf("SC_CLK_TCK")
 BIN = Path(sys.executable).parent
+SETTLED_S = 3.0
 POLL_S, SERIES_EVERY = 2.0, 5
 """The page asks for what changes every 2 s, for the charts every 10 s."""
 SERIES = ("/api/trainings/yolo/steps?points=600", "/api/trainings/yolo/samples?points=600")
@@ -57,24 +58,27 @@ location / {{ proxy_pass http://127.0.0.1:{page}; proxy_set_header Host 127.0.0.
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--viewers", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=45.0, help="of each phase")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each phase")
+    parser.add_argument("--rounds", type=int, default=4, help="of a phase with viewers after one without")
     parser.add_argument("--nginx", type=Path, help="a proxy to put before the page")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, running_daemon(Path(folder)) as daemon:
         state = Path(folder)
         time.sleep(20.0)
-        before = print_phase("no viewer", daemon, state, given.seconds)
-        with serving_page(state, socket=state / "control.sock") as page:
+        shares: dict[bool, list[float]] = {False: [], True: []}
+        with serving_page(state, socket=state / "control.sock") as page, proxied(given.nginx, state, page) as port:
             page.sign_in()
-            with proxied(given.nginx, state, page) as port, viewing(given.viewers, page, port) as statuses:
-                time.sleep(5.0)
-                watched = print_phase(f"{given.viewers} viewers", daemon, state, given.seconds)
-                bad = sum(status != 200 for status in statuses)
-                write_line(
-                    f"the page's process: {read_pss_mb(page.pid):.1f} MB; {len(statuses)} answers, {bad} not 200"
-                )
-        after = print_phase("no viewer again", daemon, state, given.seconds)
-    write_line(f"{given.viewers} viewers cost {watched - (before + after) / 2:+.2%} of a core")
+            for _ in range(given.rounds):
+                shares[False].append(print_phase("no viewer", daemon, state, given.seconds))
+                with viewing(given.viewers, page, port) as statuses:
+                    time.sleep(SETTLED_S)
+                    shares[True].append(print_phase(f"{given.viewers} viewers", daemon, state, given.seconds))
+                    bad = sum(status != 200 for status in statuses)
+                    answers = f"{len(statuses)} answers, {bad} not 200"
+                    write_line(f"the page's process: {read_pss_mb(page.pid):.1f} MB; {answers}")
+            shares[False].append(print_phase("no viewer", daemon, state, given.seconds))
+    cost = statistics.mean(shares[True]) - statistics.mean(shares[False])
+    write_line(f"{given.viewers} viewers cost {cost:+.2%} of a core, mean of {given.rounds} phases against the others")
 
 
 def write_line(text: str) -> None:
