@@ -1,4 +1,4 @@
-"""Writes files in folders that a file system may hang under, or that other users may write: done by `apart`."""
+"""Writes files that appear whole or not at all; where a file system may hang, `apart` has another process do it."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor import untrusted_files
+from supervisor.children.shared_files import replace_file
 from supervisor.core import attempt_files as names
 from supervisor.core.checkpoints.checkpoint import Checkpoint
 from supervisor.core.foreign_values import (
@@ -220,12 +221,7 @@ def _move_aside(folder: Path) -> None:
 
 def write_atomically(path: Path, text: str, mode: int) -> None:
     """Write a file that appears complete or not at all; it is created with `mode`, since it may contain secrets."""
-    draft = path.with_name(path.name + ".tmp")
-    draft.unlink(missing_ok=True)
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="ascii") as file:
-        os.fchmod(file.fileno(), mode)
-        file.write(text)
-    draft.replace(path)
+    replace_file(path, text.encode("ascii"), mode)
 
 
 def agent_path(path: Path = INSTALLED.agent) -> Path:
