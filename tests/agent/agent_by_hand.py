@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import shutil
 import socket
 import struct
 import subprocess
@@ -20,11 +22,30 @@ AGENT_PATH = Path(__file__).resolve().parents[2] / "supervisor" / "agent" / "pat
 WANTED = ("3.8", "3.10", "3.12", "3.13")
 
 
+@functools.cache
 def interpreters() -> list[Path]:
-    """Bare interpreters of several ages where pyenv has them, and the one that runs the tests."""
-    versions = Path.home() / ".pyenv" / "versions"
-    found = [next(iter(sorted(versions.glob(f"{item}.*/bin/python"))), None) for item in WANTED]
-    return [path for path in found if path] or [Path(sys.executable)]
+    """Return bare interpreters of several ages, of pyenv or on the PATH; where there is none, that of the tests."""
+    return [path for version in WANTED if (path := _find_python(version))] or [Path(sys.executable)]
+
+
+def _find_python(version: str) -> Path | None:
+    """Return an interpreter of this version; what pyenv has on the PATH may be a shim that starts none."""
+    pyenv = shutil.which("pyenv")
+    places = [os.environ.get("PYENV_ROOT"), Path(pyenv).resolve().parents[1] if pyenv else None, Path.home() / ".pyenv"]
+    for place in places:
+        if place and (found := sorted(Path(place).glob(f"versions/{version}.*/bin/python"))):
+            return found[0]
+    if (named := shutil.which(f"python{version}")) is None:
+        return None
+    done = subprocess.run(
+        [named, "-c", "import sys; print(sys.executable)"], capture_output=True, text=True, check=False
+    )
+    return Path(done.stdout.strip()) if done.returncode == 0 else None
+
+
+def name_of(python: Path) -> str:
+    """Return what a test of this interpreter is called, wherever it lies: python3.8."""
+    return python.resolve().name
 
 
 class Record(NamedTuple):

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from agent_by_hand import Attempt, interpreters
+from agent_by_hand import Attempt, interpreters, name_of
 
 from tests.rigs.warm import TORCH, Warm, WarmInterpreter, warm_interpreter
 
@@ -43,7 +43,7 @@ def attempt(tmp_path: Path) -> Attempt:
     return Attempt(tmp_path / "attempt")
 
 
-@pytest.fixture(params=interpreters(), ids=lambda path: path.parts[-3])
+@pytest.fixture(params=interpreters(), ids=name_of)
 def python(request: pytest.FixtureRequest) -> Path:
     """Each bare interpreter in turn: no torch, no packages."""
     return Path(str(request.param))

@@ -6,7 +6,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from agent_by_hand import Attempt, interpreters
+from agent_by_hand import Attempt, interpreters, name_of
 
 TRAINING = """
 import atexit, os, sys, threading
@@ -36,7 +36,7 @@ def run(attempt: Attempt, python: Path, tmp_path: Path, program: str) -> list[st
     return finished.output.splitlines()
 
 
-@pytest.mark.parametrize("python", interpreters(), ids=str)
+@pytest.mark.parametrize("python", interpreters(), ids=name_of)
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_exit_handlers_and_threads_run_in_their_own_stage(
     attempt: Attempt, python: Path, tmp_path: Path, ending: str

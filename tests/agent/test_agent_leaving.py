@@ -6,7 +6,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from agent_by_hand import Attempt, interpreters
+from agent_by_hand import Attempt, interpreters, name_of
 
 PROGRAM = """
 import sys
@@ -99,7 +99,7 @@ STORIES = {
 }
 
 
-@pytest.mark.parametrize("python", interpreters(), ids=str)
+@pytest.mark.parametrize("python", interpreters(), ids=name_of)
 @pytest.mark.parametrize("story", STORIES)
 def test_where_the_main_thread_is_tells_whether_a_step_is_due(
     attempt: Attempt, python: Path, tmp_path: Path, story: str

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_by_hand import Attempt, interpreters
+from agent_by_hand import Attempt, interpreters, name_of
 
 from supervisor.core import attempt_files as at
 from tests.rigs.warm import Warm
@@ -64,7 +64,7 @@ def counted(attempt: Attempt, program: str, python: Path, *words: str, **env: st
 # --- without torch ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("python", interpreters(), ids=lambda item: item.parts[-3])
+@pytest.mark.parametrize("python", interpreters(), ids=name_of)
 def test_a_script_that_asks_where_to_resume_goes_on_from_that_step(attempt: Attempt, python: Path, saved: Path) -> None:
     steps, reported = counted(attempt, SCRIPT.format(before="rocm_agent.resume_from()"), python, **given(saved, 40))
     assert steps == [41, 42, 43]

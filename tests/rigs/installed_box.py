@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.rigs.systemd_box import Completed, SystemdBox, unavailable
+from tests.rigs.systemd_box import OWN_PLACES, Completed, SystemdBox, unavailable
 
 ROOT = Path(__file__).resolve().parents[2]
 OWNER = "ann"
@@ -129,16 +129,28 @@ class InstalledBox:
 
 
 def open_the_way(box: SystemdBox) -> None:
-    """Let every user of the box read this checkout and the interpreter that runs the tests."""
-    for end in (ROOT, Path(sys.prefix), Path(sys.base_prefix)):
+    """Let every user of the box read what the tests need there; what is shown read-only is as it is."""
+    for end in needed():
         folders = " ".join(shlex.quote(str(folder)) for folder in (end, *end.parents[:-1]))
-        box.run(f"chmod o+rx {folders}", check=True)
+        box.run(f"find {folders} -maxdepth 0 ! -perm -o=rx -exec chmod o+rx {{}} +", check=True)
+
+
+def needed() -> list[Path]:
+    """Return where this checkout, the interpreter that runs the tests, and one that trains (if there is one) lie."""
+    needed = [ROOT, Path(sys.prefix), Path(sys.base_prefix)]
+    if python := os.environ.get("ROCM_SUPERVISOR_TRAIN_PYTHON"):
+        needed += [Path(python).parents[1], Path(python).resolve().parents[1]]
+    return list(dict.fromkeys(needed))
 
 
 def elsewhere() -> dict[Path, str]:
-    """Return what has to be shown because it lies on another file system than the root."""
-    needed = (ROOT, Path(sys.prefix), Path(sys.base_prefix))
-    return {path: str(path) for path in needed if path.stat().st_dev != Path("/").stat().st_dev}
+    """Return what has to be shown because the box has a file system of its own there, or the machine has another."""
+    root = Path("/").stat().st_dev
+    return {
+        path: str(path)
+        for path in needed()
+        if path.stat().st_dev != root or any(path.is_relative_to(own) for own in OWN_PLACES)
+    }
 
 
 @contextmanager

@@ -26,6 +26,8 @@ from types import TracebackType
 
 SYSTEMD = Path("/usr/lib/systemd/systemd")
 TOOLS = ("unshare", "nsenter", "pivot_root", "mount", "runuser")
+OWN_PLACES = ("/run", "/tmp", "/dev")
+"""Where a box has an empty file system of its own."""
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 # What a machine does to its hardware and its clock while it boots is no business of a box.
