@@ -20,6 +20,8 @@ STATE/jobs/JOB/ATTEMPT/run/         the training's; ROCM_SUPERVISOR_ATTEMPT_DIR 
     exit.json       shim -> daemon     {"version": 1, "exit_code", "signal", "error", "max_rss_bytes", "user_s",
                                         "system_s", "started_unix_s", "ended_unix_s", "ended_monotonic_ns",
                                         "leftovers"}
+    stop_asked      unit -> daemon     empty: the attempt's unit was stopped by hand (written by its ExecStop=)
+    start_asked     shim -> daemon     empty: the unit of an attempt that is over was started by hand
     recorder.bin    agent <-> daemon   rank 0; recorder.rankN.bin for rank N; laid out below; made by the shim
     agent.jsonl     agent -> daemon    one object per line: {"event", "pid", "rank", "monotonic_ns", "unix_s", ...}
     output.log      the training       stdout and stderr, appended; the daemon gives back to the disk what it has read
@@ -107,6 +109,8 @@ REMEDIES = "remedies.json"
 TUNE = "tune.json"
 SHIM = "run/shim.json"
 EXIT = "run/exit.json"
+STOP_ASKED = "run/stop_asked"
+START_ASKED = "run/start_asked"
 RECORDER = "run/recorder.bin"
 AGENT = "run/agent.jsonl"
 OUTPUT = "run/output.log"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,7 +115,6 @@ class DaemonView:
         self._tuner = tuner
         self._await_record = await_record
         self._requests = requests
-        self._asking = threading.Lock()
         self._began = clock.now()
         facts = LoopFacts(clock=clock, inbox=inbox, loop=loop, announcer=announcer)
         self._record = RecordView(archive, state, facts)
@@ -160,9 +158,7 @@ class DaemonView:
         """Put a request into the inbox, once it is kept where a daemon that dies before its commit leaves it."""
         request = ev.UserRequest(at=self._clock.now(), job=job, ask=ask, by=by, fresh=fresh)
         self._inbox.ask(lambda: _check_applies(self._find_job(job), ask, fresh=fresh))
-        with self._asking:  # what is kept and what is decided have one order
-            self._requests.keep(request)
-            self._inbox.put(request)
+        self._requests.ask(request, self._inbox.put)
 
     def _find_job(self, name: str) -> Job:
         job_state = self._loop.job_states.get(name)

@@ -138,6 +138,8 @@ class AttemptReader:
         threads: Threads | None = None,
     ) -> None:
         """`waiting(job)` is how many events of a job wait to be decided on."""
+        self.find_stop: Callable[[str, int], None] = lambda job, attempt: None
+        """Asks for a stop of an attempt where that was noted; called before its end is reported."""
         self._clock = clock
         self._put = put
         self._cleared = cleared
@@ -285,6 +287,8 @@ class AttemptReader:
         followed.looks += 1
         if final or looks % RANKS_EVERY_LOOKS == 0:
             self._read_part(followed, thread, "the list of ranks", followed.find_ranks)
+            stopped = partial(self.find_stop, followed.job, followed.attempt)
+            self._read_part(followed, thread, "stops of its unit", stopped)
         if not (final or patient) and self._waiting(followed.job) >= WAITING_LIMIT:
             return
         self._read_part(followed, thread, fo.AGENT, lambda: self._read_agent(followed, now, final=final))

@@ -37,6 +37,7 @@ from supervisor.daemon.reload import Reloading
 from supervisor.daemon.status import line
 from supervisor.daemon.training_counts import Counts
 from supervisor.daemon.tunes.tuner import Tuner
+from supervisor.daemon.unit_requests import STARTS_EVERY_S
 from supervisor.daemon.wiring import Assembly
 from supervisor.store.archive import Archive
 
@@ -204,6 +205,7 @@ class Service:
         self._periodic.every(GLOBS_EVERY_S, "checkpoint globs", self._look_for_checkpoints)
         self._periodic.every(TUNES_EVERY_S, "tunes", self._tuner.begin_due)
         self._periodic.every(STANDBYS_EVERY_S, "standbys", parts.standbys.look)
+        self._periodic.every(STARTS_EVERY_S, "starts of units", parts.unit_requests.find_starts)
         self._periodic.every(SWEEP_EVERY_S, "sweep attempts", self._sweep_attempts)
         self._periodic.every(TEXTFILE_EVERY_S, "metrics textfile", self._textfile.write)
         self._periodic.every(REPORTS_EVERY_S, "morning reports", self._reports.look)

@@ -10,10 +10,11 @@ import json
 import logging
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from supervisor.core import events as ev
-from supervisor.core.foreign_values import as_text, read_json_object
+from supervisor.core.foreign_values import as_float, as_text, read_json_object
 from supervisor.core.moments import Moment
 from supervisor.daemon.fence import describe_error
 from supervisor.daemon.threads import Threads
@@ -33,6 +34,13 @@ class StopRequests:
     def __init__(self, state: Path, threads: Threads) -> None:
         self._folder = state / FOLDER
         self._threads = threads
+        self._asking = threading.Lock()
+
+    def ask(self, request: ev.UserRequest, put: Callable[[ev.UserRequest], None]) -> None:
+        """Keep a request and pass it on: what is kept and what is decided have one order."""
+        with self._asking:
+            self.keep(request)
+            put(request)
 
     def keep(self, request: ev.UserRequest) -> bool:
         """Write, or remove, the file that a request asks for; for threads that may wait `KEEP_LIMIT_S`.
@@ -55,15 +63,24 @@ class StopRequests:
 
     def find(self, job: str, now: Moment) -> ev.UserRequest | None:
         """Return the request to stop a job; None where its user did not ask for that last."""
+        found = self._read(job)
+        if found is None:
+            return None
+        return ev.UserRequest(at=now, job=job, ask=ev.Ask.STOP, by=as_text(found.get("by")) or "unknown")
+
+    def asked_unix_s(self, job: str) -> float | None:
+        """Return when the request to stop a job was made; None where there is none, or it does not say."""
+        return as_float((self._read(job) or {}).get("unix_s"))
+
+    def _read(self, job: str) -> dict[str, object] | None:
         try:
             with (self._folder / job).open("rb") as file:
-                found = read_json_object(file.read(FILE_LIMIT_BYTES)) or {}
+                return read_json_object(file.read(FILE_LIMIT_BYTES)) or {}
         except FileNotFoundError:
             return None
         except OSError as error:
             log.error("request.unreadable", extra={"fields": {"job": job, "error": describe_error(error)}})
             return None
-        return ev.UserRequest(at=now, job=job, ask=ev.Ask.STOP, by=as_text(found.get("by")) or "unknown")
 
     def forget(self, job: str) -> None:
         """Remove what is kept of a job. Raises OSError."""

@@ -46,6 +46,7 @@ from supervisor.daemon.recovery import Recovery
 from supervisor.daemon.stop_requests import StopRequests
 from supervisor.daemon.telemetry import KernelWatch, NewestReadings, Telemetry
 from supervisor.daemon.threads import Threads
+from supervisor.daemon.unit_requests import UnitRequests
 from supervisor.runner.code_copy import CodeCopies
 from supervisor.runner.evidence import EvidenceFacts
 from supervisor.runner.exit_watch import ExitWatch
@@ -114,7 +115,16 @@ class Assembly:
         self.newest = NewestReadings()
         self.job_gpus = JobGpus(self.newest)
         self.threads = Threads(clock, self.inbox.put)
+        self.requests = StopRequests(self.state, self.threads)
+        self.unit_requests = UnitRequests(
+            clock=clock,
+            put=self.inbox.put,
+            kept=self.requests,
+            jobs=lambda: [job_state.job for job_state in list(self.loop.job_states.values())],
+            folder=lambda job, attempt: self.executor.folder(job, attempt),  # noqa: PLW0108 - made below
+        )
         self.attempts = AttemptReader(clock, self.inbox.put, self._clear_remains, self.inbox.waiting, self.threads)
+        self.attempts.find_stop = self.unit_requests.find_stop
         self.exits = ExitWatch(lambda gone: self.attempts.gone(gone.job, gone.attempt))
         self.save_steps = SaveSteps(clock, self.state, self._find_job, boot_id)
         self.code_copies = CodeCopies(self.state, same_user=group is None)
@@ -146,7 +156,6 @@ class Assembly:
         )
         self.loop.find_remedy_context = remedy_contexts.of
         self.telemetry.live = self._list_live
-        self.requests = StopRequests(self.state, self.threads)
 
     def lead(self, hooks: LeaderHooks) -> None:
         """Have launches and flags left to the leader of a training on several nodes; before anything is started."""

@@ -40,6 +40,8 @@ STACKS_SIGNAL = signal.SIGRTMIN + 7
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 RUN = "run"
 """The part of an attempt's folder that training and shim may write; the rest only the daemon may write."""
+START_ASKED = "start_asked"
+"""Present once an attempt that is over was to be started again, as by `systemctl start` of its unit."""
 LOCK_TRIES, LOCK_EVERY_S = 50, 0.02
 """How often, and how far apart, the lock of a shim that is ending is tried."""
 NO_LINK = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -159,11 +161,14 @@ def boot_id() -> str:
 class Promise:
     """A small file whose blocks are allocated in advance, so that it can be written when the disk is full.
 
-    Creating it also claims the folder: an attempt runs once, so FileExistsError means that another shim has claimed it.
+    Creating it also claims the folder: an attempt runs once, so FileExistsError means that another shim has claimed it,
+    whether that still runs or is over.
     """
 
     def __init__(self, folder: str, name: str) -> None:
         self.path = os.path.join(folder, RUN, name)
+        if os.path.lexists(self.path):
+            raise FileExistsError(self.path)
         self.file = os.open(self.path + ".tmp", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o660)
         try:
             os.posix_fallocate(self.file, 0, RESERVED_BYTES)
@@ -455,7 +460,7 @@ def attempt(folder: str, begin: Callable[[str, dict[str, object], int], int] = s
     try:
         exit_file = Promise(folder, "exit.json")
     except FileExistsError:
-        return complain(f"{folder}: this attempt has already been started; every attempt needs a new folder")
+        return refuse(folder)
     except OSError as error:
         return complain(f"{folder}: {error.strerror}", START_FAILED)
     try:
@@ -468,6 +473,19 @@ def attempt(folder: str, begin: Callable[[str, dict[str, object], int], int] = s
     let_go()
     exit_file.keep({**watch.run(), **started}, lasting=True)
     return 0
+
+
+def refuse(folder: str) -> int:
+    """Refuse an attempt that was started before; leave word for the daemon where it is over and wanted again."""
+    path = os.path.join(folder, RUN, START_ASKED)
+    try:
+        if os.path.exists(os.path.join(folder, RUN, "exit.json")):
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | NO_LINK, 0o660))
+            os.utime(path)
+            return complain(f"{folder}: this attempt is over; rocm-supervisord is asked to start the next", 0)
+    except OSError:
+        pass  # it is refused as one that still runs
+    return complain(f"{folder}: this attempt has already been started; every attempt needs a new folder")
 
 
 def _start_training(

@@ -75,6 +75,7 @@ def test_its_numbers_are_those_of_core() -> None:
         names.COMMAND_OFFSET,
         names.ANSWER_OFFSET,
     )
+    assert f"{shim.RUN}/{shim.START_ASKED}" == names.START_ASKED
     assert shim.COMMAND_SAVE_AND_STOP == names.COMMAND_SAVE_AND_STOP
     assert shim.ANSWERS_THAT_END == (names.ANSWER_SAVED, names.ANSWER_CANNOT)
     assert signal.SIGRTMIN + names.STACKS_SIGNAL_OFFSET == shim.STACKS_SIGNAL
@@ -333,6 +334,16 @@ def test_a_second_shim_in_the_same_folder_exits_75_without_a_word_into_it(runs: 
     assert again.returncode == shim.CLAIMED_BY_ANOTHER
     assert b"has already been started" in again.stdout
     assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+
+
+def test_an_attempt_that_is_over_is_not_run_again_and_the_next_is_asked_for(runs: Attempts) -> None:
+    folder = runs.launch(["sh", "-c", "echo once"])
+    ended = runs.exit(folder)
+    command = [sys.executable, "-I", "-S", shim.__file__, str(folder)]
+    again = subprocess.run(command, capture_output=True, check=False, timeout=120)
+    assert (again.returncode, b"is asked to start the next" in again.stdout) == (0, True)
+    assert (folder / names.START_ASKED).read_bytes() == b""
+    assert (runs.exit(folder), (folder / names.OUTPUT).read_text()) == (ended, "once\n")
 
 
 def test_the_current_link_is_read_once(runs: Attempts) -> None:

@@ -166,6 +166,42 @@ def test_a_stopped_daemon_has_the_training_saved_and_a_started_one_goes_on_from_
     every_step_is_recorded_once(home)
 
 
+def test_a_stop_of_the_unit_by_hand_is_the_users_and_a_start_of_it_goes_on_under_the_daemon(home: Night) -> None:
+    home.write(home.by_hand("one", *SAVES_WHEN_ASKED))
+    home.begin()
+    home.step("one", 20)
+    home.systemctl(f"stop {RUN}")
+    job = home.phase("one", "stopped")
+    assert (job["attempt"], job["restarts"], home.incidents()) == (1, 0, [])
+    last = home.steps_made("one")[-1]
+    assert (home.folder / "one" / f"state-{last:06}.safetensors").exists(), "it was saved first"
+    home.systemctl(f"restart {UNIT}")
+    assert home.job("one")["phase"] == "stopped", "a daemon that comes later does not wake it"
+    home.systemctl(f"start {RUN}")
+    job = home.step("one", last + 5, attempt=2)
+    assert (job["phase"], job["restarts"]) == ("running", 0)
+    home.systemctl(f"restart {RUN}")
+    home.step("one", home.steps_made("one")[-1] + 1, attempt=3)
+    assert home.asked("stop one --wait").status == 0
+    asked = home.query("SELECT json_extract(body, '$.by') FROM events WHERE kind = 'user_request' ORDER BY id")
+    assert [by for (by,) in asked] == [*["systemctl stop", "systemctl start"] * 2, "uid 0"]
+    assert home.incidents() == []
+
+
+def test_a_unit_that_is_killed_or_runs_into_its_own_limit_was_not_stopped_by_its_user(home: Night) -> None:
+    home.write(home.by_hand("one"))
+    home.box.write(f"/run/systemd/system/{RUN}.d/limit.conf", "[Service]\nRuntimeMaxSec=4\n")
+    home.systemctl("daemon-reload")
+    try:
+        home.begin()
+        home.step("one", 5, attempt=2)
+    finally:
+        home.box.run(f"rm /run/systemd/system/{RUN}.d/limit.conf; systemctl daemon-reload")
+    home.systemctl(f"kill {RUN}")
+    home.until(lambda: home.job("one")["attempt"] >= 3, 20, "the next attempt")
+    assert home.job("one")["phase"] != "stopped"
+
+
 def test_the_owner_reads_of_the_night_whether_or_not_the_daemon_still_runs(home: Night) -> None:
     home.write(home.by_hand("one", "--wound", "kill:30"))
     home.begin()
