@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import pickle
@@ -60,6 +61,10 @@ class FileServer:
 
         Where no process can be started it is done here. Raises NoAnswerError where two of them ended over it.
         """
+        return self.do_within(None, work, *given, **named)
+
+    def do_within(self, limit_s: float | None, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+        """As `do`; raises TimeoutError where there is no answer for `limit_s`."""
         body = pickle.dumps((work, given, named))
         for _ in range(TRIES):
             try:
@@ -67,7 +72,8 @@ class FileServer:
             except (OSError, RuntimeError, MemoryError) as error:
                 log.warning("files.not_apart", extra={"fields": {"why": str(error)}})
                 return work(*given, **named)
-            asked.answered.wait()
+            if not asked.answered.wait(limit_s):
+                raise TimeoutError(errno.ETIMEDOUT, f"does not answer within {limit_s:.0f} s")
             if asked.answer is not None:
                 succeeded, value = asked.answer
                 if succeeded:

@@ -7,6 +7,8 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+PIECE_BYTES = 1 << 20
+
 
 def replace_file(path: Path, content: bytes, mode: int, *, sync: bool = False) -> None:
     """Write a draft next to a file and rename it; no link of that name is followed. Raises OSError.
@@ -48,3 +50,12 @@ def append_lines(path: Path, lines: Sequence[Mapping[str, object]]) -> None:
 def make_folder(path: Path, mode: int) -> None:
     """Make a folder and its parents where they are missing. Raises OSError."""
     path.mkdir(mode=mode, parents=True, exist_ok=True)
+
+
+def copy_over(source: Path, target: Path) -> None:
+    """Replace a file by a copy of another. Raises OSError."""
+    draft = target.with_name(f".{target.name}.draft")
+    with source.open("rb") as file, draft.open("wb") as copied:
+        while piece := file.read(PIECE_BYTES):
+            copied.write(piece)
+    draft.replace(target)

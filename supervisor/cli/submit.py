@@ -31,6 +31,11 @@ def default_folder(training: str) -> Path:
     type=click.Path(path_type=Path, readable=False),
     help="Folder of the training, on a file system that all nodes share (default: in the home).",
 )
+@click.option(
+    "--local-dir",
+    metavar="FOLDER",
+    help="On each node's own disk, for its database (default: in $TMPDIR or /var/tmp); copied to --folder at the end.",
+)
 @click.option("--settings", type=click.Path(path_type=Path), help="A configuration with [jobs.NAME]: rules, alerts.")
 @click.option("--sbatch", "options", multiple=True, metavar="OPTION", help="A further option of sbatch; repeatable.")
 @click.option("--dry-run", is_flag=True, help="Print the batch script; nothing is submitted or written.")
@@ -42,6 +47,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument each option
     spares: int,
     training: str,
     folder: Path | None,
+    local_dir: str | None,
     settings: Path | None,
     options: tuple[str, ...],
     words: tuple[str, ...],
@@ -70,6 +76,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument each option
         spares=spares,
         command=words,
         folder=place,
+        local_dir=local_dir,
         config=None if settings is None else settings.absolute(),
         options=options,
         cwd=Path.cwd(),

@@ -31,6 +31,8 @@ class Submission:
     command: Sequence[str]
     folder: Path
     """Of the training, on a file system that all nodes and the login node share."""
+    local_dir: str | None = None
+    """Of each node, on a disk of its own, for its database while it runs."""
     config: Path | None = None
     options: Sequence[str] = ()
     """Further options of sbatch, as they are."""
@@ -73,11 +75,13 @@ def write_body(asked: Submission) -> str:
         node += ["--config", str(asked.config)]
     leader = [*daemon, "--role", "leader", "--engine", "slurm", "--nodes", str(asked.nodes), *common]
     leader += ["--listen", f"0.0.0.0:{PORT}", "--state-dir", str(leader_folder(asked.folder))]
+    # In the script of a node: its user and its directory for temporary files may be others than here.
+    local = '"${TMPDIR:-/var/tmp}/rocm-supervisor-$UID"' if asked.local_dir is None else shlex.quote(asked.local_dir)
     on_node = f"""
   while true; do
     {shlex.join(node)} --leader "$ROCM_SUPERVISOR_LEADER" \\
       --state-dir {shlex.quote(str(asked.folder / "nodes"))}/"$SLURMD_NODENAME" \\
-      --local-dir "${{TMPDIR:-/var/tmp}}/rocm-supervisor-$UID" -- {shlex.join(asked.command)}
+      --local-dir {local} -- {shlex.join(asked.command)}
     status=$?
     [ "$status" = 0 ] && exit 0
     [ "$status" -ge {CONFIG_ERRORS_FROM} ] && [ "$status" -le {CONFIG_ERRORS_TO} ] && exit "$status"

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import platform
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -40,6 +41,8 @@ FILE_MODE = 0o644
 STOP_EVERY_S = 0.5
 STEPS_EVERY_S = 1.0
 """How often the state is written because steps were made."""
+ALIVE_EVERY_S = 10.0
+"""How often it is written at least: who reads it elsewhere sees by its age whether there is a leader."""
 CLOSE_LIMIT_S = 5.0
 WRITE_LIMIT_S = 5.0
 """How long a write may take before the folder is said to hang."""
@@ -64,7 +67,7 @@ class LeaderRecord:
         """Lines of incidents that were never written, because too many waited."""
         self._bell = threading.Event()
         self._stop_asked = self._looking = self._closing = False
-        self._look_at_s = self._steps_at_s = 0.0
+        self._look_at_s = self._steps_at_s = self._alive_at_s = 0.0
         self._begun_s: float | None = None
         self._failure: str | None = None
         self._reported: str | None = None
@@ -77,10 +80,12 @@ class LeaderRecord:
         """Write what a leader that is started again needs, where it has changed."""
         facts, now_s = {**state_facts(leading), "not_recorded": self.shed}, self._now().monotonic_s
         moved = {**facts, "steps": None} != {**self._written, "steps": None}
-        if not moved and (facts == self._written or now_s < self._steps_at_s):
+        stepped = facts != self._written and now_s >= self._steps_at_s
+        if not moved and not stepped and now_s < self._alive_at_s:
             return
-        self._written, self._steps_at_s = facts, now_s + STEPS_EVERY_S
-        self._put(STATE, {**facts, "boot": self._boot, "at_s": now_s, "at_unix_s": self._now().unix_s})
+        self._written, self._steps_at_s, self._alive_at_s = facts, now_s + STEPS_EVERY_S, now_s + ALIVE_EVERY_S
+        place = {"host": platform.node(), "boot": self._boot}
+        self._put(STATE, {**facts, **place, "at_s": now_s, "at_unix_s": self._now().unix_s})
 
     def write_incident(self, incident: le.Incident, *, closed: bool) -> None:
         """Append an incident."""

@@ -42,6 +42,7 @@ from supervisor.core.fleet.lease import Lease
 from supervisor.core.fleet.link import Greeting, LinkError, Role
 from supervisor.core.fleet.resume import Offer
 from supervisor.core.moments import Moment
+from supervisor.core.scale import Place
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +62,8 @@ UNCONFIRMED_MAX = 16
 FAULTS_MAX = 8
 STOPPED_EVERY_S = 0.02
 KILL_AGAIN_S = 1.0
-UNKILLABLE_AFTER_S = 10.0
+UNKILLABLE_AFTER_S = 8.0
+"""Before the leader concludes it by itself (`LeaderLimits.kill_s`): only the node knows what the process waits for."""
 FIRST_LEASE_S = 5.0
 EVIDENCE_SLACK_S = 0.05
 """Of the time for evidence, for its way to the leader."""
@@ -95,6 +97,14 @@ class Host(Protocol):
 
     def is_alive(self, running: Running) -> bool:
         """Whether a process of the attempt may still run."""
+        ...
+
+    def describe_waits(self, running: Running) -> str | None:
+        """Return what its processes wait for in the kernel; called in a thread of its own."""
+        ...
+
+    def read_place(self, running: Running) -> Place | None:
+        """Return how far the training has come by its rank 0; None where that is not here, or has made no step."""
         ...
 
     def take_evidence(self, running: Running, incident: str, limit_s: float) -> Path:
@@ -151,6 +161,7 @@ class Node:
         self._answered_s = 0.0
         self._steps_asked = AnswersLater[int | None]("cluster-steps", self._call)
         self._alive_asked = AnswersLater[bool]("cluster-alive", self._call)
+        self._waits_asked = AnswersLater[str | None]("cluster-waits", self._call)
         self._steps: int | None = None
         """Of the ranks that run, when that was last answered."""
         self._settled: Epoch | None = None
@@ -264,6 +275,7 @@ class Node:
             self._disconnect("this node ends")
         self._steps_asked.end()
         self._alive_asked.end()
+        self._waits_asked.end()
         self._ready.close()
 
     # --- the link -------------------------------------------------------------------------------------------------
@@ -370,7 +382,10 @@ class Node:
                 partial(apart, read_steps_made, folder, ranks), partial(self._take_steps, epoch, now_s)
             )
         if self._connection is not None and self._joined:
-            self._send(ms.NodeBeat(sent_s=now_s, steps=self._steps, ranks=ranks))
+            place = None if self._running is None else self._host.read_place(self._running)
+            steps = None if place is None else place.on_training
+            itself = place is not None and steps is None
+            self._send(ms.NodeBeat(sent_s=now_s, steps=steps, counts_itself=itself, ranks=ranks))
 
     def _take_steps(self, epoch: Epoch, asked_s: float, steps: int | None) -> None:
         if self._running is None or self._running.epoch != epoch:
@@ -523,9 +538,16 @@ class Node:
             return
         since_s = self._stopping_since_s if self._stopping_since_s is not None else now_s
         if now_s - since_s >= UNKILLABLE_AFTER_S:
-            self._send(ms.Stopped(epoch=running.epoch, unkillable=True))
+            self._waits_asked.ask(
+                partial(self._host.describe_waits, running), partial(self._report_unkillable, running)
+            )
         self._kill_again_s = now_s + KILL_AGAIN_S
         self._host.stop(running, "still alive after SIGKILL")
+
+    def _report_unkillable(self, running: Running, waits: str | None) -> None:
+        if self._running is running and self._stopping_since_s is not None:
+            log.error("cluster.unkillable", extra={"fields": {"epoch": str(running.epoch), "waits": waits}})
+            self._send(ms.Stopped(epoch=running.epoch, unkillable=True, waits=waits))
 
     def _take_alive(self, running: Running, alive: bool) -> None:  # noqa: FBT001 - the answer to a question
         if not alive and self._running is running and self._stopping_since_s is not None:

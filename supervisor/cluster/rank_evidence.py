@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from supervisor.cluster.ranks import RankProcess
 from supervisor.core import attempt_files as names
 from supervisor.core.fleet.clock_offset import ClockOffset
 from supervisor.core.fleet.evidence import RankEvidence
-from supervisor.core.foreign_values import COUNT_MAX, STEP_MAX, as_int, as_message, as_text, read_json_object
+from supervisor.core.foreign_values import COUNT_MAX, STEP_MAX, as_dict, as_int, as_message, as_text, read_json_object
 from supervisor.core.rank_failure import is_consequence
 from supervisor.runner import shim
 
@@ -26,6 +26,7 @@ STACK_BYTES_MAX = 1 << 18
 FRAMES_KEPT = 3
 EXCEPTION_CHARS_MAX = 500
 OUTPUT_TAIL_BYTES = 1 << 18
+STATUS_MAX, PID_DIGITS = 255, 7
 _LAUNCHER_REPORT = re.compile(r"failed \(exitcode: (-?\d{1,3})\) local_rank: \d{1,5} \(pid: (\d{1,7})\) of binary")
 """torch.distributed.elastic.multiprocessing.api, of the rank that failed first on its node."""
 _STEP = struct.Struct("<Qq")
@@ -174,15 +175,8 @@ def read_steps_made(folder: Path, ranks: Sequence[int]) -> int | None:
 
 def read_exceptions(folder: Path) -> Mapping[int, tuple[str, str]]:
     """Return the exception that ended each process of the attempt, as (type, message), by its pid."""
-    try:
-        content = untrusted_files.read_tail(folder, names.AGENT, AGENT_TAIL_BYTES).content
-    except OSError:
-        return {}
     found: dict[int, tuple[str, str]] = {}
-    for line in content.splitlines():
-        facts = read_json_object(line) if b'"exception"' in line else None
-        if facts is None or facts.get("event") != "exception":
-            continue
+    for facts in _read_reports(folder, "exception"):
         pid, kind = as_int(facts.get("pid")), as_text(facts.get("type"))
         if pid is not None and kind is not None:
             found.setdefault(pid, (kind, as_message(facts.get("message"), EXCEPTION_CHARS_MAX) or ""))
@@ -190,18 +184,36 @@ def read_exceptions(folder: Path) -> Mapping[int, tuple[str, str]]:
 
 
 def read_launcher_report(folder: Path) -> Mapping[int, int]:
-    """Return the exit code of each rank that torchrun names in its output as the first that failed, by its pid.
+    """Return the exit code of each rank that torchrun has reaped, by its pid: as its agent reports, or as it printed.
 
     Where this daemon had no processor in the 0.1 s before torchrun reaped a rank, nothing else has its status.
     """
+    found: dict[int, int] = {}
+    for facts in _read_reports(folder, "reaped"):
+        for pid, code in as_dict(facts.get("codes")).items():
+            status = as_int(code, -STATUS_MAX, STATUS_MAX)
+            if pid.isdecimal() and len(pid) <= PID_DIGITS and status is not None:
+                found.setdefault(int(pid), status)
     try:
         text = untrusted_files.read_tail(folder, names.OUTPUT, OUTPUT_TAIL_BYTES).content.decode("utf-8", "replace")
     except OSError:
-        return {}
-    found: dict[int, int] = {}
+        return found
     for match in _LAUNCHER_REPORT.finditer(text):
         found.setdefault(int(match[2]), int(match[1]))
     return found
+
+
+def _read_reports(folder: Path, event: str) -> Iterator[Mapping[str, object]]:
+    """Return what the agents of an attempt wrote last of an event, oldest first."""
+    try:
+        content = untrusted_files.read_tail(folder, names.AGENT, AGENT_TAIL_BYTES).content
+    except OSError:
+        return
+    quoted = f'"{event}"'.encode()
+    for line in content.splitlines():
+        facts = read_json_object(line) if quoted in line else None
+        if facts is not None and facts.get("event") == event:
+            yield facts
 
 
 def read_frames(evidence: Path, pid: int) -> tuple[str, ...]:

@@ -67,6 +67,8 @@ Fields of agent.jsonl besides the common ones, by event:
     snapshots         every_s: from now on snapshots are taken by themselves
     save_failed       error; of a snapshot kind ("snapshot"), step, every_s
     exception         type, message, traceback
+    reaped            codes: of torchrun's agent, before it ends the other ranks: the status of each rank that it has
+                      reaped, by pid, negative for a signal (read after a fault only)
     patched           conv2d (algorithm), scope, torch
     counting          scale ("training" or "attempt": what the recorder's steps count), by, first (number of the first
                       step), resumed (true, false, or null where not known), path (of what it went on from)

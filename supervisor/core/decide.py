@@ -15,6 +15,7 @@ from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.job import ALIVE, LAUNCH, UNKILLABLE, Attempt, DesiredState, Job, Phase, StopOrder
 from supervisor.core.judge import spoiling, untold, worst
 from supervisor.core.moments import Moment
+from supervisor.core.readings import KernelWait
 from supervisor.core.remedies.causes import GPU_LOST, SLOW_START
 from supervisor.core.remedies.choose import Choice, back_to, choose, help_against
 from supervisor.core.remedies.context import RemedyContext
@@ -109,19 +110,23 @@ def _take_resort(job: Job, resort: Resort, now: Moment, why: str) -> de.LastReso
 
 def _describe_waits(job: Job) -> str:
     """Return which threads wait where in the kernel, or the likely reasons where none are known to."""
-    waits = job.attempt.waits if job.attempt is not None else ()
-    if waits:
-        named = "; ".join(kernel_wait.words for kernel_wait in waits[:WAITS_NAMED])
-        more = f" and {len(waits) - WAITS_NAMED} more" if len(waits) > WAITS_NAMED else ""
-        if _is_of_disk(job):
-            return f"{named}{more}: for a file system, which ends when its disk or server answers; no GPU reset does"
-        if any(wait.is_of_disk is None for wait in waits):
-            return f"{named}{more}, which only what it waits for, or a reboot, ends"
-        return f"{named}{more}, which only a GPU reset or a reboot ends"
-    return (
+    return describe_waits(job.attempt.waits if job.attempt is not None else ()) or (
         "it waits in the kernel, most likely in the GPU driver, which only a GPU reset or a reboot ends, or "
         "the order to kill it was refused (see the daemon's log)"
     )
+
+
+def describe_waits(waits: Sequence[KernelWait]) -> str | None:
+    """Return which threads wait where in the kernel, and what ends that; None where none are known to."""
+    if not waits:
+        return None
+    named = "; ".join(kernel_wait.words for kernel_wait in waits[:WAITS_NAMED])
+    more = f" and {len(waits) - WAITS_NAMED} more" if len(waits) > WAITS_NAMED else ""
+    if all(wait.is_of_disk for wait in waits):
+        return f"{named}{more}: for a file system, which ends when its disk or server answers; no GPU reset does"
+    if any(wait.is_of_disk is None for wait in waits):
+        return f"{named}{more}, which only what it waits for, or a reboot, ends"
+    return f"{named}{more}, which only a GPU reset or a reboot ends"
 
 
 MACHINE_SHORTAGE = "machine_shortage"

@@ -96,6 +96,15 @@ def test_a_beginning_counts_the_training(attempt: Attempt) -> None:
     assert (steps, reported["scale"], reported["resumed"]) == ([1, 2, 3], "training", None)
 
 
+@pytest.mark.parametrize(("epoch", "scale"), [("run.0.1", "training"), ("run.0.2", "attempt"), ("run.1.1", "attempt")])
+def test_a_later_launch_on_several_nodes_may_go_on_from_what_this_node_does_not_know(
+    attempt: Attempt, epoch: str, scale: str
+) -> None:
+    env = {at.ENV_EPOCH: epoch}
+    steps, reported = counted(attempt, SCRIPT.format(before=""), interpreters()[-1], **env)
+    assert (steps, reported["scale"], reported["resumed"]) == ([1, 2, 3], scale, None)
+
+
 def test_what_the_daemon_hands_over_may_be_anything(attempt: Attempt, saved: Path) -> None:
     env = {**given(saved, 40), at.ENV_RESUME_STEPS: '{"files": [[1, 2], [null, null, null, null]], "step": "many"}'}
     finished = attempt.run([interpreters()[-1], "-c", SCRIPT.format(before="")], **env)

@@ -108,7 +108,8 @@ class Cluster:
 
     def start_node(self, name: str, *, port: int | None = None, state: str | None = None) -> None:
         at = f"127.0.0.1:{port or self.port}"
-        given = ["--leader", at, "--host", "127.0.0.1", "--snapshots", str(self.folder / "all"), "--", *self.command]
+        given = ["--leader", at, "--host", "127.0.0.1", "--snapshots", str(self.folder / "all")]
+        given += ["--local-dir", str(self.folder / "own"), "--", *self.command]
         self.daemons[name] = self._start("node", self.folder / (state or name), name, *given)
 
     def start(self, *options: str) -> None:

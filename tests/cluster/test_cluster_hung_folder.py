@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_by_hand import Cluster, gone, until
+from cluster_by_hand import RANK, Cluster, gone, until
 
 from tests.rigs.hanging_fs import HangingFs, hanging
 
@@ -70,3 +70,24 @@ def test_a_node_whose_own_folder_hangs_ends_its_ranks_when_it_is_cut_off(cluster
         until(lambda: "cluster.lease_over" in (cluster.folder / "n0.log").read_text(), "the end of the lease")
         own.go_on()  # a killed rank is gone once its output, which lies there, is closed
         until(lambda: all(gone(pid) for pid in before.values()), "the end of all ranks")
+
+
+def test_a_rank_that_sigkill_does_not_end_is_named_with_what_it_waits_for(cluster: Cluster, far: HangingFs) -> None:
+    (far.at / "data").write_text("a sample")
+    reads = (
+        f"    if (folder / 'read').exists() and os.environ['RANK'] == '3': Path({str(far.at)!r}, 'data').read_text()\n"
+    )
+    (cluster.folder / "rank.py").write_text(RANK + reads)
+    cluster.start()
+    before = cluster.await_epoch(1)
+    held = far.held
+    far.hang(beyond_sigkill=True)
+    (cluster.folder / "read").touch()
+    until(lambda: far.held > held, "the rank waits for its file")
+    os.kill(before[0], signal.SIGKILL)
+    until(lambda: any(incident["closed"] for incident in cluster.incidents()), "the end of the incident")
+    culprit = cluster.incidents()[-1]["culprit"]
+    assert isinstance(culprit, dict)
+    assert culprit["nodes"] == ["n1"], "it cannot be used again before that has ended"
+    assert f"a process that SIGKILL does not end: process {before[3]} " in culprit["reason"]
+    assert "for a file system, which ends when its disk or server answers; no GPU reset does" in culprit["reason"]

@@ -166,6 +166,9 @@ def test_ends_on_nodes_whose_clocks_are_an_hour_apart_are_in_their_order_for_eac
         def is_alive(self, running: Running) -> bool:
             return False
 
+        def read_place(self, running: Running) -> None:
+            return None
+
     daemon = Evidence()
     node = begin(boss, daemon, node_clock)
     script = "RANK=0 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 sleep 600 & echo $!; exec sleep 600"

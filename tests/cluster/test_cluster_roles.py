@@ -42,6 +42,10 @@ def test_a_rank_that_torchrun_reaped_before_this_daemon_had_a_processor_is_named
     note_report([rank], {own.pid: 3})
     assert (rank.failed, rank.killed_by, rank.exit_code) == (True, None, 3)
     assert read_launcher_report(tmp_path / "nothing") == {}
+    (tmp_path / at.OUTPUT).write_text("it ends the other ranks, and prints how the first ended after that")
+    damaged = '{"event": "reaped", "codes": {"x": 1, "99999999999": 1, "12": "1", "13": true, "14": 4096}}'
+    (tmp_path / at.AGENT).write_text(f'{damaged}\n{{"event": "reaped", "codes": {{"{own.pid}": -9}}}}\n')
+    assert read_launcher_report(tmp_path) == {own.pid: -9}
 
 
 def test_a_rank_that_was_stopped_until_a_moment_ago_is_evidence_of_a_stopped_one(tmp_path: Path) -> None:

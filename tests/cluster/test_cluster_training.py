@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -65,6 +66,8 @@ def test_a_rank_that_is_killed_ends_all_ranks_with_one_incident_and_all_begin_ag
     assert cluster.leader.wait(120) == 0
     for daemon in cluster.daemons.values():
         assert daemon.wait(120) == 0
+    copied = sqlite3.connect(cluster.folder / "n0" / "supervisor.db")
+    assert copied.execute("SELECT count(*) FROM attempts").fetchone() == (2,), "from the node's own disk"
     assert not saved[1].exists(), "another training of this name must not go on from one that has finished"
 
 

@@ -156,6 +156,19 @@ def unkillable() -> Scribe:
     return nodes
 
 
+def unkillable_with_reason() -> Scribe:
+    nodes = begin(REQUEUES)
+    nodes.stuck.add("n1")
+    nodes.fault("n0")
+    nodes.wait(8.0)
+    epoch = nodes.running["n1"]
+    assert epoch is not None
+    waits = "process 7 (rank) waits in request_wait_answer: for a file system"
+    nodes.tell("n1", ms.Stopped(epoch=epoch, unkillable=True, waits=waits))
+    nodes.wait(4.0)
+    return nodes
+
+
 def again_and_again(*, progress: bool) -> Scribe:
     """The same fault four times, of which three in a row without progress end the training."""
     nodes = begin(replace(LIMITS, fleet=FleetLimits(restarts_per_cause=3, may_requeue=False)))
@@ -206,6 +219,7 @@ STORIES: dict[str, Callable[[], Scribe]] = {
     "a node comes back with an earlier launch": of_an_earlier_launch,
     "the daemon of a node is killed": daemon_killed,
     "SIGKILL does not end a process": unkillable,
+    "SIGKILL does not end a process, and its node says what that waits for": unkillable_with_reason,
     "the same fault again and again": lambda: again_and_again(progress=False),
     "the same fault, and progress between": lambda: again_and_again(progress=True),
     "finished": finished,

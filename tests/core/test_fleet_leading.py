@@ -38,6 +38,8 @@ class Nodes:
     """What the evidence of a rank says."""
     made: int = 1
     """The step that all ranks have reached."""
+    counts_itself: bool = False
+    """Whether rank 0 does not know where in the training its process began."""
     saved: dict[str, tuple[Offer, ...]] = field(default_factory=dict)
     """What lies on each node to resume from, newest first."""
     blind: dict[str, str] = field(default_factory=dict)
@@ -118,7 +120,9 @@ class Nodes:
             self.now_s += 0.1
             for name, running in self.running.items():
                 if name not in self.silent:
-                    self.tell(name, ms.NodeBeat(sent_s=self.now_s, steps=self.made if running else None))
+                    steps = self.made if running and not self.counts_itself else None
+                    itself = self.counts_itself and running is not None and name == "n0"
+                    self.tell(name, ms.NodeBeat(sent_s=self.now_s, steps=steps, counts_itself=itself))
                 elif running is not None and name not in self.stuck and self.lease_is_over(name):
                     self.running[name] = None
             self.do(self.leading.tick(self.now_s))
@@ -457,6 +461,21 @@ def test_a_fault_that_comes_back_at_once_waits_longer_each_time_until_there_is_p
     nodes.fault("n0")
     nodes.wait(0.3)
     assert nodes.leading.epoch == Epoch("run", 0, 4), "steps were made"
+
+
+def test_a_launch_of_which_only_the_process_counts_the_steps_is_neither_progress_nor_the_lack_of_it() -> None:
+    nodes = begun(
+        replace(LIMITS, fleet=FleetLimits(may_requeue=False, backoff_s=(0.0, 5.0, 60.0), restarts_per_period=6))
+    )
+    nodes.counts_itself = True
+    for relaunch in range(2, 8):
+        nodes.wait(0.2)
+        nodes.fault("n0")
+        nodes.wait(0.3)
+        assert nodes.leading.epoch == Epoch("run", 0, relaunch), "its program may go on from a checkpoint of its own"
+    nodes.fault("n0")
+    nodes.wait(0.3)
+    assert "6 restarts within" in nodes.overs[0].reason, "it is not endless"
 
 
 def test_a_training_that_restarts_all_the_time_is_given_up_whatever_progress_it_makes() -> None:

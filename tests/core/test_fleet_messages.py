@@ -27,7 +27,7 @@ EVERY: tuple[ms.Message, ...] = (
         ),
         folder="/state/evidence",
     ),
-    ms.Stopped(epoch=EPOCH, unkillable=True),
+    ms.Stopped(epoch=EPOCH, unkillable=True, waits="process 7 (rank) waits in fuse_get_req"),
     ms.Finished(epoch=EPOCH),
     ms.LeaderBeat(echo_s=1.0, now_s=2.0, lease_s=5.0),
     ms.Launch(epoch=EPOCH, node_rank=1, nodes=2, host="10.0.0.1", port=29400),

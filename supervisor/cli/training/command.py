@@ -1,22 +1,31 @@
-"""`supervisorctl training`: a training on several nodes as a whole, read from its folder on any machine that has it."""
+"""`supervisorctl training`: a training on several nodes as a whole, read from its folder on any machine that has it.
+
+That folder may hang, lie on another machine or be another user's: it is read by a process of its own, within a time.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import click
 
+from supervisor.children.files_apart import apart_within
 from supervisor.cli.app import App, json_option, pass_app
 from supervisor.cli.errors import CliError
 from supervisor.cli.submit import default_folder
 from supervisor.cli.table import Cell
+from supervisor.cli.training.folder import is_folder, list_evidence, read_file, read_outputs, touch
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Facts = Mapping[str, object]
-FILE_BYTES_MAX = 64 << 20
-TAIL_BYTES = 65536
+ANSWER_LIMIT_S = 5.0
+OLD_S = 60.0
+"""The leader writes its state every ten seconds at least; a file system that nodes share may show it later."""
 HEAD = ("WHEN", "ID", "KIND", "WHAT", "AT FAULT", "THEN")
 
 
@@ -30,32 +39,46 @@ def command() -> None:
 
 def find_folder(name: str) -> Path:
     """Return the folder of a training. Raises CliError where there is none."""
-    given = Path(name)
-    folder = given if "/" in name or given.is_dir() else default_folder(name)
-    if not folder.is_dir():
-        raise CliError(f"no training {name}: {folder} is no folder", "name it as `submit --name` did, or by its folder")
+    if "/" in name or _ask(Path(name), is_folder, Path(name).absolute()):
+        folder = Path(name).absolute()
+    else:
+        folder = default_folder(name)
+    if not _ask(folder, is_folder, folder):
+        remedy = "name it as `submit --name` did, or by its folder, on a machine that shares it with the leader"
+        raise CliError(f"no training {name}: {folder} is no folder here", remedy)
     return folder
 
 
-def read_object(path: Path) -> Facts | None:
-    """Return a JSON object; None where the file is missing. Raises CliError where it is damaged."""
+def _ask(folder: Path, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+    """Return what a function of files in the folder returns. Raises CliError where it cannot be had."""
     try:
-        found = json.loads(path.read_text())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
+        return apart_within(ANSWER_LIMIT_S, work, *given, **named)
+    except TimeoutError as error:
+        remedy = "its file system hangs; the training goes on without it, and `squeue` shows its job"
+        raise CliError(f"{folder}: {error.strerror}", remedy) from error
+    except PermissionError as error:
+        text = f"{error.filename or folder}: may not be {'read' if work is not touch else 'written'} by this user"
+        raise CliError(text, "ask as the user who submitted the training") from error
+    except (OSError, RuntimeError) as error:
+        text = f"{getattr(error, 'filename', None) or folder}: {getattr(error, 'strerror', None) or error}"
+        raise CliError(text, "its disk or server has to be looked at") from error
+
+
+def _read_object(folder: Path, path: Path) -> Facts | None:
+    """Return a JSON object; None where the file is missing. Raises CliError where it is damaged."""
+    data = _ask(folder, read_file, path)
+    try:
+        found = None if data is None else json.loads(data)
+    except ValueError as error:
         raise CliError(f"{path}: {error}", "move it away; the leader writes it again") from error
     return found if isinstance(found, dict) else None
 
 
-def read_incidents(folder: Path) -> list[Facts]:
+def _read_incidents(folder: Path) -> list[Facts]:
     """Return each incident once, oldest first: what was written of it last counts."""
     found: dict[str, Facts] = {}
-    try:
-        lines = (folder / "leader" / "incidents.jsonl").read_text(errors="replace").splitlines()
-    except FileNotFoundError:
-        return []
-    for line in lines:
+    data = _ask(folder, read_file, folder / "leader" / "incidents.jsonl") or b""
+    for line in data.decode(errors="replace").splitlines():
         try:
             facts = json.loads(line)
         except ValueError:
@@ -71,16 +94,26 @@ def read_incidents(folder: Path) -> list[Facts]:
 @pass_app
 def status(app: App, name: str) -> None:
     """Where the training stands."""
+    from supervisor.daemon.clock import SystemClock  # noqa: PLC0415 - as in every command
+
     folder = find_folder(name)
-    state, over = read_object(folder / "leader" / "state.json"), read_object(folder / "leader" / "over.json")
+    leader = folder / "leader"
+    state, over = _read_object(folder, leader / "state.json"), _read_object(folder, leader / "over.json")
     if state is None:
         raise CliError(f"{folder}: its leader has not begun yet", "squeue shows whether its job waits for nodes")
+    written = state.get("at_unix_s")
+    old_s = SystemClock().now().unix_s - written if isinstance(written, (int, float)) else None
     if app.json:
-        app.print_json({"training": {**state, "over": over}})
+        app.print_json({"training": {**state, "over": over, "written_s_ago": old_s}})
         return
     ended = None if over is None or state.get("stage") != "over" else over
     how = "" if ended is None else f" ({'finished' if ended.get('finished') else 'ended'}: {ended.get('reason')})"
     app.print(f"{state.get('stage')}{how}, launch {state.get('epoch')}, {state.get('incidents')} incidents")
+    if old_s is not None and old_s >= OLD_S and state.get("stage") != "over":
+        app.print(
+            f"not written for {old_s:.0f} s by the leader on {state.get('host') or 'its node'}: it has ended, or this "
+            "folder hangs there; the training may have gone on or ended since"
+        )
     steps = state.get("steps")
     app.print(f"steps: {'not reported' if steps is None else steps}")
     if state.get("not_recorded"):
@@ -99,7 +132,7 @@ def status(app: App, name: str) -> None:
 @pass_app
 def history(app: App, name: str) -> None:
     """Incidents of the training as a whole: one each, whatever number of nodes reported it."""
-    incidents = read_incidents(find_folder(name))
+    incidents = _read_incidents(find_folder(name))
     if app.json:
         app.print_json({"incidents": incidents})
         return
@@ -127,10 +160,10 @@ def _summarize(incident: Facts) -> tuple[str, ...]:
 def show(app: App, incident: str, name: str) -> None:
     """One incident in full; its evidence lies in the folder of each node."""
     folder = find_folder(name)
-    found = next((item for item in read_incidents(folder) if item.get("id") == incident), None)
+    found = next((item for item in _read_incidents(folder) if item.get("id") == incident), None)
     if found is None:
         raise CliError(f"no incident {incident}", f"supervisorctl training history {name}")
-    evidence = sorted(map(str, (folder / "nodes").glob(f"*/jobs/*/*/evidence/{incident}")))
+    evidence = _ask(folder, list_evidence, folder, incident)
     if app.json:
         app.print_json({"incident": {**found, "evidence": evidence}})
         return
@@ -147,16 +180,12 @@ def show(app: App, incident: str, name: str) -> None:
 def logs(app: App, name: str, node: str | None) -> None:
     """The end of the newest launch's output on every node."""
     folder = find_folder(name)
-    states = sorted(path for path in (folder / "nodes").glob("*") if node is None or path.name == node)
-    if not states:
+    outputs = _ask(folder, read_outputs, folder, node)
+    if not outputs:
         raise CliError(f"{folder}: no output of {node or 'any node'}", f"supervisorctl training status {name}")
-    for state in states:
-        outputs = sorted(state.glob("jobs/*/current/run/output.log"))
-        for path in outputs:
-            app.print(f"== {state.name}: {path}")
-            with path.open("rb") as file:
-                file.seek(max(0, path.stat().st_size - TAIL_BYTES))
-                app.print(file.read(TAIL_BYTES).decode("utf-8", "replace").rstrip("\n"))
+    for of_node, path, text in outputs:
+        app.print(f"== {of_node}: {path}")
+        app.print(text)
 
 
 @command.command("stop")
@@ -165,7 +194,7 @@ def logs(app: App, name: str, node: str | None) -> None:
 def stop(app: App, name: str) -> None:
     """Have all ranks save and end; the training stays stopped."""
     folder = find_folder(name) / "leader"
-    if not folder.is_dir():
+    if not _ask(folder, is_folder, folder):
         raise CliError(f"{folder}: its leader has not begun yet", "scancel ends a job that still waits")
-    (folder / "stop").touch()
+    _ask(folder, touch, folder / "stop")
     app.print("the leader ends the training within seconds; `supervisorctl training status` shows it")

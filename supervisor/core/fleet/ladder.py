@@ -72,8 +72,13 @@ class Restart:
     """Given up because a budget is used up, whoever is at fault."""
 
 
-def choose_restart(culprit: Culprit, fleet: Fleet, now_s: float, limits: FleetLimits) -> Restart:
-    """Return the cheapest rung that leaves out who is proven to be at fault."""
+def choose_restart(
+    culprit: Culprit, fleet: Fleet, now_s: float, limits: FleetLimits, *, progress_known: bool = True
+) -> Restart:
+    """Return the cheapest rung that leaves out who is proven to be at fault.
+
+    A launch whose steps only it counts has made progress or has not: it is not one without, and counts in the period.
+    """
     if fleet.same_restarts >= limits.restarts_per_cause:
         reason = f"{fleet.same_restarts} restarts without progress: {culprit.reason}"
         return Restart(rung=Rung.GIVE_UP, reason=reason, fleet=fleet, spent=True)
@@ -81,18 +86,19 @@ def choose_restart(culprit: Culprit, fleet: Fleet, now_s: float, limits: FleetLi
     if len(recent) >= limits.restarts_per_period:
         reason = f"{len(recent)} restarts within {limits.period_s:.0f} s: {culprit.reason}"
         return Restart(rung=Rung.GIVE_UP, reason=reason, fleet=fleet, spent=True)
-    fleet = replace(fleet, restarted_at_s=(*recent, now_s))
+    counted = fleet.same_restarts + (1 if progress_known else 0)
+    fleet = replace(fleet, restarted_at_s=(*recent, now_s), same_restarts=counted)
     noted = _note_naming(culprit, fleet, now_s)
     guilty = _to_exclude(culprit, noted)
     if not guilty:
-        return Restart(rung=Rung.SAME_NODES, reason=culprit.reason, fleet=_restarted(noted))
+        return Restart(rung=Rung.SAME_NODES, reason=culprit.reason, fleet=noted)
     if len(guilty) <= len(noted.spares):
         return _use_spares(guilty, culprit, noted)
     if not limits.may_requeue:
         reason = f"no spare is left and requeueing is not allowed: {culprit.reason}"
         return Restart(rung=Rung.GIVE_UP, reason=reason, fleet=noted)
     left_out = replace(noted, excluded=noted.excluded | set(guilty))
-    return Restart(rung=Rung.REQUEUE, reason=culprit.reason, fleet=_restarted(left_out), excluded=guilty)
+    return Restart(rung=Rung.REQUEUE, reason=culprit.reason, fleet=left_out, excluded=guilty)
 
 
 def choose_wait_s(same_restarts: int, limits: FleetLimits) -> float:
@@ -140,8 +146,4 @@ def _use_spares(guilty: tuple[str, ...], culprit: Culprit, fleet: Fleet) -> Rest
         spares=left,
         excluded=fleet.excluded | set(guilty),
     )
-    return Restart(rung=Rung.SPARE, reason=culprit.reason, fleet=_restarted(used), excluded=guilty, taken=taken)
-
-
-def _restarted(fleet: Fleet) -> Fleet:
-    return replace(fleet, same_restarts=fleet.same_restarts + 1)
+    return Restart(rung=Rung.SPARE, reason=culprit.reason, fleet=used, excluded=guilty, taken=taken)

@@ -170,6 +170,8 @@ class Member:
     running: Epoch | None = None
     ranks: tuple[int, ...] = ()
     unkillable: bool = False
+    waits: str | None = None
+    """What a process waits for that SIGKILL does not end."""
     finished: bool = False
 
 
@@ -195,6 +197,8 @@ class Leading:
         self.incidents = 0
         self.steps: int | None = None
         self._steps_at_launch: int | None = None
+        self._counts_itself = False
+        """Whether the present launch makes steps that may be new or repeated."""
         self._enough_since_s: float | None = None
         self.resumed: Offer | None = None
         """What the present launch resumed from."""
@@ -276,6 +280,7 @@ class Leading:
                 return self._take_evidence(node, message, now_s)
             case ms.Stopped():
                 member.unkillable = member.unkillable or message.unkillable
+                member.waits = message.waits or member.waits
                 if message.epoch == member.running and not message.unkillable:
                     member.running, member.ranks = None, ()
                 return self.tick(now_s)
@@ -467,6 +472,7 @@ class Leading:
         if offer is not None:
             self.fruitless = {**self.fruitless, offer.name: self.fruitless.get(offer.name, 0) + 1}
         self._steps_at_launch, self._enough_since_s, self._epoch_over = self.steps, None, False
+        self._counts_itself = False
         self._enter(Stage.RUNNING, now_s)
         host = self.members[fleet.nodes[0]].host
         port = self.limits.port + self.epoch.relaunch % self.limits.ports
@@ -490,6 +496,8 @@ class Leading:
 
     def _take_beat(self, node: str, member: Member, beat: ms.NodeBeat, now_s: float) -> list[Command]:
         member.ranks = beat.ranks or member.ranks
+        if beat.counts_itself and member.running == self.epoch:
+            self._counts_itself = True
         if beat.steps is not None and member.running == self.epoch and beat.steps > (self.steps or 0):
             self.steps, self.fruitless = beat.steps, {}
             if self.fleet is not None and self.fleet.same_restarts and beat.steps > (self._steps_at_launch or 0):
@@ -595,7 +603,8 @@ class Leading:
         assert self.fleet is not None
         culprit = name_culprit(self._all_evidence())
         joined = tuple(node for node in self._usable() if node not in self.fleet.nodes)
-        restart = choose_restart(culprit, replace(self.fleet, spares=joined), now_s, self.limits.fleet)
+        fleet, known = replace(self.fleet, spares=joined), not self._counts_itself
+        restart = choose_restart(culprit, fleet, now_s, self.limits.fleet, progress_known=known)
         self.incident = replace(
             self.incident, culprit=culprit, rung=restart.rung, excluded=restart.excluded, taken=restart.taken
         )
@@ -617,8 +626,7 @@ class Leading:
             case Rung.GIVE_UP if restart.spent or not self._may_wait(culprit):
                 return self._end(finished=False, reason=restart.reason, now_s=now_s)
             case _:
-                counted = replace(restart.fleet, same_restarts=restart.fleet.same_restarts + 1)
-                self.fleet = counted if restart.rung is Rung.GIVE_UP else restart.fleet
+                self.fleet = restart.fleet
                 self.not_before_s = now_s + choose_wait_s(self.fleet.same_restarts, self.limits.fleet)
                 self._enter(Stage.GATHERING, now_s)
                 return self.tick(now_s)
@@ -638,7 +646,8 @@ class Leading:
         for number, node in enumerate(self._training()):
             member = self.members[node]
             if member.unkillable:
-                found.append(RankEvidence(node=node, rank=_rank_of(member, number), fault=UNKILLABLE))
+                fault = UNKILLABLE if member.waits is None else f"{UNKILLABLE}: {member.waits}"
+                found.append(RankEvidence(node=node, rank=_rank_of(member, number), fault=fault))
             elif node not in answered:
                 reachable = member.connected
                 found.append(RankEvidence(node=node, rank=_rank_of(member, number), reachable=reachable))

@@ -66,7 +66,9 @@ class NodeBeat:
     sent_s: float
     """Its monotonic clock; the answer brings it back."""
     steps: int | None = None
-    """Steps of the training that its ranks have made in this launch, at least."""
+    """The step that the training has reached by its rank 0; None on other nodes, or where that is not known."""
+    counts_itself: bool = False
+    """Whether rank 0 makes steps of which only its process's own count is known."""
     ranks: tuple[int, ...] = ()
     """The ranks that run on it."""
 
@@ -101,6 +103,8 @@ class Stopped:
 
     epoch: Epoch
     unkillable: bool = False
+    waits: str | None = None
+    """What such a process waits for in the kernel; None where that cannot be seen."""
     """False: all ended. True: SIGKILL did not end one, so that the node is of no use."""
 
 
@@ -343,6 +347,7 @@ def _read_node_beat(facts: Facts) -> NodeBeat:
     return NodeBeat(
         sent_s=_float(facts, "sent_s"),
         steps=as_int(facts.get("steps")),
+        counts_itself=_bool(facts.get("counts_itself")) is True,
         ranks=tuple(rank for rank in ranks if rank is not None),
     )
 
@@ -412,7 +417,11 @@ _READERS: dict[str, Callable[[Facts], Message]] = {
         killed_by=as_text(facts.get("killed_by")),
     ),
     "EvidenceTaken": _read_evidence,
-    "Stopped": lambda facts: Stopped(epoch=_epoch(facts), unkillable=_bool(facts.get("unkillable")) is True),
+    "Stopped": lambda facts: Stopped(
+        epoch=_epoch(facts),
+        unkillable=_bool(facts.get("unkillable")) is True,
+        waits=as_message(facts.get("waits"), REASON_CHARS_MAX),
+    ),
     "Finished": lambda facts: Finished(epoch=_epoch(facts)),
     "ResumeOffers": _read_resume_offers,
     "FindResume": _read_find_resume,

@@ -182,12 +182,13 @@ class ResumeSearch:
     def noticed(self, event: ev.Event, job: Job) -> None:
         """Have a checkpoint captured and proven as soon as the training reports it.
 
-        Not under a leader: what one node has captured is no state of all ranks.
+        Not under a leader: what one node has captured is no state of all ranks. The step of a file is known there, too:
+        the program may go on from it by itself.
         """
-        if self._left_to_leader():
-            return
         if isinstance(event, ev.AgentReported) and event.agent_event is ev.AgentEvent.FILE_SAVED:
             self._steps.take_report(event, job)
+        if self._left_to_leader():
+            return
         if not isinstance(event, ev.AgentReported) or event.agent_event is not ev.AgentEvent.CHECKPOINT_SAVED:
             return
         paths = event.facts.get("paths")

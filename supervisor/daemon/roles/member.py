@@ -22,14 +22,17 @@ from supervisor.cluster.rendezvous import environment_of
 from supervisor.core import attempt_files as fo
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
+from supervisor.core.decide import describe_waits
 from supervisor.core.fleet import messages as ms
 from supervisor.core.fleet.epoch import Epoch
 from supervisor.core.fleet.resume import Offer
 from supervisor.core.moments import Moment
+from supervisor.core.scale import Place
 from supervisor.daemon.launch.launch_spec import LaunchOrder
 from supervisor.daemon.roles.resume_offers import ResumeOffers
 from supervisor.daemon.wiring import Assembly, LeaderHooks
 from supervisor.runner import evidence
+from supervisor.sources.processes import pids_below, waits_of
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +56,8 @@ class Member:
         """Ordered, and not yet an attempt."""
         self._epochs: dict[int, Epoch] = {}
         """By the number of the attempt."""
+        self._place: tuple[Epoch, Place] | None = None
+        """How far the newest launch has come by its rank 0."""
         self._keeps_shared = False
         """Whether this node of all removes what lies in the folder of all."""
         self._node = Node(settings, self, parts.clock.now)
@@ -103,6 +108,10 @@ class Member:
         match event:
             case ev.Launched() if (epoch := self._epochs.get(event.attempt)) is not None:
                 self._node.launched(Running(epoch=epoch, folder=self._folder(event.attempt), shim_pid=event.shim_pid))
+            case ev.StepsMade() if event.rank == 0 and (epoch := self._epochs.get(event.attempt)) is not None:
+                attempt = self._parts.loop.job_states[self._job].job.attempt
+                if attempt is not None and attempt.number == event.attempt and attempt.last_step is not None:
+                    self._place = epoch, attempt.place_of(attempt.last_step)
             case ev.Continued() if (epoch := self._epochs.get(event.attempt)) is not None:
                 self._node.continued(epoch, event.pids)
             case ev.LaunchFailed() if (epoch := self._epochs.pop(event.attempt, None)) is not None:
@@ -139,6 +148,15 @@ class Member:
     def is_alive(self, running: Running) -> bool:
         """See `Host.is_alive`."""
         return self._parts.launcher.alive(self._job, running.folder)
+
+    def describe_waits(self, running: Running) -> str | None:
+        """See `Host.describe_waits`."""
+        return describe_waits([wait for pid in pids_below(running.shim_pid) or () for wait in waits_of(pid, "rank")])
+
+    def read_place(self, running: Running) -> Place | None:
+        """See `Host.read_place`."""
+        known = self._place
+        return None if known is None or known[0] != running.epoch else known[1]
 
     def take_evidence(self, running: Running, incident: str, limit_s: float) -> Path:
         """See `Host.take_evidence`."""

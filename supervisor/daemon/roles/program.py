@@ -10,17 +10,20 @@ import argparse
 import errno
 import faulthandler
 import hashlib
+import logging
 import os
 import platform
 import signal
 import socket
+import sqlite3
 import stat
 import sys
 from pathlib import Path
 
 import msgspec
 
-from supervisor.children.files_apart import keep_files_apart
+from supervisor.children.files_apart import apart_within, keep_files_apart
+from supervisor.children.shared_files import copy_over
 from supervisor.children.start import keep_apart
 from supervisor.cluster.leader import Leader
 from supervisor.cluster.leader_record import LeaderRecord
@@ -51,10 +54,16 @@ from supervisor.daemon.service import Service
 from supervisor.daemon.wiring import Assembly
 from supervisor.runner.proving import Prover
 from supervisor.store.errors import StoreError
+from supervisor.store.files import copy
+
+log = logging.getLogger(__name__)
 
 EX_USAGE, EX_UNAVAILABLE, EX_CONFIG = 64, 69, 78
 PROVE_LIMIT_S = 1500.0
 """Of a node's share of a generation; the leader waits longer than that."""
+COPY_LIMIT_S = 60.0
+"""For the copy of a node's database to a folder that all nodes share."""
+DATABASE = "supervisor.db"
 UNLIMITED = 1_000_000_000
 """A node's own budget: restarts of all ranks are counted by the leader."""
 
@@ -227,6 +236,8 @@ def _run_node(asked: argparse.Namespace, command: list[str]) -> int:
             return service.run()
         finally:
             member.end()
+            if asked.local_dir is not None:
+                copy_database(settings, asked.local_dir)
     finally:
         os.close(lock)
 
@@ -291,9 +302,27 @@ def move_database(settings: Settings, folder: Path) -> Settings:
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
         raise ValueError(f"--local-dir {folder}: is not a folder of this user alone; `chmod 700` it, or name another")
-    name = hashlib.sha256(os.fsencode(settings.supervisor.state_dir)).hexdigest()[:16]
-    own = msgspec.structs.replace(settings.supervisor, database=f"sqlite:///{folder.absolute() / name}.db")
+    own = msgspec.structs.replace(settings.supervisor, database=f"sqlite:///{database_of(settings, folder)}")
     return msgspec.structs.replace(settings, supervisor=own)
+
+
+def database_of(settings: Settings, folder: Path) -> Path:
+    """Return where the database of a state folder lies in the folder of the node's own disk."""
+    name = hashlib.sha256(os.fsencode(settings.supervisor.state_dir)).hexdigest()[:16]
+    return folder.absolute() / f"{name}.db"
+
+
+def copy_database(settings: Settings, folder: Path) -> None:
+    """Copy a database that was moved to where it would have been: a node may be given back with its disk erased."""
+    moved, place = database_of(settings, folder), Path(settings.supervisor.state_dir) / DATABASE
+    whole = moved.with_suffix(".copy")
+    try:
+        copy(moved, whole)
+        apart_within(COPY_LIMIT_S, copy_over, whole, place)
+    except (OSError, RuntimeError, sqlite3.Error) as error:
+        log.warning("node.database_not_copied", extra={"fields": {"from": str(moved), "why": str(error)}})
+    finally:
+        whole.unlink(missing_ok=True)
 
 
 def find_own_address(host: str, port: int) -> str:

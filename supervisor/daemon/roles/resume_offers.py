@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from supervisor.children.files_apart import apart
+from supervisor.children.files_apart import apart, apart_within
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, Verdict
 from supervisor.core.fleet import messages as ms
 from supervisor.core.fleet.resume import Offer
@@ -19,6 +19,8 @@ from supervisor.runner.proving import Proof
 from supervisor.runner.shared_generations import GENERATION, list_generations, read_generation, remove_generations
 
 OFFERED_MAX = 32
+LOCATE_LIMIT_S = 30.0
+"""A launch must not wait for a file system for ever: it fails, and the leader asks what to resume from again."""
 
 ExamineShare = Callable[[Path, int, int], Proof]
 
@@ -56,13 +58,13 @@ class ResumeOffers:
             return None
         if self._folder is None or GENERATION.fullmatch(order.resume_from) is None:
             raise ValueError(f"the leader resumes from {order.resume_from}: no such generation is known here")
-        offer = apart(read_generation, self._folder, order.resume_from)
+        offer = apart_within(LOCATE_LIMIT_S, read_generation, self._folder, order.resume_from)
         path = self._folder / order.resume_from
         if offer.digest != order.resume_digest:
             raise ValueError(f"{path}: its manifest is not the one that was proven")
         return Checkpoint(
             path=str(path),
-            fingerprint=apart(fingerprint_of, path),
+            fingerprint=apart_within(LOCATE_LIMIT_S, fingerprint_of, path),
             step=offer.step,
             verdict=Verdict.PROVEN,
             kind="snapshot",

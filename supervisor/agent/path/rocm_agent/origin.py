@@ -13,7 +13,7 @@ import os
 
 from . import events
 from .fence import fenced
-from .layout import ENV_RESUME_FROM, ENV_RESUME_STEPS
+from .layout import ENV_EPOCH, ENV_RESUME_FROM, ENV_RESUME_STEPS
 
 TYPE_CHECKING = False  # typing costs milliseconds at every interpreter's start
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 NEAR_STEPS = 100
 """An optimizer's own count may lag behind the training's by so much, or a tenth: it leaves out what a scaler skips."""
+FIRST_EPOCH = ".0.1"
 LOADS_NOTED = 64
 SAVES_PER_S = 20
 
@@ -90,12 +91,19 @@ def _first_step(own: Optional[int]) -> Dict[str, Any]:
     if path is None:
         # No sign of a resume. A count that begins with 1 although a checkpoint existed is reported.
         to_resume, from_beginning = bool(os.environ.get(ENV_RESUME_FROM)), own == 1
-        scale = "training" if from_beginning or not to_resume else "attempt"
+        may_resume = to_resume or _is_relaunched()
+        scale = "training" if from_beginning or not may_resume else "attempt"
         resumed = False if from_beginning and to_resume else None
         return {"scale": scale, "by": "process", "first": 1, "resumed": resumed, "path": None}
     if step is None or (own == 1 and not sure):
         return {"scale": "attempt", "by": "process", "first": 1, "resumed": sure or None, "path": path}
     return {"scale": "training", "by": "checkpoint", "first": step + 1, "resumed": sure or None, "path": path}
+
+
+def _is_relaunched() -> bool:
+    """Whether a training on several nodes was launched before: what it saved then, another node may know alone."""
+    launch = os.environ.get(ENV_EPOCH)
+    return bool(launch) and not str(launch).endswith(FIRST_EPOCH)
 
 
 def _resumed_from(given: Dict[str, Any]) -> Tuple[Optional[str], Optional[int], bool]:

@@ -1,0 +1,53 @@
+"""`supervisorctl training` about a folder that is not there, hangs, or was left by a leader that is gone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.rigs.hanging_fs import hanging
+
+
+def training(*words: str) -> tuple[int, str]:
+    """Run a command; return its status and all that it prints."""
+    command = [sys.executable, "-m", "supervisor.cli", "training", *words]
+    ran = subprocess.run(command, text=True, capture_output=True, timeout=60, check=False)
+    return ran.returncode, ran.stdout + ran.stderr
+
+
+def leave_state(folder: Path, at_unix_s: float) -> None:
+    """Write what a leader that is gone has left."""
+    (folder / "leader").mkdir()
+    state = {"epoch": "run.0.3", "stage": "running", "steps": 40, "incidents": 2, "host": "n7", "at_unix_s": at_unix_s}
+    (folder / "leader" / "state.json").write_text(json.dumps(state))
+
+
+def test_a_state_that_is_not_written_any_more_is_no_state_of_the_training(tmp_path: Path) -> None:
+    leave_state(tmp_path, 1_700_000_000.0)
+    status, text = training("status", str(tmp_path))
+    assert status == 0
+    assert "by the leader on n7: it has ended, or this folder hangs there" in text
+    status, text = training("status", str(tmp_path), "--json")
+    assert json.loads(text)["training"]["written_s_ago"] > 0
+
+
+def test_a_folder_of_another_machine_is_none_here(tmp_path: Path) -> None:
+    status, text = training("status", str(tmp_path / "elsewhere"))
+    assert status != 0
+    assert "is no folder here" in text
+    assert "on a machine that shares it with the leader" in text
+
+
+@pytest.mark.mounts
+def test_a_folder_that_hangs_holds_no_command(tmp_path: Path) -> None:
+    with hanging(tmp_path / "far", tmp_path / "behind") as far:
+        leave_state(tmp_path / "behind", 1_700_000_000.0)
+        far.hang(beyond_sigkill=True)
+        for words in (["status"], ["stop"]):
+            status, text = training(*words, str(far.at))
+            assert status != 0
+            assert f"{far.at}: does not answer within" in text
