@@ -5,7 +5,7 @@ that left its parent counts as well. Where they cannot, children that were waite
 What a fixture of a module or session takes is the first test's that asks for it. `--processor-to` names the folder that
 gets a file of each process of pytest, a line a test:
 
-    run_tests.py -p tests.processor_time --processor-to FOLDER [PYTEST OPTION ...]
+    run_tests.py -p tests.processor_time --processor-to=FOLDER [PYTEST OPTION ...]
     python -m tests.processor_time FOLDER [COUNT]
 
 The second prints all rooms, and the COUNT files and tests that took the most.

@@ -214,7 +214,10 @@ def read_sources(package: Path) -> dict[str, bytes]:
 def refuse_writable(paths: Iterable[Path]) -> None:
     """Raise ValueError if any user could change code that trainings will run."""
     for path in paths:
-        mode = path.lstat().st_mode
+        try:
+            mode = path.lstat().st_mode
+        except FileNotFoundError:
+            continue  # another interpreter's draft of byte code, renamed since
         if mode & stat.S_IWOTH and not stat.S_ISLNK(mode):
             raise ValueError(f"{path}: world-writable, but trainings would run it; run `chmod o-w` on it")
 

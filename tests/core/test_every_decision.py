@@ -29,6 +29,7 @@ QUIET = (ev.Tick, ev.StepsMade, ev.GpusRead, ev.ProcessesRead, ev.HostRead, ev.K
 """Events that come many times a second: only what is decided of them is written."""
 NESTED = ("attempt", "incident", "ledger", "retry", "triage", "stop", "course")
 NO_WAIT = Limits(budget=Budget(backoff_s=(0.0,), jitter_fraction=0.0))
+HALF_A_SECOND = Limits(budget=Budget(backoff_s=(0.5,), jitter_fraction=0.0))
 TRIAGED = replace(NO_WAIT, triage_s=600.0)
 RESORTS = RemedyContext(
     resorts=(
@@ -234,6 +235,10 @@ LIVES: dict[str, Callable[[], WrittenLife]] = {
     "no rule acts": lambda: trained().says(ev.AgentEvent.TRAIN_END).stage(Stage.ENDED).exits(signal=11),
     "asked to stop": lambda: trained().asks(ev.Ask.STOP).signalled().exits(signal=15).asks(ev.Ask.START),
     "asked to stop and does not": lambda: trained().asks(ev.Ask.STOP).signalled().silence(60).silence(20),
+    "asked to stop when its losses are no numbers": lambda: (
+        trainee().steps(41, 43, loss=NAN).asks(ev.Ask.STOP).signalled().exits(signal=15)
+    ),
+    "waits for half a second": lambda: trained(HALF_A_SECOND).exits(1).looks().silence(0.4).silence(0.1),
     "asked to stop before the launch": lambda: held().asks(ev.Ask.STOP).asks(ev.Ask.START, fresh=True),
     "asked to restart": lambda: trainee().asks(ev.Ask.RESTART).signalled().exits(signal=15).looks(),
     "asked to restart from the beginning": lambda: (

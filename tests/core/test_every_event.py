@@ -13,10 +13,12 @@ from supervisor.core import events as ev
 from supervisor.core.agent_reports import ERROR_CHARACTERS, EVERY_MAX_S, METRICS_KEPT, RANKS_KEPT, AgentReports
 from supervisor.core.apply import after_decision, after_event, after_first_losses, after_flags
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, ResumePoint, Verdict
+from supervisor.core.checkpoints.loss_curve import curve_of
 from supervisor.core.findings import FaultClass, FaultSeverity, KernelFinding, OutputFinding
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.history import History
-from supervisor.core.job import ImpossibleMove, Job, Limits
+from supervisor.core.job import ImpossibleMove, Job, Limits, RetryPlan
+from supervisor.core.judge import can_wait
 from supervisor.core.readings import (
     DiskReading,
     ExitStatus,
@@ -28,8 +30,10 @@ from supervisor.core.readings import (
     Stage,
     StepRecord,
 )
+from supervisor.core.remedies.last_resorts import ResortTaken
 from supervisor.core.stats.trend import Trend
 from supervisor.core.triage.finding import Finding
+from supervisor.core.triage.state import TriageState
 
 from .stories import GPU, JOB, NAN, OTHER_GPU, START
 from .test_every_decision import (
@@ -79,6 +83,34 @@ JOBS: dict[str, Callable[[], WrittenLife]] = {
     "stopped": lambda: trained().asks(ev.Ask.STOP).signalled().exits(signal=15),
 }
 """A job in each phase, with what it can hold there."""
+FULL = ("running", "stopping", "to be examined", "resumed", "failed")
+"""Of these there is a second one, with something in each field that its life left empty."""
+
+
+def list_jobs() -> dict[str, Job]:
+    """Return every job by its name."""
+    jobs = {name: make().job for name, make in JOBS.items()}
+    return {**jobs, **{f"{name}, with all it can hold": fill(jobs[name]) for name in FULL}}
+
+
+def fill(job: Job) -> Job:
+    """Return a job with something in each field."""
+    triage = TriageState(
+        attempt=job.number, at=START.plus(1), flag=flag("non_finite_loss"), cause="nan", step=9, looked_for="loss",
+        began_at=START.plus(2),
+    )  # fmt: skip
+    reset = ResortTaken(kind="reset_gpu", command=("amd-smi", "reset"), at=START.plus(3), attempt=1)
+    retry = RetryPlan(
+        not_before=START, reason="as planned", fault_unix_s=START.unix_s, fault_step=7, resort="reset_gpu",
+        older_than=checkpoint(5, Verdict.PROVEN, 1.0),
+    )  # fmt: skip
+    return replace(
+        job, retry=job.retry or retry, triage=job.triage or triage, resorts=(reset,), unkillable=True,
+        start_curve=curve_of([1.0] * 30), shadows=frozenset({flag("hang").key}), shadows_noted=3, miopen_failed=True,
+        open_flags=frozenset({flag("thermal").key}), framework="keras", adjustable=("lr",), torch=True,
+        batches_per_epoch=50, renumbered=True, began_unix_s=START.unix_s, highest_number=9, rebuilt="from its folders",
+        shutting_down=True,
+    )  # fmt: skip
 
 
 def changes(before: Any, after: Any) -> str:
@@ -128,7 +160,7 @@ def list_events(attempt: int, job: str = JOB) -> Iterator[tuple[str, ev.Event]]:
     for word, facts, rank in reported:
         words = str({name: str(value)[:30] for name, value in facts.items()})
         yield f"{word.value} of rank {rank} {words}", ev.AgentReported(agent_event=word, facts=facts, rank=rank, **of)
-    for stage in (Stage.SETUP, Stage.WARMUP, Stage.STEP, Stage.ENDED):
+    for stage in (Stage.SETUP, Stage.WARMUP, Stage.STEP, Stage.LOOP, Stage.ENDED):
         yield f"stage {stage.value}", ev.StageEntered(stage=stage, **of)
     yield "launched", ev.Launched(shim_pid=8, training_pid=9, **of)
     yield "launch failed", ev.LaunchFailed(error="no unit", shortage="memory", **of)
@@ -147,6 +179,7 @@ def list_events(attempt: int, job: str = JOB) -> Iterator[tuple[str, ev.Event]]:
         (None, Verdict.PROVEN, 6000.0),
         (5000, Verdict.REJECTED, 6000.0),
         (5000, Verdict.PROVEN, -1.0),
+        (5000, Verdict.PROVEN, 0.0),
     ):
         item = checkpoint(step, verdict, saved_at_s)
         yield f"checkpoint {show(item)} {saved_at_s:g}", ev.CheckpointSeen(checkpoint=item, **of)
@@ -177,6 +210,19 @@ def list_requests() -> Iterator[tuple[str, ev.Event]]:
     yield "clock ahead", ev.ClockStepped(at=LATE, by_s=60.0)
     yield "daemon away", ev.DaemonAway(at=LATE, away_s=4000.0)
     yield "tick", ev.Tick(at=LATE)
+
+
+def list_readings() -> Iterator[tuple[str, ev.Event]]:
+    """Yield what is read every second, as it should be and not."""
+    of: dict[str, Any] = {"at": LATE, "job": JOB, "attempt": 1}
+    yield "steps without a loss", ev.StepsMade(records=made(1, loss=None), **of)
+    yield "no number of a loss", ev.StepsMade(records=(*made(1), *made(2, loss=NAN)), **of)
+    yield "no number of a norm", ev.StepsMade(records=made(1, grad_norm=float("inf")), **of)
+    yield "gpus", ev.GpusRead(readings=(), at=LATE)
+    yield "host", ev.HostRead(at=LATE, reading=HostReading(at=LATE))
+    yield "output", ev.OutputSeen(new_bytes=5, last_line="loss 1", **of)
+    yield "kernel", ev.KernelReported(at=LATE, findings=(finding(1, fatal=False),))
+    yield "kernel, nothing", ev.KernelReported(at=LATE, findings=())
 
 
 def list_decisions(job: Job) -> Iterator[tuple[str, de.Decision]]:
@@ -210,6 +256,7 @@ def list_decisions(job: Job) -> Iterator[tuple[str, de.Decision]]:
         yield f"retry, counts {counts}, {cause}, {remedy}", retry
         yield f"retry without a flag, counts {counts}, {cause}", replace(retry, flag=None)
     yield "give up", de.GiveUp(**because)
+    yield "give up for a crash", de.GiveUp(flag=flag("crash", **since), **because)
     yield "give up for a flag", de.GiveUp(flag=flag(**since), **because)
     yield "finish", de.Finish(**because)
     yield "finish for the user", de.Finish(by_user=True, flag=flag(**since), **because)
@@ -217,19 +264,21 @@ def list_decisions(job: Job) -> Iterator[tuple[str, de.Decision]]:
 
 def tell_events() -> Iterator[str]:
     """Yield what each event changes in a job of each kind, and what the same event of an earlier attempt does."""
-    for name, make in JOBS.items():
-        job = make().job
+    for name, job in list_jobs().items():
         yield f"== {name}"
         for word, event in (*list_events(job.number), *list_requests()):
             yield f"{word}: {changes(job, after_event(job, event))}"
         others = (*list_events(job.number - 1), *list_events(job.number, "other"))
         strange = [(word, changes(job, after_event(job, event))) for word, event in others]
         yield from (f"not of this attempt: {word}: {found}" for word, found in strange if found != "-")
+    yield "== of any job: the next tick is soon enough"
+    for word, event in (*list_events(1), *list_requests(), *list_readings()):
+        yield f"{word}: {can_wait(event)}"
 
 
 def tell_decisions() -> Iterator[str]:
     """Yield what each decision changes in a job of each kind; jobs that have no such move are named together."""
-    jobs = {name: make().job for name, make in JOBS.items()}
+    jobs = list_jobs()
     for word, _ in list_decisions(jobs["running"]):
         yield f"== {word}"
         refused: list[str] = []
@@ -250,8 +299,7 @@ def tell_decisions() -> Iterator[str]:
 
 def tell_losses() -> Iterator[str]:
     """Yield what the first losses of an attempt show, and what flags that are cleared do."""
-    for name, make in JOBS.items():
-        job = make().job
+    for name, job in list_jobs().items():
         for losses in ([10.0] * 30, [1.0] * 30, [None] * 30, []):
             yield f"{name}, losses {losses[:1]}: {changes(job, after_first_losses(job, losses))}"
         shadowed = replace(job, shadows=frozenset({flag("thermal").key, flag("hang").key}))

@@ -12,12 +12,16 @@ from supervisor.core import events as ev
 from supervisor.core.agent_reports import AgentReports
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, Verdict, exact_before
 from supervisor.core.checkpoints.continuity import judged
+from supervisor.core.checkpoints.loss_curve import Curve, curve_of
 from supervisor.core.checkpoints.tensor_stats import Profile, TensorFigures
-from supervisor.core.flags import Severity
+from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.foreign_values import NAME_CHARS_MAX, as_bounded, as_dict
 from supervisor.core.gauge import Gauge, beyond, flag_reached
+from supervisor.core.gpu_facts import GpuFacts
 from supervisor.core.measured import Column
-from supervisor.core.memory.points import NEEDED, OPTIONAL, read_point
+from supervisor.core.memory.estimate import estimate, fit_line, next_probe
+from supervisor.core.memory.points import NEEDED, OPTIONAL, Point, read_point
+from supervisor.core.readings import GpuReading
 from supervisor.core.remedies.budget import Ledger
 from supervisor.core.remedies.gpu_issues import issues_of
 from supervisor.core.remedies.miopen import MIOPEN_FACTS
@@ -25,13 +29,14 @@ from supervisor.core.reports.expectations import Expectation, checklist
 from supervisor.core.reports.outages import AttemptLife, Outage, Unwatched, find_unwatched
 from supervisor.core.reports.progress import progress_of
 from supervisor.core.stats.rate_limit import Allowance
-from supervisor.core.triage.finding import Replay, conclude
+from supervisor.core.triage.finding import Finding, Replay, conclude
+from supervisor.core.triage.state import TriageState, find_earlier_finding, looked_for
 from supervisor.core.tuning.bottleneck import Shares, find_bottlenecks
 from supervisor.core.tuning.compare import Comparison
 from supervisor.core.tuning.knob import KNOBS, Facts, Kind, Knob, Left, Phase, choose_knobs, facts_of
 
 from .long_stories import LongStory, long_story
-from .stories import GB, JOB, NAN, START
+from .stories import GB, GPU, JOB, NAN, START
 from .transcripts import read, show
 
 EVERYTHING = Expectation(
@@ -288,6 +293,80 @@ def tell_continuity() -> str:
     return "\n".join([*lines, ""])
 
 
+def probe(batch: int | None, **facts: Any) -> Point:
+    """Return what was measured of a small network at a micro-batch: 40 MB of its own and 10 a sample."""
+    samples = batch or 1
+    measured: dict[str, Any] = {
+        "device": "cuda", "batch": batch, "configured": batch, "weights_bytes": 10_000_000,
+        "gradient_bytes": 8_000_000, "optimizer_bytes": 20_000_000, "graph_bytes": 40_000_000 + 10_000_000 * samples,
+        "update_bytes": 45_000_000, "reserved_bytes": 50_000_000 + 11_000_000 * samples, "other_bytes": 5_000_000,
+        "card_bytes": 400_000_000,
+    }  # fmt: skip
+    return Point(**{**measured, **facts})
+
+
+def tell_estimates() -> str:
+    """Return what is reckoned from probes, at several micro-batches and sizes of the GPU."""
+    unknown: dict[str, Any] = {"device": "cpu", "reserved_bytes": None, "other_bytes": None, "card_bytes": None}
+    wide: dict[str, Any] = {"largest_output_columns": 16_384, "largest_output_bytes": 8_400_000}
+    heavy: dict[str, Any] = {"optimizer_bytes": 60_000_000}
+    probes: dict[str, list[Point]] = {
+        "two": [probe(4), probe(8)],
+        "three, in another order": [probe(8), probe(2), probe(4)],
+        "one": [probe(4)],
+        "one, of an unknown size": [probe(None)],
+        "two of one size": [probe(4), probe(4)],
+        "no larger with its samples": [probe(4), probe(8, graph_bytes=80_000_000)],
+        "without a GPU": [probe(4, **unknown), probe(8, **unknown)],
+        "a heavy optimizer": [probe(4, **heavy), probe(8, **heavy)],
+        "heavy weights": [probe(4, weights_bytes=50_000_000), probe(8, weights_bytes=50_000_000)],
+        "heavy gradients": [probe(4, gradient_bytes=50_000_000), probe(8, gradient_bytes=50_000_000)],
+        "a heavy update": [probe(4, update_bytes=130_000_000), probe(8, update_bytes=130_000_000)],
+        "an update as heavy as the passes": [probe(4, update_bytes=80_000_000), probe(8, update_bytes=120_000_000)],
+        "more of its own than it peaks at": [probe(4, weights_bytes=90_000_000, optimizer_bytes=90_000_000)],
+        "nothing": [probe(4, graph_bytes=0, update_bytes=0)],
+        "less held than used": [probe(4, reserved_bytes=1)],
+        "a wide output": [probe(4, **wide), probe(8, **wide)],
+        "a little narrower": [probe(4, **{**wide, "largest_output_columns": 16_383})],
+        "a little smaller": [probe(4, **{**wide, "largest_output_bytes": 8_399_999})],
+    }
+    lines = []
+    for name, points in probes.items():
+        lines.append(f"== {name}: line {show(fit_line(points))}")
+        for batch in (4, 5, 64, None):
+            try:
+                found = estimate(points, batch, None)
+            except ValueError as error:
+                lines.append(f"{batch}: {error}")
+                continue
+            lines.append(f"{batch}: {show(found)}")
+            for card in (140_000_000, 130_000_000, 123_900_000, 5_000_001):
+                on_card = estimate(points, batch, card)
+                lines.append(f"  on {card}: fits {on_card.fits}, largest micro-batch {on_card.largest_micro_batch}")
+        lines += [f"next on {card}: {next_probe(points, card)}" for card in (100_000_000, 350_000_000, 4_000_000_000)]
+    return "\n".join([*lines, ""])
+
+
+def tell_curves() -> str:
+    """Return which curves of losses have left another, at each limit."""
+    wide = Curve(losses=30, low=1.0, median=2.0, high=3.0, median_least=1.5, median_most=2.5)
+    uncertain = replace(wide, median_least=-1.0, median_most=9.0)
+    of_itself = replace(wide, low=1.9, high=2.1)
+    bases = {"wide": wide, "of an uncertain median": uncertain, "by half of itself": of_itself}
+    bases["of a high quartile"] = replace(wide, low=-9.0, high=9.0, median=0.0)
+    bases |= {
+        f"{name}, and lately of 8": replace(base, latest=replace(wide, median=8.0)) for name, base in bases.items()
+    }
+    lines = []
+    for name, base in bases.items():
+        for place in (-20.0, -18.0, -9.0, -1.0, 0.0, 0.9, 1.0, 1.1, 2.0, 2.9, 3.0, 3.1, 4.0, 4.1, 9.0, 9.1, 18.0, 20.0):
+            other = replace(wide, median_least=place, median_most=place)
+            lines.append(f"{name}: all at {place:g}: {base.left_by(other)}")
+        lines.append(f"{name}: one on both sides: {base.left_by(replace(wide, median_least=-99.0, median_most=99.0))}")
+    few = [show(curve_of([1.0, NAN, None, 3.0, 2.0] * count)) for count in (1, 2, 3, 8, 9, 20)]
+    return "\n".join([*lines, *few, show(curve_of([1.0, 2.0], least=2)), show(curve_of([], least=0)), ""])
+
+
 TRANSCRIPTS = {
     "continuity": tell_continuity,
     "expectations": tell_expectations,
@@ -295,6 +374,8 @@ TRANSCRIPTS = {
     "knobs": tell_knobs,
     "bottlenecks": tell_bottlenecks,
     "comparisons": tell_comparisons,
+    "estimates": tell_estimates,
+    "curves": tell_curves,
 }
 
 
@@ -477,3 +558,63 @@ def test_what_an_agent_reports_of_its_precision_is_kept_with_its_time() -> None:
     plan: dict[str, object] = {"start_epoch": 10**9 + 1}
     reports.add(ev.AgentReported(at=START, job=JOB, attempt=1, agent_event=ev.AgentEvent.PLAN, facts=plan))
     assert reports.start_epoch is None
+
+
+def test_a_profile_has_its_parts_by_where_they_lie() -> None:
+    names = (
+        "layer.weight",
+        "model.layer.weight",
+        "rocm_supervisor.model.layer.weight",
+        "net.bias",
+        "optimizer.state.0.step",
+    )
+    profile = Profile(tensors=dict.fromkeys(names, figures()), optimizers={}, updates=None)
+    assert {part: sorted(inner) for part, inner in profile.parts().items()} == {
+        "": ["layer.weight"],
+        "model": ["layer.weight"],
+        "rocm_supervisor.model": ["layer.weight"],
+        "net": ["bias"],
+    }
+
+
+def test_facts_of_a_gpu_hold_what_only_once_was_read() -> None:
+    facts = GpuFacts(last_at=START)
+    read: list[dict[str, Any]] = [
+        {"fan_rpm": 0},
+        {"fan_rpm": 1, "power_cap_w": 150.0, "ecc_uncorrectable": 2},
+        {"fan_rpm": 0, "power_cap_w": 90.0},
+        {"ecc_uncorrectable": 2, "ecc_correctable": 5},
+        {"ecc_uncorrectable": 3, "ecc_correctable": 9},
+    ]
+    for second, fields in enumerate(read):
+        facts.add(GpuReading(at=START.plus(second), gpu=GPU, source="sysfs", **fields))
+        assert facts.fan_turned is (second > 0)
+    assert (facts.readings, facts.last_at, facts.highest_cap_w) == (5, START.plus(4), 150.0)
+    assert (facts.ecc_correctable, facts.ecc_uncorrectable) == (5, 2)
+    assert (facts.ecc_unchanged_at, facts.ecc_grew_at) == (START.plus(3), START.plus(4))
+
+
+def test_what_a_replay_looks_for_hangs_on_cause_rule_and_step() -> None:
+    flag = RedFlag(rule="non_finite_loss", at=START, severity=Severity.CRITICAL, message="", since_step=7)
+    assert looked_for(flag, "non_finite") == "loss"
+    assert looked_for(flag, "stall") is None
+    assert looked_for(replace(flag, since_step=None), "non_finite") is None
+    assert looked_for(replace(flag, rule="stall"), "non_finite") is None
+
+
+@pytest.mark.parametrize(
+    ("verdict", "step", "again"),
+    [
+        ("data", 100, True),
+        ("numerics", 99, True),
+        ("unknown", 100, False),
+        ("hardware", 100, False),
+        ("data", 900, False),
+    ],
+)
+def test_a_step_is_not_examined_twice_where_a_finding_about_it_holds(verdict: Any, step: int, *, again: bool) -> None:
+    flag = RedFlag(rule="non_finite_loss", at=START, severity=Severity.CRITICAL, message="", since_step=100)
+    finding = Finding(verdict=verdict, words="")
+    last = TriageState(attempt=1, at=START, flag=flag, cause="nan", step=100, looked_for="loss", finding=finding)
+    assert find_earlier_finding(last, step, 5) == (finding if again else None)
+    assert find_earlier_finding(replace(last, finding=None), 100, 5) is None

@@ -33,8 +33,8 @@ class Scene:
     tell: Callable[[], LongStory]
     settings: tuple[tuple[str, Any], ...] = ()
 
-    def play(self, known: set[str]) -> tuple[str, RedFlag | None]:
-        """Return the scene as text and the flag at its end; sentences that are known are left out."""
+    def play(self, known: dict[str, int]) -> tuple[str, RedFlag | None]:
+        """Return the scene as text and the flag at its end; sentences that are known are named by their numbers."""
         rule, history = MAKE[self.rule](**dict(self.settings)), self.tell().history
         settings = "".join(f", {name} = {value}" for name, value in self.settings)
         lines = [f"{self.rule}: {self.title}{settings}", *map(show_gauge, rule.measure(history))]
@@ -42,8 +42,9 @@ class Scene:
         if flag is not None:
             lines += show_flag(flag, None if act_of(rule) is None else cause_of(flag))
             sentences = list(show_diagnosis(flag.diagnosis))
-            lines += [line for line in sentences if line not in known] + [f"    {len(sentences)} sentences"]
-            known.update(sentences)
+            lines += [line for line in sentences if line not in known]
+            numbers = [known.setdefault(line, len(known) + 1) for line in sentences]
+            lines.append(f"    sentences {' '.join(map(str, numbers)) or 'none'}")
         return "\n".join(lines) + "\n", flag
 
 
@@ -208,6 +209,13 @@ def unused() -> LongStory:
     return long_story(()).started()
 
 
+def died_of(**facts: object) -> LongStory:
+    """A training that ends with an exception of which the agent knows this."""
+    timeline = trained()
+    timeline.says(ev.AgentEvent.EXCEPTION, **facts)
+    return timeline.exits(1)
+
+
 def raised(timeline: LongStory) -> LongStory:
     """The training raises what ends it."""
     return timeline.rank_says(ev.AgentEvent.EXCEPTION, type="RuntimeError", message="no")
@@ -331,6 +339,13 @@ def behind(seconds: float) -> LongStory:
 def precise(asked: str, used: str, **more: Any) -> LongStory:
     """The agent reports a precision."""
     return trained().rank_says(ev.AgentEvent.PRECISION, asked=asked, used=used, **more)
+
+
+def planned_from(epoch: int) -> LongStory:
+    """The plan of a training that goes on with this epoch."""
+    timeline = long_story()
+    timeline.started().says(ev.AgentEvent.PLAN, epochs=10, batches_per_epoch=1000, start_epoch=epoch)
+    return timeline.pace(900, batches=1000)
 
 
 def planned_and(steps: int, *, epochs: int = 10) -> LongStory:
@@ -492,6 +507,8 @@ SCENES = (
     scene("loss_spike", "none", lambda: spiked(1.05)),
     scene("loss_spike", "one", lambda: spiked(9.0, 1.05)),
     scene("loss_spike", "not far", lambda: spiked(2.0)),
+    scene("loss_spike", "a little less than the limit", lambda: spiked(3.14)),
+    scene("loss_spike", "the limit", lambda: spiked(3.16)),
     scene("loss_spike", "no number", lambda: spiked(NAN)),
     scene("loss_spike", "stays", lambda: spiked(*[9.0] * 201), act=True),
     scene("loss_spike", "stays, " + NOT_OVER_STEPS, lambda: spiked(*[9.0] * 200)),
@@ -566,6 +583,7 @@ SCENES = (
     scene("host_memory", "not read", trained),
     scene("host_memory", "ended", lambda: trained().memory(10, available=GB).exits(1)),
     scene("fragmentation", "retried", lambda: retrying(0, 2, 5, inactive_split_bytes=6 * GB), act=True),
+    scene("fragmentation", "retried before as well", lambda: retrying(10, 12, 20)),
     scene("fragmentation", "only reported", lambda: retrying(0, 2, 3)),
     scene("fragmentation", "seldom", lambda: retrying(0, 1, 2)),
     scene("fragmentation", "at once", lambda: retrying(0, 7, 7)),
@@ -725,6 +743,8 @@ SCENES = (
     scene("deadline", "not planned", lambda: long_story().pace(900), at_unix_s=START.unix_s + 7200),
     scene("deadline", "ended", lambda: planned().exits(1), at_unix_s=START.unix_s + 7200),
     scene("milestone", "a tenth", lambda: planned().pace(101, batches=1000)),
+    scene("milestone", "the first epoch is resumed", lambda: planned_from(epoch=0)),
+    scene("milestone", "the second epoch is resumed", lambda: planned_from(epoch=1)),
     scene("milestone", "none yet", lambda: planned_and(99)),
     scene("milestone", "not planned", trained),
     # process
@@ -762,6 +782,9 @@ SCENES = (
         "no numbers",
         lambda: trained().steps(101, 103, loss=NAN).prints("loss is nan", FaultClass.NAN).exits(1),
     ),
+    scene("crash", "raised without a message", lambda: died_of(type="KeyError")),
+    scene("crash", "raised without a type", lambda: died_of(message="it is gone")),
+    scene("crash", "raised without a word", died_of),
     scene("crash", "not started", lambda: long_story().started().exits(127, error="python: not found")),
     scene("crash", "short of its plan", lambda: planned().exits(0)),
     scene("crash", "no step seen", lambda: long_story().started().says(ev.AgentEvent.PLAN, epochs=3).exits(0)),
@@ -780,7 +803,7 @@ SCENES = (
 
 def play_all() -> Played:
     """Return every scene with its text and the flag at its end."""
-    known: dict[str, set[str]] = defaultdict(set)
+    known: dict[str, dict[str, int]] = defaultdict(dict)
     return tuple((item, *item.play(known[item.rule])) for item in SCENES)
 
 

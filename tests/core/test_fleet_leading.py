@@ -681,6 +681,8 @@ def test_a_lease_counts_from_when_the_beat_was_sent_and_nan_ends_it() -> None:
     lease = Lease(lease_s=2.0, renewed_s=0.0).renewed(5.0, 2.0)
     assert lease.renewed(4.0, 2.0).renewed_s == 5.0
     assert lease.is_over(float("nan"))
+    assert not lease.is_over(6.99)
+    assert lease.is_over(7.0)
 
 
 def test_a_node_is_believed_of_its_own_ranks_alone() -> None:

@@ -242,7 +242,7 @@ def test_a_fault_ends_the_tune_and_the_settings_go_back(
     agent.ended.set()
     assert why in (report.problem or "")
     assert report.adopted == []
-    assert not (folder / fo.TUNE).exists()
+    wait_until(lambda: not (folder / fo.TUNE).exists())
 
 
 def test_a_rule_that_was_in_shadow_before_a_tune_does_not_end_it(tmp_path: Path, folder: Path, job: Job) -> None:

@@ -252,7 +252,7 @@ def _killed_ours(
 
 def _cause_of(raised: Raised) -> Cause:
     kind, message = (str(raised.facts.get(field) or "") for field in ("type", "message"))
-    text = f"{kind}: {message}" if message else kind or "an exception"
+    text = ": ".join(part for part in (kind, message) if part) or "an exception"
     trace = str(raised.facts.get("traceback") or "")
     other = FaultClass.DATA_LOADER.value if _WORKER_READ in trace else "exception"
     fault = next((fault for fault, pattern in _RAISED if pattern.search(text)), other)
