@@ -15,8 +15,8 @@ from supervisor.core.readings import ExitStatus, Stage
 YOUNG_S = 120.0
 """A process whose steps are not reported may have made some if it ran longer than this."""
 TEXT_CHARACTERS = 300
-RAISED_IN_PROGRAM, STATUS, COMMAND = "exception", "exit_code", "command_missing"
-"""Faults of a crash that may come from the program itself."""
+RAISED_IN_PROGRAM, STATUS, COMMAND = frozenset({"exception", "non_finite"}), "exit_code", "command_missing"
+"""Faults of a crash that may come from the program itself, or from its first numbers."""
 USAGE_STATUSES = frozenset({2, 126, 127})
 """argparse, click and getopt end with 2; a shell with 126 or 127 where it cannot run the command."""
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning)\b")
@@ -53,7 +53,7 @@ def start_failure(history: History, status: ExitStatus, fault: str, raised: Rais
     elif isinstance(raised, RankExited):
         # The rank's output comes before its launcher's report, which is the last output; the statuses are the same.
         text = f"rank ended with status {raised.code}" if raised.code in USAGE_STATUSES else None
-    elif fault == RAISED_IN_PROGRAM:
+    elif fault in RAISED_IN_PROGRAM:
         text = None if raised is None else _identify_exception(raised)
     elif fault == STATUS and status.code is not None:
         text = _identify_output(status.code, history.last_line)

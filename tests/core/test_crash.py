@@ -209,6 +209,43 @@ def test_a_lost_host() -> None:
         ("ValueError", "Input contains NaN", "exception"),
         ("RuntimeError", "Loss is nan, stopping training", "non_finite"),
         ("RuntimeError", "Function 'MulBackward0' returned nan values in its 0th output.", "non_finite"),
+        ("ValueError", "The loss returned in `training_step` is nan.", "non_finite"),
+        (
+            "ValueError",
+            "Detected nan and/or inf values in `layer.weight`. Check your forward pass for numerically",
+            "non_finite",
+        ),
+        (
+            "ValueError",
+            "Expected parameter loc to satisfy the constraint Real(), but found invalid values: tensor([[nan]])",
+            "non_finite",
+        ),
+        ("RuntimeError", "probability tensor contains either `inf`, `nan` or element < 0", "non_finite"),
+        (
+            "RuntimeError",
+            "The total norm of order 2.0 for gradients from `parameters` is non-finite, so it cannot be clipped.",
+            "non_finite",
+        ),
+        ("RuntimeError", "found NaN in local forward loss calculation. Device: 0, node: a", "non_finite"),
+        ("FloatingPointError", "Minimum loss scale reached (0.0001). Your loss is probably exploding.", "non_finite"),
+        (
+            "Exception",
+            "Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.",
+            "non_finite",
+        ),
+        ("FloatingPointError", "invalid value (nan) encountered in jit(step)", "non_finite"),
+        (
+            "InvalidArgumentError",
+            "Graph execution error: Found Inf or NaN global norm. : Tensor had NaN values",
+            "non_finite",
+        ),
+        ("AssertionError", "NaN loss at step 12", "non_finite"),
+        ("RuntimeError", "all elements of input should be between 0 and 1", "non_finite"),
+        ("RuntimeError", "Training failed: Loss NaN/Inf detected", "non_finite"),
+        ("AttributeError", "`np.NaN` was removed in the NumPy 2.0 release. Use `np.nan` instead.", "exception"),
+        ("ValueError", "loss 'nan' is unknown", "exception"),
+        ("ValueError", "loss weights are read from values/inf/a.json", "exception"),
+        ("FileNotFoundError", "no values in /data/nan", "exception"),
     ],
 )
 def test_an_exception_is_classed_by_its_own_words(kind: str, message: str, fault: str) -> None:
@@ -325,6 +362,13 @@ def test_a_training_that_gave_up_over_nan_is_spoilt_since_the_first() -> None:
     timeline.silence(1).says(ev.AgentEvent.EXCEPTION, type="RuntimeError", message="Loss is nan, stopping training")
     flag = flag_of(timeline.exits(1))
     assert (flag.since, flag.since_step) == (first_at, 11)
+
+
+def test_a_gradient_or_a_loss_of_long_ago_that_was_none_spoils_nothing_since() -> None:
+    timeline = story().training().steps(101, 104, loss=1.0, grad_norm=NAN).steps(105, 1300, loss=1.0)
+    timeline.says(ev.AgentEvent.EXCEPTION, type="RuntimeError", message="Loss is nan", traceback=TRACEBACK)
+    flag = flag_of(timeline.exits(1))
+    assert (flag.fault, flag.since_step) == ("non_finite", None)
 
 
 def test_where_no_nan_was_seen_it_is_spoilt_since_its_end() -> None:

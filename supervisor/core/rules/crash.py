@@ -24,6 +24,7 @@ from supervisor.core.readings import ExitStatus, signal_name
 from supervisor.core.remedies import causes
 from supervisor.core.rules.crash_diagnosis import crash_diagnosis
 from supervisor.core.rules.gpu_fault import is_fatal
+from supervisor.core.rules.non_finite_loss import NonFiniteLoss, spoilt, window
 from supervisor.core.sanitize import sanitize
 from supervisor.core.start_failure import start_failure
 
@@ -32,6 +33,20 @@ SHELL_SIGNAL = 128
 """A shell ends with this plus the signal that killed its child."""
 NON_FINITE = "non_finite"
 COMPILE = "compile"
+SPOILT_STEPS = NonFiniteLoss().window_steps
+
+NOT_FINITE = re.compile(
+    # Of the name of a file, a module or a column nothing follows.
+    r"(?!(?:\w+\.)*(?:Attribute|FileNotFound|Import|Key|ModuleNotFound|Name|NotADirectory|OS|Permission|Syntax|Type)Error)"
+    r"(?:(?:\w+\.)*(?:FloatingPoint|Nan)Error\b|.*?(?:non-?finite|not finite|loss scale (?:reached|already at minimum)"
+    r"|elements of input should be between 0 and 1"
+    r"|\b(?:loss|grad\w*|norms?|returned|values?|found|detected|either|encountered|elements?)\b.{0,80}?"
+    r"(?<![\w./'\"])(?:nan|inf)(?![\w'\"]|\.\w)|(?<![\w./'\"])nan (?:loss|grad|norm)))",
+    re.I | re.S,
+)
+"""An exception about numbers that are not finite, in the words of autograd, torch.distributions, Lightning, Megatron,
+fairseq, DeepSpeed, JAX, TensorFlow, and torch's binary cross entropy of a NaN. One in the input is the data's:
+it is there whatever is changed."""
 
 _RAISED = (
     (
@@ -51,7 +66,7 @@ _RAISED = (
     (COMPILE, re.compile(r"BackendCompilerFailed|InductorError|TorchRuntimeError|torch\._(?:dynamo|inductor)", re.I)),
     (FaultClass.DATA_LOADER.value, re.compile(r"DataLoader worker|unable to allocate shared memory", re.I)),
     (FaultClass.DISK_FULL.value, re.compile(r"No space left on device|Disk quota exceeded", re.I)),
-    (NON_FINITE, re.compile(r"(?:loss|grad\w*|returned|values?)\b.*\b(?:nan|inf)\b|non-?finite", re.I)),
+    (NON_FINITE, NOT_FINITE),
 )
 """Faults by an exception's type and message, in the words of HIP, CUDA and XLA; the first match counts."""
 
@@ -276,9 +291,13 @@ def _fault_of(number: int) -> str:
 
 
 def _find_spoilt(history: History) -> tuple[Moment | None, int | None]:
-    """Return since when a training that ended over NaN is spoilt: the first that was seen, or else its end."""
-    if history.non_finite:
-        return history.non_finite[0].at, history.non_finite[0].step
+    """Return since when a training that ended over NaN is spoilt: the first recent loss that was none, or its end.
+
+    Gradients are none now and then under a scaler, and an old loss was survived.
+    """
+    losses = window(history, SPOILT_STEPS, lambda record: spoilt(record.loss))
+    if losses:
+        return losses[0].at, losses[0].step
     return (history.exit.at if history.exit else history.now), None
 
 
