@@ -41,6 +41,7 @@ sys.path.insert(0, str(ROOT))
 from supervisor.cluster.secret import make_secret  # noqa: E402 - a program, started by its path
 from supervisor.runner import shim  # noqa: E402 - the same
 
+LAUNCHER = ROOT / "tests" / "bench" / "fleet_launcher.py"
 TRAINING = ROOT / "tests" / "bench" / "fleet_training.py"
 PYTHON = os.environ.get("ROCM_SUPERVISOR_TRAIN_PYTHON", sys.executable)
 START_LIMIT_S = 240.0
@@ -133,8 +134,9 @@ class Network:
 class Training:
     """One training over the namespaces."""
 
-    def __init__(self, folder: Path, network: Network, ranks: int, evidence_s: float) -> None:
-        self.folder, self.network, self.ranks, self.evidence_s = folder, network, ranks, evidence_s
+    def __init__(self, folder: Path, network: Network, asked: argparse.Namespace) -> None:
+        self.folder, self.network, self.ranks, self.evidence_s = folder, network, asked.ranks, asked.evidence_s
+        self.launcher = [str(LAUNCHER)] if asked.fork else ["-m", "torch.distributed.run"]
         self.nodes = len(network.names)
         make_secret(folder / "secret")
         (folder / "settings.toml").write_text(
@@ -168,7 +170,7 @@ class Training:
     def start_node(self, number: int) -> None:
         words = self._daemon("node", self.folder / f"n{number}", f"n{number}")
         words += ["--leader", "10.77.0.1:29300", "--config", str(self.folder / "settings.toml"), "--"]
-        words += [PYTHON, "-m", "torch.distributed.run", "--nproc-per-node", str(self.ranks), str(TRAINING)]
+        words += [PYTHON, *self.launcher, "--nproc-per-node", str(self.ranks), str(TRAINING)]
         self.daemons[number] = self._start(f"n{number}", self.network.within(number, *words, str(self.folder)))
 
     def close(self) -> None:
@@ -419,6 +421,7 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=5)
     parser.add_argument("--faults", default=",".join(FAULTS))
     parser.add_argument("--evidence-s", type=float, default=1.0)
+    parser.add_argument("--fork", action="store_true", help="fork ranks from torchrun: torch is imported once a node")
     parser.add_argument("--peer", action="store_true")
     parser.add_argument("--keep", action="store_true", help="keep the folder with logs and records")
     asked = parser.parse_args()
@@ -433,7 +436,7 @@ def main() -> None:
                 print(f"torchrun alone, {fault}: {'not within 120 s' if took is None else f'{took:.3f} s'}", flush=True)
             (folder / "saved.pt").unlink(missing_ok=True)
             (folder / "steps").unlink(missing_ok=True)
-        training = Training(folder, network, asked.ranks, asked.evidence_s)
+        training = Training(folder, network, asked)
         try:
             epoch, _ = training.await_steps(None)
             for number in range(asked.times):

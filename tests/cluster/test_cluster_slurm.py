@@ -1,0 +1,96 @@
+"""A training submitted to a real Slurm: a killed rank, a dead node, a requeue without it, the end."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from cluster_by_hand import LAUNCHER, RANK, Cluster
+
+from tests.rigs.slurm import Slurm, missing, slurm
+
+pytestmark = [pytest.mark.waits, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
+
+DIES = """
+while not (folder / "finish").exists():
+    if (folder / f"kill-{os.environ['RANK']}").exists():
+        (folder / f"kill-{os.environ['RANK']}").unlink()
+        os.kill(os.getpid(), 9)
+    time.sleep(0.05)
+"""
+
+
+class Submitted:
+    """A training of two nodes in a cluster of three."""
+
+    def __init__(self, cluster: Slurm, folder: Path) -> None:
+        self.cluster, self.folder = cluster, folder
+        beginning, _, _ = RANK.partition("while not")
+        where = "(folder / f\"node-{os.environ['RANK']}\").write_text(os.uname().nodename)\n"
+        (folder / "rank.py").write_text(beginning + where + DIES)
+        (folder / "launcher.py").write_text(LAUNCHER)
+
+    def supervisorctl(self, *words: str) -> str:
+        ran = self.cluster.run(sys.executable, "-m", "supervisor.cli", *words)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        return ran.stdout
+
+    def submit(self) -> str:
+        """Submit the training; return the number of its job."""
+        command = [sys.executable, "-S", str(self.folder / "launcher.py"), str(self.folder / "rank.py")]
+        asked = ["--nodes", "2", "--name", "run", "--folder", str(self.folder), "--local-dir", str(self.folder / "own")]
+        found = re.match(r"job (\d+):", self.supervisorctl("submit", *asked, "--", *command, str(self.folder)))
+        assert found is not None
+        return found[1]
+
+    def await_launch(self, epoch: str) -> Mapping[int, str]:
+        """Wait until all ranks of a launch run; return the node of each."""
+
+        def begun() -> bool:
+            files = list(self.folder.glob("rank-*"))
+            return (
+                sum(Cluster.read_rank(path)[-1:] != [] and Cluster.read_rank(path)[-1][0] == epoch for path in files)
+                == 4
+            )
+
+        self.cluster.await_condition(begun, f"four ranks of {epoch}\n{self.log()}")
+        return {rank: (self.folder / f"node-{rank}").read_text() for rank in range(4)}
+
+    def log(self) -> str:
+        path = self.folder / "slurm.log"
+        return path.read_text()[-3000:] if path.exists() else shlex.join(map(str, self.folder.iterdir()))
+
+
+@pytest.fixture
+def submitted(tmp_path: Path) -> Iterator[Submitted]:
+    rig, training = tmp_path / "rig", tmp_path / "training"
+    rig.mkdir()
+    training.mkdir()
+    with slurm(rig, 3) as cluster:
+        yield Submitted(cluster, training)
+
+
+def test_a_training_outlives_a_killed_rank_and_a_dead_node(submitted: Submitted) -> None:
+    job = submitted.submit()
+    nodes = submitted.await_launch("run.0.1")
+    (submitted.folder / "kill-3").touch()
+    assert submitted.await_launch("run.0.2") == nodes, "on the same nodes: no machine is at fault"
+    submitted.cluster.kill_node(nodes[3])
+    after = submitted.await_launch("run.1.1")
+    assert nodes[3] not in after.values(), "requeued without the dead node, though its user is no administrator"
+    assert submitted.cluster.job(job)["ExcNodeList"] == nodes[3]
+    incidents = json.loads(submitted.supervisorctl("training", "history", str(submitted.folder), "--json"))["incidents"]
+    assert [(incident["id"], incident["rung"]) for incident in incidents] == [
+        ("run.0.1", "same_nodes"),
+        ("run.0.2", "requeue"),
+    ]
+    assert incidents[0]["culprit"]["reason"] == f"rank 3 ({nodes[3]}) ended first: killed by SIGKILL"
+    assert incidents[1]["excluded"] == [nodes[3]]
+    (submitted.folder / "finish").touch()
+    submitted.cluster.await_condition(lambda: submitted.cluster.job(job).get("JobState") == "COMPLETED", "its end")
+    assert "finished" in submitted.supervisorctl("training", "status", str(submitted.folder))
