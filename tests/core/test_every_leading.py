@@ -229,13 +229,24 @@ STORIES: dict[str, Callable[[], Scribe]] = {
 }
 
 
+def describe_state(leading: Leading) -> str:
+    """Return what a leader holds at the end of a story, apart from its settings."""
+    held = {name.lstrip("_"): value for name, value in vars(leading).items()}
+    for name in ("epoch", "limits", "stage", "fleet", "incident", "unfinished"):
+        del held[name]
+    held |= {name: sorted(held[name]) for name in ("answered", "rejected", "offers")}
+    members = {name: show(member) for name, member in held.pop("members").items()}
+    facts = [f"{name} {show(value)}" for name, value in held.items() if value not in (None, {}, [])]
+    return "\n    ".join([", ".join(facts), *(f"{name}: {EPOCH.sub('', text)}" for name, text in members.items())])
+
+
 def tell_leading() -> str:
     """Return every story."""
     parts = []
     for title, play in STORIES.items():
         nodes = play()
         fleet = f"  then {nodes.leading.stage.value}, {nodes.leading.epoch}, {show(nodes.leading.fleet)}"
-        parts.append("\n".join([title, *nodes.lines, fleet, ""]))
+        parts.append("\n".join([title, *nodes.lines, fleet, f"    {describe_state(nodes.leading)}", ""]))
     return "\n".join(parts)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -28,12 +29,13 @@ from supervisor.core.remedies.miopen import MIOPEN_FACTS
 from supervisor.core.reports.expectations import Expectation, checklist
 from supervisor.core.reports.outages import AttemptLife, Outage, Unwatched, find_unwatched
 from supervisor.core.reports.progress import progress_of
+from supervisor.core.stats.histogram import Histogram, HistogramKnown
 from supervisor.core.stats.rate_limit import Allowance
 from supervisor.core.triage.finding import Finding, Replay, conclude
 from supervisor.core.triage.state import TriageState, find_earlier_finding, looked_for
 from supervisor.core.tuning.bottleneck import Shares, find_bottlenecks
 from supervisor.core.tuning.compare import Comparison
-from supervisor.core.tuning.knob import KNOBS, Facts, Kind, Knob, Left, Phase, choose_knobs, facts_of
+from supervisor.core.tuning.knob import COPIED_BYTES_MIN, KNOBS, Facts, Kind, Knob, Left, Phase, choose_knobs, facts_of
 
 from .long_stories import LongStory, long_story
 from .stories import GB, GPU, JOB, NAN, START
@@ -131,7 +133,7 @@ KNOWN = {
     "device": "cuda:0", "optimizer": "SGD", "processors": 8, "workers": 2, "prefetch": 2, "threads": 8, "pinned": False,
     "fused": False, "channels_last": False, "tf32": False, "autocast": False, "cudnn_benchmark": False,
     "cuda": True, "hip": False, "batch_bytes": 10_000_000, "shm_bytes": 8 * GB, "available_bytes": 16 * GB,
-    "card_bytes": 6 * GB,
+    "card_bytes": 6 * GB, "attention": "eager", "checkpointing": False, "micro_batches": 4, "convolves": True,
 }  # fmt: skip
 
 
@@ -148,6 +150,10 @@ def tell_knobs() -> str:
         "no workers": {**KNOWN, "workers": 0},
         "no workers, no room": {**KNOWN, "workers": 0, "batch_bytes": 9 * GB},
         "one worker, no room": {**KNOWN, "workers": 1, "batch_bytes": 9 * GB},
+        "batches that are copied in no time": {**KNOWN, "batch_bytes": COPIED_BYTES_MIN - 1},
+        "batches that are not": {**KNOWN, "batch_bytes": COPIED_BYTES_MIN},
+        **{f"{count} micro-batches": {**KNOWN, "micro_batches": count} for count in (1, 2, 3, 5)},
+        "checkpointing": {**KNOWN, "checkpointing": True, "convolves": False, "attention": "sdpa"},
         "little room": {**KNOWN, "batch_bytes": 200_000_000},
         "cannot be changed": {
             **KNOWN,
@@ -618,3 +624,10 @@ def test_a_step_is_not_examined_twice_where_a_finding_about_it_holds(verdict: An
     last = TriageState(attempt=1, at=START, flag=flag, cause="nan", step=100, looked_for="loss", finding=finding)
     assert find_earlier_finding(last, step, 5) == (finding if again else None)
     assert find_earlier_finding(replace(last, finding=None), 100, 5) is None
+
+
+def test_a_histogram_counts_what_is_at_its_limit_below_it_and_nothing_as_less_than_none() -> None:
+    histogram = Histogram(1.0, 5.0)
+    for seconds in (0.5, 1.0, 1.1, 5.0, 9.0, -2.0):
+        histogram.observe(seconds)
+    assert histogram.known() == HistogramKnown(buckets=((1.0, 3), (5.0, 5), (math.inf, 6)), total_s=16.6)

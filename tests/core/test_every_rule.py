@@ -37,7 +37,8 @@ class Scene:
         """Return the scene as text and the flag at its end; sentences that are known are named by their numbers."""
         rule, history = MAKE[self.rule](**dict(self.settings)), self.tell().history
         settings = "".join(f", {name} = {value}" for name, value in self.settings)
-        lines = [f"{self.rule}: {self.title}{settings}", *map(show_gauge, rule.measure(history))]
+        asked = "" if rule.may_flag(history) else " (nothing near: not asked)"
+        lines = [f"{self.rule}: {self.title}{settings}{asked}", *map(show_gauge, rule.measure(history))]
         flag = flag_of(rule, history)
         if flag is not None:
             lines += show_flag(flag, None if act_of(rule) is None else cause_of(flag))
