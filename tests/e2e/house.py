@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -17,6 +18,7 @@ from typing import Any
 import psutil
 
 from supervisor.control.client import Client, ControlError
+from supervisor.runner import code_copy
 from tests.rigs.forked_daemon import ForkedDaemon, start_daemon
 
 BIN = Path(sys.executable).parent
@@ -36,6 +38,8 @@ class House:
         self.daemon: subprocess.Popen[bytes] | ForkedDaemon | None = None
         self.shares_imports = False
         """Whether its daemons are forks of a process that has made their imports; without, each is its command."""
+        self.code_copies: Path | None = None
+        """Code that was copied and compiled for trainings before: the first launch of each would make the same."""
         self.log = folder / "daemon.log"
         self.bin = BIN
         self.client = Client(self.state / "control.sock")
@@ -43,8 +47,13 @@ class House:
     # --- configuration --------------------------------------------------------------------------------------------
 
     def write(self, text: str, head: str = "") -> None:
-        """Write the configuration; `head` adds to [supervisor]. The kernel log is off unless `text` speaks of it."""
+        """Write the configuration; `head` adds to [supervisor]. The kernel log is off unless `text` speaks of it.
+
+        Where imports are shared, GPUs are looked for in sysfs alone: each daemon would start rocm-smi, which is Python.
+        """
         kernel = "" if "[kernel_log]" in text else "[kernel_log]\nenabled = false\n"
+        if self.shares_imports and "[telemetry]" not in text:
+            kernel += '[telemetry]\nsources = ["sysfs"]\n'
         supervisor = f'[supervisor]\nstate_dir = "{self.state}"\nlauncher = "direct"\n{head}\n'
         self.config.write_text(f"{supervisor}\n{kernel}\n{text}")
 
@@ -71,6 +80,8 @@ class House:
     def start(self, *, wait: bool = True, env: dict[str, str] | None = None) -> subprocess.Popen[bytes] | ForkedDaemon:
         """Start the daemon in the foreground of nobody."""
         program, *arguments = self.command()
+        if self.code_copies is not None and not self.state.exists():
+            shutil.copytree(self.code_copies, self.state / code_copy.FOLDER)
         with self.log.open("ab") as log:
             if self.shares_imports and env is None and program == str(BIN / "rocm-supervisord"):
                 self.daemon = start_daemon(arguments, log.fileno())

@@ -23,6 +23,7 @@ def test_five_mistakes_in_the_configuration_are_reported_at_once_and_nothing_sta
         f'[jobs.one]\ncommand = ["touch", "{marker}"]\ngrace_s = -1\nworkdir = "/tmp"\nrules.stal.limit_s = 3\n'
         '[jobs."bad name"]\ncommand = []\n[telemetry]\ninterval_s = "often"\n'
     )
+    home.code_copies = None
     done = home.start(wait=False)
     assert done.wait(PATIENCE_S) == 78
     output = home.log.read_text()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from house import House, house
+from house import House
 
-from tests.rigs.hanging_fs import HangingFs, hanging
+from tests.rigs.hanging_fs import HangingFs
 
 pytestmark = [pytest.mark.mounts, pytest.mark.calm(reason="a stall of a few seconds would be found")]
 
@@ -17,22 +16,14 @@ HANGS_AT = 400
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[HangingFs]:
-    with hanging(tmp_path / "disk", tmp_path / "behind") as served:
-        yield served
-
-
-@pytest.fixture
-def home(tmp_path: Path, disk: HangingFs) -> Iterator[House]:
+def home(home_beside_disk: House, disk: HangingFs, tmp_path: Path) -> House:
     """An installation with all its state on that disk, but for the socket, and a training that will hang by itself."""
-    (tmp_path / "house").mkdir()
-    with house(tmp_path / "house") as item:
-        item.state = disk.at / "state"
-        item.client.path = str(tmp_path / "control.sock")
-        job = item.by_hand("one", "--wound", f"hang:{HANGS_AT}", table="checkpoints.keep = false", stall="limit_s = 2")
-        item.write(f"[telemetry]\ninterval_s = 0.5\n{job}", head=f'socket = "{item.client.path}"')
-        yield item
-        disk.all_fails, disk.failure = False, None
+    item = home_beside_disk
+    item.state = disk.at / "state"
+    item.client.path = str(tmp_path / "control.sock")
+    job = item.by_hand("one", "--wound", f"hang:{HANGS_AT}", table="checkpoints.keep = false", stall="limit_s = 2")
+    item.write(f"[telemetry]\ninterval_s = 0.5\n{job}", head=f'socket = "{item.client.path}"')
+    return item
 
 
 def problem(home: House) -> str:

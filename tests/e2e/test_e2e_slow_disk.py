@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from house import PATIENCE_S, House, house
+from house import PATIENCE_S, House
 
-from tests.rigs.hanging_fs import HangingFs, hanging
+from tests.rigs.hanging_fs import HangingFs
 
 pytestmark = pytest.mark.mounts
 mostly_waits = pytest.mark.calm(reason="compares durations with limits, and mostly waits for what hangs")
@@ -26,24 +25,14 @@ HANGS_AT = 150
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[HangingFs]:
-    with hanging(tmp_path / "disk", tmp_path / "behind") as served:
-        yield served
-
-
-@pytest.fixture
-def home(tmp_path: Path, disk: HangingFs) -> Iterator[House]:
+def home(home_beside_disk: House, disk: HangingFs) -> House:
     """An installation with its record on that disk, and a training that will hang by itself."""
-    (tmp_path / "house").mkdir()
-    with house(tmp_path / "house") as item:
-        item.write(
-            "[telemetry]\ninterval_s = 0.5\n"
-            + item.by_hand("night", "--wound", f"hang:{HANGS_AT}", stall=f"limit_s = {STALL_S}"),
-            head=f'database = "sqlite:///{disk.at}/supervisor.db"',
-        )
-        yield item
-        disk.go_on()
-        disk.sync_s, disk.failure = 0.0, None
+    home_beside_disk.write(
+        "[telemetry]\ninterval_s = 0.5\n"
+        + home_beside_disk.by_hand("night", "--wound", f"hang:{HANGS_AT}", stall=f"limit_s = {STALL_S}"),
+        head=f'database = "sqlite:///{disk.at}/supervisor.db"',
+    )
+    return home_beside_disk
 
 
 def problem(home: House) -> object:

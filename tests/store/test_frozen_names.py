@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import functools
 
 import pytest
-from frozen_names import LIST, as_text, collect
+from frozen_names import LIST, as_text
+from frozen_names import collect as collect_anew
+
+pytestmark = pytest.mark.xdist_group("frozen names")
+collect = functools.cache(collect_anew)
+"""Takes a second: the tests of this file share a process."""
 
 WHAT_TO_DO = """\
 names that are stored or sent between programs have changed (- before, + now):
