@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ LEAST_LAST = 16
 """Columns of the terminal that the last column is cut to, at least."""
 LEAST_PATH = 24
 """The same, of a path."""
+_PATH = re.compile(rf"(?<!\S)/\S{{{LEAST_PATH},}}")
 _CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "cyan": 36}
 
 
@@ -78,8 +80,11 @@ def cells(text: str) -> int:
 
 
 def cut(text: str, width: int) -> str:
-    """Return `text` cut to `width` columns, but to no fewer than ten."""
+    """Return `text` cut to `width` columns, but to no fewer than ten; the middle of its paths goes before its end."""
     width = max(width, 10)
+    if cells(text) <= width:
+        return text
+    text = _PATH.sub(lambda found: cut_middle(found[0], max(LEAST_PATH, len(found[0]) + width - cells(text))), text)
     if cells(text) <= width:
         return text
     while cells(text) > width - 1:

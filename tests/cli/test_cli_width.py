@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 from supervisor.cli import checkpoints, history, status
+from supervisor.cli.app import App
 from supervisor.cli.gpus import table as gpus
-from supervisor.cli.table import Pen, cells
+from supervisor.cli.main import cli
+from supervisor.cli.table import Cell, Pen, cells, cut
 from supervisor.control import types
 from supervisor.control.present import gpu_status
+from supervisor.core import decisions as de
+from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, Verdict
+from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.incident import Incident
+from supervisor.core.job import Attempt, Job
 from supervisor.core.moments import Moment
-from supervisor.core.readings import GpuReading
+from supervisor.core.readings import ExitStatus, GpuReading
+from supervisor.core.remedies.trials import Trial
+from supervisor.store.store import Store
 
 NOW = 1_763_165_520.0
 NARROW, WIDE, FILE = Pen(width=80), Pen(width=120), Pen()
@@ -104,3 +117,87 @@ def test_where_stdout_is_no_terminal_nothing_is_cut() -> None:
         assert "…" not in "\n".join(found)
     assert any(SAVE.path in line for line in shown(FILE)["one checkpoint"])
     assert any(REASON in line for line in shown(FILE)["status"])
+
+
+def test_the_end_of_a_path_in_a_sentence_and_what_follows_it_are_kept() -> None:
+    sentence = f"checkpoint_bad: {SAVE.path}: not finite"
+    assert cut(sentence, 80).startswith("checkpoint_bad: /srv/")
+    assert cut(sentence, 80).endswith("weights/epoch12.pt: not finite")
+    assert cells(cut(sentence, 80)) <= 80
+    assert cut(sentence, cells(sentence)) == sentence
+    assert cut("not a path but " * 8, 30).endswith("…")
+
+
+# --- every table of one record ------------------------------------------------------------------------------------
+
+LONG = "thermal-yolov8n-night-run"
+T0 = Moment(100.0, NOW)
+BAD = RedFlag(
+    rule="checkpoint_bad", severity=Severity.CRITICAL, at=T0, message=f"{SAVE.path}: 3 of 225 tensors are not finite"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keeping(Pen):
+    """A pen that keeps the tables that it made."""
+
+    made: list[str] = field(default_factory=list)
+
+    def table(self, head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+        self.made.append(super().table(head, rows))
+        return self.made[-1]
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The configuration of a daemon that is away and left something for each table; its folder has a long name."""
+    folder = tmp_path_factory.mktemp("a-folder-with-a-rather-long-name") / "and-another-one-in-it"
+    state = folder / "state"
+    (state / "jobs" / LONG / "1").mkdir(parents=True)
+    store = Store.open(f"sqlite:///{state}/supervisor.db", T0, "boot")
+    launch = de.Launch(at=T0, job=LONG, attempt=1, resume_from=None, reason=f"newest proven checkpoint: {SAVE.path}")
+    point = Checkpoint(
+        path=SAVE.path, fingerprint=Fingerprint(size_bytes=6_000_000, modified_ns=1, inode=7), step=80_321
+    )
+    with store.turn(T0):
+        store.open_attempt(launch, f"{state}/jobs/{LONG}/1")
+        store.record_decision(launch)
+        store.record_flag(LONG, 1, BAD)
+        store.record_decision(de.Stop(at=T0.plus(9), job=LONG, attempt=1, reason=BAD.message, save=False, flag=BAD))
+        incident = Incident(id=f"{LONG}-1", job=LONG, attempt=1, flag=BAD, decision="stop", last_step=80_400)
+        store.save_incident(incident.relaunched(point).stepping_again(T0.plus(105), went_on=True))
+        store.save_checkpoint(LONG, 1, replace(point, verdict=Verdict.REJECTED, reason=SAVE.reason), T0)
+        store.save_checkpoint(LONG, 1, replace(point, path=SAVE.path + "x", verdict=Verdict.PROVEN), T0)
+        ended = Attempt(number=1, launched_at=T0, exit=ExitStatus(at=T0.plus(10), code=1))
+        store.close_attempt(LONG, ended, T0.plus(10))
+        trial = Trial(attempt=2, at=T0, cause="non_finite", remedy="restart", step=40, reason=f"after {BAD.message}")
+        store.save_trial(LONG, trial)
+        store.save_job(replace(Job(name=LONG, since=T0), attempt=ended))
+    store.close(T0.plus(10))
+    path = folder / "config.toml"
+    alerts = "[alerts.phone-of-the-night-shift]\nkind = 'ntfy'\nurl = 'https://ntfy.example/a-topic-with-a-long-name'\n"
+    path.write_text(f"[supervisor]\nstate_dir = '{state}'\n[jobs.{LONG}]\ncommand = ['true']\n{alerts}")
+    return path
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (("show", f"{LONG}-1"), "flag checkpoint_bad"),
+        (("account", LONG), "down: stalled, or between two attempts"),
+        (("checkpoints", LONG), "epoch12.pt"),
+        (("remedies", LONG), "AGAINST"),
+        (("alerts",), "phone-of-the-night-shift"),
+        (("du",), LONG),
+    ],
+)
+def test_every_table_of_a_record_fits_the_terminal(
+    recorded: Path, words: tuple[str, ...], shown: str, width: int
+) -> None:
+    app = App(now=lambda: NOW + 720)
+    app.pen = pen = Keeping(width=width)
+    result = CliRunner().invoke(cli, ["--config", str(recorded), *words], obj=app)
+    assert result.exit_code == 0, result.output
+    assert any(shown in text for text in pen.made), result.output
+    assert not [line for text in pen.made for line in text.splitlines() if cells(line) > width]
