@@ -111,11 +111,11 @@ class InstalledBox:
 
     box: SystemdBox
 
-    def setup(self, words: str, *, user: str | None = None) -> Completed:
-        """Run `supervisorctl setup WORDS` inside, as root or `user`."""
-        home = {"HOME": f"/home/{user}"} if user else {}
+    def setup(self, words: str, *, user: str | None = None, sudo_by: str | None = None) -> Completed:
+        """Run `supervisorctl setup WORDS` inside, as root, as root through the sudo of somebody, or as `user`."""
+        more = {"HOME": f"/home/{user}"} if user else {"SUDO_USER": sudo_by} if sudo_by else {}
         return self.box.run(
-            f"{PYTHON} -c {shlex.quote(SETUP)} {words}", user=user, environment={"PYTHONPATH": str(ROOT), **home}
+            f"{PYTHON} -c {shlex.quote(SETUP)} {words}", user=user, environment={"PYTHONPATH": str(ROOT), **more}
         )
 
     def ask(self, code: str, *, timeout_s: float = 120.0) -> str:

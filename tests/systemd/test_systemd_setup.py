@@ -21,7 +21,7 @@ from supervisor.cli.setup.plan import (
 from supervisor.cli.setup.removal import RemoveFile, RemoveState, owner_removal, undo
 from supervisor.runner import shim
 from supervisor.shipped import shipped
-from tests.rigs.installed_box import OWNER, ROOT, InstalledBox
+from tests.rigs.installed_box import OWNER, PYTHON, ROOT, InstalledBox
 
 HERE = Installation(
     bin=Path("/opt/rocm-supervisor/bin"),
@@ -133,6 +133,10 @@ def test_setup_on_a_machine_can_be_repeated(installed: InstalledBox) -> None:
     assert done.ok, done.output
     assert set(lines_of(done.output)) == {"unchanged", "ran", "kept"}
     assert "systemctl enable --now rocm-supervisor" in done.output
+    by_another = installed.setup("", sudo_by="bob")
+    assert by_another.ok, by_another.output
+    assert set(lines_of(by_another.output)) == {"unchanged", "ran", "kept"}, "who repeats it takes nothing over"
+    assert f"ln -s {PYTHON.parent}/supervisorctl /usr/local/bin/" in done.output, "else neither PATH nor sudo finds it"
     groups = installed.box.run(f"id -nG {OWNER}", check=True).output.split()
     assert "rocm-supervisor" in groups
     stat = installed.box.run("stat -c '%a %U %G' /var/lib/rocm-supervisor/jobs /etc/rocm-supervisor/config.toml")
@@ -145,7 +149,7 @@ def test_setup_on_a_machine_can_be_repeated(installed: InstalledBox) -> None:
     [
         ("--owner carl", None, "no such user on this system"),
         ("--owner root", None, "could then run any program as root"),
-        ("", None, "--owner NAME is required: the user who owns data"),
+        ("--owner bob", None, f"run as {OWNER}, and the system's daemon has one owner"),
         (f"--owner {OWNER}", OWNER, "run it as root"),
         (f"--owner {OWNER} --user", OWNER, "exclude each other"),
         ("--user", None, "run it without sudo"),
@@ -215,6 +219,7 @@ def test_removal_undoes_the_setup_and_keeps_what_is_the_persons_until_it_is_purg
     assert "/etc/rocm-supervisor/webhook-url    (not written by setup)" in purged.output
     assert not box.run(f"ls {settings} || ls {state}").ok
     assert not box.run("id rocm-supervisor || getent group rocm-supervisor-jobs").ok
+    assert "--owner NAME is required: the user who owns data" in installed.setup("").output
     again = installed.setup(f"--owner {OWNER}")
     assert again.ok, again.output
     box.run("systemctl daemon-reload", check=True)

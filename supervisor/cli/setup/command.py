@@ -19,12 +19,14 @@ from supervisor.cli.paths import state_directory, user_config
 from supervisor.cli.setup.plan import (
     CONFIG,
     GROUP,
+    OWNER_CONF,
     PACKAGE,
     Installation,
     Owner,
     RunCommand,
     Step,
     WriteFile,
+    read_owner,
     system_plan,
     user_plan,
 )
@@ -66,9 +68,11 @@ def command(  # noqa: PLR0913 - its options
         if for_user:
             steps = _for_user(installation, owner, checked=prefix is None)
         else:
-            owner = owner or os.environ.get("SUDO_USER")
+            present = None if prefix is not None else read_owner(OWNER_CONF)
+            owner = owner or present or os.environ.get("SUDO_USER")  # whoever repeats it does not take over
             if prefix is None:
                 _check_system(installation, owner, dry_run=dry_run)
+                _check_handover(owner, present)
             steps = system_plan(installation, _find_owner(owner), files_only=prefix is not None, booted=BOOTED.is_dir())
         for step in steps:
             click.echo(perform(step, prefix=prefix, dry_run=dry_run))
@@ -103,6 +107,16 @@ def _remove_installation(*, for_user: bool, dry_run: bool, purge: bool) -> None:
     click.echo("\nNot removed:")
     for line in left(state, config=config, purge=purge, packaged=packaged):
         click.echo(f"  {line}")
+
+
+def _check_handover(owner: str | None, present: str | None) -> None:
+    """Raise ValueError where an earlier setup named another owner: all jobs would change hands."""
+    if present not in (None, owner):
+        raise ValueError(
+            f"the trainings of this machine run as {present}, and the system's daemon has one owner: {owner} can run a "
+            f"daemon of their own (`supervisorctl setup --user`). To hand this one over, stop its jobs, remove "
+            f"{OWNER_CONF}, and run this again"
+        )
 
 
 def _find_owner(name: str | None) -> Owner | None:
@@ -306,6 +320,9 @@ def remaining(*, for_user: bool, owner: str | None, packaged: bool = False, boot
     # The package has enabled and started the daemon; it takes its new rights by a restart.
     after_package = "systemctl reload rocm-supervisor" if booted else "systemctl restart rocm-supervisor"
     lines.append(after_package if packaged else "systemctl enable --now rocm-supervisor")
+    program = Path(sys.executable).with_name("supervisorctl")
+    if not packaged and shutil.which(program.name) is None:
+        lines.append(f"ln -s {program} /usr/local/bin/    (for everybody's PATH, and sudo's)")
     if owner is not None and (closed := _closed_home(owner)) is not None:
         lines.append(f"chmod g+rx {closed}    (gives the daemon read access to the checkpoints in it)")
     return [*lines, f"{owner} must log in again before using supervisorctl: group {GROUP} takes effect at login"]

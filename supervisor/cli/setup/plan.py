@@ -27,6 +27,7 @@ UNITS = (
     "rocm-run@.service",
     "rocm-runs.slice",
 )
+OWNER_CONF = SYSTEM_UNITS / "rocm-run@.service.d" / "owner.conf"
 OWNER_DROP_IN = """\
 # The user who runs the trainings (written by supervisorctl setup --owner).
 [Service]
@@ -126,6 +127,15 @@ def _open_home(owner: Owner | None) -> tuple[RunCommand, ...]:
     if owner is None or owner.closed_home is None:
         return ()
     return (RunCommand(argv=("chmod", "g+rx", str(owner.closed_home))),)
+
+
+def read_owner(path: Path) -> str | None:
+    """Return the owner whom an earlier setup wrote into a drop-in; None where there is none, or it names no user."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return None
+    return next((line.removeprefix("User=") for line in lines if line.startswith("User=")), None) or None
 
 
 def _drop_ins(owner: Owner | None) -> tuple[WriteFile, ...]:
