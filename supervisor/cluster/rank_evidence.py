@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +27,7 @@ STACK_BYTES_MAX = 1 << 18
 FRAMES_KEPT = 3
 EXCEPTION_CHARS_MAX = 500
 OUTPUT_TAIL_BYTES = 1 << 18
+STEADY_NS = 2_000_000_000
 STATUS_MAX, PID_DIGITS = 255, 7
 _LAUNCHER_REPORT = re.compile(r"failed \(exitcode: (-?\d{1,3})\) local_rank: \d{1,5} \(pid: (\d{1,7})\) of binary")
 """torch.distributed.elastic.multiprocessing.api, of the rank that failed first on its node."""
@@ -133,8 +135,21 @@ def _complete(
         known,
         exception=exception,
         communication=ended_by_launcher or (own is not None and is_consequence(*own)),
+        sequence=read_sequence(folder, rank.rank),
         collective=read_steps(folder, rank.rank),
     )
+
+
+def read_sequence(folder: Path, rank: int) -> int | None:
+    """Return the number of the last collective that a rank has begun; None where it has none, or it still grows."""
+    name = names.RECORDER if rank == 0 else names.RECORDER.replace("recorder", f"recorder.rank{rank}")
+    try:
+        data = untrusted_files.read_part(folder, name, names.COLLECTIVE_OFFSET, names.COLLECTIVE.size)
+        number, since_ns = names.COLLECTIVE.unpack(data)
+    except (OSError, struct.error, ValueError):
+        return None
+    steady = time.monotonic_ns() - since_ns >= STEADY_NS  # ranks are looked at at different moments of a second
+    return as_int(number, 1, COUNT_MAX) if steady else None
 
 
 def read_steps(folder: Path, rank: int) -> int | None:

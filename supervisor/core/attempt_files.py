@@ -212,6 +212,9 @@ ASIDE_OFFSET = 320
 ASIDE = struct.Struct("<Iiq")
 """what keeps the present step from computing (0: nothing), whether every stage is reported (1) or not (0), since when
 in monotonic ns. Zeros in the file of an agent that does not report it."""
+COLLECTIVE_OFFSET = 384
+COLLECTIVE = struct.Struct("<Qq")
+"""Number of the last collective of all ranks that this one has begun (0: not known), since when in monotonic ns."""
 
 COMMAND_SAVE = 1
 COMMAND_SAVE_AND_STOP = 2

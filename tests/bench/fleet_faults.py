@@ -12,7 +12,7 @@ Each node is a network namespace of this machine with a daemon, torchrun and DDP
     missing    a rank waits in another operation       both     daemon and leader get SIGKILL within a second
     within     a rank gets SIGKILL, and within the second after it the leader too
 
-`--peer` measures torchrun alone with the same command, for `killed` and `stopped`.
+`--peer` measures torchrun alone with the same program first (`killed`, `stopped`), `--ft-launcher PROGRAM` NVRx too.
 """
 
 # ruff: noqa: T201 - a benchmark prints
@@ -361,37 +361,65 @@ def judge(incident: dict[str, object], fault: str, victim: int, ranks: int) -> t
     return named, culprit["ranks"] == [victim]
 
 
-def measure_peer(folder: Path, network: Network, ranks: int, fault: str, victim: int) -> float | None:
-    """Return how long torchrun alone takes to end all ranks; None where it does not within the limit."""
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0"}
-    (folder / "steps").unlink(missing_ok=True)
-    agents = []
-    for number in range(len(network.names)):
-        words = [PYTHON, "-m", "torch.distributed.run", "--nnodes", str(len(network.names))]
-        words += ["--nproc-per-node", str(ranks), "--max-restarts", "0", "--rdzv-backend", "c10d", "--rdzv-id", "peer"]
-        words += [
-            "--rdzv-endpoint",
-            f"{network.address(0)}:29500",
-            "--rdzv-conf",
-            f"is_host={int(number == 0)}",
-            "--local-addr",
-            network.address(number),
-        ]
-        words = network.within(number, *words, str(TRAINING), str(folder))
-        agents.append(subprocess.Popen(words, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-    try:
-        until((folder / "steps").exists, "torchrun's first step", START_LIMIT_S)
-        found = ranks_of(folder)
+class Peer:
+    """The same program under another launcher alone, which restarts it by itself."""
+
+    def __init__(self, folder: Path, network: Network, ranks: int, launcher: list[str]) -> None:
+        self.folder, self.nodes, self.ranks = folder, len(network.names), ranks
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0"}
+        (folder / "steps").unlink(missing_ok=True)
+        self.agents = []
+        for number in range(self.nodes):
+            words = [*launcher, "--nnodes", str(self.nodes), "--nproc-per-node", str(ranks), "--max-restarts", "100"]
+            words += ["--rdzv-backend", "c10d", "--rdzv-id", "peer", "--rdzv-endpoint", f"{network.address(0)}:29500"]
+            words += ["--rdzv-conf", f"is_host={int(number == 0)}", "--local-addr", network.address(number)]
+            words = network.within(number, *words, str(TRAINING), str(folder))
+            self.agents.append(subprocess.Popen(words, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+
+    def measure(self, fault: str, victim: int) -> tuple[float | None, float | None]:
+        """Return how long it took to end all ranks, and to the first new step; None where that was not in time."""
+        until((self.folder / "steps").exists, "the peer's first step", START_LIMIT_S)
+        until(lambda: len(ranks_of(self.folder)) == self.nodes * self.ranks, "the peer's ranks", START_LIMIT_S)
+        found = ranks_of(self.folder)
         handles = [os.pidfd_open(process.pid) for process in found.values()]
         began = time.perf_counter()
         os.kill(found[victim].pid, signal.SIGKILL if fault == "killed" else signal.SIGSTOP)
-        return await_end(handles, began)
-    finally:
-        for process in ranks_of(folder).values():
+        ended_s = await_end(handles, began)
+        for handle in handles:
+            os.close(handle)
+        if ended_s is None:
+            return None, None
+        (self.folder / "steps").unlink()  # rank 0 has ended: the next is of the next launch
+        until((self.folder / "steps").exists, "the peer's next step", START_LIMIT_S)
+        return ended_s, time.perf_counter() - began
+
+    def close(self) -> None:
+        for process in ranks_of(self.folder).values():
             os.kill(process.pid, signal.SIGKILL)
-        for agent in agents:
+        for agent in self.agents:
             agent.kill()
             agent.wait()
+
+
+def measure_peers(folder: Path, network: Network, asked: argparse.Namespace) -> None:
+    """Print what torchrun and, where it is named, NVRx' ft_launcher take for the same faults."""
+    peers = {"torchrun": [PYTHON, "-m", "torch.distributed.run"]}
+    if asked.ft_launcher:
+        peers["ft_launcher"] = [asked.ft_launcher, "--ignore-missing-fault-tol-cfg"]
+    for name, launcher in peers.items():
+        peer = Peer(folder, network, asked.ranks, launcher)
+        try:
+            for number in range(asked.times):
+                took = peer.measure("killed", (number * 3 + 1) % (peer.nodes * peer.ranks))
+                print(f"  {name} alone, killed: all ended, first new step: {took}", flush=True)
+            took = peer.measure("stopped", 1)
+            print(f"  {name} alone, stopped: {took} (None: not within {END_LIMIT_S:.0f} s)", flush=True)
+        except TimeoutError as error:
+            print(f"  {name} alone: not within the limit: {error}", flush=True)
+        finally:
+            peer.close()
+            for path in ("saved.pt", "steps"):
+                (folder / path).unlink(missing_ok=True)
 
 
 def show(measured: list[Measured]) -> None:
@@ -423,6 +451,7 @@ def main() -> None:
     parser.add_argument("--evidence-s", type=float, default=1.0)
     parser.add_argument("--fork", action="store_true", help="fork ranks from torchrun: torch is imported once a node")
     parser.add_argument("--peer", action="store_true")
+    parser.add_argument("--ft-launcher", help="NVRx' program, beside --peer")
     parser.add_argument("--keep", action="store_true", help="keep the folder with logs and records")
     asked = parser.parse_args()
     network = Network(asked.nodes)
@@ -431,11 +460,7 @@ def main() -> None:
     measured: list[Measured] = []
     try:
         if asked.peer:
-            for fault in ("killed", "stopped"):
-                took = measure_peer(folder, network, asked.ranks, fault, asked.nodes * asked.ranks - 1)
-                print(f"torchrun alone, {fault}: {'not within 120 s' if took is None else f'{took:.3f} s'}", flush=True)
-            (folder / "saved.pt").unlink(missing_ok=True)
-            (folder / "steps").unlink(missing_ok=True)
+            measure_peers(folder, network, asked)
         training = Training(folder, network, asked)
         try:
             epoch, _ = training.await_steps(None)

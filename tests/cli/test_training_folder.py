@@ -42,6 +42,25 @@ def test_a_folder_of_another_machine_is_none_here(tmp_path: Path) -> None:
     assert "on a machine that shares it with the leader" in text
 
 
+def test_a_node_that_is_proven_to_be_at_fault_is_shown_as_one_to_be_drained(tmp_path: Path) -> None:
+    leave_state(tmp_path, 1_700_000_000.0)
+    path = tmp_path / "leader" / "state.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "excluded": ["n1", "n2"]}))
+    proven = {"proof": "physical", "reason": "n1 reported gpu_lost", "ranks": [3], "nodes": ["n1"]}
+    doubted = {**proven, "proof": "stack_minority", "nodes": ["n2"]}
+    incidents = [
+        {"id": "run.0.2", "excluded": ["n1"], "culprit": proven},
+        {"id": "run.0.3", "excluded": ["n2"], "culprit": doubted},
+    ]
+    lines = [json.dumps(incident) for incident in incidents]
+    (tmp_path / "leader" / "incidents.jsonl").write_text("\n".join(lines))
+    order = "scontrol update NodeName=n1 State=DRAIN 'Reason=rocm-supervisor run.0.2: n1 reported gpu_lost'"
+    for words in (["status"], ["show", "run.0.2"]):
+        _, text = training(*words, str(tmp_path))
+        assert f"ask the administrator to drain: {order}\n" in text
+        assert "NodeName=n2" not in text, "statistics alone are no reason to take a node from others"
+
+
 @pytest.mark.mounts
 def test_a_folder_that_hangs_holds_no_command(tmp_path: Path) -> None:
     with hanging(tmp_path / "far", tmp_path / "behind") as far:

@@ -32,6 +32,12 @@ def named(evidence: list[RankEvidence], rank: int, **found: object) -> Culprit:
         ({"process_state": "T"}, Proof.PHYSICAL, False, "rank 3 (n1) stopped by a signal (state T)"),
         ({"killed_by": "SIGSEGV"}, Proof.PHYSICAL, False, "rank 3 (n1) ended first: killed by SIGSEGV"),
         ({"exception": "ValueError at a.py:3"}, Proof.PHYSICAL, False, "rank 3 (n1) ended first: ValueError at a.py:3"),
+        (
+            {"sequence": 698, "in_collective": True},
+            Proof.COLLECTIVE_ORDER,
+            True,
+            "rank 3 (n1) has begun 2 collectives fewer than others",
+        ),
         ({"collective": 99}, Proof.COLLECTIVE_ORDER, True, "rank 3 (n1) at collective 99, others at 100"),
         (
             {"in_collective": False},
@@ -46,7 +52,7 @@ def named(evidence: list[RankEvidence], rank: int, **found: object) -> Culprit:
 def test_the_rank_that_differs_is_named(
     found: dict[str, object], proof: Proof, node_at_fault: bool, reason: str
 ) -> None:
-    culprit = named(ranks(3), 3, **found)
+    culprit = named([replace(rank, sequence=700) for rank in ranks(3)], 3, **found)
     assert culprit.reason == reason
     assert (culprit.proof, culprit.ranks, culprit.nodes) == (proof, (3,), ("n1",))
     assert culprit.node_at_fault is node_at_fault

@@ -6,6 +6,7 @@ That folder may hang, lie on another machine or be another user's: it is read by
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
@@ -24,6 +25,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Facts = Mapping[str, object]
 ANSWER_LIMIT_S = 5.0
+DRAIN_REASON_CHARS = 200
 OLD_S = 60.0
 """The leader writes its state every ten seconds at least; a file system that nodes share may show it later."""
 HEAD = ("WHEN", "ID", "KIND", "WHAT", "AT FAULT", "THEN")
@@ -124,6 +126,22 @@ def status(app: App, name: str) -> None:
     for key in ("nodes", "spares", "excluded", "missing"):
         names = state.get(key)
         app.print(f"{key}: {', '.join(map(str, names)) if isinstance(names, list) and names else 'none'}")
+    if state.get("excluded"):
+        for line in [line for incident in _read_incidents(folder) for line in list_drains(incident)]:
+            app.print(line)
+
+
+def list_drains(incident: Facts) -> list[str]:
+    """Return what to ask the administrator for: a node that is proven to be at fault is still given to others.
+
+    No user may drain a node of Slurm, and nothing here does. What only statistics name is no reason to.
+    """
+    culprit, nodes = incident.get("culprit"), incident.get("excluded")
+    if not isinstance(culprit, dict) or culprit.get("proof") != "physical" or not isinstance(nodes, list):
+        return []
+    reason = f"rocm-supervisor {incident.get('id')}: {culprit.get('reason')}"[:DRAIN_REASON_CHARS]
+    words = ["scontrol", "update", f"NodeName={','.join(map(str, nodes))}", "State=DRAIN", f"Reason={reason}"]
+    return [f"ask the administrator to drain: {shlex.join(words)}"] if nodes else []
 
 
 @command.command("history")
@@ -169,8 +187,8 @@ def show(app: App, incident: str, name: str) -> None:
         return
     for key, value in found.items():
         app.print(f"{key}: {value}")
-    for path in evidence:
-        app.print(f"evidence: {path}")
+    for line in [*list_drains(found), *(f"evidence: {path}" for path in evidence)]:
+        app.print(line)
 
 
 @command.command("logs")

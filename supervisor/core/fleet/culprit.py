@@ -115,6 +115,12 @@ def _first_in_time(ended: Sequence[RankEvidence]) -> RankEvidence | None:
 
 def _name_late(evidence: Sequence[RankEvidence]) -> Culprit | None:
     """Name the ranks that are behind in the collectives of their group, or outside one that all others wait in."""
+    numbered = [rank for rank in evidence if rank.sequence is not None]
+    numbers = sorted({rank.sequence or 0 for rank in numbered})
+    if len(numbers) > 1:
+        late = [rank for rank in numbered if rank.sequence == numbers[0]]
+        behind = numbers[-1] - numbers[0]
+        return _rank_culprit(late, Proof.COLLECTIVE_ORDER, f"has begun {behind} collectives fewer than others")
     for group in sorted({rank.group for rank in evidence}):
         members = [rank for rank in evidence if rank.group == group and rank.collective is not None]
         if len(members) < 2:  # an order needs two

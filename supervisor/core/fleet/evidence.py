@@ -29,8 +29,10 @@ class RankEvidence:
     """State in /proc/PID/stat: T is stopped; D waits in the kernel, and has not run while evidence was taken."""
     group: str = "world"
     """The innermost process group that the rank waits in."""
+    sequence: int | None = None
+    """Number of the last collective of all ranks that it has begun, as its process group counts; not while it grows."""
     collective: int | None = None
-    """Sequence number of the last collective that it entered in `group`."""
+    """How many steps it has recorded, each of which is at least one collective of `group`."""
     in_collective: bool | None = None
     stack: str | None = None
     """Its innermost Python frames, without line numbers."""

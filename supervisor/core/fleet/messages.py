@@ -314,6 +314,7 @@ def read_rank_evidence(value: object) -> RankEvidence | None:
         offset_error_s=as_float(facts.get("offset_error_s"), 0.0) or 0.0,
         process_state=as_text(facts.get("process_state"), 1),
         group=as_text(facts.get("group")) or "world",
+        sequence=as_int(facts.get("sequence")),
         collective=as_int(facts.get("collective")),
         in_collective=_bool(facts.get("in_collective")),
         stack=as_message(facts.get("stack"), REASON_CHARS_MAX),

@@ -107,6 +107,10 @@ def _claim_recorder() -> bool:
         return False
     _recorder.stage = WARMUP
     exiting.begin(holding)
+    if world_size() > 1:
+        from . import collectives
+
+        collectives.begin(_recorder, holding)
     torch = getattr(sys.modules.get("torch"), "__version__", None)
     version = torch and str(torch)
     events.write("claimed", rank=rank, world_size=world_size(), torch=version, imported=_list_slow_imports())

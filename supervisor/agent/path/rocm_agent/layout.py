@@ -42,6 +42,8 @@ STAGE_OFFSET = 256
 STAGE = struct.Struct("<Iiq")
 ASIDE_OFFSET = 320
 ASIDE = struct.Struct("<Iiq")
+COLLECTIVE_OFFSET = 384
+COLLECTIVE = struct.Struct("<Qq")
 
 COMMAND_SAVE = 1
 COMMAND_SAVE_AND_STOP = 2

@@ -91,10 +91,15 @@ class Recorder:
         self.tuning = False
         """Whether a tune tries settings: the steps made carry its mark."""
         at.ASIDE.pack_into(memory, at.ASIDE_OFFSET, 0, 0, 0)
+        at.COLLECTIVE.pack_into(memory, at.COLLECTIVE_OFFSET, 0, 0)
         answer, number = at.ANSWER.unpack_from(memory, at.ANSWER_OFFSET)
         # A command that an ended process began to serve is still to be served.
         self._answered = number if answer in (at.ANSWER_SAVED, at.ANSWER_CANNOT) else None
         at.CLAIM.pack_into(memory, at.CLAIM_OFFSET, os.getpid(), 0, monotonic_ns())
+
+    def note_collective(self, number: int, since_ns: int) -> None:
+        """Write how many collectives of all ranks this one has begun."""
+        at.COLLECTIVE.pack_into(self._memory, at.COLLECTIVE_OFFSET, number, since_ns)
 
     def record(  # noqa: PLR0913, PLR0917 - the fields of a record
         self,
