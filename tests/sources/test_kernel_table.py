@@ -293,10 +293,33 @@ FAILED = AMD + "GPU reset(2) failed"
         "04 Aug, 14:03:26 fd183fd0-4585-374f-986e-a8595f986d1d kernel: ",
         "2016-07-31 16:26:53 +0000 UTC kern.alert kernel: ",
         "180527   │ Mar 14 11:14:01 CND207067Z kernel: [ 8334.966806] ",
+        "/ # [90216.140000] ",
+        "[root@gpu01 ~]# [90216.140000] ",
+        "&lt;6&gt;[   12.345000] ",
+        "    MESSAGE=",
+        "2026-03-01T10:00:00.123456789Z stdout F [   12.300000] ",
+        "gpu-1  | [   12.300000] ",
+        "I0301 10:00:00.000000       1 kmsg.go:12] ",
+        "1709287200.123456 node-7 kernel: ",
+        "+> [Fri Mar  1 10:00:00 2026] ",
+        "_[   12.300000] ",
+        "``` [   12.300000] ",
+        "12-Mar  1 10:00:00 node-7 kernel: ",
+        "Mar  1 10:00:00 node-7 kern.err kernel: ",
+        "01/03/2026 10:00:00 node-7 kernel: ",
+        "Mar 1 2026 10:00:00 node-7 kernel: ",
+        "03-01 10:00:00.123     0     0 E         : ",
+        "[10:00:00] ",
     ],
 )
 def test_a_prefix_of_talos_of_grep_or_of_a_host_with_an_odd_name_hides_no_fault(prefix: str) -> None:
     assert found(prefix + FAILED) == [(F.GPU_RESET_FAILED, Sev.FATAL, CARD)]
+
+
+def test_a_kernels_line_within_json_is_found_under_any_of_its_usual_keys() -> None:
+    for key in ("MESSAGE", "msg", "message", "log"):
+        line = json.dumps({key: FAILED + "\\n", "stream": "stdout"})
+        assert found(line) == found(f'    "{key}": "{FAILED}",') == [(F.GPU_RESET_FAILED, Sev.FATAL, CARD)]
 
 
 def test_what_a_program_of_talos_says_is_no_word_of_the_kernel() -> None:
@@ -515,7 +538,7 @@ def test_a_wording_of_a_gpus_driver_that_no_row_lists_is_a_warning_of_its_object
 @pytest.mark.parametrize(
     ("line", "fault"),
     [
-        ("mpt3sas_cm0: SAS host is non-operational !!!!", F.IO_ERROR),  # mpt3sas_base.c
+        ("mpt3sas_cm0: _config_request: waiting for operational state(count=1) failed", F.IO_ERROR),  # mpt3sas_config.c
         ("sd 2:2:0:0: [sda] megasas: RESET cmd=28 retries=0", F.IO_ERROR),  # megaraid_sas_base.c
         ("libceph: mon0 (1)10.0.0.1:6789 session lost, hunting for new mon", F.IO_ERROR),  # mon_client.c
         ("BTRFS warning (device dm-0): direct IO failed ino 4 rw 0,0 sector 0x1 len 4096 err no 10", F.IO_ERROR),
@@ -659,6 +682,46 @@ def test_what_was_repaired_is_a_warning_and_what_was_lost_is_fatal(
     line: str, severity: Sev, device: str | None
 ) -> None:
     assert found(line) == [(F.IO_ERROR, severity, device)]
+
+
+@pytest.mark.parametrize(
+    ("line", "severity", "device"),
+    [
+        ("ata5.00: disable device", Sev.FATAL, "ata5.00"),
+        ("ata5: COMRESET failed (errno=-16)", Sev.WARN, "ata5"),
+        ("sd 0:0:0:0: Device offlined - not ready after error recovery", Sev.FATAL, None),
+        ("mpt3sas_cm0: fault_state(0x5854)!", Sev.FATAL, None),
+        ("megaraid_sas 0000:18:00.0: 8940 (7s/0x0001/CRIT) - VD 00/0 is now DEGRADED", Sev.WARN, None),
+        ("nvme nvme1: starting error recovery", Sev.WARN, "nvme1"),
+        ("nvme1n1: Read(0x2) @ LBA 121, 8 blocks, Unrecovered Read Error (sct 0x2 / sc 0x81) ", Sev.FATAL, "nvme1n1"),
+        ("md/raid1:md0: Disk failure on sdb1, disabling device.", Sev.WARN, "sdb1"),  # the other mirror goes on
+        ("md/raid:md0: Cannot continue operation (2/4 failed).", Sev.FATAL, None),
+        ("device-mapper: thin: 253:4: switching pool to read-only mode", Sev.FATAL, None),
+        ("lockd: server filer not responding, still trying", Sev.WARN, "filer"),
+        ("LustreError: 167-0: home-OST0001-osc: This client was evicted by home-OST0001; in", Sev.FATAL, None),
+        ("rbd: rbd0: write at objno 12 0~4096 result -108", Sev.FATAL, "rbd0"),
+        ("block nbd0: Connection timed out", Sev.WARN, None),
+    ],
+)
+def test_storage_is_read_by_driver_object_and_outcome(line: str, severity: Sev, device: str | None) -> None:
+    assert found(line) == [(F.IO_ERROR, severity, device)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "mpt3sas_cm0: sending message unit reset !!",
+        "mpt3sas_cm0: performance mode: iops with coalescing timeout: 0xa",
+        "megaraid_sas 0000:18:00.0: FW provided TM TaskAbort/Reset timeout\t: 6 secs/60 secs",
+        "ahci 0000:00:17.0: controller can't do DEVSLP, turning off",
+        "EXT4-fs (sda1): mballoc: 12 blocks 3 reqs (0 success), 5 generated, 0 preallocated, 4 lost",
+        "device-mapper: ioctl: error adding target to table",
+        "nvme0: Admin Cmd(0x6), I/O Error (sct 0x0 / sc 0x2) DNR ",
+        "BTRFS info (device sdb1): bdev /dev/sdb1 errs: wr 3, rd 0, flush 0, corrupt 0, gen 0",
+    ],
+)
+def test_what_a_driver_of_disks_says_on_the_way_up_is_no_fault(line: str) -> None:
+    assert found(line) == []
 
 
 def test_a_checksum_that_no_copy_could_repair_stays_fatal_with_its_count() -> None:

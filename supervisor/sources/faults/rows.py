@@ -50,6 +50,8 @@ class Row:
     pattern: str
     expression: str
     """The pattern, preceded by that of its speaker."""
+    speaker: str
+    """The pattern of its speaker; several shapes share one, which is asked once for a line."""
     needles: tuple[str, ...]
     """Every line that the expression matches contains one of them; EDGE marks the end of a word."""
     device: About
@@ -130,8 +132,13 @@ class Grammar:
         `message` has no time stamp or other prefix; `user` is true if a program wrote it and not the kernel.
         """
         message = message[:LINE_LIMIT]
+        silent: set[str] = set()
         for row in self.candidates(message):
-            if (row.user or not user) and (found := compiled(row.expression).search(message)):
+            if row.speaker in silent or (user and not row.user):
+                continue
+            if row.tentative and compiled(row.speaker).match(message) is None:
+                silent.add(row.speaker)
+            elif found := compiled(row.expression).search(message):
                 return _build_match(row, found)
         return None
 

@@ -151,6 +151,7 @@ class _Reader:
             severity=_parse_severity(place, raw["severity"]),
             pattern=raw["pattern"],
             expression=speaker + raw["pattern"],
+            speaker=speaker,
             needles=_choose_needles(place, raw),
             device=_parse_choice(place, "device", raw["device"], DEVICES),
             remedy=self._expand_remedy(place, raw["remedy"]),

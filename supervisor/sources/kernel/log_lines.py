@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import datetime
+from html import unescape
 
 from supervisor.core.foreign_values import read_json
 
@@ -36,14 +37,31 @@ _PREFIXES = tuple(
         r"\[[^\W\d]{2,5}\.? *\d+ \d\d:\d\d\] ?",
         # dmesg -T where its user's language has another order: [Mo, 11. Aug 2025, 23:29:08]
         r"\[[^\[\]:]{6,40}(?P<clock>\d\d:\d\d:\d\d(?:[.,]\d+)?)(?: [^\[\]:]{2,12})?\] ?",
+        # journalctl -o export and verbose
+        r"MESSAGE=",
+        # what a container's runtime, klog, logcat of Android and docker compose write before the line
+        r"std(?:out|err) [FP] ",
+        r"[IWEF]\d{4} [\d:.]{15} +\d+ [\w./-]{1,60}:\d+\] ",
+        r"\d\d-\d\d (?P<clock>\d\d:\d\d:\d\d\.\d{3}) +\d+ +\d+ [VDIWEF] [^:]{0,40}: ",
+        r"[\w.-]{1,40} +\| ",
+        # a shell's prompt that the console's line followed; marks of a diff and of markdown, grep's number of the line
+        r"(?:\[[^\[\]]{1,40}\]|[^\n\[]{0,60})[#$] (?=\[ *\d+\.\d+\])",
+        r"(?:[-+_*>|`~ ]{1,6}|\d{1,7}[:-] ?)"
+        r"(?=\[ *\+?\d+\.\d+\]|\[?\w{3} (?:\w{3} )? ?\d+ \d\d:|\[?\d{4}-\d\d-\d\d[T ])",
+        # journalctl -o short-unix
+        rf"(?P<s>\d{{10}}\.\d{{6}}) {_WHO}",
+        rf"\d{{1,2}}[/.]\d{{1,2}}[/.]\d{{2,4}},? (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) (?:{_SENDER})?",
+        # a syslog that writes facility and severity after the host
+        r"[\w.-]+ (?=(?:kern|user|daemon)\.[a-z]{3,7} kernel: )",
         # a serial console's name before the stamp
         rf"[\w.-]{{1,40}} (?=\[ *\d+\.\d+\]{_CALLER} \S)",
         rf"(?P<iso>\d{{4}}-\d\d-\d\d[T ][\d:]{{8}}(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)"
         rf"(?: [+-]\d{{4}})?(?: UTC)?{_CALLER} (?:{_SENDER})?",
         rf"(?:\w{{3}} )?(?P<isot>\d{{4}}-\d\d-\d\d [\d:]{{8}}(?:\.\d+)?) [A-Z][A-Z0-9+-]{{1,5}} {_WHO}",
         rf"(?:[^\W\d]{{2,5}}\.?|\d{{1,2}}[月월]) +\d{{1,2}}[日일]? (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) (?:{_WHO})?",
-        # SONiC: 2025 Jul  2 06:56:57.749624 host ERR kernel: message
-        rf"\d{{4}} [^\W\d]{{2,5}} +\d{{1,2}} (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) [^\s\[\]]+ [A-Z]+ {_WHO}",
+        # SONiC: 2025 Jul  2 06:56:57.749624 host ERR kernel: message; others write the year after the day, and no level
+        rf"(?:\d{{4}} )?[^\W\d]{{2,5}} +\d{{1,2}}(?: \d{{4}})? (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) "
+        rf"(?:[^\s\[\]]+ [A-Z]+ )?{_WHO}",
         # logread of OpenWrt: Sat Jan  2 08:14:38 2021 kern.err kernel: message
         rf"\w{{3}} \w{{3}} +\d{{1,2}} (?P<clock>\d\d:\d\d:\d\d) \d{{4}} \w+\.\w+ {_WHO}",
         # RFC 5424, after its priority: 1 2025-07-02T06:56:57Z host kernel - - - message
@@ -55,14 +73,15 @@ _PREFIXES = tuple(
         r"\[kernel\] ",
         # a syslog that writes facility and severity after the stamp: [kern.warning]
         r"\[(?:kern|(?P<who>user|daemon|syslog|auth|local\d))\.[a-z]{3,7}\] ",
-        r"(?P<bare>\d\d:\d\d:\d\d(?:\.\d+)?) +",
+        rf"\[?(?P<bare>\d\d:\d\d:\d\d(?:\.\d+)?)\]? +(?:{_SENDER})?",
         r"(?:> ?)+",
+        r"`{1,3}|[-•] +|\| +",  # markdown: code, a list, a table
         r"\d+ +│ +",  # a viewer that numbers lines
         r"message repeated \d+ times: \[ ?",
         r"\s+",
     )
 )
-_MSG = re.compile(r'\s*"(?:msg|MESSAGE)"\s*: ?(".*"),?\s*$')
+_MSG = re.compile(r'\s*"(?:msg|MESSAGE|message|log)"\s*: ?(".*"),?\s*$')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +98,8 @@ class LogLine:
 def log_line(text: str) -> LogLine:
     """Return the line without the prefixes that tools print before the kernel's message."""
     text = text.rstrip("\r\n")
+    if "&" in text:
+        text = unescape(text)  # copied from a page: &lt;6&gt;, &quot;
     if text.lstrip().startswith(("{", '"')):
         text = _extract_json_message(text)
     at_s: float | None = None
@@ -107,8 +128,8 @@ def _extract_json_message(text: str) -> str:
     except ValueError:
         return text
     if isinstance(value, dict):
-        value = value.get("MESSAGE", value.get("msg", text))
-    return value if isinstance(value, str) else text
+        value = next((value[key] for key in ("MESSAGE", "msg", "message", "log") if key in value), text)
+    return value.rstrip("\r\n") if isinstance(value, str) else text
 
 
 def _parse_time(groups: dict[str, str | None]) -> float | None:
