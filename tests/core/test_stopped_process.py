@@ -73,6 +73,27 @@ def test_a_program_that_nothing_is_known_of_is_stopped_where_all_of_it_rests() -
     assert critical(computing) is None
 
 
+def test_a_stopped_launcher_is_a_warning_while_its_ranks_make_steps() -> None:
+    timeline = launched().training(10)
+    began, step = timeline.now, 11
+    while timeline.now.seconds_since(began) < 29:
+        assert timeline.check(StoppedProcess()) is None
+        timeline.steps(step, step).tree(1, cpu=95.0, stopped=(LAUNCHER,))
+        step += 1
+    flag = timeline.steps(step, step).tree(3, cpu=95.0, stopped=(LAUNCHER,)).check(StoppedProcess())
+    assert flag is not None
+    assert flag.severity is Severity.WARNING
+    assert flag.message.startswith(f"the launcher, process {LAUNCHER}, is stopped by a signal (SIGSTOP, Ctrl-Z) for 3")
+    assert flag.message.endswith(f"`kill -CONT {LAUNCHER}` (SIGCONT) lets it go on")
+
+
+def test_another_process_that_is_stopped_while_steps_are_made_is_told_of_nothing() -> None:
+    timeline = launched().training(10)
+    for step in range(11, 60):
+        timeline.steps(step, step).tree(1, cpu=95.0, stopped=(OTHER + 1,))
+    assert timeline.check(StoppedProcess()) is None
+
+
 def test_a_stopped_helper_of_a_training_that_works_is_a_warning() -> None:
     flag = launched().stage(Stage.SETUP).tree(40, cpu=95.0, stopped=(LAUNCHER,)).check(StoppedProcess())
     assert flag is not None

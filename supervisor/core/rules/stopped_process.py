@@ -5,7 +5,7 @@ as in a step: a stopped process does not go on by itself. Over the whole of `hol
 process that makes steps is stopped, or one is while the job takes no processor time, prints nothing and no GPU of it is
 known to work. Any other stopped process (a shell that a script left behind), and one that a debugger or the job control
 of a terminal holds, is a warning: whoever holds it lets it go, and no rule waits for a
-step meanwhile.
+step meanwhile. So is a launcher that is stopped while its ranks make steps: it would see neither their end nor a fault.
 
 What is done. SIGCONT first, once in an attempt (`continue_first`): for `GOES_ON_S` after it no rule that waits for a
 step is asked. If a process is still stopped after `decide.CONTINUE_WAIT_S`, or is stopped again, or no step comes, the
@@ -67,10 +67,15 @@ class StoppedProcess:
         at_rest = _find_run(history, _list_signalled)
         acts = Severity.acting(act=self.act)
         rests = self._measure_run(history, at_rest, f"{what}, and the job rests", acts)
+        launcher = run_of(history.processes, partial(_is_launcher_stopped, history), history.now)
+        warns = self._measure_run(history, stopped, what, Severity.WARNING)
+        if len(launcher) > len(stopped):
+            named = replace(warns, observe=partial(_observe_launcher, history, launcher))
+            warns = lasting(history, launcher, self.hold_s, named, self.min_readings)
         return (
             self._measure_run(history, makes_steps, f"{what} that makes steps", acts),
             replace(rests, now=min(rests.now or 0.0, quiet_s(history))),
-            self._measure_run(history, stopped, what, Severity.WARNING),
+            warns,
         )
 
     def _measure_run(self, history: History, run: Run, what: str, severity: Severity) -> Gauge:
@@ -117,6 +122,12 @@ def _list_makers(history: History, reading: ProcessReading) -> tuple[int, ...]:
     return tuple(pid for pid in _list_signalled(reading) if pid in makers)
 
 
+def _is_launcher_stopped(history: History, reading: ProcessReading) -> bool:
+    """Whether a signal has stopped the process that was launched, and others than it make the steps."""
+    makers = history.reports.rank_pids.values()
+    return bool(makers) and history.training_pid not in makers and history.training_pid in _list_signalled(reading)
+
+
 def _find_run(history: History, stopped_in: Callable[[ProcessReading], tuple[int, ...]]) -> Run:
     """Return the newest readings with such a process, since the last progress."""
     since = history.no_step_since() or history.launched_at
@@ -140,4 +151,13 @@ def _observe(history: History, run: Run) -> Observation:
         message=f"process {pid} is {by} for {history.lasted_s(run):.0f} s, state T, without progress ({stage}){on}",
         can_save=True,
         diagnosis=diagnosis_of(history),
+    )
+
+
+def _observe_launcher(history: History, run: Run) -> Observation:
+    pid, lasted_s = history.training_pid, history.lasted_s(run)
+    return Observation(
+        message=f"the launcher, process {pid}, is stopped by a signal (SIGSTOP, Ctrl-Z) for {lasted_s:.0f} s, "
+        "state T, while its ranks make steps: it would see neither their end nor a fault; "
+        f"`kill -CONT {pid}` (SIGCONT) lets it go on"
     )
