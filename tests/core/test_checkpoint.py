@@ -207,8 +207,10 @@ def test_a_proof_of_another_content_takes_nothing_of_what_was_known() -> None:
 def test_a_generation_hands_its_file_the_verdict_and_no_step_that_the_file_has() -> None:
     file = saved("a", 1, step=500, verdict=None)
     generation = replace(file, path="kept/000001/a", source="a", step=100, epoch=4, verdict=Verdict.REJECTED)
+    generation = replace(generation, reason="not finite")
     inherited = inherit_verdict(file, generation)
     assert (inherited.path, inherited.verdict, inherited.step, inherited.epoch) == ("a", Verdict.REJECTED, 500, 4)
+    assert inherited.reason == "not finite"
     assert inherited.source is None
     assert inherit_verdict(replace(file, step=None), generation).step == 100
     judged = replace(file, verdict=Verdict.PROVEN)

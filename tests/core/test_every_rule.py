@@ -280,8 +280,9 @@ def looping(seconds: float, *, every_s: float | None = None) -> LongStory:
 
 def of_the_last_boot() -> LongStory:
     """The machine was rebooted, and the boot before ended with a fault."""
-    timeline = trained().kernel(FaultClass.GPU_RESET, "amdgpu: GPU reset failed")
-    timeline.history.kernel[0] = replace(timeline.history.kernel[0], origin=LAST_BOOT)
+    timeline = trained().kernel(FaultClass.THERMAL, "mce: temperature above threshold", fatal=False)
+    timeline.kernel(FaultClass.GPU_RESET, "amdgpu: GPU reset failed")
+    timeline.history.kernel.extend([replace(timeline.history.kernel.popleft(), origin=LAST_BOOT) for _ in range(2)])
     return timeline.lost()
 
 

@@ -24,6 +24,20 @@ EVERY: tuple[ms.Message, ...] = (
         took_s=0.5,
         ranks=(
             RankEvidence(node="n1", rank=3, killed_by="SIGSEGV", ended_at_s=1.0, collective=4, in_collective=False),
+            RankEvidence(
+                node="n1",
+                rank=4,
+                reachable=False,
+                fault="ecc",
+                exception="ValueError: x",
+                communication=True,
+                offset_error_s=0.25,
+                process_state="D",
+                group="tp",
+                in_collective=True,
+                stack="read_image",
+                slow_windows=6,
+            ),
         ),
         folder="/state/evidence",
     ),
@@ -37,7 +51,10 @@ EVERY: tuple[ms.Message, ...] = (
     ms.FindResume(number=3, share=1, shares=2, rejected=("step-000000000009",), passed_over=("step-000000000008",)),
     ms.ResumeOffers(
         number=3,
-        offers=(Offer(name="step-000000000007", digest="ab", epoch=(1, 2), step=7, proven=False, reason="damaged"),),
+        offers=(
+            Offer(name="step-000000000007", digest="ab", epoch=(1, 2), step=7, proven=False, reason="damaged"),
+            Offer(name="step-000000000009", digest="cd", epoch=(1, 3), step=9, saved_unix_s=17.5, proven=True),
+        ),
         problem="OSError: Stale file handle",
     ),
     ms.Leave(reason="finished", finished=True),
@@ -98,3 +115,28 @@ def test_the_texts_of_another_node_are_cut_each_at_its_length() -> None:
     fault = ms.decode(json.dumps({"message": "Fault", "epoch": "run.1.2", "kind": "hang", "reason": long}).encode())
     assert isinstance(fault, ms.Fault)
     assert len(fault.reason) == ms.REASON_CHARS_MAX
+    offer = ms.read_offer({"name": "a", "digest": "b", "reason": long})
+    assert offer is not None
+    assert len(offer.reason or "") == ms.REASON_CHARS_MAX
+
+
+@pytest.mark.parametrize(
+    "message", [item for item in EVERY if not isinstance(item, ms.Leave)], ids=lambda message: type(message).__name__
+)
+def test_a_number_far_beyond_any_that_is_sent_is_refused_or_left_away(message: ms.Message) -> None:
+    facts = json.loads(ms.encode(message))
+    for name in [name for name, value in facts.items() if isinstance(value, int) and not isinstance(value, bool)]:
+        for number in (10**30, -1):
+            try:
+                read = ms.decode(json.dumps({**facts, name: number}).encode())
+            except ms.MessageError as error:
+                assert f"{name} is missing or not from 0 to" in str(error)  # noqa: PT017 - a few fields may be missing
+                continue
+            assert getattr(read, name) is None
+
+
+def test_what_another_node_sends_of_a_rank_without_a_word_is_as_little_as_is_known() -> None:
+    assert ms.read_rank_evidence({"node": "n1", "rank": 0}) == RankEvidence(node="n1", rank=0)
+    assert ms.read_rank_evidence({"node": "n1"}) is None
+    assert ms.read_offer({"name": "a", "digest": "b"}) == Offer(name="a", digest="b", epoch=(), step=None)
+    assert ms.read_offer({"name": "a"}) is None

@@ -138,3 +138,6 @@ def test_a_setting_is_named_by_all_that_changes_the_pace() -> None:
     plan: dict[str, object] = {"framework": "ultralytics", "model": "yolov8n.yaml", "batch": 4, "image_size": 640}
     assert setting_of(plan, "gfx1010") == "framework=ultralytics model=yolov8n.yaml batch=4 image_size=640 gpu=gfx1010"
     assert setting_of({**plan, "batch": 8}, "gfx1010") != setting_of(plan, "gfx1010")
+    on_a_cpu = "framework=ultralytics model=yolov8n.yaml batch=4 image_size=640 device=cpu torch=2.12"
+    assert setting_of({**plan, "device": "cpu", "torch": "2.12"}, None) == on_a_cpu
+    assert len(setting_of({**plan, "model": "m" * 999}, None)) == 300

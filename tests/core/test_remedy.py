@@ -428,7 +428,10 @@ def settings_after(hurt: Callable[[Life], object], times: int, table: Remedies) 
     for _ in range(times):
         hurt(timeline)
         timeline.looks().silence(1)
-    return {name: setting.value for name, setting in changes_of(timeline.job.course.in_force, table).settings}
+    settings = dict(changes_of(timeline.job.course.in_force, table).settings)
+    known = {remedy.remedy for remedy in timeline.job.course.in_force}
+    assert all(setting.remedies and known.issuperset(setting.remedies) for setting in settings.values())
+    return {name: setting.value for name, setting in settings.items()}
 
 
 def test_remedies_that_are_taken_twice_change_twice_as_much() -> None:

@@ -46,7 +46,10 @@ YOLO = (
     "ultralytics.models.yolo.detect.train",
     "ultralytics.cfg",
     "ultralytics.models.yolo.model",
+    "matplotlib.font_manager",
+    "requests",
 )
+"""The last two are imported by each training when it begins."""
 START_LIMIT_S = 240.0
 
 
