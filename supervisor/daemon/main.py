@@ -17,13 +17,12 @@ from supervisor.config.load import check
 from supervisor.config.settings import Settings
 from supervisor.control.listen import ListenError
 from supervisor.daemon import reload
-from supervisor.daemon.clock import SystemClock, boot_id
-from supervisor.daemon.launch.launchers import LauncherError, launcher_of
+from supervisor.daemon.launch.launchers import LauncherError
 from supervisor.daemon.process import logging_setup
-from supervisor.daemon.process.startup import StateLockedError, keep_one_heap, lock_state
+from supervisor.daemon.process.startup import StateLockedError, keep_one_heap
 from supervisor.daemon.process.systemd import Notifier
 from supervisor.daemon.service import Service
-from supervisor.daemon.wiring import Assembly
+from supervisor.daemon.wiring import assemble
 from supervisor.store.errors import StoreError
 
 EX_CONFIG = 78
@@ -82,18 +81,11 @@ def _find_remedy(error: OSError) -> str:
 def _run(settings: Settings, config: Path, refused: str | None) -> int:
     logging_setup.set_level(settings.supervisor.log_level)
     notifier = Notifier.take_from_environment()
-    state = Path(settings.supervisor.state_dir)
-    state.mkdir(parents=True, exist_ok=True)
-    lock = lock_state(state)
-    try:
-        chosen = launcher_of(settings.supervisor.launcher, state)
-        parts = Assembly(settings, SystemClock(), boot_id(), chosen.launcher, chosen.group)
+    with assemble(settings) as parts:
         socket = socket_path(settings.supervisor, os.environ)
         if refused is None:
-            reload.keep(state, config, settings)
+            reload.keep(parts.state, config, settings)
         return Service(parts, config, socket, notifier, refused).run()
-    finally:
-        os.close(lock)
 
 
 if __name__ == "__main__":

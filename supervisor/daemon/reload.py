@@ -7,13 +7,13 @@ machine boots, at any time after it was edited.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
+from supervisor.children.shared_files import replace_file
 from supervisor.config.derive import expectation_of, limits_of, rules_of
 from supervisor.config.difference import difference
 from supervisor.config.files import FileError
@@ -45,11 +45,7 @@ def keep(state: Path, config: Path, settings: Settings) -> None:
         text = read_merged(config)
         if check_text(text, str(config)).settings != settings:
             return
-        draft = state / f"{NAME}.tmp"
-        draft.unlink(missing_ok=True)
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            file.write(text)
-        draft.replace(state / NAME)
+        replace_file(state / NAME, text.encode(), 0o600)
     except (OSError, FileError) as error:
         log.warning("config.not_kept", extra={"fields": {"error": str(error)}})
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import platform
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,16 +31,18 @@ from supervisor.daemon.checkpoints.per_job import JobCollectors
 from supervisor.daemon.checkpoints.recorded import ReadInTime
 from supervisor.daemon.checkpoints.resume_search import ResumeSearch
 from supervisor.daemon.checkpoints.save_steps import SaveSteps
-from supervisor.daemon.clock import Clock, Presence
+from supervisor.daemon.clock import Clock, Presence, SystemClock, boot_id
 from supervisor.daemon.executor import ExecutorDeps, ThreadExecutor
 from supervisor.daemon.inbox import Inbox
 from supervisor.daemon.job_state import JobState
 from supervisor.daemon.launch.gpus import GpuAvailability, JobGpus
 from supervisor.daemon.launch.last_resorts import Installed
 from supervisor.daemon.launch.launch_spec import LaunchBuilder, LaunchOrder
+from supervisor.daemon.launch.launchers import launcher_of
 from supervisor.daemon.launch.remedy_context import RemedyContextReader
 from supervisor.daemon.launch.standby import StandbyDeps, StandbyStarter
 from supervisor.daemon.loop import Loop
+from supervisor.daemon.process.startup import lock_state
 from supervisor.daemon.record.commit_thread import CommitThread
 from supervisor.daemon.record.lost_record import LostRecord
 from supervisor.daemon.record.persistence import BOOT_READ, KERNEL_BOOT, KERNEL_CURSOR, KERNEL_SEQUENCE, StoreRecord
@@ -80,6 +84,22 @@ class LeaderHooks:
     """See `LaunchBuilder.order`."""
     report_flag: Callable[[de.Stop], bool] = lambda _: False
     """See `ExecutorDeps.report_flag`."""
+
+
+@contextmanager
+def assemble(settings: Settings) -> Iterator[Assembly]:
+    """Yield the parts of a daemon, whose state directory is this process's alone meanwhile.
+
+    Raises StateLockedError, LauncherError, StoreError, OSError.
+    """
+    state = Path(settings.supervisor.state_dir)
+    state.mkdir(parents=True, exist_ok=True)
+    lock = lock_state(state)
+    try:
+        chosen = launcher_of(settings.supervisor.launcher, state)
+        yield Assembly(settings, SystemClock(), boot_id(), chosen.launcher, chosen.group)
+    finally:
+        os.close(lock)
 
 
 class Assembly:

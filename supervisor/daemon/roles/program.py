@@ -43,15 +43,15 @@ from supervisor.core.fleet.leading import Known, LeaderLimits, Leading
 from supervisor.core.remedies.budget import Budget
 from supervisor.core.remedies.settings import Remedies
 from supervisor.daemon.clock import SystemClock, boot_id
-from supervisor.daemon.launch.launchers import LauncherError, launcher_of
+from supervisor.daemon.launch.launchers import LauncherError
 from supervisor.daemon.process import logging_setup
-from supervisor.daemon.process.startup import StateLockedError, keep_one_heap, lock_state
+from supervisor.daemon.process.startup import StateLockedError, keep_one_heap
 from supervisor.daemon.process.systemd import Notifier
 from supervisor.daemon.roles.leader_alerts import LeaderAlerts
 from supervisor.daemon.roles.member import Member
 from supervisor.daemon.roles.resume_offers import ResumeOffers
 from supervisor.daemon.service import Service
-from supervisor.daemon.wiring import Assembly
+from supervisor.daemon.wiring import assemble
 from supervisor.runner.proving import Prover
 from supervisor.store.errors import StoreError
 from supervisor.store.files import copy
@@ -219,18 +219,13 @@ def _run_node(asked: argparse.Namespace, command: list[str]) -> int:
         secret=read_secret(asked.secret_file),
         host=asked.host or find_own_address(*leader),
     )
-    state = Path(settings.supervisor.state_dir)
-    state.mkdir(parents=True, exist_ok=True)
-    lock = lock_state(state)
-    try:
-        chosen = launcher_of(settings.supervisor.launcher, state)
-        parts = Assembly(settings, SystemClock(), boot_id(), chosen.launcher, chosen.group)
+    with assemble(settings) as parts:
         shared = snapshot_replicas(settings.jobs[asked.training], asked.training)
         prover = Prover(limit_s=PROVE_LIMIT_S, program=lambda: parts.code_copies.current_or_installed().prover)
         offers = ResumeOffers(None if shared is None else Path(shared), prover.examine_share)
         member = Member(parts, asked.training, node, offers)
         socket_file = socket_path(settings.supervisor, os.environ)
-        service = Service(parts, asked.config or state, socket_file, notifier)
+        service = Service(parts, asked.config or parts.state, socket_file, notifier)
         member.start()
         try:
             return service.run()
@@ -238,8 +233,6 @@ def _run_node(asked: argparse.Namespace, command: list[str]) -> int:
             member.end()
             if asked.local_dir is not None:
                 copy_database(settings, asked.local_dir)
-    finally:
-        os.close(lock)
 
 
 def read_settings(config: Path) -> Settings:
