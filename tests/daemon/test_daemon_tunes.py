@@ -43,6 +43,8 @@ class AgentByHand(threading.Thread):
         """By how much its steps are counted up."""
         self.in_turns = False
         """Whether its workers hand over their batches together, after those that they made while settings changed."""
+        self.at_once = False
+        """Whether they made none, because the change took no time."""
         self.since_order = 0
         self.batch = BATCH
         """How many steps it makes between two looks at its order."""
@@ -86,8 +88,10 @@ class AgentByHand(threading.Thread):
         workers = settings.get("workers", self.facts["workers"])
         assert isinstance(workers, int)
         self.since_order += 1
-        is_ahead = bool(settings) and self.since_order <= 2 * workers
+        is_ahead = bool(settings) and not self.at_once and self.since_order <= 2 * workers
         turn_s = step_s * (workers or 1)
+        if is_ahead and self.since_order == 1:
+            return (2 * turn_s, 0.0)  # the while that it took, in which they were made
         begins = workers == 0 or (self.since_order % workers == 0 and not is_ahead)
         return (turn_s, self.wait_share * turn_s) if begins else (0.001, 0.0)
 
@@ -184,6 +188,19 @@ def test_batches_that_were_made_while_settings_changed_are_no_gain(tuner: Tuner,
     report = ended(tuner)
     agent.ended.set()
     assert [(row.knob, row.why[:13]) for row in report.refused] == [("threads", "gains at most")]
+
+
+def test_settings_that_change_at_once_leave_no_steps_uncounted(tuner: Tuner, folder: Path) -> None:
+    """Where steps wait, batches lie ready only of the while that a change took; known settings take none."""
+    agent = AgentByHand(folder, times() | {'{"threads": 1}': 0.1, "{}": 0.1})
+    agent.facts = FACTS | {"workers": 16, "prefetch_factor": 2}
+    agent.in_turns, agent.at_once, agent.wait_share, agent.batch = True, True, 0.2, 2
+    agent.start()
+    tuner.start("one", types.TuneBody())
+    report = ended(tuner)
+    agent.ended.set()
+    assert [(row.knob, row.why[:13]) for row in report.refused] == [("threads", "gains at most")]
+    assert report.steps > 0.6 * agent.step
 
 
 def test_a_stop_leaves_the_owners_settings_and_a_second_tune_is_refused(tuner: Tuner, folder: Path) -> None:

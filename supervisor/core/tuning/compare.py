@@ -98,18 +98,24 @@ class Comparison:
         """Return the gain with bounds that hold at any number of pairs, at an error of 5 %."""
         if len(self.pairs) < 2:
             return Gain(gain=0.0, low=-1.0, high=math.inf)
-        mean, radius = self._mean_and_radius()
+        mean, deviation = self._mean_and_deviation()
+        radius = _radius(deviation, len(self.pairs))
         return Gain(gain=math.expm1(mean), low=math.expm1(mean - radius), high=_grow(mean + radius))
 
-    def _mean_and_radius(self) -> tuple[float, float]:
+    @property
+    def is_beyond_reach(self) -> bool:
+        """Whether the pairs differ so much that the gain seen would not be proven by all the pairs that are made."""
+        if len(self.pairs) < HOPELESS_PAIRS_MIN:
+            return False
+        mean, deviation = self._mean_and_deviation()
+        return mean < _radius(deviation / _doubt(len(self.pairs)), PAIRS_MAX)
+
+    def _mean_and_deviation(self) -> tuple[float, float]:
         differences = [math.log(owner / arm) for owner, arm in self.pairs]
         count = len(differences)
         mean = math.fsum(differences) / count
         variance = math.fsum((value - mean) ** 2 for value in differences) / (count - 1)
-        # The variance is itself measured by few pairs: it is taken as large as three quarters of such samples say.
-        deviation = max(math.sqrt(variance) * (1 + 1.5 / count), SPREAD_FLOOR)
-        scale = count + MIXTURE
-        return mean, deviation * math.sqrt(scale * math.log(scale / (MIXTURE * ERROR**2))) / count
+        return mean, max(math.sqrt(variance) * _doubt(count), SPREAD_FLOOR)
 
     def verdict(self) -> Verdict | None:
         """Return the verdict once there is one, at the latest after the last pair that is made."""
@@ -127,7 +133,7 @@ class Comparison:
         if gain.high < SMALLEST_GAIN:
             why = f"slower by {-gain.gain:.1%}" if gain.high < 0 else f"gains at most {gain.high:.1%}"
             return Verdict(outcome=Outcome.REFUSED, gain=gain, why=why, pairs=count)
-        hopeless = count >= HOPELESS_PAIRS_MIN and gain.gain < SMALLEST_GAIN
+        hopeless = count >= HOPELESS_PAIRS_MIN and (gain.gain < SMALLEST_GAIN or self.is_beyond_reach)
         if gain.high < least or hopeless or count >= PAIRS_MAX:
             noise = f"blocks of one setting differ by {self.spread:.1%}"
             why = f"not settled: {gain.low:.1%} to {gain.high:.1%} after {count} pairs of blocks; {noise}"
@@ -152,6 +158,16 @@ def break_even_steps(compile_s: float, step_s: float, gain: float) -> float:
     """
     saved_s = step_s - step_s / (1 + gain) if gain > -1 else 0.0
     return compile_s / saved_s if saved_s > 0 else math.inf
+
+
+def _doubt(count: int) -> float:
+    """Return by how much the deviation of so few pairs is taken larger: as three quarters of such samples say."""
+    return 1 + 1.5 / count
+
+
+def _radius(deviation: float, count: int) -> float:
+    scale = count + MIXTURE
+    return deviation * math.sqrt(scale * math.log(scale / (MIXTURE * ERROR**2))) / count
 
 
 def _grow(log: float) -> float:

@@ -30,11 +30,13 @@ class Phase(Enum):
     """The order in which knobs are tried: half precision gains little in a layout that its kernels do not take."""
 
     DATA = "data"
-    JOINED = "joined micro-batches"
-    """First of what a GPU computes: an update of several is most of all launches, and all further steps get cheaper."""
-    ATTENTION = "attention"
-    """Before the precision: whether it computes the same is seen best in full precision."""
     PRECISION = "precision"
+    """First of what a GPU computes: one switch, after which every further step of a slow training is cheaper. What
+    follows is proven in it by a replay whose rounding is small enough to tell what computes something else."""
+    JOINED = "joined micro-batches"
+    """An update of several is most of all launches."""
+    ATTENTION = "attention"
+    """Before half precision: whether it computes the same is seen better."""
     LAYOUT = "layout"
     HALF = "half precision"
     MEMORY = "memory"

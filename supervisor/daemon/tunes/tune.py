@@ -75,6 +75,8 @@ class Collected:
     wait: float | None
     """The share of their time that waited for data."""
     seen: Block
+    pace_s: float
+    """The time of a step."""
 
 
 class Ended(Exception):  # noqa: N818 - how a tune ends before its time
@@ -124,12 +126,15 @@ class Tune(threading.Thread):
         self._log = AgentLogReader(folder)
         self._cursor = 0
         self._last: StepRecord | None = None
+        self._later: tuple[StepRecord, ...] = ()
+        """Steps read with those that were skipped, and to be returned first."""
         self._held: Mapping[str, object] = {}
         self._renew_at = 0.0
         self._number = 0
         self._pid: int | None = None
         self._waited: dict[str, float | None] = {}
         """The share of steps that waited for data, by the newest block of each settings."""
+        self._newest: Collected | None = None
         self._warned: list[str] = []
         """What the training warned of since the block began."""
         self._proven_on: Mapping[str, object] = {}
@@ -239,10 +244,12 @@ class Tune(threading.Thread):
             return session.postponed({session.trial.arm.knob}, why)
         drop, ahead = 0, 0
         if wanted != self._held:
-            ahead = _count_ahead(wanted, facts)
+            ahead = self._count_stocked(wanted, facts)
             is_known = _key(wanted) in self._waited
             drop = compare.DROPPED_STEPS if is_known else compare.FIRST_DROPPED_STEPS
-            drop += self._switch_steps(wanted, facts)
+            switched = self._switch_steps(wanted, facts)
+            drop += switched
+            self._newest = None if switched else self._newest  # of another loader
             answer = self._order(wanted)
             self._warned += _list_texts(answer.get("warned"))
             refused = answer.get("refused")
@@ -254,12 +261,20 @@ class Tune(threading.Thread):
         arms_turn = session.trial is not None and session.trial.is_arms_turn
         self._warned = []
         collected = self._collect(drop, compare.block_is_complete, _workers_of(wanted, facts), ahead)
+        self._newest = collected
         self._waited[_key(wanted)] = collected.wait
         why = self._find_new_warning() if arms_turn else None
         if why is not None:
             return session.after_refusal(why)
         memory = Memory(card_bytes=facts.card_bytes, host_bytes=psutil.virtual_memory().total)
         return session.after_block(compare.median_s(collected.times), collected.seen, memory)
+
+    def _count_stocked(self, wanted: Mapping[str, object], facts: Facts) -> int:
+        """Return how many batches may lie ready when other settings begin, which their own pace would not have made."""
+        wait = self._waited.get(_key(wanted))
+        if wait is not None and wait < WAITING_WORTH and not self._switch_steps(wanted, facts):
+            return 0  # known to wait for none: more of them ready makes no step faster
+        return _count_ahead(wanted, facts)
 
     def _find_pointless(self, session: Session, facts: Facts) -> str | None:
         """Return why an arm that was not begun can gain nothing while the present settings hold."""
@@ -363,17 +378,24 @@ class Tune(threading.Thread):
             self._write(settings, facts=facts)
 
     def _skip_steps(self, step: int) -> None:
-        """Forget what was made before `step`, the last one under the settings before."""
+        """Forget what was made up to `step`, the last one under the settings before."""
         while self._last is None or self._last.step < step:
-            if not self._read_steps():
+            before, read = self._last, self._read_steps()
+            if not read:
+                break
+            self._later = tuple(record for record in read if record.step > step)
+            if self._later:
+                kept = read[: len(read) - len(self._later)]
+                self._last = kept[-1] if kept else before
                 break
 
     def _read_steps(self) -> tuple[StepRecord, ...]:
         page = self._recorder.read(self._cursor, self._clock.now())
         self._cursor, self._pid = page.cursor, page.claimed_pid or self._pid
-        if page.records:
-            self._last = page.records[-1]
-        return page.records
+        records, self._later = (*self._later, *page.records), ()
+        if records:
+            self._last = records[-1]
+        return records
 
     def _collect(
         self, drop: int, is_enough: Callable[[tuple[float, ...]], bool], workers: int = 0, ahead: int = 0
@@ -382,9 +404,10 @@ class Tune(threading.Thread):
 
         Where they wait for their batches those come in turns of all `workers`, of which a block has a whole one. Up
         to `ahead` batches were made while the settings changed: they are not counted, up to the first that is waited
-        for.
+        for. Where steps waited before, there were no more of them than that change took time to make.
         """
-        before = self._last
+        before, newest = self._last, self._newest
+        pace_s = newest.pace_s if newest is not None and (newest.wait or 0.0) >= WAITING_WORTH else None
         times: list[float] = []
         spans: list[float] = []
         counted: list[StepRecord] = []
@@ -399,6 +422,8 @@ class Tune(threading.Thread):
                 if span_s is None:
                     continue
                 newest_at = self._clock.now()
+                if pace_s is not None:
+                    ahead, pace_s = min(ahead, int(span_s / pace_s) + 1), None
                 if drop > 0:
                     drop -= 1
                     continue
@@ -415,7 +440,12 @@ class Tune(threading.Thread):
                 raise Ended(f"no two steps one after the other for {SILENT_S:.0f} s; the owner's settings hold")
             self._wait(self._held)  # also while steps keep coming: a tune can be ended, and its lease is renewed
         typical = _average_turns(times, workers) if _waits(spans, counted) else tuple(times)
-        return Collected(times=typical, wait=_wait_share(spans, counted), seen=self._look(counted, began_bytes))
+        return Collected(
+            times=typical,
+            wait=_wait_share(spans, counted),
+            seen=self._look(counted, began_bytes),
+            pace_s=sum(spans) / len(spans),
+        )
 
     def _look(self, counted: list[StepRecord], began_bytes: int | None) -> Block:
         ended_bytes = self._read_rss()

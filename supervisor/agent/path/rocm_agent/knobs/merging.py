@@ -11,7 +11,7 @@ import sys
 import warnings
 import weakref
 from functools import wraps
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from rocm_agent import batch_count
 
@@ -20,8 +20,10 @@ from . import Refused, list_params, replay
 CARD_SHARE = 0.85
 """Of a GPU's memory that may be in use after a joined replay: longer batches may come."""
 APART = 25.0
-"""Roundings by which gradients of joined and of single batches may differ; a loss of another scale differs by one."""
+"""Roundings by which losses and gradients of joined and of single batches may differ; another scale differs by one."""
 APART_MIN = 1e-3
+APART_MAX = 0.3
+"""Of gradients, however sensitive they are to rounding."""
 
 
 class Merging:
@@ -152,18 +154,32 @@ class Merging:
         if len(calls) < 2 or len(kinds) != 1 or joined is None:
             raise Refused("its micro-batches have different shapes, or are given in a way that is not known")
         module, _, _, cast = calls[0]
-        with self._calls.replaying(list_params(self._optimizer)):
-            single = None
-            for _, _, kwargs, _ in calls:
-                found = self._grads(module, kwargs, cast)
-                single = found if single is None else [first + other for first, other in zip(single, found)]
-            arm = self._grads(module, joined, cast)
-        differs, limit = replay.difference(single or [], arm), max(APART_MIN, APART * self._calls.rounding)
+        params = list_params(self._optimizer)
+        with self._calls.replaying(params):
+            losses, single = self._add_up(calls)
+            loss, arm = self._grads(module, joined, cast)
+            with replay.shake_weights(self._torch, params, self._calls.rounding):
+                shaken = self._add_up(calls)[1]
+        apart = abs(loss - losses) / max(abs(losses), 1e-12)
+        if not apart <= max(APART_MIN, APART * self._calls.rounding):
+            raise Refused("the loss of joined micro-batches is %.6g, that of single ones %.6g" % (loss, losses))
+        differs = replay.difference(single, arm)
+        limit = max(APART_MIN, APART * self._calls.rounding)
+        limit = max(limit, min(replay.SHAKEN * replay.difference(single, shaken), APART_MAX))
         if not differs <= limit:
             raise Refused("gradients of joined micro-batches differ by %.2g, rounding explains %.2g" % (differs, limit))
         self._check_room()
 
-    def _grads(self, module: Any, kwargs: Dict[str, Any], cast: Any) -> List[Any]:
+    def _add_up(self, calls: List[Any]) -> Tuple[float, List[Any]]:
+        """Return the sums of the losses and of the gradients of micro-batches, each computed by itself."""
+        losses, total = 0.0, []  # type: float, List[Any]
+        for module, _, kwargs, cast in calls:
+            loss, found = self._grads(module, kwargs, cast)
+            losses += loss
+            total = [first + other for first, other in zip(total, found)] if total else found
+        return losses, total
+
+    def _grads(self, module: Any, kwargs: Dict[str, Any], cast: Any) -> Tuple[float, List[Any]]:
         with cast():
             result = module(**kwargs)
         loss = getattr(result, "loss", None)
@@ -171,7 +187,7 @@ class Merging:
             raise Refused("its model returns no loss")
         params = [param for param in list_params(self._optimizer) if param.requires_grad]
         grads = self._torch.autograd.grad(loss, params, allow_unused=True)
-        return [replay.sample(grad) for grad in grads if grad is not None]
+        return float(loss.detach()), [replay.sample(grad) for grad in grads if grad is not None]
 
     def _check_room(self) -> None:
         for device in {param.device for param in list_params(self._optimizer) if param.is_cuda}:
