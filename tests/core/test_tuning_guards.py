@@ -35,6 +35,22 @@ def test_two_kinds_of_blocks_that_are_alike_seldom_look_harmful() -> None:
     assert alarms <= 6
 
 
+def test_norms_of_gradients_that_have_hard_batches_under_both_seldom_look_harmful() -> None:
+    """One batch in eight has a norm several spreads off; by the usual spread alone nine of them were alarms."""
+    chance, alarms = random.Random(2), 0
+    for _ in range(300):
+        owner, arm = (
+            [Block(first_step=at, grad_norms=tuple(_norm(chance) for _ in range(10))) for at in steps]
+            for steps in ((0, 120), (40, 80))
+        )
+        alarms += find_harm(owner, arm, MEMORY) is not None
+    assert alarms <= 6
+
+
+def _norm(chance: random.Random) -> float:
+    return chance.gauss(1.5, 0.2) + (1.2 if chance.random() < 0.125 else 0.0)
+
+
 def test_the_falling_losses_of_a_training_that_learns_are_no_harm() -> None:
     """In the order A B B A: what falls steadily falls for both."""
     begins = (0, 40, 60, 130, 150, 190, 210, 280)  # the switch back to the owner's loader takes longest

@@ -149,7 +149,9 @@ class _Courses:
     apart: float
     """By how much the arm's lie higher."""
     error: float
-    """Standard error of it."""
+    """Standard error of it, by the usual spread."""
+    error_with_hard: float
+    """The same with the owner's hard batches, which norms of gradients have most: those of an arm are no harm of its."""
     width: float
     """Spread of the owner's."""
     wider: float
@@ -162,7 +164,7 @@ def _find_instability(what: str, owner: Sequence[Block], arm: Sequence[Block], n
     found = _compare_courses(name, owner, arm)
     if found is None:
         return None
-    if found.apart > max(FAR * found.error, 0.5 * found.width):
+    if found.apart > max(FAR * found.error_with_hard, 0.5 * found.width):
         level, width = found.level, found.width
         return f"{what} are higher by {found.apart:.2g} under it, at a level of {level:.2g} and a spread of {width:.2g}"
     return f"{what} spread {found.wider:.1f} times as far under it" if found.wider > WIDER else None
@@ -186,9 +188,13 @@ def _compare_courses(name: str, owner: Sequence[Block], arm: Sequence[Block]) ->
     level = abs(median(value for *_, value in rows))
     of_owner, of_arm = ([rest for rest, row in zip(left, rows, strict=True) if row[1] == kind] for kind in (0.0, 1.0))
     width = max(spread(of_owner, median(of_owner)), STILL * level, 1e-12)
+    squares = math.fsum(min(abs(value), CLIPPED * width) ** 2 for value in of_owner)
+    deviation = max(width, math.sqrt(squares / counts[0]))
+    share = math.sqrt(1 / counts[0] + 1 / counts[1])
     return _Courses(
         apart=apart,
-        error=width * math.sqrt(1 / counts[0] + 1 / counts[1]),
+        error=width * share,
+        error_with_hard=deviation * share,
         width=width,
         wider=spread(of_arm, median(of_arm)) / width,
         level=level,

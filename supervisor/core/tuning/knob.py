@@ -30,11 +30,10 @@ class Phase(Enum):
     """The order in which knobs are tried: half precision gains little in a layout that its kernels do not take."""
 
     DATA = "data"
-    PRECISION = "precision"
-    """First of what a GPU computes: one switch, after which every further step of a slow training is cheaper. What
-    follows is proven in it by a replay whose rounding is small enough to tell what computes something else."""
     JOINED = "joined micro-batches"
-    """An update of several is most of all launches."""
+    """First of what a GPU computes: an update of several is most of all launches, and all further steps get cheaper."""
+    PRECISION = "precision"
+    """One switch. What follows is proven in it by replays whose rounding is small enough to tell what is another sum."""
     ATTENTION = "attention"
     """Before half precision: whether it computes the same is seen better."""
     LAYOUT = "layout"
@@ -232,6 +231,7 @@ KNOBS: tuple[Knob, ...] = (
         phase=Phase.ATTENTION,
         kind=Kind.NUMERICS,
         values=lambda facts: ("sdpa",) if facts.attention == "eager" else (),
+        again_after=("autocast",),
         why_not=lambda facts: facts.attention_why_not if facts.attention in {None, "eager"} else None,
     ),
     Knob(
