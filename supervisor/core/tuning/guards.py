@@ -151,7 +151,7 @@ class _Courses:
     error: float
     """Standard error of it, by the usual spread."""
     error_with_hard: float
-    """The same with the owner's hard batches, which norms of gradients have most: those of an arm are no harm of its."""
+    """The same with the owner's hard batches, which norms of gradients have most: an arm has as many."""
     width: float
     """Spread of the owner's."""
     wider: float

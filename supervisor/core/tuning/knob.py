@@ -33,7 +33,7 @@ class Phase(Enum):
     JOINED = "joined micro-batches"
     """First of what a GPU computes: an update of several is most of all launches, and all further steps get cheaper."""
     PRECISION = "precision"
-    """One switch. What follows is proven in it by replays whose rounding is small enough to tell what is another sum."""
+    """One switch. What follows is proven in it by replays; its rounding is small enough to tell another sum."""
     ATTENTION = "attention"
     """Before half precision: whether it computes the same is seen better."""
     LAYOUT = "layout"
