@@ -175,10 +175,10 @@ class Proof:
             arm = self._results()
         except RuntimeError as error:
             raise Refused("the model fails with it: %s" % str(error).splitlines()[0][:200]) from None
-        told = self._list_telling()
+        telling = self._list_telling()
         for number, (first, second, third, shaken) in enumerate(zip(*self._owner, arm, self._shaken)):
             what, differs = ("results", "gradients")[number % 2], difference(first, third)
-            if number // 2 not in told:
+            if number // 2 not in telling:
                 if not math.isfinite(differs):
                     raise Refused("%s of the same batches are no numbers with it" % what)
                 continue
