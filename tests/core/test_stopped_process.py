@@ -87,7 +87,7 @@ def test_a_stopped_launcher_is_a_warning_while_its_ranks_make_steps() -> None:
     assert flag.message.endswith(f"`kill -CONT {LAUNCHER}` (SIGCONT) lets it go on")
 
 
-def test_another_process_that_is_stopped_while_steps_are_made_is_told_of_nothing() -> None:
+def test_another_process_that_is_stopped_while_steps_are_made_is_no_warning() -> None:
     timeline = launched().training(10)
     for step in range(11, 60):
         timeline.steps(step, step).tree(1, cpu=95.0, stopped=(OTHER + 1,))
