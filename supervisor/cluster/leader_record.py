@@ -196,6 +196,7 @@ def state_facts(leading: le.Leading) -> dict[str, object]:
         "epoch": str(leading.epoch),
         "stage": leading.stage.value,
         "steps": leading.steps,
+        "began_unix_s": leading.began_unix_s,
         "resumed": None if leading.resumed is None else leading.resumed.name,
         "incidents": leading.incidents,
         "fruitless": dict(leading.fruitless),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from supervisor.cluster.leader_record import ALERTS, INCIDENTS, STATE
+from supervisor.cluster.leader_record import ALERTS, INCIDENTS, OVER, STATE
 from supervisor.core.fleet import leading as le
 from supervisor.core.fleet.epoch import Epoch, read_epoch
 from supervisor.core.fleet.ladder import Fleet
@@ -13,6 +13,7 @@ from supervisor.core.fleet.resume import Offer
 from supervisor.core.foreign_values import (
     PATH_CHARS_MAX,
     RANK_MAX,
+    UNIX_S_MAX,
     as_dict,
     as_float,
     as_int,
@@ -57,6 +58,17 @@ def read_known(folder: Path, job: str, now: Moment, boot: str) -> le.Known | Non
         resumed=None if resumed is None else Offer(name=resumed, digest=""),
         fruitless={name: as_int(times) or 0 for name, times in as_dict(facts.get("fruitless")).items()},
     )
+
+
+def read_begin(folder: Path) -> float | None:
+    """Return when the training of a record began, in Unix seconds; None for a new one, or after one that has finished.
+
+    Raises OSError where it cannot be read.
+    """
+    facts, over = _read_object(folder / STATE) or {}, _read_object(folder / OVER) or {}
+    if facts.get("stage") == le.Stage.OVER.value and over.get("finished") is True:
+        return None
+    return as_float(facts.get("began_unix_s"), 0.0, UNIX_S_MAX)
 
 
 def read_alerts(folder: Path) -> list[dict[str, object]]:

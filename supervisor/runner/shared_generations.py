@@ -1,4 +1,4 @@
-"""The generations of shards in a folder that all nodes of a training share, by their manifests.
+"""What lies in a folder that all nodes of a training share: generations of shards, and what the program saved itself.
 
 A generation is one only by its manifest. What lies there was written by ranks, so it is read through the gate; the
 folder may hang, so this is done by `apart`.
@@ -7,6 +7,7 @@ folder may hang, so this is done by `apart`.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,6 +16,7 @@ from supervisor import untrusted_files
 from supervisor.core import attempt_files as names
 from supervisor.core.fleet.resume import Offer
 from supervisor.core.foreign_values import STEP_MAX, as_int, as_text, read_json_object
+from supervisor.runner.folder_checkpoints import TreeError, files_in
 
 MANIFEST_BYTES_MAX = 1 << 24
 GENERATION = re.compile(names.SHARDED_SNAPSHOT)
@@ -56,3 +58,26 @@ def _read_all(folder: Path) -> Iterable[Offer]:
             yield read_generation(folder, name)
         except FileNotFoundError:
             continue  # a folder without a manifest is no generation
+
+
+def list_own(paths: Iterable[str], since_unix_s: float, limit: int) -> tuple[Offer, ...]:
+    """Return the newest checkpoints of the program's own among some paths. Raises OSError where one may not be read."""
+    found = []
+    for path in paths:
+        try:
+            offer = read_own(path)
+        except (FileNotFoundError, TreeError):
+            continue  # removed meanwhile, or no checkpoint
+        if offer.saved_unix_s >= since_unix_s:
+            found.append(offer)
+    return tuple(sorted(found, key=lambda offer: offer.order, reverse=True)[:limit])
+
+
+def read_own(path: str) -> Offer:
+    """Return a file or folder that the program saved, by names, sizes and times of what is in it. Raises OSError."""
+    files = files_in(Path(path)) if Path(path).is_dir() else (Path(path),)
+    rows = [
+        (os.path.relpath(file, path), found.st_size, found.st_mtime_ns) for file in files for found in [file.stat()]
+    ]
+    newest_ns = max((modified_ns for *_, modified_ns in rows), default=0)
+    return Offer(name=path, digest=hashlib.sha256(repr(rows).encode()).hexdigest(), saved_unix_s=newest_ns / 1e9)

@@ -17,13 +17,12 @@ pytestmark = pytest.mark.train
 HERE = Path(__file__).resolve().parent
 
 
-def test_a_rank_that_missed_a_collective_is_behind(owner_python: Path, tmp_path: Path, warm: Warm) -> None:
-    """On torch 1.13: the gloo of later versions counts none, and their NCCL does."""
+def test_a_rank_that_missed_a_collective_is_behind(train_python: Path, tmp_path: Path, warm: Warm) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = int(server.getsockname()[1])
-    attempt = Attempt(tmp_path / "0", tmp_path, warm(owner_python, *RANKS))
+    attempt = Attempt(tmp_path / "0", tmp_path, warm(train_python, *RANKS))
     world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    command = [owner_python, HERE / "missed_by_hand.py", "20"]
+    command = [train_python, HERE / "missed_by_hand.py", "20"]
     started = [attempt.start(command, RANK=str(rank), GLOO_SOCKET_IFNAME="lo", **world) for rank in range(2)]
     try:
         run = attempt.folder / at.RUN

@@ -1,6 +1,6 @@
 """Kills ranks of a training on several nodes at random moments, and compares its end with that of an undisturbed run.
 
-    python tests/bench/fleet_resumes.py [--kills 20] [--fsdp] [--every-s 2] [--nodes 2] [--ranks 2] [--seed 1]
+    python tests/bench/fleet_resumes.py [--kills 20] [--fsdp | --dcp] [--every-s 2] [--nodes 2] [--ranks 2] [--seed 1]
 
 Each node is a network namespace of this machine with a daemon and torchrun on gloo (root; `ip`). The undisturbed run is
 torchrun alone with as many ranks. Printed: who was killed, what all ranks resumed from, the work that was redone in
@@ -34,6 +34,7 @@ from supervisor.core import attempt_files as at  # noqa: E402 - the same
 from supervisor.runner import shim  # noqa: E402 - the same
 
 PROGRAM = ROOT / "tests" / "agent" / "own_shards.py"
+OWN_PROGRAM = ROOT / "tests" / "bench" / "fleet_dcp.py"
 AGENT = ROOT / "supervisor" / "agent" / "path"
 BATCHES = 4
 """Of an epoch with 4 ranks."""
@@ -48,7 +49,9 @@ class Training:
         make_secret(folder / "secret")
         (folder / "settings.toml").write_text(
             f'[supervisor]\nlauncher = "held"\n[jobs.run]\ncommand = ["true"]\nsnapshot_every_s = {asked.every_s}\n'
+            + ('[jobs.run.checkpoints]\npaths = ["own/step-*/"]\n' if asked.dcp else "")
         )
+        self.own = folder / "own" if asked.dcp else folder / "snapshots" / "run"
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ROCM_SUPERVISOR")}
         self.env = {
             **environment,
@@ -70,7 +73,8 @@ class Training:
         self._start("leader", [*leader, "--listen", "10.77.0.1:29300", "--spares-s", "0"])
         for number in range(asked.nodes):
             words = [*self._daemon("node", f"n{number}", f"n{number}"), "--leader", "10.77.0.1:29300"]
-            words += ["--config", str(folder / "settings.toml"), "--snapshots", str(folder / "snapshots"), "--"]
+            words += ["--config", str(folder / "settings.toml")]
+            words += ["--"] if asked.dcp else ["--snapshots", str(folder / "snapshots"), "--"]
             words += [PYTHON, "-m", "torch.distributed.run", "--nproc-per-node", str(asked.ranks), *command(asked)]
             self._start(f"n{number}", network.within(number, *words))
 
@@ -118,13 +122,13 @@ class Training:
                 continue
             env = dict(entry.partition(b"=")[::2] for entry in entries)
             ours = env.get(b"ROCM_SUPERVISOR_ATTEMPT_DIR", b"").startswith(os.fsencode(self.folder))
-            if ours and b"LOCAL_RANK" in env and str(PROGRAM).encode() in words and not process.dead:
+            if ours and b"LOCAL_RANK" in env and str(program(self.asked)).encode() in words and not process.dead:
                 found[int(env[b"RANK"])] = process.pid
         return found
 
     def newest(self) -> int:
         """Return the step of the newest generation, 0 for none."""
-        names = (path.name for path in (self.folder / "snapshots" / "run").glob(at.SHARDED_SNAPSHOT))
+        names = (path.name for path in self.own.glob("step-*"))
         return max((int(match[1]) for name in names if (match := STEP_NUMBER.fullmatch(name))), default=0)
 
     def digests(self) -> list[str]:
@@ -135,8 +139,15 @@ class Training:
         return sorted({line for line in text.splitlines() if line.startswith("DIGEST")})
 
 
+def program(asked: argparse.Namespace) -> Path:
+    """Return what all ranks run."""
+    return OWN_PROGRAM if asked.dcp else PROGRAM
+
+
 def command(asked: argparse.Namespace) -> list[str]:
     """Return the program and its options."""
+    if asked.dcp:
+        return [str(OWN_PROGRAM), "--steps", str(asked.epochs * BATCHES), "--step-s", str(asked.step_s)]
     kind = [] if asked.fsdp else ["--ddp"]
     return [str(PROGRAM), "--epochs", str(asked.epochs), "--step-s", str(asked.step_s), *kind]
 
@@ -148,6 +159,7 @@ def run_alone(asked: argparse.Namespace, folder: Path) -> list[str]:
     alone = argparse.Namespace(**{**vars(asked), "step_s": 0.0})
     env = {**environment, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(AGENT), "GLOO_SOCKET_IFNAME": "lo"}
     ran = subprocess.run([*words, *command(alone)], env=env, cwd=folder, capture_output=True, text=True, check=False)
+    shutil.rmtree(folder / "own", ignore_errors=True)
     found = sorted(line for line in ran.stdout.splitlines() if line.startswith("DIGEST"))
     if not found:
         raise SystemExit(f"the undisturbed run failed\n{ran.stdout[-1000:]}\n{ran.stderr[-3000:]}")
@@ -176,7 +188,7 @@ def kill_once(training: Training, launch: int, rng: random.Random, log: list[flo
         os.kill(ranks[rank], signal.SIGKILL)
     until(lambda: str(training.state().get("epoch")).endswith(f".{launch + 1}"), f"launch {launch + 1}", START_LIMIT_S)
     made = training.records(launch)
-    resumed = STEP_NUMBER.fullmatch(str(training.state().get("resumed")))
+    resumed = STEP_NUMBER.fullmatch(Path(str(training.state().get("resumed"))).name)
     if resumed is None or not made:
         print(f"  launch {launch}: ranks {killed} killed, resumed from {training.state().get('resumed')}", flush=True)
         log.append(float("inf"))
@@ -209,7 +221,7 @@ def measure(asked: argparse.Namespace, folder: Path, network: Network) -> int:
     finally:
         training.close()
     incidents = {json.loads(line)["id"] for line in history}
-    kind = "FSDP2" if asked.fsdp else "DDP"
+    kind = "FSDP2, own checkpoints" if asked.dcp else "FSDP2" if asked.fsdp else "DDP"
     print(
         f"{kind}, {asked.nodes} nodes x {asked.ranks} ranks, a snapshot each {asked.every_s} s, steps of at least "
         f"{asked.step_s} s: {len(redone)} kills, {len(incidents)} incidents, redone at most "
@@ -232,6 +244,9 @@ def main() -> int:
     parser.add_argument("--epochs", type=int, default=0, help="0: enough for the kills")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--fsdp", action="store_true", help="weights spread by FSDP2 in place of replicas")
+    parser.add_argument(
+        "--dcp", action="store_true", help="FSDP2 that saves by itself, with torch.distributed.checkpoint"
+    )
     parser.add_argument("--keep", action="store_true")
     asked = parser.parse_args()
     asked.epochs = asked.epochs or int((asked.kills + 1) * 2.5 * asked.every_s / asked.step_s / BATCHES)

@@ -87,6 +87,7 @@ class Cluster:
             str(folder),
         ]
         self.env: dict[str, str] = {}
+        self.settings: Path | None = None
         self.leader: Daemon | None = None
         self.daemons: dict[str, Daemon] = {}
 
@@ -109,6 +110,7 @@ class Cluster:
     def start_node(self, name: str, *, port: int | None = None, state: str | None = None) -> None:
         at = f"127.0.0.1:{port or self.port}"
         given = ["--leader", at, "--host", "127.0.0.1", "--snapshots", str(self.folder / "all")]
+        given += ["--config", str(self.settings)] if self.settings is not None else []
         given += ["--local-dir", str(self.folder / "own"), "--", *self.command]
         self.daemons[name] = self._start("node", self.folder / (state or name), name, *given)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from cluster_by_hand import Cluster, gone, until
-from generations_by_hand import damage, write_generation
+from generations_by_hand import damage, write_generation, write_shard
 
 from supervisor.cluster.secret import read_secret
 from supervisor.cluster.slurm import read_allocation
@@ -69,6 +69,25 @@ def test_a_rank_that_is_killed_ends_all_ranks_with_one_incident_and_all_begin_ag
     copied = sqlite3.connect(cluster.folder / "n0" / "supervisor.db")
     assert copied.execute("SELECT count(*) FROM attempts").fetchone() == (2,), "from the node's own disk"
     assert not saved[1].exists(), "another training of this name must not go on from one that has finished"
+
+
+def test_all_ranks_resume_from_what_the_program_saved_since_the_training_began(cluster: Cluster) -> None:
+    cluster.settings = cluster.folder / "settings.toml"
+    own = cluster.folder / "own-checkpoints"
+    cluster.settings.write_text(f'[jobs.run]\ncommand = ["true"]\n[jobs.run.checkpoints]\npaths = ["{own}/at-*/"]\n')
+    for name in ("at-10", "at-20", "at-30"):
+        (own / name).mkdir(parents=True)
+        write_shard(own / name / "model.pt", {"step": 10})
+    os.utime(own / "at-10" / "model.pt", (1e9, 1e9))
+    cluster.start()
+    before = cluster.await_epoch(1)
+    assert cluster.resumed_from() == {""}, "another training's"
+    for name in ("at-20", "at-30"):
+        write_shard(own / name / "model.pt", {"step": 20})
+    (own / "at-30" / "model.pt").write_bytes((own / "at-30" / "model.pt").read_bytes()[:-30])
+    os.kill(before[1], signal.SIGKILL)
+    cluster.await_epoch(2)
+    assert cluster.resumed_from() == {str(own / "at-20")}, "the newest that is whole"
 
 
 def test_a_node_daemon_that_is_killed_takes_its_ranks_along_and_is_one_incident(cluster: Cluster) -> None:

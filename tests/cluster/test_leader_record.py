@@ -13,7 +13,7 @@ from cluster_by_hand import until
 
 from supervisor.children.shared_files import append_lines
 from supervisor.cluster.leader_record import INCIDENTS, LINES_MAX, STATE, WRITE_LIMIT_S, LeaderRecord
-from supervisor.cluster.leader_state import read_known
+from supervisor.cluster.leader_state import read_begin, read_known
 from supervisor.core.fleet import leading as le
 from supervisor.core.fleet.epoch import Epoch
 from supervisor.core.fleet.ladder import Fleet
@@ -208,3 +208,24 @@ def test_the_state_of_another_training_and_a_damaged_one_are_refused(tmp_path: P
         read_known(tmp_path, "run", world.now(), "boot")
     (tmp_path / STATE).unlink()
     assert read_known(tmp_path, "run", world.now(), "boot") is None
+
+
+def test_a_training_keeps_when_it_began_until_it_has_finished(tmp_path: Path, world: World) -> None:
+    assert read_begin(tmp_path) is None
+    leading = running()
+    leading.began_unix_s = 1.7e9
+    record = LeaderRecord(tmp_path, world.now, "boot")
+    record.write_state(leading)
+    until((tmp_path / STATE).exists, "the state")
+    record.close()
+    assert read_begin(tmp_path) == 1.7e9, "requeued, or submitted again, it is the same training"
+    leading.stage = le.Stage.OVER
+    record = LeaderRecord(tmp_path, world.now, "boot")
+    record.write_over(finished=False, reason="stopped")
+    record.write_state(leading)
+    record.close()
+    assert read_begin(tmp_path) == 1.7e9
+    record = LeaderRecord(tmp_path, world.now, "boot")
+    record.write_over(finished=True, reason="done")
+    record.close()
+    assert read_begin(tmp_path) is None, "what comes after it is another"

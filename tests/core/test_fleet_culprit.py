@@ -83,6 +83,11 @@ def test_the_order_of_two_ranks_is_enough_but_their_stacks_are_not() -> None:
     assert named(unnumbered, 1, stack="read_image").proof is Proof.NONE
 
 
+def test_a_rank_that_ended_because_it_lost_its_peer_is_not_late() -> None:
+    evidence = [replace(rank, exception="RuntimeError", communication=True) for rank in ranks(2)]
+    assert named(evidence, 3, collective=99, sequence=5).proof is Proof.NONE
+
+
 def test_an_exception_that_reports_a_lost_peer_is_a_consequence() -> None:
     evidence = [
         replace(rank, exception="DistBackendError", communication=True, ended_at_s=1.0 + rank.rank / 1000)

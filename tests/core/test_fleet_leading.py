@@ -51,13 +51,17 @@ class Nodes:
     order: list[str] = field(default_factory=list)
     """The kinds of messages that were sent, in their order."""
 
-    def join(self, *names: str) -> None:
+    def join(self, *names: str, instance: str = "") -> None:
         for name in names:
             self.silent.discard(name)
             self.quiet_since_s.pop(name, None)
             self.running.setdefault(name, None)
             joined = ms.Joined(
-                running=self.running[name], ordered=self.ordered.get(name), host=f"10.0.0.{name[1:]}", unix_s=0.0
+                running=self.running[name],
+                ordered=self.ordered.get(name),
+                host=f"10.0.0.{name[1:]}",
+                unix_s=0.0,
+                instance=instance,
             )
             self.do(self.leading.joined(name, joined, self.now_s))
 
@@ -461,6 +465,23 @@ def test_a_fault_that_comes_back_at_once_waits_longer_each_time_until_there_is_p
     nodes.fault("n0")
     nodes.wait(0.3)
     assert nodes.leading.epoch == Epoch("run", 0, 4), "steps were made"
+
+
+def test_a_node_that_died_is_named_though_another_daemon_of_it_is_back_before_the_incident_is_closed() -> None:
+    nodes = begun()
+    nodes.silent.add("n1")
+    nodes.leading.disconnected("n1")
+    nodes.facts[0] = nodes.facts[1] = {"exception": "RuntimeError: Connection reset by peer", "communication": True}
+    nodes.fault("n0", "rank 0 exited with status 1")
+    assert nodes.leading.stage is Stage.WAITING, "until its lease is over"
+    nodes.running["n1"] = None
+    nodes.ordered.pop("n1")
+    nodes.join("n1", instance="another")
+    nodes.wait(3.0)
+    culprit = nodes.records[-1].incident.culprit
+    assert culprit is not None
+    assert (culprit.nodes, culprit.node_at_fault) == (("n1",), False)
+    assert culprit.reason.endswith("(n1) ended first: its node's daemon ended, and with it its ranks")
 
 
 def test_a_launch_of_which_only_the_process_counts_the_steps_is_neither_progress_nor_the_lack_of_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +12,9 @@ import pytest
 from supervisor.core.fleet import messages as ms
 from supervisor.core.fleet.epoch import Epoch
 from supervisor.core.fleet.resume import AskAgain, NoneProven, Offer, Resume, choose_resume
-from supervisor.daemon.roles.resume_offers import ResumeOffers
+from supervisor.daemon.roles.resume_offers import OwnCheckpoints, ResumeOffers
 from supervisor.runner.proving import Proof, Prover
-from tests.cluster.generations_by_hand import damage, write_generation
+from tests.cluster.generations_by_hand import damage, write_generation, write_shard
 
 RANKS = 3
 
@@ -21,9 +22,10 @@ RANKS = 3
 class Nodes:
     """Two nodes that share a folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, own: OwnCheckpoints | None = None) -> None:
         self.folder, self.proofs = folder, 0
-        self.nodes = {name: ResumeOffers(folder, self.examine) for name in ("n0", "n1")}
+        self.nodes = {name: ResumeOffers(folder, self.examine, own) for name in ("n0", "n1")}
+        self.began_unix_s = 0.0
 
     def examine(self, folder: Path, share: int, shares: int) -> Proof:
         self.proofs += 1
@@ -33,7 +35,9 @@ class Nodes:
         """Ask as the leader does, until there is an answer."""
         asked = ms.FindResume(number=1, share=0, shares=2, rejected=tuple(rejected))
         offers = {
-            name: node.find(ms.FindResume(number=1, share=share, shares=2, rejected=asked.rejected))
+            name: node.find(
+                ms.FindResume(number=1, share=share, shares=2, rejected=asked.rejected, since_unix_s=self.began_unix_s)
+            )
             for share, (name, node) in enumerate(self.nodes.items())
         }
         answer = choose_resume(offers, rejected)
@@ -119,6 +123,62 @@ def test_what_is_launched_is_what_was_proven(nodes: Nodes) -> None:
 def test_of_a_training_that_has_finished_nothing_is_resumed(nodes: Nodes) -> None:
     nodes.nodes["n0"].clear()
     assert resumed(nodes.choose()) is None
+
+
+@pytest.fixture
+def saving(tmp_path: Path) -> Nodes:
+    """Two nodes of a program that saves a folder by itself."""
+    for number, name in enumerate(("at-10", "at-20", "at-30")):
+        (tmp_path / "own" / name).mkdir(parents=True)
+        path = tmp_path / "own" / name / "model.pt"
+        write_shard(path, {"step": 10})
+        os.utime(path, (1000.0 + number, 1000.0 + number))
+
+    def examine(path: Path) -> Proof:
+        made.proofs += 1
+        return Prover().examine(path)
+
+    made = Nodes(tmp_path / "all", OwnCheckpoints(globs=("own/at-*/",), cwd=str(tmp_path), examine=examine))
+    return made
+
+
+def chosen(answer: Resume | NoneProven) -> str | None:
+    assert isinstance(answer, Resume), answer
+    return None if answer.offer is None else Path(answer.offer.name).name
+
+
+def test_the_newest_proven_checkpoint_of_the_program_s_own_is_what_all_resume_from(
+    saving: Nodes, tmp_path: Path
+) -> None:
+    assert (chosen(saving.choose()), saving.proofs) == ("at-30", 1), "one node proves it for all that see the same"
+    path = tmp_path / "own" / "at-30" / "model.pt"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    os.utime(path, (1003.0, 1003.0))
+    answer = saving.choose()
+    assert chosen(answer) == "at-20"
+    assert isinstance(answer, Resume)
+    assert answer.offer is not None
+    found = saving.nodes["n1"].locate(_launch(answer.offer))
+    assert found is not None
+    assert (found.path, found.kind) == (str(tmp_path / "own" / "at-20"), "checkpoint")
+    (tmp_path / "own" / "at-20" / "more.pt").touch()
+    with pytest.raises(ValueError, match="is not what was proven"):
+        saving.nodes["n1"].locate(_launch(answer.offer))
+    with pytest.raises(ValueError, match="no checkpoint of the configuration is there"):
+        saving.nodes["n1"].locate(_launch(Offer(name=str(tmp_path), digest="a")))
+
+
+def test_what_was_saved_before_the_training_began_is_another_s_and_an_exact_generation_comes_first(
+    saving: Nodes,
+) -> None:
+    saving.began_unix_s = 1002.5
+    assert chosen(saving.choose()) is None
+    saving.began_unix_s = 1001.0
+    assert chosen(saving.choose()) == "at-30"
+    write_generation(saving.folder, 7, "0.1", RANKS)
+    assert chosen(saving.choose()) == "step-000000000007"
 
 
 def _launch(offer: Offer) -> ms.Launch:

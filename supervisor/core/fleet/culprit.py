@@ -115,6 +115,8 @@ def _first_in_time(ended: Sequence[RankEvidence]) -> RankEvidence | None:
 
 def _name_late(evidence: Sequence[RankEvidence]) -> Culprit | None:
     """Name the ranks that are behind in the collectives of their group, or outside one that all others wait in."""
+    # One that ended after its peer did is no later than those that the end of evidence found a step further.
+    evidence = [rank for rank in evidence if rank.exception is None and rank.killed_by is None]
     numbered = [rank for rank in evidence if rank.sequence is not None]
     numbers = sorted({rank.sequence or 0 for rank in numbered})
     if len(numbers) > 1:

@@ -26,6 +26,7 @@ from supervisor.core.fleet.resume import AskAgain, NoneProven, Offer, Resume, ch
 WITNESSES_MAX = 1024
 DECISIVE = frozenset({"SIGKILL", "SIGSEGV", "SIGBUS"})
 """Signals that no lost peer makes a rank end by: it ended first, whatever waits meanwhile."""
+DAEMON_ENDED = "its node's daemon ended, and with it its ranks"
 UNKILLABLE = "a process that SIGKILL does not end"
 
 
@@ -153,6 +154,8 @@ class Known:
     """Of that launch, begun and not closed."""
     incidents: int = 0
     steps: int | None = None
+    began_unix_s: float = 0.0
+    """When the training began, by its first leader's clock."""
     resumed: Offer | None = None
     fruitless: Mapping[str, int] = field(default_factory=dict)
 
@@ -195,6 +198,7 @@ class Leading:
         self._answered: set[str] = set()
         """Nodes that have sent evidence of the open incident."""
         self.incidents = 0
+        self.began_unix_s = 0.0
         self.steps: int | None = None
         self._steps_at_launch: int | None = None
         self._counts_itself = False
@@ -218,7 +222,7 @@ class Leading:
         """Return the training as the leader before this one left it."""
         leading = cls(known.epoch, limits, now_s, known.fleet, is_live=known.is_live)
         leading.incidents, leading.steps, leading.resumed = known.incidents, known.steps, known.resumed
-        leading.fruitless = dict(known.fruitless)
+        leading.fruitless, leading.began_unix_s = dict(known.fruitless), known.began_unix_s
         leading._unfinished = known.incident if known.is_live else None
         return leading
 
@@ -248,6 +252,8 @@ class Leading:
         self.members[node] = Member(
             host=joined.host, seen_s=now_s, running=joined.running, finished=finished, instance=joined.instance
         )
+        if before is not None and before.running == self.epoch and joined.running is None and not finished:
+            self._note_ended_daemon(node, before, joined.instance)
         ending = self._epoch_over or self.stage in (Stage.STOPPING, Stage.WAITING)
         if joined.running is not None and (joined.running != self.epoch or ending):
             return [_stop(node, joined.running, "an earlier launch"), *self.tick(now_s)]
@@ -257,8 +263,19 @@ class Leading:
             self._enter(Stage.GATHERING, now_s)  # its answer went with its link
         lost = self.stage is Stage.RUNNING and self._trains(node) and joined.running is None and not finished
         if lost:
-            return self._begin_incident("node_lost", "its daemon ended, and with it its ranks", node, None, now_s)
+            opened = self._begin_incident("node_lost", "its daemon ended, and with it its ranks", node, None, now_s)
+            self._note_ended_daemon(node, before, joined.instance)
+            return opened
         return self.tick(now_s)
+
+    def _note_ended_daemon(self, node: str, before: Member | None, instance: str) -> None:
+        """Note in the open incident that a node is back with another daemon: what its ranks were is known to none."""
+        if self.incident is None or before is None or before.instance == instance:
+            return
+        rank = _rank_of(before, self._training().index(node) if self._trains(node) else 0)
+        if (node, rank) not in {(known.node, known.rank) for known in self.incident.evidence}:
+            ended = RankEvidence(node=node, rank=rank, exception=DAEMON_ENDED)
+            self.incident = replace(self.incident, evidence=(*self.incident.evidence, ended))
 
     def disconnected(self, node: str) -> None:
         """Note that a node's link broke: it may be back within the lease."""
@@ -424,6 +441,7 @@ class Leading:
                     shares=len(self.fleet.nodes),
                     rejected=tuple(sorted(self._rejected)),
                     passed_over=tuple(sorted(self._passed_over())),
+                    since_unix_s=self.began_unix_s,
                 ),
             )
             for number, node in enumerate(self.fleet.nodes)

@@ -168,7 +168,8 @@ class Launch:
 class FindResume:
     """Say what the next launch could resume from, and prove the newest that is not rejected yet.
 
-    Each node proves its share of it: the shards of every `shares`-th rank, beginning with `share`.
+    Each node proves its share of it: the shards of every `shares`-th rank, beginning with `share`. A checkpoint of the
+    program's own is proven by the node of share 0; the others see by its digest that theirs is the same.
     """
 
     number: int
@@ -178,6 +179,8 @@ class FindResume:
     rejected: tuple[str, ...] = ()
     passed_over: tuple[str, ...] = ()
     """Looked at only after all others."""
+    since_unix_s: float = 0.0
+    """When the training began: what its program saved itself counts from then on, for it may be another training's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -372,6 +375,7 @@ def _read_find_resume(facts: Facts) -> FindResume:
         shares=_int(facts, "shares", RANK_MAX),
         rejected=_read_names(facts.get("rejected")),
         passed_over=_read_names(facts.get("passed_over")),
+        since_unix_s=as_float(facts.get("since_unix_s"), 0.0, UNIX_S_MAX) or 0.0,
     )
 
 

@@ -18,6 +18,7 @@ import socket
 import sqlite3
 import stat
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -27,7 +28,7 @@ from supervisor.children.shared_files import copy_over
 from supervisor.children.start import keep_apart
 from supervisor.cluster.leader import Leader
 from supervisor.cluster.leader_record import LeaderRecord
-from supervisor.cluster.leader_state import read_alerts, read_known
+from supervisor.cluster.leader_state import read_alerts, read_begin, read_known
 from supervisor.cluster.node import NodeSettings
 from supervisor.cluster.rendezvous import find_overriding
 from supervisor.cluster.secret import SecretError, read_secret
@@ -49,7 +50,7 @@ from supervisor.daemon.process.startup import StateLockedError, keep_one_heap
 from supervisor.daemon.process.systemd import Notifier
 from supervisor.daemon.roles.leader_alerts import LeaderAlerts
 from supervisor.daemon.roles.member import Member
-from supervisor.daemon.roles.resume_offers import ResumeOffers
+from supervisor.daemon.roles.resume_offers import OwnCheckpoints, ResumeOffers
 from supervisor.daemon.service import Service
 from supervisor.daemon.wiring import assemble
 from supervisor.runner.proving import Prover
@@ -153,6 +154,8 @@ def _run_leader(asked: argparse.Namespace) -> int:
     known = read_known(asked.state_dir, asked.training, clock.now(), boot_id())
     if known is None or restarts > known.epoch.engine_restarts:
         known = Known(epoch=Epoch(asked.training, restarts, 0), is_live=False)
+    began = read_begin(asked.state_dir)
+    known = replace(known, began_unix_s=clock.now().unix_s if began is None else began)
     limits = LeaderLimits(
         nodes=asked.nodes,
         evidence_s=asked.evidence_s,
@@ -222,7 +225,9 @@ def _run_node(asked: argparse.Namespace, command: list[str]) -> int:
     with assemble(settings) as parts:
         shared = snapshot_replicas(settings.jobs[asked.training], asked.training)
         prover = Prover(limit_s=PROVE_LIMIT_S, program=lambda: parts.code_copies.current_or_installed().prover)
-        offers = ResumeOffers(None if shared is None else Path(shared), prover.examine_share)
+        job = settings.jobs[asked.training]
+        own = OwnCheckpoints(globs=tuple(job.checkpoints.paths), cwd=job.cwd or ".", examine=prover.examine)
+        offers = ResumeOffers(None if shared is None else Path(shared), prover.examine_share, own)
         member = Member(parts, asked.training, node, offers)
         socket_file = socket_path(settings.supervisor, os.environ)
         service = Service(parts, asked.config or parts.state, socket_file, notifier)

@@ -1,22 +1,31 @@
-"""What a node offers to resume from: the generations of shards in the folder of all nodes, its share of them proven.
+"""What a node offers to resume from: generations of shards in the folder of all nodes, and the program's checkpoints.
 
-The folder may hang: names and manifests are read by another process, and shards by the prover alone.
+It proves its share of them. The folder may hang: names and manifests are read by another process, and what was saved by
+the prover alone.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from supervisor.children.files_apart import apart, apart_within
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, Verdict
 from supervisor.core.fleet import messages as ms
 from supervisor.core.fleet.resume import Offer
+from supervisor.daemon.checkpoints.candidates import expand_globs
 from supervisor.runner.folder_checkpoints import fingerprint_of
 from supervisor.runner.proving import Proof
-from supervisor.runner.shared_generations import GENERATION, list_generations, read_generation, remove_generations
+from supervisor.runner.shared_generations import (
+    GENERATION,
+    list_generations,
+    list_own,
+    read_generation,
+    read_own,
+    remove_generations,
+)
 
 OFFERED_MAX = 32
 LOCATE_LIMIT_S = 30.0
@@ -25,12 +34,22 @@ LOCATE_LIMIT_S = 30.0
 ExamineShare = Callable[[Path, int, int], Proof]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnCheckpoints:
+    """Where the program saves by itself, on a file system that all nodes share; without globs it counts for nothing."""
+
+    globs: tuple[str, ...]
+    cwd: str
+    examine: Callable[[Path], Proof]
+
+
 class ResumeOffers:
     """Of one node; asked in a thread of its own, before each launch."""
 
-    def __init__(self, folder: Path | None, examine: ExamineShare) -> None:
-        """`folder` is that of all nodes; None where the training has none, so that nothing is offered."""
+    def __init__(self, folder: Path | None, examine: ExamineShare, own: OwnCheckpoints | None = None) -> None:
+        """`folder` is that of all nodes; None where the training has none, so that no generation is offered."""
         self._folder, self._examine = folder, examine
+        self._own = own if own is not None and own.globs else None
         self._lock = threading.Lock()
         self._proven: dict[tuple[str, Fingerprint, int, int], Offer] = {}
 
@@ -39,23 +58,31 @@ class ResumeOffers:
 
         Raises OSError where the folder cannot be read.
         """
-        if self._folder is None:
-            return ()
         with self._lock:
-            offers = apart(list_generations, self._folder, OFFERED_MAX)
+            offers = self._list(asked)
             found = {offer.name: offer for offer in offers}
             for offer in sorted(offers, key=lambda offer: offer.name in asked.passed_over):
                 if offer.name in asked.rejected or offer.proven is False:
                     continue
-                found[offer.name] = self._prove(self._folder, offer, asked)
+                found[offer.name] = self._prove(offer, asked)
                 if found[offer.name].proven:
                     break
             return tuple(found.values())
+
+    def _list(self, asked: ms.FindResume) -> tuple[Offer, ...]:
+        """Return what lies there, newest first: an exact generation comes before what the program saved."""
+        generations = () if self._folder is None else apart(list_generations, self._folder, OFFERED_MAX)
+        if self._own is None:
+            return generations
+        paths = tuple(expand_globs(self._own.globs, self._own.cwd))
+        return (*generations, *apart(list_own, paths, asked.since_unix_s, OFFERED_MAX))[:OFFERED_MAX]
 
     def locate(self, order: ms.Launch) -> Checkpoint | None:
         """Return what a launch resumes from as it lies here; None where it begins. Raises ValueError, OSError."""
         if order.resume_from is None:
             return None
+        if self._own is not None and Path(order.resume_from).is_absolute():
+            return self._locate_own(order, self._own)
         if self._folder is None or GENERATION.fullmatch(order.resume_from) is None:
             raise ValueError(f"the leader resumes from {order.resume_from}: no such generation is known here")
         offer = apart_within(LOCATE_LIMIT_S, read_generation, self._folder, order.resume_from)
@@ -70,18 +97,36 @@ class ResumeOffers:
             kind="snapshot",
         )
 
+    @staticmethod
+    def _locate_own(order: ms.Launch, own: OwnCheckpoints) -> Checkpoint:
+        path = str(order.resume_from)
+        if path not in expand_globs(own.globs, own.cwd):
+            raise ValueError(f"the leader resumes from {path}: no checkpoint of the configuration is there")
+        if apart_within(LOCATE_LIMIT_S, read_own, path).digest != order.resume_digest:
+            raise ValueError(f"{path}: is not what was proven")
+        fingerprint = apart_within(LOCATE_LIMIT_S, fingerprint_of, Path(path))
+        return Checkpoint(path=path, fingerprint=fingerprint, verdict=Verdict.PROVEN)
+
     def clear(self) -> None:
         """Remove the generations of a training that has finished: another of its name must not go on from them."""
         if self._folder is not None:
             apart(remove_generations, self._folder)
 
-    def _prove(self, folder: Path, offer: Offer, asked: ms.FindResume) -> Offer:
+    def _prove(self, offer: Offer, asked: ms.FindResume) -> Offer:
         """Return an offer with the verdict on this node's share; that of unchanged files is known from before."""
-        key = (offer.digest, apart(fingerprint_of, folder / offer.name), asked.share, asked.shares)
+        folder = self._folder if GENERATION.fullmatch(offer.name) is not None else None
+        if folder is None and asked.share > 0:
+            return replace(offer, proven=True)  # by the node of share 0; its digest says whether this is the same
+        path = Path(offer.name) if folder is None else folder / offer.name
+        key = (offer.digest, apart(fingerprint_of, path), asked.share, asked.shares)
         known = self._proven.get(key)
         if known is not None:
             return known
-        checkpoint = self._examine(folder / offer.name, asked.share, asked.shares).checkpoint
+        if folder is not None:
+            checkpoint = self._examine(path, asked.share, asked.shares).checkpoint
+        else:
+            assert self._own is not None
+            checkpoint = self._own.examine(path).checkpoint
         proven = checkpoint.verdict is Verdict.PROVEN
         judged = replace(offer, proven=proven, reason=checkpoint.reason)
         self._proven = {**dict(list(self._proven.items())[-OFFERED_MAX:]), key: judged}
