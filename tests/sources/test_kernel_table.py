@@ -718,6 +718,8 @@ def test_storage_is_read_by_driver_object_and_outcome(line: str, severity: Sev, 
         "device-mapper: ioctl: error adding target to table",
         "nvme0: Admin Cmd(0x6), I/O Error (sct 0x0 / sc 0x2) DNR ",
         "BTRFS info (device sdb1): bdev /dev/sdb1 errs: wr 3, rd 0, flush 0, corrupt 0, gen 0",
+        "FAT-fs (mmcblk0p1): Volume was not properly unmounted. Some data may be corrupt. Please run fsck.",
+        "hfsplus: Filesystem was not cleanly unmounted, running fsck.hfsplus is recommended.  mounting read-only.",
     ],
 )
 def test_what_a_driver_of_disks_says_on_the_way_up_is_no_fault(line: str) -> None:
