@@ -35,7 +35,7 @@ NOT_TO_BE_HAD = re.compile(r"torch sees no GPU here|torch 1\.13\.\S+ has no |(pr
 What judges our files from outside is fetched by `make test` and `.ci/run`, which say so where they cannot."""
 ONE_OF = "kernel"
 """Marker of tests that use what a machine has one of: the kernel's log; they are run one after another."""
-SLOW_ROOMS = ("agent", "attacks", "daemon", "e2e", "laws", "runner", "suite", "systemd")
+SLOW_ROOMS = ("agent", "attacks", "cluster", "daemon", "e2e", "fleet", "laws", "runner", "suite", "systemd")
 """Rooms whose tests start processes and threads and wait for them."""
 
 
