@@ -341,6 +341,32 @@ def test_another_zip_archive_is_no_checkpoint(tmp_path: Path) -> None:
     assert "not one of torch" in reason_of(tmp_path / "x.pt")
 
 
+TWO_NUMBERS = (
+    b"\x80\x02}X\x01\x00\x00\x00wctorch._utils\n_rebuild_tensor_v2\n((X\x07\x00\x00\x00storagectorch\nFloatStorage\n"
+    b"X\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x02tQK\x00K\x02\x85K\x01\x85\x89ccollections\nOrderedDict\n)RtRs."
+)
+"""What torch pickles of {"w": a tensor of two numbers}."""
+
+
+def archive_of(path: Path, **parts: float) -> Path:
+    """An archive of torch files, as stable-baselines3 saves: each holds two numbers, the second one given."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("data", b"{}")
+        for name, value in parts.items():
+            part = zipped(path.with_name(name), TWO_NUMBERS, {"data/0": floats(1.0, value)})
+            archive.write(part, f"{name}.pth")
+    return path
+
+
+def test_an_archive_of_torch_files_is_proven_part_by_part(tmp_path: Path) -> None:
+    answer = answer_of(archive_of(tmp_path / "sound.zip", policy=2.0, optimizer=3.0))
+    assert (answer["verdict"], answer["kind"]) == ("proven", "torch"), answer
+    spoilt = archive_of(tmp_path / "spoilt.zip", policy=2.0, optimizer=math.nan)
+    assert "optimizer.pth" in reason_of(spoilt), "the same place in another part is another number"
+    (tmp_path / "cut.zip").write_bytes(spoilt.read_bytes()[: spoilt.stat().st_size // 2])
+    assert "truncated" in reason_of(tmp_path / "cut.zip")
+
+
 def test_what_is_no_file_is_reported_as_such(tmp_path: Path) -> None:
     assert reason_of(tmp_path) == "no file"
     os.mkfifo(tmp_path / "fifo")

@@ -9,7 +9,7 @@ import os
 import re
 import struct
 import zipfile
-from typing import Any, BinaryIO, List
+from typing import Any, BinaryIO, Dict, List
 
 from .contents import tensors_in
 from .kinds import FLOATS, SAFETENSORS, SIZES, Place, PlaceOf, Read, Rejected
@@ -47,28 +47,29 @@ def check_span(tensor: Tensor, numbers: Numbers, place_of: PlaceOf) -> None:
     numbers.add(tensor, read, origin + first, origin + end)
 
 
-def prove_zip(file: BinaryIO, size: int, numbers: Numbers, name: str = "") -> Any:
-    """Prove torch's format since 1.6 and return what is at its top; `name` stands before the names of its tensors."""
+def prove_zip(file: BinaryIO, size: int, numbers: Numbers, name: str = "", base: int = 0) -> Any:
+    """Prove torch's format since 1.6 and return what is at its top; `name` stands before the names of its tensors.
+
+    An archive of such files is proven file by file, as stable-baselines3 saves; `base` is where one begins in it.
+    """
     try:
         archive = zipfile.ZipFile(file)
     except zipfile.BadZipFile:
         raise Rejected("truncated: it begins as a torch archive and has no end") from None
     entries = {info.filename: info for info in archive.infolist()}
     pickles = [name for name in entries if re.match(r"[^/]+/data\.pkl\Z", name)]
-    if len(pickles) != 1:
+    parts = [info for part, info in entries.items() if part.endswith(".pth")] if not pickles and not base else []
+    if len(pickles) != 1 and not parts:
         raise Rejected("no checkpoint: a zip archive, but not one of torch")
+    check_entries(archive, entries, size, "" if parts else pickles[0][: -len("data.pkl")])
+    if parts:
+        return {
+            info.filename: prove_zip(
+                io.BytesIO(archive.read(info)), info.file_size, numbers, info.filename, data_offset(file, info)
+            )
+            for info in parts
+        }
     prefix = pickles[0][: -len("data.pkl")]
-    if prefix + "constants.pkl" in entries:
-        raise Rejected("no checkpoint: a TorchScript program")
-    if any(info.compress_type != zipfile.ZIP_STORED or info.file_size > size for info in entries.values()):
-        raise Rejected("no checkpoint: torch does not compress its archives")
-    if sum(info.file_size for info in entries.values()) > size:
-        raise Rejected("damaged: its entries lie over each other")
-    damaged = archive.testzip()
-    if damaged is not None:
-        raise Rejected("damaged: %s does not match its checksum" % damaged)
-    if prefix + "byteorder" in entries and archive.read(prefix + "byteorder").strip() != b"little":
-        raise Rejected("written on a big-endian machine")
     unpickler = Unpickler(io.BytesIO(archive.read(pickles[0])))
     root = unpickler.load_safely()
 
@@ -76,10 +77,27 @@ def prove_zip(file: BinaryIO, size: int, numbers: Numbers, name: str = "") -> An
         info = entries.get(prefix + "data/" + key)
         if info is None:
             raise Rejected("storage %s is missing from the archive" % key)
-        return reader(file), data_offset(file, info), info.file_size
+        return reader(file, base), base + data_offset(file, info), info.file_size
 
     prove_pickled(root, unpickler.storages, numbers, place_of, name)
     return root
+
+
+def check_entries(archive: zipfile.ZipFile, entries: Dict[str, zipfile.ZipInfo], size: int, prefix: str) -> None:
+    """Raise Rejected unless an archive is whole, of this machine's byte order, and none that torch would run."""
+    if prefix + "constants.pkl" in entries:
+        raise Rejected("no checkpoint: a TorchScript program")
+    if any(info.compress_type != zipfile.ZIP_STORED or info.file_size > size for info in entries.values()):
+        raise Rejected("no checkpoint: torch does not compress its archives")
+    if sum(info.file_size for info in entries.values()) > size:
+        raise Rejected("damaged: its entries lie over each other")
+    if min(info.header_offset for info in entries.values()) > 0:  # the end that was found is that of an archive in it
+        raise Rejected("truncated: it begins as an archive and ends within one of its files")
+    damaged = archive.testzip()
+    if damaged is not None:
+        raise Rejected("damaged: %s does not match its checksum" % damaged)
+    if prefix + "byteorder" in entries and archive.read(prefix + "byteorder").strip() != b"little":
+        raise Rejected("written on a big-endian machine")
 
 
 def data_offset(file: BinaryIO, info: zipfile.ZipInfo) -> int:
@@ -89,11 +107,11 @@ def data_offset(file: BinaryIO, info: zipfile.ZipInfo) -> int:
     return int(info.header_offset + 30 + name + extra)
 
 
-def reader(file: BinaryIO) -> Read:
-    """Return a function that reads `length` bytes at `start`."""
+def reader(file: BinaryIO, base: int = 0) -> Read:
+    """Return a function that reads `length` bytes at `start`, which counts from `base` before the file."""
 
     def read(start: int, length: int) -> bytes:
-        file.seek(start)
+        file.seek(start - base)
         return file.read(length)
 
     return read
