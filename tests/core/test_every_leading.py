@@ -268,6 +268,12 @@ def all_ended(*at_s: float, **facts: object) -> list[RankEvidence]:
     return found(len(at_s) // 2, **{f"r{number}": entry for number, entry in enumerate(ended)})
 
 
+def counted(*numbers: int | None) -> list[RankEvidence]:
+    """Ranks that have begun so many collectives."""
+    evidence = waiting_ranks((len(numbers) + 1) // 2)
+    return [replace(rank, sequence=number) for rank, number in zip(evidence, numbers, strict=True)]
+
+
 GONE: dict[str, object] = {"reachable": False}
 EVIDENCE = {
     "nothing": found(3),
@@ -299,6 +305,10 @@ EVIDENCE = {
     "only lost peers": found(2, r0={"exception": "closed by peer", "communication": True}),
     "one is behind": found(3, r3={"collective": 99}),
     "two are behind": found(3, r2={"collective": 99}, r3={"collective": 99}),
+    "one has begun fewer collectives": counted(7, 7, 7, 6),
+    "one has begun more collectives": counted(7, 7, 7, 8),
+    "one of two has begun fewer collectives": counted(7, 6),
+    "the collectives of one are not known": counted(7, None, 7, 7),
     "one is behind in another group": found(
         3, r3={"collective": 9, "group": "tp"}, r2={"collective": 8, "group": "tp"}
     ),

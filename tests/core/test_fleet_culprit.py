@@ -36,7 +36,7 @@ def named(evidence: list[RankEvidence], rank: int, **found: object) -> Culprit:
             {"sequence": 698, "in_collective": True},
             Proof.COLLECTIVE_ORDER,
             True,
-            "rank 3 (n1) has begun 2 collectives fewer than others",
+            "rank 3 (n1) has begun fewer collectives than others, by 2",
         ),
         ({"collective": 99}, Proof.COLLECTIVE_ORDER, True, "rank 3 (n1) at collective 99, others at 100"),
         (
@@ -56,6 +56,20 @@ def test_the_rank_that_differs_is_named(
     assert culprit.reason == reason
     assert (culprit.proof, culprit.ranks, culprit.nodes) == (proof, (3,), ("n1",))
     assert culprit.node_at_fault is node_at_fault
+
+
+def test_a_rank_within_a_collective_that_no_other_has_begun_is_named_and_not_all_others() -> None:
+    culprit = named([replace(rank, sequence=700) for rank in ranks(3)], 3, sequence=701)
+    assert (culprit.reason, culprit.node_at_fault) == ("rank 3 (n1) has begun more collectives than others, by 1", True)
+
+
+def test_of_two_ranks_that_count_differently_the_one_behind_is_named_and_no_node_is() -> None:
+    evidence = [rank for rank in ranks(2) if rank.rank in (0, 2)]
+    culprit = named([replace(rank, sequence=700) for rank in evidence], 1, sequence=699)
+    assert (culprit.reason, culprit.node_at_fault) == (
+        "rank 2 (n1) has begun fewer collectives than others, by 1",
+        False,
+    )
 
 
 def test_a_wait_in_the_kernel_is_no_cause_where_another_rank_ended_by_itself() -> None:

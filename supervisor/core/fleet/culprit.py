@@ -113,16 +113,29 @@ def _first_in_time(ended: Sequence[RankEvidence]) -> RankEvidence | None:
     return first if gap_s > (0.0 if same_clock else first.offset_error_s + second.offset_error_s) else None
 
 
-def _name_late(evidence: Sequence[RankEvidence]) -> Culprit | None:
-    """Name the ranks that are behind in the collectives of their group, or outside one that all others wait in."""
-    # One that ended after its peer did is no later than those that the end of evidence found a step further.
-    evidence = [rank for rank in evidence if rank.exception is None and rank.killed_by is None]
+def _name_by_number(evidence: Sequence[RankEvidence]) -> Culprit | None:
+    """Name the ranks that have begun fewer collectives than others; where these are most, the few that began more.
+
+    Of two halves either may be at fault, by a collective that it missed or by one that only it has begun: those behind
+    are named, and no node is.
+    """
     numbered = [rank for rank in evidence if rank.sequence is not None]
     numbers = sorted({rank.sequence or 0 for rank in numbered})
-    if len(numbers) > 1:
-        late = [rank for rank in numbered if rank.sequence == numbers[0]]
-        behind = numbers[-1] - numbers[0]
-        return _rank_culprit(late, Proof.COLLECTIVE_ORDER, f"has begun {behind} collectives fewer than others")
+    if len(numbers) < 2:  # an order needs two
+        return None
+    apart = numbers[-1] - numbers[0]
+    late = [rank for rank in numbered if rank.sequence == numbers[0]]
+    if 2 * len(late) > len(numbered):
+        ahead = [rank for rank in numbered if rank not in late]
+        return _rank_culprit(ahead, Proof.COLLECTIVE_ORDER, f"has begun more collectives than others, by {apart}")
+    few = 2 * len(late) < len(numbered)
+    return _rank_culprit(late, Proof.COLLECTIVE_ORDER, f"has begun fewer collectives than others, by {apart}", node=few)
+
+
+def _name_late(evidence: Sequence[RankEvidence]) -> Culprit | None:
+    """Name the ranks that are behind in the steps of their group, or outside a collective that all others wait in."""
+    # One that ended after its peer did is no later than those that the end of evidence found a step further.
+    evidence = [rank for rank in evidence if rank.exception is None and rank.killed_by is None]
     for group in sorted({rank.group for rank in evidence}):
         members = [rank for rank in evidence if rank.group == group and rank.collective is not None]
         if len(members) < 2:  # an order needs two
@@ -164,6 +177,7 @@ _JUDGES: tuple[Callable[[Sequence[RankEvidence]], Culprit | None], ...] = (
     _name_stopped,
     _name_first_ended,
     _name_waiting,
+    _name_by_number,
     _name_late,
     _name_odd_stack,
     _name_slow,

@@ -2,6 +2,9 @@
 
 A rank that missed a collective has a lower number than those that wait in it, whatever it does meanwhile. The thread
 waits nearly always; while the training holds Python's lock the number stays what it was, which is no more than it is.
+
+Only of gloo, whose ranks wait for each step's collectives themselves. NCCL counts what was given to the GPU: ranks that
+do not wait for its results run ahead of one that reads its loss, which would be taken for the one that is late.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from .recorder import Recorder
 
 LOOK_S = 1.0
+BACKEND = "gloo"
 
 
 def begin(recorder: Recorder, holding: Callable[[], Optional[Recorder]]) -> None:
@@ -39,8 +43,8 @@ def _watch(recorder: Recorder, holding: Callable[[], Optional[Recorder]]) -> Non
 
 
 def _read_number() -> int:
-    """Return the number of the last collective of the default group; 0 where it has none, or does not count."""
+    """Return the number of the last collective of the default group; 0 where it has none, or none that it can say."""
     distributed = sys.modules.get("torch.distributed.distributed_c10d")
-    if distributed is None or not distributed.is_initialized():
+    if distributed is None or not distributed.is_initialized() or distributed.get_backend() != BACKEND:
         return 0
     return int(distributed._get_default_group()._get_sequence_number_for_group())
