@@ -115,6 +115,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "runner/proving.py": {
         "_read_shebang": "resolved, then read by the gate",
     },
+    "runner/shared_generations.py": {"read_own": CHECKPOINTS},
     "runner/standby.py": {"stood_by_for": OWN_FOLDERS, "clear": OWN_FOLDERS},
     "runner/units.py": {"stand_by": OWN_FOLDERS, "_is_current": OWN_FOLDERS, "populated": PROC, "available": PROC},
 }
