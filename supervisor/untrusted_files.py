@@ -22,6 +22,8 @@ from typing import TypeAlias
 
 NAMES_LIMIT = 4096
 """Default limit of the entries of a folder that are read."""
+OFFSET_MAX = 2**63 - 1
+"""Of off_t."""
 PARTS_LIMIT = 32
 TREE_DEPTH_LIMIT = 64
 TREE_ENTRIES_LIMIT = 200_000
@@ -133,7 +135,12 @@ def read_bytes(folder: Path, name: str, limit_bytes: int, *, owner: int | None =
 
 
 def read_part(folder: Path, name: str, start: int, limit_bytes: int, *, owner: int | None = None) -> bytes:
-    """Return at most `limit_bytes` of a file from offset `start` on. Raises OSError if it cannot be read."""
+    """Return at most `limit_bytes` of a file from offset `start` on. Raises OSError if it cannot be read.
+
+    `start` may come from the file itself: one that no file can have is refused.
+    """
+    if not 0 <= start <= OFFSET_MAX:
+        raise SizeRefusedError(errno.EOVERFLOW, f"no file has an offset of {start}", str(folder / name))
     fd = open_file(folder, name, owner=owner)
     try:
         os.lseek(fd, start, os.SEEK_SET)

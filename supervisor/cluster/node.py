@@ -228,7 +228,9 @@ class Node:
                     self._fenced(partial(self._serve_socket, events))
             while not self._calls.empty():
                 self._fenced(self._calls.get())
-            self._fenced(self._do_due)
+            now_s = self._clock()
+            for work in (self._find_ranks, self._check_stopped, self._beat, self._check_lease, self._keep_link):
+                self._fenced(partial(work, now_s))
 
     def _fenced(self, work: Callable[[], object]) -> None:
         """Do some work of this thread, which must not end by an error: it alone ends ranks that are cut off."""
@@ -247,18 +249,8 @@ class Node:
             due.append(self._stopped_at_s)
         return min(max(0.0, min(due) - self._clock()), BEAT_EVERY_S)
 
-    def _do_due(self) -> None:
-        now_s = self._clock()
-        if self._running is not None and not self._is_all_found() and now_s >= self._find_at_s:
-            self._find_at_s = now_s + FIND_RANKS_EVERY_S
-            self._find_ranks(self._running)
-        if self._stopping_since_s is not None and now_s >= self._stopped_at_s:
-            self._stopped_at_s = now_s + STOPPED_EVERY_S
-            self._check_stopped(now_s)
-        if now_s >= self._beat_at_s:
-            self._beat_at_s = now_s + BEAT_EVERY_S
-            self._beat(now_s)
-        self._check_lease(now_s)
+    def _keep_link(self, now_s: float) -> None:
+        """Connect to the leader where that is due, and end a link on which it is silent."""
         if self._connection is None and now_s >= self._connect_at_s:
             self._connect_at_s = now_s + CONNECT_EVERY_S
             self._connect(now_s)
@@ -375,6 +367,9 @@ class Node:
         self.problem = why
 
     def _beat(self, now_s: float) -> None:
+        if now_s < self._beat_at_s:
+            return
+        self._beat_at_s = now_s + BEAT_EVERY_S
         ranks = tuple(rank.rank for rank in self._ranks)
         if self._running is not None:
             folder, epoch = self._running.folder, self._running.epoch
@@ -527,6 +522,9 @@ class Node:
             self._settled = self._ordered
 
     def _check_stopped(self, now_s: float) -> None:
+        if self._stopping_since_s is None or now_s < self._stopped_at_s:
+            return
+        self._stopped_at_s = now_s + STOPPED_EVERY_S
         running = self._running
         if running is None:
             # One that is becoming an attempt cannot be taken back: it is ended as soon as it is there.
@@ -536,8 +534,7 @@ class Node:
         self._alive_asked.ask(partial(self._host.is_alive, running), partial(self._take_alive, running))
         if now_s < self._kill_again_s:
             return
-        since_s = self._stopping_since_s if self._stopping_since_s is not None else now_s
-        if now_s - since_s >= UNKILLABLE_AFTER_S:
+        if now_s - self._stopping_since_s >= UNKILLABLE_AFTER_S:
             self._waits_asked.ask(
                 partial(self._host.describe_waits, running), partial(self._report_unkillable, running)
             )
@@ -580,7 +577,11 @@ class Node:
     def _is_all_found(self) -> bool:
         return bool(self._ranks) and len(self._ranks) >= self._ranks[0].local_size
 
-    def _find_ranks(self, running: Running) -> None:
+    def _find_ranks(self, now_s: float) -> None:
+        running = self._running
+        if running is None or self._is_all_found() or now_s < self._find_at_s:
+            return
+        self._find_at_s = now_s + FIND_RANKS_EVERY_S
         for rank in ra.find_ranks(running.shim_pid, {known.process.pid for known in self._ranks}):
             if any(known.rank == rank.rank for known in self._ranks):
                 rank.close()

@@ -7,18 +7,21 @@ soon as a rank ends, before anything else; it stays so until the launch is ended
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.core.foreign_values import RANK_MAX
+from supervisor.core.fleet.messages import RANKS_MAX
+from supervisor.core.foreign_values import RANK_MAX, as_int
 from supervisor.runner import shim
 from supervisor.runner.shim import Process
 
 ENVIRONMENT_BYTES_MAX = 4 << 20
 EXIT_CODE_FIELD = 52
 """Of /proc/PID/stat; of a zombie it is what waitpid will return."""
+_DIGITS = re.compile(rb"[0-9]{1,9}")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,7 +66,10 @@ class RankProcess:
 
 
 def find_ranks(shim_pid: int, known: set[int]) -> list[RankProcess]:
-    """Return the ranks below a shim whose pids are not known yet; their loaders' workers are none."""
+    """Return the ranks below a shim whose pids are not known yet, with those at most RANKS_MAX; no loaders' workers.
+
+    What a rank is, its environment says, which the training's own processes can write: each found costs a descriptor.
+    """
     processes = shim.read_processes()
     by_pid = {process.pid: process for process in processes}
     below = shim.descendants(shim_pid, processes)
@@ -73,7 +79,7 @@ def find_ranks(shim_pid: int, known: set[int]) -> list[RankProcess]:
         if process.pid in known or process.parent in ranks:
             ranks.add(process.pid)  # a child of a rank inherits its environment
             continue
-        place = _read_place(process.pid)
+        place = _read_place(process.pid) if len(known) + len(found) < RANKS_MAX else None
         if place is None:
             continue
         ranks.add(process.pid)
@@ -106,10 +112,12 @@ def _read_place(pid: int) -> tuple[int, int] | None:
     except OSError:
         return None
     values = dict(entry.partition(b"=")[::2] for entry in entries)
-    rank, size = values.get(b"RANK", b""), values.get(b"LOCAL_WORLD_SIZE", b"")
-    if not (rank.isdigit() and size.isdigit()) or b"LOCAL_RANK" not in values or int(rank) > RANK_MAX:
-        return None
-    return int(rank), int(size)
+    rank, size = (_read_number(values.get(name, b"")) for name in (b"RANK", b"LOCAL_WORLD_SIZE"))
+    return None if rank is None or size is None or b"LOCAL_RANK" not in values else (rank, size)
+
+
+def _read_number(digits: bytes) -> int | None:
+    return as_int(int(digits), maximum=RANK_MAX) if _DIGITS.fullmatch(digits) else None
 
 
 def note_end(rank: RankProcess, now_s: float) -> None:

@@ -1,19 +1,28 @@
-"""What the process of a rank shows: a wait in the kernel counts where it lasts, not where a disk is read."""
+"""What the process of a rank shows: a wait in the kernel counts where it lasts, not where a disk is read.
+
+And what a training writes to harm its node: numbers that nothing has, ranks without end, frames of a megabyte.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from supervisor.cluster.rank_evidence import Taken, collect_ranks, read_waits
-from supervisor.cluster.ranks import RankProcess
+from supervisor.cluster.rank_evidence import Taken, collect_ranks, read_training_step, read_waits
+from supervisor.cluster.ranks import RankProcess, find_ranks
+from supervisor.core import attempt_files as names
+from supervisor.core.fleet import messages as ms
 from supervisor.core.fleet.clock_offset import ClockOffset
-from supervisor.runner.shim import read_process
+from supervisor.core.fleet.epoch import Epoch
+from supervisor.core.fleet.link import MESSAGE_BYTES_MAX
+from supervisor.runner.shim import descendants, read_process, read_processes
 
 VFORK = """
 import ctypes, os
@@ -65,3 +74,72 @@ def test_a_rank_that_ran_in_between_is_not(waiting: subprocess.Popen[bytes], tmp
 
 def test_any_other_state_is_reported_as_it_is(tmp_path: Path) -> None:
     assert state_of(os.getpid(), tmp_path, {}) == "R"
+
+
+CLAIMING = """
+import os, subprocess, sys, time
+for rank in sys.argv[1:]:
+    env = {**os.environ, "RANK": rank, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
+    subprocess.Popen(["sleep", "600"], env=env)
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+@contextmanager
+def processes_that_claim(*ranks: str) -> Iterator[int]:
+    """Processes that each say of themselves which rank they are; yield the pid of their parent."""
+    parent = subprocess.Popen([sys.executable, "-S", "-c", CLAIMING, *ranks], stdout=subprocess.PIPE)
+    try:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"up\n"
+        yield parent.pid
+    finally:
+        below = descendants(parent.pid, read_processes())
+        for pid in (parent.pid, *(process.pid for process in below)):
+            os.kill(pid, signal.SIGKILL)
+        parent.communicate()
+
+
+def found_below(parent: int) -> list[int]:
+    found = find_ranks(parent, set())
+    for rank in found:
+        rank.close()
+    return [rank.rank for rank in found]
+
+
+def test_a_process_that_claims_a_rank_of_5000_digits_hides_no_other() -> None:
+    with processes_that_claim("9" * 5000, "3", "\u0662") as parent:
+        assert found_below(parent) == [3]
+
+
+def test_a_training_that_claims_more_ranks_than_a_node_can_have_takes_no_more_descriptors_for_them() -> None:
+    with processes_that_claim(*map(str, range(ms.RANKS_MAX + 10))) as parent:
+        assert len(found_below(parent)) == ms.RANKS_MAX
+
+
+def test_a_recorder_whose_last_record_lies_where_no_file_reaches_has_made_no_step(tmp_path: Path) -> None:
+    page = bytearray(names.HEADER_BYTES)
+    names.IDENTITY.pack_into(page, 0, names.MAGIC, 2**32 - 1, 2**32 - 1, 2**32 - 1, 0)
+    names.HEAD.pack_into(page, names.HEAD_OFFSET, 2**32 - 1)
+    path = tmp_path / names.RECORDER
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(page)
+    assert read_training_step(tmp_path, 0) is None
+
+
+def test_evidence_that_a_training_has_made_long_still_reaches_the_leader(tmp_path: Path) -> None:
+    process = read_process(os.getpid())
+    assert process is not None
+    frames = f'  File "train.py", line 1 in {chr(0x10FFFF) * 20_000}\n' * 3
+    (tmp_path / f"stacks-{process.pid}.txt").write_text(f"Current thread 0x1 (most recent call first):\n{frames}")
+    ranks = [
+        RankProcess(rank=number, process=process, launcher=None, local_size=300, handle=-1) for number in range(300)
+    ]
+    found = collect_ranks("n0", Taken(folder=tmp_path, stacks=tmp_path, waited={}), ranks, OFFSET)
+    sent = ms.encode(ms.EvidenceTaken(epoch=Epoch("run", 0, 1), took_s=0.1, ranks=found))
+    assert len(sent) <= MESSAGE_BYTES_MAX
+    taken = ms.decode(sent)
+    assert isinstance(taken, ms.EvidenceTaken)
+    assert [rank.rank for rank in taken.ranks] == list(range(ms.RANKS_MAX))
+    assert all(rank.stack for rank in taken.ranks)

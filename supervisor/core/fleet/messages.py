@@ -6,7 +6,7 @@ A node may run another version, or be broken: every value is read within its bou
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TypeAlias
 
@@ -25,6 +25,7 @@ from supervisor.core.foreign_values import (
     as_list,
     as_message,
     as_text,
+    cut,
     read_json_object,
 )
 
@@ -34,6 +35,10 @@ RANKS_MAX = 256
 PORT_MAX = 65535
 OFFERS_MAX = 64
 EPOCH_NUMBERS_MAX = 8
+TEXTS = frozenset({"exception", "stack", "reason"})
+"""Of rows: what is said for people, in the training's own words."""
+TEXT_CHARS_SUM = 32_768
+"""Of all rows of a message, for each of TEXTS: a character takes 12 bytes at most, a message has a million."""
 
 
 class MessageError(ValueError):
@@ -231,19 +236,28 @@ Facts: TypeAlias = dict[str, object]
 
 
 def encode(message: Message) -> bytes:
-    """Return a message as it is sent."""
-    facts = {"message": type(message).__name__}
+    """Return a message as it is sent: what the training itself said is in it no longer than the link can carry."""
+    facts: Facts = {"message": type(message).__name__}
     for field in fields(message):
         value = getattr(message, field.name)
         if isinstance(value, Epoch):
             facts[field.name] = str(value)
         elif field.name == "ranks" and isinstance(message, EvidenceTaken):
-            facts[field.name] = [asdict(rank) for rank in message.ranks]  # type: ignore[assignment]  # JSON's values
+            facts[field.name] = _write_rows(message.ranks[:RANKS_MAX])
         elif isinstance(message, ResumeOffers) and field.name == "offers":
-            facts[field.name] = [asdict(offer) for offer in message.offers]  # type: ignore[assignment]  # the same
+            facts[field.name] = _write_rows(message.offers[:OFFERS_MAX])
         else:
-            facts[field.name] = value
+            facts[field.name] = cut(value, PATH_CHARS_MAX) if isinstance(value, str) else value
     return json.dumps(facts).encode()
+
+
+def _write_rows(rows: Sequence[RankEvidence | Offer]) -> list[Facts]:
+    """Return rows with their texts as long as all of them together may be."""
+    limit = min(REASON_CHARS_MAX, TEXT_CHARS_SUM // max(1, len(rows)))
+    return [
+        {name: cut(value, limit) if name in TEXTS and value else value for name, value in asdict(row).items()}
+        for row in rows
+    ]
 
 
 def decode(data: bytes) -> Message:
