@@ -14,7 +14,7 @@ from typing import Any
 
 from supervisor import untrusted_files
 from supervisor.core import attempt_files as names
-from supervisor.core.foreign_values import read_json_object
+from supervisor.core.foreign_values import as_bounded, as_dict, as_list, as_text, read_json_object
 from supervisor.core.tuning.knob import KNOBS
 from supervisor.runner.attempt_folder import write_atomically
 
@@ -110,9 +110,9 @@ def _settings_of(kept: Mapping[str, Any], remedied: set[str]) -> dict[str, objec
     outranked = {knob.name for knob in KNOBS if remedied.intersection(knob.outranked_by)}
     known = {knob.name for knob in KNOBS}
     report = kept.get("report")
-    rows = report.get("adopted") if isinstance(report, dict) else None
-    found = {row["knob"]: row["value"] for row in rows or () if isinstance(row, dict) and row.get("knob") in known}
-    return {name: value for name, value in found.items() if name not in outranked}
+    rows = as_list(report.get("adopted")) if isinstance(report, dict) else []
+    found = ((as_text(row.get("knob")), as_bounded(row.get("value"), 0)) for row in map(as_dict, rows))
+    return {name: value for name, value in found if name in known and name not in outranked and value is not None}
 
 
 def remedied_settings(folder: Path) -> tuple[str, ...]:

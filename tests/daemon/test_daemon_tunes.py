@@ -19,6 +19,7 @@ from supervisor.control.refusals import Refused
 from supervisor.core import attempt_files as fo
 from supervisor.core.job import Attempt, Job, Phase
 from supervisor.core.moments import Moment
+from supervisor.core.tuning.knob import Facts, facts_of
 from supervisor.daemon.clock import SystemClock
 from supervisor.daemon.tunes.tuner import Tuner
 from supervisor.runner import tuned
@@ -237,6 +238,42 @@ def test_a_tune_ends_where_steps_keep_coming_of_which_none_follows_the_one_befor
     agent.ended.set()
 
 
+def test_a_tune_of_a_training_that_claims_endless_batches_ahead_ends_and_leaves_others_their_turn(
+    tmp_path: Path, folder: Path, job: Job
+) -> None:
+    elapsed_s = [0.0]
+
+    class SteppedClock(SystemClock):
+        def now(self) -> Moment:
+            real = super().now()
+            return Moment(real.monotonic_s + elapsed_s[0], real.unix_s)
+
+    class Claiming(AgentByHand):
+        def _take_turns(self, step_s: float, settings: dict[str, object]) -> tuple[float, float]:
+            return (0.1, 0.0) if settings else (0.1, 0.09)
+
+    def goes_on(step: int) -> None:
+        wait_until(lambda: agent.step >= step or tuner.report("one").state == "ended")
+
+    agent = Claiming(folder, times())
+    agent.in_turns, agent.facts = True, {**FACTS, "prefetch": 65_536}
+    agent.start()
+    tuner = Tuner(SteppedClock(), tmp_path, lambda _: job, poll_s=0.02)
+    tuner.start("one", types.TuneBody(for_s=1000.0))
+    wait_until(lambda: any(agent.ordered))
+    while tuner.report("one").state != "ended":
+        goes_on(agent.step + 2 * BATCH)
+        elapsed_s[0] += 100.0
+        assert elapsed_s[0] < 10_000.0
+    agent.ended.set()
+    assert "not done in 3 times the time given" in (tuner.report("one").problem or "")
+
+
+def test_what_no_training_has_is_no_fact() -> None:
+    told = {"workers": 10**30, "prefetch": -1, "processors": 2, "threads": True, "batch_bytes": 10**25, "device": "cpu"}
+    assert facts_of(told) == Facts(processors=2, device="cpu")
+
+
 @pytest.mark.parametrize(
     ("fault", "why"),
     [
@@ -386,3 +423,16 @@ def next_attempt(folder: Path, number: int) -> Path:
     (made / fo.RUN).mkdir(parents=True)
     (made / fo.LAUNCH).write_text((folder / fo.LAUNCH).read_text())
     return made
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [5, {"knob": "workers"}, [5], [{"knob": "workers"}], [{"knob": ["workers"], "value": 2}], [{"knob": "other"}]],
+    ids=str,
+)
+def test_what_was_kept_and_then_spoilt_keeps_no_attempt_from_its_start(folder: Path, rows: object) -> None:
+    argv = tuned.launched_argv(folder)
+    tuned.keep(folder.parent, argv, {"adopted": [{"knob": "workers", "value": 2}]}, {})
+    assert tuned.apply_kept(folder, argv, ()) == {"workers": 2}
+    tuned.keep(folder.parent, argv, {"adopted": rows}, {})
+    assert tuned.apply_kept(folder, argv, ()) == {}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
 
+from supervisor.core.foreign_values import BYTES_MAX, as_int
 from supervisor.core.tuning.guards import most_workers
 
 
@@ -313,19 +314,24 @@ def _why_left(knob: Knob, facts: Facts, allowed: set[str], taken: set[str]) -> s
     return None if knob.values(facts) else "already set"
 
 
+COUNTED = ("processors", "workers", "prefetch", "threads", "micro_batches")
+COUNTED_MAX = 65_536
+
+
 def facts_of(reported: Mapping[str, object]) -> Facts:
-    """Return the facts that an agent reported; what is of no expected type is unknown."""
+    """Return the facts that an agent reported; what is of no expected type, or no training has, is unknown."""
     names = [field.name for field in fields(Facts)]
     kinds: dict[str, tuple[type, ...]] = {
         **dict.fromkeys(
             ("device", "optimizer", "attention", *(name for name in names if name.endswith("_why_not"))), (str,)
         ),
-        **dict.fromkeys(("processors", "workers", "prefetch", "threads", "micro_batches"), (int,)),
-        **dict.fromkeys((name for name in names if name.endswith("_bytes")), (int,)),
         **dict.fromkeys(("pinned", "fused", "channels_last", "checkpointing", "convolves"), (bool,)),
         **dict.fromkeys(("tf32", "autocast", "cudnn_benchmark", "cuda", "hip"), (bool,)),
     }
-    known: dict[str, object] = {}
+    known: dict[str, object] = {
+        **{name: as_int(reported.get(name), maximum=COUNTED_MAX) for name in COUNTED},
+        **{name: as_int(reported.get(name), maximum=BYTES_MAX) for name in names if name.endswith("_bytes")},
+    }
     for name, types in kinds.items():
         value = reported.get(name)
         if isinstance(value, types) and (types == (bool,)) == isinstance(value, bool):

@@ -54,6 +54,8 @@ one, whether 16 workers fetch or 32. Where as many fetch as there are processors
 """
 AHEAD_ENOUGH = 32
 """Batches drawn ahead, from which on no more of them are tried: they smooth what is uneven, and bring no more."""
+LONGEST = 3
+"""Times the time given, after which a tune ends whatever it waits for; after twice that it begins no block."""
 NEW_UNTIL = 0.75
 """Share of the time given after which nothing new is tried."""
 PREFETCH = 2
@@ -371,6 +373,9 @@ class Tune(threading.Thread):
         """Wait a moment, renewing the lease; raise Ended where the training or the tune ended."""
         if self.ended.wait(self.poll_s):
             raise Ended("stopped; the owner's settings hold")
+        if self._spent_s() > LONGEST * self._given.for_s:
+            # What the training says of itself decides how many steps are waited for, and other jobs wait for this tune.
+            raise Ended(f"not done in {LONGEST} times the time given; the owner's settings hold")
         fault = self._find_fault()
         if fault is not None:
             raise Ended(fault)
