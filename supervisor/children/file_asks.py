@@ -35,7 +35,10 @@ class NoAnswerError(RuntimeError):
 class _Asked:
     """One question; its answer comes from another thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+        self.overdue = False
+        """Whether who asked waits for it no more."""
         self.answered = threading.Event()
         self.answer: tuple[bool, Any] | None = None
         """None where the process ended before."""
@@ -64,8 +67,13 @@ class FileServer:
         return self.do_within(None, work, *given, **named)
 
     def do_within(self, limit_s: float | None, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
-        """As `do`; raises TimeoutError where there is no answer for `limit_s`."""
+        """As `do`; raises TimeoutError where there is no answer for `limit_s`.
+
+        As long as the same question is open after that it raises at once, so that it holds one thread there.
+        """
         body = pickle.dumps((work, given, named))
+        if limit_s is not None and self._is_overdue(body):
+            raise _late(limit_s)
         for _ in range(TRIES):
             try:
                 asked = self._ask(body)
@@ -73,7 +81,8 @@ class FileServer:
                 log.warning("files.not_apart", extra={"fields": {"why": str(error)}})
                 return work(*given, **named)
             if not asked.answered.wait(limit_s):
-                raise TimeoutError(errno.ETIMEDOUT, f"does not answer within {limit_s:.0f} s")
+                asked.overdue = True
+                raise _late(limit_s)
             if asked.answer is not None:
                 succeeded, value = asked.answer
                 if succeeded:
@@ -81,8 +90,12 @@ class FileServer:
                 raise value
         raise NoAnswerError(f"the process that works on files ended {TRIES} times before it had answered")
 
+    def _is_overdue(self, body: bytes) -> bool:
+        with self._lock:
+            return any(asked.overdue and asked.body == body for asked in self._asked.values())
+
     def _ask(self, body: bytes) -> _Asked:
-        asked = _Asked()
+        asked = _Asked(body)
         with self._lock:
             child = self._child or self._begin()
             self._last += 1
@@ -139,3 +152,7 @@ class FileServer:
         waiting, self._asked = list(self._asked.values()), {}
         for asked in waiting:
             asked.answered.set()
+
+
+def _late(limit_s: float | None) -> TimeoutError:
+    return TimeoutError(errno.ETIMEDOUT, f"does not answer within {limit_s:g} s")

@@ -57,3 +57,11 @@ class _Begun(threading.Event):
         if not super().wait(self._limit_s if timeout is None else timeout):
             raise MemoryError("a thread ended before its first line: this process has no memory left")
         return True
+
+
+def ends_within(limit_s: float, name: str, work: Callable[[], object]) -> bool:
+    """Do some work in a thread of its own and wait for it, for `limit_s` at most; return whether it has ended."""
+    thread = PromptThread(work, name)
+    thread.start()
+    thread.join(limit_s)
+    return not thread.is_alive()

@@ -70,6 +70,8 @@ class FollowedAttempt:
     output_limit_bytes: int
     cursors: dict[int, int] = field(default_factory=dict)
     output_offset: int = 0
+    keeps_open: bool = True
+    """Whether the recorder of rank 0 stays open between two reads."""
     other_boot: bool = False
     """Whether it ran in an earlier boot of the machine, so that nothing of it can be left."""
     recorders: dict[int, RecorderReader] = field(init=False, default_factory=dict)
@@ -101,7 +103,7 @@ class FollowedAttempt:
         # The agent log is read from the start each time: a new daemon needs the plan again.
         self.agent = AgentLogReader(self.folder, allowance=Allowance(WORDS_PER_S, WORDS_AT_ONCE))
         self.output = OutputReader(self.folder, self.output_limit_bytes, offset=self.output_offset)
-        self.recorders[0] = RecorderReader(self.folder)
+        self.recorders[0] = RecorderReader(self.folder, keep_open=self.keeps_open)
 
     def find_ranks(self) -> None:
         """Look for recorders of ranks that came up later."""
@@ -192,6 +194,12 @@ class AttemptReader:
         return any(
             followed.post.thread is not None and followed.post.thread.is_alive() for followed in self._list_followed()
         )
+
+    def list_blocked(self) -> list[str]:
+        """Return which parts of attempts have not come back from being read."""
+        return [
+            f"{followed.job}: {at} is not answered" for followed in self._list_followed() for at in followed.blocked
+        ]
 
     def catch_up(self, limit_s: float = CATCH_UP_LIMIT_S) -> None:
         """Start, and wait until all that was written while no daemon ran is read; a hanging read is not waited for."""

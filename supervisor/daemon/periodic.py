@@ -8,14 +8,18 @@ The trigger below never replays, and `Periodic.clock_stepped` schedules every jo
 from __future__ import annotations
 
 import logging
+import queue
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_MAX_INSTANCES, EVENT_JOB_MISSED, JobEvent
-from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.executors.base import BaseExecutor, run_job
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.base import BaseTrigger
+
+from supervisor.children.prompt_thread import PromptThread
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +36,35 @@ class Every(BaseTrigger):  # type: ignore[misc] # APScheduler 3 ships no types
             return now + self.interval
         planned = previous + self.interval
         return planned if now < planned <= now + self.interval else now + self.interval
+
+
+class OwnThread(BaseExecutor):  # type: ignore[misc] # the same
+    """Runs one job in one thread, which the end of the process does not wait for.
+
+    The threads of `concurrent.futures` are joined when the interpreter ends: one work that hangs would keep the daemon.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+        self._due: queue.SimpleQueue[tuple[Any, list[datetime]] | None] = queue.SimpleQueue()
+        self._thread: PromptThread | None = None
+
+    def shutdown(self, wait: bool = True) -> None:  # noqa: FBT001, FBT002 - APScheduler's signature
+        """End the thread once its work under way has ended; nothing waits for that."""
+        self._due.put(None)
+
+    def _do_submit_job(self, job: Any, run_times: list[datetime]) -> None:
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = PromptThread(self._run, self._name)
+            self._thread.start()
+        self._due.put((job, run_times))
+
+    def _run(self) -> None:
+        while (due := self._due.get()) is not None:
+            job, run_times = due
+            # It catches what the work raises, and returns events of it.
+            self._run_job_success(job.id, run_job(job, job._jobstore_alias, run_times, self._logger.name))
 
 
 class Periodic:
@@ -51,7 +84,7 @@ class Periodic:
         """Run `work` each `interval_s` from now on; a second call of the same name replaces the first."""
         if name not in self._names:
             self._names.add(name)
-            self._scheduler.add_executor(ThreadPoolExecutor(1), name)
+            self._scheduler.add_executor(OwnThread(name), name)
 
         def timed() -> None:
             with self._around(name):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 
+from supervisor.children.prompt_thread import ends_within
 from supervisor.config.settings import Settings, TuneSettings
 from supervisor.control import listen
 from supervisor.control.metrics_server import MetricsServer
@@ -57,6 +58,7 @@ PERIODIC_LIMIT_S = 60.0
 TEXTFILE_EVERY_S = 15.0
 REPORTS_EVERY_S = 60.0
 RETURN_MEMORY_EVERY_S = 20.0
+PART_LIMIT_S = 10.0
 CLOSE_LIMIT_S = 20.0
 """How long the daemon's end waits for the last commit."""
 
@@ -371,13 +373,13 @@ class Service:
     def _end_parts(self) -> None:
         parts = self._parts
         self._notifier.stopping()
-        self._tuner.end()
+        self._end_looking_at_files("tunes", self._tuner.end)
         parts.threads.end()
         parts.presence.end()
         self._control.stop()
         self._scraped.stop()
         self._periodic.stop()
-        parts.standbys.end()
+        self._end_looking_at_files("standbys", parts.standbys.end)
         parts.attempts.end()
         parts.collector.end()
         parts.announcer.send_due(parts.receivers.sender, parts.clock.now())
@@ -387,4 +389,11 @@ class Service:
         record_end(parts.store, parts.clock.now())
         parts.commits.close(parts.clock.now(), CLOSE_LIMIT_S)
         left = [job for job, _, _ in parts.telemetry.live()] if self._leave_running else []
-        log.info("daemon.ended", extra={"fields": {"left_running": left}})
+        waiting = [*parts.attempts.list_blocked(), *parts.threads.list_waiting(parts.clock.now())]
+        log.info("daemon.ended", extra={"fields": {"left_running": left, "waiting": waiting}})
+
+    @staticmethod
+    def _end_looking_at_files(what: str, end: Callable[[], object]) -> None:
+        """End a part that changes files of attempts, whose file system may hang."""
+        if not ends_within(PART_LIMIT_S, f"end of {what}", end):
+            log.error("daemon.part_not_ended", extra={"fields": {"part": what, "limit_s": PART_LIMIT_S}})

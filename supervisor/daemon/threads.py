@@ -24,6 +24,8 @@ RESTART_AFTER_S = 1.0
 IDLE_S = 30.0
 """An idle thread ends after this time; the next work starts a new one."""
 WAITING_AT_MOST = 500
+WAITS_S = 1.0
+"""What takes longer at the end of the daemon is named there."""
 LIMIT_S = 10.0
 """Default limit of one piece of work that may block."""
 
@@ -237,6 +239,13 @@ class Threads:
         """Return every post."""
         with self._lock:
             return tuple(self._posts.values())
+
+    def list_waiting(self, now: Moment) -> list[str]:
+        """Return what has not come to its end for long, most likely in a file system, and since when."""
+        ages = ((post, post.age_s(now)) for post in self.posts())
+        return [
+            f"{post.job or post.name}: {post.at} for {age_s:.0f} s" for post, age_s in ages if age_s and age_s > WAITS_S
+        ]
 
     def problem(self, now: Moment) -> str | None:
         """Return what is wrong with a thread that works for no job in particular; None where nothing is."""

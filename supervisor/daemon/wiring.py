@@ -232,6 +232,7 @@ class Assembly:
             group=group,
             boot_id=self.boot_id,
             threads=self.threads,
+            keeps_open=self.settings.supervisor.launcher != "held",
             report_flag=self._report_flag,
         )
 

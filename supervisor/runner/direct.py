@@ -88,7 +88,7 @@ class DirectLauncher:
             )
         except OSError as error:
             raise LaunchError(f"{slot}: the shim could not be started: {error}") from error
-        output = self._read_report(process)
+        output = self._read_report(slot, folder, process)
         if not output.complete:
             process.kill()
             give_up()
@@ -96,19 +96,20 @@ class DirectLauncher:
             raise LaunchError(f"{slot}: the shim did not report within {self._limit_s:.0f} s")
         return output.stdout.decode(errors="backslashreplace").strip()
 
-    def _read_report(self, process: Child) -> Output:
+    def _read_report(self, slot: str, folder: Path, process: Child) -> Output:
         """Return what a shim printed until it has reported; its first process ends then."""
         return read_output(process, self._limit_s, MESSAGE_LIMIT_BYTES)
 
     def signal(self, slot: str, folder: Path, signal_number: int) -> bool:
         """See `Launcher.signal`."""
-        return any(shim.send(process, signal_number) for process in _find_shims(folder))
+        return any(shim.send(process, signal_number) for process in self._find_shims(slot, folder))
 
     def kill_all(self, slot: str, folder: Path) -> None:
         """See `Launcher.kill_all`. The tree first: without its shim it could be found only by its session."""
-        shims = _find_shims(folder)
+        shims = self._find_shims(slot, folder)
         for _ in range(KILL_ROUNDS):  # repeated, since a process may have forked in between
-            reached = [process for process in _list_members(folder, shims) if shim.send(process, signal.SIGKILL)]
+            members = self._list_members(slot, folder, shims)
+            reached = [process for process in members if shim.send(process, signal.SIGKILL)]
             if all(process.state == "D" for process in reached):
                 break  # no process is left that a signal can end
         for process in shims:
@@ -116,12 +117,31 @@ class DirectLauncher:
 
     def alive(self, slot: str, folder: Path) -> bool:
         """See `Launcher.alive`. Counts orphans of a killed shim, and a shim that has not reported yet."""
-        shims = _find_shims(folder)
-        return bool(shims or _list_members(folder, shims))
+        shims = self._find_shims(slot, folder)
+        return bool(shims or self._list_members(slot, folder, shims))
+
+    def _find_shims(self, slot: str, folder: Path) -> list[Process]:
+        """Return the running shims of the attempt, including one that has not reported yet."""
+        return _find_shims(folder)
+
+    def _list_members(self, slot: str, folder: Path, shims: list[Process]) -> list[Process]:
+        """Return the attempt's running processes without its shim.
+
+        These are the shim's descendants, since it adopts orphans; if the shim was killed, the processes of its session.
+        """
+        if shims:
+            processes = shim.read_processes()
+            return [below for process in shims for below in shim.descendants(process.pid, processes)]
+        session = self._find_session(slot, folder)
+        return [] if session is None else _list_session(session)
+
+    def _find_session(self, slot: str, folder: Path) -> int | None:
+        """Return the pid of the attempt's shim, which is the number of its session; None where it is not known."""
+        note = read_shim(folder)
+        return None if note is None or note.boot_id != shim.boot_id() else note.pid
 
 
 def _find_shims(folder: Path) -> list[Process]:
-    """Return the running shims of the attempt, including one that has not reported yet."""
     living = living_shim(folder)
     if living is not None:
         return [living]
@@ -131,21 +151,13 @@ def _find_shims(folder: Path) -> list[Process]:
     return []
 
 
-def _list_members(folder: Path, shims: list[Process]) -> list[Process]:
-    """Return the attempt's running processes without its shim.
-
-    These are the shim's descendants, since it adopts orphans; if the shim was killed, the processes of its session.
-    """
+def _list_session(session: int) -> list[Process]:
+    """Return the running processes that a shim has left, whose session has its pid as its number."""
     processes = shim.read_processes()
-    if shims:
-        return [below for process in shims for below in shim.descendants(process.pid, processes)]
-    note = read_shim(folder)
-    if note is None or note.boot_id != shim.boot_id():
-        return []
-    if any(process.pid == note.pid and not process.dead for process in processes):
+    if any(process.pid == session and not process.dead for process in processes):
         return []  # the pid was reused, which the kernel does only when no process has it as its session
     return [
-        process for process in processes if process.session == note.pid and process.pid != note.pid and not process.dead
+        process for process in processes if process.session == session and process.pid != session and not process.dead
     ]
 
 

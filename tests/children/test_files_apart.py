@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -63,6 +64,29 @@ def test_what_hangs_delays_nothing_that_is_asked_later_and_is_answered_in_the_en
         except OSError:
             continue
     assert sum(map(len, found)) == 1
+
+
+def test_what_is_asked_within_a_limit_is_given_up_and_not_asked_again_while_it_hangs(
+    server: FileServer, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(TimeoutError, match=r"does not answer within 0\.1 s"):
+        server.do_within(0.1, Path.read_bytes, tmp_path / "pipe")
+    assert server.do_within(LIMIT_S, os.path.isdir, tmp_path)
+    assert server.pid is not None
+    threads = psutil.Process(server.pid).num_threads()
+    for _ in range(10):
+        with pytest.raises(TimeoutError):
+            server.do_within(LIMIT_S, Path.read_bytes, tmp_path / "pipe")
+    assert psutil.Process(server.pid).num_threads() == threads
+    (tmp_path / "pipe").write_bytes(b"x")
+    (tmp_path / "pipe").unlink()
+    (tmp_path / "pipe").write_bytes(b"again")
+    found = None
+    while found is None:
+        with suppress(TimeoutError):
+            found = server.do_within(LIMIT_S, Path.read_bytes, tmp_path / "pipe")
+    assert found == b"again"
 
 
 def test_one_that_was_killed_is_replaced_and_asked_again(server: FileServer, tmp_path: Path) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 
 import pytest
 import time_machine
@@ -15,6 +18,7 @@ from hypothesis import strategies as st
 
 from supervisor.daemon.periodic import Every, Periodic
 
+ROOT = Path(__file__).resolve().parents[2]
 UTC = timezone.utc
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 STEPS = [
@@ -132,3 +136,23 @@ def test_what_is_wanted_soon_does_not_wait_for_its_turn(periodic: Periodic) -> N
     for name in ("work", "no such work"):
         periodic.soon(name, NOON)  # long past: at once
     until(lambda: bool(runs), "a run")
+
+
+WITH_HANGING_WORK = """
+import threading
+from supervisor.daemon.periodic import Periodic
+begun = threading.Event()
+def hang():
+    begun.set()
+    threading.Event().wait()
+periodic = Periodic()
+periodic.every(0.05, "hangs", hang)
+periodic.start()
+begun.wait()
+periodic.stop()
+"""
+
+
+def test_a_process_whose_periodic_work_hangs_ends() -> None:
+    ended = subprocess.run([sys.executable, "-c", WITH_HANGING_WORK], timeout=60, check=False, cwd=ROOT)
+    assert ended.returncode == 0

@@ -15,6 +15,7 @@ import errno
 import itertools
 import os
 import queue
+import select
 import stat
 import struct
 import subprocess
@@ -76,7 +77,6 @@ class HangingFs:
 
     def hang(self, *, beyond_sigkill: bool = False) -> None:
         """Answer nothing from here on."""
-        # The kernel lets SIGKILL end who waits for a request that was not taken from it.
         self._take_all = beyond_sigkill
         self._answering.clear()
 
@@ -98,7 +98,13 @@ class HangingFs:
             os.close(self._device)
 
     def _take(self) -> None:
+        asked = select.poll()
+        asked.register(self._device, select.POLLIN)
         while True:
+            asked.poll()
+            if not self._answering.is_set() and not self._take_all:
+                self.held += 1  # left with the kernel: of what was taken from it nobody's wait ends by SIGKILL
+                self._answering.wait()
             try:
                 request = os.read(self._device, BUFFER_BYTES)
             except OSError as error:
@@ -107,10 +113,7 @@ class HangingFs:
                 self._taken.put(None)
                 return
             self._taken.put(request)
-            if not self._answering.is_set():
-                self.held += 1
-                if not self._take_all:
-                    self._answering.wait()
+            self.held += not self._answering.is_set()
 
     def _serve(self) -> None:
         while (request := self._taken.get()) is not None:

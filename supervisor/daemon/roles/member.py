@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from supervisor.children.file_asks import NoAnswerError
-from supervisor.children.prompt_thread import PromptThread
+from supervisor.children.prompt_thread import PromptThread, ends_within
 from supervisor.cluster.node import Node, NodeSettings, Running
 from supervisor.cluster.rendezvous import environment_of
 from supervisor.core import attempt_files as fo
@@ -193,12 +193,8 @@ class Member:
 
         Only rank 0 can be asked to save: to end the others at once would leave it without their shards.
         """
-        if clears:
-            clearing = PromptThread(self._clear_offers, "cluster-clear")
-            clearing.start()
-            clearing.join(CLEAR_LIMIT_S)
-            if clearing.is_alive():
-                log.warning("member.not_cleared", extra={"fields": {"why": f"not done within {CLEAR_LIMIT_S:.0f} s"}})
+        if clears and not ends_within(CLEAR_LIMIT_S, "cluster-clear", self._clear_offers):
+            log.warning("member.not_cleared", extra={"fields": {"why": f"not done within {CLEAR_LIMIT_S:.0f} s"}})
         settings = self._parts.settings.jobs[self._job]
         waits = settings.snapshot_replicas is not None and not self._keeps_shared
         until_s = self._parts.clock.now().monotonic_s + (settings.save_s + ANNOUNCED_S if waits else 0.0)
