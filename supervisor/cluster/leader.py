@@ -27,6 +27,8 @@ TICK_S = 0.05
 PROVE_LIMIT_S = 5.0
 UNPROVEN_MAX = 64
 """Connections that have not proven who they are; more than that are a flood, and the oldest is closed."""
+STRANGERS_TOLD, STRANGERS_EVERY_S = 10, 10.0
+"""How many links that proved nothing are told of, and in what time: who needs no secret must not fill the log."""
 CLOCK_WARN_S = 60.0
 END_LIMIT_S = 5.0
 """How long the last messages may take to leave."""
@@ -99,6 +101,7 @@ class Leader:
         self._nodes: dict[str, Peer] = {}
         self._refused: dict[str, str] = {}
         """Why the last daemon that was refused under a name was: told once, however often it tries."""
+        self._strangers_since_s, self._strangers = 0.0, 0
         self._status: int | None = None
         self._asked_to_stop: str | None = None
 
@@ -158,6 +161,8 @@ class Leader:
         self._ready.register(opened, selectors.EVENT_READ, peer)
 
     def _serve(self, peer: Peer, events: int) -> None:
+        if peer not in self._proven and peer not in self._unproven:
+            return  # closed since the events were asked for, to make room for another
         try:
             if events & selectors.EVENT_READ:
                 for message in peer.connection.read():
@@ -220,6 +225,7 @@ class Leader:
         with contextlib.suppress(KeyError, ValueError):
             self._ready.unregister(peer.connection.socket)
         peer.connection.close()
+        quiet = quiet or (peer in self._unproven and not self._may_tell_of_stranger())
         for peers in (self._unproven, self._proven):
             if peer in peers:
                 peers.remove(peer)
@@ -228,6 +234,17 @@ class Leader:
         for node in [name for name, known in self._nodes.items() if known is peer]:
             del self._nodes[node]
             self._leading.disconnected(node)
+
+    def _may_tell_of_stranger(self) -> bool:
+        """Count a link that ends before anything was proven; return whether it is one of the first of its time."""
+        now_s = self._clock()
+        if now_s - self._strangers_since_s >= STRANGERS_EVERY_S:
+            if self._strangers > STRANGERS_TOLD:
+                fields = {"links": self._strangers - STRANGERS_TOLD, "since_s": round(now_s - self._strangers_since_s)}
+                log.warning("leader.strangers_not_told", extra={"fields": fields})
+            self._strangers_since_s, self._strangers = now_s, 0
+        self._strangers += 1
+        return self._strangers <= STRANGERS_TOLD
 
     # --- what is to be done ---------------------------------------------------------------------------------------
 

@@ -40,18 +40,19 @@ def read_known(folder: Path, job: str, now: Moment, boot: str) -> le.Known | Non
     if facts is None:
         return None
     epoch = read_epoch(facts.get("epoch"))
-    if epoch is None:
+    if epoch is None or not epoch.is_possible:
         raise ValueError(f"{path}: is not the state of a training; move it away")
     if epoch.job != job:
         raise ValueError(f"{path}: is the state of training {epoch.job}, this is {job}; give each a folder of its own")
     last = _read_last_incident(folder, epoch)
     closed = last is not None and last.get("closed") is True
     resumed = as_text(facts.get("resumed"), PATH_CHARS_MAX)
-    not_counted = last is not None and facts.get("stage") == le.Stage.RUNNING.value  # killed before its state said so
+    stage = as_text(facts.get("stage"))
+    not_counted = last is not None and stage == le.Stage.RUNNING.value  # killed before its state said so
     return le.Known(
         epoch=epoch,
         fleet=_read_fleet(facts, _later_by_s(facts, now, boot)),
-        is_live=facts.get("stage") in LIVE and not closed,
+        is_live=stage in LIVE and not closed,
         incident=None if last is None or closed else _read_incident(last, epoch),
         incidents=(as_int(facts.get("incidents")) or 0) + not_counted,
         steps=as_int(facts.get("steps")),

@@ -18,7 +18,7 @@ from supervisor.core.fleet.culprit import Culprit, Proof
 from supervisor.core.fleet.epoch import Epoch
 from supervisor.core.fleet.ladder import Rung
 from supervisor.core.moments import Moment
-from supervisor.daemon.roles.leader_alerts import make_notice
+from supervisor.daemon.roles.leader_alerts import make_notice, read_waiting
 from supervisor.daemon.roles.program import move_database, settings_of_node
 from supervisor.runner import shim
 
@@ -125,3 +125,13 @@ def test_an_incident_is_one_alert_once_its_culprit_is_named() -> None:
     assert describe_notice(le.Over(finished=False, reason="stopped")) is None, "its user knows"
     assert describe_notice(le.Over(finished=True, reason="the training finished on all nodes"))[0] == "job.finished"  # type: ignore[index]  # one comes
     assert describe_notice(le.Over(finished=False, reason="20 restarts without progress"))[0] == "job.gave_up"  # type: ignore[index]  # the same
+
+
+def test_an_alert_that_was_kept_and_spoilt_is_left_out_and_keeps_no_leader_from_its_start() -> None:
+    kept = {"id": "a", "sink": "chat", "body": "{}", "tries": 1}
+    assert read_waiting(kept) is not None
+    for spoilt in ({"body": 7}, {"body": ""}, {"id": ["a"]}, {"sink": None}):
+        assert read_waiting({**kept, **spoilt}) is None
+    half = read_waiting({**kept, "body": "half a pair: \ud800", "tries": 10**400})
+    assert half is not None
+    assert (half.body, half.tries) == (b"half a pair: ?", 0)

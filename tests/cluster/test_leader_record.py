@@ -229,3 +229,23 @@ def test_a_training_keeps_when_it_began_until_it_has_finished(tmp_path: Path, wo
     record.write_over(finished=True, reason="done")
     record.close()
     assert read_begin(tmp_path) is None, "what comes after it is another"
+
+
+@pytest.mark.parametrize("stage", [[None], {}, 7, "over", "\ud800"], ids=str)
+def test_a_state_whose_stage_is_none_is_that_of_a_launch_that_has_ended(
+    tmp_path: Path, world: World, stage: object
+) -> None:
+    write(tmp_path, world, running())
+    facts = json.loads((tmp_path / STATE).read_text())
+    (tmp_path / STATE).write_text(json.dumps({**facts, "stage": stage}))
+    known = read_known(tmp_path, "run", world.now(), "boot")
+    assert known is not None
+    assert not known.is_live
+
+
+def test_a_state_of_more_launches_than_a_training_can_have_made_is_refused(tmp_path: Path, world: World) -> None:
+    write(tmp_path, world, running())
+    facts = json.loads((tmp_path / STATE).read_text())
+    (tmp_path / STATE).write_text(json.dumps({**facts, "epoch": "run.0.999999999"}))
+    with pytest.raises(ValueError, match="is not the state of a training"):
+        read_known(tmp_path, "run", world.now(), "boot")

@@ -715,3 +715,15 @@ def test_a_node_is_believed_of_its_own_ranks_alone() -> None:
     nodes.tell("n1", ms.EvidenceTaken(epoch=nodes.leading.epoch, took_s=0.1, ranks=(slandered,)))
     assert nodes.leading.incident is not None
     assert [rank.node for rank in nodes.leading.incident.evidence] == ["n1", "n1"]
+
+
+def test_a_node_that_names_more_launches_than_there_can_be_is_not_followed() -> None:
+    """After the last number that an epoch can have no node could be launched any more."""
+    leading = Leading(Epoch("run", 0, 1), LIMITS, 0.0)
+    for ordered, followed in (
+        (Epoch("run", 0, 999_999_999), 1),
+        (Epoch("run", 999_999_999, 0), 1),
+        (Epoch("run", 0, 9), 9),
+    ):
+        leading.joined("n0", ms.Joined(running=None, ordered=ordered, host="h", unix_s=0.0), 0.0)
+        assert leading.epoch == Epoch("run", 0, followed)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from supervisor.daemon.launch.launchers import is_task_of_engine, launcher_of
 from supervisor.runner import shim
 from supervisor.runner.direct import DirectLauncher
 from supervisor.runner.held import HeldLauncher
+from tests.rigs.hanging_fs import hanging
 
 ROOT = Path(__file__).resolve().parents[2]
 DAEMON = """
@@ -104,3 +106,23 @@ def test_in_an_allocation_and_as_the_first_process_shims_are_children(
     assert isinstance(launcher_of("auto", tmp_path).launcher, HeldLauncher)
     assert not isinstance(launcher_of("direct", tmp_path).launcher, HeldLauncher)
     assert isinstance(launcher_of("direct", tmp_path).launcher, DirectLauncher)
+
+
+@pytest.mark.mounts
+def test_what_was_started_is_found_and_ended_while_the_attempts_folder_hangs(tmp_path: Path) -> None:
+    with (
+        hanging(tmp_path / "far", tmp_path / "behind", asked_on_close=False) as far,
+        Attempts(far.at / "state") as runs,
+    ):
+        runs.launcher = HeldLauncher()
+        folder = runs.launch(["sleep", "600"])
+        note = runs.note(folder)
+        far.hang()
+        killing = threading.Thread(target=runs.launcher.kill_all, args=("job", folder), daemon=True)
+        killing.start()
+        killing.join(30.0)
+        hung = killing.is_alive()
+        far.go_on()
+        assert not hung
+        assert note.training_pid is not None
+        until(lambda: gone(note.pid) and gone(note.training_pid or 0), "the end of shim and training")

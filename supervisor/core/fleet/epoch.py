@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 
 _TEXT = re.compile(r"([A-Za-z0-9_-]{1,64})\.(\d{1,9})\.(\d{1,9})")
+LAUNCHES_MAX = 100_000_000
+"""One each second for three years."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +20,11 @@ class Epoch:
     job: str
     engine_restarts: int
     relaunch: int
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether a training can have come so far: from no other does a leader go on, so that it runs out of none."""
+        return max(self.engine_restarts, self.relaunch) <= LAUNCHES_MAX
 
     def __str__(self) -> str:
         """Return it as the id of its rendezvous."""

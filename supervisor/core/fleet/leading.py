@@ -244,7 +244,7 @@ class Leading:
     def joined(self, node: str, joined: ms.Joined, now_s: float) -> list[Command]:
         """Take a node in, or back."""
         for seen in (joined.running, joined.ordered):
-            if seen is not None and seen.is_newer_than(self.epoch):
+            if seen is not None and seen.is_newer_than(self.epoch) and seen.is_possible:
                 self.epoch, self._epoch_over = seen, False  # launched before this leader began, and not written down
                 self._unfinished = None
         before = self.members.get(node)

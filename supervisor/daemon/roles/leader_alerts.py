@@ -154,8 +154,9 @@ def write_waiting(waiting: Waiting) -> Mapping[str, object]:
 
 def read_waiting(facts: Mapping[str, object]) -> Waiting | None:
     """Return an alert of the leader's record, due at once; None for anything else."""
-    name, sink, body = as_text(facts.get("id")), as_text(facts.get("sink")), facts.get("body")
-    if name is None or sink is None or not isinstance(body, str) or not 0 < len(body) <= BODY_CHARS_MAX:
+    name, sink = as_text(facts.get("id")), as_text(facts.get("sink"))
+    body = as_text(facts.get("body"), BODY_CHARS_MAX)
+    if name is None or sink is None or body is None:
         return None
     return Waiting(id=name, sink=sink, body=body.encode(), tries=as_int(facts.get("tries"), maximum=TRIES_MAX) or 0)
 
