@@ -20,6 +20,7 @@ from supervisor.core.fleet.epoch import Epoch
 from supervisor.core.fleet.link import Greeting, Role
 from supervisor.core.fleet.resume import Offer
 from supervisor.core.moments import Moment
+from supervisor.core.scale import Place
 from supervisor.daemon.clock import SystemClock
 
 SECRET = b"sixteen bytes or more"
@@ -48,6 +49,12 @@ class Daemon:
 
     def is_alive(self, running: Running) -> bool:
         return False
+
+    def describe_waits(self, running: Running) -> str | None:
+        return None
+
+    def read_place(self, running: Running) -> Place | None:
+        return None
 
     def take_evidence(self, running: Running, incident: str, limit_s: float) -> Path:
         raise AssertionError(incident)
