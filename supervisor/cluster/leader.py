@@ -27,7 +27,7 @@ TICK_S = 0.05
 PROVE_LIMIT_S = 5.0
 UNPROVEN_MAX = 64
 """Connections that have not proven who they are; more than that are a flood, and the oldest is closed."""
-STRANGERS_TOLD, STRANGERS_EVERY_S = 10, 10.0
+STRANGERS_LOGGED, STRANGERS_EVERY_S = 10, 10.0
 """How many links that proved nothing are told of, and in what time: who needs no secret must not fill the log."""
 CLOCK_WARN_S = 60.0
 END_LIMIT_S = 5.0
@@ -239,12 +239,15 @@ class Leader:
         """Count a link that ends before anything was proven; return whether it is one of the first of its time."""
         now_s = self._clock()
         if now_s - self._strangers_since_s >= STRANGERS_EVERY_S:
-            if self._strangers > STRANGERS_TOLD:
-                fields = {"links": self._strangers - STRANGERS_TOLD, "since_s": round(now_s - self._strangers_since_s)}
+            if self._strangers > STRANGERS_LOGGED:
+                fields = {
+                    "links": self._strangers - STRANGERS_LOGGED,
+                    "since_s": round(now_s - self._strangers_since_s),
+                }
                 log.warning("leader.strangers_not_told", extra={"fields": fields})
             self._strangers_since_s, self._strangers = now_s, 0
         self._strangers += 1
-        return self._strangers <= STRANGERS_TOLD
+        return self._strangers <= STRANGERS_LOGGED
 
     # --- what is to be done ---------------------------------------------------------------------------------------
 

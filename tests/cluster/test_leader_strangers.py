@@ -11,7 +11,7 @@ import pytest
 from cluster_by_hand import until
 
 from supervisor.cluster.connection import Connection
-from supervisor.cluster.leader import STRANGERS_TOLD, UNPROVEN_MAX, Leader
+from supervisor.cluster.leader import STRANGERS_LOGGED, UNPROVEN_MAX, Leader
 from supervisor.cluster.leader_record import LeaderRecord
 from supervisor.cluster.static_nodes import StaticNodes
 from supervisor.core.fleet import messages as ms
@@ -77,5 +77,5 @@ def test_strangers_by_the_hundred_keep_no_node_out_and_do_not_fill_the_log(
         assert not thread.is_alive()
         for stranger in held:
             stranger.close()
-    told = [record for record in caplog.records if record.message == "leader.link_ended"]
-    assert 1 <= len(told) <= 3 * STRANGERS_TOLD, "some windows of it, on a machine under load"
+    logged = [record for record in caplog.records if record.message == "leader.link_ended"]
+    assert 1 <= len(logged) <= 3 * STRANGERS_LOGGED, "some windows of it, on a machine under load"

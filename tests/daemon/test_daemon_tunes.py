@@ -270,8 +270,15 @@ def test_a_tune_of_a_training_that_claims_endless_batches_ahead_ends_and_leaves_
 
 
 def test_what_no_training_has_is_no_fact() -> None:
-    told = {"workers": 10**30, "prefetch": -1, "processors": 2, "threads": True, "batch_bytes": 10**25, "device": "cpu"}
-    assert facts_of(told) == Facts(processors=2, device="cpu")
+    claimed = {
+        "workers": 10**30,
+        "prefetch": -1,
+        "processors": 2,
+        "threads": True,
+        "batch_bytes": 10**25,
+        "device": "cpu",
+    }
+    assert facts_of(claimed) == Facts(processors=2, device="cpu")
 
 
 @pytest.mark.parametrize(
