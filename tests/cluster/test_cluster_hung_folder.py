@@ -98,7 +98,7 @@ def test_a_node_whose_own_folder_hangs_ends_with_its_ranks_when_it_is_asked_to_a
 ) -> None:
     own_folder = cluster.folder / "n0"
     own_folder.mkdir()
-    with hanging(own_folder / "jobs", tmp_path / "behind-jobs") as own:
+    with hanging(own_folder / "jobs", tmp_path / "behind-jobs", asked_on_close=False) as own:
         config = cluster.folder / "run.toml"
         config.write_text('[jobs.run]\ncommand = ["true"]\nsave_s = 1.0\ngrace_s = 1.0\nkill_wait_s = 4.0\n')
         cluster.settings = config

@@ -46,8 +46,8 @@ ROOT = 1
 class HangingFs:
     """The server of one mount; `hang` and `go_on` are its switch."""
 
-    def __init__(self, real: Path, at: Path) -> None:
-        self.real, self.at = real, at
+    def __init__(self, real: Path, at: Path, *, asked_on_close: bool = True) -> None:
+        self.real, self.at, self.asked_on_close = real, at, asked_on_close
         self._answering = threading.Event()
         self._answering.set()
         self._paths: dict[int, Path] = {ROOT: real}
@@ -195,6 +195,8 @@ class HangingFs:
             return struct.pack("<QII", 0, 0, 0)
         if opcode == READDIR:
             return _names(path, *struct.unpack_from("<QQI", body)[1:])
+        if opcode == FLUSH and not self.asked_on_close:
+            raise OSError(errno.ENOSYS, "not served")  # the kernel asks no more
         if opcode in (FLUSH, FSYNC, RELEASEDIR):
             return b""
         raise OSError(errno.ENOSYS, "not served")
@@ -254,17 +256,18 @@ def _names(folder: Path, offset: int, size: int) -> bytes:
 
 
 @contextmanager
-def hanging(at: Path, real: Path) -> Iterator[HangingFs]:
+def hanging(at: Path, real: Path, *, asked_on_close: bool = True) -> Iterator[HangingFs]:
     """Mount one over two folders that are made for it; skips the test where it may not.
 
-    As of another machine, it is asked whenever a file is closed, also by a child that got a copy of the descriptor.
+    As of another machine, it is asked whenever a file is closed, also by a child that got a copy of the descriptor;
+    without `asked_on_close` it is as NFS is with files that are read.
     """
     if os.geteuid() != 0 or not Path("/dev/fuse").exists():
         pytest.skip("mounts a file system of its own, for which it needs root and /dev/fuse")
     at.mkdir()
     real.mkdir()
     try:
-        served = HangingFs(real, at)
+        served = HangingFs(real, at, asked_on_close=asked_on_close)
     except OSError as error:
         pytest.skip(f"no file system can be mounted here: {error}")
     try:
