@@ -60,6 +60,8 @@ class Training:
             "GLOO_SOCKET_IFNAME": "eth0",
             "TP_SOCKET_IFNAME": "eth0",
         }
+        self.begun_at = 0
+        """The step that the present launch resumed from, where its recorder does not count on from it."""
         self.processes: list[subprocess.Popen[bytes]] = []
         leader = [
             *self._daemon("leader", "leader", "boss"),
@@ -187,13 +189,15 @@ def kill_once(training: Training, launch: int, rng: random.Random, log: list[flo
     for rank in killed:
         os.kill(ranks[rank], signal.SIGKILL)
     until(lambda: str(training.state().get("epoch")).endswith(f".{launch + 1}"), f"launch {launch + 1}", START_LIMIT_S)
-    made = training.records(launch)
+    # A program of its own is not known to go on from that step: its recorder counts from 1 in each launch.
+    made = [(step + training.begun_at, seconds) for step, seconds in training.records(launch)]
     resumed = STEP_NUMBER.fullmatch(Path(str(training.state().get("resumed"))).name)
     if resumed is None or not made:
         print(f"  launch {launch}: ranks {killed} killed, resumed from {training.state().get('resumed')}", flush=True)
         log.append(float("inf"))
         return True
     at_step, (last, last_s) = int(resumed[1]), made[-1]
+    training.begun_at = at_step if asked.dcp else 0
     at_s = max((seconds for step, seconds in made if step <= at_step), default=made[0][1])
     log.append(last_s - at_s)
     print(
