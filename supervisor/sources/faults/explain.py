@@ -46,7 +46,7 @@ def explained(text: str) -> list[Finding]:
 def _find_training_faults(frames: Sequence[_Frame]) -> Iterable[Finding]:
     grammar = training_grammar()
     asked = [
-        frame.text if grammar.candidates(frame.text) and _may_be_training_output(frame.text) else "" for frame in frames
+        frame.text if grammar.may_match(frame.text) and _may_be_training_output(frame.text) else "" for frame in frames
     ]
     for finding in findings_in(asked, grammar):
         yield replace(finding, line_number=frames[finding.line_number - 1].number)

@@ -33,7 +33,7 @@ def findings_in(lines: Iterable[str], grammar: Grammar) -> Iterator[Finding]:
     near = _Neighbours(text)
     at_s = 0.0
     for number, raw in enumerate(text, start=1):
-        if not grammar.candidates(raw):
+        if not grammar.may_match(raw):
             continue
         line = log_line(raw)
         match = grammar.match(line.message, user=line.user and grammar.kind == "kernel")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -109,22 +109,26 @@ class Grammar:
     rows: tuple[Row, ...]
     words: Mapping[str, tuple[tuple[str, Row], ...]]
     """Needles with their rows, by a word that every text with the needle contains."""
-    vocabulary: frozenset[str]
-    """The keys of `words`."""
     pieces: tuple[tuple[str, Row], ...]
     """Needles without a complete word: each is searched for in every line, so there should be few."""
+    troubles: Mapping[str, tuple[tuple[str, Row], ...]]
+    """The same as `words`, of the shapes: a word of trouble stands in many harmless lines, and most shapes have it."""
+    vocabulary: frozenset[str]
+    """The keys of both."""
+    speakers: str
+    """Matches the beginning of every line that a shape matches."""
 
-    def candidates(self, text: str) -> list[Row]:
-        """Return the rows that could match, in their order; the text may have a prefix.
+    def may_match(self, text: str) -> bool:
+        """Return whether a row could match a line, which may have a prefix.
 
         For nearly all lines of a log this is the only cost: an intersection of the line's words with the table's.
         """
-        words = words_in(text)
-        if self.vocabulary.isdisjoint(words) and not self.pieces:
-            return []
-        pairs = [*self.pieces, *(pair for word in self.vocabulary.intersection(words) for pair in self.words[word])]
-        rows = {row.number: row for needle, row in pairs if needle in text}
-        return [rows[number] for number in sorted(rows)]
+        words = self.vocabulary.intersection(words_in(text))
+        if not words and not self.pieces:
+            return False
+        return bool(
+            _find_rows(words, self.words, text) or _find_rows(words, self.troubles, text) or self._pieces_in(text)
+        )
 
     def match(self, message: str, *, user: bool = False) -> Match | None:
         """Return the first row that matches a line; None if no row does.
@@ -132,15 +136,39 @@ class Grammar:
         `message` has no time stamp or other prefix; `user` is true if a program wrote it and not the kernel.
         """
         message = message[:LINE_LIMIT]
-        silent: set[str] = set()
-        for row in self.candidates(message):
-            if row.speaker in silent or (user and not row.user):
-                continue
-            if row.tentative and compiled(row.speaker).match(message) is None:
-                silent.add(row.speaker)
-            elif found := compiled(row.expression).search(message):
-                return _build_match(row, found)
-        return None
+        words = self.vocabulary.intersection(words_in(message))
+        if not words and not self.pieces:
+            return None
+        rows = _find_rows(words, self.words, message) | self._pieces_in(message)
+        if rows and (found := _first_match(rows, message, user=user)):
+            return found
+        if self.troubles.keys().isdisjoint(words) or compiled(self.speakers).match(message) is None:
+            return None
+        rows = _find_rows(words, self.troubles, message)
+        speaks = {speaker: compiled(speaker).match(message) for speaker in {row.speaker for row in rows.values()}}
+        return _first_match({n: row for n, row in rows.items() if speaks[row.speaker]}, message, user=user)
+
+    def _pieces_in(self, text: str) -> dict[int, Row]:
+        return {row.number: row for needle, row in self.pieces if needle in text}
+
+
+def _find_rows(words: Iterable[str], known: Mapping[str, tuple[tuple[str, Row], ...]], text: str) -> dict[int, Row]:
+    """Return the rows by their numbers of which a needle is in a text that has these words."""
+    rows = {}
+    for word in words:
+        for needle, row in known.get(word, ()):
+            if needle in text:
+                rows[row.number] = row
+    return rows
+
+
+def _first_match(rows: Mapping[int, Row], message: str, *, user: bool) -> Match | None:
+    """Return what the first of some rows, in the table's order, makes of a line."""
+    for number in sorted(rows):
+        row = rows[number]
+        if (row.user or not user) and (found := compiled(row.expression).search(message)):
+            return _build_match(row, found)
+    return None
 
 
 @cache

@@ -47,6 +47,7 @@ __all__ = [
 ]
 
 _Choice = TypeVar("_Choice", bound=str)
+_GROUP = re.compile(r"\(\?P<\w+>")
 NEEDLE_LEAST = 4
 """A shorter literal would pass too many lines on to the patterns."""
 DEVICES: tuple[About, ...] = ("gpu", "pci", "disk", "host", "none")
@@ -88,15 +89,25 @@ def parse(text: str) -> Grammar:
     shapes = enumerate(table.get("shape", ()), start=len(rows) + 1)
     rows = (*rows, *(reader.shape(number, item) for number, item in shapes))
     words: dict[str, tuple[tuple[str, Row], ...]] = {}
+    troubles: dict[str, tuple[tuple[str, Row], ...]] = {}
     pieces: list[tuple[str, Row]] = []
     for row in rows:
         for literal in row.needles:
             word, needle = word_of(literal), literal.strip(EDGE)
             if word is None:
                 pieces.append((needle, row))
-            else:
-                words[word] = (*words.get(word, ()), (needle, row))
-    return Grammar(kind=kind, rows=rows, words=words, vocabulary=frozenset(words), pieces=tuple(pieces))
+                continue
+            of_kind = troubles if row.tentative else words
+            of_kind[word] = (*of_kind.get(word, ()), (needle, row))
+    return Grammar(
+        kind=kind,
+        rows=rows,
+        words=words,
+        pieces=tuple(pieces),
+        troubles=troubles,
+        vocabulary=frozenset((*words, *troubles)),
+        speakers="|".join(sorted({f"(?:{_GROUP.sub('(?:', row.speaker)})" for row in rows if row.tentative})),
+    )
 
 
 def unproven(grammar: Grammar) -> list[str]:

@@ -29,7 +29,7 @@ def findings(segments: Iterable[str], now: Moment, limit: int = FINDINGS_LIMIT) 
     """Yield the findings in the lines, each distinct line once, at most `limit`."""
     grammar = training_grammar()
     text = "\n".join(segments)
-    if not grammar.candidates(text):
+    if not grammar.may_match(text):
         return
     seen: set[tuple[FaultClass, str]] = set()
     for line in text.split("\n"):

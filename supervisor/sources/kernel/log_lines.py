@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from html import unescape
 
 from supervisor.core.foreign_values import read_json
@@ -18,70 +19,122 @@ _WHO = rf"(?!{_DRIVER}) *{_HOST}(?P<who>[^\s:\[\]]+)(?:\[\d+\])?: ?"
 # A bare `amdgpu 0000:0a:00.0: ` follows the ISO stamps of dmesg: only a host with its program is a sender there.
 _SENDER = r"[^\s\[\]]+ (?:(?P<who>(?!kernel)[^\s:\[\]]+)\[\d+\]|kernel(?:\[[\d-]*\])?): ?"
 _LEVEL = r"(?:emerg|alert|crit|err|error|warning|warn|notice|info|debug)"
+
+
+@dataclass(frozen=True, slots=True)
+class _Prefix:
+    """What a tool prints before a message. A line is asked for few of them: by its first character and a literal."""
+
+    begins: re.Pattern[str]
+    """Matches the first character of every line with this prefix."""
+    needs: str
+    """Is in every line with it."""
+    pattern: re.Pattern[str]
+
+
 _PREFIXES = tuple(
-    re.compile(item)
-    for item in (
-        r"<\d{1,3}>",
+    _Prefix(re.compile(begins), needs, re.compile(pattern))
+    for begins, needs, pattern in (
+        ("<", "", r"<\d{1,3}>"),
         # talosctl dmesg: HOST: kern: warning: [2026-01-28T17:04:58.032559804Z]: message
-        rf"(?:[^\s\[\]]+: )?kern: +{_LEVEL}: +\[(?P<talos>\d{{4}}-\d\d-\d\dT[\d:]{{8}}(?:\.\d+)?Z)\]: ?",
-        rf"(?:[^\s\[\]]+: )?(?P<who>user|daemon): +{_LEVEL}: +\[\d{{4}}-\d\d-\d\dT[\d:]{{8}}(?:\.\d+)?Z\]: ?",
+        (
+            r"[^\s\[\]]",
+            "kern: ",
+            rf"(?:[^\s\[\]]+: )?kern: +{_LEVEL}: +\[(?P<talos>\d{{4}}-\d\d-\d\dT[\d:]{{8}}(?:\.\d+)?Z)\]: ?",
+        ),
+        (
+            r"[^\s\[\]]",
+            "Z]:",
+            rf"(?:[^\s\[\]]+: )?(?P<who>user|daemon): +{_LEVEL}: +\[\d{{4}}-\d\d-\d\dT[\d:]{{8}}(?:\.\d+)?Z\]: ?",
+        ),
         # grep over several files: /var/log/syslog:Apr  9 12:59:18 host kernel: message
-        r"/[\w./-]+:(?:\d+:)?(?=\w{3} +\d|\d{4}-\d\d-|\[ *\d)",
-        r"\d{1,4},\d+,(?P<us>\d+),[^;\n]{1,40};",
-        r"(?:kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local\d) *:\w+ *: *",
+        ("/", "", r"/[\w./-]+:(?:\d+:)?(?=\w{3} +\d|\d{4}-\d\d-|\[ *\d)"),
+        (r"\d", ";", r"\d{1,4},\d+,(?P<us>\d+),[^;\n]{1,40};"),
+        (
+            "[kumdaslncf]",
+            "",
+            r"(?:kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local\d) *:\w+ *: *",
+        ),
         # [ 12.3], [ 12.3] [ T140], [ 12.3][ C0], and of journalctl -o short-monotonic: [ 12.3] host kernel:
-        rf"\[ *(?P<s>\d+\.\d*)\]{_CALLER} ?(?:(?:[^\s\[\]]+ )?kernel: ?)?",
+        (r"\[", "", rf"\[ *(?P<s>\d+\.\d*)\]{_CALLER} ?(?:(?:[^\s\[\]]+ )?kernel: ?)?"),
         # dmesg -H, which names months and writes decimals as its user's language does
-        rf"\[ *\+\d+[.,]\d+\]{_CALLER} ?",
-        rf"\[(?P<ctime>\w{{3}} \w{{3}} +\d+ [\d:]{{8}} \d{{4}})\]{_CALLER} ?",
-        r"\[[^\W\d]{2,5}\.? *\d+ \d\d:\d\d\] ?",
+        (r"\[", "+", rf"\[ *\+\d+[.,]\d+\]{_CALLER} ?"),
+        (r"\[", "", rf"\[(?P<ctime>\w{{3}} \w{{3}} +\d+ [\d:]{{8}} \d{{4}})\]{_CALLER} ?"),
+        (r"\[", "", r"\[[^\W\d]{2,5}\.? *\d+ \d\d:\d\d\] ?"),
         # dmesg -T where its user's language has another order: [Mo, 11. Aug 2025, 23:29:08]
-        r"\[[^\[\]:]{6,40}(?P<clock>\d\d:\d\d:\d\d(?:[.,]\d+)?)(?: [^\[\]:]{2,12})?\] ?",
+        (r"\[", "", r"\[[^\[\]:]{6,40}(?P<clock>\d\d:\d\d:\d\d(?:[.,]\d+)?)(?: [^\[\]:]{2,12})?\] ?"),
         # journalctl -o export and verbose
-        r"MESSAGE=",
+        ("M", "", r"MESSAGE="),
         # what a container's runtime, klog, logcat of Android and docker compose write before the line
-        r"std(?:out|err) [FP] ",
-        r"[IWEF]\d{4} [\d:.]{15} +\d+ [\w./-]{1,60}:\d+\] ",
-        r"\d\d-\d\d (?P<clock>\d\d:\d\d:\d\d\.\d{3}) +\d+ +\d+ [VDIWEF] [^:]{0,40}: ",
-        r"[\w.-]{1,40} +\| ",
+        ("s", "", r"std(?:out|err) [FP] "),
+        ("[IWEF]", "", r"[IWEF]\d{4} [\d:.]{15} +\d+ [\w./-]{1,60}:\d+\] "),
+        (r"\d", "", r"\d\d-\d\d (?P<clock>\d\d:\d\d:\d\d\.\d{3}) +\d+ +\d+ [VDIWEF] [^:]{0,40}: "),
+        (r"[\w.-]", "| ", r"[\w.-]{1,40} +\| "),
         # a shell's prompt that the console's line followed; marks of a diff and of markdown, grep's number of the line
-        r"(?:\[[^\[\]]{1,40}\]|[^\n\[]{0,60})[#$] (?=\[ *\d+\.\d+\])",
-        r"(?:[-+_*>|`~ ]{1,6}|\d{1,7}[:-] ?)"
-        r"(?=\[ *\+?\d+\.\d+\]|\[?\w{3} (?:\w{3} )? ?\d+ \d\d:|\[?\d{4}-\d\d-\d\d[T ])",
+        (".", " [", r"(?:\[[^\[\]]{1,40}\]|[^\n\[]{0,60})[#$] (?=\[ *\d+\.\d+\])"),
+        (
+            r"[-+_*>|`~ \d]",
+            "",
+            r"(?:[-+_*>|`~ ]{1,6}|\d{1,7}[:-] ?)"
+            r"(?=\[ *\+?\d+\.\d+\]|\[?\w{3} (?:\w{3} )? ?\d+ \d\d:|\[?\d{4}-\d\d-\d\d[T ])",
+        ),
         # journalctl -o short-unix
-        rf"(?P<s>\d{{10}}\.\d{{6}}) {_WHO}",
-        rf"\d{{1,2}}[/.]\d{{1,2}}[/.]\d{{2,4}},? (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) (?:{_SENDER})?",
+        (r"\d", "", rf"(?P<s>\d{{10}}\.\d{{6}}) {_WHO}"),
+        (r"\d", "", rf"\d{{1,2}}[/.]\d{{1,2}}[/.]\d{{2,4}},? (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) (?:{_SENDER})?"),
         # a syslog that writes facility and severity after the host
-        r"[\w.-]+ (?=(?:kern|user|daemon)\.[a-z]{3,7} kernel: )",
+        (r"[\w.-]", " kernel: ", r"[\w.-]+ (?=(?:kern|user|daemon)\.[a-z]{3,7} kernel: )"),
         # a serial console's name before the stamp
-        rf"[\w.-]{{1,40}} (?=\[ *\d+\.\d+\]{_CALLER} \S)",
-        rf"(?P<iso>\d{{4}}-\d\d-\d\d[T ][\d:]{{8}}(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)"
-        rf"(?: [+-]\d{{4}})?(?: UTC)?{_CALLER} (?:{_SENDER})?",
-        rf"(?:\w{{3}} )?(?P<isot>\d{{4}}-\d\d-\d\d [\d:]{{8}}(?:\.\d+)?) [A-Z][A-Z0-9+-]{{1,5}} {_WHO}",
-        rf"(?:[^\W\d]{{2,5}}\.?|\d{{1,2}}[月월]) +\d{{1,2}}[日일]? (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) (?:{_WHO})?",
+        (r"[\w.-]", " [", rf"[\w.-]{{1,40}} (?=\[ *\d+\.\d+\]{_CALLER} \S)"),
+        (
+            r"\d",
+            "",
+            rf"(?P<iso>\d{{4}}-\d\d-\d\d[T ][\d:]{{8}}(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)"
+            rf"(?: [+-]\d{{4}})?(?: UTC)?{_CALLER} (?:{_SENDER})?",
+        ),
+        (r"\w", "-", rf"(?:\w{{3}} )?(?P<isot>\d{{4}}-\d\d-\d\d [\d:]{{8}}(?:\.\d+)?) [A-Z][A-Z0-9+-]{{1,5}} {_WHO}"),
+        (
+            r"\w",
+            ":",
+            rf"(?:[^\W\d]{{2,5}}\.?|\d{{1,2}}[月월]) +\d{{1,2}}[日일]? (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) (?:{_WHO})?",
+        ),
         # SONiC: 2025 Jul  2 06:56:57.749624 host ERR kernel: message; others write the year after the day, and no level
-        rf"(?:\d{{4}} )?[^\W\d]{{2,5}} +\d{{1,2}}(?: \d{{4}})? (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) "
-        rf"(?:[^\s\[\]]+ [A-Z]+ )?{_WHO}",
+        (
+            r"\w",
+            ":",
+            rf"(?:\d{{4}} )?[^\W\d]{{2,5}} +\d{{1,2}}(?: \d{{4}})? (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) "
+            rf"(?:[^\s\[\]]+ [A-Z]+ )?{_WHO}",
+        ),
         # logread of OpenWrt: Sat Jan  2 08:14:38 2021 kern.err kernel: message
-        rf"\w{{3}} \w{{3}} +\d{{1,2}} (?P<clock>\d\d:\d\d:\d\d) \d{{4}} \w+\.\w+ {_WHO}",
+        (r"\w", ":", rf"\w{{3}} \w{{3}} +\d{{1,2}} (?P<clock>\d\d:\d\d:\d\d) \d{{4}} \w+\.\w+ {_WHO}"),
         # RFC 5424, after its priority: 1 2025-07-02T06:56:57Z host kernel - - - message
-        r"1 (?P<iso>\d{4}-\d\d-\d\dT[\d:]{8})(?:\.\d+)?(?:Z|[+-]\d\d:\d\d) \S+ (?P<who>\S+) \S+ \S+ (?:-|\[[^\]]*\]) ?",
+        (
+            "1",
+            "",
+            r"1 (?P<iso>\d{4}-\d\d-\d\dT[\d:]{8})(?:\.\d+)?(?:Z|[+-]\d\d:\d\d) "
+            r"\S+ (?P<who>\S+) \S+ \S+ (?:-|\[[^\]]*\]) ?",
+        ),
         # a viewer of logs that puts the day first: 04 Aug, 14:03:32 host kernel: message
-        rf"\d{{1,2}} [^\W\d]{{3,5}}\.?,? (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) (?:{_WHO})?",
-        r"kern\.[a-z]{3,7} (?=kernel: )",
-        r"kernel: ?",
-        r"\[kernel\] ",
+        (r"\d", "", rf"\d{{1,2}} [^\W\d]{{3,5}}\.?,? (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) (?:{_WHO})?"),
+        ("k", "", r"kern\.[a-z]{3,7} (?=kernel: )"),
+        ("k", "", r"kernel: ?"),
+        (r"\[", "", r"\[kernel\] "),
         # a syslog that writes facility and severity after the stamp: [kern.warning]
-        r"\[(?:kern|(?P<who>user|daemon|syslog|auth|local\d))\.[a-z]{3,7}\] ",
-        rf"\[?(?P<bare>\d\d:\d\d:\d\d(?:\.\d+)?)\]? +(?:{_SENDER})?",
-        r"(?:> ?)+",
-        r"`{1,3}|[-•] +|\| +",  # markdown: code, a list, a table
-        r"\d+ +│ +",  # a viewer that numbers lines
-        r"message repeated \d+ times: \[ ?",
-        r"\s+",
+        (r"\[", "", r"\[(?:kern|(?P<who>user|daemon|syslog|auth|local\d))\.[a-z]{3,7}\] "),
+        (r"[\[\d]", "", rf"\[?(?P<bare>\d\d:\d\d:\d\d(?:\.\d+)?)\]? +(?:{_SENDER})?"),
+        (">", "", r"(?:> ?)+"),
+        # markdown: code, a list, a table; a viewer that numbers lines
+        (r"[`\-•|]", "", r"`{1,3}|[-•] +|\| +"),
+        (r"\d", "│", r"\d+ +│ +"),
+        ("m", "", r"message repeated \d+ times: \[ ?"),
+        (r"\s", "", r"\s+"),
     )
 )
 _MSG = re.compile(r'\s*"(?:msg|MESSAGE|message|log)"\s*: ?(".*"),?\s*$')
+
+
+@lru_cache(maxsize=256)
+def _list_prefixes(first: str) -> tuple[_Prefix, ...]:
+    return tuple(prefix for prefix in _PREFIXES if prefix.begins.match(first))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,10 +158,10 @@ def log_line(text: str) -> LogLine:
     at_s: float | None = None
     user = False
     moved = True
-    while moved:
+    while moved and text:
         moved = False
-        for prefix in _PREFIXES:
-            found = prefix.match(text)
+        for prefix in _list_prefixes(text[0]):
+            found = prefix.pattern.match(text) if prefix.needs in text else None
             if found is None or not found.end():
                 continue
             text = text[found.end() :]
