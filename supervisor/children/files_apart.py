@@ -18,13 +18,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _servers: list[FileServer] = []
+_for_a_time: list[FileServer] = []
+"""Of a process that did not begin this, for what it asks within a time: all else it goes on to do itself."""
 
 
 def keep_files_apart() -> None:
     """Have `apart` ask another process from now on."""
-    from supervisor.children.file_asks import FileServer  # noqa: PLC0415 - only a daemon needs it
-
-    _servers[:] = [FileServer()]
+    _servers[:] = [_make_server()]
 
 
 def apart(work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
@@ -36,6 +36,12 @@ def apart(work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
 
 def apart_within(limit_s: float, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
     """As `apart`, by another process in any case; raises TimeoutError where that has no answer for `limit_s`."""
-    if not _servers:
-        keep_files_apart()
-    return _servers[0].do_within(limit_s, work, *given, **named)
+    if not _servers and not _for_a_time:
+        _for_a_time.append(_make_server())
+    return (_servers or _for_a_time)[0].do_within(limit_s, work, *given, **named)
+
+
+def _make_server() -> FileServer:
+    from supervisor.children.file_asks import FileServer  # noqa: PLC0415 - most processes need none
+
+    return FileServer()
