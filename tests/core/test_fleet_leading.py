@@ -639,6 +639,47 @@ def test_a_node_that_is_lost_while_it_looks_is_waited_for_and_asked_again() -> N
     assert nodes.leading.epoch == Epoch("run", 0, 2)
 
 
+def test_a_node_that_is_heard_of_again_without_a_new_link_is_told_to_stop_and_awaited() -> None:
+    """A network that was away for longer than the lease may bring its beats back while its ranks live."""
+    nodes = begun(LIMITS, "n0", "n1", "n2")
+    nodes.silent.add("n0")
+    nodes.stuck.add("n0")  # its ranks take their time to end
+    nodes.wait(2.2)
+    assert (nodes.leading.stage, nodes.running["n0"]) == (Stage.WAITING, Epoch("run", 0, 1))
+    nodes.silent.discard("n0")
+    nodes.wait(1.0)
+    assert nodes.order[-1] == "LeaderBeat"
+    assert "Stop" in nodes.order[-40:]
+    assert nodes.leading.stage is Stage.STOPPING
+    nodes.running["n0"] = None
+    nodes.tell("n0", ms.Stopped(epoch=Epoch("run", 0, 1)))
+    assert nodes.leading.epoch == Epoch("run", 0, 2)
+
+
+def test_a_launch_that_ended_without_a_leader_is_one_incident_also_where_a_node_is_lost_before_the_next() -> None:
+    nodes = begun(LIMITS, "n0", "n1", "n2")
+    nodes.running = dict.fromkeys(nodes.running)
+    nodes.blind = {"n1": "OSError: Stale file handle"}
+    nodes.leading = Leading(nodes.leading.epoch, LIMITS, nodes.now_s, nodes.leading.fleet)
+    nodes.join("n0", "n1", "n2")
+    nodes.wait(0.3)
+    assert nodes.leading.stage is Stage.CHOOSING
+    nodes.join("n1")
+    assert [record.incident.kind for record in nodes.records] == ["no_leader"]
+
+
+def test_a_leader_that_begins_without_one_of_its_nodes_waits_for_that_ones_lease() -> None:
+    nodes = begun(LIMITS, "n0", "n1", "n2")
+    nodes.silent.add("n0")
+    nodes.running["n1"] = None
+    nodes.leading = Leading(nodes.leading.epoch, LIMITS, nodes.now_s, nodes.leading.fleet)
+    nodes.join("n1", "n2")
+    nodes.wait(2.0)
+    assert nodes.leading.stage is Stage.GATHERING
+    nodes.wait(1.0)
+    assert nodes.leading.epoch == Epoch("run", 0, 2)
+
+
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(["fault", "cut", "back", "wait", "killed", "leader", "lagging"]),
@@ -650,7 +691,10 @@ STEPS = st.lists(
 
 @given(steps=STEPS)
 def test_whatever_happens_there_is_one_training_and_one_incident_an_epoch(steps: list[tuple[str, str]]) -> None:
-    """`Nodes.obey` fails where a node is launched twice, or with an epoch that does not grow."""
+    """`Nodes.obey` fails where a node is launched twice, or with an epoch that does not grow.
+
+    A leader that begins reads from its record whether the last launch had ended (`leader_state.read_known`).
+    """
     limits = replace(LIMITS, fleet=FleetLimits(restarts_per_cause=1000, may_requeue=False))
     nodes = begun(limits, "n0", "n1", "n2")
     for what, name in steps:
@@ -668,7 +712,9 @@ def test_whatever_happens_there_is_one_training_and_one_incident_an_epoch(steps:
                 nodes.running[name] = None
                 nodes.join(name)
             case "leader":
-                nodes.leading = Leading(nodes.leading.epoch, limits, nodes.now_s, nodes.leading.fleet)
+                epoch = nodes.leading.epoch
+                closed = any(record.closed and record.incident.epoch == epoch for record in nodes.records)
+                nodes.leading = Leading(epoch, limits, nodes.now_s, nodes.leading.fleet, is_live=not closed)
                 nodes.join(*(each for each in nodes.running if each not in nodes.silent))
             case "lagging":
                 nodes.tell(name, ms.Fault(epoch=Epoch("run", 0, 0), kind="rank_exit", reason="of an earlier epoch"))

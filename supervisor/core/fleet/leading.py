@@ -256,7 +256,7 @@ class Leading:
             self._note_ended_daemon(node, before, joined.instance)
         ending = self._epoch_over or self.stage in (Stage.STOPPING, Stage.WAITING)
         if joined.running is not None and (joined.running != self.epoch or ending):
-            return [_stop(node, joined.running, "an earlier launch"), *self.tick(now_s)]
+            return [*self._stop_late(node, joined.running, now_s), *self.tick(now_s)]
         if self.stage is Stage.COLLECTING and joined.running is not None:
             return [self._collect(node)]
         if self.stage is Stage.CHOOSING and self._trains(node):
@@ -287,7 +287,13 @@ class Leading:
         member = self.members.get(node)
         if member is None:
             return []
-        member.seen_s, member.connected = now_s, True
+        returned, member.seen_s, member.connected = not member.connected, now_s, True
+        late: list[Command] = []
+        if returned and member.running is not None and not isinstance(message, ms.Stopped):
+            late = self._stop_late(node, member.running, now_s)
+        return [*late, *self._take(node, member, message, now_s)]
+
+    def _take(self, node: str, member: Member, message: ms.Message, now_s: float) -> list[Command]:
         match message:
             case ms.NodeBeat():
                 return self._take_beat(node, member, message, now_s)
@@ -309,6 +315,13 @@ class Leading:
                 return self.tick(now_s)
             case _:
                 return []
+
+    def _stop_late(self, node: str, running: Epoch, now_s: float) -> list[Command]:
+        """Have a node that is heard of again end what it runs of a launch that is over, and wait for that."""
+        if self.stage is Stage.WAITING:
+            self._enter(Stage.STOPPING, now_s)
+        ending = self._epoch_over or self.stage is Stage.STOPPING or running != self.epoch
+        return [_stop(node, running, "an earlier launch")] if ending else []
 
     def asked_to_stop(self, reason: str, now_s: float) -> list[Command]:
         """Save and end the training: its user wants it, or its engine."""
@@ -372,18 +385,24 @@ class Leading:
             return []
         if now_s - self._enough_since_s < self.limits.spares_s and self.epoch.relaunch == 0:
             return []
-        if now_s < self.not_before_s:
+        if now_s < self.not_before_s or self._may_run_unseen(now_s):
             return []
         lost = self._record_lost_launch(now_s)
         self.fleet, self._rejected = self._choose_nodes(usable), frozenset()
         self._enter(Stage.CHOOSING, now_s)
         return [*lost, *self._ask_for_offers()]
 
+    def _may_run_unseen(self, now_s: float) -> bool:
+        """Whether a node that has not joined this leader may still have ranks of the launch before it, by its lease."""
+        if self._epoch_over or now_s - self.since_s >= self.limits.lease_s + self.limits.lease_margin_s:
+            return False
+        return self.fleet is None or not set(self.fleet.nodes) <= set(self._connected())
+
     def _record_lost_launch(self, now_s: float) -> list[Command]:
         """Return the incident of a launch that ended on all nodes, by their leases, while there was no leader."""
         if self._epoch_over:
             return []
-        self.incidents += 1
+        self.incidents, self._epoch_over = self.incidents + 1, True
         culprit = Culprit(proof=Proof.NONE, reason="no node is at fault: there was no leader")
         reason = "every node ended its ranks by the lease while there was no leader"
         return [
