@@ -22,7 +22,7 @@ def test_a_rank_that_missed_a_collective_is_behind(train_python: Path, tmp_path:
         port = int(server.getsockname()[1])
     attempt = Attempt(tmp_path / "0", tmp_path, warm(train_python, *RANKS))
     world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    command = [train_python, HERE / "missed_by_hand.py", "20"]
+    command: list[str | Path] = [train_python, HERE / "missed_by_hand.py", "20"]
     started = [attempt.start(command, RANK=str(rank), GLOO_SOCKET_IFNAME="lo", **world) for rank in range(2)]
     try:
         run = attempt.folder / at.RUN

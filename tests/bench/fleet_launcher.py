@@ -25,7 +25,7 @@ from torch.distributed.elastic.multiprocessing.subprocess_handler import subproc
 PR_SET_MM, PR_SET_MM_MAP = 35, 14
 MM_MAP = struct.Struct("<11QQIi")
 """struct prctl_mm_map: addresses, no auxiliary vector, no other program."""
-_shown = []
+_shown: list[ctypes.Array[ctypes.c_char]] = []
 """What /proc shows; it lives as long as the process."""
 
 
