@@ -639,7 +639,7 @@ def test_a_node_that_is_lost_while_it_looks_is_waited_for_and_asked_again() -> N
     assert nodes.leading.epoch == Epoch("run", 0, 2)
 
 
-def test_a_node_that_is_heard_of_again_without_a_new_link_is_told_to_stop_and_awaited() -> None:
+def test_a_node_that_is_back_over_the_same_link_is_stopped_and_awaited() -> None:
     """A network that was away for longer than the lease may bring its beats back while its ranks live."""
     nodes = begun(LIMITS, "n0", "n1", "n2")
     nodes.silent.add("n0")

@@ -145,8 +145,8 @@ class Grammar:
         if self.troubles.keys().isdisjoint(words) or compiled(self.speakers).match(message) is None:
             return None
         rows = _find_rows(words, self.troubles, message)
-        speaks = {speaker: compiled(speaker).match(message) for speaker in {row.speaker for row in rows.values()}}
-        return _first_match({n: row for n, row in rows.items() if speaks[row.speaker]}, message, user=user)
+        begins = {speaker: compiled(speaker).match(message) for speaker in {row.speaker for row in rows.values()}}
+        return _first_match({n: row for n, row in rows.items() if begins[row.speaker]}, message, user=user)
 
     def _pieces_in(self, text: str) -> dict[int, Row]:
         return {row.number: row for needle, row in self.pieces if needle in text}
