@@ -28,7 +28,7 @@ PROVE_LIMIT_S = 5.0
 UNPROVEN_MAX = 64
 """Connections that have not proven who they are; more than that are a flood, and the oldest is closed."""
 STRANGERS_LOGGED, STRANGERS_EVERY_S = 10, 10.0
-"""How many links that proved nothing are told of, and in what time: who needs no secret must not fill the log."""
+"""How many links that proved nothing are logged, and in what time: who needs no secret must not fill the log."""
 CLOCK_WARN_S = 60.0
 END_LIMIT_S = 5.0
 """How long the last messages may take to leave."""
@@ -225,7 +225,7 @@ class Leader:
         with contextlib.suppress(KeyError, ValueError):
             self._ready.unregister(peer.connection.socket)
         peer.connection.close()
-        quiet = quiet or (peer in self._unproven and not self._may_tell_of_stranger())
+        quiet = quiet or (peer in self._unproven and not self._may_log_stranger())
         for peers in (self._unproven, self._proven):
             if peer in peers:
                 peers.remove(peer)
@@ -235,7 +235,7 @@ class Leader:
             del self._nodes[node]
             self._leading.disconnected(node)
 
-    def _may_tell_of_stranger(self) -> bool:
+    def _may_log_stranger(self) -> bool:
         """Count a link that ends before anything was proven; return whether it is one of the first of its time."""
         now_s = self._clock()
         if now_s - self._strangers_since_s >= STRANGERS_EVERY_S:
@@ -244,7 +244,7 @@ class Leader:
                     "links": self._strangers - STRANGERS_LOGGED,
                     "since_s": round(now_s - self._strangers_since_s),
                 }
-                log.warning("leader.strangers_not_told", extra={"fields": fields})
+                log.warning("leader.strangers_not_logged", extra={"fields": fields})
             self._strangers_since_s, self._strangers = now_s, 0
         self._strangers += 1
         return self._strangers <= STRANGERS_LOGGED

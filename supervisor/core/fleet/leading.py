@@ -254,9 +254,8 @@ class Leading:
         )
         if before is not None and before.running == self.epoch and joined.running is None and not finished:
             self._note_ended_daemon(node, before, joined.instance)
-        ending = self._epoch_over or self.stage in (Stage.STOPPING, Stage.WAITING)
-        if joined.running is not None and (joined.running != self.epoch or ending):
-            return [*self._stop_late(node, joined.running, now_s), *self.tick(now_s)]
+        if joined.running is not None and (stop := self._stop_late(node, joined.running, now_s)):
+            return [*stop, *self.tick(now_s)]
         if self.stage is Stage.COLLECTING and joined.running is not None:
             return [self._collect(node)]
         if self.stage is Stage.CHOOSING and self._trains(node):
