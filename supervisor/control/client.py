@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ HOST = "daemon"
 a forwarded port is equal to it."""
 TIMEOUT_S = 15.0
 ANSWER_LIMIT_BYTES = 64 << 20
+WHOLE_ANSWER = 4
+"""How many times the limit of one read the whole answer may take: a peer may send a byte now and then for ever."""
 UNRESERVED = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~")
 
 
@@ -113,8 +116,12 @@ class Client:
 
     def _receive_all(self, connection: socket.socket) -> bytes:
         """Return all bytes received until the connection ends."""
-        answer = bytearray()
+        limit_s = WHOLE_ANSWER * self.timeout_s
+        answer, until_s = bytearray(), time.perf_counter() + limit_s
         while len(answer) <= ANSWER_LIMIT_BYTES:
+            if time.perf_counter() >= until_s:
+                late = f"no whole answer from {self.path} within {limit_s:.0f} s"
+                raise UnreachableError("timeout", late, "see the daemon's log")
             try:
                 chunk = connection.recv(65536)
             except ConnectionResetError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from supervisor.web.sessions import Sessions
 log = logging.getLogger(__name__)
 
 LINE_LIMIT_S = 5.0
+ANSWER_BYTES_MAX = 4096
 TOKEN = "token"  # noqa: S105  # what is asked
 REVOKE = "revoke"
 
@@ -31,15 +33,19 @@ async def answer_login(sessions: Sessions, reader: asyncio.StreamReader, writer:
     writer.close()
 
 
-def ask_login(path: Path, what: str) -> str:
-    """Return the answer to one line at a login socket; raise OSError where no answer comes."""
+def ask_login(path: Path, what: str, limit_s: float = 2 * LINE_LIMIT_S) -> str:
+    """Return the answer to one line at a login socket; raise OSError where no whole line comes within `limit_s`."""
+    answer, until_s = b"", time.perf_counter() + limit_s
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(2 * LINE_LIMIT_S)
+        connection.settimeout(limit_s)
         connection.connect(str(path))
         connection.sendall(f"{what}\n".encode())
-        answer = b""
-        while not answer.endswith(b"\n") and (part := connection.recv(4096)):
+        while not answer.endswith(b"\n") and len(answer) < ANSWER_BYTES_MAX:
+            connection.settimeout(max(0.001, until_s - time.perf_counter()))
+            part = connection.recv(ANSWER_BYTES_MAX)
+            if not part:
+                break
             answer += part
-    if not answer:
+    if not answer.endswith(b"\n"):
         raise ConnectionAbortedError(f"{path} gave no answer")
     return answer.decode("ascii", "replace").strip()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from supervisor.control.client import Client, ControlError, UnreachableError, quoted
+from supervisor.web.login import TOKEN, ask_login
 
 
 @contextmanager
@@ -61,6 +62,40 @@ def test_a_daemon_that_is_silent_is_given_up(tmp_path: Path) -> None:
     with answering(tmp_path / "s", b"HTTP/1.1 200", hold=True), pytest.raises(UnreachableError) as caught:
         Client(tmp_path / "s", timeout_s=0.2).get("/v1/status")
     assert caught.value.code == "timeout"
+
+
+@contextmanager
+def dripping(path: Path) -> Iterator[None]:
+    """A server that sends a byte now and then, for as long as it is listened to."""
+    ended = threading.Event()
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+
+        def serve() -> None:
+            peer, _ = listening.accept()
+            with peer, suppress(OSError):
+                while not ended.wait(0.02):
+                    peer.sendall(b"1")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+
+def test_an_answer_that_comes_byte_by_byte_for_ever_is_given_up(tmp_path: Path) -> None:
+    with dripping(tmp_path / "s"), pytest.raises(UnreachableError, match="no whole answer") as caught:
+        Client(tmp_path / "s", timeout_s=0.2).get("/v1/status")
+    assert caught.value.code == "timeout"
+
+
+def test_a_token_that_comes_byte_by_byte_for_ever_is_given_up(tmp_path: Path) -> None:
+    with dripping(tmp_path / "s"), pytest.raises(TimeoutError):
+        ask_login(tmp_path / "s", TOKEN, limit_s=0.3)
 
 
 def test_no_socket_means_no_daemon(tmp_path: Path) -> None:
