@@ -146,6 +146,36 @@ step(optimizer)
     assert [record.step for record in attempt.records()] == [1, 2, 3, 4, 5, 6]
 
 
+def test_a_step_by_which_a_state_dict_is_filled_is_none_of_the_training(
+    attempt_of_today: Attempt, current_python: Path
+) -> None:
+    """As a program resumes from its own folders of torch.distributed.checkpoint: what it loads into has to be there."""
+    program = (
+        PRELUDE
+        + """
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+def fresh(): return torch.optim.Adam(model.parameters(), lr=1e-3)
+def step(optimizer): model(data[0][0]).sum().backward(); optimizer.step()
+import os
+if os.fork() == 0:
+    optimizer = fresh()
+    for _ in range(5): step(optimizer)
+    torch.save(get_state_dict(model, optimizer), "a.pt")
+    os._exit(0)
+os.wait()
+optimizer = fresh()
+get_state_dict(model, optimizer)
+weights, moments = torch.load("a.pt")
+set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
+step(optimizer)
+"""
+    )
+    finished = attempt_of_today.run([current_python, "-c", program])
+    assert finished.code == 0, finished.output
+    assert not attempt_of_today.failures()
+    assert [record.step for record in attempt_of_today.records()] == [1, 2, 3, 4, 5, 6]
+
+
 def test_two_optimizers_of_one_step_count_once(attempt: Attempt, train_once: Callable[..., str]) -> None:
     train_once(
         PRELUDE

@@ -33,6 +33,20 @@ def digest(model: torch.nn.Module) -> str:
     return found.hexdigest()
 
 
+def note_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, data: torch.Tensor | None, step: int) -> None:
+    """Append what this rank has after a step, or has loaded: a hash of its weights and moments, and one of its data."""
+    held = hashlib.sha256()
+    for weights in model.parameters():
+        state = optimizer.state.get(weights, {})
+        for tensor in (weights, *(state[name] for name in sorted(state))):
+            local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+            held.update(local.detach().numpy().tobytes())
+    drawn = "-" if data is None else hashlib.sha256(data.numpy().tobytes()).hexdigest()[:16]
+    line = f"{os.environ.get('ROCM_SUPERVISOR_EPOCH', '-')} {dist.get_rank()} {step} {held.hexdigest()[:16]} {drawn}\n"
+    with Path(f"states-{dist.get_rank()}").open("a") as file:
+        file.write(line)
+
+
 def save(model: torch.nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
     """Save a folder that has its name once all of it is there, and keep the newest ones."""
     weights, moments = get_state_dict(model, optimizer)
@@ -70,12 +84,16 @@ def main() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8))
     fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
     optimizer = torch.optim.Adam(model.parameters(), 0.001)
-    for step in range(resume(model, optimizer) + 1, asked.steps + 1):
+    first = resume(model, optimizer)
+    note_state(model, optimizer, None, first)
+    for step in range(first + 1, asked.steps + 1):
         torch.manual_seed(step * dist.get_world_size() + dist.get_rank())
-        loss = model(torch.randn(16, 64)).pow(2).mean()
+        data = torch.randn(16, 64)
+        loss = model(data).pow(2).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        note_state(model, optimizer, data, step)
         if step % EVERY == 0:
             save(model, optimizer, step)
         time.sleep(asked.step_s)

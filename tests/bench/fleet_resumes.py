@@ -27,7 +27,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
-from fleet_faults import PYTHON, START_LIMIT_S, Network, until  # noqa: E402 - a program, started by its path
+from fleet_faults import LAUNCHER, PYTHON, START_LIMIT_S, Network, until  # noqa: E402 - a program, started by its path
 
 from supervisor.cluster.secret import make_secret  # noqa: E402 - the same
 from supervisor.core import attempt_files as at  # noqa: E402 - the same
@@ -60,8 +60,6 @@ class Training:
             "GLOO_SOCKET_IFNAME": "eth0",
             "TP_SOCKET_IFNAME": "eth0",
         }
-        self.begun_at = 0
-        """The step that the present launch resumed from, where its recorder does not count on from it."""
         self.processes: list[subprocess.Popen[bytes]] = []
         leader = [
             *self._daemon("leader", "leader", "boss"),
@@ -77,7 +75,8 @@ class Training:
             words = [*self._daemon("node", f"n{number}", f"n{number}"), "--leader", "10.77.0.1:29300"]
             words += ["--config", str(folder / "settings.toml")]
             words += ["--"] if asked.dcp else ["--snapshots", str(folder / "snapshots"), "--"]
-            words += [PYTHON, "-m", "torch.distributed.run", "--nproc-per-node", str(asked.ranks), *command(asked)]
+            launcher = [str(LAUNCHER)] if asked.fork else ["-m", "torch.distributed.run"]
+            words += [PYTHON, *launcher, "--nproc-per-node", str(asked.ranks), *command(asked)]
             self._start(f"n{number}", network.within(number, *words))
 
     def _daemon(self, role: str, state: str, node: str) -> list[str]:
@@ -162,6 +161,8 @@ def run_alone(asked: argparse.Namespace, folder: Path) -> list[str]:
     env = {**environment, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(AGENT), "GLOO_SOCKET_IFNAME": "lo"}
     ran = subprocess.run([*words, *command(alone)], env=env, cwd=folder, capture_output=True, text=True, check=False)
     shutil.rmtree(folder / "own", ignore_errors=True)
+    for path in folder.glob("states-*"):
+        path.rename(folder / f"alone-{path.name}")
     found = sorted(line for line in ran.stdout.splitlines() if line.startswith("DIGEST"))
     if not found:
         raise SystemExit(f"the undisturbed run failed\n{ran.stdout[-1000:]}\n{ran.stderr[-3000:]}")
@@ -189,15 +190,13 @@ def kill_once(training: Training, launch: int, rng: random.Random, log: list[flo
     for rank in killed:
         os.kill(ranks[rank], signal.SIGKILL)
     until(lambda: str(training.state().get("epoch")).endswith(f".{launch + 1}"), f"launch {launch + 1}", START_LIMIT_S)
-    # A program of its own is not known to go on from that step: its recorder counts from 1 in each launch.
-    made = [(step + training.begun_at, seconds) for step, seconds in training.records(launch)]
+    made = training.records(launch)
     resumed = STEP_NUMBER.fullmatch(Path(str(training.state().get("resumed"))).name)
     if resumed is None or not made:
         print(f"  launch {launch}: ranks {killed} killed, resumed from {training.state().get('resumed')}", flush=True)
         log.append(float("inf"))
         return True
     at_step, (last, last_s) = int(resumed[1]), made[-1]
-    training.begun_at = at_step if asked.dcp else 0
     at_s = max((seconds for step, seconds in made if step <= at_step), default=made[0][1])
     log.append(last_s - at_s)
     print(
@@ -206,6 +205,23 @@ def kill_once(training: Training, launch: int, rng: random.Random, log: list[flo
         flush=True,
     )
     return True
+
+
+def compare_states(folder: Path) -> list[str]:
+    """Return where a rank's state or data first differed from the undisturbed run's in each launch."""
+    wanted = {}
+    for path in folder.glob("alone-states-*"):
+        for _, rank, step, *state in map(str.split, path.read_text().splitlines()):
+            wanted[rank, step] = state
+    found: dict[tuple[str, str], str] = {}
+    for path in folder.glob("states-*"):
+        for epoch, rank, step, *state in map(str.split, path.read_text().splitlines()):
+            # What was loaded has no data. At step 0 there are no moments yet, or those of `get_state_dict`.
+            known = wanted.get((rank, step))
+            if known is not None and (state[0] != known[0] or state[1] not in ("-", known[1])):
+                what = "loaded" if state[1] == "-" else "data" if state[1] != known[1] else "state"
+                found.setdefault((epoch, rank), f"launch {epoch}, rank {rank}: {what} differs first at step {step}")
+    return [found[key] for key in sorted(found)]
 
 
 def measure(asked: argparse.Namespace, folder: Path, network: Network) -> int:
@@ -233,7 +249,7 @@ def measure(asked: argparse.Namespace, folder: Path, network: Network) -> int:
         f"end is {'equal' if found == wanted else 'NOT EQUAL'} bit by bit ({time.perf_counter() - began:.0f} s)"
     )
     if found != wanted:
-        print("\n".join(["wanted", *wanted, "found", *found]))
+        print("\n".join(["wanted", *wanted, "found", *found, *compare_states(folder)]))
     return 0 if found == wanted else 1
 
 
@@ -251,6 +267,7 @@ def main() -> int:
     parser.add_argument(
         "--dcp", action="store_true", help="FSDP2 that saves by itself, with torch.distributed.checkpoint"
     )
+    parser.add_argument("--fork", action="store_true", help="fork ranks from torchrun: torch is imported once a node")
     parser.add_argument("--keep", action="store_true")
     asked = parser.parse_args()
     asked.epochs = asked.epochs or int((asked.kills + 1) * 2.5 * asked.every_s / asked.step_s / BATCHES)

@@ -39,6 +39,7 @@ def prepare(folder: str) -> None:
             {
                 "torch": _torch_imported,
                 "torch._dynamo.callback": _compiler_imported,
+                "torch.distributed.checkpoint.state_dict": _state_dicts_imported,
                 "torch.distributed.elastic.multiprocessing.api": _elastic_imported,
                 "safetensors.torch": _safetensors_imported,
                 "ultralytics.engine.trainer": _trainer_imported,
@@ -149,6 +150,12 @@ def _compiler_imported(module: ModuleType) -> None:
     from . import torch_hook
 
     torch_hook.watch_compiler(module)
+
+
+def _state_dicts_imported(module: ModuleType) -> None:
+    from . import torch_hook
+
+    torch_hook.watch_state_dicts(module)
 
 
 def _elastic_imported(module: ModuleType) -> None:

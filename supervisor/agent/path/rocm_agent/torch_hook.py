@@ -198,6 +198,28 @@ def _mark_compiling() -> None:
         recorder.aside = COMPILE
 
 
+def watch_state_dicts(module: ModuleType) -> None:
+    """Count no step by which a state dict fills an optimizer's state; `module` is torch.distributed.checkpoint's.
+
+    Its gradients and learning rate are zero. It comes before what is loaded, and would begin the count with 1.
+    """
+    original = getattr(module, "_init_optim_state", None)
+    if original is None:
+        return
+
+    @wraps(original)
+    def fill(*args: Any, **kwargs: Any) -> Any:
+        if _watch is None or _watch.stepping:
+            return original(*args, **kwargs)
+        _watch.stepping = True
+        try:
+            return original(*args, **kwargs)
+        finally:
+            _watch.stepping = False
+
+    module._init_optim_state = fill  # type: ignore[attr-defined]
+
+
 def steps_are_reported() -> None:
     """Count no backward passes: a framework whose optimizers are none of torch's reports its steps itself."""
     if _watch is not None:
