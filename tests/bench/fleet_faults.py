@@ -51,6 +51,8 @@ STALL_S = 6.0
 HANGS = ("stopped", "held", "spinning", "loader", "missing")
 FAULTS = ("killed", *HANGS, "cut", "dead", "daemon", "leader", "both", "within")
 WITH_LEADER = ("leader", "both", "within")
+STEPS_BETWEEN = 10
+"""Of the training, between two faults."""
 APART_S = 1.0
 """Between the two kills of `both` and `within`, at most."""
 STEPS = re.compile(r"(\S+) (\d+)")
@@ -377,8 +379,9 @@ class Peer:
             self.agents.append(subprocess.Popen(words, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
 
     def measure(self, fault: str, victim: int) -> tuple[float | None, float | None]:
-        """Return how long it took to end all ranks, and to the first new step; None where that was not in time."""
-        until((self.folder / "steps").exists, "the peer's first step", START_LIMIT_S)
+        """Return how long it took to end all ranks, and to a step not made before; None where that was not in time."""
+        begun = self.step()
+        until(lambda: self.step() > begun + STEPS_BETWEEN, "the peer's steps", START_LIMIT_S)
         until(lambda: len(ranks_of(self.folder)) == self.nodes * self.ranks, "the peer's ranks", START_LIMIT_S)
         found = ranks_of(self.folder)
         handles = [os.pidfd_open(process.pid) for process in found.values()]
@@ -389,9 +392,18 @@ class Peer:
             os.close(handle)
         if ended_s is None:
             return None, None
+        last = self.step()
         (self.folder / "steps").unlink()  # rank 0 has ended: the next is of the next launch
-        until((self.folder / "steps").exists, "the peer's next step", START_LIMIT_S)
+        until(lambda: self.step() > last, "the peer's next step", START_LIMIT_S)
         return ended_s, time.perf_counter() - began
+
+    def step(self) -> int:
+        """Return the newest step, -1 for none."""
+        try:
+            match = STEPS.fullmatch((self.folder / "steps").read_text())
+        except OSError:
+            return -1
+        return -1 if match is None else int(match[2])
 
     def close(self) -> None:
         for process in ranks_of(self.folder).values():
@@ -409,9 +421,14 @@ def measure_peers(folder: Path, network: Network, asked: argparse.Namespace) -> 
     for name, launcher in peers.items():
         peer = Peer(folder, network, asked.ranks, launcher)
         try:
+            found = []
             for number in range(asked.times):
                 took = peer.measure("killed", (number * 3 + 1) % (peer.nodes * peer.ranks))
                 print(f"  {name} alone, killed: all ended, first new step: {took}", flush=True)
+                found.append(took)
+            for what, column in (("all ended", 0), ("back", 1)):
+                known = sorted(seconds for row in found if (seconds := row[column]) is not None)
+                print(f"{name} alone, killed: n={len(found)}, {what} after {describe(known)} s", flush=True)
             took = peer.measure("stopped", 1)
             print(f"  {name} alone, stopped: {took} (None: not within {END_LIMIT_S:.0f} s)", flush=True)
         except TimeoutError as error:
@@ -422,19 +439,24 @@ def measure_peers(folder: Path, network: Network, asked: argparse.Namespace) -> 
                 (folder / path).unlink(missing_ok=True)
 
 
+def describe(seconds: list[float]) -> str:
+    """Return median and range of sorted values."""
+    return f"{statistics.median(seconds):.3f} ({seconds[0]:.3f}-{seconds[-1]:.3f})" if seconds else "-"
+
+
 def show(measured: list[Measured]) -> None:
     """Print one line for each kind of fault."""
     for fault in dict.fromkeys(item.fault for item in measured):
         items = [item for item in measured if item.fault == fault]
         ended = sorted(item.ended_s for item in items if item.ended_s is not None)
         evidence = [item.evidence_s for item in items if item.evidence_s is not None]
-        back = [item.back_s for item in items if item.back_s is not None]
+        back = sorted(item.back_s for item in items if item.back_s is not None)
         line = f"{fault}: n={len(items)}"
         if ended:
-            line += f", all ended after {statistics.median(ended):.3f} s (max {ended[-1]:.3f})"
+            line += f", all ended after {describe(ended)} s"
         if evidence:
             line += f", evidence {statistics.median(evidence):.3f} s (max {max(evidence):.3f})"
-        line += f", back after {statistics.median(back):.1f} s" if back else ""
+        line += f", back after {describe(back)} s" if back else ""
         right = sum(item.right is True for item in items)
         innocent = sum(bool(item.excluded) for item in items if not item.right)
         counts = sorted({item.incidents for item in items})
@@ -467,7 +489,7 @@ def main() -> None:
             for number in range(asked.times):
                 for fault in asked.faults.split(","):
                     victim = (number * 3 + 1) % (asked.nodes * asked.ranks)
-                    training.await_steps(None, training.await_steps(None)[1] + 10)
+                    training.await_steps(None, training.await_steps(None)[1] + STEPS_BETWEEN)
                     result, epoch = measure(training, fault, victim, epoch)
                     print(f"  {number} {result}", flush=True)
                     measured.append(result)

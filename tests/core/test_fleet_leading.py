@@ -573,8 +573,12 @@ def test_all_nodes_resume_from_the_newest_generation_that_each_has_proven() -> N
 @pytest.mark.parametrize(
     ("other", "reason"),
     [
-        ((), "step-000000000030: n1: is not there: do all nodes have the same folder?"),
-        ((generation(30, digest="b"),), "step-000000000030: n0: is another one there"),
+        (
+            (),
+            "(step-000000000030: n1: is not there, nor is any other). Ranks resume together only from a folder that "
+            "all nodes share: mount it on n1, or copy step-000000000030 there with its times",
+        ),
+        ((generation(30, digest="b"),), "(step-000000000030: n0: is another one there). Ranks resume together only"),
         ((generation(30, proven=False, reason="damaged"),), "step-000000000030: n1: damaged"),
     ],
 )

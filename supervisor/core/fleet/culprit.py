@@ -20,6 +20,7 @@ SLOW_WINDOWS = 5
 """Of ten; ByteRobust names a slow machine by the same share."""
 SUSPECT_SHARE = 0.05
 """Beyond this share of the nodes (and beyond one) the network or the program is at fault, and no node."""
+SILENT = "does not answer: its machine or its link is down, or its daemon ended and was not started again"
 
 
 class Proof(str, Enum):
@@ -59,7 +60,7 @@ def _name_unreachable(evidence: Sequence[RankEvidence]) -> Culprit | None:
         return None
     if 2 * len(_nodes(silent)) > len(_nodes(evidence)):
         return Culprit(proof=Proof.NONE, reason="most nodes do not answer: the network is at fault, and no node")
-    return _node_culprit(silent, Proof.PHYSICAL, "does not answer")
+    return _node_culprit(silent, Proof.PHYSICAL, SILENT)
 
 
 def _name_reported(evidence: Sequence[RankEvidence]) -> Culprit | None:

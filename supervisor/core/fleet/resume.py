@@ -6,7 +6,7 @@ see manifests with different digests under one name do not see the same state. E
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 SHOWN = 4
@@ -92,16 +92,30 @@ def _find(found: Sequence[Offer], wanted: Offer) -> bool | None:
 
 
 def describe_rejected(offers: Mapping[str, Sequence[Offer]], by_age: Sequence[Offer]) -> str:
-    """Return why none of the states is resumed from, the newest first."""
-    parts = []
+    """Return why none of the states is resumed from, the newest first, and what to do where not all nodes see one."""
+    parts, blind = [], set[str]()
     for offer in by_age[:SHOWN]:
         why = (f"{node}: {_explain(found, offer)}" for node, found in offers.items() if not _find(found, offer))
         parts.append(f"{offer.name}: {next(why, 'rejected')}")
-    return f"none of {len(by_age)} saved states is proven on every node ({'; '.join(parts)})"
+        blind |= {node for node, found in offers.items() if not _sees(found, offer)}
+    reason = f"none of {len(by_age)} saved states is proven on every node ({'; '.join(parts)})"
+    return f"{reason}. {_advise(by_age[0], blind)}" if blind else reason
+
+
+def _advise(newest: Offer, blind: Set[str]) -> str:
+    nodes = ", ".join(sorted(blind))
+    return (
+        f"Ranks resume together only from a folder that all nodes share: mount it on {nodes}, or copy {newest.name} "
+        "there with its times (cp -a, rsync -a), and submit again. Nothing was removed"
+    )
+
+
+def _sees(found: Sequence[Offer], wanted: Offer) -> bool:
+    return any(offer.name == wanted.name and offer.digest == wanted.digest for offer in found)
 
 
 def _explain(found: Sequence[Offer], wanted: Offer) -> str:
     for offer in found:
         if offer.name == wanted.name:
             return "is another one there" if offer.digest != wanted.digest else offer.reason or "not proven"
-    return "is not there: do all nodes have the same folder?"
+    return "is not there" if found else "is not there, nor is any other"
