@@ -16,9 +16,10 @@ from typing import Protocol
 from supervisor import __version__
 from supervisor.cluster.connection import Connection
 from supervisor.cluster.leader_record import LeaderRecord
-from supervisor.core.fleet import leading as le
 from supervisor.core.fleet import messages as ms
+from supervisor.core.fleet.leading import Leading
 from supervisor.core.fleet.link import Greeting, LinkError, Role
+from supervisor.core.fleet.training import Command, Over, Record, Requeue, Send
 from supervisor.core.moments import Moment
 
 log = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ class Engine(Protocol):
 class Announcer(Protocol):
     """Tells people of incidents and of the end; every method returns at once."""
 
-    def announce(self, command: le.Command, leading: le.Leading) -> None:
+    def announce(self, command: Command, leading: Leading) -> None:
         """Take in what is being carried out."""
         ...
 
@@ -80,7 +81,7 @@ class Leader:
     def __init__(  # noqa: PLR0913 - what a process consists of
         self,
         *,
-        leading: le.Leading,
+        leading: Leading,
         job: str,
         name: str,
         secret: bytes,
@@ -251,26 +252,26 @@ class Leader:
 
     # --- what is to be done ---------------------------------------------------------------------------------------
 
-    def _carry_out(self, commands: Sequence[le.Command]) -> None:
+    def _carry_out(self, commands: Sequence[Command]) -> None:
         """Send first, record then: no disk may hold up the end of a launch."""
         for command in commands:
-            if isinstance(command, le.Send):
+            if isinstance(command, Send):
                 self._send(command)
         for command in commands:
             self._announcer.announce(command, self._leading)
             match command:
-                case le.Record():
+                case Record():
                     self._record.write_incident(command.incident, closed=command.closed)
-                case le.Requeue():
+                case Requeue():
                     self._requeue(command)
-                case le.Over():
+                case Over():
                     log.info("leader.over", extra={"fields": {"finished": command.finished, "reason": command.reason}})
                     self._record.write_over(finished=command.finished, reason=command.reason)
                     self._status = 0 if command.finished or command.reason == "stopped" else 1
-                case le.Send():
+                case Send():
                     pass
 
-    def _requeue(self, command: le.Requeue) -> None:
+    def _requeue(self, command: Requeue) -> None:
         self._record.write_excluded(command.excluded)
         try:
             self._engine.requeue(command.excluded, command.reason)
@@ -281,7 +282,7 @@ class Leader:
             return
         self._status = 75
 
-    def _send(self, command: le.Send) -> None:
+    def _send(self, command: Send) -> None:
         peer = self._nodes.get(command.node)
         if peer is None:
             return

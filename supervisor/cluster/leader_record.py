@@ -25,7 +25,8 @@ from pathlib import Path
 from supervisor.children.files_apart import apart
 from supervisor.children.prompt_thread import PromptThread
 from supervisor.children.shared_files import append_lines, make_folder, replace_file
-from supervisor.core.fleet import leading as le
+from supervisor.core.fleet.leading import Leading
+from supervisor.core.fleet.training import Incident, incident_facts
 from supervisor.core.moments import Moment
 
 log = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ class LeaderRecord:
 
     # --- asked by the leader's thread -----------------------------------------------------------------------------
 
-    def write_state(self, leading: le.Leading) -> None:
+    def write_state(self, leading: Leading) -> None:
         """Write what a leader that is started again needs, where it has changed."""
         facts, now_s = {**state_facts(leading), "not_recorded": self.shed}, self._now().monotonic_s
         moved = {**facts, "steps": None} != {**self._written, "steps": None}
@@ -87,9 +88,9 @@ class LeaderRecord:
         place = {"host": platform.node(), "boot": self._boot}
         self._put(STATE, {**facts, **place, "at_s": now_s, "at_unix_s": self._now().unix_s})
 
-    def write_incident(self, incident: le.Incident, *, closed: bool) -> None:
+    def write_incident(self, incident: Incident, *, closed: bool) -> None:
         """Append an incident."""
-        facts = {"at_unix_s": self._now().unix_s, "closed": closed, **le.incident_facts(incident)}
+        facts = {"at_unix_s": self._now().unix_s, "closed": closed, **incident_facts(incident)}
         log.warning("leader.incident", extra={"fields": {"closed": closed, "id": incident.id, "kind": incident.kind}})
         with self._lock:
             self._lines.append(facts)
@@ -188,7 +189,7 @@ class LeaderRecord:
                 del self._files[name]
 
 
-def state_facts(leading: le.Leading) -> dict[str, object]:
+def state_facts(leading: Leading) -> dict[str, object]:
     """Return the state of a training for its file."""
     fleet = leading.fleet
     return {

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from supervisor.cluster.leader_record import ALERTS, INCIDENTS, OVER, STATE
-from supervisor.core.fleet import leading as le
 from supervisor.core.fleet.epoch import Epoch, read_epoch
 from supervisor.core.fleet.ladder import Fleet
 from supervisor.core.fleet.resume import Offer
+from supervisor.core.fleet.training import Incident, Known, Stage
 from supervisor.core.foreign_values import (
     PATH_CHARS_MAX,
     RANK_MAX,
@@ -26,10 +26,10 @@ from supervisor.core.moments import Moment
 
 STATE_BYTES_MAX = 1 << 22
 INCIDENTS_TAIL_BYTES = 1 << 20
-LIVE = frozenset(stage.value for stage in (le.Stage.RUNNING, le.Stage.COLLECTING, le.Stage.STOPPING, le.Stage.WAITING))
+LIVE = frozenset(stage.value for stage in (Stage.RUNNING, Stage.COLLECTING, Stage.STOPPING, Stage.WAITING))
 
 
-def read_known(folder: Path, job: str, now: Moment, boot: str) -> le.Known | None:
+def read_known(folder: Path, job: str, now: Moment, boot: str) -> Known | None:
     """Return what a leader before this one wrote down; None where there was none.
 
     `boot` identifies this start of the machine. Raises ValueError for the state of another training, OSError where it
@@ -48,8 +48,8 @@ def read_known(folder: Path, job: str, now: Moment, boot: str) -> le.Known | Non
     closed = last is not None and last.get("closed") is True
     resumed = as_text(facts.get("resumed"), PATH_CHARS_MAX)
     stage = as_text(facts.get("stage"))
-    not_counted = last is not None and stage == le.Stage.RUNNING.value  # killed before its state said so
-    return le.Known(
+    not_counted = last is not None and stage == Stage.RUNNING.value  # killed before its state said so
+    return Known(
         epoch=epoch,
         fleet=_read_fleet(facts, _later_by_s(facts, now, boot)),
         is_live=stage in LIVE and not closed,
@@ -67,7 +67,7 @@ def read_begin(folder: Path) -> float | None:
     Raises OSError where it cannot be read.
     """
     facts, over = _read_object(folder / STATE) or {}, _read_object(folder / OVER) or {}
-    if facts.get("stage") == le.Stage.OVER.value and over.get("finished") is True:
+    if facts.get("stage") == Stage.OVER.value and over.get("finished") is True:
         return None
     return as_float(facts.get("began_unix_s"), 0.0, UNIX_S_MAX)
 
@@ -136,8 +136,8 @@ def _read_last_incident(folder: Path, epoch: Epoch) -> dict[str, object] | None:
     return None
 
 
-def _read_incident(facts: Mapping[str, object], epoch: Epoch) -> le.Incident:
-    return le.Incident(
+def _read_incident(facts: Mapping[str, object], epoch: Epoch) -> Incident:
+    return Incident(
         id=str(epoch),
         epoch=epoch,
         kind=as_text(facts.get("kind")) or "unknown",

@@ -12,11 +12,12 @@ from supervisor.cluster.rank_evidence import Taken, collect_ranks, read_launcher
 from supervisor.cluster.ranks import RankProcess, forget_stops, note_report
 from supervisor.config.settings import JobSettings, Settings
 from supervisor.core import attempt_files as at
-from supervisor.core.fleet import leading as le
 from supervisor.core.fleet.clock_offset import ClockOffset
 from supervisor.core.fleet.culprit import Culprit, Proof
 from supervisor.core.fleet.epoch import Epoch
 from supervisor.core.fleet.ladder import Rung
+from supervisor.core.fleet.leading import Leading
+from supervisor.core.fleet.training import Command, Incident, LeaderLimits, Over, Record
 from supervisor.core.moments import Moment
 from supervisor.daemon.roles.leader_alerts import make_notice, read_waiting
 from supervisor.daemon.roles.program import move_database, settings_of_node
@@ -94,22 +95,22 @@ def test_snapshots_are_taken_only_where_all_nodes_share_a_folder_and_nodes_send_
 
 
 def test_an_incident_is_one_alert_once_its_culprit_is_named() -> None:
-    incident = le.Incident(
+    incident = Incident(
         id="run.0.1", epoch=Epoch("run", 0, 1), kind="rank_exit", reason="rank 3 killed", node="n1", rank=3, began_s=1.0
     )
     culprit = Culprit(proof=Proof.PHYSICAL, reason="rank 3 (n1) ended first: killed by SIGKILL", nodes=("n1",))
-    ended = le.Incident(**{name: getattr(incident, name) for name in incident.__slots__} | {
+    ended = Incident(**{name: getattr(incident, name) for name in incident.__slots__} | {
         "culprit": culprit, "rung": Rung.SPARE, "excluded": ("n1",)
     })  # fmt: skip
-    leading, at_ = le.Leading(Epoch("run", 0, 1), le.LeaderLimits(nodes=2), 0.0), Moment(1.0, 1.8e9)
+    leading, at_ = Leading(Epoch("run", 0, 1), LeaderLimits(nodes=2), 0.0), Moment(1.0, 1.8e9)
     leading.steps = 42
 
-    def describe_notice(command: le.Command) -> tuple[str, dict[str, object]] | None:
+    def describe_notice(command: Command) -> tuple[str, dict[str, object]] | None:
         notice = make_notice(command, leading, "run", "boss", at_)
         return None if notice is None else (notice.type, json.loads(notice.body())["data"])
 
-    assert describe_notice(le.Record(incident=incident, closed=False)) is None
-    assert describe_notice(le.Record(incident=ended, closed=True)) == (
+    assert describe_notice(Record(incident=incident, closed=False)) is None
+    assert describe_notice(Record(incident=ended, closed=True)) == (
         "incident.opened",
         {
             "severity": "critical",
@@ -122,9 +123,9 @@ def test_an_incident_is_one_alert_once_its_culprit_is_named() -> None:
             "step_before": 42,
         },
     )
-    assert describe_notice(le.Over(finished=False, reason="stopped")) is None, "its user knows"
-    assert describe_notice(le.Over(finished=True, reason="the training finished on all nodes"))[0] == "job.finished"  # type: ignore[index]  # one comes
-    assert describe_notice(le.Over(finished=False, reason="20 restarts without progress"))[0] == "job.gave_up"  # type: ignore[index]  # the same
+    assert describe_notice(Over(finished=False, reason="stopped")) is None, "its user knows"
+    assert describe_notice(Over(finished=True, reason="the training finished on all nodes"))[0] == "job.finished"  # type: ignore[index]  # one comes
+    assert describe_notice(Over(finished=False, reason="20 restarts without progress"))[0] == "job.gave_up"  # type: ignore[index]  # the same
 
 
 def test_an_alert_that_was_kept_and_spoilt_is_left_out_and_keeps_no_leader_from_its_start() -> None:

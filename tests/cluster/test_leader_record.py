@@ -14,18 +14,19 @@ from cluster_by_hand import until
 from supervisor.children.shared_files import append_lines
 from supervisor.cluster.leader_record import INCIDENTS, LINES_MAX, STATE, WRITE_LIMIT_S, LeaderRecord
 from supervisor.cluster.leader_state import read_begin, read_known
-from supervisor.core.fleet import leading as le
 from supervisor.core.fleet.epoch import Epoch
 from supervisor.core.fleet.ladder import Fleet
+from supervisor.core.fleet.leading import Leading
+from supervisor.core.fleet.training import Incident, LeaderLimits, Stage
 from supervisor.core.moments import Moment
 from tests.rigs.hanging_fs import HangingFs, hanging
 from tests.rigs.small_disk import mounted
 
 EPOCH = Epoch("run", 0, 1)
-INCIDENT = le.Incident(
+INCIDENT = Incident(
     id=str(EPOCH), epoch=EPOCH, kind="rank_exit", reason="rank 3 killed", node="n1", rank=3, began_s=1.0
 )
-LIMITS = le.LeaderLimits(nodes=2)
+LIMITS = LeaderLimits(nodes=2)
 
 
 class World:
@@ -38,9 +39,9 @@ class World:
         return Moment(monotonic_s=self.monotonic_s, unix_s=self.unix_s)
 
 
-def running(fleet: Fleet | None = None) -> le.Leading:
-    leading = le.Leading(EPOCH, LIMITS, 0.0, fleet or Fleet(nodes=("n0", "n1")))
-    leading.stage = le.Stage.RUNNING
+def running(fleet: Fleet | None = None) -> Leading:
+    leading = Leading(EPOCH, LIMITS, 0.0, fleet or Fleet(nodes=("n0", "n1")))
+    leading.stage = Stage.RUNNING
     return leading
 
 
@@ -140,7 +141,7 @@ def test_a_line_that_a_killed_leader_left_half_written_spoils_no_other(tmp_path:
 # --- the next leader ----------------------------------------------------------------------------------------------
 
 
-def write(folder: Path, world: World, leading: le.Leading, *incidents: bool, boot: str = "boot") -> None:
+def write(folder: Path, world: World, leading: Leading, *incidents: bool, boot: str = "boot") -> None:
     record = LeaderRecord(folder, world.now, boot)
     record.write_state(leading)
     for closed in incidents:
@@ -219,7 +220,7 @@ def test_a_training_keeps_when_it_began_until_it_has_finished(tmp_path: Path, wo
     until((tmp_path / STATE).exists, "the state")
     record.close()
     assert read_begin(tmp_path) == 1.7e9, "requeued, or submitted again, it is the same training"
-    leading.stage = le.Stage.OVER
+    leading.stage = Stage.OVER
     record = LeaderRecord(tmp_path, world.now, "boot")
     record.write_over(finished=False, reason="stopped")
     record.write_state(leading)

@@ -16,8 +16,9 @@ from supervisor.cluster.leader_record import LeaderRecord
 from supervisor.cluster.static_nodes import StaticNodes
 from supervisor.core.fleet import messages as ms
 from supervisor.core.fleet.epoch import Epoch
-from supervisor.core.fleet.leading import LeaderLimits, Leading
+from supervisor.core.fleet.leading import Leading
 from supervisor.core.fleet.link import Greeting, Role
+from supervisor.core.fleet.training import LeaderLimits
 from supervisor.daemon.clock import SystemClock
 from supervisor.daemon.roles.leader_alerts import LeaderAlerts
 

@@ -6,10 +6,10 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
-from supervisor.core.fleet import leading as le
 from supervisor.core.fleet import messages as ms
 from supervisor.core.fleet.culprit import name_culprit
 from supervisor.core.fleet.epoch import Epoch, check_job
@@ -24,6 +24,8 @@ from supervisor.core.fleet.link import (
     Role,
     encode_greeting,
 )
+from supervisor.core.fleet.resume_question import ResumeQuestion
+from supervisor.core.fleet.training import Command, LeaderLimits, Record, Send, incident_facts
 
 from .test_fleet_culprit import ranks as waiting_ranks
 from .test_fleet_leading import LIMITS, Nodes
@@ -47,16 +49,16 @@ class Scribe(Nodes):
 
     lines: list[str] = field(default_factory=list)
 
-    def do(self, commands: list[le.Command]) -> None:
+    def do(self, commands: list[Command]) -> None:
         for command in commands:
             match command:
-                case le.Send(message=ms.LeaderBeat()):
+                case Send(message=ms.LeaderBeat()):
                     pass
-                case le.Send():
+                case Send():
                     self.lines.append(f"  {self.now_s:4.1f} s  to {command.node}: {write(command.message)}")
-                case le.Record():
+                case Record():
                     what = "closed" if command.closed else "opened"
-                    self.lines.append(f"  {self.now_s:4.1f} s  {what} {show(le.incident_facts(command.incident))}")
+                    self.lines.append(f"  {self.now_s:4.1f} s  {what} {show(incident_facts(command.incident))}")
                 case _:
                     self.lines.append(f"  {self.now_s:4.1f} s  {show(command)}")
         super().do(commands)
@@ -71,7 +73,7 @@ class Scribe(Nodes):
             self.running[name] = None
 
 
-def begin(limits: le.LeaderLimits = LIMITS, *names: str) -> Scribe:
+def begin(limits: LeaderLimits = LIMITS, *names: str) -> Scribe:
     """Nodes that were launched."""
     nodes = Scribe(Leading(Epoch("run", 0, 0), limits, 0.0))
     nodes.join(*(names or ("n0", "n1")))
@@ -231,7 +233,14 @@ STORIES: dict[str, Callable[[], Scribe]] = {
 
 def describe_state(leading: Leading) -> str:
     """Return what a leader holds at the end of a story, apart from its settings."""
-    held = {name.lstrip("_"): value for name, value in vars(leading).items()}
+    held: dict[str, Any] = {}
+    for name, value in vars(leading).items():
+        if isinstance(value, ResumeQuestion):
+            asked = vars(value)
+            held |= {"questions": value.number, "rejected": asked["_rejected"], "offers": asked["_answers"]}
+            held["ask_at_s"] = asked["_again_at_s"]
+        else:
+            held[name.lstrip("_")] = value
     for name in ("epoch", "limits", "stage", "fleet", "incident", "unfinished"):
         del held[name]
     held |= {name: sorted(held[name]) for name in ("answered", "rejected", "offers")}

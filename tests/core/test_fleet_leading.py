@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.fleet import leading as le
 from supervisor.core.fleet import messages as ms
 from supervisor.core.fleet.culprit import Proof
 from supervisor.core.fleet.epoch import Epoch
 from supervisor.core.fleet.evidence import RankEvidence
 from supervisor.core.fleet.ladder import FleetLimits, Rung
-from supervisor.core.fleet.leading import LeaderLimits, Leading, Stage
+from supervisor.core.fleet.leading import Leading
 from supervisor.core.fleet.lease import Lease
 from supervisor.core.fleet.resume import Offer
+from supervisor.core.fleet.training import Command, Known, LeaderLimits, Over, Record, Requeue, Send, Stage
 
 SAME_AT_ONCE = FleetLimits(may_requeue=False, backoff_s=())
 LIMITS = LeaderLimits(nodes=2, lease_s=2.0, lease_margin_s=0.5, spares_s=0.0, fleet=SAME_AT_ONCE)
@@ -44,10 +44,10 @@ class Nodes:
     """What lies on each node to resume from, newest first."""
     blind: dict[str, str] = field(default_factory=dict)
     """Why a node cannot look."""
-    records: list[le.Record] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
     launches: list[ms.Launch] = field(default_factory=list)
-    requeues: list[le.Requeue] = field(default_factory=list)
-    overs: list[le.Over] = field(default_factory=list)
+    requeues: list[Requeue] = field(default_factory=list)
+    overs: list[Over] = field(default_factory=list)
     order: list[str] = field(default_factory=list)
     """The kinds of messages that were sent, in their order."""
 
@@ -65,19 +65,19 @@ class Nodes:
             )
             self.do(self.leading.joined(name, joined, self.now_s))
 
-    def do(self, commands: list[le.Command]) -> None:
+    def do(self, commands: list[Command]) -> None:
         for command in commands:
             match command:
-                case le.Send():
+                case Send():
                     self.order.append(type(command.message).__name__)
-                case le.Record():
+                case Record():
                     self.records.append(command)
-                case le.Requeue():
+                case Requeue():
                     self.requeues.append(command)
-                case le.Over():
+                case Over():
                     self.overs.append(command)
         for command in commands:
-            if isinstance(command, le.Send) and command.node not in self.silent:
+            if isinstance(command, Send) and command.node not in self.silent:
                 self.obey(command.node, command.message)
 
     def obey(self, name: str, message: ms.Message) -> None:
@@ -198,7 +198,7 @@ def test_a_rank_that_was_killed_is_at_fault_so_no_time_is_spent_on_ranks_that_wa
     epoch = nodes.running["n0"]
     assert epoch is not None
     fault = ms.Fault(epoch=epoch, kind="rank_exit", reason="rank 1 ended", rank=1, killed_by=killed_by)
-    orders = [command.message for command in nodes.leading.took("n0", fault, 1.0) if isinstance(command, le.Send)]
+    orders = [command.message for command in nodes.leading.took("n0", fault, 1.0) if isinstance(command, Send)]
     assert [order.waits_count for order in orders if isinstance(order, ms.Collect)] == [counts, counts]
 
 
@@ -325,7 +325,7 @@ def take_over(nodes: Nodes, *, open_incident: bool) -> None:
     """Another leader begins with what the one before it had written down."""
     before = nodes.leading
     nodes.leading = Leading.take_over(
-        le.Known(
+        Known(
             epoch=before.epoch,
             fleet=before.fleet,
             incident=nodes.records[-1].incident if open_incident else None,

@@ -11,171 +11,33 @@ nodes say what they could resume from (`resume.py`): all ranks are launched from
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from enum import Enum
-from typing import TypeAlias
+from dataclasses import replace
 
 from supervisor.core.fleet import messages as ms
 from supervisor.core.fleet.culprit import Culprit, Proof, name_culprit
 from supervisor.core.fleet.epoch import Epoch
 from supervisor.core.fleet.evidence import RankEvidence
-from supervisor.core.fleet.ladder import Fleet, FleetLimits, Restart, Rung, choose_restart, choose_wait_s
-from supervisor.core.fleet.resume import AskAgain, NoneProven, Offer, Resume, choose_resume
+from supervisor.core.fleet.ladder import Fleet, Restart, Rung, choose_restart, choose_wait_s
+from supervisor.core.fleet.resume import AskAgain, NoneProven, Offer, Resume
+from supervisor.core.fleet.resume_question import ResumeQuestion
+from supervisor.core.fleet.training import (
+    Command,
+    Incident,
+    Known,
+    LeaderLimits,
+    Member,
+    Over,
+    Record,
+    Requeue,
+    Send,
+    Stage,
+)
 
 WITNESSES_MAX = 1024
 DECISIVE = frozenset({"SIGKILL", "SIGSEGV", "SIGBUS"})
 """Signals that no lost peer makes a rank end by: it ended first, whatever waits meanwhile."""
 DAEMON_ENDED = "its node's daemon ended, and with it its ranks"
 UNKILLABLE = "a process that SIGKILL does not end"
-
-
-class Stage(str, Enum):
-    """Where the training stands."""
-
-    GATHERING = "gathering"
-    """Waits for its nodes."""
-    CHOOSING = "choosing"
-    """Its nodes look for what to resume from."""
-    RUNNING = "running"
-    COLLECTING = "collecting"
-    """Evidence is being taken; everything still runs."""
-    STOPPING = "stopping"
-    """Every process is being ended."""
-    WAITING = "waiting"
-    """All that can answer have ended; a node that cannot has until its lease is over."""
-    LEAVING = "leaving"
-    """Stopped by its user: saves and ends."""
-    OVER = "over"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderLimits:
-    """Durations in seconds, and what the owner allows."""
-
-    nodes: int
-    """Nodes that train; what joins beyond them is a spare."""
-    evidence_s: float = 1.0
-    lease_s: float = 5.0
-    lease_margin_s: float = 0.5
-    """For the end of a node's ranks after its lease, and clocks that run unlike each other."""
-    kill_s: float = 10.0
-    """A process that exists this long after SIGKILL is not going to end."""
-    gather_s: float = 600.0
-    spares_s: float = 3.0
-    """How long further nodes are waited for, once there are enough."""
-    choose_s: float = 1800.0
-    """How long nodes may take to prove what to resume from: a shard of many gigabytes is read as a whole."""
-    ask_again_s: float = 5.0
-    """After a node could not look; a file system may be back."""
-    passed_over_after: int = 2
-    """Launches from one state without a new step, after which an older one is preferred."""
-    leave_s: float = 60.0
-    port: int = 29400
-    ports: int = 64
-    """Rendezvous ports, one after the other: the last one may not be free yet."""
-    fleet: FleetLimits = field(default_factory=lambda: FleetLimits(may_requeue=False))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Incident:
-    """One fault of the training, whatever number of nodes report it."""
-
-    id: str
-    epoch: Epoch
-    kind: str
-    reason: str
-    node: str
-    """The node that reported it first."""
-    rank: int | None
-    began_s: float
-    """Seconds on the leader's clock."""
-    witnesses: tuple[str, ...] = ()
-    """What came in after it, in its order."""
-    evidence: tuple[RankEvidence, ...] = ()
-    collected_s: float | None = None
-    """From its begin until evidence was in, or its time over."""
-    stopped_s: float | None = None
-    """From its begin until every process had ended."""
-    culprit: Culprit | None = None
-    rung: Rung | None = None
-    excluded: tuple[str, ...] = ()
-    taken: tuple[str, ...] = ()
-
-
-# --- what the leader has done for it ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Send:
-    """A message for a node."""
-
-    node: str
-    message: ms.Message
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """An incident to be written down: when it begins, and once it is closed."""
-
-    incident: Incident
-    closed: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Requeue:
-    """The engine is to start the whole job again, without some nodes."""
-
-    excluded: tuple[str, ...]
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Over:
-    """The training has ended for good."""
-
-    finished: bool
-    reason: str
-
-
-Command: TypeAlias = Send | Record | Requeue | Over
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
-    """What a leader before this one wrote down."""
-
-    epoch: Epoch
-    """The last one that it launched."""
-    fleet: Fleet | None = None
-    is_live: bool = True
-    """Whether that launch had not ended."""
-    incident: Incident | None = None
-    """Of that launch, begun and not closed."""
-    incidents: int = 0
-    steps: int | None = None
-    began_unix_s: float = 0.0
-    """When the training began, by its first leader's clock."""
-    resumed: Offer | None = None
-    fruitless: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(slots=True, kw_only=True)
-class Member:
-    """A node as the leader knows it."""
-
-    host: str
-    connected: bool = True
-    seen_s: float
-    """When it was last heard of."""
-    instance: str = ""
-    """Of its daemon."""
-    running: Epoch | None = None
-    ranks: tuple[int, ...] = ()
-    unkillable: bool = False
-    waits: str | None = None
-    """What a process waits for that SIGKILL does not end."""
-    finished: bool = False
 
 
 class Leading:
@@ -208,10 +70,7 @@ class Leading:
         """What the present launch resumed from."""
         self.fruitless: dict[str, int] = {}
         """Launches in a row from a state without a step beyond those known before, by its name."""
-        self._questions = 0
-        self._rejected: frozenset[str] = frozenset()
-        self._offers: dict[str, ms.ResumeOffers] = {}
-        self._ask_at_s = now_s
+        self._question = ResumeQuestion(limits, now_s)
         self.not_before_s = now_s
         """When the next launch may be made at the earliest."""
         self._epoch_over = epoch.relaunch == 0 or not is_live
@@ -309,8 +168,8 @@ class Leading:
             case ms.Finished() if message.epoch == self.epoch:
                 member.finished, member.running = True, None
                 return self.tick(now_s)
-            case ms.ResumeOffers() if message.number == self._questions and self._trains(node):
-                self._offers[node] = message
+            case ms.ResumeOffers() if message.number == self._question.number and self._trains(node):
+                self._question.take(node, message)
                 return self.tick(now_s)
             case _:
                 return []
@@ -387,9 +246,9 @@ class Leading:
         if now_s < self.not_before_s or self._may_run_unseen(now_s):
             return []
         lost = self._record_lost_launch(now_s)
-        self.fleet, self._rejected = self._choose_nodes(usable), frozenset()
+        self.fleet = self._choose_nodes(usable)
         self._enter(Stage.CHOOSING, now_s)
-        return [*lost, *self._ask_for_offers()]
+        return [*lost, *self._ask_for_offers(rejected=frozenset())]
 
     def _may_run_unseen(self, now_s: float) -> bool:
         """Whether a node that has not joined this leader may still have ranks of the launch before it, by its lease."""
@@ -447,23 +306,10 @@ class Leading:
         wanted = self.limits.nodes
         return replace(known, nodes=tuple((kept + others)[:wanted]), spares=tuple((kept + others)[wanted:]))
 
-    def _ask_for_offers(self) -> list[Command]:
+    def _ask_for_offers(self, rejected: frozenset[str]) -> list[Command]:
         assert self.fleet is not None
-        self._questions, self._offers = self._questions + 1, {}
-        return [
-            Send(
-                node=node,
-                message=ms.FindResume(
-                    number=self._questions,
-                    share=number,
-                    shares=len(self.fleet.nodes),
-                    rejected=tuple(sorted(self._rejected)),
-                    passed_over=tuple(sorted(self._passed_over())),
-                    since_unix_s=self.began_unix_s,
-                ),
-            )
-            for number, node in enumerate(self.fleet.nodes)
-        ]
+        asked = self._question.ask(self.fleet.nodes, rejected, self._passed_over(), self.began_unix_s)
+        return [Send(node=node, message=message) for node, message in asked.items()]
 
     def _passed_over(self) -> frozenset[str]:
         return frozenset(name for name, times in self.fruitless.items() if times >= self.limits.passed_over_after)
@@ -477,28 +323,13 @@ class Leading:
         if not set(self.fleet.nodes) <= set(self._usable()):
             self._enter(Stage.GATHERING, now_s)
             return []
-        waits = [node for node in self.fleet.nodes if node not in self._offers]
-        problems = [(node, text) for node, found in self._offers.items() if (text := found.problem) is not None]
-        if now_s - self.since_s >= self.limits.choose_s and (waits or problems):
-            why = problems[0] if problems else (waits[0], f"no answer within {self.limits.choose_s:.0f} s")
-            reason = f"what to resume from is not known: {why[0]}: {why[1]}"
-            return self._end(finished=False, reason=reason, now_s=now_s)
-        if waits or (problems and now_s < self._ask_at_s):
-            return []
-        self._ask_at_s = now_s + self.limits.ask_again_s
-        if problems:
-            return self._ask_for_offers()
-        return self._launch_from(now_s)
-
-    def _launch_from(self, now_s: float) -> list[Command]:
-        assert self.fleet is not None
-        offers = {node: found.offers for node, found in self._offers.items()}
-        match choose_resume(offers, self._rejected, self._passed_over()):
+        match self._question.judge(self.fleet.nodes, self._passed_over(), self.since_s, now_s):
+            case None:
+                return []
             case Resume(offer=offer):
                 return self._launch(self.fleet, offer, now_s)
             case AskAgain(rejected=rejected):
-                self._rejected = rejected
-                return self._ask_for_offers()
+                return self._ask_for_offers(rejected)
             case NoneProven(reason=reason):
                 return self._end(finished=False, reason=reason, now_s=now_s)
 
@@ -749,28 +580,3 @@ def _leave(node: str, reason: str) -> Send:
 
 def _rank_of(member: Member, number: int) -> int:
     return member.ranks[0] if member.ranks else number
-
-
-def incident_facts(incident: Incident) -> Mapping[str, object]:
-    """Return an incident for a record in JSON."""
-    culprit = incident.culprit or Culprit(proof=Proof.NONE, reason="not known yet")
-    return {
-        "id": incident.id,
-        "epoch": str(incident.epoch),
-        "kind": incident.kind,
-        "reason": incident.reason,
-        "node": incident.node,
-        "rank": incident.rank,
-        "witnesses": list(incident.witnesses),
-        "collected_s": incident.collected_s,
-        "stopped_s": incident.stopped_s,
-        "culprit": {
-            "proof": culprit.proof.value,
-            "reason": culprit.reason,
-            "ranks": list(culprit.ranks),
-            "nodes": list(culprit.nodes),
-        },
-        "rung": None if incident.rung is None else incident.rung.value,
-        "excluded": list(incident.excluded),
-        "taken": list(incident.taken),
-    }

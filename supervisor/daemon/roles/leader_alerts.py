@@ -18,7 +18,8 @@ from supervisor.alerts.schedule import next_try_s
 from supervisor.alerts.settings import AlertSettings
 from supervisor.core.events import AlertTried
 from supervisor.core.flags import Severity
-from supervisor.core.fleet import leading as le
+from supervisor.core.fleet.leading import Leading
+from supervisor.core.fleet.training import Command, Incident, Over, Record
 from supervisor.core.foreign_values import as_int, as_text
 from supervisor.core.moments import Moment
 from supervisor.daemon.alerts.alerting import read_receivers
@@ -79,7 +80,7 @@ class LeaderAlerts:
         self._usable = set(read.usable)
         self._sender.start()
 
-    def announce(self, command: le.Command, leading: le.Leading) -> None:
+    def announce(self, command: Command, leading: Leading) -> None:
         """Queue what the receivers are told of; to be delivered by threads of their own."""
         notice = make_notice(command, leading, self._training, self._host, self._clock.now())
         if notice is not None:
@@ -161,11 +162,11 @@ def read_waiting(facts: Mapping[str, object]) -> Waiting | None:
     return Waiting(id=name, sink=sink, body=body.encode(), tries=as_int(facts.get("tries"), maximum=TRIES_MAX) or 0)
 
 
-def make_notice(command: le.Command, leading: le.Leading, training: str, host: str, at: Moment) -> Notice | None:
+def make_notice(command: Command, leading: Leading, training: str, host: str, at: Moment) -> Notice | None:
     """Return what is worth an alert; None for what is not."""
     common: dict[str, object] = {"host": clean(host, NAME_LIMIT), "job": clean(training, NAME_LIMIT)}
     match command:
-        case le.Record(incident=incident, closed=True):  # a second or two after its begin, when its culprit is named
+        case Record(incident=incident, closed=True):  # a second or two after its begin, when its culprit is named
             return Notice(
                 type="incident.opened",
                 severity=Severity.CRITICAL,
@@ -174,7 +175,7 @@ def make_notice(command: le.Command, leading: le.Leading, training: str, host: s
                 at=at,
                 data={**common, **_describe(incident, leading.steps)},
             )
-        case le.Over(finished=finished, reason=reason):
+        case Over(finished=finished, reason=reason):
             if reason == "stopped":
                 return None  # its user knows
             return Notice(
@@ -190,7 +191,7 @@ def make_notice(command: le.Command, leading: le.Leading, training: str, host: s
             return None
 
 
-def _describe(incident: le.Incident, steps: int | None) -> dict[str, object]:
+def _describe(incident: Incident, steps: int | None) -> dict[str, object]:
     culprit = "" if incident.culprit is None else f"; at fault: {incident.culprit.reason}"
     then = "" if incident.rung is None else f"; then: {incident.rung.value}"
     without = f", without {', '.join(incident.excluded)}" if incident.excluded else ""

@@ -40,7 +40,8 @@ from supervisor.config.settings import JobSettings, Settings, SupervisorSettings
 from supervisor.control.listen import ListenError
 from supervisor.core.fleet.epoch import Epoch, check_job
 from supervisor.core.fleet.ladder import FleetLimits
-from supervisor.core.fleet.leading import Known, LeaderLimits, Leading
+from supervisor.core.fleet.leading import Leading
+from supervisor.core.fleet.training import Known, LeaderLimits
 from supervisor.core.remedies.budget import Budget
 from supervisor.core.remedies.settings import Remedies
 from supervisor.daemon.clock import SystemClock, boot_id
