@@ -37,6 +37,8 @@ ORDER = (ALERTS, OVER, EXCLUDED, STATE)
 """The state last: what it says has happened is written by then."""
 LINES_MAX = 1024
 """Incidents that wait to be written; an hour has at most two lines for each of its restarts."""
+LINE_BYTES_MAX = 1 << 18
+"""A leader that comes after this one reads the last megabyte."""
 FILE_MODE = 0o644
 """In a folder of its user alone."""
 STOP_EVERY_S = 0.5
@@ -90,7 +92,7 @@ class LeaderRecord:
 
     def write_incident(self, incident: Incident, *, closed: bool) -> None:
         """Append an incident."""
-        facts = {"at_unix_s": self._now().unix_s, "closed": closed, **incident_facts(incident)}
+        facts = fit_line({"at_unix_s": self._now().unix_s, "closed": closed, **incident_facts(incident)})
         log.warning("leader.incident", extra={"fields": {"closed": closed, "id": incident.id, "kind": incident.kind}})
         with self._lock:
             self._lines.append(facts)
@@ -214,3 +216,14 @@ def state_facts(leading: Leading) -> dict[str, object]:
             if node not in leading.members or not leading.members[node].connected
         ],
     }
+
+
+def fit_line(facts: Mapping[str, object]) -> Mapping[str, object]:
+    """Return an incident whose line is short enough to be read back: of its witnesses those that came first."""
+    witnesses, left_out = facts["witnesses"], 0
+    assert isinstance(witnesses, list)
+    while witnesses and len(json.dumps(facts)) > LINE_BYTES_MAX:
+        left_out += len(witnesses) - len(witnesses) // 2
+        witnesses = witnesses[: len(witnesses) // 2]
+        facts = {**facts, "witnesses": witnesses, "witnesses_left_out": left_out}
+    return facts

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 
 from supervisor import __version__
 from supervisor.children.files_apart import apart
@@ -123,6 +123,11 @@ class Host(Protocol):
         ...
 
 
+Address: TypeAlias = tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[Any, ...]]
+"""Of a socket, as getaddrinfo(3) has it."""
+FindAddress: TypeAlias = Callable[[str, int], Address | OSError]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
     """Where the leader is, and who this node is."""
@@ -138,9 +143,12 @@ class NodeSettings:
 class Node:
     """The thread; what other threads tell it goes through its queue."""
 
-    def __init__(self, settings: NodeSettings, host: Host, now: Callable[[], Moment]) -> None:
-        """`now` reads the clocks."""
+    def __init__(
+        self, settings: NodeSettings, host: Host, now: Callable[[], Moment], find_address: FindAddress | None = None
+    ) -> None:
+        """`now` reads the clocks; `find_address` returns where a host's name leads, None asks the system."""
         self._settings, self._host, self._now = settings, host, now
+        self._find_address = find_address or resolve
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._ready = selectors.DefaultSelector()
@@ -162,6 +170,8 @@ class Node:
         self._steps_asked = AnswersLater[int | None]("cluster-steps", self._call)
         self._alive_asked = AnswersLater[bool]("cluster-alive", self._call)
         self._waits_asked = AnswersLater[str | None]("cluster-waits", self._call)
+        self._ranks_asked = AnswersLater[list[ra.RankProcess]]("cluster-ranks", self._call)
+        self._address_asked = AnswersLater[Address | OSError]("cluster-address", self._call)
         self._steps: int | None = None
         """Of the ranks that run, when that was last answered."""
         self._settled: Epoch | None = None
@@ -253,7 +263,7 @@ class Node:
         """Connect to the leader where that is due, and end a link on which it is silent."""
         if self._connection is None and now_s >= self._connect_at_s:
             self._connect_at_s = now_s + CONNECT_EVERY_S
-            self._connect(now_s)
+            self._address_asked.ask(partial(self._find_address, *self._settings.leader), self._connect)
         elif self._connection is not None and not self._joined and now_s - self._began_connecting_s > PROVE_LIMIT_S:
             address = self._connection.link.peer_text
             self._disconnect(f"{address}: has not proven who it is within {PROVE_LIMIT_S:.0f} s")
@@ -268,16 +278,21 @@ class Node:
         self._steps_asked.end()
         self._alive_asked.end()
         self._waits_asked.end()
+        self._ranks_asked.end()
+        self._address_asked.end()
         self._ready.close()
 
     # --- the link -------------------------------------------------------------------------------------------------
 
-    def _connect(self, now_s: float) -> None:
-        """Begin to connect; a name that takes long to resolve holds up this thread, so engines give addresses."""
-        host, port = self._settings.leader
-        address = f"{host}:{port}"
+    def _connect(self, found: Address | OSError) -> None:
+        """Begin to connect to where the leader's name leads."""
+        if self._connection is not None or self._over:
+            return
+        address = "{}:{}".format(*self._settings.leader)
         try:
-            family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            if isinstance(found, OSError):
+                raise found
+            family, kind, protocol, _, target = found
             opened = socket.socket(family, kind, protocol)
             opened.setblocking(False)  # noqa: FBT003 - the standard library's
             with contextlib.suppress(BlockingIOError):
@@ -288,7 +303,7 @@ class Node:
         settings = self._settings
         greeting = Greeting(name=settings.node, version=__version__, job=settings.job)
         self._connection = Connection(opened, Role.NODE, greeting, settings.secret, address)
-        self._began_connecting_s, self._joined = now_s, False
+        self._began_connecting_s, self._joined = self._clock(), False
         self._ready.register(opened, selectors.EVENT_WRITE, self._connection)
 
     def _serve_socket(self, events: int) -> None:
@@ -582,8 +597,12 @@ class Node:
         if running is None or self._is_all_found() or now_s < self._find_at_s:
             return
         self._find_at_s = now_s + FIND_RANKS_EVERY_S
-        for rank in ra.find_ranks(running.shim_pid, {known.process.pid for known in self._ranks}):
-            if any(known.rank == rank.rank for known in self._ranks):
+        known = {rank.process.pid for rank in self._ranks}
+        self._ranks_asked.ask(partial(ra.find_ranks, running.shim_pid, known), partial(self._take_ranks, running))
+
+    def _take_ranks(self, running: Running, found: list[ra.RankProcess]) -> None:
+        for rank in found:
+            if self._running is not running or any(known.rank == rank.rank for known in self._ranks):
                 rank.close()
                 continue
             self._ranks.append(rank)
@@ -649,3 +668,11 @@ class Node:
             self._send(ms.Finished(epoch=epoch))
         else:
             self._send(ms.Stopped(epoch=epoch))
+
+
+def resolve(host: str, port: int) -> Address | OSError:
+    """Return where a name leads, or why that is not known; without a network this takes many seconds."""
+    try:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        return error

@@ -13,12 +13,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from supervisor.children.file_asks import NoAnswerError
+from supervisor.children.files_apart import apart_within
 from supervisor.core.fleet.messages import RANKS_MAX
 from supervisor.core.foreign_values import RANK_MAX, as_int
 from supervisor.runner import shim
 from supervisor.runner.shim import Process
 
 ENVIRONMENT_BYTES_MAX = 4 << 20
+ENVIRONMENT_LIMIT_S = 0.5
+"""How long the kernel may take to read an environment: it waits for whoever changes that process's memory."""
 EXIT_CODE_FIELD = 52
 """Of /proc/PID/stat; of a zombie it is what waitpid will return."""
 _DIGITS = re.compile(rb"[0-9]{1,9}")
@@ -65,10 +69,11 @@ class RankProcess:
         os.close(self.handle)
 
 
-def find_ranks(shim_pid: int, known: set[int]) -> list[RankProcess]:
+def find_ranks(shim_pid: int, known: set[int], environments: Path = Path("/proc")) -> list[RankProcess]:
     """Return the ranks below a shim whose pids are not known yet, with those at most RANKS_MAX; no loaders' workers.
 
     What a rank is, its environment says, which the training's own processes can write: each found costs a descriptor.
+    `environments` has them as /proc has: PID/environ.
     """
     processes = shim.read_processes()
     by_pid = {process.pid: process for process in processes}
@@ -79,7 +84,7 @@ def find_ranks(shim_pid: int, known: set[int]) -> list[RankProcess]:
         if process.pid in known or process.parent in ranks:
             ranks.add(process.pid)  # a child of a rank inherits its environment
             continue
-        place = _read_place(process.pid) if len(known) + len(found) < RANKS_MAX else None
+        place = _ask_place(environments / f"{process.pid}/environ") if len(known) + len(found) < RANKS_MAX else None
         if place is None:
             continue
         ranks.add(process.pid)
@@ -104,10 +109,18 @@ def _open(process: Process) -> int | None:
     return handle
 
 
-def _read_place(pid: int) -> tuple[int, int] | None:
+def _ask_place(environment: Path) -> tuple[int, int] | None:
+    """Return what `read_place` does; None also where that is not answered: a later look may have it."""
+    try:
+        return apart_within(ENVIRONMENT_LIMIT_S, read_place, environment)
+    except (TimeoutError, NoAnswerError):
+        return None
+
+
+def read_place(environment: Path) -> tuple[int, int] | None:
     """Return (rank, ranks on this node) of a process that a launcher started as a rank; None for any other."""
     try:
-        with Path(f"/proc/{pid}/environ").open("rb") as file:
+        with environment.open("rb") as file:
             entries = file.read(ENVIRONMENT_BYTES_MAX).split(b"\0")
     except OSError:
         return None

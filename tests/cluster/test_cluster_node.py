@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,16 @@ import pytest
 from cluster_by_hand import until
 
 from supervisor.cluster.connection import Connection
-from supervisor.cluster.node import REFUSED_WAIT_S, SILENT_LIMIT_S, Node, NodeSettings, Running
+from supervisor.cluster.node import (
+    FIRST_LEASE_S,
+    REFUSED_WAIT_S,
+    SILENT_LIMIT_S,
+    Address,
+    Node,
+    NodeSettings,
+    Running,
+    resolve,
+)
 from supervisor.core.fleet import messages as ms
 from supervisor.core.fleet.epoch import Epoch
 from supervisor.core.fleet.link import Greeting, Role
@@ -245,4 +255,38 @@ def test_a_node_that_is_refused_says_why_and_tries_again(boss: Boss) -> None:
         elapsed_s[0] += REFUSED_WAIT_S + 0.1
         boss.take_until(boss.accept(), lambda message: isinstance(message, ms.Joined))
     finally:
+        node.end()
+
+
+def test_a_leaders_name_that_is_not_resolved_keeps_no_rank_beyond_the_lease(boss: Boss, tmp_path: Path) -> None:
+    """Without a network a name takes many seconds, and without a network the lease has to end the ranks."""
+    elapsed_s, stopped, asked, answered = [0.0], threading.Event(), threading.Event(), threading.Event()
+
+    class Ending(Daemon):
+        def stop(self, running: Running, reason: str) -> None:
+            stopped.set()
+
+    def find_address(host: str, port: int) -> Address | OSError:
+        if boss.links:
+            asked.set()
+            answered.wait()
+        return resolve(host, port)
+
+    address: tuple[str, int] = boss.listening.getsockname()
+    settings = NodeSettings(node="n0", job="run", leader=address, secret=SECRET, host="127.0.0.1")
+    node = Node(settings, Ending(), lambda: Moment(monotonic_s=1000.0 + elapsed_s[0], unix_s=0.0), find_address)
+    node.start()
+    try:
+        link = boss.accept()
+        boss.take_until(link, lambda message: isinstance(message, ms.Joined))
+        link.send(ms.Launch(epoch=EPOCH, node_rank=0, nodes=1, host="127.0.0.1", port=1))
+        node.launched(Running(epoch=EPOCH, folder=tmp_path, shim_pid=os.getpid()))
+        link.close()
+        until(lambda: node.problem is not None, "the end of the link")
+        elapsed_s[0] += 1.0
+        assert asked.wait(60.0)
+        elapsed_s[0] += FIRST_LEASE_S
+        assert stopped.wait(60.0)
+    finally:
+        answered.set()
         node.end()

@@ -14,9 +14,10 @@ from cluster_by_hand import until
 from supervisor.children.shared_files import append_lines
 from supervisor.cluster.leader_record import INCIDENTS, LINES_MAX, STATE, WRITE_LIMIT_S, LeaderRecord
 from supervisor.cluster.leader_state import read_begin, read_known
+from supervisor.core.fleet import messages as ms
 from supervisor.core.fleet.epoch import Epoch
 from supervisor.core.fleet.ladder import Fleet
-from supervisor.core.fleet.leading import Leading
+from supervisor.core.fleet.leading import WITNESSES_MAX, Leading
 from supervisor.core.fleet.training import Incident, LeaderLimits, Stage
 from supervisor.core.moments import Moment
 from tests.rigs.hanging_fs import HangingFs, hanging
@@ -250,3 +251,17 @@ def test_a_state_of_more_launches_than_a_training_can_have_made_is_refused(tmp_p
     (tmp_path / STATE).write_text(json.dumps({**facts, "epoch": "run.0.999999999"}))
     with pytest.raises(ValueError, match="is not the state of a training"):
         read_known(tmp_path, "run", world.now(), "boot")
+
+
+def test_an_incident_to_which_all_nodes_added_the_longest_reasons_is_read_back(tmp_path: Path, world: World) -> None:
+    record = LeaderRecord(tmp_path, world.now, "boot")
+    reason = chr(0x10FFFF) * ms.REASON_CHARS_MAX
+    record.write_state(running())
+    record.write_incident(replace(INCIDENT, witnesses=(reason,) * WITNESSES_MAX), closed=False)
+    record.close()
+    known = read_known(tmp_path, "run", world.now(), "boot")
+    assert known is not None
+    assert known.incident is not None
+    assert known.incident.reason == "rank 3 killed"
+    (line,) = lines(tmp_path)
+    assert len(line["witnesses"]) + line["witnesses_left_out"] == WITNESSES_MAX  # type: ignore[arg-type, operator]

@@ -118,6 +118,20 @@ def test_a_training_that_claims_more_ranks_than_a_node_can_have_takes_no_more_de
         assert len(found_below(parent)) == ms.RANKS_MAX
 
 
+def test_a_process_whose_environment_is_never_answered_hides_no_other(tmp_path: Path) -> None:
+    with processes_that_claim("0", "1") as parent:
+        stuck, other = sorted(process.pid for process in descendants(parent, read_processes()))
+        for pid in (stuck, other):
+            (tmp_path / str(pid)).mkdir()
+        os.mkfifo(tmp_path / str(stuck) / "environ")  # as while somebody changes the memory of that process
+        (tmp_path / str(other) / "environ").write_text("RANK=1\0LOCAL_RANK=1\0LOCAL_WORLD_SIZE=2\0")
+        for _ in range(2):
+            found = find_ranks(parent, set(), tmp_path)
+            for rank in found:
+                rank.close()
+            assert [(rank.rank, rank.process.pid) for rank in found] == [(1, other)]
+
+
 def test_a_recorder_whose_last_record_lies_where_no_file_reaches_has_made_no_step(tmp_path: Path) -> None:
     page = bytearray(names.HEADER_BYTES)
     names.IDENTITY.pack_into(page, 0, names.MAGIC, 2**32 - 1, 2**32 - 1, 2**32 - 1, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from supervisor.core.fleet.resume import AskAgain, NoneProven, Offer, Resume, ch
 from supervisor.daemon.roles.resume_offers import OwnCheckpoints, ResumeOffers
 from supervisor.runner.proving import Proof, Prover
 from tests.cluster.generations_by_hand import damage, write_generation, write_shard
+from tests.rigs.hanging_fs import HangingFs, hanging
 
 RANKS = 3
 
@@ -118,6 +119,27 @@ def test_what_is_launched_is_what_was_proven(nodes: Nodes) -> None:
         nodes.nodes["n1"].locate(_launch(answer.offer))
     with pytest.raises(ValueError, match="no such generation is known here"):
         nodes.nodes["n1"].locate(_launch(Offer(name="../elsewhere", digest="a")))
+
+
+@pytest.fixture
+def far(tmp_path: Path) -> Iterator[HangingFs]:
+    with hanging(tmp_path / "far", tmp_path / "behind") as served:
+        yield served
+
+
+@pytest.mark.mounts
+def test_a_folder_that_hangs_is_unknown_and_no_reason_to_begin_or_to_wait(far: HangingFs, tmp_path: Path) -> None:
+    write_generation(far.at, 10, "0.1", RANKS)
+    own = OwnCheckpoints(globs=("at-*",), cwd=str(far.at), examine=Prover(look_limit_s=0.2).examine)
+    asked = ms.FindResume(number=1, share=0, shares=1)
+    far.hang()
+    for folder in (far.at, None):
+        offers = ResumeOffers(folder, Prover(look_limit_s=0.2).examine_share, own, limit_s=0.2)
+        with pytest.raises(TimeoutError, match=r"does not answer within 0\.2 s"):
+            offers.find(asked)
+        with pytest.raises(TimeoutError, match=r"does not answer within 0\.2 s"):
+            Prover(look_limit_s=0.2).examine(far.at / "model.pt")
+    far.go_on()
 
 
 def test_of_a_training_that_has_finished_nothing_is_resumed(nodes: Nodes) -> None:

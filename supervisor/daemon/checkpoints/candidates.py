@@ -142,11 +142,12 @@ def expand_globs(globs: Iterable[str], cwd: str) -> Iterable[str]:
 
     A pattern that ends in `/` names folders, each of which is one checkpoint; any other names files.
     """
-    return apart(_list_matches, tuple(globs), cwd)
+    return apart(list_matches, tuple(globs), cwd)
 
 
-def _list_matches(globs: tuple[str, ...], cwd: str) -> list[str]:
-    return list(_find_matches(globs, cwd))
+def list_matches(globs: tuple[str, ...], cwd: str) -> tuple[str, ...]:
+    """As `expand_globs`, in this process."""
+    return tuple(_find_matches(globs, cwd))
 
 
 def _find_matches(globs: tuple[str, ...], cwd: str) -> Iterator[str]:

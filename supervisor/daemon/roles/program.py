@@ -51,7 +51,7 @@ from supervisor.daemon.process.startup import StateLockedError, keep_one_heap
 from supervisor.daemon.process.systemd import Notifier
 from supervisor.daemon.roles.leader_alerts import LeaderAlerts
 from supervisor.daemon.roles.member import Member
-from supervisor.daemon.roles.resume_offers import OwnCheckpoints, ResumeOffers
+from supervisor.daemon.roles.resume_offers import LOOK_LIMIT_S, OwnCheckpoints, ResumeOffers
 from supervisor.daemon.service import Service
 from supervisor.daemon.wiring import assemble
 from supervisor.runner.proving import Prover
@@ -225,7 +225,11 @@ def _run_node(asked: argparse.Namespace, command: list[str]) -> int:
     )
     with assemble(settings) as parts:
         shared = snapshot_replicas(settings.jobs[asked.training], asked.training)
-        prover = Prover(limit_s=PROVE_LIMIT_S, program=lambda: parts.code_copies.current_or_installed().prover)
+        prover = Prover(
+            limit_s=PROVE_LIMIT_S,
+            program=lambda: parts.code_copies.current_or_installed().prover,
+            look_limit_s=LOOK_LIMIT_S,
+        )
         job = settings.jobs[asked.training]
         own = OwnCheckpoints(globs=tuple(job.checkpoints.paths), cwd=job.cwd or ".", examine=prover.examine)
         offers = ResumeOffers(None if shared is None else Path(shared), prover.examine_share, own)

@@ -10,12 +10,13 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from supervisor.children.files_apart import apart, apart_within
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, Verdict
 from supervisor.core.fleet import messages as ms
 from supervisor.core.fleet.resume import Offer
-from supervisor.daemon.checkpoints.candidates import expand_globs
+from supervisor.daemon.checkpoints.candidates import list_matches
 from supervisor.runner.folder_checkpoints import fingerprint_of
 from supervisor.runner.proving import Proof
 from supervisor.runner.shared_generations import (
@@ -27,8 +28,11 @@ from supervisor.runner.shared_generations import (
     remove_generations,
 )
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 OFFERED_MAX = 32
-LOCATE_LIMIT_S = 30.0
+LOOK_LIMIT_S = 30.0
 """A launch must not wait for a file system for ever: it fails, and the leader asks what to resume from again."""
 
 ExamineShare = Callable[[Path, int, int], Proof]
@@ -46,9 +50,18 @@ class OwnCheckpoints:
 class ResumeOffers:
     """Of one node; asked in a thread of its own, before each launch."""
 
-    def __init__(self, folder: Path | None, examine: ExamineShare, own: OwnCheckpoints | None = None) -> None:
-        """`folder` is that of all nodes; None where the training has none, so that no generation is offered."""
-        self._folder, self._examine = folder, examine
+    def __init__(
+        self,
+        folder: Path | None,
+        examine: ExamineShare,
+        own: OwnCheckpoints | None = None,
+        limit_s: float = LOOK_LIMIT_S,
+    ) -> None:
+        """`folder` is that of all nodes; None where the training has none, so that no generation is offered.
+
+        `limit_s` is how long a file system may take for one answer.
+        """
+        self._folder, self._examine, self._limit_s = folder, examine, limit_s
         self._own = own if own is not None and own.globs else None
         self._lock = threading.Lock()
         self._proven: dict[tuple[str, Fingerprint, int, int], Offer] = {}
@@ -56,7 +69,7 @@ class ResumeOffers:
     def find(self, asked: ms.FindResume) -> tuple[Offer, ...]:
         """Return what lies there, newest first, and prove down to the first that is not rejected.
 
-        Raises OSError where the folder cannot be read.
+        Raises OSError where the folder cannot be read, or does not answer in time.
         """
         with self._lock:
             offers = self._list(asked)
@@ -71,11 +84,18 @@ class ResumeOffers:
 
     def _list(self, asked: ms.FindResume) -> tuple[Offer, ...]:
         """Return what lies there, newest first: an exact generation comes before what the program saved."""
-        generations = () if self._folder is None else apart(list_generations, self._folder, OFFERED_MAX)
+        generations = () if self._folder is None else self._look(list_generations, self._folder, OFFERED_MAX)
         if self._own is None:
             return generations
-        paths = tuple(expand_globs(self._own.globs, self._own.cwd))
-        return (*generations, *apart(list_own, paths, asked.since_unix_s, OFFERED_MAX))[:OFFERED_MAX]
+        paths = self._look(list_matches, self._own.globs, self._own.cwd)
+        return (*generations, *self._look(list_own, paths, asked.since_unix_s, OFFERED_MAX))[:OFFERED_MAX]
+
+    def _look(self, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+        """Have another process look; raise TimeoutError with the place where that is not answered in time."""
+        try:
+            return apart_within(self._limit_s, work, *given, **named)
+        except TimeoutError as error:
+            raise TimeoutError(error.errno, error.strerror, str(given[0])) from None
 
     def locate(self, order: ms.Launch) -> Checkpoint | None:
         """Return what a launch resumes from as it lies here; None where it begins. Raises ValueError, OSError."""
@@ -85,27 +105,25 @@ class ResumeOffers:
             return self._locate_own(order, self._own)
         if self._folder is None or GENERATION.fullmatch(order.resume_from) is None:
             raise ValueError(f"the leader resumes from {order.resume_from}: no such generation is known here")
-        offer = apart_within(LOCATE_LIMIT_S, read_generation, self._folder, order.resume_from)
+        offer = self._look(read_generation, self._folder, order.resume_from)
         path = self._folder / order.resume_from
         if offer.digest != order.resume_digest:
             raise ValueError(f"{path}: its manifest is not the one that was proven")
         return Checkpoint(
             path=str(path),
-            fingerprint=apart_within(LOCATE_LIMIT_S, fingerprint_of, path),
+            fingerprint=self._look(fingerprint_of, path),
             step=offer.step,
             verdict=Verdict.PROVEN,
             kind="snapshot",
         )
 
-    @staticmethod
-    def _locate_own(order: ms.Launch, own: OwnCheckpoints) -> Checkpoint:
+    def _locate_own(self, order: ms.Launch, own: OwnCheckpoints) -> Checkpoint:
         path = str(order.resume_from)
-        if path not in expand_globs(own.globs, own.cwd):
+        if path not in self._look(list_matches, own.globs, own.cwd):
             raise ValueError(f"the leader resumes from {path}: no checkpoint of the configuration is there")
-        if apart_within(LOCATE_LIMIT_S, read_own, path).digest != order.resume_digest:
+        if self._look(read_own, path).digest != order.resume_digest:
             raise ValueError(f"{path}: is not what was proven")
-        fingerprint = apart_within(LOCATE_LIMIT_S, fingerprint_of, Path(path))
-        return Checkpoint(path=path, fingerprint=fingerprint, verdict=Verdict.PROVEN)
+        return Checkpoint(path=path, fingerprint=self._look(fingerprint_of, Path(path)), verdict=Verdict.PROVEN)
 
     def clear(self) -> None:
         """Remove the generations of a training that has finished: another of its name must not go on from them."""
@@ -118,7 +136,7 @@ class ResumeOffers:
         if folder is None and asked.share > 0:
             return replace(offer, proven=True)  # by the node of share 0; its digest says whether this is the same
         path = Path(offer.name) if folder is None else folder / offer.name
-        key = (offer.digest, apart(fingerprint_of, path), asked.share, asked.shares)
+        key = (offer.digest, self._look(fingerprint_of, path), asked.share, asked.shares)
         known = self._proven.get(key)
         if known is not None:
             return known
