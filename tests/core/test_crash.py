@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -246,6 +247,7 @@ def test_a_lost_host() -> None:
         ("ValueError", "loss 'nan' is unknown", "exception"),
         ("ValueError", "loss weights are read from values/inf/a.json", "exception"),
         ("FileNotFoundError", "no values in /data/nan", "exception"),
+        ("KeyError", "no values for nan", "exception"),
     ],
 )
 def test_an_exception_is_classed_by_its_own_words(kind: str, message: str, fault: str) -> None:
@@ -390,6 +392,16 @@ def test_a_message_is_one_bounded_line() -> None:
     flag = flag_of(timeline.exits(1))
     assert "\n" not in flag.message
     assert len(flag.message) < 700
+
+
+@pytest.mark.alone(reason="compares processor time with a limit")
+def test_a_message_of_any_length_is_judged_at_once() -> None:
+    """The deciding thread reads it, and other jobs wait for that thread."""
+    timeline = story().training()
+    timeline.says(ev.AgentEvent.EXCEPTION, type="ValueError", message="a\nb" * 50_000).exits(1)
+    began_s = time.process_time()
+    flag_of(timeline)
+    assert time.process_time() - began_s < 2.0
 
 
 def test_act_off_reports_only() -> None:

@@ -36,8 +36,9 @@ COMPILE = "compile"
 SPOILT_STEPS = NonFiniteLoss().window_steps
 
 NOT_FINITE = re.compile(
+    # From the beginning alone: a search from each character of a long message takes minutes, and finds what is excluded.
     # Of the name of a file, a module or a column nothing follows.
-    r"(?!(?:\w+\.)*(?:Attribute|FileNotFound|Import|Key|ModuleNotFound|Name|NotADirectory|OS|Permission|Syntax|Type)Error)"
+    r"\A(?!(?:\w+\.)*(?:Attribute|FileNotFound|Import|Key|ModuleNotFound|Name|NotADirectory|OS|Permission|Syntax|Type)Error)"
     r"(?:(?:\w+\.)*(?:FloatingPoint|Nan)Error\b|.*?(?:non-?finite|not finite|loss scale (?:reached|already at minimum)"
     r"|elements of input should be between 0 and 1"
     r"|\b(?:loss|grad\w*|norms?|returned|values?|found|detected|either|encountered|elements?)\b.{0,80}?"
