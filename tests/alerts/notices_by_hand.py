@@ -56,29 +56,42 @@ any_text = st.one_of(
 clean_text = any_text.map(lambda text: text.encode("utf-8", "ignore").decode())
 
 
+_finite = st.floats(allow_nan=False, allow_infinity=False)
+_number = st.none() | st.integers(-(2**63), 2**63) | _finite
+_keys = ("epoch_before", "epoch", "loss_before", "loss", "steps", "effective", "lost_s", "incidents", "resumed")
+_training = st.builds(
+    lambda a, b: {**a, **b},
+    st.fixed_dictionaries({"job": clean_text, "phase": clean_text, "reason": clean_text}),
+    st.dictionaries(st.sampled_from(_keys), _number),
+)
+_data: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+    {
+        "downtime_s": st.none() | _finite | st.integers(),
+        "loss": st.none() | _finite,
+        "severity": st.sampled_from(("info", "warning", "critical", "of another version")),
+        "since": st.sampled_from(("2026-11-21T02:57:00.000Z", "9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z")),
+        "advice": st.lists(clean_text, max_size=3),
+        "alerts": st.lists(clean_text, max_size=6),
+        "trainings": st.lists(_training, max_size=3),
+        "undelivered": st.lists(st.fixed_dictionaries({"receiver": clean_text, "error": clean_text}), max_size=2),
+        "triage": st.fixed_dictionaries(
+            {"verdict": st.just("data"), "words": clean_text, "files": st.lists(clean_text, max_size=4)}
+        ),
+    }
+)
+_timestamp = st.sampled_from(("2026-11-21T03:00:00.000Z", "9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z", ""))
+_names_of_texts, _names_of_numbers = st.sets(st.sampled_from(TEXTS)), st.sets(st.sampled_from(NUMBERS))
+_integer, _type = st.integers(-(2**63), 2**63), st.sampled_from(TYPES)
+
+
 @st.composite
 def notices(draw: st.DrawFn) -> KeptNotice:
-    """Return a notice of any type with any texts."""
-    data: dict[str, Any] = {name: draw(clean_text) for name in draw(st.sets(st.sampled_from(TEXTS)))}
-    data |= {name: draw(st.integers(-(2**63), 2**63)) for name in draw(st.sets(st.sampled_from(NUMBERS)))}
-    data["downtime_s"] = draw(st.none() | st.floats(allow_nan=False, allow_infinity=False) | st.integers())
-    data["loss"] = draw(st.none() | st.floats(allow_nan=False, allow_infinity=False))
-    data["severity"] = draw(st.sampled_from(("info", "warning", "critical", "of another version")))
-    data["since"] = draw(st.sampled_from(("2026-11-21T02:57:00.000Z", "9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z")))
+    """Return a notice of any type with any texts; what it is made of is put together once, not for each."""
+    data: dict[str, Any] = {name: draw(clean_text) for name in draw(_names_of_texts)}
+    data |= {name: draw(_integer) for name in draw(_names_of_numbers)}
+    data |= draw(_data)
     data["given_up_at"] = data["since"]
-    data["advice"] = draw(st.lists(clean_text, max_size=3))
-    data["alerts"] = draw(st.lists(clean_text, max_size=6))
-    numbers = st.none() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False, allow_infinity=False)
-    keys = ("epoch_before", "epoch", "loss_before", "loss", "steps", "effective", "lost_s", "incidents", "resumed")
-    texts = st.fixed_dictionaries({"job": clean_text, "phase": clean_text, "reason": clean_text})
-    facts = st.dictionaries(st.sampled_from(keys), numbers)
-    data["trainings"] = draw(st.lists(st.builds(lambda a, b: {**a, **b}, texts, facts), max_size=3))
-    data["undelivered"] = draw(
-        st.lists(st.fixed_dictionaries({"receiver": clean_text, "error": clean_text}), max_size=2)
-    )
-    data["triage"] = {"verdict": "data", "words": draw(clean_text), "files": draw(st.lists(clean_text, max_size=4))}
-    timestamp = draw(st.sampled_from(("2026-11-21T03:00:00.000Z", "9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z", "")))
-    return notice(draw(st.sampled_from(TYPES)), timestamp=timestamp, **data)
+    return notice(draw(_type), timestamp=draw(_timestamp), **data)
 
 
 def notice(type_: str, /, timestamp: str = "2026-11-21T03:00:00.000Z", **data: Any) -> KeptNotice:

@@ -36,7 +36,7 @@ COMPILE = "compile"
 SPOILT_STEPS = NonFiniteLoss().window_steps
 
 NOT_FINITE = re.compile(
-    # From the beginning alone: a search from each character of a long message takes minutes, and finds what is excluded.
+    # From its beginning alone: a search from each character of a long message takes minutes, and finds the excluded.
     # Of the name of a file, a module or a column nothing follows.
     r"\A(?!(?:\w+\.)*(?:Attribute|FileNotFound|Import|Key|ModuleNotFound|Name|NotADirectory|OS|Permission|Syntax|Type)Error)"
     r"(?:(?:\w+\.)*(?:FloatingPoint|Nan)Error\b|.*?(?:non-?finite|not finite|loss scale (?:reached|already at minimum)"
