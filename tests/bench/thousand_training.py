@@ -230,10 +230,26 @@ def signal_of(number):
         os.kill(os.getpid(), number)
         if number != signal.SIGSTOP and not callable(handler):
             time.sleep(1.0)  # another thread may have to take it
-            states = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("Sig")]
-            (asked.folder / "outlived").write_text("%s, %s" % (handler, " ".join(states)))
+            (asked.folder / "outlived").write_text("%s, %s, %s" % (handler, handler_in_c(number), signals_of_process()))
 
     return send
+
+
+def signals_of_process():
+    """Return what the kernel keeps of this process's signals, and who traces it."""
+    kept = ("Sig", "Shd", "TracerPid", "NSpid")
+    return " ".join(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(kept))
+
+
+def handler_in_c(number):
+    """Return the handler that a library set, of which Python knows nothing, and the file that it lies in."""
+    action = (ctypes.c_size_t * 32)()  # begins with the handler's address
+    ctypes.CDLL(None).sigaction(number, None, action)
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        first, _, rest = line.partition("-")
+        if int(first, 16) <= action[0] < int(rest.split()[0], 16):
+            return "%#x in %s" % (action[0], line.split()[-1])
+    return "%#x" % action[0]
 
 
 AT_ONCE = {

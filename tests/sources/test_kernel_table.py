@@ -225,6 +225,18 @@ def test_one_oom_kill_is_one_event_in_every_format(outputs: Path, kind: str) -> 
     assert (kill.fault, kill.pid, kill.process) == (F.OOM_KILL, 8609, "python3")
 
 
+def test_each_process_that_the_kernel_kills_for_memory_is_an_event_of_its_own() -> None:
+    log = (
+        "loader invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0",
+        "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,task=loader,pid=811,uid=0",
+        "Out of memory: Killed process 811 (loader) total-vm:630968kB, anon-rss:204288kB",
+        "python invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0",
+        "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,task=python,pid=812,uid=0",
+        "Out of memory: Killed process 812 (python) total-vm:830968kB, anon-rss:404288kB",
+    )
+    assert [(item.fault, item.pid) for item in findings_in(log, TABLE)] == [(F.OOM_KILL, 811), (F.OOM_KILL, 812)]
+
+
 @given(st.lists(st.text(max_size=120) | st.builds(lambda text: AMD + text, st.text(max_size=80)), max_size=6))
 def test_no_text_makes_it_raise_or_name_a_gpu_that_is_not_in_it(lines: list[str]) -> None:
     for finding in findings_in(lines, TABLE):

@@ -145,7 +145,7 @@ class Events:
                 continue
             known = event.finding.device
             same = known == device or known is None or device is None
-            if same and event.group == row.event:
+            if same and event.group == row.event and not (row.grouping.by_process and _of_others(event, match)):
                 return event
             # The bridges above a GPU have other addresses.
             near = event.of_gpu and (same or row.device == "pci")
@@ -185,3 +185,8 @@ class Events:
             event.fatal_s = None
         if match.severity is FaultSeverity.FATAL:
             event.fatal_s = at_s if event.fatal_s is None else max(event.fatal_s, at_s)
+
+
+def _of_others(event: Event, match: Match) -> bool:
+    """Whether a line names another process than its event."""
+    return match.pid is not None and event.finding.pid not in (None, match.pid)

@@ -25,6 +25,8 @@ class Grouping:
     """The finding of the highest rank determines the event's class."""
     within_s: float = WITHIN_S
     """A further line belongs to the event for this long after its last line."""
+    by_process: bool = False
+    """Whether a line that names another process than the event begins an event of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ A table is TOML: `kind`, then in any order
 - `[remedies]`: name = text; a row's `remedy = "@name"` refers to that text,
 - `[speakers]`: name = regular expression of the prefix of one driver's messages; a row's pattern follows it,
 - `[classes.NAME]`: into which `event` findings of the class are grouped, with which `rank`, `within_s` of each other,
+  and whether `by_process`,
 - `[codes.NAME]`: the meaning of numbers in a message, for patterns with a group `code`,
 - `[[row]]`: the messages; the first row that matches a line is used, so specific rows precede general ones,
 - `[words]`: lists of words of trouble, `[phrases]`: regular expressions in any case, for the shapes,
@@ -245,6 +246,7 @@ def _parse_grouping(name: str, raw: Mapping[str, Any]) -> Grouping:
         event=str(raw.get("event", name)),
         rank=int(raw.get("rank", 0)),
         within_s=float(raw.get("within_s", WITHIN_S)),
+        by_process=bool(raw.get("by_process", False)),
     )
 
 
