@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from supervisor.core.findings import FaultClass, FaultSeverity
 from supervisor.sources.faults.kernel_table import kernel_grammar
 from supervisor.sources.faults.pasted_log import findings_in
+from supervisor.sources.faults.phrases import Phrases
 from supervisor.sources.faults.prefilter import EDGE, needle_of, word_of, words_in
 from supervisor.sources.faults.table import GrammarError, parse, unproven
 from supervisor.sources.kernel.log_lines import log_line
@@ -156,7 +157,41 @@ def test_no_fitting_line_lacks_the_needle_or_its_word(line: str) -> None:
     assert needle.strip(EDGE) in line
     word = word_of(needle)
     assert word is not None
-    assert word in words_in(line)
+    assert word.encode() in words_in(line)
+
+
+@given(
+    st.text(max_size=60)
+    | st.lists(st.sampled_from(["a.b", "not a word", "caf\u00e9s", "x\u00a0y", "_1"])).map(" ".join)
+)
+def test_the_words_of_a_text_are_its_runs_of_letters_whatever_else_is_in_it(text: str) -> None:
+    bare = "".join(char if char.isalnum() or char == "_" or ord(char) > 127 else " " for char in text)
+    assert words_in(text) == [word.encode("utf-8", "surrogatepass") for word in bare.split()]
+
+
+REFUSED = (
+    "mount",
+    "re-?mounted",
+    r"\bno errors?\b",
+    r"\b0 (?:\w+ ){0,3}errors?\b",
+    ": (?:table|init): ",
+    "errors=",
+    r"DM(?:CU|B)\b",
+)
+TEXTS = ("x", " ", "mounted", "Re-Mounted", " NO error ", "0 of errors", ": Init: ", "ERRORS=", "dmcub", "amount")
+
+
+@given(st.lists(st.sampled_from(TEXTS)).map("".join))
+def test_a_phrase_is_found_by_its_literal_wherever_its_expression_is(text: str) -> None:
+    """Literals that overlap, and ones of which one begins another, hide none."""
+    for number in range(1, len(REFUSED) + 1):
+        known = re.search("|".join(REFUSED[:number]), text, re.IGNORECASE | re.ASCII)
+        assert Phrases(REFUSED[:number]).are_in(text) == (known is not None)
+
+
+def test_a_phrase_without_a_literal_is_refused_with_its_row() -> None:
+    with pytest.raises(GrammarError, match=r"shape 2 .*unless: no literal .*a\|b"):
+        parse(shaped(ROW).replace("'will be reset'", "'will be reset', 'a|b'"))
 
 
 def test_every_needle_of_the_table_of_kernel_faults_holds_a_whole_word() -> None:
@@ -253,7 +288,7 @@ SHAPE = {
     "trouble": '"bad"', "unless": '["well"]', "device": '"gpu"', "remedy": '"@restart"', "source": '"amdgpu_vcn.c"',
     "examples": "['amdgpu: engine 3 is stuck']",
 }  # fmt: skip
-WORDS = '[words]\nbad = ["stuck", "not responding"]\n[phrases]\nwell = \'will be reset\'\n'
+WORDS = '[words]\nbad = ["stuck", "not responding"]\n[phrases]\nwell = [\'will be reset\']\n'
 
 
 def shaped(*rows: dict[str, str], shape: dict[str, str] = SHAPE) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from supervisor.core.findings import About, FaultClass, FaultSeverity
+from supervisor.sources.faults.phrases import Phrases
 from supervisor.sources.faults.prefilter import words_in
 
 LINE_LIMIT = 2000
@@ -76,6 +77,8 @@ class Row:
     """Whether programs as well as the kernel write it."""
     tentative: bool = False
     """Whether it is a shape: a later row about the same GPU names the event that it began."""
+    unless: Phrases | None = None
+    """A shape's: none of them may follow the speaker."""
     recovers: bool = False
     """Whether it reports that an event of lower rank has been recovered from, so that the event is not fatal."""
 
@@ -109,14 +112,16 @@ class Grammar:
 
     kind: str
     rows: tuple[Row, ...]
-    words: Mapping[str, tuple[tuple[str, Row], ...]]
-    """Needles with their rows, by a word that every text with the needle contains."""
+    words: Mapping[bytes, Mapping[str, Mapping[int, Row]]]
+    """By a word that every text with a needle contains: the needles, and the rows of each by number."""
     pieces: tuple[tuple[str, Row], ...]
     """Needles without a complete word: each is searched for in every line, so there should be few."""
-    troubles: Mapping[str, tuple[tuple[str, Row], ...]]
+    troubles: Mapping[bytes, Mapping[str, Mapping[int, Row]]]
     """The same as `words`, of the shapes: a word of trouble stands in many harmless lines, and most shapes have it."""
-    vocabulary: frozenset[str]
-    """The keys of both."""
+    needles: Mapping[bytes, tuple[str, ...]]
+    """The needles of both by their words."""
+    vocabulary: frozenset[bytes]
+    """These words."""
     speakers: str
     """Matches the beginning of every line that a shape matches."""
 
@@ -125,12 +130,10 @@ class Grammar:
 
         For nearly all lines of a log this is the only cost: an intersection of the line's words with the table's.
         """
-        words = self.vocabulary.intersection(words_in(text))
-        if not words and not self.pieces:
-            return False
-        return bool(
-            _find_rows(words, self.words, text) or _find_rows(words, self.troubles, text) or self._pieces_in(text)
-        )
+        for word in self.vocabulary.intersection(words_in(text)):
+            if any(map(text.__contains__, self.needles[word])):
+                return True
+        return bool(self.pieces) and any(needle in text for needle, _ in self.pieces)
 
     def match(self, message: str, *, user: bool = False) -> Match | None:
         """Return the first row that matches a line; None if no row does.
@@ -139,36 +142,53 @@ class Grammar:
         """
         message = message[:LINE_LIMIT]
         words = self.vocabulary.intersection(words_in(message))
-        if not words and not self.pieces:
-            return None
-        rows = _find_rows(words, self.words, message) | self._pieces_in(message)
-        if rows and (found := _first_match(rows, message, user=user)):
-            return found
+        rows = _find_rows(words, self.words, message)
+        if self.pieces:
+            rows.update((row.number, row) for needle, row in self.pieces if needle in message)
+        for number in sorted(rows):
+            row = rows[number]
+            if (row.user or not user) and (found := compiled(row.expression).search(message)):
+                return _build_match(row, found)
         if self.troubles.keys().isdisjoint(words) or compiled(self.speakers).match(message) is None:
             return None
-        rows = _find_rows(words, self.troubles, message)
-        begins = {speaker: compiled(speaker).match(message) for speaker in {row.speaker for row in rows.values()}}
-        return _first_match({n: row for n, row in rows.items() if begins[row.speaker]}, message, user=user)
-
-    def _pieces_in(self, text: str) -> dict[int, Row]:
-        return {row.number: row for needle, row in self.pieces if needle in text}
+        return _match_shape(_find_rows(words, self.troubles, message), message, user=user)
 
 
-def _find_rows(words: Iterable[str], known: Mapping[str, tuple[tuple[str, Row], ...]], text: str) -> dict[int, Row]:
+def _find_rows(
+    words: Iterable[bytes], known: Mapping[bytes, Mapping[str, Mapping[int, Row]]], text: str
+) -> dict[int, Row]:
     """Return the rows by their numbers of which a needle is in a text that has these words."""
-    rows = {}
+    rows: dict[int, Row] = {}
     for word in words:
-        for needle, row in known.get(word, ()):
-            if needle in text:
-                rows[row.number] = row
+        if word in known:
+            for needle, having in known[word].items():
+                if needle in text:
+                    rows.update(having)
     return rows
 
 
-def _first_match(rows: Mapping[int, Row], message: str, *, user: bool) -> Match | None:
-    """Return what the first of some rows, in the table's order, makes of a line."""
+def _match_shape(rows: Mapping[int, Row], message: str, *, user: bool) -> Match | None:
+    """Return what the first of some shapes, in the table's order, makes of a line.
+
+    What a shape refuses is asked before what it is about: it is the cheaper question, and most harmless lines have it.
+    """
+    begins: dict[str, re.Match[str] | None] = {}
+    refused: dict[tuple[Phrases | None, int], bool] = {}
+
+    def refuses(phrases: Phrases | None, end: int) -> bool:
+        if (phrases, end) not in refused:
+            refused[phrases, end] = phrases is not None and phrases.are_in(message[end:])
+        return refused[phrases, end]
+
     for number in sorted(rows):
         row = rows[number]
-        if (row.user or not user) and (found := compiled(row.expression).search(message)):
+        if row.speaker not in begins:
+            begins[row.speaker] = compiled(row.speaker).match(message)
+        begin = begins[row.speaker]
+        if begin is None or (user and not row.user) or refuses(row.unless, begin.end()):
+            continue
+        found = compiled(row.expression).match(message)
+        if found is not None and not refuses(row.unless, found.end()):
             return _build_match(row, found)
     return None
 

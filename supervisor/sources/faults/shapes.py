@@ -14,11 +14,10 @@ from supervisor.sources.faults.prefilter import EDGE
 _LETTER = re.compile(r"[A-Za-z]")
 
 
-def pattern_of(about: str, trouble: Sequence[str], unless: str) -> str:
-    """Return the pattern that follows the speaker; `about` and `unless` are regular expressions, in any case."""
+def pattern_of(about: str, trouble: Sequence[str]) -> str:
+    """Return the pattern that follows the speaker; `about` is a regular expression, in any case."""
     words = "|".join(re.escape(word) for word in sorted(trouble, key=len, reverse=True))
-    refused = rf"(?!.*(?i:{unless}))" if unless else ""
-    return rf"{refused}(?=.*(?i:{about}))(?=.*(?i:(?<!\w)(?:{words})(?!\w)))"
+    return rf"(?=.*(?i:{about}))(?=.*(?i:(?<!\w)(?:{words})(?!\w)))"
 
 
 def needles_of(trouble: Iterable[str]) -> tuple[str, ...]:

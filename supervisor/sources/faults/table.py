@@ -7,7 +7,7 @@ A table is TOML: `kind`, then in any order
   and whether `by_process`,
 - `[codes.NAME]`: the meaning of numbers in a message, for patterns with a group `code`,
 - `[[row]]`: the messages; the first row that matches a line is used, so specific rows precede general ones,
-- `[words]`: lists of words of trouble, `[phrases]`: regular expressions in any case, for the shapes,
+- `[words]`: lists of words of trouble, `[phrases]`: lists of regular expressions in any case, for the shapes,
 - `[[shape]]`: what no row matches, by speaker, `about`, `trouble` and `unless` (see `shapes.py`), after all rows.
 
 A pattern's named groups: `pci` (a PCI address), `device` (any other device), `pid`, `process`, `code`.
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from supervisor.core.findings import About, FaultClass, FaultSeverity
+from supervisor.sources.faults.phrases import Phrases
 from supervisor.sources.faults.prefilter import EDGE, needle_of, word_of
 from supervisor.sources.faults.rows import LINE_LIMIT, WITHIN_S, Code, Grammar, Grouping, Match, Row, address, compiled
 from supervisor.sources.faults.shapes import needles_of, pattern_of
@@ -89,8 +90,8 @@ def parse(text: str) -> Grammar:
         raise GrammarError("the table has no [[row]]")
     shapes = enumerate(table.get("shape", ()), start=len(rows) + 1)
     rows = (*rows, *(reader.shape(number, item) for number, item in shapes))
-    words: dict[str, tuple[tuple[str, Row], ...]] = {}
-    troubles: dict[str, tuple[tuple[str, Row], ...]] = {}
+    words: dict[bytes, dict[str, dict[int, Row]]] = {}
+    troubles: dict[bytes, dict[str, dict[int, Row]]] = {}
     pieces: list[tuple[str, Row]] = []
     for row in rows:
         for literal in row.needles:
@@ -99,14 +100,16 @@ def parse(text: str) -> Grammar:
                 pieces.append((needle, row))
                 continue
             of_kind = troubles if row.tentative else words
-            of_kind[word] = (*of_kind.get(word, ()), (needle, row))
+            of_kind.setdefault(word.encode(), {}).setdefault(needle, {})[row.number] = row
+    vocabulary = frozenset((*words, *troubles))
     return Grammar(
         kind=kind,
         rows=rows,
         words=words,
         pieces=tuple(pieces),
         troubles=troubles,
-        vocabulary=frozenset((*words, *troubles)),
+        needles={word: tuple({**words.get(word, {}), **troubles.get(word, {})}) for word in vocabulary},
+        vocabulary=vocabulary,
         speakers="|".join(sorted({f"(?:{_GROUP.sub('(?:', row.speaker)})" for row in rows if row.tentative})),
     )
 
@@ -140,7 +143,8 @@ class _Reader:
         self._remedies = _read_texts(table, "remedies")
         self._speakers = _read_texts(table, "speakers")
         self._words = {name: tuple(str(word) for word in words) for name, words in table.get("words", {}).items()}
-        self._phrases = _read_texts(table, "phrases")
+        self._phrases = {name: tuple(map(str, items)) for name, items in table.get("phrases", {}).items()}
+        self._unless: dict[tuple[str, ...], Phrases] = {}
         self._classes = {name: _parse_grouping(name, item) for name, item in table.get("classes", {}).items()}
         self._codes = {
             name: {str(code): self._parse_code(name, str(code), item) for code, item in codes.items()}
@@ -190,12 +194,22 @@ class _Reader:
             if key not in raw:
                 raise GrammarError(f"{place}: {key} is missing")
         trouble = self._look_up(place, "trouble", self._words, raw["trouble"])
-        phrases = (self._look_up(place, "unless", self._phrases, name) for name in raw["unless"])
-        pattern = pattern_of(raw["about"], trouble, "|".join(phrases))
+        unless = self._join_phrases(place, tuple(raw["unless"]))
+        pattern = pattern_of(raw["about"], trouble)
         plain = {key: value for key, value in raw.items() if key not in ("about", "trouble", "unless")}
         of_gpu = {"aftermath": "gpu"} if raw.get("device") == "gpu" else {}
         row = self.row(number, {**plain, **of_gpu, "pattern": pattern, "needles": ["|placeholder|"]})
-        return replace(row, pattern=f"shape: {raw['about']}", needles=needles_of(trouble), tentative=True)
+        return replace(
+            row, pattern=f"shape: {raw['about']}", needles=needles_of(trouble), unless=unless, tentative=True
+        )
+
+    def _join_phrases(self, place: str, names: tuple[str, ...]) -> Phrases:
+        if names not in self._unless:
+            lists = (self._look_up(place, "unless", self._phrases, name) for name in names)
+            self._unless[names] = phrases = Phrases(expression for each in lists for expression in each)
+            for expression in phrases.unfindable:
+                raise GrammarError(f"{place}: unless: no literal is in every text with the phrase {expression!r}")
+        return self._unless[names]
 
     def _parse_code(self, table: str, code: str, raw: Mapping[str, Any]) -> Code:
         place = f"codes.{table}.{code}"

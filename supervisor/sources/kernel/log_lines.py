@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from html import unescape
+from typing import NamedTuple
 
 from supervisor.core.foreign_values import read_json
 
@@ -133,19 +135,26 @@ _MSG = re.compile(r'\s*"(?:msg|MESSAGE|message|log)"\s*: ?(".*"),?\s*$')
 
 
 @lru_cache(maxsize=256)
-def _list_prefixes(first: str) -> tuple[_Prefix, ...]:
-    return tuple(prefix for prefix in _PREFIXES if prefix.begins.match(first))
+def _list_prefixes(first: str) -> tuple[tuple[str, Callable[[str], re.Match[str] | None], bool], ...]:
+    """Return of the prefixes with a first character: what each needs, how it is matched, whether it names a sender."""
+    having = (prefix for prefix in _PREFIXES if prefix.begins.match(first))
+    return tuple((each.needs, each.pattern.match, "who" in each.pattern.groupindex) for each in having)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogLine:
+class LogLine(NamedTuple):
     """One line of a pasted log."""
 
     message: str
-    at_s: float | None
-    """Its time in seconds from an arbitrary origin; comparable within one log only."""
     user: bool
     """Whether the prefix names a program other than the kernel."""
+    prefixes: tuple[re.Match[str], ...] = ()
+    """What was removed that may have a time."""
+
+    @property
+    def at_s(self) -> float | None:
+        """Its time in seconds from an arbitrary origin; comparable within one log only."""
+        times = (_parse_time(prefix.groupdict()) for prefix in self.prefixes)
+        return next((at_s for at_s in times if at_s is not None), None)
 
 
 def log_line(text: str) -> LogLine:
@@ -155,22 +164,21 @@ def log_line(text: str) -> LogLine:
         text = unescape(text)  # copied from a page: &lt;6&gt;, &quot;
     if text.lstrip().startswith(("{", '"')):
         text = _extract_json_message(text)
-    at_s: float | None = None
+    prefixes: tuple[re.Match[str], ...] = ()
     user = False
     moved = True
     while moved and text:
         moved = False
-        for prefix in _list_prefixes(text[0]):
-            found = prefix.pattern.match(text) if prefix.needs in text else None
-            if found is None or not found.end():
+        for needs, match, names_sender in _list_prefixes(text[0]):
+            if needs not in text or (found := match(text)) is None or not found.end():
                 continue
             text = text[found.end() :]
-            groups = found.groupdict()
-            user = user or groups.get("who") not in (None, "kernel")
-            at_s = _parse_time(groups) if at_s is None else at_s
+            if found.re.groups:
+                user = user or (names_sender and found["who"] not in (None, "kernel"))
+                prefixes = (*prefixes, found)
             moved = True
             break
-    return LogLine(message=text, at_s=at_s, user=user)
+    return LogLine(text, user, prefixes)
 
 
 def _extract_json_message(text: str) -> str:
@@ -195,9 +203,15 @@ def _parse_time(groups: dict[str, str | None]) -> float | None:
         return int(hours) * 3600 + int(minutes) * 60 + float(rest.replace(",", "."))
     try:
         if ctime := groups.get("ctime"):
-            return datetime.strptime(ctime, "%a %b %d %H:%M:%S %Y").timestamp()  # noqa: DTZ007 - only differences count
+            return _parse_stamp(ctime, "%a %b %d %H:%M:%S %Y")
         if iso := groups.get("iso") or groups.get("isot") or groups.get("talos"):
-            return datetime.strptime(iso[:19].replace("T", " "), "%Y-%m-%d %H:%M:%S").timestamp()  # noqa: DTZ007 - same
+            return _parse_stamp(iso[:19].replace("T", " "), "%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError):
         return None
     return None
+
+
+@lru_cache(maxsize=64)
+def _parse_stamp(stamp: str, form: str) -> float:
+    """Return the time of a stamp, which the lines of one second share."""
+    return datetime.strptime(stamp, form).timestamp()  # noqa: DTZ007 - only differences count
