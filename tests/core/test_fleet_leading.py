@@ -113,10 +113,10 @@ class Nodes:
     def tell(self, name: str, message: ms.Message) -> None:
         self.do(self.leading.took(name, message, self.now_s))
 
-    def fault(self, name: str, reason: str = "rank 1 killed by SIGKILL") -> None:
+    def fault(self, name: str, reason: str = "rank 1 killed by SIGKILL", killed_by: str | None = None) -> None:
         epoch = self.running[name]
         assert epoch is not None
-        self.tell(name, ms.Fault(epoch=epoch, kind="rank_exit", reason=reason, rank=1))
+        self.tell(name, ms.Fault(epoch=epoch, kind="rank_exit", reason=reason, rank=1, killed_by=killed_by))
 
     def wait(self, seconds: float) -> None:
         """Let time pass, in which every node that is there beats."""
@@ -170,6 +170,20 @@ def test_a_killed_rank_is_one_incident_evidence_first_then_the_end_then_a_new_ep
     assert closed.incident.rung is Rung.SAME_NODES
     assert closed.incident.excluded == ()
     assert [str(order.epoch) for order in nodes.launches[2:]] == ["run.0.2", "run.0.2"]
+
+
+def test_without_time_for_evidence_all_ranks_are_ended_at_once_and_a_killed_one_is_named_all_the_same() -> None:
+    nodes = begun(replace(LIMITS, evidence_s=0.0))
+    nodes.order.clear()
+    nodes.fault("n0", killed_by="SIGKILL")
+    assert nodes.order[:2] == ["Stop", "Stop"], "in the moment of the fault"
+    nodes.wait(0.3)
+    assert "Collect" not in nodes.order
+    opened, closed = nodes.records
+    assert (opened.closed, closed.closed) == (False, True)
+    assert closed.incident.culprit is not None
+    assert closed.incident.culprit.ranks == (1,)
+    assert nodes.leading.stage is Stage.RUNNING
 
 
 def test_what_other_nodes_report_of_the_same_fault_is_a_witness_and_no_second_incident() -> None:

@@ -375,6 +375,9 @@ class Leading:
     def _take_fault(self, node: str, fault: ms.Fault, now_s: float) -> list[Command]:
         if self.stage is Stage.RUNNING:
             begun = self._make_incident(fault.kind, fault.reason, node, fault.rank, now_s)
+            if not self._takes_evidence and fault.rank is not None and fault.killed_by in DECISIVE:
+                ended = RankEvidence(node=node, rank=fault.rank, killed_by=fault.killed_by)
+                begun = replace(begun, evidence=(ended,))
             return self._open(begun, now_s, waits_count=fault.killed_by not in DECISIVE)
         if self.incident is not None and not self._is_known(self.incident, node, fault):
             witness = f"{now_s - self.incident.began_s:.3f} s later, {node}: {fault.kind}: {fault.reason}"
@@ -401,9 +404,16 @@ class Leading:
 
     def _open(self, incident: Incident, now_s: float, *, waits_count: bool = True) -> list[Command]:
         self.incident, self._answered, self._waits_count = incident, set(), waits_count
+        if not self._takes_evidence:
+            return [Record(incident=incident, closed=False), *self._stop_all(now_s)]
         self._enter(Stage.COLLECTING, now_s)
         asked: list[Command] = [self._collect(name) for name in self._training() if self.members[name].connected]
         return [*asked, Record(incident=self.incident, closed=False)]
+
+    @property
+    def _takes_evidence(self) -> bool:
+        """Whether nodes are asked for evidence before the end; else a rank that was killed is all that can be named."""
+        return self.limits.evidence_s > 0
 
     def _collect(self, node: str) -> Send:
         assert self.incident is not None

@@ -111,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--engine", choices=["none", "slurm"], default="none", help="leader: what gives nodes")
     add("--engine-restarts", type=int, default=0, help="leader: how often the engine has started the job again")
     add("--lease-s", type=float, default=5.0, help="leader: how long a node goes on without it")
-    add("--evidence-s", type=float, default=1.0, help="leader: time for evidence before all ranks are ended")
+    add("--evidence-s", type=float, default=1.0, help="leader: time for evidence before all ranks end; 0 for none")
     add("--gather-s", type=float, default=600.0, help="leader: how long nodes are waited for")
     add(
         "--spares-s",
