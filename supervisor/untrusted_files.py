@@ -149,9 +149,9 @@ def read_part(folder: Path, name: str, start: int, limit_bytes: int, *, owner: i
         os.close(fd)
 
 
-def read_tail(folder: Path, name: str, limit_bytes: int, *, owner: int | None = None) -> Tail:
+def read_tail(folder: Path, name: str, limit_bytes: int) -> Tail:
     """Return the last bytes of a file, at most `limit_bytes`. Raises OSError if it cannot be read."""
-    fd = open_file(folder, name, owner=owner)
+    fd = open_file(folder, name)
     try:
         size = os.fstat(fd).st_size
         start = max(0, size - limit_bytes)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PORT = 29300
-FIRST_RENDEZVOUS_PORT = 29400
 TIME_LIMIT_WARNING_S = 120
 """How long before the job's time limit the training is saved and ended."""
 CONFIG_ERRORS_FROM = 64

@@ -32,7 +32,7 @@ from supervisor.core.foreign_values import (
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus
 from supervisor.runner import shim
-from supervisor.runner.code_copy import INSTALLED, Code, refuse_writable
+from supervisor.runner.code_copy import INSTALLED, Code
 from supervisor.runner.shim import Process
 
 log = logging.getLogger(__name__)
@@ -224,12 +224,6 @@ def write_atomically(path: Path, text: str, mode: int) -> None:
     replace_file(path, text.encode("ascii"), mode)
 
 
-def agent_path(path: Path = INSTALLED.agent) -> Path:
-    """Return the directory for PYTHONPATH. Raises ValueError if any user could write into it."""
-    refuse_writable((path, *sorted(path.rglob("*"))))
-    return path
-
-
 def compose_env(  # noqa: PLR0913 - one argument a variable
     *,
     job: str,
@@ -248,7 +242,7 @@ def compose_env(  # noqa: PLR0913 - one argument a variable
 ) -> dict[str, str]:
     """Return the variables that the training gets in addition to those that its shim inherits.
 
-    `env` is the job's own, `inherited` the daemon's environment, `agent` the result of `agent_path` or None for a
+    `env` is the job's own, `inherited` the daemon's environment, `agent` the folder of its copy or None for a
     training without agent, `conv2d_settings` the agent's settings for Conv2d. The user's PYTHONPATH follows the
     agent's; PYTHONUNBUFFERED is set unless the user sets it.
     """

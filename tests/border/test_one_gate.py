@@ -66,7 +66,6 @@ ALLOWED: dict[str, dict[str, str]] = {
         "make_folder": OWN_FOLDERS,
         "_set_rights": OWN_FOLDERS,
         "_move_aside": OWN_FOLDERS,
-        "agent_path": CODE,
         "has_shim_command": PROC,
         "_effective_user": PROC,
     },

@@ -75,7 +75,6 @@ def test_validations_are_part_of_what_is_left() -> None:
     progress = progress_of(trained(10).history)
     assert (progress.steps, progress.steps_total, progress.epoch) == (1001, 5000, 10)
     assert progress.step_s == pytest.approx(1.0)
-    assert progress.pause_s == pytest.approx(60.0)
     assert progress.epoch_s == pytest.approx(160.0)
     assert progress.left_s == pytest.approx(3999 + 40 * 60.0)
     assert progress.fraction == pytest.approx(1001 / 5000)

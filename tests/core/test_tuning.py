@@ -18,7 +18,6 @@ from supervisor.core.tuning.compare import (
     Comparison,
     Outcome,
     block_is_complete,
-    break_even_steps,
 )
 from supervisor.core.tuning.knob import KNOBS, Facts, Kind, Knob, Phase, choose_knobs, facts_of
 from supervisor.core.tuning.session import Session, begin_session
@@ -114,11 +113,6 @@ def test_a_block_has_ten_steps_and_a_third_of_a_second() -> None:
     assert not block_is_complete((1.0,) * 9)
     assert block_is_complete((0.05,) * 10)
     assert not block_is_complete((0.05,) * 10, steps=16)
-
-
-def test_a_compilation_that_saves_nothing_never_pays() -> None:
-    assert break_even_steps(60.0, 0.1, 0.25) == pytest.approx(3000)
-    assert break_even_steps(60.0, 0.1, 0.0) == math.inf
 
 
 def test_what_is_no_gain_is_undone_and_what_is_one_is_confirmed_against_the_owners_settings() -> None:

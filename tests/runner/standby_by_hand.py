@@ -12,6 +12,7 @@ from attempts_by_hand import NOW, Attempts, until
 from supervisor.core import attempt_files as names
 from supervisor.runner import attempt_folder as attempts
 from supervisor.runner import standby
+from supervisor.runner.code_copy import INSTALLED
 from supervisor.runner.shim import read_process
 
 SLEEPING = ["sleep", "60"]
@@ -53,7 +54,7 @@ class Standing:
             folder=self.attempt,
             env=self.env,
             inherited=os.environ,
-            agent=attempts.agent_path(),
+            agent=INSTALLED.agent,
             conv2d="off",
             conv2d_settings={},
             resume_from=resume_from,

@@ -18,7 +18,6 @@ from supervisor.runner.attempt_folder import (
     ERROR_CHARS_MAX,
     SAVES_NAMED,
     Save,
-    agent_path,
     compose_env,
     prepare,
     read_exit,
@@ -128,20 +127,6 @@ def test_an_attempt_is_given_the_steps_of_what_was_kept_and_of_the_newest_saves(
     assert reported["files"][2:] == [[None, 5, save.modified_ns, save.step] for save in reversed(saves[1:])]
     assert json.loads(resume_steps(None, [], saves[:1], asked=False))["files"] == [[None, 5, 100, 50]]
     assert resume_steps(None, [], asked=False) == ""
-
-
-def test_the_agent_of_this_package_is_accepted() -> None:
-    assert agent_path().name == "path"
-
-
-def test_an_agent_that_anybody_may_write_is_refused(tmp_path: Path) -> None:
-    package = tmp_path / "path" / "rocm_agent"
-    package.mkdir(parents=True)
-    assert agent_path(tmp_path / "path") == tmp_path / "path"
-    (package / "__init__.py").touch()
-    (package / "__init__.py").chmod(0o666)
-    with pytest.raises(ValueError, match=r"__init__\.py: world-writable.*chmod o-w"):
-        agent_path(tmp_path / "path")
 
 
 @pytest.mark.parametrize(

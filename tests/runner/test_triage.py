@@ -13,7 +13,7 @@ from supervisor.core import attempt_files as names
 from supervisor.core.triage.finding import Finding, LookedFor, Replay
 from supervisor.daemon.checkpoints.past_losses import past_losses
 from supervisor.daemon.clock import SystemClock
-from supervisor.runner.attempt_folder import agent_path
+from supervisor.runner.code_copy import INSTALLED
 from supervisor.runner.evidence_folder import EvidenceFolder
 from supervisor.runner.shim import Recorder
 from supervisor.runner.triage import Case, triage
@@ -44,7 +44,7 @@ class Night:
         assert Recorder(str(self.attempt)).make() is None
         agent = {
             "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": str(agent_path()),
+            "PYTHONPATH": str(INSTALLED.agent),
             names.ENV_FOLDER: str(self.attempt / names.RUN),
         }
         env = {**os.environ, **agent, **more}
@@ -61,7 +61,7 @@ class Night:
     def triage(
         self, command: list[str], step: int, checkpoint: Path | None = None, looked_for: LookedFor = "loss"
     ) -> tuple[Finding, tuple[Replay, ...]]:
-        env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(agent_path())}
+        env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(INSTALLED.agent)}
         launch = {"argv": command, "cwd": str(self.folder), "env": env}
         (self.attempt / names.LAUNCH).write_text(json.dumps(launch))
         case = Case(

@@ -18,7 +18,8 @@ time.sleep(60)
 """
 STORY = f"""
 from supervisor.runner import standby
-from supervisor.runner.attempt_folder import agent_path, compose_env
+from supervisor.runner.attempt_folder import compose_env
+from supervisor.runner.code_copy import INSTALLED
 
 def until(question):
     deadline = time.perf_counter() + 60
@@ -30,7 +31,7 @@ argv = [{str(PYTHON)!r}, "-c", {PROGRAM!r}]
 
 def env(number, resume_from):
     folder = STATE / "jobs" / "yolo" / str(number)
-    return compose_env(job="yolo", number=number, folder=folder, env={{}}, inherited={{}}, agent=agent_path(),
+    return compose_env(job="yolo", number=number, folder=folder, env={{}}, inherited={{}}, agent=INSTALLED.agent,
                        conv2d="off", conv2d_settings={{}}, resume_from=resume_from, snapshot_every="0", mean_fault_s=1)
 
 def stand_by(number, before):

@@ -31,8 +31,6 @@ class Progress:
     batches_per_epoch: int | None = None
     step_s: float | None = None
     """While stepping."""
-    pause_s: float | None = None
-    """Between two epochs; None before the first was seen."""
     epoch_s: float | None = None
     """One epoch with its pause."""
     left_s: float | None = None
@@ -78,7 +76,6 @@ def progress_of(history: History, wanted_per_s: float | None = None) -> Progress
         epochs=history.epochs,
         batches_per_epoch=batches,
         step_s=step.usual if step else None,
-        pause_s=pause.usual if pause else None,
         epoch_s=step.usual * batches + (pause.usual if pause else 0.0) if step and batches else None,
         left_s=left.usual if left else None,
         left_early_s=left.early if left else None,

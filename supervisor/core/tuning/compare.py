@@ -151,15 +151,6 @@ def median_s(step_s: tuple[float, ...]) -> float:
     return median(step_s)
 
 
-def break_even_steps(compile_s: float, step_s: float, gain: float) -> float:
-    """Return after how many steps a compilation of `compile_s` has paid; infinite where it saves nothing.
-
-    `gain` is the factor less one by which steps that took `step_s` become faster.
-    """
-    saved_s = step_s - step_s / (1 + gain) if gain > -1 else 0.0
-    return compile_s / saved_s if saved_s > 0 else math.inf
-
-
 def _doubt(count: int) -> float:
     """Return by how much the deviation of so few pairs is taken larger: as three quarters of such samples say."""
     return 1 + 1.5 / count

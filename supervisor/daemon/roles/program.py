@@ -60,7 +60,7 @@ from supervisor.store.files import copy
 
 log = logging.getLogger(__name__)
 
-EX_USAGE, EX_UNAVAILABLE, EX_CONFIG = 64, 69, 78
+EX_UNAVAILABLE, EX_CONFIG = 69, 78
 PROVE_LIMIT_S = 1500.0
 """Of a node's share of a generation; the leader waits longer than that."""
 COPY_LIMIT_S = 60.0
