@@ -46,13 +46,13 @@ class Asked:
 
 @click.command("estimate")
 @click.argument("job", shell_complete=complete_job)
-@click.option("--batch", type=click.IntRange(1, 1 << 20), help="What if the micro-batch were this.")
-@click.option("--precision", type=click.Choice(["fp32", "bf16", "fp16"]), help="What if it computed in this.")
+@click.option("--batch", type=click.IntRange(1, 1 << 20), help="Estimate for this micro-batch.")
+@click.option("--precision", type=click.Choice(["fp32", "bf16", "fp16"]), help="Estimate for this precision.")
 @click.option(
-    "--checkpointing", type=click.Choice(["on", "off"]), help="What if activations were checkpointed, or not."
+    "--checkpointing", type=click.Choice(["on", "off"]), help="Estimate with or without activation checkpointing."
 )
 @click.option("--without-gpu", is_flag=True, help="Count tensors on the CPU; the GPU is not touched.")
-@click.option("--card", help="Memory of the GPU that is meant, as 16GiB; default: that of this machine's.")
+@click.option("--card", help="GPU memory to fit into, as 16GiB (default: that of this machine's GPU).")
 @click.option("--quick", is_flag=True, help="Probe two micro-batches at most; the largest that fits is less certain.")
 @click.option("--limit-s", type=click.FloatRange(1), default=600.0, show_default=True, help="Time limit of each probe.")
 @click.option("--while-training", is_flag=True, help="Probe on the GPU even while the job trains.")

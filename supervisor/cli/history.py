@@ -42,9 +42,8 @@ OUTCOME_STYLES = {
 def command(app: App, job: str | None, limit: int, since: Given | None, *, shadow: bool) -> None:
     """List the incidents of every job or of JOB, the newest first: what was detected, done and lost.
 
-    Times of 5 s and more in which the daemon did not run while a job had a living attempt are listed among them. A
-    daemon that was stopped had ended its trainings: nothing was unwatched then, and `account` counts that time as
-    stopped by the user.
+    Outages are listed among them: times of 5 s and more in which a training ran without the daemon. The time after
+    a stop of the daemon is none, since its trainings end with it; `account` counts it as stopped by the user.
     """
     from_unix_s = since_unix_s(since, app.now())
     if shadow:

@@ -16,7 +16,7 @@ from supervisor.core.sanitize import one_line
 def command(app: App, *, dry_run: bool) -> None:
     """Reload the daemon's configuration. Trainings continue; if the file has an error, nothing changes.
 
-    Exits with 1 if it is, or with --dry-run would be, refused.
+    Exits with 1 if the configuration is refused; with --dry-run, if it would be.
     """
     report = app.post("/v1/reload", dry_run=True) if dry_run else app.post("/v1/reload")
     if app.json:

@@ -61,10 +61,16 @@ class Found:
     type=click.FloatRange(0, 1),
     default=SLOWEST_SHARE,
     show_default=True,
-    help="Least share of the median of this machine's devices that one of them reaches.",
+    help="A device below this share of the median speed of this machine's devices is unfit.",
 )
-@click.option("--prolog", is_flag=True, help="End with 0 where nothing could be checked: that is no reason to drain.")
-@click.option("--reason-file", type=click.Path(path_type=Path, dir_okay=False), help="Write why here; removed if fit.")
+@click.option(
+    "--prolog", is_flag=True, help="Exit with 0 also if nothing could be checked, so that the node is not drained."
+)
+@click.option(
+    "--reason-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the reason to FILE if unfit; remove FILE if fit.",
+)
 @json_option
 @pass_app
 def command(  # noqa: PLR0913 - one argument an option

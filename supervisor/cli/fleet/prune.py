@@ -15,17 +15,27 @@ _days = click.IntRange(LEAST_DAYS, 36_500)
 
 
 @click.command("prune")
-@click.option("--metrics-days", type=_days, default=DEFAULT.metrics, show_default=True, help="Minutes of metrics.")
 @click.option(
-    "--reports-days", type=_days, default=DEFAULT.reports, show_default=True, help="Flags, decisions, events."
+    "--metrics-days", type=_days, default=DEFAULT.metrics, show_default=True, help="Days that metrics are kept."
 )
 @click.option(
-    "--replaced-days", type=_days, default=DEFAULT.replaced, show_default=True, help="Versions that are replaced."
+    "--reports-days",
+    type=_days,
+    default=DEFAULT.reports,
+    show_default=True,
+    help="Days that flags, decisions and events are kept.",
+)
+@click.option(
+    "--replaced-days",
+    type=_days,
+    default=DEFAULT.replaced,
+    show_default=True,
+    help="Days that replaced versions of rows are kept.",
 )
 @json_option
 @pass_app
 def command(app: App, *, metrics_days: int, reports_days: int, replaced_days: int) -> None:
-    """Delete rows older than this from the fleet's database; incidents, attempts and remedies stay.
+    """Delete old rows from the fleet's database; incidents, attempts and remedies are kept.
 
     Its role must own the tables: that of `fleet init`. A role that ships or reads cannot delete.
     """

@@ -54,7 +54,7 @@ def command(  # noqa: PLR0913 - one for each option
 
     With --to, write the recorded steps of all attempts instead, ten seconds a row, for other programs: loss, learning
     rate, gradient norm, pace, waiting for data and memory. With --follow a row is written when the next one has begun,
-    and once more where a clock that was set back adds steps to it.
+    and again if the clock was set back and further steps fall into it.
 
     A Parquet file can be read once it is complete: with --follow there is a folder of such files, read as one table.
     parquet, mlflow and wandb need the extra of that name (pip install 'rocm-supervisor[parquet]'). wandb writes runs

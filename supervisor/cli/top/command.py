@@ -22,7 +22,7 @@ PLAIN_SIZE = (100, 30)
 
 
 @click.command("top")
-@click.option("--once", is_flag=True, help="Print one frame and end; so does an output that is no terminal.")
+@click.option("--once", is_flag=True, help="Print one frame and exit, as without a terminal.")
 @click.option("--interval", type=click.FloatRange(0.2, 3600), default=1.0, show_default=True, metavar="SECONDS")
 @pass_app
 def command(app: App, interval: float, *, once: bool) -> None:
