@@ -9,17 +9,36 @@ it does the work itself, and imports nothing for it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from supervisor.children.file_asks import FileServer
 
 P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
 
 _servers: list[FileServer] = []
 _for_a_time: list[FileServer] = []
 """Of a process that did not begin this, for what it asks within a time: all else it goes on to do itself."""
+
+
+class Look(Protocol):
+    """Either `apart` or `here`."""
+
+    def __call__(self, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+        """Return what a function returns, or raise what it raises."""
+        ...
+
+
+def here(work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+    """Return what a function returns in this thread: for files of a file system that always answers."""
+    return work(*given, **named)
+
+
+def read_with(reader: R, read: Callable[[R], T]) -> tuple[R, T]:
+    """Return a reader as it is after reading, which another process may have done, and what it has read."""
+    return reader, read(reader)
 
 
 def keep_files_apart() -> None:

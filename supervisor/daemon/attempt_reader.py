@@ -2,7 +2,7 @@
 
 A thread for each attempt reads five times a second. When a shim has ended, all that its attempt wrote is read before
 the end is reported: the last step comes before the exit. A file that cannot be read, or whose reading does not return,
-is reported and left out; the others are still read.
+is reported and left out; the others are still read. Where their file system may hang, another process reads them.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
+from operator import methodcaller
 from pathlib import Path
+from typing import TypeVar
 
 from supervisor import untrusted_files
+from supervisor.children.files_apart import Look, here, read_with
 from supervisor.children.prompt_thread import PromptThread
 from supervisor.core import attempt_files as fo
 from supervisor.core import events as ev
@@ -31,6 +34,9 @@ from supervisor.sources.attempt.output import OutputPage, OutputReader
 from supervisor.sources.attempt.recorder import RecorderPage, RecorderReader
 
 log = logging.getLogger(__name__)
+
+R = TypeVar("R")
+T = TypeVar("T")
 
 Cleared = Callable[[str, Path], bool]
 """Ends the processes that a killed shim left running (job, folder of the attempt); returns whether none is left."""
@@ -70,8 +76,6 @@ class FollowedAttempt:
     output_limit_bytes: int
     cursors: dict[int, int] = field(default_factory=dict)
     output_offset: int = 0
-    keeps_open: bool = True
-    """Whether the recorder of rank 0 stays open between two reads."""
     other_boot: bool = False
     """Whether it ran in an earlier boot of the machine, so that nothing of it can be left."""
     recorders: dict[int, RecorderReader] = field(init=False, default_factory=dict)
@@ -103,12 +107,12 @@ class FollowedAttempt:
         # The agent log is read from the start each time: a new daemon needs the plan again.
         self.agent = AgentLogReader(self.folder, allowance=Allowance(WORDS_PER_S, WORDS_AT_ONCE))
         self.output = OutputReader(self.folder, self.output_limit_bytes, offset=self.output_offset)
-        self.recorders[0] = RecorderReader(self.folder, keep_open=self.keeps_open)
+        self.recorders[0] = RecorderReader(self.folder)
 
-    def find_ranks(self) -> None:
+    def find_ranks(self, look: Look = here) -> None:
         """Look for recorders of ranks that came up later."""
         try:
-            found = untrusted_files.list_names(self.folder, fo.RUN)
+            found = look(untrusted_files.list_names, self.folder, fo.RUN)
         except OSError:
             return
         for rank, name in parse_ranks(found.names):
@@ -140,6 +144,8 @@ class AttemptReader:
         threads: Threads | None = None,
     ) -> None:
         """`waiting(job)` is how many events of a job wait to be decided on."""
+        self.look: Look = here
+        """How files are read; `apart` where their file system may hang."""
         self.find_stop: Callable[[str, int], None] = lambda job, attempt: None
         """Asks for a stop of an attempt where that was noted; called before its end is reported."""
         self._clock = clock
@@ -155,6 +161,8 @@ class AttemptReader:
     def follow(self, followed: FollowedAttempt) -> None:
         """Begin to follow an attempt."""
         key = (followed.job, followed.attempt)
+        if self.look is not here:
+            followed.recorders[0] = RecorderReader(followed.folder, keep_open=False)  # no descriptor of another process
         followed.post = self._threads.post(f"following {followed.job} {followed.attempt}", limit_s=None)
         with self._lock:
             self._followed[key] = followed
@@ -278,6 +286,10 @@ class AttemptReader:
             followed.blocked.discard(name)
             self._report_degraded(followed, name, "", recovered=True)
 
+    def _use(self, reader: R, read: Callable[[R], T]) -> tuple[R, T]:
+        """Return a reader as it is after reading, and what it has read."""
+        return self.look(read_with, reader, read)
+
     def _report_degraded(self, followed: FollowedAttempt, part: str, error: str, *, recovered: bool = False) -> None:
         self._put(
             ev.SupervisionChanged(
@@ -294,7 +306,7 @@ class AttemptReader:
         now, looks = self._clock.now(), followed.looks
         followed.looks += 1
         if final or looks % RANKS_EVERY_LOOKS == 0:
-            self._read_part(followed, thread, "the list of ranks", followed.find_ranks)
+            self._read_part(followed, thread, "the list of ranks", partial(followed.find_ranks, self.look))
             stopped = partial(self.find_stop, followed.job, followed.attempt)
             self._read_part(followed, thread, "stops of its unit", stopped)
         if not (final or patient) and self._waiting(followed.job) >= WAITING_LIMIT:
@@ -317,11 +329,12 @@ class AttemptReader:
         to_its_end: bool,  # noqa: FBT001 - given by place, through `partial`
     ) -> None:
         while self._read_recorder(followed, rank, reader, now) and to_its_end:
-            followed.post.since = self._clock.now()
+            reader, followed.post.since = followed.recorders[rank], self._clock.now()
 
     def _read_recorder(self, followed: FollowedAttempt, rank: int, reader: RecorderReader, now: Moment) -> bool:
         """Read what one rank's recorder holds; return whether reading again gives more."""
-        page = reader.read(followed.cursors.get(rank, 0), now)
+        page: RecorderPage
+        followed.recorders[rank], page = self._use(reader, methodcaller("read", followed.cursors.get(rank, 0), now))
         if page.problem is not None and page.problem not in followed.problems:
             followed.problems.add(page.problem)
             log.warning("recorder.damaged", extra={"fields": {"job": followed.job, "problem": page.problem}})
@@ -377,7 +390,11 @@ class AttemptReader:
 
     def _read_agent(self, followed: FollowedAttempt, now: Moment, *, final: bool) -> None:
         skipped_bytes = followed.agent.skipped_bytes
-        for fact in followed.agent.finish(now) if final else followed.agent.read(now, WAITING_LIMIT):
+        if final:
+            followed.agent, facts = self._use(followed.agent, methodcaller("finish", now))
+        else:
+            followed.agent, facts = self._use(followed.agent, methodcaller("read", now, WAITING_LIMIT))
+        for fact in facts:
             self._put(
                 ev.AgentReported(
                     at=fact.at,
@@ -399,14 +416,15 @@ class AttemptReader:
             log.warning("agent_log.flooded", extra={"fields": fields})
 
     def _read_output(self, followed: FollowedAttempt, now: Moment, *, final: bool) -> None:
-        page = followed.output.read(now)
+        followed.output, page = self._use(followed.output, methodcaller("read", now))
         self._report_output(followed, page, now)
         while final and page.behind_bytes:
             followed.post.since = self._clock.now()
-            page = followed.output.read(now)
+            followed.output, page = self._use(followed.output, methodcaller("read", now))
             self._report_output(followed, page, now)
         if final:
-            self._report_output(followed, followed.output.finish(now), now)
+            followed.output, page = self._use(followed.output, methodcaller("finish", now))
+            self._report_output(followed, page, now)
 
     def _report_output(self, followed: FollowedAttempt, page: OutputPage, now: Moment) -> None:
         if page.new_bytes or page.findings:
@@ -428,7 +446,7 @@ class AttemptReader:
         now = self._clock.now()
         found: list[ExitStatus] = []
         self._read_part(
-            followed, thread, fo.EXIT, lambda: found.extend(filter(None, [read_exit(followed.folder, now)]))
+            followed, thread, fo.EXIT, lambda: found.extend(filter(None, [self.look(read_exit, followed.folder, now)]))
         )
         if not found:
             cleared: list[bool] = []

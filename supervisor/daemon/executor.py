@@ -65,9 +65,6 @@ class ExecutorDeps:
     """The group that shares attempts' folders with trainings of another user."""
     boot_id: str
     threads: Threads
-    keeps_open: bool = True
-    """Whether recorders stay open between two reads: where an attempt's folder may hang, an open file holds the end of
-    this process."""
     report_flag: Callable[[de.Stop], bool] = lambda _: False
     """Reports a flagged attempt to the leader of a training on several nodes; returns whether that is left to it."""
 
@@ -189,7 +186,6 @@ class ThreadExecutor:
             attempt=number,
             folder=folder,
             output_limit_bytes=self._deps.output_limit_bytes(),
-            keeps_open=self._deps.keeps_open,
         )
         if not self.adopt(name, number, followed):
             # It ended before it could be followed: its files are read, then its end is reported.

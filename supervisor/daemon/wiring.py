@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from supervisor.children.files_apart import Look, apart, here
 from supervisor.config.derive import database_url, expectation_of, limits_of, rules_of
 from supervisor.config.redact import redacted
 from supervisor.config.settings import JobSettings, Settings
@@ -55,6 +56,7 @@ from supervisor.runner.code_copy import CodeCopies
 from supervisor.runner.evidence import EvidenceFacts
 from supervisor.runner.exit_watch import ExitWatch
 from supervisor.runner.launcher import Launcher
+from supervisor.runner.mounts import is_local
 from supervisor.runner.proving import Prover
 from supervisor.sources.gpu.gpus import GpuWatch
 from supervisor.sources.kernel.journal import JournalLog
@@ -136,14 +138,18 @@ class Assembly:
         self.job_gpus = JobGpus(self.newest)
         self.threads = Threads(clock, self.inbox.put)
         self.requests = StopRequests(self.state, self.threads)
+        # A read that hangs would keep this process from its end; on a disk of this machine it is cheaper here.
+        look: Look = here if is_local(self.state / "jobs") else apart
         self.unit_requests = UnitRequests(
             clock=clock,
             put=self.inbox.put,
             kept=self.requests,
             jobs=lambda: [job_state.job for job_state in list(self.loop.job_states.values())],
             folder=lambda job, attempt: self.executor.folder(job, attempt),  # noqa: PLW0108 - made below
+            look=look,
         )
         self.attempts = AttemptReader(clock, self.inbox.put, self._clear_remains, self.inbox.waiting, self.threads)
+        self.attempts.look = look
         self.attempts.find_stop = self.unit_requests.find_stop
         self.exits = ExitWatch(lambda gone: self.attempts.gone(gone.job, gone.attempt))
         self.save_steps = SaveSteps(clock, self.state, self._find_job, boot_id)
@@ -232,7 +238,6 @@ class Assembly:
             group=group,
             boot_id=self.boot_id,
             threads=self.threads,
-            keeps_open=self.settings.supervisor.launcher != "held",
             report_flag=self._report_flag,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,17 +99,17 @@ def test_a_node_whose_own_folder_hangs_ends_with_its_ranks_when_it_is_asked_to_a
 ) -> None:
     own_folder = cluster.folder / "n0"
     own_folder.mkdir()
-    with hanging(own_folder / "jobs", tmp_path / "behind-jobs", asked_on_close=False) as own:
+    with hanging(own_folder / "jobs", tmp_path / "behind-jobs") as own:
         config = cluster.folder / "run.toml"
         config.write_text('[jobs.run]\ncommand = ["true"]\nsave_s = 1.0\ngrace_s = 1.0\nkill_wait_s = 4.0\n')
         cluster.settings = config
         cluster.start("--lease-s", "200")
         before = cluster.await_epoch(1)
-        own.hang()
+        own.hang(beyond_sigkill=True)
         until(lambda: "attempt.thread_replaced" in (cluster.folder / "n0.log").read_text(), "the folder to be named")
         cluster.daemons["n0"].send_signal(signal.SIGTERM)
         assert cluster.daemons["n0"].wait(ENDS_IN_S) == 0
         ended = next(line for line in (cluster.folder / "n0.log").read_text().splitlines() if "daemon.ended" in line)
-        assert "run: run/agent.jsonl is not answered" in ended
+        assert re.search(r"run: [^,]+ is not answered", ended), "whichever part was being read"
         own.go_on()  # a rank that was killed is gone once its output, which lies there, is closed
         until(lambda: all(gone(pid) for rank, pid in before.items() if rank < 2), "the end of its ranks")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -13,6 +16,7 @@ from pathlib import Path
 import pytest
 from clocks_by_hand import until
 
+from supervisor.children.file_asks import FileServer
 from supervisor.core import attempt_files as fo
 from supervisor.core import events as ev
 from supervisor.core.moments import Moment
@@ -21,6 +25,7 @@ from supervisor.daemon.attempt_reader import HUNG_S, RANKS_LIMIT, WAITING_LIMIT,
 from supervisor.daemon.clock import SystemClock
 from supervisor.daemon.inbox import Inbox
 from supervisor.sources.attempt.output import OutputPage, OutputReader
+from tests.rigs.hanging_fs import hanging
 from tests.sources.recorder_by_hand import Writer
 
 
@@ -315,6 +320,53 @@ def test_a_reading_that_hangs_is_named_and_left_out_and_everything_else_is_read(
     )
     watch.check(later(0))
     assert threading.active_count() - threads_before < 8
+
+
+FOLLOWING = """
+import sys
+from pathlib import Path
+from supervisor.children.files_apart import apart, keep_files_apart
+from supervisor.daemon.attempt_reader import AttemptReader, FollowedAttempt
+from supervisor.daemon.clock import SystemClock
+
+keep_files_apart()
+reader = AttemptReader(SystemClock(), lambda event: print(type(event).__name__, flush=True), lambda job, folder: True)
+reader.look = apart
+reader.follow(FollowedAttempt(job="one", attempt=1, folder=Path(sys.argv[1]), output_limit_bytes=1_000_000))
+reader.start()
+sys.stdin.read()
+"""
+
+
+@pytest.mark.mounts
+def test_a_process_that_reads_apart_ends_although_sigkill_does_not_end_the_read(tmp_path: Path) -> None:
+    with hanging(tmp_path / "far", tmp_path / "behind") as far:
+        (far.at / fo.RUN).mkdir()
+        say(far.at, 1)
+        command = [sys.executable, "-c", FOLLOWING, str(far.at)]
+        daemon = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert daemon.stdin is not None
+        assert daemon.stdout is not None
+        assert daemon.stdout.readline() == b"AgentReported\n"
+        held = far.held
+        far.hang(beyond_sigkill=True)
+        until(lambda: far.held > held, "a read that hangs")
+        daemon.stdin.close()
+        assert daemon.wait(60) == 0
+        daemon.stdout.close()
+
+
+def test_what_is_read_apart_is_what_is_read_here(events: list[ev.Event], tmp_path: Path) -> None:
+    server = FileServer()
+    try:
+        watch = AttemptReader(SystemClock(), events.append, Leftovers())
+        watch.look = server.do
+        watch.start()
+        test_everything_an_attempt_left_is_reported_before_its_end(watch, events, tmp_path)
+        watch.end()
+        watch.join(120)
+    finally:
+        os.kill(server.pid or 0, signal.SIGKILL)
 
 
 def test_an_end_is_reported_although_a_file_of_it_hangs(
