@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "bench")]
 
 from fuzz_files import feeds, fuzz_file  # noqa: E402 (after the path is set)
+from fuzz_reports import report_feeds  # noqa: E402
 
 from supervisor.core.moments import Moment  # noqa: E402 (after the path is set)
 from supervisor.core.readings import GpuReading  # noqa: E402
@@ -70,7 +71,7 @@ def main() -> int:
             wrong += fuzz(name, feed, asked.inputs, random.Random(asked.seed))
     # In memory, where there is a place for it: what is measured is the reading.
     with tempfile.TemporaryDirectory(dir=next(filter(os.path.isdir, ("/dev/shm", "/tmp")))) as place:
-        for name, file in feeds(Path(place)).items():
+        for name, file in {**feeds(Path(place)), **report_feeds(Path(place))}.items():
             if not chosen or name in chosen:
                 wrong += fuzz_file(name, file, asked.inputs, random.Random(asked.seed))
     return 1 if wrong else 0

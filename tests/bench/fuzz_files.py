@@ -99,7 +99,7 @@ def feeds(folder: Path) -> dict[str, FileFeed]:
     notes = [json.dumps(_exit()).encode(), json.dumps({**_exit(), "error": "not found"}).encode()]
     return {
         "agent.jsonl file": FileFeed(attempt / fo.AGENT, _words(), lambda: _read_words(attempt)),
-        "recorder.bin file": FileFeed(attempt / fo.RECORDER, [_ring(5), _ring(40)], lambda: _read_ring(attempt)),
+        "recorder.bin file": FileFeed(attempt / fo.RECORDER, [ring(5), ring(40)], lambda: _readring(attempt)),
         "exit.json file": FileFeed(attempt / fo.EXIT, notes, lambda: _read_exit(attempt)),
         "shim.json file": FileFeed(attempt / fo.SHIM, [json.dumps(_shim()).encode()], lambda: _read_shim(attempt)),
         "output.log file": FileFeed(attempt / fo.OUTPUT, _printed(), lambda: _read_output(attempt)),
@@ -163,7 +163,7 @@ def damaged_bytes(content: bytes, chance: random.Random) -> bytes:
     return content if chance.random() > 0.05 else content[: chance.randrange(len(content) + 1)]
 
 
-def _fits(holds: bool, what: str) -> None:
+def fits(holds: bool, what: str) -> None:
     if not holds:
         raise AssertionError(what)
 
@@ -175,27 +175,27 @@ def _read_words(attempt: Path) -> None:
     reader = AgentLogReader(attempt, allowance=Allowance(50.0, 2000))
     history = History(now=NOW, launched_at=NOW)
     for fact in (*reader.read(NOW), *reader.finish(NOW)):
-        _fits(fact.at.monotonic_s <= NOW.monotonic_s, "time")
+        fits(fact.at.monotonic_s <= NOW.monotonic_s, "time")
         report = AgentReported(
             at=fact.at, job="night", attempt=1, agent_event=fact.agent_event, facts=fact.facts, pid=fact.pid
         )
         history.add(report)
         row = event_row(report)
-        _fits(row is not None and len(str(row["body"])) <= 65_536, "body")
+        fits(row is not None and len(str(row["body"])) <= 65_536, "body")
         if fact.agent_event is AgentEvent.CHECKPOINT_SAVED:
             item = _checkpoint_of_report("/runs/last.pt", Fingerprint(size_bytes=1, modified_ns=1, inode=1), fact.facts)
             kept = checkpoint_row("night", 1, item, NOW)
-            _fits((kept["step"] or 0) <= STEP_MAX and abs(kept["epoch"] or 0) <= EPOCH_MAX, "step")
-    _fits((history.epochs or 0) <= EPOCH_MAX and (history.batches_per_epoch or 0) <= STEP_MAX, "plan")
+            fits((kept["step"] or 0) <= STEP_MAX and abs(kept["epoch"] or 0) <= EPOCH_MAX, "step")
+    fits((history.epochs or 0) <= EPOCH_MAX and (history.batches_per_epoch or 0) <= STEP_MAX, "plan")
 
 
-def _read_ring(attempt: Path) -> None:
+def _readring(attempt: Path) -> None:
     cursor = 0
     with RecorderReader(attempt) as reader:
         for _ in range(4):
             page = reader.read(cursor, NOW)
-            _fits(page.cursor >= cursor and len(page.records) + page.lost == page.cursor - cursor, "cursor")
-            _fits(all(0 <= record.step <= STEP_MAX and (record.epoch or 0) >= 0 for record in page.records), "step")
+            fits(page.cursor >= cursor and len(page.records) + page.lost == page.cursor - cursor, "cursor")
+            fits(all(0 <= record.step <= STEP_MAX and (record.epoch or 0) >= 0 for record in page.records), "step")
             cursor = page.cursor
             if not page.behind:
                 return
@@ -204,22 +204,22 @@ def _read_ring(attempt: Path) -> None:
 def _read_exit(attempt: Path) -> None:
     status = read_exit(attempt, NOW)
     if status is not None:
-        _fits(status.at.monotonic_s <= NOW.monotonic_s and status.at.unix_s < 3e11, "time")
-        _fits((status.code or 0) <= 255 and len(status.error or "") <= 1000 and bool(status.words), "status")
+        fits(status.at.monotonic_s <= NOW.monotonic_s and status.at.unix_s < 3e11, "time")
+        fits((status.code or 0) <= 255 and len(status.error or "") <= 1000 and bool(status.words), "status")
     read_start_error(attempt)
     read_note(attempt, fo.EXIT)
 
 
 def _read_shim(attempt: Path) -> None:
     note = read_shim(attempt)
-    _fits(note is None or (0 < note.pid <= 2**22 and len(note.boot_id) <= 64), "pid")
+    fits(note is None or (0 < note.pid <= 2**22 and len(note.boot_id) <= 64), "pid")
 
 
 def _read_output(attempt: Path) -> None:
     reader = OutputReader(attempt, 1_000_000)
     page, last = reader.read(NOW), reader.finish(NOW)
-    _fits(page.problem is None and last.problem is None, str(page.problem or last.problem))
-    _fits(len(last.last_line) <= 4096, "last line")
+    fits(page.problem is None and last.problem is None, str(page.problem or last.problem))
+    fits(len(last.last_line) <= 4096, "last line")
     read_output_tail(attempt)
     tail(attempt, fo.FOLDED, None, 100)
     (attempt / fo.FOLDED).unlink(missing_ok=True)
@@ -227,8 +227,8 @@ def _read_output(attempt: Path) -> None:
 
 def _read_shelf(shelf: GenerationStore) -> None:
     for item in shelf.all():
-        _fits((item.step or 0) <= STEP_MAX and abs(item.epoch or 0) <= EPOCH_MAX, "step")
-        _fits(len(item.reason or "") <= 1000 and len(item.source or "") <= 4096, "reason")
+        fits((item.step or 0) <= STEP_MAX and abs(item.epoch or 0) <= EPOCH_MAX, "step")
+        fits(len(item.reason or "") <= 1000 and len(item.source or "") <= 4096, "reason")
         checkpoint_row("night", 1, item, NOW)
 
 
@@ -238,7 +238,7 @@ def _read_profile(shelf: GenerationStore) -> None:
 
 
 def _read_serial(shelf: GenerationStore) -> None:
-    _fits(0 < shelf._next_serial() < 2**62, "serial")
+    fits(0 < shelf._next_serial() < 2**62, "serial")
 
 
 def _prove(path: Path) -> None:
@@ -248,7 +248,7 @@ def _prove(path: Path) -> None:
         answer = prove.prove(str(path))
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-    _fits(len(json.dumps(answer, allow_nan=False)) < 100_000, "answer")
+    fits(len(json.dumps(answer, allow_nan=False)) < 100_000, "answer")
     profile_of(answer["profile"])
 
 
@@ -258,7 +258,7 @@ def _entry_of(path: Path) -> None:
 
 def _ranks(path: Path) -> None:
     names = path.read_bytes().decode("utf-8", "surrogateescape").split("\n")
-    _fits(all(0 < rank < 10**6 for rank, _ in parse_ranks(names)), "rank")
+    fits(all(0 < rank < 10**6 for rank, _ in parse_ranks(names)), "rank")
 
 
 # --- contents to begin with -----------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ def _words() -> list[bytes]:
     return [b"".join(lines), *lines]
 
 
-def _ring(steps: int) -> bytes:
+def ring(steps: int) -> bytes:
     capacity = 16
     header = bytearray(fo.HEADER_BYTES)
     fo.IDENTITY.pack_into(header, 0, fo.MAGIC, fo.HEADER_BYTES, fo.RECORD.size, capacity, 0)
