@@ -223,14 +223,20 @@ def gpu_oom():
 
 
 def signal_of(number):
-    """Return what sends this process a signal, and notes where one is ignored that would end it by default."""
+    """Return what sends this process a signal, and notes where one is ignored that would end it by default.
+
+    A library's handler of crashes (LLVM's) takes a signal for a fault that the processor will raise again, and lets
+    the process go on: https://github.com/llvm/llvm-project/issues/60004. It is taken away.
+    """
 
     def send():
-        handler = signal.getsignal(number)
+        handler, in_c = signal.getsignal(number), handler_in_c(number)
+        if handler == signal.SIG_DFL and number not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
         if number != signal.SIGSTOP and not callable(handler):
             time.sleep(1.0)  # another thread may have to take it
-            (asked.folder / "outlived").write_text("%s, %s, %s" % (handler, handler_in_c(number), signals_of_process()))
+            (asked.folder / "outlived").write_text("%s, %s, %s" % (handler, in_c, signals_of_process()))
 
     return send
 
