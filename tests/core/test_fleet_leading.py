@@ -563,6 +563,13 @@ def test_too_few_nodes_are_an_error_that_names_those_that_came() -> None:
     assert "1 of 2 nodes did not come within 5 s; here are n0" in nodes.overs[0].reason
 
 
+def test_a_node_that_does_not_come_back_is_named_with_how_its_daemon_comes_back() -> None:
+    nodes = begun(replace(LIMITS, gather_s=5.0))
+    nodes.silent.add("n1")
+    nodes.wait(20.0)
+    assert "here are n0; n1 trained before: the script of `supervisorctl submit` starts" in nodes.overs[0].reason
+
+
 def generation(step: int, epoch: int = 1, **facts: object) -> Offer:
     """A generation that a node has proven, unless the facts say otherwise."""
     known: dict[str, object] = {"name": f"step-{step:012d}", "digest": "a", "proven": True, "step": step, **facts}

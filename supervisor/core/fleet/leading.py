@@ -37,6 +37,9 @@ WITNESSES_MAX = 1024
 DECISIVE = frozenset({"SIGKILL", "SIGSEGV", "SIGBUS"})
 """Signals that no lost peer makes a rank end by: it ended first, whatever waits meanwhile."""
 DAEMON_ENDED = "its node's daemon ended, and with it its ranks"
+HOW_BACK = (
+    "the script of `supervisorctl submit` starts an ended daemon again; started otherwise, start the same command there"
+)
 UNKILLABLE = "a process that SIGKILL does not end"
 
 
@@ -224,12 +227,7 @@ class Leading:
         if len(usable) < self.limits.nodes:
             self._enough_since_s = None
             if now_s - self.since_s >= self.limits.gather_s:
-                missing = self.limits.nodes - len(usable)
-                have = f"; here are {', '.join(usable)}" if usable else ""
-                reason = (
-                    f"{missing} of {self.limits.nodes} nodes did not come within {self.limits.gather_s:.0f} s{have}"
-                )
-                return self._end(finished=False, reason=reason, now_s=now_s)
+                return self._end(finished=False, reason=self._describe_missing(usable), now_s=now_s)
             return []
         if self._enough_since_s is None:
             self._enough_since_s = now_s
@@ -249,6 +247,14 @@ class Leading:
         self.fleet = self._choose_nodes(usable)
         self._enter(Stage.CHOOSING, now_s)
         return [*lost, *self._ask_for_offers(rejected=frozenset())]
+
+    def _describe_missing(self, usable: list[str]) -> str:
+        missing, wanted = self.limits.nodes - len(usable), self.limits.nodes
+        reason = f"{missing} of {wanted} nodes did not come within {self.limits.gather_s:.0f} s"
+        here = f"; here are {', '.join(usable)}" if usable else ""
+        gone = [node for node in self.fleet.nodes if not self._is_connected(node)] if self.fleet is not None else []
+        back = f"; {', '.join(gone)} trained before: {HOW_BACK}" if gone else ""
+        return reason + here + back
 
     def _may_run_unseen(self, now_s: float) -> bool:
         """Whether a node that has not joined this leader may still have ranks of the launch before it, by its lease."""
