@@ -11,6 +11,7 @@ import errno
 import logging
 import os
 import socket
+import time
 from contextlib import suppress
 
 from supervisor.control.peers import peer_of
@@ -20,6 +21,8 @@ log = logging.getLogger(__name__)
 CONNECTIONS_PER_USER = 24
 """A browser opens six; what asks a status each second has one."""
 REFUSALS_PER_TURN = 256
+REFUSALS_LOGGED_EVERY_S = 10.0
+"""Whoever is refused may ask again at once, thousands of times a second."""
 _NOTHING_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 _BUSY = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
@@ -39,6 +42,7 @@ class LimitedListener(socket.socket):
         self._connections, self._connections_per_user = connections, connections_per_user
         self._taken: list[tuple[int | None, socket.socket]] = []
         self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self._refused, self._logged_s = 0, -REFUSALS_LOGGED_EVERY_S
 
     def accept(self) -> tuple[socket.socket, object]:
         """Return the next connection within the limits; raise BlockingIOError where there is none."""
@@ -78,8 +82,17 @@ class LimitedListener(socket.socket):
         with suppress(OSError):
             connection.send(_BUSY, socket.MSG_DONTWAIT)
         connection.close()
-        log.warning("control.connections_refused", extra={"fields": {"uid": uid, "open": theirs}})
+        self._note_refusal(uid, theirs)
         return False
+
+    def _note_refusal(self, uid: int | None, theirs: int) -> None:
+        """Log the first refusal at once, and those after it together."""
+        self._refused += 1
+        now_s = time.perf_counter()
+        if now_s - self._logged_s >= REFUSALS_LOGGED_EVERY_S:
+            fields = {"uid": uid, "open": theirs, "refused": self._refused}
+            log.warning("control.connections_refused", extra={"fields": fields})
+            self._refused, self._logged_s = 0, now_s
 
     def _turn_away(self) -> bool:
         """Take and close one connection with the descriptor that is kept for it; return whether there was one."""

@@ -186,6 +186,7 @@ def test_connections_that_begin_no_tls_keep_nobody_out_for_long(state: Path, cer
         end_s = time.perf_counter() + 40  # asyncio's own limit is a minute
         while not is_served(port, certificate):
             assert time.perf_counter() < end_s
+            time.sleep(0.1)
 
 
 def is_served(port: int, certificate: Path) -> bool:
