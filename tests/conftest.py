@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
 import re
 import sys
@@ -88,11 +89,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.calm(reason="uses what a machine has one of"))
         elif not marks and item.get_closest_marker("systemd") is not None:
             item.add_marker("waits")
-        room = item.path.relative_to(ROOT / "tests").parts[0] if item.path.is_relative_to(ROOT / "tests") else ""
+        room = room_of(item.path)
         if room == "e2e":
             item.add_marker("waits")
         if room in SLOW_ROOMS:
             item.add_marker("slow")
+
+
+@functools.cache
+def room_of(path: Path) -> str:
+    """Return the folder of a file in `tests`, nothing for one that lies elsewhere."""
+    return path.relative_to(ROOT / "tests").parts[0] if path.is_relative_to(ROOT / "tests") else ""
 
 
 @pytest.fixture(name="sampling")

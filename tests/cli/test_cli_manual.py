@@ -17,7 +17,12 @@ from supervisor.cli.manual.commands import walk
 from supervisor.cli.manual.settings import Remark, Setting, Table, entries, settings_page
 
 EXAMPLE = (Path(__file__).parents[2] / "config.toml").read_text()
-PAGES = {name: text for name, text in shared_files(1_700_000_000).items() if name.startswith("man/")}
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[str, str]:
+    """The manual pages by their files: made by a test, since each process of the suite imports this file."""
+    return {name: text for name, text in shared_files(1_700_000_000).items() if name.startswith("man/")}
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:
@@ -29,8 +34,8 @@ def plain(page: str) -> str:
     return re.sub(r"\\f[BIR]", "", page).replace("\\-", "-").replace("\\(aq", "'")
 
 
-def test_each_command_and_each_of_its_options_has_an_entry() -> None:
-    sections = dict(re.findall(r"(?ms)^\.SS (.+?)\n(.*?)(?=^\.S[SH])", plain(PAGES["man/man1/supervisorctl.1"])))
+def test_each_command_and_each_of_its_options_has_an_entry(pages: dict[str, str]) -> None:
+    sections = dict(re.findall(r"(?ms)^\.SS (.+?)\n(.*?)(?=^\.S[SH])", plain(pages["man/man1/supervisorctl.1"])))
     known = dict(commands())
     assert sections.keys() == known.keys()
     assert len(known) > 30
@@ -41,8 +46,8 @@ def test_each_command_and_each_of_its_options_has_an_entry() -> None:
         assert not missing, words
 
 
-def test_each_setting_has_an_entry_with_its_default() -> None:
-    page = plain(PAGES["man/man5/rocm-supervisor.toml.5"])
+def test_each_setting_has_an_entry_with_its_default(pages: dict[str, str]) -> None:
+    page = plain(pages["man/man5/rocm-supervisor.toml.5"])
     written = re.findall(r"(?m)^#?([a-z][a-z0-9_]*) = ", EXAMPLE)
     assert re.findall(r"(?m)^\.TP\n([a-z][a-z0-9_]*) = ", page) == written
     assert "interval_s = 1.0\nbetween two readings" in page
@@ -75,10 +80,11 @@ def test_equal_code_gives_equal_files_dated_from_outside() -> None:
 
 
 @pytest.mark.skipif(shutil.which("mandoc") is None, reason="mandoc is not installed")
-@pytest.mark.parametrize("name", PAGES)
-def test_mandoc_has_nothing_to_complain_of(name: str) -> None:
-    done = subprocess.run(["mandoc", "-T", "lint"], input=PAGES[name], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "")
+def test_mandoc_has_nothing_to_complain_of(pages: dict[str, str]) -> None:
+    assert len(pages) == 4
+    for name, page in pages.items():
+        done = subprocess.run(["mandoc", "-T", "lint"], input=page, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (0, ""), name
 
 
 def test_each_shell_has_a_completion_for_each_name_and_bash_accepts_its_own() -> None:

@@ -21,6 +21,11 @@ else:
     import tomli as tomllib
 
 FOLDERS = sorted(path.parent for path in (Path(__file__).parents[1] / "recordings").glob("*/expected.toml"))
+each_recording = pytest.mark.parametrize(
+    "folder",
+    [pytest.param(path, id=path.name, marks=pytest.mark.xdist_group(f"recording {path.name}")) for path in FOLDERS],
+)
+"""The tests of a recording share a process, in which it is judged once."""
 
 
 def expected(folder: Path) -> list[dict[str, Any]]:
@@ -39,7 +44,7 @@ def test_there_are_recordings() -> None:
     assert len(FOLDERS) >= 6
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda item: item.name)
+@each_recording
 def test_a_recorded_fault_is_found_in_its_time(folder: Path) -> None:
     fired = judged(folder)
     for wanted in expected(folder):
@@ -54,7 +59,7 @@ def test_a_recorded_fault_is_found_in_its_time(folder: Path) -> None:
         assert "step" not in wanted or found[0].step == wanted["step"]
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda item: item.name)
+@each_recording
 def test_nothing_is_killed_before_its_fault(folder: Path) -> None:
     first = min(flag["after_s"][0] for flag in expected(folder))
     reports = any(flag["severity"] == "critical" for flag in expected(folder))

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -144,24 +145,29 @@ def recorded_limits() -> Limits:
     return replace(limits, remedies=replace(limits.remedies, oom_gpu=rungs))
 
 
-@pytest.mark.parametrize("revision", schema.REVISIONS)
-def test_no_key_of_a_recorded_state_is_unknown(tmp_path: Path, revision: str) -> None:
+@pytest.fixture(params=schema.REVISIONS)
+def opened(request: pytest.FixtureRequest, make_folder_once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
+    """A database of each revision after a store has opened, so upgraded, and closed it; tests only read it."""
+    revision = str(request.param)
+
+    def fill(folder: Path) -> None:
+        database_of(folder, revision)
+        open_store(folder).close(START)
+
+    return make_folder_once(f"database of {revision}", fill) / "supervisor.db"
+
+
+def test_no_key_of_a_recorded_state_is_unknown(opened: Path) -> None:
     """Decoding ignores unknown keys: a renamed field would take its default, and what was recorded be forgotten."""
-    path = database_of(tmp_path, revision)
-    open_store(tmp_path).close(START)
-    with closing(sqlite3.connect(path)) as connection:
+    with closing(sqlite3.connect(opened)) as connection:
         (state,) = connection.execute("SELECT state FROM jobs").fetchone()
         (incident_state,) = connection.execute("SELECT state FROM incidents").fetchone()
     assert keys_of(json.loads(state)) <= keys_of(json.loads(encode(decode_job(state))))
     assert keys_of(json.loads(incident_state)) <= keys_of(json.loads(encode(decode_incident(incident_state))))
 
 
-@pytest.mark.parametrize("revision", schema.REVISIONS)
-def test_events_that_were_recorded_under_former_names_lose_no_field(tmp_path: Path, revision: str) -> None:
-    path = database_of(tmp_path, revision)
-    store = open_store(tmp_path)
-    store.close(START)
-    with closing(sqlite3.connect(path)) as connection:
+def test_events_that_were_recorded_under_former_names_lose_no_field(opened: Path) -> None:
+    with closing(sqlite3.connect(opened)) as connection:
         recorded = dict(connection.execute("SELECT kind, body FROM events").fetchall())
     events: dict[str, Any] = {
         kind: msgspec.json.decode(body, type=event_types()[kind]) for kind, body in recorded.items()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,10 @@ from served_page import ServedPage, serving_page
 
 
 @pytest.fixture(scope="module")
-def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def state(tmp_path_factory: pytest.TempPathFactory, make_once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
     folder = tmp_path_factory.mktemp("state")
-    write_long_record(folder / "supervisor.db", hours=8.0, steps=200_000)
+    made = make_once("long record", lambda path: write_long_record(path, hours=8.0, steps=200_000))
+    shutil.copy(made, folder / "supervisor.db")
     return folder
 
 
