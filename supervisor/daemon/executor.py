@@ -65,6 +65,8 @@ class ExecutorDeps:
     """The group that shares attempts' folders with trainings of another user."""
     boot_id: str
     threads: Threads
+    find_stop_at: Callable[[Path, str, int], bool] = lambda _place, _job, _attempt: False
+    """See `UnitRequests.find_stop_at`."""
     report_flag: Callable[[de.Stop], bool] = lambda _: False
     """Reports a flagged attempt to the leader of a training on several nodes; returns whether that is left to it."""
 
@@ -89,6 +91,7 @@ class ThreadExecutor:
             exact=resume_search.exact,
             code=deps.compose.code,
             group=deps.group,
+            find_stop=deps.find_stop_at,
         )
         self._launched: dict[str, threading.Event] = {}
         """Set once the launch of a job has succeeded or failed: a shim that has not started receives no signal."""

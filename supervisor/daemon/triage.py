@@ -58,6 +58,8 @@ class TriageRunner:
     group: int | None
     code: Callable[[], Code]
     """Returns what a replay that is launched now runs; raises OSError or ValueError where that cannot be had."""
+    find_stop: Callable[[Path, str, int], bool]
+    """See `UnitRequests.find_stop_at`: a replay runs in the unit of its job."""
     folder_limit_bytes: int = FOLDER_LIMIT_BYTES
 
     def examine(self, decision: de.Triage, job: Job) -> None:
@@ -88,6 +90,8 @@ class TriageRunner:
         while (name := needed(done)) is not None and self._is_wanted(job.name, decision.attempt):
             log.info("triage.replays", extra={"fields": {"job": job.name, "replay": name}})
             done = (*done, self._run_replay(case, job, name, deadline))
+            if self.find_stop(_folder_of(case, name), job.name, decision.attempt):
+                return inconclusive(UNWANTED)
         if not self._is_wanted(job.name, decision.attempt):
             return inconclusive(UNWANTED)
         finding = conclude(done)
@@ -124,8 +128,7 @@ class TriageRunner:
 
     def _run_replay(self, case: Case, job: Job, name: str, deadline: Moment) -> Replay:
         """Return the result of a replay: a running one is waited for, a finished one is read."""
-        folder = case.attempt.parent / f"{fo.TRIAGE}-{case.attempt.name}-{name}"
-        problem = None
+        folder, problem = _folder_of(case, name), None
         if not untrusted_files.exists(folder, fo.SHIM) and not untrusted_files.exists(folder, fo.EXIT):
             problem = self._launch_replay(case, job, name, folder)
         problem = problem or self._wait_for_replay(case, job, folder, deadline)
@@ -177,11 +180,14 @@ class TriageRunner:
         try:
             keep(case, finding, done)
             for replay in done:
-                folder = case.attempt.parent / f"{fo.TRIAGE}-{case.attempt.name}-{replay.name}"
-                text = without_secrets(evidence.read_output_tail(folder))
+                text = without_secrets(evidence.read_output_tail(_folder_of(case, replay.name)))
                 case.target.write(f"{replay.name}.txt", text)
         except OSError as error:
             log.warning("triage.not_kept", extra={"fields": {"job": job.name, "why": str(error)}})
+
+
+def _folder_of(case: Case, name: str) -> Path:
+    return case.attempt.parent / f"{fo.TRIAGE}-{case.attempt.name}-{name}"
 
 
 def _list_replays(attempt: Path) -> list[Path]:

@@ -42,9 +42,14 @@ class UnitRequests:
         """Look whether the unit of an attempt was stopped, and then ask for that; for the reader of its files."""
         folder = self.folder(job, attempt)
         for place in (folder, standby.folder_of(folder)):  # an attempt that stood by runs in a unit of its own
-            noted_unix_s = self._find_note(place, names.STOP_ASKED)
-            if noted_unix_s is not None:
-                self._ask(job, attempt, ev.Ask.STOP, noted_unix_s)
+            self.find_stop_at(place, job, attempt)
+
+    def find_stop_at(self, place: Path, job: str, attempt: int) -> bool:
+        """As `find_stop`, where what ran in the unit has another folder: a replay; return whether it was stopped."""
+        noted_unix_s = self._find_note(place, names.STOP_ASKED)
+        if noted_unix_s is not None:
+            self._ask(job, attempt, ev.Ask.STOP, noted_unix_s)
+        return noted_unix_s is not None
 
     def find_starts(self) -> None:
         """Ask for what was started after it had ended; a stop that was asked for later outranks it."""

@@ -238,6 +238,7 @@ class Assembly:
             group=group,
             boot_id=self.boot_id,
             threads=self.threads,
+            find_stop_at=self.unit_requests.find_stop_at,
             report_flag=self._report_flag,
         )
 

@@ -53,6 +53,7 @@ class Trial:
 
     def __init__(self, state: Path, program: str, limit_s: float = 30.0) -> None:
         self.state, self.reported = state, list[ev.Event]()
+        self.stopped: list[tuple[str, int]] = []
         self.folder = state / "jobs" / "one"
         self.attempt = self.folder / "1"
         self.attempt.mkdir(parents=True)
@@ -85,7 +86,13 @@ class Trial:
             exact=lambda _job, _step: None,
             group=None,
             code=lambda: INSTALLED,
+            find_stop=self.find_stop,
         )
+
+    def find_stop(self, folder: Path, job: str, attempt: int) -> bool:
+        found = (folder / fo.STOP_ASKED).exists()
+        self.stopped += [(job, attempt)] if found else []
+        return found
 
     def finds(self) -> ev.TriageEnded:
         """Make the triage and return its one answer; nothing of it may be left."""
@@ -129,6 +136,14 @@ def test_a_replay_that_is_over_is_read_and_not_made_again(tmp_path: Path) -> Non
     trial.finds()
     trial.reported.clear()
     assert trial.finds().finding.verdict == "data"
+    assert trial.made() == ["triage-1-device"]
+
+
+@pytest.mark.parametrize("first", ["", says(POISONED)], ids=["before_its_result", "after_it"])
+def test_a_replay_whose_unit_was_stopped_is_its_users_stop_and_the_last_one(tmp_path: Path, first: str) -> None:
+    trial = Trial(tmp_path, first + "(folder / 'run' / 'stop_asked').touch()\nsys.exit(143)\n")
+    assert trial.finds().finding.words == UNWANTED
+    assert trial.stopped == [("one", 1)]
     assert trial.made() == ["triage-1-device"]
 
 

@@ -16,6 +16,7 @@ from supervisor import __version__
 from supervisor.children.path_looks import PathLooks, SilentPathError
 from supervisor.cli.doctor.rocm import known_issues
 from supervisor.cli.paths import other_supervisor
+from supervisor.cli.setup.plan import SYSTEM_UNITS
 from supervisor.config import Settings, check
 from supervisor.control.types import DoctorLine, Level
 from supervisor.core.moments import Moment
@@ -25,6 +26,8 @@ FIXED_SQLITE = (3, 51, 3)
 """Before it, two connections that write and checkpoint at once can corrupt a WAL database (sqlite.org, 2026-03-13)."""
 DISK_FAIL_BYTES = 200_000_000
 DISK_WARN_BYTES = 2_000_000_000
+NOTE_OF_STOP = "/run/stop_asked"
+"""What ExecStop= of the present unit writes."""
 GPUS_WAIT_S = 3.0
 DEVICES = (Path("/dev/kfd"), Path("/dev/dri"))
 
@@ -230,6 +233,20 @@ def launcher(settings: Settings) -> Iterator[DoctorLine]:
         return
     why = f" ({'; '.join(dict.fromkeys(why_not))})" if why_not else ""
     yield DoctorLine(name="launcher", level="ok", found=f"direct: each training is a session of its own{why}")
+
+
+def training_units(places: tuple[Path, ...] | None = None) -> Iterator[DoctorLine]:
+    """Check whether the installed unit of trainings notes a stop by hand, which is its user's only then."""
+    mine = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    for place in places or (SYSTEM_UNITS, mine / "systemd" / "user"):
+        unit = place / "rocm-run@.service"
+        try:
+            text = unit.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+        if NOTE_OF_STOP not in text:
+            found = f"{unit} is of an earlier version: `systemctl stop rocm-run@JOB` counts as a crash of the training"
+            yield DoctorLine(name="units", level="warn", found=found, remedy="run `supervisorctl setup` again")
 
 
 def _read_clocks() -> Moment:

@@ -47,6 +47,7 @@ def run_checks(app: App) -> list[DoctorLine]:
             *about_config,
             *checks.disk(settings, looks),
             *checks.devices(),
+            *checks.training_units(),
         ]
         lines += [*rocm.nvidia_devices(), *rocm.sensor_files(app.sys_root), *rocm.rocm()]
         lines += rocm.overrides(settings, os.environ)
