@@ -236,6 +236,7 @@ LINE = "amdgpu: ring gfx timeout"
         ("4,360,5334652667,-,caller=T123;", 5334.652667),
         ("kernel: ", None),
         ("> [ 12.5] ", 12.5),
+        ("[2026-09-10T01:28:40.861261Z ERROR vm_console] [   60.892060] ", 60.89206),
     ],
 )
 def test_the_prefixes_of_every_tool_come_off(prefix: str, at_s: float | str | None) -> None:

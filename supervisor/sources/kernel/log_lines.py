@@ -59,6 +59,8 @@ _PREFIXES = tuple(
         ),
         # [ 12.3], [ 12.3] [ T140], [ 12.3][ C0], and of journalctl -o short-monotonic: [ 12.3] host kernel:
         (r"\[", "", rf"\[ *(?P<s>\d+\.\d*)\]{_CALLER} ?(?:(?:[^\s\[\]]+ )?kernel: ?)?"),
+        # a virtual machine's console in the log of what runs it: [2026-09-10T01:28:40.86Z ERROR console] [ 60.9] ...
+        (r"\[", "] [", r"\[\d{4}-\d\d-\d\dT[\d:]{8}(?:\.\d+)?Z +[A-Z]{4,5} [\w:.-]{1,60}\] (?=\[ *\d+\.\d+\])"),
         # dmesg -H, which names months and writes decimals as its user's language does
         (r"\[", "+", rf"\[ *\+\d+[.,]\d+\]{_CALLER} ?"),
         (r"\[", "", rf"\[(?P<ctime>\w{{3}} \w{{3}} +\d+ [\d:]{{8}} \d{{4}})\]{_CALLER} ?"),
