@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from supervisor.core import events as ev
 from supervisor.core.foreign_values import BYTES_MAX, EPOCH_MAX, PID_MAX, as_dict, as_float, as_int, as_list, as_message
@@ -16,6 +16,7 @@ EPOCHS_KEPT = 512
 METRICS_KEPT = 64
 LOADERS_KEPT = 64
 RANKS_KEPT = 64
+TRAINERS_KEPT = 256
 ERROR_CHARACTERS = 500
 EVERY_MAX_S = 1e6
 """Between two snapshots; a longer interval is ignored as invalid."""
@@ -71,6 +72,18 @@ class Loader:
     pids: tuple[int, ...]
     finite: bool = True
     """Whether a worker never ends before the loader does: false where each worker reads its own part of the data."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trainer:
+    """One process that makes steps of its own."""
+
+    at: Moment
+    """When it was first reported."""
+    ended: bool = False
+    """Whether it came to its end by itself, or its own program ended it."""
+    error: str = ""
+    """The exception that ended it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +149,8 @@ class AgentReports:
     precision: Precision | None = None
     rank_pids: dict[int, int] = field(default_factory=dict)
     """Processes that claimed the recorders of ranks."""
+    trainers: dict[int, Trainer] = field(default_factory=dict)
+    """The processes that make steps, by pid; those that ended stay."""
     start_epoch: int | None = None
     saving: Saving = field(default_factory=Saving)
 
@@ -152,9 +167,8 @@ class AgentReports:
                 asked, used = report.facts.get("asked"), report.facts.get("used")
                 if isinstance(asked, str) and isinstance(used, str):
                     self.precision = _read_precision(report, asked, used)
-            case ev.AgentEvent.CLAIMED:
-                if report.rank is not None and report.pid is not None and report.rank < RANKS_KEPT:
-                    self.rank_pids[report.rank] = report.pid
+            case ev.AgentEvent.CLAIMED | ev.AgentEvent.TRAINS:
+                self._add_trainer(report)
             case ev.AgentEvent.SNAPSHOTS | ev.AgentEvent.CHECKPOINT_SAVED | ev.AgentEvent.SAVE_FAILED:
                 self.saving.add(report)
             case ev.AgentEvent.PLAN:
@@ -209,6 +223,22 @@ class AgentReports:
         elif len(self.loaders) < LOADERS_KEPT:
             finite = report.facts.get("iterable") is not True
             self.loaders[key] = Loader(at=report.at, parent=report.pid, pids=known, finite=finite)
+
+    def _add_trainer(self, report: ev.AgentReported) -> None:
+        of_rank = report.agent_event is ev.AgentEvent.CLAIMED and report.rank is not None and report.rank < RANKS_KEPT
+        if of_rank and report.rank is not None and report.pid is not None:
+            self.rank_pids[report.rank] = report.pid
+        pid = as_int(report.facts.get("of"), 1, PID_MAX) or report.pid
+        known = self.trainers.get(pid) if pid is not None else None
+        ended = report.facts.get("ended") is True
+        if pid is None or (known is None and (ended or len(self.trainers) >= TRAINERS_KEPT)):
+            return
+        if known is None or (known.ended and not ended):  # the number of one that ended may be used again
+            self.trainers[pid] = Trainer(at=report.at)
+        elif ended and not known.ended:
+            self.trainers[pid] = replace(
+                known, ended=True, error=as_message(report.facts.get("error"), ERROR_CHARACTERS) or ""
+            )
 
 
 def _read_precision(report: ev.AgentReported, asked: str, used: str) -> Precision:

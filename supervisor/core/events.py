@@ -266,6 +266,7 @@ class AgentEvent(Enum):
     SNAPSHOTS = "snapshots"
     ALLOCATOR = "allocator"
     WORKERS = "workers"
+    TRAINS = "trains"
     DEVICE = "device"
     PRECISION = "precision"
     EPOCH_END = "epoch_end"

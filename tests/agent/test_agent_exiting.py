@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import sys
 import textwrap
 from pathlib import Path
 
@@ -84,3 +86,55 @@ def test_a_program_that_ends_before_its_first_step_still_has_the_limits_of_a_sta
     script.write_text("from rocm_agent import claim\nassert claim.take(claim.GENERIC)\n")
     assert attempt.run([interpreters()[-1], script]).code == 0
     assert attempt.stage() == "warmup"
+
+
+SEVERAL = """
+import multiprocessing, os, signal, sys
+import rocm_agent
+
+def train(how, trains, go):
+    rocm_agent.step(loss=1.0)
+    trains.release()
+    go.acquire()
+    if how == "raises":
+        raise ValueError("a label of 12")
+    if how == "asks to end":
+        sys.exit(0)
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[1])
+    trains, go, never = context.Semaphore(0), context.Semaphore(0), context.Semaphore(0)
+    processes = {}
+    for how in ("returns", "asks to end", "raises", "is ended by its program", "is killed"):
+        waits_for = never if how.startswith("is") else go
+        processes[how] = context.Process(target=train, args=(how, trains, waits_for))
+        processes[how].start()
+        trains.acquire()
+    os.kill(processes["is killed"].pid, signal.SIGKILL)
+    processes["is ended by its program"].terminate()
+    for _ in processes:
+        go.release()
+    for process in processes.values():
+        process.join()
+    print({how: process.pid for how, process in processes.items()})
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_of_several_processes_that_train_only_the_killed_one_is_gone_without_a_word(
+    attempt: Attempt, tmp_path: Path, method: str
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SEVERAL)
+    finished = attempt.run([sys.executable, script, method])
+    assert not attempt.failures()
+    pids = ast.literal_eval(finished.output.splitlines()[-1])
+    (claimed,) = attempt.list_reports("claimed")
+    reports = attempt.list_reports("trains")
+    began = {claimed["pid"], *(report["pid"] for report in reports if "ended" not in report)}
+    assert began == set(pids.values())
+    ended = {report.get("of", report["pid"]): report.get("error", "") for report in reports if report.get("ended")}
+    assert {how: ended.get(pid) for how, pid in pids.items()} == {
+        "returns": "", "asks to end": "", "raises": "ValueError: a label of 12", "is ended by its program": "",
+        "is killed": None,
+    }  # fmt: skip

@@ -99,6 +99,12 @@ def loading() -> LongStory:
     return timeline.alive(5, 1, 4242, 51, 52).silence(1)
 
 
+def trainers() -> LongStory:
+    """A training of two processes that step each by itself."""
+    timeline = trained().rank_says(ev.AgentEvent.CLAIMED).rank_says(ev.AgentEvent.TRAINS, pid=52)
+    return timeline.alive(5, 1, 4242, 52).silence(1)
+
+
 def ranks() -> LongStory:
     """A training of two ranks, both listed."""
     timeline = trained()
@@ -472,6 +478,12 @@ SCENES = (
     scene("stopped_process", "few readings", lambda: ranks().tree(30, stopped=(4243,), every_s=10)),
     scene("stopped_process", "not read", trained),
     scene("stopped_process", "ended", lambda: ranks().tree(30, stopped=(4243,)).exits(1)),
+    # lost_process
+    scene("lost_process", "10 s", lambda: trainers().steps(101, 101).alive(10, 1, 4242).steps(102, 102)),
+    scene("lost_process", NOT_OVER, lambda: trainers().steps(101, 101).alive(9, 1, 4242).steps(102, 102)),
+    scene("lost_process", "none gone", lambda: trainers().alive(30, 1, 4242, 52).steps(101, 101)),
+    scene("lost_process", "no step", lambda: trainers().alive(30, 1, 4242)),
+    scene("lost_process", "one process", lambda: loading().alive(20, 1, 4242)),
     # dead_worker
     scene("dead_worker", "20 s", lambda: loading().alive(20, 1, 4242, 52)),
     scene("dead_worker", NOT_OVER, lambda: loading().alive(19, 1, 4242, 52)),

@@ -36,6 +36,7 @@ TOUCHY: dict[str, dict[str, Any]] = {
     "gpu_idle": {"hold_s": 5.0},
     "hang": {"hold_s": 5.0},
     "dead_worker": {"hold_s": 5.0},
+    "lost_process": {"hold_s": 5.0},
     "vram_high": {"limit_bytes": 4 * GB, "hold_s": 0.0},
     "host_memory": {"hold_s": 0.0},
     "disk_low": {"warn_left_s": 1e9},

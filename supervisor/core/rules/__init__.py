@@ -38,6 +38,7 @@ from supervisor.core.rules.host_memory_slope import HostMemorySlope
 from supervisor.core.rules.idle_job import IdleJob
 from supervisor.core.rules.loss_plateau_or_divergence import LossPlateauOrDivergence
 from supervisor.core.rules.loss_spike import LossSpike
+from supervisor.core.rules.lost_process import LostProcess
 from supervisor.core.rules.non_finite_grad import NonFiniteGrad
 from supervisor.core.rules.non_finite_loss import NonFiniteLoss
 from supervisor.core.rules.resumed_loss import ResumedLoss
@@ -100,6 +101,7 @@ ACTING: tuple[type[ActingRule], ...] = (
     DiskLow,
     GpuLost,
     DeadWorker,
+    LostProcess,
     Ecc,
     Fragmentation,
     LossSpike,

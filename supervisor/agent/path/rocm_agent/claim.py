@@ -103,10 +103,11 @@ def _claim_recorder() -> bool:
         _recorder = open_recorder(_recorder_path(), rank)
     except OSError as error:
         failed("claim", error)
+    exiting.begin(holding)
     if _recorder is None:
+        exiting.report_training()
         return False
     _recorder.stage = WARMUP
-    exiting.begin(holding)
     if world_size() > 1:
         from . import collectives
 

@@ -1,40 +1,96 @@
 """Reports that the program has come to its end: what it does from then on, in threads and exit handlers, makes no step.
 
 Python calls `threading._shutdown` first at its exit, before it joins threads and before it runs exit handlers; after
-`sys.exit` too, which no hook for exceptions sees.
+`sys.exit` too, which no hook for exceptions sees. A process that trains and is gone without this report was killed, or
+crashed; one that its own program ends by a signal is reported by the program's process.
 """
 
 # ruff: noqa: PLC0415 - imported where first needed: the programs of a job that do not train shall not pay for it
 
 from __future__ import annotations
 
-from . import exceptions
+import os
+import sys
+
+from . import events, exceptions
 from .fence import fenced
 from .layout import CHECKPOINT, EXITING, STEP, VALIDATE
 
 TYPE_CHECKING = False  # typing costs milliseconds at every interpreter's start
 if TYPE_CHECKING:
+    from types import ModuleType
     from typing import Any, Callable, Optional
 
     from .recorder import Recorder
 
+_begun_in = 0
+_reported_in = 0
+"""The processes that did so: a forked child has to do it again."""
+_error = ""
+
 
 @fenced
 def begin(holding: Callable[[], Optional[Recorder]]) -> None:
-    """Report the end of this process, which trains; `holding` returns its recorder, None in a child that it forked."""
+    """Report the end of this process, which trains; `holding` returns its recorder, None where it has none."""
+    global _begun_in
+    if _begun_in == os.getpid():
+        return
     import threading
 
-    shutdown = threading._shutdown  # type: ignore[attr-defined]
+    if not _begun_in:
+        shutdown = threading._shutdown  # type: ignore[attr-defined]
 
-    def _shutdown(*words: Any) -> Any:
-        _report_end(holding())
-        return shutdown(*words)
+        def _shutdown(*words: Any) -> Any:
+            _report_end(holding())
+            return shutdown(*words)
 
-    threading._shutdown = _shutdown  # type: ignore[attr-defined]
+        threading._shutdown = _shutdown  # type: ignore[attr-defined]
+    _begun_in = os.getpid()
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None:
+        util.Finalize(None, _note_exception, exitpriority=0)
+
+
+@fenced
+def report_training() -> None:
+    """Report once that this process trains as well as the one that has the recorder."""
+    global _reported_in
+    if _reported_in != os.getpid():
+        _reported_in = os.getpid()
+        events.write("trains")
+
+
+def install(popen_fork: ModuleType) -> None:
+    """Report the processes that a program of multiprocessing ends by a signal, before it does."""
+    kind: Any = popen_fork.Popen
+    send = kind._send_signal
+
+    def _send_signal(self: Any, sig: int) -> Any:
+        if self.returncode is None:
+            _report_sent(self.pid)
+        return send(self, sig)
+
+    kind._send_signal = _send_signal
+
+
+@fenced
+def _report_sent(pid: int) -> None:
+    events.write("trains", of=pid, ended=True)
+
+
+@fenced
+def _note_exception() -> None:
+    """Keep the exception that ends a process of multiprocessing, which calls this while it is raised."""
+    global _error
+    error = sys.exc_info()[1]
+    if error is not None and not isinstance(error, SystemExit):
+        _error = "%s: %s" % (type(error).__name__, error)
 
 
 @fenced
 def _report_end(recorder: Optional[Recorder]) -> None:
+    if _begun_in == os.getpid():
+        events.write("trains", ended=True, error=_error)
     # An exception that ends it is reported as such, and has the limit of the stage that it was raised in.
     if recorder is not None and recorder.stage in (STEP, VALIDATE, CHECKPOINT) and not exceptions.is_ending():
         recorder.stage, recorder.aside = EXITING, 0

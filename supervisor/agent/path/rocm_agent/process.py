@@ -38,6 +38,7 @@ def prepare(folder: str) -> None:
         lambda: finder.install(
             {
                 "torch": _torch_imported,
+                "multiprocessing.popen_fork": _children_imported,
                 "torch._dynamo.callback": _compiler_imported,
                 "torch.distributed.checkpoint.state_dict": _state_dicts_imported,
                 "torch.distributed.elastic.multiprocessing.api": _elastic_imported,
@@ -128,6 +129,12 @@ def _torch_imported(torch: ModuleType) -> None:
         from .memory import probe
 
         fenced(probe.install)(torch)
+
+
+def _children_imported(module: ModuleType) -> None:
+    from . import exiting
+
+    fenced(exiting.install)(module)
 
 
 def _safetensors_imported(module: ModuleType) -> None:
