@@ -53,6 +53,7 @@ def save(model: torch.nn.Module, optimizer: torch.optim.Optimizer, step: int) ->
     part, place = OWN / "part", OWN / f"step-{step:012d}"
     dcp.save({"model": weights, "optimizer": moments, "step": torch.tensor(step)}, checkpoint_id=part)
     if dist.get_rank() == 0:
+        shutil.rmtree(place, ignore_errors=True)  # saved before by a launch that this one did not go on from
         part.rename(place)
         for path in sorted(OWN.iterdir())[:-KEPT]:
             shutil.rmtree(path)

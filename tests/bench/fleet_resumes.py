@@ -1,6 +1,7 @@
 """Kills ranks of a training on several nodes at random moments, and compares its end with that of an undisturbed run.
 
-    python tests/bench/fleet_resumes.py [--kills 20] [--fsdp | --dcp] [--every-s 2] [--nodes 2] [--ranks 2] [--seed 1]
+    python tests/bench/fleet_resumes.py [--kills 20] [--fsdp | --dcp | --framework KIND] [--every-s 2] [--nodes 2]
+        [--ranks 2] [--seed 1]
 
 Each node is a network namespace of this machine with a daemon and torchrun on gloo (root; `ip`). The undisturbed run is
 torchrun alone with as many ranks. Printed: who was killed, what all ranks resumed from, the work that was redone in
@@ -34,6 +35,7 @@ from supervisor.core import attempt_files as at  # noqa: E402 - the same
 from supervisor.runner import shim  # noqa: E402 - the same
 
 PROGRAM = ROOT / "tests" / "agent" / "own_shards.py"
+FRAMEWORKS = ROOT / "tests" / "bench" / "fleet_frameworks.py"
 OWN_PROGRAM = ROOT / "tests" / "bench" / "fleet_dcp.py"
 AGENT = ROOT / "supervisor" / "agent" / "path"
 ANYWHERE_S = 8.0
@@ -144,13 +146,14 @@ class Training:
 
 def program(asked: argparse.Namespace) -> Path:
     """Return what all ranks run."""
-    return OWN_PROGRAM if asked.dcp else PROGRAM
+    return FRAMEWORKS if asked.framework else OWN_PROGRAM if asked.dcp else PROGRAM
 
 
 def command(asked: argparse.Namespace) -> list[str]:
     """Return the program and its options."""
     if asked.dcp:
-        return [str(OWN_PROGRAM), "--steps", str(asked.epochs * BATCHES), "--step-s", str(asked.step_s)]
+        first = [str(FRAMEWORKS), asked.framework] if asked.framework else [str(OWN_PROGRAM)]
+        return [*first, "--steps", str(asked.epochs * BATCHES), "--step-s", str(asked.step_s)]
     kind = [] if asked.fsdp else ["--ddp"]
     return [str(PROGRAM), "--epochs", str(asked.epochs), "--step-s", str(asked.step_s), *kind]
 
@@ -243,7 +246,7 @@ def measure(asked: argparse.Namespace, folder: Path, network: Network) -> int:
     finally:
         training.close()
     incidents = {json.loads(line)["id"] for line in history}
-    kind = "FSDP2, own checkpoints" if asked.dcp else "FSDP2" if asked.fsdp else "DDP"
+    kind = f"{asked.framework or 'FSDP2'}, own checkpoints" if asked.dcp else "FSDP2" if asked.fsdp else "DDP"
     print(
         f"{kind}, {asked.nodes} nodes x {asked.ranks} ranks, a snapshot each {asked.every_s} s, steps of at least "
         f"{asked.step_s} s: {len(redone)} kills, {len(incidents)} incidents, redone at most "
@@ -270,12 +273,14 @@ def main() -> int:
     parser.add_argument(
         "--dcp", action="store_true", help="FSDP2 that saves by itself, with torch.distributed.checkpoint"
     )
+    parser.add_argument("--framework", default="", help="of `fleet_frameworks.py`, which saves by itself")
     parser.add_argument(
         "--anywhere", action="store_true", help="kill while ranks import, join and load too, not after a save alone"
     )
     parser.add_argument("--fork", action="store_true", help="fork ranks from torchrun: torch is imported once a node")
     parser.add_argument("--keep", action="store_true")
     asked = parser.parse_args()
+    asked.dcp = asked.dcp or bool(asked.framework)
     asked.epochs = asked.epochs or int((asked.kills + 1) * 2.5 * asked.every_s / asked.step_s / BATCHES)
     network, folder = Network(asked.nodes), Path(tempfile.mkdtemp(prefix="fleet-resumes-"))
     try:
