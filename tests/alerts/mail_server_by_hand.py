@@ -67,6 +67,8 @@ class Conversation(socketserver.StreamRequestHandler):
         self.sender, self.recipients = "", list[str]()
 
     def handle(self) -> None:
+        if self.server.answers.get("GREETING") and not self.answer_otherwise(self.server.answers["GREETING"].pop(0)):
+            return
         self.say("220 mail.example")
         while (line := self.read_line()) is not None:
             word = line.split(b" ")[0].decode("ascii", "replace").upper()
@@ -83,7 +85,11 @@ class Conversation(socketserver.StreamRequestHandler):
                 self.wfile.write(b"2")
         if text == "hang":
             self.server.released.wait(30)
-        if text in ("drip", "hang", "close"):
+        if text == "flood":
+            with suppress(OSError):
+                while not self.server.released.is_set():
+                    self.wfile.write(b"250-and more\r\n" * 1000)
+        if text in ("drip", "hang", "close", "flood"):
             return False
         self.say(text)
         return True

@@ -18,7 +18,7 @@ from mail_server_by_hand import MailServer, mail_server
 from notices_by_hand import notice, notices, resumed
 
 from supervisor.alerts.channel import Answer, KeptNotice
-from supervisor.alerts.channels.email import Email, EmailSettings
+from supervisor.alerts.channels.email import REPLY_BYTES_MAX, Email, EmailSettings
 from supervisor.alerts.settings import ReceiverError
 from supervisor.config import check_text
 
@@ -219,6 +219,14 @@ def test_a_server_that_misbehaves_is_a_failed_attempt_in_bounded_time(plain: Mai
     assert not answer.delivered
     if output != "close":
         assert answer.error == "no answer within 0.5 s"
+
+
+@pytest.mark.parametrize("word", ["GREETING", "EHLO", "MAIL"])
+def test_of_a_reply_without_end_the_beginning_is_read(plain: MailServer, word: str) -> None:
+    plain.answers[word] = ["flood"]
+    answer = deliver(mail(plain, security="none", read_timeout_s=60.0), resumed())
+    assert not answer.delivered
+    assert f"a reply of more than {REPLY_BYTES_MAX} bytes" in (answer.error or "")
 
 
 def test_nobody_listening_is_a_failed_attempt() -> None:

@@ -12,7 +12,7 @@ from datetime import datetime, timezone, tzinfo
 from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import format_datetime
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, BinaryIO, ClassVar, Literal
 
 from msgspec import Meta
 
@@ -40,6 +40,8 @@ EPOCH = datetime.fromtimestamp(0, timezone.utc)
 BODY_LIMIT = 20_000
 FINAL = 500
 """From this status on a server that has read the message will not take it at another time."""
+REPLY_BYTES_MAX = 65_536
+"""Of one reply: the longest that a server has to send are the extensions that it knows."""
 DOMAIN = "rocm-supervisor.invalid"
 """Of message ids, which need a domain and are no addresses (RFC 2606)."""
 MailAddress = Annotated[
@@ -145,7 +147,9 @@ class Email:
         client = _PinnedSmtp(addresses[0], implicit_tls=self.settings.security == "tls")
         client.timeout = self.settings.connect_timeout_s
         try:
-            client.connect(host, port)
+            # TCP and TLS have the limit for themselves, the greeting as much again, however slowly it comes.
+            with cut_after(lambda: client.sock, 2 * self.settings.connect_timeout_s):
+                client.connect(host, port)
         except (OSError, smtplib.SMTPException) as error:
             client.close()
             return Answer(
@@ -207,11 +211,36 @@ class _PinnedSmtp(smtplib.SMTP):
             raise smtplib.SMTPConnectError(code, reply)
         return code, reply
 
+    def getreply(self) -> tuple[int, bytes]:
+        if self.file is None and self.sock is not None:
+            self.file = _BoundedReplies(self.sock.makefile("rb"))
+        if self.file is not None:
+            self.file.left_bytes = REPLY_BYTES_MAX
+        return super().getreply()
+
     def _open_socket(self, host: str, port: int) -> socket.socket:
         connected = socket.create_connection((self._address, port), self.timeout)
         if not self._implicit_tls:
             return connected
         return ssl.create_default_context().wrap_socket(connected, server_hostname=host)
+
+
+class _BoundedReplies:
+    """What a server says: `smtplib` reads the lines of a reply for as long as they come, and keeps them all."""
+
+    def __init__(self, lines: BinaryIO) -> None:
+        self._lines = lines
+        self.left_bytes = REPLY_BYTES_MAX
+
+    def readline(self, limit_bytes: int) -> bytes:
+        line = self._lines.readline(limit_bytes)
+        self.left_bytes -= len(line)
+        if self.left_bytes < 0:
+            raise OSError(f"a reply of more than {REPLY_BYTES_MAX} bytes")
+        return line
+
+    def close(self) -> None:
+        self._lines.close()
 
 
 def _is_this_machine(address: str) -> bool:
