@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -20,6 +23,8 @@ CONNECT_LIMIT_S = 10
 STATEMENT_LIMIT_S = 60
 SILENCE_LIMIT_S = 30
 """After which a connection without any answer of the network is given up (Linux' TCP_USER_TIMEOUT)."""
+ANSWER_LIMIT_S = STATEMENT_LIMIT_S + SILENCE_LIMIT_S
+"""After which a connection is given up on which the network answers and the server does not, as one that is stopped."""
 PASSWORD_LIMIT_CHARS = 4096
 LOCK = 0x726F636D
 """Key of the advisory lock under which the schema is changed: "rocm"."""
@@ -96,6 +101,26 @@ def is_away(error: DBAPIError) -> bool:
     """Whether an error is the server's absence; any other is about what was asked of it."""
     state = getattr(error.orig, "sqlstate", None)
     return state is None or str(state).startswith(AWAY) or error.connection_invalidated
+
+
+@contextmanager
+def answered_within(connection: Connection, limit_s: float) -> Iterator[None]:
+    """Cut the connection unless the block ends in time: libpq itself waits for an answer for ever."""
+    driver = connection.connection.driver_connection
+    assert driver is not None
+    with socket.socket(fileno=os.dup(driver.fileno())) as line:
+
+        def cut() -> None:
+            with suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
+
+        timer = threading.Timer(limit_s, cut)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
 
 @contextmanager

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, StatementError
 
 from supervisor.fleet import schema
-from supervisor.fleet.database import check_revision, explained, is_away
+from supervisor.fleet.database import ANSWER_LIMIT_S, answered_within, check_revision, explained, is_away
 from supervisor.fleet.schema import Shipped
 from supervisor.fleet.sent import START, Cursor, Digest, Sent, Version
 from supervisor.store.archive import FileRows
@@ -38,6 +39,7 @@ RESTFUL_S = 3600.0
 NAMED_ROWS = 500
 """Where more rows may change, all of the table are read."""
 COMPLETE = "is_complete"
+ABOUT_A_ROW = ("22", "23", "54", "42804", "42846")
 REFRESH_S = 300.0
 """A row of which only restless columns changed is copied again after this time."""
 
@@ -59,8 +61,18 @@ class Pass:
 class Shipper:
     """Copies the record of one node. `ship_new` may be called again and again; used by one thread."""
 
-    def __init__(self, record: Path, engine: Engine, sent: Sent, node: str, now: Callable[[], float]) -> None:
-        """`record`: the node's database file; `now` returns Unix seconds."""
+    def __init__(  # noqa: PLR0913 - where from, where to, and by which limit
+        self,
+        record: Path,
+        engine: Engine,
+        sent: Sent,
+        node: str,
+        now: Callable[[], float],
+        *,
+        answer_limit_s: float = ANSWER_LIMIT_S,
+    ) -> None:
+        """`record`: the node's database file; `now` returns Unix seconds; `answer_limit_s` is that of the server."""
+        self._answer_limit_s = answer_limit_s
         self._record = FileRows(record)
         self._engine = engine
         self._sent = sent
@@ -78,8 +90,9 @@ class Shipper:
         now = self._now()
         self._record.check()
         with explained(), self._engine.connect() as fleet:
-            check_revision(fleet)
-            fleet.commit()
+            with self._answered(fleet):
+                check_revision(fleet)
+                fleet.commit()
             look_back = self._is_look_back_due(now)
             for shipped in schema.VERSIONED:
                 self._ship_versions(fleet, shipped, now, look_back=look_back)
@@ -165,6 +178,9 @@ class Shipper:
         query = f"SELECT *, {shipped.restful} AS {COMPLETE} FROM {shipped.name} WHERE {named}"  # noqa: S608 - our own names
         return self._record.read(Statement(query, tuple(row[name] for row in changing for name in shipped.key)))
 
+    def _answered(self, fleet: Connection) -> AbstractContextManager[None]:
+        return answered_within(fleet, self._answer_limit_s)
+
     # --- sending --------------------------------------------------------------------------------------------------
 
     def _name_node(self, row: Row) -> dict[str, Any]:
@@ -177,30 +193,39 @@ class Shipper:
         """Insert rows that are not there yet; where one is refused, insert the others one by one."""
         statement = insert(table).on_conflict_do_nothing()
         try:
-            fleet.execute(statement, list(rows))
-        except DBAPIError as error:
-            fleet.rollback()
-            if is_away(error) or not _is_about_a_row(error):
+            with self._answered(fleet):
+                fleet.execute(statement, list(rows))
+        except StatementError as error:
+            if not _is_about_a_row(error):
                 raise
+            with self._answered(fleet):
+                fleet.rollback()
             self._insert_singly(fleet, table, rows)
-        fleet.commit()
+        with self._answered(fleet):
+            fleet.commit()
         self._rows += len(rows)
 
     def _insert_singly(self, fleet: Connection, table: Table, rows: Sequence[Row]) -> None:
         for row in rows:
             try:
-                with fleet.begin_nested():
+                with self._answered(fleet), fleet.begin_nested():
                     fleet.execute(insert(table).on_conflict_do_nothing(), row)
-            except DBAPIError as error:
-                if is_away(error) or not _is_about_a_row(error):
+            except StatementError as error:
+                if not _is_about_a_row(error):
                     raise
                 key = {column.name: row[column.name] for column in table.primary_key.columns}
                 self._refused.append(f"{table.name} {key}: {str(error.orig).strip()}"[:500])
 
 
-def _is_about_a_row(error: DBAPIError) -> bool:
-    """Whether an error is about values (SQLSTATE 22, 23) or their size (54): it will be the same the next time."""
-    return str(getattr(error.orig, "sqlstate", "")).startswith(("22", "23", "54"))
+def _is_about_a_row(error: StatementError) -> bool:
+    """Whether an error is about a row, and will be the same the next time.
+
+    SQLSTATE 22 and 23 are of values, 54 of their size, 42804 and 42846 of their types: SQLite takes any in any column.
+    What is no error of the driver is of a value that was not even sent.
+    """
+    if not isinstance(error, DBAPIError):
+        return True
+    return not is_away(error) and str(getattr(error.orig, "sqlstate", "")).startswith(ABOUT_A_ROW)
 
 
 def _query_changing(shipped: Shipped, columns: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
@@ -106,11 +106,25 @@ class FileRows:
     def read(self, query: Statement) -> list[Row]:
         """Return the rows of a query; where it fails, say what is wrong with the file, if that is known."""
         try:
-            with closing(files.open_reader(self._path)) as connection:
-                return read_rows(connection, query)
+            try:
+                return self._read(query, str)
+            except sqlite3.OperationalError as error:
+                if "decode" not in str(error):
+                    raise
+            return self._read(query, _decode_with_gaps)
         except sqlite3.Error as error:
             self.check()
             raise ArchiveError(f"{self._path} cannot be read: {error}") from error
+
+    def _read(self, query: Statement, text: Callable[[bytes], str] | type[str]) -> list[Row]:
+        with closing(files.open_reader(self._path)) as connection:
+            connection.text_factory = text
+            return read_rows(connection, query)
+
+
+def _decode_with_gaps(text: bytes) -> str:
+    """Return a text of the file in which a disk has changed a bit, so that it is no UTF-8 any more."""
+    return text.decode("utf-8", "replace")
 
 
 class Archive:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import sqlite3
 import threading
 import time
@@ -10,9 +12,10 @@ from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Engine, event, text
 from sqlalchemy.exc import DBAPIError
 
 from supervisor.core import events as ev
@@ -22,7 +25,7 @@ from supervisor.fleet.database import create
 from supervisor.fleet.errors import FleetError, FleetUnreachableError
 from supervisor.fleet.pruning import DAY_S, Kept, prune
 from supervisor.fleet.reading import list_nodes, open_node
-from supervisor.fleet.sent import Sent, Version
+from supervisor.fleet.sent import Digest, Sent, Version
 from supervisor.fleet.shipping import LOOK_BACK_EVERY_S, REFRESH_S, ROWS_AT_ONCE, SETTLE_S, Shipper
 from supervisor.store.archive import Archive
 from supervisor.store.store import Store
@@ -308,6 +311,62 @@ def test_rows_that_the_database_never_takes_are_named_and_hold_up_no_others(
     assert fleet.count("checkpoints") == 1
     assert read(fleet).flags("night")[0].message.startswith("a NUL \ufffd and half a character")
     assert shipper.ship_new().refused == (), "it is not tried again"
+
+
+def test_values_that_a_disk_has_spoilt_hold_up_no_others(fleet: FleetDatabase, store: Store, clock: Clock) -> None:
+    """SQLite takes a value of any type in any column, and a text with a changed bit."""
+    spoilt = (
+        "UPDATE flags SET message = CAST(x'ff41' AS TEXT)",
+        "UPDATE decisions SET at_unix_s = x'00'",
+        "UPDATE attempts SET last_step = x'01'",
+        "UPDATE incidents SET closed = 7",
+    )
+    with closing(sqlite3.connect(store.path)) as record, record:
+        for statement in spoilt:
+            record.execute(statement)
+    shipper = ship_from(fleet, store.path, clock)
+    refused = shipper.ship_new().refused
+    assert {text.partition(" ")[0] for text in refused} == {"attempts", "decisions", "incidents"}
+    assert [flag.message for flag in read(fleet).flags("night")] == ["\ufffdA"]
+    assert shipper.ship_new().refused == ()
+
+
+class StoppingTheServer(Sent):
+    """Stops the server's processes for its clients, once something is about to be sent."""
+
+    stopped: list[int]
+
+    def keep(self, name: str, rows: Sequence[Digest], read_unix_s: float) -> list[Version]:
+        for pid in set(self.stopped):
+            os.kill(pid, signal.SIGSTOP)
+        return super().keep(name, rows, read_unix_s)
+
+
+def test_a_server_that_is_stopped_is_away(fleet: FleetDatabase, store: Store, clock: Clock) -> None:
+    """The network answers for it, so that nothing but a limit of one's own ends the wait."""
+    sent = StoppingTheServer(store.path.with_name("sent.db"), clock())
+    sent.stopped = []
+    engine = fleet.connect(SHIPPER)
+    note_processes(engine, sent.stopped)
+    shipper = Shipper(store.path, engine, sent, "a", clock, answer_limit_s=1.0)
+    try:
+        with pytest.raises(FleetUnreachableError):
+            shipper.ship_new()
+    finally:
+        for pid in sent.stopped:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+    sent.close()
+    ship_from(fleet, store.path, clock).ship_new()
+    assert fleet.count("flags") == 1
+
+
+def note_processes(engine: Engine, pids: list[int]) -> None:
+    """Note the server's process of each connection."""
+
+    @event.listens_for(engine, "connect")
+    def note(connection: Any, _: object) -> None:
+        pids.append(connection.info.backend_pid)
 
 
 def test_ids_that_begin_again_after_a_job_was_forgotten_hide_nothing(
