@@ -25,10 +25,10 @@ from supervisor.core.fleet.link import (
     encode_greeting,
 )
 from supervisor.core.fleet.resume_question import ResumeQuestion
-from supervisor.core.fleet.training import Command, LeaderLimits, Record, Send, incident_facts
+from supervisor.core.fleet.training import Command, Known, LeaderLimits, Record, Send, incident_facts
 
 from .test_fleet_culprit import ranks as waiting_ranks
-from .test_fleet_leading import LIMITS, Nodes
+from .test_fleet_leading import BEGAN_S, LIMITS, Nodes, generation
 from .test_fleet_link import NODE, leader, node, pair, take
 from .transcripts import read, show
 
@@ -49,23 +49,28 @@ class Scribe(Nodes):
 
     lines: list[str] = field(default_factory=list)
 
+    @property
+    def clock(self) -> str:
+        """The time since the story began."""
+        return f"{self.now_s - BEGAN_S:4.1f} s"
+
     def do(self, commands: list[Command]) -> None:
         for command in commands:
             match command:
                 case Send(message=ms.LeaderBeat()):
                     pass
                 case Send():
-                    self.lines.append(f"  {self.now_s:4.1f} s  to {command.node}: {write(command.message)}")
+                    self.lines.append(f"  {self.clock}  to {command.node}: {write(command.message)}")
                 case Record():
                     what = "closed" if command.closed else "opened"
-                    self.lines.append(f"  {self.now_s:4.1f} s  {what} {show(incident_facts(command.incident))}")
+                    self.lines.append(f"  {self.clock}  {what} {show(incident_facts(command.incident))}")
                 case _:
-                    self.lines.append(f"  {self.now_s:4.1f} s  {show(command)}")
+                    self.lines.append(f"  {self.clock}  {show(command)}")
         super().do(commands)
 
     def succeed(self, relaunch: int, *, live: bool = True) -> None:
         """Another leader takes over, and knows this launch as the last."""
-        self.lines.append(f"  {self.now_s:4.1f} s  the leader is replaced")
+        self.lines.append(f"  {self.clock}  the leader is replaced")
         self.leading = Leading(Epoch("run", 0, relaunch), LIMITS, self.now_s, self.leading.fleet, is_live=live)
 
     def lose_ranks(self, *names: str) -> None:
@@ -73,9 +78,9 @@ class Scribe(Nodes):
             self.running[name] = None
 
 
-def begin(limits: LeaderLimits = LIMITS, *names: str) -> Scribe:
+def begin(limits: LeaderLimits = LIMITS, *names: str, kind: type[Scribe] = Scribe) -> Scribe:
     """Nodes that were launched."""
-    nodes = Scribe(Leading(Epoch("run", 0, 0), limits, 0.0))
+    nodes = kind(Leading(Epoch("run", 0, 0), limits, BEGAN_S))
     nodes.join(*(names or ("n0", "n1")))
     nodes.wait(0.2)
     return nodes
@@ -202,9 +207,48 @@ def stopped() -> Scribe:
 
 
 def too_few(*names: str) -> Scribe:
-    nodes = Scribe(Leading(Epoch("run", 0, 0), replace(LIMITS, gather_s=5.0), 0.0))
+    nodes = Scribe(Leading(Epoch("run", 0, 0), replace(LIMITS, gather_s=5.0), BEGAN_S))
     nodes.join(*names)
     nodes.wait(6.0)
+    return nodes
+
+
+def left_within_an_incident(*back: str) -> Scribe:
+    """Another leader takes an open incident up, and these nodes are back."""
+    nodes = begin()
+    nodes.silent.update({"n0", "n1"})
+    nodes.fault("n0")
+    known = Known(
+        epoch=nodes.leading.epoch, fleet=nodes.leading.fleet, incident=nodes.records[-1].incident, incidents=1
+    )
+    nodes.leading = Leading.take_over(known, LIMITS, nodes.now_s)
+    nodes.join(*back)
+    nodes.wait(6.0)
+    return nodes
+
+
+class OneByOne(Scribe):
+    """Nodes that prove the newest state that is neither rejected nor passed over, and look no further."""
+
+    def obey(self, name: str, message: ms.Message) -> None:
+        if not isinstance(message, ms.FindResume):
+            super().obey(name, message)
+            return
+        left = [offer for offer in self.saved.get(name, ()) if offer.name not in message.rejected]
+        first = min(left, key=lambda offer: offer.name in message.passed_over, default=None)
+        offers = tuple(offer if offer is first else replace(offer, proven=None) for offer in self.saved.get(name, ()))
+        self.tell(name, ms.ResumeOffers(number=message.number, offers=offers))
+
+
+def choosing() -> Scribe:
+    """After a fault the newest of three states brought no step twice, and n1 finds the next one damaged."""
+    nodes = begin(LIMITS, kind=OneByOne)
+    nodes.leading.steps, nodes.leading.fruitless = 1000, {"step-000000000030": 2}
+    nodes.made, nodes.leading.began_unix_s = 1000, 1.8e9  # no step beyond those that are known
+    saved = tuple(generation(step) for step in (30, 20, 10))
+    nodes.saved = {"n0": saved, "n1": (saved[0], replace(saved[1], proven=False, reason="damaged"), saved[2])}
+    nodes.fault("n0")
+    nodes.wait(0.3)
     return nodes
 
 
@@ -226,6 +270,9 @@ STORIES: dict[str, Callable[[], Scribe]] = {
     "the same fault, and progress between": lambda: again_and_again(progress=True),
     "finished": finished,
     "stopped by its user": stopped,
+    "the leader is killed within an incident, and all nodes are back": lambda: left_within_an_incident("n0", "n1"),
+    "the leader is killed within an incident, and a node is lost with it": lambda: left_within_an_incident("n0"),
+    "states to resume from are asked for until one is proven by all": choosing,
     "one node of two comes": lambda: too_few("n0"),
     "no node comes": too_few,
 }

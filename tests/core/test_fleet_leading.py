@@ -19,6 +19,8 @@ from supervisor.core.fleet.resume import Offer
 from supervisor.core.fleet.training import Command, Known, LeaderLimits, Over, Record, Requeue, Send, Stage
 
 SAME_AT_ONCE = FleetLimits(may_requeue=False, backoff_s=())
+BEGAN_S = 1000.0
+"""On the leader's clock, which no training begins at 0 of."""
 LIMITS = LeaderLimits(nodes=2, lease_s=2.0, lease_margin_s=0.5, spares_s=0.0, fleet=SAME_AT_ONCE)
 
 
@@ -27,7 +29,7 @@ class Nodes:
     """Nodes as the leader sees them, and the clock; each has two ranks, and does what it is ordered."""
 
     leading: Leading
-    now_s: float = 0.0
+    now_s: float = BEGAN_S
     running: dict[str, Epoch | None] = field(default_factory=dict)
     ordered: dict[str, Epoch] = field(default_factory=dict)
     silent: set[str] = field(default_factory=set)
@@ -137,7 +139,7 @@ class Nodes:
 
 
 def begun(limits: LeaderLimits = LIMITS, *names: str) -> Nodes:
-    nodes = Nodes(Leading(Epoch("run", 0, 0), limits, 0.0))
+    nodes = Nodes(Leading(Epoch("run", 0, 0), limits, BEGAN_S))
     nodes.join(*(names or ("n0", "n1")))
     nodes.wait(0.2)
     assert nodes.leading.stage is Stage.RUNNING
@@ -212,7 +214,7 @@ def test_a_rank_that_was_killed_is_at_fault_so_no_time_is_spent_on_ranks_that_wa
     epoch = nodes.running["n0"]
     assert epoch is not None
     fault = ms.Fault(epoch=epoch, kind="rank_exit", reason="rank 1 ended", rank=1, killed_by=killed_by)
-    orders = [command.message for command in nodes.leading.took("n0", fault, 1.0) if isinstance(command, Send)]
+    orders = [command.message for command in nodes.leading.took("n0", fault, nodes.now_s) if isinstance(command, Send)]
     assert [order.waits_count for order in orders if isinstance(order, ms.Collect)] == [counts, counts]
 
 
@@ -557,7 +559,7 @@ def test_a_training_that_finishes_everywhere_is_over_and_a_stop_is_no_fault() ->
 
 
 def test_too_few_nodes_are_an_error_that_names_those_that_came() -> None:
-    nodes = Nodes(Leading(Epoch("run", 0, 0), replace(LIMITS, gather_s=5.0), 0.0))
+    nodes = Nodes(Leading(Epoch("run", 0, 0), replace(LIMITS, gather_s=5.0), BEGAN_S))
     nodes.join("n0")
     nodes.wait(6.0)
     assert "1 of 2 nodes did not come within 5 s; here are n0" in nodes.overs[0].reason
@@ -778,7 +780,7 @@ def test_a_lease_counts_from_when_the_beat_was_sent_and_nan_ends_it() -> None:
 
 
 def test_a_node_is_believed_of_its_own_ranks_alone() -> None:
-    nodes = Nodes(Leading(Epoch("job", 0, 0), LIMITS, 0.0))
+    nodes = Nodes(Leading(Epoch("job", 0, 0), LIMITS, BEGAN_S))
     nodes.join("n0", "n1")
     nodes.silent.add("n0")  # its own evidence is on its way
     nodes.fault("n1")
