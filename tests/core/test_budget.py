@@ -81,3 +81,10 @@ def test_the_time_between_faults_is_hours_until_faults_show_otherwise() -> None:
 
 def test_faults_in_one_breath_leave_a_time_between_faults() -> None:
     assert spend(Ledger(), 4, every_s=0.0).mean_fault_s(START.plus(1), START.unix_s, Budget()) > 1.0
+
+
+def test_a_restart_counts_from_its_own_moment_until_its_period_is_over() -> None:
+    ledger = Ledger(recent_unix_s=(START.unix_s,) * 5)
+    assert ledger.spent(START, BUDGET) is not None
+    assert ledger.spent(START.plus(3599.9), BUDGET) is not None
+    assert ledger.spent(START.plus(3600), BUDGET) is None

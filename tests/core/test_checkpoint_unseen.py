@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from supervisor.core import events as ev
 from supervisor.core.flags import Severity
 from supervisor.core.rules.advisory.checkpoint_unseen import CheckpointUnseen
@@ -23,6 +25,13 @@ def test_a_closed_folder_is_reported_with_what_to_do() -> None:
     assert flag.severity is Severity.WARNING
     assert flag.message == f"checkpoints cannot be read: {SHUT}"
     assert flag.can_save
+
+
+@pytest.mark.parametrize(("count", "end"), [(3, "c"), (4, "c and 1 more")])
+def test_three_places_are_named_and_the_rest_is_counted(count: int, end: str) -> None:
+    flag = closed(story().training(), *"abcd"[:count]).check(RULE)
+    assert flag is not None
+    assert flag.message == f"checkpoints cannot be read: a; b; {end}"
 
 
 def test_once_it_is_open_nothing_is_reported_any_more() -> None:

@@ -14,6 +14,8 @@ from supervisor.core.job import LAUNCH, UNKILLABLE, Job, Limits, Phase
 from supervisor.core.judge import judge, worst
 from supervisor.core.readings import KernelWait, Stage
 from supervisor.core.remedies.budget import Budget
+from supervisor.core.remedies.context import RemedyContext
+from supervisor.core.remedies.gpu_memory import GpuMemory
 from supervisor.core.rules.crash import Crash
 from supervisor.core.rules.non_finite_loss import NonFiniteLoss
 from supervisor.core.rules.stall import Stall
@@ -32,6 +34,13 @@ def test_a_job_is_launched_trains_and_finishes() -> None:
     assert timeline.read_decisions() == ["Launch", "Finish"]
     assert timeline.phase() is Phase.FINISHED
     assert timeline.silence(9999).read_decisions() == []
+
+
+def test_the_first_launch_notes_what_memory_was_in_use_before_it() -> None:
+    used = (GpuMemory(gpu=GPU, used_bytes=7),)
+    launch = decide(Job(name=JOB, since=START), [], START, context=RemedyContext(memory=used))
+    assert isinstance(launch, de.Launch)
+    assert (launch.memory, launch.attempt, launch.resume_from) == (used, 1, None)
 
 
 def test_a_stall_is_stopped_retried_and_resumed_from_the_newest_proven_checkpoint() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -78,3 +80,11 @@ def test_statistics_alone_never_exclude_more_than_a_twentieth(names: list[tuple[
     assert len(known.excluded) <= 2
     assert len(known.nodes) == 40
     assert not set(known.nodes) & known.excluded
+
+
+def test_a_restart_counts_until_its_period_is_over_to_the_second() -> None:
+    limits = replace(LIMITS, restarts_per_period=1, period_s=60.0)
+    known = replace(fleet(), restarted_at_s=(100.0,))
+    named = culprit(proof=Proof.NONE, node_at_fault=False)
+    assert choose_restart(named, known, 159.9, limits).rung is Rung.GIVE_UP
+    assert choose_restart(named, known, 160.0, limits).rung is Rung.SAME_NODES

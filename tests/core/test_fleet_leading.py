@@ -651,6 +651,58 @@ def test_a_node_that_cannot_look_is_asked_again_and_is_no_node_without_a_state()
     assert nodes.overs[0].reason == "what to resume from is not known: n1: OSError: Stale file handle"
 
 
+@pytest.mark.parametrize(("name", "number"), [("n0", 1), ("n2", 2)])
+def test_an_answer_to_an_earlier_question_or_of_a_spare_counts_for_nothing(name: str, number: int) -> None:
+    nodes = begun(LIMITS, "n0", "n1", "n2")
+    nodes.blind = dict.fromkeys(("n0", "n1"), "OSError: Stale file handle")
+    nodes.fault("n0")
+    nodes.wait(0.3)
+    assert nodes.leading.stage is Stage.CHOOSING
+    state = vars(nodes.leading)["_question"]
+    before = dict(vars(state)["_answers"])
+    nodes.tell(name, ms.ResumeOffers(number=number, offers=(generation(30),)))
+    assert vars(state)["_answers"] == before
+
+
+def test_a_leader_that_finds_more_nodes_at_work_than_it_needs_knows_the_others_as_spares() -> None:
+    nodes = begun(LIMITS, "n0", "n1", "n2")
+    nodes.leading = Leading(nodes.leading.epoch, LIMITS, nodes.now_s)
+    nodes.join("n2", "n0", "n1")
+    assert nodes.leading.fleet is not None
+    assert (set(nodes.leading.fleet.nodes), nodes.leading.fleet.spares) == ({"n0", "n1"}, ("n2",))
+
+
+def test_a_leader_that_knows_no_nodes_takes_up_the_rest_of_a_training_with_those_that_joined() -> None:
+    nodes = begun()
+    nodes.running["n1"] = None
+    nodes.leading = Leading(Epoch("run", 0, 1), LIMITS, nodes.now_s)
+    nodes.join("n0", "n1")
+    nodes.wait(3.0)
+    assert [(record.incident.kind, record.incident.node) for record in nodes.records] == [("node_lost", "n1")] * 2
+    assert set(nodes.running.values()) == {Epoch("run", 0, 2)}
+
+
+def test_a_fault_repeated_to_a_leader_that_knows_no_nodes_is_an_incident_of_those_that_joined() -> None:
+    nodes = begun()
+    nodes.leading = Leading(Epoch("run", 0, 1), LIMITS, nodes.now_s)
+    nodes.join("n0")
+    nodes.fault("n0")
+    nodes.join("n1")
+    nodes.wait(0.3)
+    assert [record.closed for record in nodes.records] == [False, True]
+    assert set(nodes.running.values()) == {Epoch("run", 0, 2)}
+
+
+def test_a_node_that_is_late_with_an_earlier_launch_is_waited_for_from_when_it_came() -> None:
+    nodes = begun(LIMITS, "n0", "n1", "n2")
+    nodes.silent.add("n0")
+    nodes.stuck.add("n0")
+    nodes.wait(2.2)
+    assert nodes.leading.stage is Stage.WAITING
+    nodes.join("n0")
+    assert (nodes.leading.stage, nodes.leading.since_s) == (Stage.STOPPING, nodes.now_s)
+
+
 def test_a_node_that_is_lost_while_it_looks_is_waited_for_and_asked_again() -> None:
     nodes = begun()
     nodes.blind = {"n1": "OSError: Stale file handle"}

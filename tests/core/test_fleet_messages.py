@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 
 import pytest
 from hypothesis import given
@@ -23,7 +24,9 @@ EVERY: tuple[ms.Message, ...] = (
         epoch=EPOCH,
         took_s=0.5,
         ranks=(
-            RankEvidence(node="n1", rank=3, killed_by="SIGSEGV", ended_at_s=1.0, collective=4, in_collective=False),
+            RankEvidence(
+                node="n1", rank=3, killed_by="SIGSEGV", ended_at_s=1.0, collective=4, in_collective=False, sequence=9
+            ),
             RankEvidence(
                 node="n1",
                 rank=4,
@@ -48,7 +51,19 @@ EVERY: tuple[ms.Message, ...] = (
     ms.Launch(
         epoch=EPOCH, node_rank=1, nodes=2, host="h", port=29400, resume_from="step-000000000007", resume_digest="ab"
     ),
-    ms.FindResume(number=3, share=1, shares=2, rejected=("step-000000000009",), passed_over=("step-000000000008",)),
+    ms.FindResume(
+        number=3,
+        share=1,
+        shares=2,
+        rejected=("step-000000000009",),
+        passed_over=("step-000000000008",),
+        since_unix_s=1.5e9,
+    ),
+    ms.Joined(running=None, ordered=None, host="h", unix_s=1.5, instance="boot-7"),
+    ms.NodeBeat(sent_s=1.0, counts_itself=True),
+    ms.Fault(epoch=EPOCH, kind="rank_exit", reason="rank 1 ended", killed_by="SIGKILL"),
+    ms.Collect(epoch=EPOCH, limit_s=1.0, incident="run.1.2", waits_count=False),
+    ms.Refused(reason="another training"),
     ms.ResumeOffers(
         number=3,
         offers=(
@@ -72,8 +87,8 @@ def test_every_message_is_read_as_it_was_written(message: ms.Message) -> None:
 @pytest.mark.parametrize("message", EVERY, ids=lambda message: type(message).__name__)
 def test_a_message_without_its_fields_is_refused_with_the_name_of_the_field(message: ms.Message) -> None:
     kind = type(message).__name__
-    if kind == "Leave":
-        assert ms.decode(json.dumps({"message": kind}).encode()) == ms.Leave(reason="no reason given")
+    if isinstance(message, ms.Leave | ms.Refused):
+        assert ms.decode(json.dumps({"message": kind}).encode()) == type(message)(reason="no reason given")
         return
     with pytest.raises(ms.MessageError, match=f"{kind}: .* is missing"):
         ms.decode(json.dumps({"message": kind}).encode())
@@ -140,3 +155,24 @@ def test_what_another_node_sends_of_a_rank_without_a_word_is_as_little_as_is_kno
     assert ms.read_rank_evidence({"node": "n1"}) is None
     assert ms.read_offer({"name": "a", "digest": "b"}) == Offer(name="a", digest="b", epoch=(), step=None)
     assert ms.read_offer({"name": "a"}) is None
+
+
+def test_every_field_of_every_message_is_sent_with_a_value_of_its_own() -> None:
+    """Else a field that is written and never read, or read under another name, would not be seen above."""
+    sent: list[object] = list(EVERY)
+    for message in EVERY:
+        sent += message.ranks if isinstance(message, ms.EvidenceTaken) else ()
+        sent += message.offers if isinstance(message, ms.ResumeOffers) else ()
+    kinds = {type(item) for item in sent}
+    assert {kind.__name__ for kind in kinds} >= set(ms._READERS)
+    for kind in kinds:
+        for declared in fields(kind):  # type: ignore[arg-type]  # each of them is a dataclass
+            values = {getattr(item, declared.name) for item in sent if type(item) is kind}
+            assert values - {declared.default}, f"{kind.__name__}.{declared.name} has its default everywhere"
+
+
+def test_a_path_may_be_longer_than_other_texts() -> None:
+    name = "d/" * 500 + "step-7"
+    offer = ms.read_offer({"name": name, "digest": "b"})
+    assert offer is not None
+    assert offer.name == name

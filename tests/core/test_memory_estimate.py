@@ -123,3 +123,6 @@ def test_a_report_that_is_damaged_is_no_measurement() -> None:
     assert read_point({**good, "graph_bytes": -1}) == "the report of the probe has no graph_bytes"
     assert read_point({**good, "graph_bytes": 1 << 61}) == "the report of the probe has no graph_bytes"
     assert read_point({**good, "problem": "CUDA out of memory"}) == "CUDA out of memory"
+    beyond = read_point({**good, "largest_output": {"bytes": 1 << 61, "columns": 1 << 61}, "shapes": 1 << 61})
+    assert isinstance(beyond, Point)
+    assert (beyond.largest_output_bytes, beyond.largest_output_columns, beyond.shapes) == (0, 0, 1)

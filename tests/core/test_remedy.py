@@ -21,6 +21,7 @@ from supervisor.core.remedies.choose import choose
 from supervisor.core.remedies.context import Ended, Experience, RemedyContext
 from supervisor.core.remedies.effects import changes_of
 from supervisor.core.remedies.settings import Remedies
+from supervisor.core.remedies.spec import InForce
 from supervisor.core.remedies.table import BY_NAME
 from supervisor.core.remedies.trials import Course, Outcome, Trial
 from supervisor.core.rules import RULES, cause_of
@@ -460,6 +461,24 @@ def test_the_cpu_hides_every_gpu_and_compiling_can_be_switched_off() -> None:
     timeline = patient()
     LADDERS["compile"][0](timeline)
     assert dict(changes_of(timeline.job.course.in_force, Remedies()).env) == {"TORCHDYNAMO_DISABLE": "1"}
+
+
+@pytest.mark.parametrize(
+    ("remedy", "changed"),
+    [
+        ("conv2d", {"conv2d": True}),
+        ("cpu_profile", {"cpu": True, "gpu": None}),
+        ("other_gpu", {"gpu": OTHER_GPU}),
+        ("restart", {}),
+        ("a remedy of another version", {}),
+    ],
+)
+def test_a_remedy_in_force_changes_how_the_next_attempt_runs_and_nothing_else(
+    remedy: str, changed: dict[str, object]
+) -> None:
+    made = changes_of([InForce(remedy=remedy, cause="crash", attempt=1, gpu=OTHER_GPU)], Remedies())
+    expected: dict[str, object] = {"conv2d": False, "cpu": False, "gpu": None, **changed}
+    assert {name: getattr(made, name) for name in expected} == expected
 
 
 def test_an_older_generation_is_asked_for_where_there_is_one() -> None:

@@ -29,6 +29,13 @@ def test_one_second_short_of_the_limit_is_no_stall() -> None:
     assert story().training().silence(59).check(Stall()) is None
 
 
+def test_a_limit_of_a_stage_that_is_shorter_than_any_other_is_asked_for_in_time() -> None:
+    short = Stall(data_wait_limit_s=3.0)
+    waiting = story().training().stage(Stage.DATA_WAIT)
+    assert not short.may_flag(waiting.silence(2).history)
+    assert short.may_flag(waiting.silence(1).history)
+
+
 def test_a_step_interrupts_the_silence() -> None:
     assert story().training(100).silence(59).steps(101, 101).silence(59).check(Stall()) is None
 
