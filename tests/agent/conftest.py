@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack
+import functools
+import hashlib
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from agent_by_hand import Attempt, interpreters, name_of
 
-from tests.rigs.warm import TORCH, Warm, WarmInterpreter, warm_interpreter
+from tests.rigs.warm import TORCH, Warm, WarmInterpreter, start_interpreter
+
+MakeOnce = Callable[[str, Callable[[Path], object]], Path]
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -24,18 +28,23 @@ def _is_grouped(item: pytest.Item) -> bool:
 
 
 @pytest.fixture(scope="session")
-def warm() -> Iterator[Warm]:
-    """Return a function that has an interpreter import torch, or what is named, once a process of the suite."""
-    started: dict[tuple[Path, tuple[str, ...]], WarmInterpreter] = {}
-    with ExitStack() as stack:
+def warm(make_once: MakeOnce, pytestconfig: pytest.Config) -> Warm:
+    """Return a function that has an interpreter import torch, or what is named, once for all processes of the suite.
 
-        def start(python: Path, *modules: str) -> WarmInterpreter:
-            key = (python, modules or TORCH)
-            if key not in started:
-                started[key] = stack.enter_context(warm_interpreter(*key))
-            return started[key]
+    Where the processor time of each test is measured, it is once for each process: a fork is its interpreter's.
+    """
+    shared = "PYTEST_XDIST_WORKER" in os.environ and pytestconfig.getoption("processor_to", None) is None
+    owner_pid = os.getppid() if shared else os.getpid()
 
-        yield start
+    @functools.cache
+    def start(python: Path, *modules: str) -> WarmInterpreter:
+        def write(path: Path) -> None:
+            path.write_text(str(start_interpreter(python, modules or TORCH, owner_pid).address))
+
+        named = hashlib.sha256("\n".join((str(owner_pid), str(python), *modules)).encode()).hexdigest()
+        return WarmInterpreter(python, Path(make_once(f"warm {named[:16]}", write).read_text()))
+
+    return start
 
 
 @pytest.fixture

@@ -15,8 +15,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from supervisor.core import attempt_files as at
@@ -51,6 +50,9 @@ YOLO = (
 )
 """The last two are imported by each training when it begins."""
 START_LIMIT_S = 240.0
+
+_servers: list[subprocess.Popen[bytes]] = []
+"""They end by themselves, after this process."""
 
 
 class WarmProgram:
@@ -107,7 +109,7 @@ class WarmInterpreter:
     """An interpreter that has imported modules under the agent, and forks programs."""
 
     def __init__(self, python: Path, address: Path) -> None:
-        self.python, self._address = python, address
+        self.python, self.address = python, address
 
     def start(self, command: Sequence[str | Path], env: Mapping[str, str], cwd: Path) -> WarmProgram:
         """Start `python [-W ...] (-c code | script) word ...` in the attempt that `env` names."""
@@ -125,7 +127,7 @@ class WarmInterpreter:
         reading, stdin = os.pipe()
         stdout, writing = os.pipe()
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.connect(str(self._address))
+        connection.connect(str(self.address))
         data = json.dumps(request).encode() + b"\n"
         sent = socket.send_fds(connection, [data], [reading, writing, writing])
         connection.sendall(data[sent:])
@@ -138,20 +140,17 @@ Warm = Callable[..., WarmInterpreter]
 """Of an interpreter and modules, TORCH where none is named."""
 
 
-@contextmanager
-def warm_interpreter(python: Path, modules: Sequence[str] = TORCH) -> Iterator[WarmInterpreter]:
-    """Run an interpreter that imports `modules` and waits for programs."""
-    with tempfile.TemporaryDirectory(prefix="warm") as name:  # short: the address of a socket has 107 characters
-        folder, address = Path(name), Path(name) / "socket"
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("ROCM_", "PYTHON"))}
-        quiet = {"OMP_NUM_THREADS": "1", "HOME": name, "YOLO_CONFIG_DIR": name, "YOLO_OFFLINE": "true"}
-        words = [str(python), str(SERVER), str(address), str(folder), str(AGENT_PATH), *modules]
-        server = subprocess.Popen(words, env=kept | quiet, stdin=subprocess.PIPE, cwd=folder)
-        try:
-            _wait_until_ready(server, address)
-            yield WarmInterpreter(python, address)
-        finally:
-            server.communicate(timeout=START_LIMIT_S)
+def start_interpreter(python: Path, modules: Sequence[str], owner_pid: int) -> WarmInterpreter:
+    """Return an interpreter that has imported `modules` and waits for programs until the process `owner_pid` ends."""
+    folder = Path(tempfile.mkdtemp(prefix="warm"))  # short: the address of a socket has 107 characters
+    address, name = folder / "socket", str(folder)
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("ROCM_", "PYTHON"))}
+    quiet = {"OMP_NUM_THREADS": "1", "HOME": name, "YOLO_CONFIG_DIR": name, "YOLO_OFFLINE": "true"}
+    words = [str(python), str(SERVER), str(owner_pid), str(address), name, str(AGENT_PATH), *modules]
+    server = subprocess.Popen(words, env=kept | quiet, stdin=subprocess.DEVNULL, cwd=folder, start_new_session=True)
+    _servers.append(server)
+    _wait_until_ready(server, address)
+    return WarmInterpreter(python, address)
 
 
 def _wait_until_ready(server: subprocess.Popen[bytes], address: Path) -> None:

@@ -1,11 +1,11 @@
 """Imports what programs of a test import, once, and forks a process for each program; run by a training's interpreter.
 
-    warm_interpreter.py SOCKET FOLDER AGENT MODULE ...
+    warm_interpreter.py PID SOCKET FOLDER AGENT MODULE ...
 
 It is to a program what the agent's standby is: the hooks are set (`process.prepare`), then the modules are imported,
 and each fork becomes the attempt (`process.begin`). A request is one connection: a message with the words and
-environment of the program and its standard files; it is answered by the program's pid and its status. It ends with its
-standard input.
+environment of the program and its standard files; it is answered by the program's pid and its status. It ends with the
+process PID, and FOLDER with it.
 """
 
 import array
@@ -14,6 +14,7 @@ import json
 import os
 import random
 import selectors
+import shutil
 import signal
 import socket
 import sys
@@ -54,24 +55,26 @@ def keep(connection, files):
         os._exit(0)
 
 
-def serve(address):
-    """Return the request of one program in the process that is to be it; end with standard input."""
+def serve(address, owner):
+    """Return the request of one program in the process that is to be it; end with the owner."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listening.bind(address + ".part")
     listening.listen(16)
     Path(address + ".part").rename(address)
     selector = selectors.DefaultSelector()
-    for item in (listening, sys.stdin):
+    for item in (listening, owner):
         selector.register(item, selectors.EVENT_READ)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
-        if any(key.fileobj is sys.stdin for key, _ in selector.select()):
+        if any(key.fileobj == owner for key, _ in selector.select()):
+            shutil.rmtree(folder, ignore_errors=True)
             os._exit(0)
         connection, _ = listening.accept()
         if not os.fork():
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             listening.close()
             selector.close()
+            os.close(owner)
             request, files = receive(connection)
             keep(connection, files)
             connection.close()
@@ -111,7 +114,8 @@ def compile_program(request):
     return compile(Path(path).read_bytes(), path, "exec"), main
 
 
-socket_path, folder, agent, *modules = sys.argv[1:]
+owner_pid, socket_path, folder, agent, *modules = sys.argv[1:]
+owner_ended = os.pidfd_open(int(owner_pid))
 sys.path.insert(1, agent)
 from rocm_agent import events, process  # noqa: E402 - the path is set above
 
@@ -123,7 +127,7 @@ for name in modules:
     except ModuleNotFoundError as error:
         if error.name != name:  # some modules have begun with a later version
             raise
-asked, standard = serve(socket_path)
+asked, standard = serve(socket_path, owner_ended)
 take_on(asked, standard)
 code, module = compile_program(asked)
 # Outside of all functions and loops: nothing lies around the program's own frames but this module.
