@@ -199,7 +199,11 @@ sys.stdin.readline()
 """
 
 
-@pytest.mark.kernel
+within_seconds = pytest.mark.calm(reason="limits of seconds beside a disk that hangs")
+
+
+@pytest.mark.mounts
+@within_seconds
 @pytest.mark.parametrize(
     ("how", "result"),
     [
@@ -226,7 +230,8 @@ def test_a_child_begins_while_a_file_of_the_daemon_cannot_be_closed(far: Hanging
         process.stdin.close()
 
 
-@pytest.mark.kernel
+@pytest.mark.mounts
+@within_seconds
 def test_a_program_that_cannot_begin_holds_up_no_other_and_never_runs(
     far: HangingFs, tmp_path: Path, keeper: Keeper
 ) -> None:
@@ -251,7 +256,8 @@ def test_a_program_that_cannot_begin_holds_up_no_other_and_never_runs(
     assert not ran.exists()
 
 
-@pytest.mark.kernel
+@pytest.mark.mounts
+@within_seconds
 def test_a_program_whose_start_is_stuck_is_not_started_again_until_that_has_ended(far: HangingFs) -> None:
     """Each would keep a thread, and a process that no signal ends."""
     (far.real / "program").write_text("#!/bin/sh\n")

@@ -179,7 +179,8 @@ MACHINES = {
 }
 
 
-@pytest.mark.kernel
+@pytest.mark.mounts
+@pytest.mark.calm(reason="the tool has a deadline of seconds")
 @pytest.mark.skipif(os.geteuid() != 0, reason="a mount namespace needs root")
 @pytest.mark.skipif(shutil.which("rocm-smi") is None, reason="rocm-smi is not installed")
 @pytest.mark.parametrize("machine", MACHINES)
@@ -192,7 +193,8 @@ def test_the_real_tool_and_sysfs_agree_on_every_machine(machine: str, tmp_path: 
         assert_agree(reading, by_sysfs[reading.gpu])
 
 
-@pytest.mark.kernel
+@pytest.mark.mounts
+@pytest.mark.calm(reason="the tool has a deadline of seconds")
 @pytest.mark.skipif(os.geteuid() != 0, reason="a mount namespace needs root")
 @pytest.mark.skipif(shutil.which("rocm-smi") is None, reason="rocm-smi is not installed")
 def test_the_real_tool_and_sysfs_agree_on_one_state(tree: AmdgpuTree) -> None:

@@ -17,7 +17,7 @@ from supervisor.sources.gpu.tool import Tool
 from supervisor.sources.kernel.journal import REOPEN_S, JournalLog
 from tests.rigs.hanging_fs import HangingFs, hanging
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.mounts, pytest.mark.calm(reason="limits of seconds beside a device that hangs")]
 LIMIT_S = 2.0
 SCRIPT = """
 import sys
