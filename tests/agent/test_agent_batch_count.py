@@ -47,6 +47,24 @@ def test_a_batch_is_counted_by_its_shapes(
     assert (count_samples(batch, expected), count_tokens(batch)) == (samples, tokens)
 
 
+@pytest.mark.parametrize(
+    "batches",
+    [
+        ([IDS, IDS], [IDS, table(4, 511, dtype="torch.int64")], [table(4, 512), IDS], [IDS, IDS, IDS], [IDS, IDS]),
+        (IDS_BY_NAME := {"input_ids": IDS, "labels": IDS}, {"input_ids": table(2, 512), "labels": IDS}, IDS_BY_NAME),
+        ([table(8, 3), table(8)], [table(7, 3), table(7)], (table(8, 3), table(8)), [table(8, 3), "names"]),
+    ],
+)
+def test_batches_that_look_alike_are_counted_as_each_for_itself(batches: tuple[object, ...]) -> None:
+    """What is remembered of the last batch is not taken for that of another."""
+    drawn = BatchCount()
+    drawn.take()
+    for batch in batches:
+        for alike in (False, True):
+            assert drawn.saw(batch) is alike
+            assert drawn.take() == (count_samples(batch, None) or 0, count_tokens(batch) or 0)
+
+
 def test_what_was_drawn_before_the_first_step_is_unknown() -> None:
     drawn = BatchCount()
     for _ in range(1000):

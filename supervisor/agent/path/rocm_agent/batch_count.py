@@ -18,13 +18,25 @@ class BatchCount:
         self._samples = 0
         self._tokens = 0
         self._begun = False
+        self._look: Any = None
+        """What the newest batch's counts followed from, and those counts."""
+        self._counts = (0, 0)
         self.joined = 1
         """Micro-batches whose losses a tune has computed as one, in the backward pass under way."""
 
-    def saw(self, batch: Any, loader: Any = None) -> None:
-        """A batch has come, by `loader`, an iterator of torch.utils.data."""
-        self._samples += count_samples(batch, expected_samples(loader)) or 0
-        self._tokens += count_tokens(batch) or 0
+    def saw(self, batch: Any, loader: Any = None) -> bool:
+        """A batch has come, by `loader`, an iterator of torch.utils.data; return whether it looks like the last one.
+
+        Then it has as many samples and tokens: most trainings draw thousands of batches that look alike.
+        """
+        expected, look = expected_samples(loader), _look_of(batch)
+        alike = look is not None and self._look == (expected, look)
+        if not alike:
+            self._counts = (count_samples(batch, expected) or 0, count_tokens(batch) or 0)
+            self._look = (expected, look)
+        self._samples += self._counts[0]
+        self._tokens += self._counts[1]
+        return alike
 
     def take(self) -> Tuple[int, int]:
         """Return the samples and the tokens of the step just made, 0 for unknown ones.
@@ -58,6 +70,20 @@ def count_samples(batch: Any, expected: Optional[int]) -> Optional[int]:
     if expected is not None and (not lengths or expected in lengths or lengths[-1] > expected):
         return expected
     return lengths[-1] if lengths else None
+
+
+def _look_of(batch: Any) -> Any:
+    """Return what the counts and the shape of a batch follow from, None for one of an unusual kind."""
+    kind = type(batch)
+    if (kind is tuple or kind is list) and batch and hasattr(batch[0], "shape"):
+        first, length = batch[0], len(batch)
+        second = getattr(batch[1], "shape", None) if length == 2 else None
+        return (length, first.shape, getattr(first, "dtype", None), second)
+    if kind is dict and "input_ids" in batch and "img" not in batch:
+        first, ids = next(iter(batch.values())), batch["input_ids"]
+        if hasattr(first, "shape") and hasattr(ids, "shape"):
+            return (first.shape, ids.shape, getattr(ids, "dtype", None))
+    return None
 
 
 def _leading_lengths(batch: Any) -> Tuple[int, ...]:

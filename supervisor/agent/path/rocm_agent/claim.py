@@ -69,6 +69,11 @@ def holding() -> Optional[Recorder]:
     return _recorder
 
 
+def reporting(source: int) -> Optional[Recorder]:
+    """Return the recorder if this process has claimed it and reports of `source` count; claim nothing."""
+    return _recorder if source >= _source else None
+
+
 def is_reporting(source: int) -> bool:
     """Whether reports of `source` count: false in unsupervised processes and where a better source reports."""
     return _folder is not None and not _silent and source >= _source

@@ -17,7 +17,8 @@ class Passes:
     """Which data was drawn from last, and which of it fed a step."""
 
     def __init__(self) -> None:
-        self._drawn: Optional[int] = None
+        self.drawn: Optional[int] = None
+        """The identity of the data that the newest batch is of."""
         self._feeding: Optional[int] = None
 
     def begins(self, dataset: Any) -> None:
@@ -26,10 +27,6 @@ class Passes:
         if recorder is not None and recorder.stage == VALIDATE and self._feeds(dataset):
             recorder.stage = STEP
 
-    def drew(self, dataset: Any) -> None:
-        """A batch of `dataset` has come."""
-        self._drawn = id(dataset)
-
     @property
     def are_known(self) -> bool:
         """Whether steps are made of what a loader delivers, whose end is seen."""
@@ -37,7 +34,7 @@ class Passes:
 
     def fed_a_step(self) -> None:
         """A step was made of what was drawn last."""
-        self._feeding = self._drawn
+        self._feeding = self.drawn
 
     def ended(self, dataset: Any) -> None:
         """A pass over `dataset` has ended. A thread that fetches ahead ends it before the last steps are made."""

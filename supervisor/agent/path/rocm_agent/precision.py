@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import wraps
-from typing import Any, Dict, Optional
+from typing import Any, Dict
 
 from . import events
 from .fence import fenced
@@ -22,7 +22,9 @@ class Watch:
         """Precision by type of device."""
         self._entries = 0
         self._scaled = False
-        self._steps: Optional[int] = 0
+        self._steps = 0
+        self.decided = False
+        """Whether it is clear what the training does."""
 
     def begin(self, torch: Any) -> None:
         """Watch autocast being entered, a few hundred times."""
@@ -47,16 +49,14 @@ class Watch:
 
     def saw_scaling(self, scaler: Any) -> None:
         """A gradient scaler multiplied a loss: half precision was asked for."""
-        if self._steps is not None and not self._scaled:
+        if not self.decided and not self._scaled:
             self._scaled = bool(scaler.is_enabled())
 
     def stepped(self, loss: Any) -> None:
         """A step was made; after some of them it is clear what the training does."""
-        if self._steps is None:
-            return
         self._steps += 1
-        if self._steps >= DECIDED_AT_STEP:
-            self._steps = None
+        if self._steps >= DECIDED_AT_STEP and not self.decided:
+            self.decided = True
             self._report_precision(loss)
 
     @fenced

@@ -125,50 +125,20 @@ class Recorder:
             | bool(skipped) << 6
             | self.tuning << 7
         )
+        memory, sequence = self._memory, self._head + 1
+        offset = at.HEADER_BYTES + self._head % self._capacity * at.RECORD.size
+        check = (sequence & COUNT_LIMIT) ^ 0xA5A5A5A5
+        ids = (sequence, step, monotonic_ns(), epoch or 0, known, loss or 0.0)
+        gpu_bytes = gpu_memory_bytes or 0
         try:
-            self._write_record(
-                step,
-                epoch or 0,
-                known,
-                loss or 0.0,
-                lr or 0.0,
-                grad_norm or 0.0,
-                data_wait_s or 0.0,
-                gpu_memory_bytes or 0,
-                samples,
-                tokens,
-            )
+            floats = (lr or 0.0, grad_norm or 0.0, data_wait_s or 0.0)
+            at.RECORD.pack_into(memory, offset, *ids, *floats, gpu_bytes, samples, tokens, check)
         except (OverflowError, struct.error):  # a number that its field does not hold
             floats = (_clamp_to_float32(lr), _clamp_to_float32(grad_norm), _clamp_to_float32(data_wait_s))
             work = (min(samples, COUNT_LIMIT), min(tokens, COUNT_LIMIT))
-            self._write_record(step, epoch or 0, known, loss or 0.0, *floats, gpu_memory_bytes or 0, *work)
-
-    def _write_record(  # noqa: PLR0913, PLR0917 - the fields of a record
-        self,
-        step: int,
-        epoch: int,
-        known: int,
-        loss: float,
-        lr: float,
-        grad_norm: float,
-        wait: float,
-        gpu: int,
-        samples: int,
-        tokens: int,
-        pack=at.RECORD.pack_into,  # bound once: a step pays for each name that is looked up
-        pack_head=at.HEAD.pack_into,
-        now=monotonic_ns,
-    ) -> None:
-        head = self._head
-        sequence = head + 1
-        check = (sequence & 0xFFFFFFFF) ^ 0xA5A5A5A5
-        offset = 4096 + head % self._capacity * 72
-        memory = self._memory
-        pack(
-            memory, offset, sequence, step, now(), epoch, known, loss, lr, grad_norm, wait, gpu, samples, tokens, check
-        )
+            at.RECORD.pack_into(memory, offset, *ids, *floats, gpu_bytes, *work, check)
         self._head = sequence
-        pack_head(memory, 64, sequence)
+        at.HEAD.pack_into(memory, at.HEAD_OFFSET, sequence)
 
     @property
     def written(self) -> int:
@@ -195,16 +165,13 @@ class Recorder:
     def aside(self, number: int) -> None:
         if number != self._aside:
             self._aside = number
-            self._write_aside()
+            at.ASIDE.pack_into(self._memory, at.ASIDE_OFFSET, number, self._complete, monotonic_ns())
 
     def reports_all_stages(self, *, complete: bool) -> None:
         """Record whether every stage is reported, including kernel searches for a new shape of batches."""
         if complete != self._complete:
             self._complete = complete
-            self._write_aside()
-
-    def _write_aside(self) -> None:
-        at.ASIDE.pack_into(self._memory, at.ASIDE_OFFSET, self._aside, self._complete, monotonic_ns())
+            at.ASIDE.pack_into(self._memory, at.ASIDE_OFFSET, self._aside, complete, monotonic_ns())
 
     def command(self, unpack=at.COMMAND.unpack_from) -> Optional[Tuple[int, int]]:
         """Return (command, its id) while one is unanswered; read at every step boundary."""

@@ -41,6 +41,8 @@ class Watch:
         self.optimizers_made = False
         self.skipped = False
         self.shapes = Shapes(complete=False)
+        self.shape_is_seen = False
+        """Whether `shapes` has seen a batch that looks like the newest one."""
         self.grad_norm: Any = None
         self.wait_ns = 0
         self._loss: Any = None
@@ -64,7 +66,7 @@ class Watch:
         if is_scalar(loss) and is_scalar(scaled):
             self._scaled, self._unscaled = weakref.ref(scaled), loss.detach()
 
-    def saw_backward(self, tensor: Any) -> None:
+    def saw_backward(self, tensor: Any, *_: Any, **__: Any) -> None:
         """Keep the value, without its graph."""
         if is_scalar(tensor):
             self._loss = self._unscaled if self._scaled() is tensor else tensor.detach()
@@ -96,13 +98,16 @@ class Watch:
             return
         self.step = self.step + 1 if self.step else self._first_step(optimizer)
         self.passes.fed_a_step()
-        self._follow_loop()
-        self.precision.stepped(self._loss)
+        if self._loop is not None or not self._loop_sought:
+            self._follow_loop()
+        if not self.precision.decided:
+            self.precision.stepped(self._loss)
         loss, grad_norm = self._scalars.exchange(self._loss, self.grad_norm)
         wait_s = self.wait_ns / 1e9 if self.wait_ns else None
         self._loss = self._unscaled = self.grad_norm = None
         self.wait_ns = 0
-        lr = number(optimizer.param_groups[0].get("lr"))
+        lr = optimizer.param_groups[0].get("lr")
+        lr = lr if type(lr) is float else number(lr)
         lr = None if lr is None else lr * remedies.lr_factor
         skipped, self.skipped = self.skipped, False
         samples, tokens = batch_count.drawn.take()
@@ -110,8 +115,20 @@ class Watch:
             self.step, self.epoch, loss, lr, grad_norm, wait_s, self._memory.read(), skipped, samples, tokens
         )
         recorder.stage, recorder.aside = STEP, 0
-        save_command.refuse_unheard(recorder)
+        if recorder.command() is not None:
+            save_command.refuse_unheard(recorder)
         tuning.step_ended(optimizer, self.step)
+
+    def draws(self, iterator: Any) -> Optional[Recorder]:
+        """Report that the next batch of `iterator` is waited for; return the recorder where that counts."""
+        if id(iterator) != workers.drawn_from:
+            workers.draws(iterator)
+        recorder = claim.reporting(claim.GENERIC)
+        if recorder is None:
+            return None
+        if recorder.stage == VALIDATE:
+            self.passes.begins(iterator._dataset)
+        return _wait(recorder)
 
     def _follow_loop(self) -> None:
         """Have it noticed that the loop around the steps was left, where no loader's end tells that."""
@@ -157,7 +174,7 @@ def install(torch: Any) -> None:
     global _watch
     _watch = watch = Watch(torch)
     _watch_optimizers(torch, watch)
-    _call_after(torch.Tensor, "backward", lambda tensor, *_, **__: watch.saw_backward(tensor))
+    _call_after(torch.Tensor, "backward", watch.saw_backward)
     _watch_scalers(torch, watch)
     _watch_clipping(torch, watch)
     _watch_loaders(torch, watch)
@@ -273,7 +290,7 @@ def _wrap_step(step: Callable[..., Any], watch: Watch, compiling: Callable[[], b
         if compiling():
             return bare(self, *args, **kwargs)
         watch.steps_called += 1
-        recorder = None if watch.stepping else _take_recorder()
+        recorder = None if watch.stepping else claim.reporting(claim.GENERIC) or _take_recorder()
         if recorder is None:
             return step(self, *args, **kwargs)
         watch.stepping = True
@@ -380,9 +397,8 @@ def _watch_loaders(torch: Any, watch: Watch) -> None:
         if not training():  # waiting for a validation batch belongs to no step
             _enter_validation()
             return original(self)
-        workers.drawn(self)
         began = monotonic_ns()
-        recorder = begins(self._dataset)
+        recorder = begins(self)
         try:
             batch = original(self)
         except StopIteration:
@@ -395,19 +411,16 @@ def _watch_loaders(torch: Any, watch: Watch) -> None:
         drew(batch, self, recorder)
         return batch
 
-    def _begins(dataset: Any) -> Optional[Recorder]:
-        watch.passes.begins(dataset)
-        return _step_waits()
-
     def _drew(batch: Any, iterator: Any, recorder: Optional[Recorder]) -> None:
-        watch.passes.drew(iterator._dataset)
-        count(batch, iterator)
-        if recorder is not None:
+        watch.passes.drawn = id(iterator._dataset)
+        alike = count(batch, iterator)
+        if recorder is not None and not (alike and watch.shape_is_seen):
             watch.shapes.saw(batch, recorder)
+        watch.shape_is_seen = recorder is not None or (alike and watch.shape_is_seen)
 
-    # Few fences: each is a call, and a step passes all of them.
+    # Few fences and few calls: a step passes all of them, while the processor's caches hold the training.
     count = fenced(batch_count.drawn.saw)
-    begins, drew, ended = fenced(_begins), fenced(_drew), fenced(watch.passes.ended)
+    begins, drew, ended = fenced(watch.draws), fenced(_drew), fenced(watch.passes.ended)
     kind.__next__ = __next__
     _watch_worker_start(torch, watch)
 
@@ -487,9 +500,11 @@ def _enter_checkpoint() -> Optional[Tuple[Recorder, int]]:
 @fenced
 def _step_waits() -> Optional[Recorder]:
     """Report that the training waits for a batch; a thread that fetches ahead does not make it wait."""
-    recorder = claim.holding()
-    if recorder is None or not claim.is_reporting(claim.GENERIC):
-        return None
+    recorder = claim.reporting(claim.GENERIC)
+    return None if recorder is None else _wait(recorder)
+
+
+def _wait(recorder: Recorder) -> Optional[Recorder]:
     if threading.get_ident() != threading.main_thread().ident:
         return None
     recorder.aside = DATA_WAIT

@@ -10,7 +10,7 @@ from . import claim, events
 from .fence import fenced
 
 _loaders = 0
-_drawn_from: Optional[int] = None
+drawn_from: Optional[int] = None
 """The identity of the iterator that the training drew its last batch from."""
 _drawn_workers: Optional[int] = None
 
@@ -35,17 +35,11 @@ def install(torch: Any) -> None:
     kind.__init__, kind._shutdown_workers = __init__, _shutdown_workers
 
 
-def drawn(iterator: Any) -> None:
-    """A batch of the training was drawn from `iterator`."""
-    global _drawn_from
-    if id(iterator) != _drawn_from:
-        _drawn_from = id(iterator)
-        _report_drawn(iterator)
-
-
 @fenced
-def _report_drawn(iterator: Any) -> None:
-    global _drawn_workers
+def draws(iterator: Any) -> None:
+    """The training draws from another iterator than the one `drawn_from` names: from `iterator`."""
+    global drawn_from, _drawn_workers
+    drawn_from = id(iterator)
     pids = _worker_pids(iterator)
     if len(pids) != _drawn_workers and claim.is_reporting(claim.EXPLICIT):
         _drawn_workers = len(pids)
