@@ -266,7 +266,11 @@ class Net(torch.nn.Module):
         super().__init__()
         self.weight, self.last = torch.nn.Parameter(torch.ones(64)), torch.randn(64, 8)
         self.off, self.wrong, self.least = 0.0, 1.0, 0.0
+        self.beside, self.wider = [torch.nn.Parameter(torch.randn(64, 8)) for _ in range(2)], 1.0
     def forward(self, batch):
+        if batch.dim() == 3:
+            steady = [batch[1] @ weight for weight in self.beside]
+            return self.forward(batch[0]), self.wider * steady[0], steady[1]
         rows = batch * self.weight
         apart = rows - rows.mean(1, keepdim=True)
         size = apart.norm(dim=1, keepdim=True)
@@ -275,9 +279,10 @@ def judge(kinds, **changed):
     net, calls = Net(), replay.Calls(torch)
     calls.keep()
     for kind in kinds:
-        net(torch.randn(4, 64) if kind == "steady" else 1 + 1e-6 * torch.randn(4, 64))
+        steady, unsteady = torch.randn(4, 64), 1 + 1e-6 * torch.randn(4, 64)
+        net({"steady": steady, "unsteady": unsteady, "in part": torch.stack([unsteady, steady])}[kind])
     try:
-        proof = replay.Proof(torch, calls, [net.weight])
+        proof = replay.Proof(torch, calls, [net.weight, *net.beside])
         vars(net).update(changed)
         proof.compare()
         print("taken")
@@ -288,6 +293,8 @@ judge(["steady", "unsteady", "steady"], off=1e-6)
 judge(["steady", "unsteady", "steady"], wrong=1.01)
 judge(["steady", "unsteady", "steady"], least=1e-3)
 judge(["unsteady", "unsteady", "steady"], off=1e-4)
+judge(["in part", "in part"], off=1e-9)
+judge(["in part", "in part"], wider=1.01)
 """
 
 
@@ -296,11 +303,13 @@ def test_batches_whose_gradients_rounding_alone_changes_tell_nothing_of_an_arm(f
     path = Path(__file__).parents[2] / "supervisor" / "agent" / "path"
     words = [str(foreign_python), "-c", UNSTEADY]
     done = subprocess.run(words, env=os.environ | {"PYTHONPATH": str(path)}, check=True, capture_output=True, text=True)
-    first, wrong, nothing, mostly = done.stdout.splitlines()
+    first, wrong, nothing, mostly, part, wider = done.stdout.splitlines()
     assert first == "taken"
     assert wrong == "results of the same batches differ by 0.01, rou"
     assert nothing == "results of the same batches are no numbers with"
     assert mostly.startswith(("results of the same batches", "gradients of the same batches"))
+    assert part == "taken", "two of the three gradients of each call are steady"
+    assert wider.startswith(("results of the same batches", "gradients of the same batches"))
 
 
 def test_what_was_proven_with_another_torch_or_gpu_is_not_set(tuned: Tuned, attempt: Attempt) -> None:

@@ -4,10 +4,11 @@
                                          [--only resnet decoder] [--for 150s] [--grid-s 90] [--json FILE]
 
 `slow_training.py` says what the trainings are. Each tune's settings are undone by the command line. After the last
-every combination of workers and layout (of attention, checkpointing and joined micro-batches for a decoder),
-precision and the other knobs together is ordered in turn as the daemon orders it, and measured over ten steps; the
-best of them and what each tune has adopted are measured again in alternating blocks. Combinations for which the time
-was too short are counted.
+the grid is searched: what multiplies the speed of such a training (workers, pinning and TF32; joined micro-batches,
+TF32 and no checkpointing) is set, and every combination of the other knobs is ordered in turn as the daemon orders it
+and measured over 40 steps, or 10 that take long. The best two, the best one with twice the workers, and what each tune
+has adopted are then measured again in alternating blocks of 60 steps, or 12 that take long; of these the best is what a
+tune is compared with. Combinations for which the time was too short are counted.
 """
 
 # ruff: noqa: T201 - a benchmark prints, and measures with the tuner's own eyes
@@ -47,21 +48,24 @@ SCRIPT = Path(__file__).with_name("slow_training.py")
 KINDS = ("resnet", "decoder")
 FIRST_STEPS = 12
 """The first ones compile, allocate and fill what is drawn ahead."""
-GRID_STEPS, GRID_DROPPED = 10, 3
-SETTLED_STEPS = 80
+GRID_DROPPED = 3
+GRID_STEPS, GRID_STEPS_MIN, GRID_BLOCK_S = 40, 10, 2.5
+AGAIN_STEPS, AGAIN_STEPS_MIN, AGAIN_BLOCK_S = 60, 12, 2.5
+SETTLED_STEPS = {"resnet": 45, "decoder": 4}
 """After an undone tune: batches that were drawn ahead are no pace of the owner's settings."""
 AGAIN = 2
-"""Blocks of the best of the grid and of each tune's adopted settings, in turn."""
-AXES: Mapping[str, tuple[Mapping[str, object], ...]] = {
-    "resnet": ({}, {"channels_last": True}),
-    "decoder": tuple(
-        {**attention, **checkpointing, **joined}
-        for attention in ({"attention": "sdpa"}, {})
-        for checkpointing in ({"checkpointing": False}, {})
-        for joined in ({"micro_batch": 4}, {})
-    ),
+"""Rounds of the best of the grid and of each tune's adopted settings, in turn."""
+BEST = 2
+FIXED: Mapping[str, Mapping[str, object]] = {
+    "resnet": {"pin_memory": True, "tf32": True},
+    "decoder": {"micro_batch": 4, "tf32": True, "checkpointing": False},
 }
-OTHERS = {"fused_optimizer": True, "cudnn_benchmark": True, "pin_memory": True}
+"""What is set in each combination, beside the workers."""
+AXES: Mapping[str, tuple[Mapping[str, object], ...]] = {
+    "resnet": ({"channels_last": True}, {"cudnn_benchmark": True}, {"fused_optimizer": True}, {"autocast": "bfloat16"}),
+    "decoder": ({"autocast": "bfloat16"}, {"attention": "sdpa"}, {"fused_optimizer": True}),
+}
+"""What is set or not, the first one changed last."""
 
 Settings = Mapping[str, object]
 
@@ -73,6 +77,12 @@ class Tuned:
     report: Mapping[str, Any]
     steps: int
     took_s: float
+
+    @property
+    def gain(self) -> float:
+        """By what factor the training became faster."""
+        rates = self.report["samples_per_s"]
+        return float(rates["after"] / rates["before"]) if rates["before"] and rates["after"] else 1.0
 
     @property
     def adopted(self) -> Settings:
@@ -89,6 +99,7 @@ class Found:
     not_run: int
     best_rate: float | None
     best: Settings
+    rates: list[tuple[float, Settings]]
     shares: list[float | None]
     """Of the best combination's rate, that the settings adopted by each tune reach."""
 
@@ -108,8 +119,10 @@ class Bench:
             tunes = []
             for _ in range(self._given.tunes):
                 tunes.append(self._tune_once(kind))
-                self._house.step(kind, self._step(kind) + SETTLED_STEPS, limit_s=240)
+                self._house.step(kind, self._step(kind) + SETTLED_STEPS[kind], limit_s=240)
                 print_tune(kind, tunes[-1])
+                if tunes[-1].gain < self._given.least:
+                    raise SystemExit(f"{kind}: a tune gained less than {self._given.least}x")
             found = self._search(kind, tunes)
         finally:
             self._house.client.post(f"/v1/jobs/{kind}/stop")
@@ -146,7 +159,7 @@ class Bench:
         rates: list[tuple[float, Settings]] = []
         try:
             facts = eyes._read_facts()
-            grid = list(list_grid(kind, facts, [tune.adopted for tune in tunes], card=self._given.device == "cuda"))
+            grid = list(list_grid(kind, facts, card=self._given.device == "cuda"))
             for number, settings in enumerate(grid):
                 if time.perf_counter() > until_s:
                     break
@@ -154,54 +167,57 @@ class Bench:
                 if rate is not None:
                     rates.append((rate, settings))
                     say(f"  grid {number + 1}/{len(grid)} {rate:10.1f}/s  {json.dumps(settings)}")
-            best = max(rates, key=lambda row: row[0])[1] if rates else {}
-            shares = [self._share(eyes, best, tune.adopted, facts) if rates else None for tune in tunes]
+            again = self._measure_again(eyes, rates, [tune.adopted for tune in tunes], facts)
         except Ended as error:
             raise RuntimeError(f"{error}\n{self._house.read_output()}") from None
         finally:
             tuned.withdraw_order(folder)
+        best_rate, best = max(again, key=lambda row: row[0], default=(None, {}))
+        by_settings = {_key(settings): rate for rate, settings in again}
+        shares = [by_settings.get(_key(tune.adopted)) for tune in tunes]
         return Found(
             tunes=tunes,
             combinations=len(rates),
             not_run=len(grid) - len(rates),
-            best_rate=max((rate for rate, _ in rates), default=None),
+            best_rate=best_rate,
             best=best,
-            shares=shares,
+            rates=[*rates, *again],
+            shares=[None if rate is None or best_rate is None else rate / best_rate for rate in shares],
         )
 
     @staticmethod
-    def _share(eyes: Tune, best: Settings, adopted: Settings, facts: Facts) -> float | None:
-        """Return the adopted settings' share of the best ones' rate, from blocks in turn."""
-        if best == adopted:
-            return 1.0
-        again = [(measure(eyes, best, facts), measure(eyes, adopted, facts)) for _ in range(AGAIN)]
-        shares = [second / first for first, second in again if first and second]
-        say(f"  adopted and best in turn: {[f'{share:.3f}' for share in shares]}")
-        return median(shares) if shares else None
+    def _measure_again(
+        eyes: Tune, rates: list[tuple[float, Settings]], adopted: Sequence[Settings], facts: Facts
+    ) -> list[tuple[float, Settings]]:
+        """Measure the best ones and those that were adopted in alternating blocks; return their rates."""
+        rows = [settings for _, settings in sorted(rates, key=lambda row: row[0], reverse=True)[:BEST]]
+        rows += [{**row, "workers": 2 * count} for row in rows[:1] if isinstance(count := row.get("workers"), int)]
+        rows = list({_key(settings): settings for settings in (*rows, *adopted) if settings}.values())
+        found: dict[str, list[float]] = {}
+        for number in range(AGAIN):
+            for settings in rows if number % 2 == 0 else reversed(rows):
+                rate = measure(eyes, settings, facts, again=True)
+                if rate is not None:
+                    found.setdefault(_key(settings), []).append(rate)
+                    say(f"  again {rate:10.1f}/s  {json.dumps(settings)}")
+        return [(median(found[_key(settings)]), settings) for settings in rows if _key(settings) in found]
 
 
-def list_grid(kind: str, facts: Facts, adopted: Sequence[Settings], *, card: bool) -> Iterator[Settings]:
-    """Yield every combination, those of one number of workers together: to change it costs most."""
-    own = facts.workers or 0
+def _key(settings: Settings) -> str:
+    return json.dumps(settings, sort_keys=True)
+
+
+def list_grid(kind: str, facts: Facts, *, card: bool) -> Iterator[Settings]:
+    """Yield every combination of the axes."""
     most = min(16, facts.processors or 1)
-    counts = (
-        [own]
-        if kind == "decoder"
-        else sorted({own, most, 2 * most, *(int(str(row.get("workers", own))) for row in adopted)}, reverse=True)
-    )
-    precisions: tuple[Settings, ...] = ({}, {"autocast": "bfloat16"})
-    if card:
-        precisions = ({"tf32": True, "autocast": "bfloat16"}, {"autocast": "bfloat16"}, {"tf32": True}, {})
-    others = {"fused_optimizer": True} if kind == "decoder" or not card else OTHERS
-    counts = [own] if kind == "decoder" else counts  # words cost a loader nothing
-    rows = itertools.product(counts, (others, {}), AXES[kind])
-    for number, (count, rest, axis) in enumerate(rows):
-        workers = {} if count == own else {"workers": count}
-        for precision in precisions if number % 2 == 0 else reversed(precisions):  # what stays is not replayed again
-            yield {**workers, **axis, **precision, **rest}
+    workers = {} if kind == "decoder" or most <= (facts.workers or 0) else {"workers": most}
+    fixed = {**workers, **FIXED[kind]} if card else workers
+    for chosen in itertools.product((True, False), repeat=len(AXES[kind])):
+        axes = [axis for axis, is_set in zip(AXES[kind], chosen, strict=True) if is_set]
+        yield {**fixed, **{knob: value for axis in axes for knob, value in axis.items()}}
 
 
-def measure(eyes: Tune, settings: Settings, facts: Facts) -> float | None:
+def measure(eyes: Tune, settings: Settings, facts: Facts, *, again: bool = False) -> float | None:
     """Return samples a second under some settings, None where the agent refuses one of them."""
     changes = settings != eyes._held
     drop = GRID_DROPPED + eyes._switch_steps(settings, facts)
@@ -214,7 +230,14 @@ def measure(eyes: Tune, settings: Settings, facts: Facts) -> float | None:
         eyes._held = {}
         eyes._order({})
         return None
-    return 1 / median(eyes._collect(drop if changes else 0, lambda spans: len(spans) >= GRID_STEPS).times)
+    steps, least, block_s = (
+        (AGAIN_STEPS, AGAIN_STEPS_MIN, AGAIN_BLOCK_S) if again else (GRID_STEPS, GRID_STEPS_MIN, GRID_BLOCK_S)
+    )
+    enough = eyes._collect(
+        drop if changes else 0,
+        lambda spans: len(spans) >= steps or (len(spans) >= least and sum(spans) >= block_s),
+    )
+    return 1 / median(enough.times)
 
 
 def say(text: str) -> None:
@@ -258,6 +281,7 @@ def main() -> None:
     parser.add_argument("--tunes", type=int, default=1, help="tunes of each training, one after the other")
     parser.add_argument("--for", dest="span", default="150s", help="time of a tune, as its command takes it")
     parser.add_argument("--grid-s", type=float, default=90.0, help="no combination is begun after it")
+    parser.add_argument("--least", type=float, default=0.0, help="ends after a tune that gained less than this factor")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--keep", type=Path, help="folder for the flight recorder and the agent's reports of a tune")
     given = parser.parse_args()
@@ -273,6 +297,8 @@ def main() -> None:
             written[kind] = {
                 "tunes": [{"report": tune.report, "steps": tune.steps, "took_s": tune.took_s} for tune in found.tunes],
                 "best": found.best,
+                "best_rate": found.best_rate,
+                "rates": found.rates,
                 "shares": found.shares,
             }
             if given.json is not None:

@@ -121,7 +121,7 @@ def tell_outliers() -> Iterator[str]:
         "no losses of the arm": (owner[:3], [Block()] * 3),
         "no arm": (owner, []),
         "neither": ([], []),
-        "19 losses": tuple([replace(kind[0], losses=kind[0].losses[1:]), kind[1]] for kind in blocks(1, 10, apart=1.0)),
+        "9 losses": tuple([replace(kind[0], losses=kind[0].losses[1:]), kind[1]] for kind in blocks(1, 5, apart=1.0)),
         "nan": (owner, [replace(arm[0], losses=(math.nan, *arm[0].losses)), *arm[1:]]),
         "nan of both": tuple([replace(kind[0], losses=(math.nan, 2.0)), *kind[1:]] for kind in (owner, arm)),
         "inf norm": (owner, [replace(arm[0], grad_norms=(1.0, math.inf)), *arm[1:]]),

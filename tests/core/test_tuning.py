@@ -108,11 +108,15 @@ def test_a_time_that_is_none_is_refused_with_its_value(time_s: float) -> None:
         Comparison().after(time_s, 1.0)
 
 
-def test_a_block_has_ten_steps_and_a_third_of_a_second() -> None:
+def test_a_block_has_ten_steps_and_a_third_of_a_second_or_five_slow_ones() -> None:
     assert not block_is_complete((0.01,) * 20)
-    assert not block_is_complete((1.0,) * 9)
+    assert not block_is_complete((0.15,) * 9)
     assert block_is_complete((0.05,) * 10)
     assert not block_is_complete((0.05,) * 10, steps=16)
+    assert not block_is_complete((1.0,) * 4)
+    assert not block_is_complete((0.29,) * 5)
+    assert block_is_complete((0.3,) * 5)
+    assert not block_is_complete((0.3,) * 5, steps=16)
 
 
 def test_what_is_no_gain_is_undone_and_what_is_one_is_confirmed_against_the_owners_settings() -> None:
@@ -223,6 +227,43 @@ def test_after_a_count_of_workers_without_gain_no_larger_one_is_tried() -> None:
     assert session.tried == "workers = 4"
     ended = run(session, {frozenset(): 0.1, frozenset({"workers"}): 0.1})
     assert [row.value for row in ended.refused] == [4]
+
+
+STARVED = Facts(processors=16, workers=1, cuda=True, pinned=False)
+
+
+def test_pinning_is_proven_along_with_more_workers() -> None:
+    session = begin_session(_data_knobs(), (), STARVED)
+    assert session.tried == "workers = 16, pin_memory = true"
+    while session.trial is not None and session.trial.arm is not None:
+        session = session.after_block(1.0 if session.trial.wanted == session.trial.base else 0.5)
+        assert len(session.settings) != 1, "both or none"
+    assert {row.knob for row in session.adopted} == {"workers", "pin_memory"}
+
+
+def test_where_pinning_cannot_be_set_more_workers_are_tried_alone() -> None:
+    session = begin_session(_data_knobs(), (), STARVED).after_block(1.0).alone()
+    assert (session.tried, session.wanted) == ("workers = 16", {"workers": 16})
+    assert session.after_refusal("no").tried == "pin_memory = true", "each by itself"
+
+
+def test_pinning_that_was_refused_is_set_along_with_nothing() -> None:
+    queue = begin_session(_data_knobs(), (), STARVED).postponed({"workers"}, "no step waits")
+    assert queue.tried == "pin_memory = true"
+    assert queue.after_refusal("no").tried == "workers = 16"
+
+
+def _data_knobs() -> list[Knob]:
+    return [knob for knob in KNOBS if knob.name in {"workers", "pin_memory"}]
+
+
+def test_the_block_that_ends_a_round_begins_the_next_one_of_the_same_settings() -> None:
+    """After a refusal; an arm that was adopted is another thing to beat."""
+    session, wanted = begin_session((SWITCH, OTHER), (), CPU).having(0.1), []
+    while session.trial is not None:
+        wanted.append("".join(session.wanted or {}) or "owner")
+        session = session.after_block(0.05 if "other" in (session.wanted or {}) else 0.1)
+    assert wanted == ["switch", "switch", "owner", "other", "other", "owner", "other", "owner", "owner", "other"]
 
 
 def test_remedies_outrank_the_tuner_and_precision_needs_permission() -> None:

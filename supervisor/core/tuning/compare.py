@@ -30,13 +30,16 @@ CLEARLY_FASTER_PAIRS_MIN = 2
 CLEARLY_FASTER = math.log(1.12)
 """An arm whose every pair, and whose lower bound, lie this far up is settled early."""
 IDLE_PAIRS_MIN = 2
-"""An arm whose upper bound lies below the smallest gain is given up after as many: steps are few."""
+"""An arm whose upper bound lies below the smallest gain, or whose mean gain is none, is given up after as many."""
 MIXTURE = 1.0
 """Where the bound is tightest: at about ten pairs."""
 SPREAD_FLOOR = 0.004
 """No two blocks are more alike than this; a smaller spread is one of few pairs."""
 BLOCK_STEPS = 10
 BLOCK_S = 0.3
+SLOW_BLOCK_STEPS = 5
+SLOW_BLOCK_S = 1.5
+"""So many steps that take as long are a block: what makes a step uneven is short then."""
 DROPPED_STEPS = 2
 """Steps after each switch that are not counted."""
 FIRST_DROPPED_STEPS = 6
@@ -125,7 +128,8 @@ class Comparison:
         clear = all(math.log(owner / arm) > CLEARLY_FASTER for owner, arm in self.pairs)
         early = count >= CLEARLY_FASTER_PAIRS_MIN and clear and math.log1p(gain.low) > CLEARLY_FASTER
         idle = count >= IDLE_PAIRS_MIN and gain.high < SMALLEST_GAIN
-        if count < PAIRS_MIN and not early and not idle:
+        vain = count >= IDLE_PAIRS_MIN and gain.gain <= 0
+        if count < PAIRS_MIN and not early and not idle and not vain:
             return None
         if gain.low > 0 and gain.gain >= least:
             why = f"faster by {gain.gain:.1%} ({gain.low:.1%} to {gain.high:.1%})"
@@ -134,6 +138,7 @@ class Comparison:
             why = f"slower by {-gain.gain:.1%}" if gain.high < 0 else f"gains at most {gain.high:.1%}"
             return Verdict(outcome=Outcome.REFUSED, gain=gain, why=why, pairs=count)
         hopeless = count >= HOPELESS_PAIRS_MIN and (gain.gain < SMALLEST_GAIN or self.is_beyond_reach)
+        hopeless = hopeless or vain
         if gain.high < least or hopeless or count >= PAIRS_MAX:
             noise = f"blocks of one setting differ by {self.spread:.1%}"
             why = f"not settled: {gain.low:.1%} to {gain.high:.1%} after {count} pairs of blocks; {noise}"
@@ -142,8 +147,10 @@ class Comparison:
 
 
 def block_is_complete(step_s: tuple[float, ...], steps: int = BLOCK_STEPS) -> bool:
-    """Whether the counted steps of a block are enough: `steps`, and the time of a block."""
-    return len(step_s) >= steps and math.fsum(step_s) >= BLOCK_S
+    """Whether the counted steps of a block are enough: `steps`, and the time of a block; fewer where they are slow."""
+    spent_s = math.fsum(step_s)
+    slow = steps == BLOCK_STEPS and len(step_s) >= SLOW_BLOCK_STEPS and spent_s >= SLOW_BLOCK_S
+    return slow or (len(step_s) >= steps and spent_s >= BLOCK_S)
 
 
 def median_s(step_s: tuple[float, ...]) -> float:

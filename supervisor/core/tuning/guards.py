@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from supervisor.core.stats.median import median, spread
 
@@ -21,9 +22,11 @@ SHM_SHARE = 0.5
 LEAK_SHARE = 0.002
 """Of the memory there is, grown within each block of an arm: a cache fills once, a leak in each block."""
 LEAK_BLOCKS = 2
-LOSSES_MIN = 20
+LOSSES_MIN = 10
 FAR = 3.5
 """Deviations between the means of two kinds of blocks that the course of a training does not explain."""
+BENT = 3.0
+"""Deviations from which on a course is known to be bent."""
 CLIPPED = 4.0
 """Spreads from the median beyond which a loss counts as no further off."""
 WIDER = 4.0
@@ -31,8 +34,18 @@ WIDER = 4.0
 SURE = 2.5
 """Deviations by which the losses of an arm may lie higher than they seem, and be no worse by a whole spread."""
 DOUBTFULLY_WIDER = 2.5
+BURST = 2.0
+"""Times the owner's usual norm of gradients, from which on it is a burst: young decoders have one in four steps."""
+CHANCE = 2e-4
+"""Probability below which an arm's bursts are not those of the owner, who has fewer."""
+DOUBTFUL_CHANCE = 0.05
 STILL = 1e-3
 """Of the level: losses that hardly move are not measured against nothing."""
+RELEVANT = {"losses": 0.01, "grad_norms": 0.5}
+"""Of the level: what an arm may add. Half precision explains a hundredth of a loss, where losses of neighbouring steps
+may differ by a thousandth; and norms that are no half as large again do not run away."""
+RELEVANT_SPREADS = 4.0
+"""But no more than so many spreads of the owner's: the level of some losses is mostly a constant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +82,7 @@ def find_harm(owner: Sequence[Block], arm: Sequence[Block], memory: Memory) -> s
         or _find_leak(owner, arm, memory)
         or _find_instability("losses", owner, arm, "losses")
         or _find_instability("gradient norms", owner, arm, "grad_norms")
+        or _find_bursts(owner, arm, CHANCE)
     )
 
 
@@ -128,22 +142,28 @@ def _host_growth(block: Block) -> int | None:
 def find_doubt(owner: Sequence[Block], arm: Sequence[Block]) -> str | None:
     """Return why so few blocks do not yet show that an arm's losses are no worse; None where they do, or none is known.
 
-    A large gain is settled after two pairs of blocks, in which harm as large as the losses' own spread may not show.
+    A large gain is settled after two pairs of blocks, in which harm as large as the losses' own spread may not show,
+    and in which a bent course and higher losses of the arm look alike.
     """
+    known = any(block.losses for block in arm) and any(block.losses for block in owner)
     if len(owner) != len(arm) or len(arm) % 2:
-        known = any(block.losses for block in arm) and any(block.losses for block in owner)
         return "a round of blocks is not complete" if known else None
-    found = _compare_courses("losses", owner, arm)
-    if found is None:
-        return None
+    bursts = _find_bursts(owner, arm, DOUBTFUL_CHANCE)
+    if bursts is not None:
+        return bursts
+    courses = _compare_courses("losses", owner, arm)
+    if courses is None:
+        return "its losses are too few" if known else None
+    straight, bent = courses
+    found = bent if straight.is_harm or bent.is_bent else straight
     most = found.apart + SURE * found.error
-    if most > found.width:
+    if most > max(found.width, found.relevant):
         return f"losses may be higher by {most:.2g} under it, at a spread of {found.width:.2g}"
-    return f"losses spread {found.wider:.1f} times as far under it" if found.wider > DOUBTFULLY_WIDER else None
+    return f"losses spread {found.wider:.1f} times as far under it" if found.is_wider(DOUBTFULLY_WIDER) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Courses:
+class _Course:
     """How the values of two kinds of blocks differ, without the course that both follow."""
 
     apart: float
@@ -155,23 +175,65 @@ class _Courses:
     width: float
     """Spread of the owner's."""
     wider: float
-    """The arm's spread, as a multiple of it."""
+    """The arm's spread from step to step, as a multiple of the owner's."""
+    arm_width: float
     level: float
+    relevant: float
+    """What an arm may add to the level, or to its spread."""
+    is_bent: bool
+
+    @property
+    def is_harm(self) -> bool:
+        """Whether the arm's values are higher by more than chance and than matters."""
+        return self.apart > max(FAR * self.error_with_hard, 0.5 * self.width, self.relevant)
+
+    def is_wider(self, limit: float) -> bool:
+        """Whether the arm's values spread more than `limit` times as far, and far enough to matter."""
+        return self.wider > limit and self.arm_width > self.relevant
 
 
 def _find_instability(what: str, owner: Sequence[Block], arm: Sequence[Block], name: str) -> str | None:
-    """Return how the values of an arm are higher or less steady than the owner's; None where they are not."""
-    found = _compare_courses(name, owner, arm)
-    if found is None:
+    """Return how the values of an arm are higher or less steady than the owner's; None where they are not.
+
+    Higher on a straight course and on a bent one: where only one of them tells it, more blocks have to.
+    """
+    courses = _compare_courses(name, owner, arm)
+    if courses is None:
         return None
-    if found.apart > max(FAR * found.error_with_hard, 0.5 * found.width):
+    found = min(courses, key=lambda course: course.apart)
+    if all(course.is_harm for course in courses):
         level, width = found.level, found.width
         return f"{what} are higher by {found.apart:.2g} under it, at a level of {level:.2g} and a spread of {width:.2g}"
-    return f"{what} spread {found.wider:.1f} times as far under it" if found.wider > WIDER else None
+    if name == "grad_norms":
+        return None  # a few bursts among steady norms are spread as they are: they are counted
+    return f"{what} spread {found.wider:.1f} times as far under it" if found.is_wider(WIDER) else None
 
 
-def _compare_courses(name: str, owner: Sequence[Block], arm: Sequence[Block]) -> _Courses | None:
-    """Compare the level and the spread of two kinds of blocks; None where there are too few values.
+def _find_bursts(owner: Sequence[Block], arm: Sequence[Block], chance: float) -> str | None:
+    """Return that the gradients of an arm burst more often than chance makes them, where they do.
+
+    By Fisher's exact test: where all bursts belong to steps alike, how likely so many of them fall to the arm.
+    """
+    of_owner, of_arm = (
+        [value for block in blocks for value in block.grad_norms if math.isfinite(value)] for blocks in (owner, arm)
+    )
+    if min(len(of_owner), len(of_arm)) < LOSSES_MIN:
+        return None
+    limit = BURST * median(of_owner)
+    mine, theirs = (sum(value > limit for value in values) for values in (of_arm, of_owner))
+    total, bursts = len(of_owner) + len(of_arm), mine + theirs
+    counts = range(mine, min(bursts, len(of_arm)) + 1)
+    ways = sum(math.comb(bursts, k) * math.comb(total - bursts, len(of_arm) - k) for k in counts)
+    if ways / math.comb(total, len(of_arm)) >= chance:
+        return None
+    return (
+        f"gradients burst in {mine} of {len(of_arm)} steps under it, beyond {limit:.2g}, "
+        f"and in {theirs} of {len(of_owner)} of the owner's"
+    )
+
+
+def _compare_courses(name: str, owner: Sequence[Block], arm: Sequence[Block]) -> tuple[_Course, _Course] | None:
+    """Compare two kinds of blocks on a straight and on a bent course; None where there are too few values.
 
     Judged after whole rounds of A B B A alone, because a training that learns falls from each block to the next.
     """
@@ -184,58 +246,100 @@ def _compare_courses(name: str, owner: Sequence[Block], arm: Sequence[Block]) ->
     counts = [sum(row[1] == kind for row in rows) for kind in (0.0, 1.0)]
     if min(counts) < LOSSES_MIN or len(owner) != len(arm) or len(arm) % 2:
         return None
-    apart, left = _fit_course(rows)
     level = abs(median(value for *_, value in rows))
-    of_owner, of_arm = ([rest for rest, row in zip(left, rows, strict=True) if row[1] == kind] for kind in (0.0, 1.0))
+    steady, restless = (max(_spread_of_steps(blocks, name), STILL * level, 1e-12) for blocks in (owner, arm))
+    found = [_fit(rows, level, name, steady, restless, bends=bends) for bends in (False, True)]
+    return found[0], found[1]
+
+
+def _spread_of_steps(blocks: Sequence[Block], name: str) -> float:
+    """Return the spread that neighbouring steps have: however fast a training learns, that is not in it."""
+    differences = [
+        (later - earlier) / math.sqrt(2)
+        for block in blocks
+        for earlier, later in pairwise(getattr(block, name))
+        if math.isfinite(earlier) and math.isfinite(later)
+    ]
+    return spread(differences, 0.0) if differences else 0.0
+
+
+def _fit(  # noqa: PLR0913 - what is known of the values, and the kind of course
+    rows: Sequence[tuple[float, float, float]], level: float, name: str, steady: float, restless: float, *, bends: bool
+) -> _Course:
+    """Return how the arm's values differ from the owner's on a course of one kind."""
+    apart, left, share, bend = _fit_course(rows, bends=bends)
+    of_owner = [rest for rest, row in zip(left, rows, strict=True) if not row[1]]
     width = max(spread(of_owner, median(of_owner)), STILL * level, 1e-12)
     squares = math.fsum(min(abs(value), CLIPPED * width) ** 2 for value in of_owner)
-    deviation = max(width, math.sqrt(squares / counts[0]))
-    share = math.sqrt(1 / counts[0] + 1 / counts[1])
-    return _Courses(
+    deviation = max(width, math.sqrt(squares / len(of_owner)))
+    return _Course(
         apart=apart,
         error=width * share,
         error_with_hard=deviation * share,
         width=width,
-        wider=spread(of_arm, median(of_arm)) / width,
+        wider=restless / steady,
+        arm_width=restless,
         level=level,
+        relevant=min(RELEVANT[name] * level, RELEVANT_SPREADS * width),
+        is_bent=bends and abs(bend) > BENT * deviation,
     )
 
 
-def _fit_course(rows: Sequence[tuple[float, float, float]]) -> tuple[float, list[float]]:
-    """Return by how much the arm's values lie above the owner's on a straight course, and what is left of each."""
+def _fit_course(rows: Sequence[tuple[float, float, float]], *, bends: bool) -> tuple[float, list[float], float, float]:
+    """Return by how much the arm's values lie above the owner's on a common course, and what is left of each.
+
+    Also the standard errors of the first for values that spread by one, and the bend in its own standard errors.
+    """
     middle = math.fsum(step for step, *_ in rows) / len(rows)
     reach = max(abs(step - middle) for step, *_ in rows) or 1.0
     level = median(value for *_, value in rows)
     limit = CLIPPED * max(spread([value for *_, value in rows], level), STILL * abs(level), 1e-12)
-    basis = [(1.0, (step - middle) / reach, is_arm) for step, is_arm, _ in rows]
+    places = [(step - middle) / reach for step, *_ in rows]
+    basis = [
+        (1.0, place, is_arm, place * place)[: 4 if bends else 3]
+        for place, (_, is_arm, _) in zip(places, rows, strict=True)
+    ]
     # A hard batch counts as no further off than some spreads.
     values = [min(max(value, level - limit), level + limit) for *_, value in rows]
-    found = _solve(
-        [
-            [math.fsum(row[i] * row[j] for row in basis) for j in range(3)]
-            + [math.fsum(row[i] * value for row, value in zip(basis, values, strict=True))]
-            for i in range(3)
-        ]
-    )
+    found = _solve(basis, values)
     left = [
         value - math.fsum(weight * part for weight, part in zip(found, row, strict=True))
-        for row, (*_, value) in zip(basis, rows, strict=True)
+        for row, value in zip(basis, values, strict=True)
     ]
-    return found[2], left
+    bend_share = _standard_error(basis, 3) if bends else 0.0
+    return found[2], left, _standard_error(basis, 2), found[3] / bend_share if bend_share else 0.0
 
 
-def _solve(matrix: list[list[float]]) -> list[float]:
-    """Return the solution of three linear equations, zero for what they leave open (Gauss and Jordan)."""
-    for place in range(3):
-        pivot = max(range(place, 3), key=lambda row: abs(matrix[row][place]))
+def _standard_error(basis: Sequence[Sequence[float]], place: int) -> float:
+    """Return the standard error of one weight of a fit to values that spread by one."""
+    others = [[*row[:place], *row[place + 1 :]] for row in basis]
+    own = [row[place] for row in basis]
+    found = _solve(others, own)
+    left = math.fsum(
+        (value - math.fsum(weight * part for weight, part in zip(found, row, strict=True))) ** 2
+        for value, row in zip(own, others, strict=True)
+    )
+    return 1 / math.sqrt(left) if left > 1e-12 else math.inf
+
+
+def _solve(basis: Sequence[Sequence[float]], values: Sequence[float]) -> list[float]:
+    """Return the weights whose sums come nearest to some values, zero for what they leave open (Gauss and Jordan)."""
+    size = len(basis[0])
+    matrix = [
+        [math.fsum(row[i] * row[j] for row in basis) for j in range(size)]
+        + [math.fsum(row[i] * value for row, value in zip(basis, values, strict=True))]
+        for i in range(size)
+    ]
+    for place in range(size):
+        pivot = max(range(place, size), key=lambda row: abs(matrix[row][place]))
         matrix[place], matrix[pivot] = matrix[pivot], matrix[place]
         if abs(matrix[place][place]) < 1e-12:
             continue
-        for row in range(3):
+        for row in range(size):
             if row != place:
                 share = matrix[row][place] / matrix[place][place]
                 matrix[row] = [value - share * other for value, other in zip(matrix[row], matrix[place], strict=True)]
-    return [row[3] / row[place] if abs(row[place]) > 1e-12 else 0.0 for place, row in enumerate(matrix)]
+    return [row[size] / row[place] if abs(row[place]) > 1e-12 else 0.0 for place, row in enumerate(matrix)]
 
 
 def _join(blocks: Sequence[Block], name: str) -> list[float]:

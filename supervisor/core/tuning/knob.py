@@ -35,12 +35,12 @@ class Phase(Enum):
     """First of what a GPU computes: an update of several is most of all launches, and all further steps get cheaper."""
     PRECISION = "precision"
     """One switch. What follows is proven in it by replays; its rounding is small enough to tell another sum."""
+    MEMORY = "memory"
+    """Speed for memory that is there. Where there is too little it is tried again after what leaves more of it."""
     ATTENTION = "attention"
     """Before half precision: whether it computes the same is seen better."""
     LAYOUT = "layout"
     HALF = "half precision"
-    MEMORY = "memory"
-    """Speed for memory that is there: after attention and half precision, which leave more of it."""
     KERNELS = "kernels"
     COMPILE = "compile"
 
@@ -117,6 +117,8 @@ class Knob:
     """Whether the values that are left are dropped once one was a gain."""
     again_after: tuple[str, ...] = ()
     """Knobs that may make a gain of what was none: adopted after it was refused, it is tried once more."""
+    along: tuple[str, ...] = ()
+    """Knobs whose first value is set along with each of its own, where they are to be tried: one proof for all."""
 
 
 COPIED_BYTES_MIN = 1_000_000
@@ -179,6 +181,7 @@ KNOBS: tuple[Knob, ...] = (
         why_not=_no_more_workers,
         outranked_by=("workers", "workers_factor"),
         stop_after_loss=True,
+        along=("pin_memory",),
     ),
     Knob(
         name="pin_memory",
@@ -258,6 +261,7 @@ KNOBS: tuple[Knob, ...] = (
         kind=Kind.SAME_ARITHMETIC,
         values=lambda facts: (False,) if facts.checkpointing else (),
         why_not=lambda facts: facts.checkpointing_why_not if facts.checkpointing else None,
+        again_after=("attention", "autocast"),
         outranked_by=("allocator", "batch_factor", "image_factor"),
     ),
     Knob(

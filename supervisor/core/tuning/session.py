@@ -33,6 +33,13 @@ class Arm:
     """Whether it was put behind the others, which may bring about what it needs."""
     again_after: tuple[str, ...] = ()
     """Knobs that may make a gain of it, if they are adopted after it was none."""
+    along: tuple[tuple[str, object], ...] = ()
+    """Values of other knobs that are tried and adopted with it."""
+
+    @property
+    def settings(self) -> Mapping[str, object]:
+        """What it sets."""
+        return {self.knob: self.value, **dict(self.along)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +88,11 @@ class Trial:
     def wanted(self) -> Mapping[str, object]:
         """The settings of the next block."""
         return self.settings if self.is_arms_turn else self.base
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether a step was made with the arm's settings."""
+        return self.block > (0 if self.arm is None else 1)
 
     @property
     def is_arms_turn(self) -> bool:
@@ -135,7 +147,15 @@ class Session:
         if self.trial is None:
             return "nothing"
         arm = self.trial.arm
-        return CONFIRMING if arm is None else f"{arm.knob} = {format_value(arm.value)}"
+        if arm is None:
+            return CONFIRMING
+        return ", ".join(f"{knob} = {format_value(value)}" for knob, value in arm.settings.items())
+
+    def having(self, median_s: float, seen: Block | None = None) -> Session:
+        """Return the session with a block that was just made with what the trial under way begins with."""
+        if self.trial is None or self.trial.block:
+            return self
+        return replace(self, trial=self.trial.after(median_s, seen))
 
     def after_block(self, median_s: float, seen: Block | None = None, memory: Memory | None = None) -> Session:
         """Return the session after a block of `wanted` settings whose median step took `median_s` a sample.
@@ -157,15 +177,26 @@ class Session:
                 return replace(self, trial=trial)
             if doubt is not None:
                 return replace(self, trial=trial).after_refusal(f"not settled after {verdict.pairs} pairs: {doubt}")
-        return self._settle(trial, verdict)
+        return replace(self, trial=trial)._settle(trial, verdict)
 
-    def after_refusal(self, why: str) -> Session:
-        """Return the session after the arm under way could not be applied, or was found to do harm."""
+    def after_refusal(self, why: str, *, for_now: bool = False) -> Session:
+        """Return the session after the arm under way could not be applied, or was found to do harm.
+
+        `for_now`: it could not be applied, and other knobs may change that.
+        """
         if self.trial is None:
             return self
-        if self.trial.arm is None:
+        arm = self.trial.arm
+        if arm is None:
             return self._drop_newest(why)
-        return self._refuse(self.trial.arm, why)
+        return (self._beaten(arm) if for_now else self)._refuse(arm, why)
+
+    def alone(self) -> Session:
+        """Return the session with the arm under way without the values of other knobs, one of which cannot be set."""
+        if self.trial is None or self.trial.arm is None:
+            return self
+        arm = replace(self.trial.arm, along=())
+        return replace(self, trial=replace(self.trial, arm=arm, settings={**self.trial.base, **arm.settings}))
 
     def postponed(self, knobs: Container[str], why: str) -> Session:
         """Return the session with the arms of `knobs` put behind all others; those that were before are left out."""
@@ -190,33 +221,46 @@ class Session:
             return self._end(trial, verdict)
         arm = trial.arm
         if verdict.outcome is not Outcome.ADOPTED:
-            beaten = (*self.beaten, replace(arm, postponed=True)) if arm.again_after and not arm.postponed else ()
-            return replace(self, beaten=beaten or self.beaten)._refuse(arm, verdict.why)
-        row = Adopted(knob=arm.knob, value=arm.value, gain=verdict.gain)
-        kept = tuple(old for old in self.adopted if old.knob != arm.knob)
+            return self._beaten(arm)._refuse(arm, verdict.why)
+        rows = [Adopted(knob=knob, value=value, gain=verdict.gain) for knob, value in arm.settings.items()]
+        kept = tuple(old for old in self.adopted if old.knob not in arm.settings)
         again = tuple(other for other in self.beaten if arm.knob in other.again_after)
+        done = {*dict(arm.along), *((arm.knob,) if arm.stop_after_gain else ())}
         return replace(
             self,
-            adopted=(*kept, row),
-            queue=(*again, *(other for other in self.queue if not (arm.stop_after_gain and other.knob == arm.knob))),
+            adopted=(*kept, *rows),
+            queue=(*again, *(other for other in self.queue if other.knob not in done)),
             beaten=tuple(other for other in self.beaten if other not in again),
             refused=tuple(
                 old for old in self.refused if not any((old.knob, old.value) == (new.knob, new.value) for new in again)
             ),
         )._next()
 
+    def _beaten(self, arm: Arm) -> Session:
+        """Return the session with an arm noted that may be a gain after another knob's."""
+        if not arm.again_after or arm.postponed:
+            return self
+        return replace(self, beaten=(*self.beaten, replace(arm, postponed=True)))
+
     def _refuse(self, arm: Arm, why: str) -> Session:
-        queue = self.queue
+        queue = tuple(
+            replace(other, along=tuple(row for row in other.along if row[0] != arm.knob)) for other in self.queue
+        )
         if arm.stop_after_loss:
             queue = tuple(other for other in queue if other.knob != arm.knob)
         row = Refused(knob=arm.knob, value=arm.value, why=why)
-        return replace(self, queue=queue, refused=(*self.refused, row))._next()
+        after = replace(self, queue=queue, refused=(*self.refused, row))._next()
+        last = self.trial
+        if last is None or last.blocks or not last.comparison.pairs or len(last.comparison.pairs) % 2:
+            return after
+        # The round ended with a block of what the next trial begins with, be it the next arm's or the last proof's.
+        return after.having(last.comparison.pairs[-1][0], last.seen_of_owner[-1] if last.seen_of_owner else None)
 
     def _next(self) -> Session:
         if self.queue:
             arm, *rest = self.queue
             base = self.settings
-            trial = Trial(arm=arm, base=base, settings={**base, arm.knob: arm.value})
+            trial = Trial(arm=arm, base=base, settings={**base, **arm.settings})
             return replace(self, queue=tuple(rest), trial=trial)
         if not self.adopted:
             return replace(self, trial=None)
@@ -238,6 +282,7 @@ class Session:
 
 def begin_session(knobs: Sequence[Knob], left: Sequence[Left], facts: Facts) -> Session:
     """Return a session that tries every value of `knobs` in their order; it has ended if there is none."""
+    first = {knob.name: values[0] for knob in knobs if (values := knob.values(facts))}
     arms = [
         Arm(
             knob=knob.name,
@@ -245,6 +290,7 @@ def begin_session(knobs: Sequence[Knob], left: Sequence[Left], facts: Facts) -> 
             stop_after_loss=knob.stop_after_loss,
             stop_after_gain=knob.stop_after_gain,
             again_after=knob.again_after,
+            along=tuple((name, first[name]) for name in knob.along if name in first),
         )
         for knob in knobs
         for value in knob.values(facts)

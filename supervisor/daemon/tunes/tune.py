@@ -40,7 +40,7 @@ POLL_S = 0.05
 SILENT_S = 180.0
 """Without a step or an answer for this long a tune ends."""
 DIAGNOSED_STEPS = 30
-DIAGNOSED_STEPS_MIN, DIAGNOSED_S = 10, 3.0
+DIAGNOSED_STEPS_MIN, DIAGNOSED_S = 6, 3.0
 """Slow steps show in fewer what they wait for."""
 WAITING_WORTH = 0.05
 """Below this share of waiting no change of the loader is tried."""
@@ -211,12 +211,13 @@ class Tune(threading.Thread):
         """Return whether settings were adopted, which then hold."""
         now = self._progress
         facts = self._read_facts()
-        wait = self._diagnose()
+        diagnosed = self._diagnose()
+        wait = diagnosed.wait
         now.bottleneck_after = now.bottleneck_before
         knobs, left = choose_knobs(facts, may=self._given.may, remedied=tuned.remedied_settings(self.folder))
         self._waited = {_key({}): wait}
         now.left = left
-        session = begin_session(knobs, left, facts)
+        session = begin_session(knobs, left, facts).having(compare.median_s(diagnosed.times), diagnosed.seen)
         if self._given.dry_run:
             now.trying = ", ".join(f"{knob.name} {list(knob.values(facts))}" for knob in knobs)
             now.session = Session(left=left)
@@ -258,8 +259,11 @@ class Tune(threading.Thread):
             if isinstance(refused, dict) and refused:
                 self._held = {}
                 self._order({})
+                arm = None if session.trial is None else session.trial.arm
+                if arm is not None and arm.along and arm.knob not in refused:
+                    return session.alone()
                 reasons = [str(why) for why in refused.values()]
-                return session.after_refusal(reasons[0])
+                return session.after_refusal(reasons[0], for_now=True)
         arms_turn = session.trial is not None and session.trial.is_arms_turn
         self._warned = []
         collected = self._collect(drop, compare.block_is_complete, _workers_of(wanted, facts), ahead)
@@ -281,7 +285,7 @@ class Tune(threading.Thread):
     def _find_pointless(self, session: Session, facts: Facts) -> str | None:
         """Return why an arm that was not begun can gain nothing while the present settings hold."""
         trial = session.trial
-        if trial is None or trial.arm is None or trial.block > 0:
+        if trial is None or trial.arm is None or trial.is_begun:
             return None
         wait, workers = self._waited.get(_key(trial.base)), _workers_of(trial.base, facts)
         if wait is None:
@@ -318,7 +322,7 @@ class Tune(threading.Thread):
             answer = self._order(session.settings)
             if answer.get("refused"):
                 raise Ended(f"what was proven could not be set again: {answer.get('refused')}")
-        wait = self._collect(compare.DROPPED_STEPS, lambda spans: len(spans) >= compare.BLOCK_STEPS).wait
+        wait = self._waited.get(_key(session.settings))
         now.bottleneck_after = name_of(find_bottlenecks(Shares(wait=wait)))
         # Under a number of its own: the agent answers it, and marks no more steps as those of a tune.
         self._number = next(self._numbers)
@@ -338,14 +342,14 @@ class Tune(threading.Thread):
         self._proven_on = {name: reported.get(name) for name in PROVEN_ON}
         return facts_of({**reported, "available_bytes": psutil.virtual_memory().available})
 
-    def _diagnose(self) -> float | None:
-        wait = self._collect(compare.DROPPED_STEPS, _is_diagnosed).wait
-        found = find_bottlenecks(Shares(wait=wait))
+    def _diagnose(self) -> Collected:
+        collected = self._collect(compare.DROPPED_STEPS, _is_diagnosed)
+        found = find_bottlenecks(Shares(wait=collected.wait))
         self._progress.bottleneck_before, self._progress.why_before = (
             name_of(found),
             "; ".join(row.why for row in found),
         )
-        return wait
+        return collected
 
     def _order(self, settings: Mapping[str, object], *, facts: bool = False) -> Mapping[str, Any]:
         """Order settings and return the agent's answer to it."""
@@ -416,6 +420,7 @@ class Tune(threading.Thread):
         times: list[float] = []
         spans: list[float] = []
         counted: list[StepRecord] = []
+        seen: list[StepRecord] = []
         began_bytes = None
         newest_at = self._clock.now()
         while len(spans) < BLOCK_STEPS_MAX and not (
@@ -427,6 +432,7 @@ class Tune(threading.Thread):
                 if span_s is None:
                     continue
                 newest_at = self._clock.now()
+                seen.append(record)
                 if pace_s is not None:
                     ahead, pace_s = min(ahead, int(span_s / pace_s) + 1), None
                 if drop > 0:
@@ -448,17 +454,18 @@ class Tune(threading.Thread):
         return Collected(
             times=typical,
             wait=_wait_share(spans, counted),
-            seen=self._look(counted, began_bytes),
+            seen=self._look(seen[1:], counted, began_bytes),
             pace_s=sum(spans) / len(spans),
         )
 
-    def _look(self, counted: list[StepRecord], began_bytes: int | None) -> Block:
+    def _look(self, seen: list[StepRecord], counted: list[StepRecord], began_bytes: int | None) -> Block:
+        """Return what was seen besides times: losses of all steps `seen`, memory of those after it has settled."""
         ended_bytes = self._read_rss()
         known = None if began_bytes is None or ended_bytes is None else (began_bytes, ended_bytes)
         return Block(
-            first_step=counted[0].step if counted else 0,
-            losses=tuple(record.loss for record in counted if record.loss is not None),
-            grad_norms=tuple(record.grad_norm for record in counted if record.grad_norm is not None),
+            first_step=seen[0].step if seen else 0,
+            losses=tuple(record.loss for record in seen if record.loss is not None),
+            grad_norms=tuple(record.grad_norm for record in seen if record.grad_norm is not None),
             gpu_bytes=tuple(record.gpu_memory_bytes for record in counted if record.gpu_memory_bytes is not None),
             rss_bytes=known,
             available_bytes=psutil.virtual_memory().available,

@@ -10,7 +10,7 @@ import math
 import weakref
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any, Callable, Iterator, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from . import Refused
 
@@ -175,13 +175,16 @@ class Proof:
             arm = self._results()
         except RuntimeError as error:
             raise Refused("the model fails with it: %s" % str(error).splitlines()[0][:200]) from None
-        telling = self._list_telling()
-        for number, (first, second, third, shaken) in enumerate(zip(*self._owner, arm, self._shaken)):
-            what, differs = ("results", "gradients")[number % 2], difference(first, third)
+        telling = self._find_telling()
+        for number, seen in enumerate(zip(*self._owner, arm, self._shaken)):
+            what = ("results", "gradients")[number % 2]
+            if not math.isfinite(difference(seen[0], seen[2])):
+                raise Refused("%s of the same batches are no numbers with it" % what)
             if number // 2 not in telling:
-                if not math.isfinite(differs):
-                    raise Refused("%s of the same batches are no numbers with it" % what)
                 continue
+            places = telling[number // 2] if number % 2 else range(len(seen[0]))
+            first, second, third, shaken = ([row[place] for place in places] for row in seen)
+            differs = difference(first, third)
             rounding = min(SHAKEN * difference(first, shaken), APART_MAX[number % 2])
             rounding = max(rounding, EXPLAINED * self._rounding)
             if not differs <= max(3 * difference(first, second), rounding, FLOOR):
@@ -189,15 +192,22 @@ class Proof:
                     "%s of the same batches differ by %.2g, rounding explains %.2g" % (what, differs, rounding)
                 )
 
-    def _list_telling(self) -> Set[int]:
-        """Return the numbers of the calls by which an arm is judged: all, or those whose gradients are steady.
+    def _find_telling(self) -> Dict[int, List[int]]:
+        """Return the calls by which an arm is judged and the places of their gradients that tell, which are steady.
 
-        Of some batches rounding alone makes another gradient, as where a layer normalises numbers close to zero. What
-        an arm makes of them tells nothing; it is judged by the others, if they are most.
+        Of some batches rounding alone makes another gradient, as where a layer normalises numbers close to zero: often
+        of a few weights, whose gradients are then the largest by far. What an arm makes of these tells nothing; it is
+        judged by the others of the call, if they are most, and by the other calls, if they are most.
         """
-        moved = [difference(first, shaken) for first, shaken in zip(self._owner[0][1::2], self._shaken[1::2])]
-        steady = {number for number, apart in enumerate(moved) if SHAKEN * apart <= APART_MAX[1]}
-        return steady if 2 * len(steady) > len(moved) else set(range(len(moved)))
+        calls = list(zip(self._owner[0][1::2], self._shaken[1::2]))
+        steady = {}
+        for number, (first, shaken) in enumerate(calls):
+            places = list(range(len(first)))
+            if not _is_steady(first, shaken):
+                places = [place for place in places if _is_steady([first[place]], [shaken[place]])]
+            if 2 * len(places) > len(first):
+                steady[number] = places
+        return steady if 2 * len(steady) > len(calls) else {n: list(range(len(row[0]))) for n, row in enumerate(calls)}
 
     def _shake(self, size: float) -> List[Any]:
         """Return the owner's results with inputs and weights off by as much as rounding of a relative size."""
@@ -218,6 +228,10 @@ class Proof:
         if not found:
             raise Refused("the results of its model have no gradients")
         return found
+
+
+def _is_steady(first: List[Any], shaken: List[Any]) -> bool:
+    return SHAKEN * difference(first, shaken) <= APART_MAX[1]
 
 
 @contextmanager
