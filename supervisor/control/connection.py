@@ -11,7 +11,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from supervisor.control.peers import peer_of
 
 REQUEST_LIMIT_S = 5.0
-"""From the connection to the end of the first request's headers; supervisorctl needs a millisecond."""
+"""From the connection to the end of the first request's headers; supervisorctl needs a millisecond. Of a later request
+from the time at which a connection without one is closed."""
+EXCHANGE_LIMIT_S = 60.0
+"""From a request's headers to the end of its answer: its body may drip, and its answer may never be read."""
 CONNECTION_LIMIT_S = 60.0
 """From the start of the connection to its end, even in the middle of an answer."""
 
@@ -19,21 +22,24 @@ CONNECTION_LIMIT_S = 60.0
 class TimedProtocol(H11Protocol):
     """Ends connections that take too long."""
 
+    request_limit_s: ClassVar[float] = REQUEST_LIMIT_S
+    exchange_limit_s: ClassVar[float] = EXCHANGE_LIMIT_S
     connection_limit_s: ClassVar[float | None] = CONNECTION_LIMIT_S
-    """None: only the first request has a limit."""
+    """None: only each request has a limit."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
         """Set the time limits."""
         super().connection_made(transport)
         known = self.describe(transport)
-        silent = self.loop.call_later(REQUEST_LIMIT_S, transport.abort)
-        self._limits = [silent]
+        self._awaits = self.loop.call_later(self.request_limit_s, transport.abort)
+        self._limits: list[asyncio.TimerHandle] = []
         if self.connection_limit_s is not None:
             self._limits.append(self.loop.call_later(self.connection_limit_s, transport.abort))
         served = self.app
 
         async def application(scope: Any, receive: Any, send: Any) -> None:
-            silent.cancel()
+            self._awaits.cancel()
+            self._awaits = self.loop.call_later(self.exchange_limit_s, transport.abort)
             scope.update(known)
             await served(scope, receive, send)
 
@@ -45,9 +51,17 @@ class TimedProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the time limits."""
-        for limit in self._limits:
+        for limit in (self._awaits, *self._limits):
             limit.cancel()
         super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request for a limited time, also where it has begun."""
+        super().on_response_complete()
+        if not self.transport.is_closing():
+            self._awaits.cancel()
+            limit_s = self.timeout_keep_alive + self.request_limit_s
+            self._awaits = self.loop.call_later(limit_s, self.transport.abort)
 
     def send_400_response(self, msg: str) -> None:
         """Answer garbage with 400, or, in the middle of an answer, by hanging up."""

@@ -29,13 +29,16 @@ CONNECTIONS, CONNECTIONS_PER_USER = 64, 32
 KEEP_ALIVE_S = 15
 HANDSHAKE_LIMIT_S = 5.0
 """Of TLS; asyncio waits a minute, in which a few silent connections keep everybody else out."""
+EXCHANGE_LIMIT_S = 20.0
+"""For the body of a request and for its answer to be read: the largest file of the page has 50 kB."""
 LOOK_EVERY_S = 1.0
 
 
 class _PageProtocol(TimedProtocol):
-    """Ends a connection whose first request does not come; those of a browser last for as long as it looks."""
+    """Ends a connection whose next request does not come; those of a browser last for as long as it looks."""
 
     connection_limit_s = None
+    exchange_limit_s = EXCHANGE_LIMIT_S
 
 
 class _PageServer(WokenServer):
