@@ -37,6 +37,7 @@ ORDER = (ALERTS, OVER, EXCLUDED, STATE)
 """The state last: what it says has happened is written by then."""
 LINES_MAX = 1024
 """Incidents that wait to be written; an hour has at most two lines for each of its restarts."""
+STATE_VERSION = 1
 LINE_BYTES_MAX = 1 << 18
 """A leader that comes after this one reads the last megabyte."""
 FILE_MODE = 0o644
@@ -195,7 +196,7 @@ def state_facts(leading: Leading) -> dict[str, object]:
     """Return the state of a training for its file."""
     fleet = leading.fleet
     return {
-        "version": 1,
+        "version": STATE_VERSION,
         "epoch": str(leading.epoch),
         "stage": leading.stage.value,
         "steps": leading.steps,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from supervisor.cluster.leader_record import ALERTS, INCIDENTS, OVER, STATE
+from supervisor.cluster.leader_record import ALERTS, INCIDENTS, OVER, STATE, STATE_VERSION
 from supervisor.core.fleet.epoch import Epoch, read_epoch
 from supervisor.core.fleet.ladder import Fleet
 from supervisor.core.fleet.resume import Offer
@@ -32,13 +32,16 @@ LIVE = frozenset(stage.value for stage in (Stage.RUNNING, Stage.COLLECTING, Stag
 def read_known(folder: Path, job: str, now: Moment, boot: str) -> Known | None:
     """Return what a leader before this one wrote down; None where there was none.
 
-    `boot` identifies this start of the machine. Raises ValueError for the state of another training, OSError where it
-    cannot be read.
+    `boot` identifies this start of the machine. Raises ValueError for the state of another training or of a newer
+    version, which may have stages that this one takes for none in which ranks run; OSError where it cannot be read.
     """
     path = folder / STATE
     facts = _read_object(path)
     if facts is None:
         return None
+    version = as_int(facts.get("version"))
+    if version is not None and version > STATE_VERSION:
+        raise ValueError(f"{path}: was written by a newer version of rocm-supervisor; start the leader with that one")
     epoch = read_epoch(facts.get("epoch"))
     if epoch is None or not epoch.is_possible:
         raise ValueError(f"{path}: is not the state of a training; move it away")

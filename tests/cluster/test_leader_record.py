@@ -265,3 +265,15 @@ def test_an_incident_to_which_all_nodes_added_the_longest_reasons_is_read_back(t
     assert known.incident.reason == "rank 3 killed"
     (line,) = lines(tmp_path)
     assert len(line["witnesses"]) + line["witnesses_left_out"] == WITNESSES_MAX  # type: ignore[arg-type, operator]
+
+
+def test_the_state_of_a_newer_version_is_refused_and_not_taken_for_one_in_which_nothing_runs(
+    tmp_path: Path, world: World
+) -> None:
+    record = LeaderRecord(tmp_path, world.now, "boot")
+    record.write_state(running())
+    record.close()
+    facts = json.loads((tmp_path / STATE).read_text())
+    (tmp_path / STATE).write_text(json.dumps({**facts, "version": 2, "stage": "of another name"}))
+    with pytest.raises(ValueError, match="newer version of rocm-supervisor; start the leader with that one"):
+        read_known(tmp_path, "run", world.now(), "boot")
