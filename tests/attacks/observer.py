@@ -330,7 +330,8 @@ class Observer:
         now = dict(_hashes(self.site.outside))
         for name in sorted(now.keys() | self._planted.keys()):
             if now.get(name) != self._planted.get(name):
-                yield self._violated("files outside are unchanged", name)
+                detail = f"{name}: {self._planted.get(name)}, now {now.get(name)}"
+                yield self._violated("files outside are unchanged", detail)
         if (self.site.folder / "unpickled").exists():
             yield self._violated("no pickle is run", "a checkpoint's code ran")
         for stranger in self.site.strangers():

@@ -11,6 +11,7 @@ from .layout import AGENT
 FILE_LIMIT_BYTES = 16 << 20
 """A program that starts Python in a loop must not fill the disk with `alive`."""
 TEXT_LIMIT = 16 << 10
+FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 _path = None
 _rank = 0
@@ -43,9 +44,10 @@ def write(event: str, **fields: object) -> None:
     facts.update(fields)
     try:
         line = (_encode_json(facts) + "\n").encode("ascii")
-        file = os.open(_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o640)
+        file = os.open(_path, FLAGS, 0o640)
         try:
-            if os.fstat(file).st_size < FILE_LIMIT_BYTES:
+            there = os.fstat(file)
+            if there.st_nlink == 1 and there.st_size < FILE_LIMIT_BYTES:  # another name may be a file's elsewhere
                 os.write(file, line)
         finally:
             os.close(file)

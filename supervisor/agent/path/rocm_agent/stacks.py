@@ -61,7 +61,8 @@ def _register_dump() -> None:
     global _file, _path
     _path = _own_path()
     early = _path + ".new"
-    _file = os.open(early, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC, 0o640)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    _file = os.open(early, flags, 0o640)
     os.fchmod(_file, 0o640)  # the daemon may be another user of the group, whatever the training's umask says
     faulthandler.register(SIGRTMIN + STACKS_SIGNAL_OFFSET, file=_file, all_threads=True, chain=False)
     os.rename(early, _path)  # only now may the signal come
