@@ -219,13 +219,17 @@ def compare_states(folder: Path) -> list[str]:
         for _, rank, step, *state in map(str.split, path.read_text().splitlines()):
             wanted[rank, step] = state
     found: dict[tuple[str, str], str] = {}
+    read, compared = 0, 0
     for path in folder.glob("states-*"):
         for epoch, rank, step, *state in map(str.split, path.read_text().splitlines()):
             # What was loaded has no data. At step 0 there are no moments yet, or those of `get_state_dict`.
             known = wanted.get((rank, step))
+            read, compared = read + 1, compared + (known is not None)
             if known is not None and (state[0] != known[0] or state[1] not in ("-", known[1])):
                 what = "loaded" if state[1] == "-" else "data" if state[1] != known[1] else "state"
                 found.setdefault((epoch, rank), f"launch {epoch}, rank {rank}: {what} differs first at step {step}")
+    if read and not compared:
+        return [f"none of {read} states could be compared: the undisturbed run wrote none of their steps"]
     return [found[key] for key in sorted(found)]
 
 

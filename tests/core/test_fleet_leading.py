@@ -100,8 +100,8 @@ class Nodes:
                 )
                 self.tell(name, ms.ResumeOffers(number=message.number, offers=offers))
             case ms.Collect():
-                first = 2 * int(name[1:])
-                ranks = tuple(self.describe(name, rank) for rank in (first, first + 1))
+                first = 2 * int(name[1:]) if self.ordered.get(name) == message.epoch else None
+                ranks = () if first is None else tuple(self.describe(name, rank) for rank in (first, first + 1))
                 self.tell(name, ms.EvidenceTaken(epoch=message.epoch, took_s=0.1, ranks=ranks))
             case ms.Stop() if name not in self.stuck:
                 self.running[name] = None
@@ -386,6 +386,28 @@ def test_what_was_found_of_ranks_that_the_leader_before_had_ended_still_names_th
     closed = nodes.records[-1].incident
     assert closed.culprit is not None
     assert (closed.kind, closed.culprit.ranks) == ("rank_exit", (3,))
+
+
+@pytest.mark.parametrize("open_incident", [True, False])
+def test_a_node_that_died_while_there_was_no_leader_is_named_though_another_daemon_of_it_is_there(
+    open_incident: bool,
+) -> None:
+    nodes = begun()
+    nodes.facts[0] = {"sequence": 7}
+    nodes.facts[1] = {"sequence": 9}
+    nodes.silent.update({"n0", "n1"})
+    if open_incident:
+        nodes.fault("n0", "stall")
+    nodes.running["n1"] = None
+    nodes.ordered.pop("n1")
+    take_over(nodes, open_incident=open_incident)
+    nodes.join("n0")
+    nodes.join("n1", instance="another")
+    nodes.wait(6.0)
+    culprit = nodes.records[-1].incident.culprit
+    assert culprit is not None
+    assert (culprit.proof, culprit.nodes) == (Proof.PHYSICAL, ("n1",)), "and not the rank whose peers are gone"
+    assert culprit.reason.endswith("(n1) ended first: its node's daemon ended, and with it its ranks")
 
 
 def test_a_fault_that_is_repeated_to_a_new_leader_before_all_nodes_are_back_is_not_lost() -> None:

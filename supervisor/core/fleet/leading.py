@@ -111,9 +111,11 @@ class Leading:
                 self._unfinished = None
         before = self.members.get(node)
         finished = before is not None and before.finished and joined.ordered == self.epoch
-        self.members[node] = Member(
-            host=joined.host, seen_s=now_s, running=joined.running, finished=finished, instance=joined.instance
+        another = before is None and joined.running is None and joined.ordered != self.epoch and not self._epoch_over
+        self.members[node] = member = Member(
+            host=joined.host, seen_s=now_s, running=joined.running, instance=joined.instance, is_another=another
         )
+        member.finished = finished
         if before is not None and before.running == self.epoch and joined.running is None and not finished:
             self._note_ended_daemon(node, before, joined.instance)
         if joined.running is not None and (stop := self._stop_late(node, joined.running, now_s)):
@@ -352,7 +354,8 @@ class Leading:
         commands: list[Command] = []
         for number, node in enumerate(fleet.nodes):
             member = self.members[node]
-            member.running, member.finished, member.ranks, member.seen_s = self.epoch, False, (), now_s
+            member.running, member.ranks, member.seen_s = self.epoch, (), now_s
+            member.finished = member.is_another = False
             launch = ms.Launch(
                 epoch=self.epoch,
                 node_rank=number,
@@ -532,8 +535,9 @@ class Leading:
                 fault = UNKILLABLE if member.waits is None else f"{UNKILLABLE}: {member.waits}"
                 found.append(RankEvidence(node=node, rank=_rank_of(member, number), fault=fault))
             elif node not in answered:
-                reachable = member.connected
-                found.append(RankEvidence(node=node, rank=_rank_of(member, number), reachable=reachable))
+                ended = DAEMON_ENDED if member.is_another else None
+                rank, reachable = _rank_of(member, number), member.connected
+                found.append(RankEvidence(node=node, rank=rank, reachable=reachable, exception=ended))
         missing = [node for node in self.fleet.nodes if node not in self.members] if self.fleet is not None else []
         return [*found, *(RankEvidence(node=node, rank=number, reachable=False) for number, node in enumerate(missing))]
 

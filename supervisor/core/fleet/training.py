@@ -180,6 +180,8 @@ class Member:
     """When it was last heard of."""
     instance: str = ""
     """Of its daemon."""
+    is_another: bool = False
+    """Whether this daemon began after the present launch, so that the one with its ranks has ended."""
     running: Epoch | None = None
     ranks: tuple[int, ...] = ()
     unkillable: bool = False
