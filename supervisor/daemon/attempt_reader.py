@@ -2,7 +2,7 @@
 
 A thread for each attempt reads five times a second. When a shim has ended, all that its attempt wrote is read before
 the end is reported: the last step comes before the exit. A file that cannot be read, or whose reading does not return,
-is reported and left out; the others are still read. Where their file system may hang, another process reads them.
+is reported and left out; the others are still read. Where a node's own may hang, another process reads them.
 """
 
 from __future__ import annotations

@@ -138,8 +138,10 @@ class Assembly:
         self.job_gpus = JobGpus(self.newest)
         self.threads = Threads(clock, self.inbox.put)
         self.requests = StopRequests(self.state, self.threads)
-        # A read that hangs would keep this process from its end; on a disk of this machine it is cheaper here.
-        look: Look = here if is_local(self.state / "jobs") else apart
+        # A read that hangs would keep a node's daemon from its end, whose ranks must end with it. Any other keeps the
+        # recorder open: a disk that fails on each open would look like a training that makes no step.
+        held = self.settings.supervisor.launcher == "held"
+        look: Look = apart if held and not is_local(self.state / "jobs") else here
         self.unit_requests = UnitRequests(
             clock=clock,
             put=self.inbox.put,
