@@ -34,6 +34,7 @@ def daemonise():
         time.sleep(60)
         os._exit(0)
     os.wait()
+open('pids', 'w').close()
 for _ in range(3):
     daemonise()
 while len(open('pids').read().split()) < 3:
