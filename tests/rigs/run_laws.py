@@ -54,7 +54,7 @@ class Law:
         rate = self.examples / self.seconds if self.seconds else 0.0
         size = max(FIRST_SHARD, int(rate * min(time_s, SHARD_S)))
         if self.seconds:
-            size = max(1, min(size, int(rate * time_s)))
+            size = max(1, int(min(size, rate * time_s)))
         size = min(self.left, LARGEST_SHARD, size)
         self.left -= size
         self.shards += 1
