@@ -53,8 +53,13 @@ def apart(work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
     return _servers[0].do(work, *given, **named)
 
 
-def apart_within(limit_s: float, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
-    """As `apart`, by another process in any case; raises TimeoutError where that has no answer for `limit_s`."""
+def apart_within(limit_s: float | None, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+    """As `apart`, by another process in any case; raises TimeoutError where that has no answer for `limit_s`.
+
+    Without a limit it is `apart` itself.
+    """
+    if limit_s is None:
+        return apart(work, *given, **named)
     if not _servers and not _for_a_time:
         _for_a_time.append(_make_server())
     return (_servers or _for_a_time)[0].do_within(limit_s, work, *given, **named)

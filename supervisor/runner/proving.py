@@ -14,10 +14,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 
 from supervisor import untrusted_files
-from supervisor.children.files_apart import apart, apart_within
+from supervisor.children.files_apart import apart_within
 from supervisor.children.start import PIPE, start
 from supervisor.core.attempt_files import SHARDS
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Verdict
@@ -26,9 +25,6 @@ from supervisor.core.foreign_values import EPOCH_MAX, STEP_MAX, as_float, as_int
 from supervisor.programs import read_output
 from supervisor.runner.code_copy import INSTALLED
 from supervisor.runner.folder_checkpoints import files_in, fingerprint_of
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 CAN_BE_PROVEN = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")
 """Files written by torch.save or safetensors."""
@@ -99,21 +95,16 @@ class Prover:
         Raises OSError only if the file is missing, or its file system does not answer in time. A file that is modified
         meanwhile is rejected.
         """
-        if self._apart(os.path.isdir, path):
+        if apart_within(self._look_limit_s, os.path.isdir, path):
             return self._judge(path, lambda: self._prove_folder(path))
         return self._judge(path, lambda: self._run_prover(path, self._limit_s))
 
-    def _apart(self, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
-        if self._look_limit_s is None:
-            return apart(work, *given, **named)
-        return apart_within(self._look_limit_s, work, *given, **named)
-
     def _judge(self, path: Path, ask: Callable[[], dict[str, object]]) -> Proof:
         """Ask a prover, and return its answer as a proof; what changes meanwhile is rejected."""
-        before = self._apart(fingerprint_of, path)
+        before = apart_within(self._look_limit_s, fingerprint_of, path)
         answer = ask()
         try:
-            changed = self._apart(fingerprint_of, path) != before
+            changed = apart_within(self._look_limit_s, fingerprint_of, path) != before
         except TimeoutError:
             raise  # what cannot be looked at has not changed
         except OSError:
@@ -137,7 +128,7 @@ class Prover:
 
         Other files are only checked to be unchanged.
         """
-        names = [str(path.relative_to(folder)) for path in self._apart(files_in, folder)]
+        names = [str(path.relative_to(folder)) for path in apart_within(self._look_limit_s, files_in, folder)]
         missing = next(
             (last for some, last in ENDS_OF_A_SAVE if _has_file(names, some) and not _has_file(names, last)), None
         )

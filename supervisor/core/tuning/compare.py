@@ -129,7 +129,7 @@ class Comparison:
         early = count >= CLEARLY_FASTER_PAIRS_MIN and clear and math.log1p(gain.low) > CLEARLY_FASTER
         idle = count >= IDLE_PAIRS_MIN and gain.high < SMALLEST_GAIN
         vain = count >= IDLE_PAIRS_MIN and gain.gain <= 0
-        if count < PAIRS_MIN and not early and not idle and not vain:
+        if count < PAIRS_MIN and not (early or idle or vain):
             return None
         if gain.low > 0 and gain.gain >= least:
             why = f"faster by {gain.gain:.1%} ({gain.low:.1%} to {gain.high:.1%})"
@@ -138,8 +138,7 @@ class Comparison:
             why = f"slower by {-gain.gain:.1%}" if gain.high < 0 else f"gains at most {gain.high:.1%}"
             return Verdict(outcome=Outcome.REFUSED, gain=gain, why=why, pairs=count)
         hopeless = count >= HOPELESS_PAIRS_MIN and (gain.gain < SMALLEST_GAIN or self.is_beyond_reach)
-        hopeless = hopeless or vain
-        if gain.high < least or hopeless or count >= PAIRS_MAX:
+        if gain.high < least or vain or hopeless or count >= PAIRS_MAX:
             noise = f"blocks of one setting differ by {self.spread:.1%}"
             why = f"not settled: {gain.low:.1%} to {gain.high:.1%} after {count} pairs of blocks; {noise}"
             return Verdict(outcome=Outcome.NOT_SETTLED, gain=gain, why=why, pairs=count)
