@@ -30,7 +30,7 @@ def refusal(address: Address, *, allow_private: bool) -> str | None:
         return "a link-local or cloud metadata address, which is never sent to"
     # ::1 lies in a range that is reserved as a whole.
     if inner.is_unspecified or inner.is_multicast or (inner.is_reserved and not inner.is_loopback):
-        return "no address of a single machine"
+        return "not the address of a single machine"
     if not inner.is_global and not allow_private:
         return "a private address; allow_private = true permits it"
     return None

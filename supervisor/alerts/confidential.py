@@ -19,7 +19,7 @@ QUOTED_CHARACTERS = 200
 def quote_text(text: str, secrets: Iterable[str], what: str) -> str:
     """Return a text of a receiver on one line, unless it repeats a secret; `what` names that."""
     if repeats_secret(text, secrets):
-        return f"(what it says repeats {what})"
+        return f"(its answer is not shown because it contains {what})"
     return sanitize(text[: 4 * QUOTED_CHARACTERS], QUOTED_CHARACTERS)
 
 

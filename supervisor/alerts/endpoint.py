@@ -62,11 +62,11 @@ def _parse_address(name: str, text: str) -> Url:
     try:
         url = parse_url(text)
     except LocationParseError:
-        raise ReceiverError(f"alerts.{name}: the address is no URL; write https://HOST/PATH") from None
+        raise ReceiverError(f"alerts.{name}: the address is not a URL; write https://HOST/PATH") from None
     if url.scheme not in ("http", "https") or not url.host:
-        raise ReceiverError(f"alerts.{name}: the address is no https:// or http:// URL")
+        raise ReceiverError(f"alerts.{name}: the address does not begin with https:// or http://")
     if url.auth is not None:
         raise ReceiverError(
-            f"alerts.{name}: the address holds user:password@, which is not sent; use a secret or a path"
+            f"alerts.{name}: the address contains user:password@, which is not sent; use a secret or a path"
         )
     return url

@@ -128,7 +128,7 @@ def _read_answer(endpoint: Endpoint, request: Request, response: HTTPResponse, u
     quoted = quote_safely(endpoint, " ".join(beginning.decode("utf-8", "replace").split()))
     error = f"status {status}" + (f": {quoted}" if quoted else "")
     if status == GONE:
-        return Answer(delivered=False, error=f"{error} (gone for good)", final=True, status=status)
+        return Answer(delivered=False, error=f"{error} (the receiver no longer exists)", final=True, status=status)
     if status not in SLOW_DOWN:
         return Answer(delivered=False, error=error, status=status)
     asked_s = _retry_after_s(response.headers.get("Retry-After"), unix_s)

@@ -270,7 +270,7 @@ class _Facts:
             return f"Report: {stopped} of {count} STOPPED, needs you"
         if isinstance(unresolved, int) and unresolved:
             return f"Report: {unresolved} of {count} with an open incident"
-        return f"Report: {'all is well, ' if self.data.get('well') is True else ''}trainings: {count}"
+        return f"Report: {'no problems, ' if self.data.get('well') is True else ''}trainings: {count}"
 
     def list_of(self, key: str) -> list[Mapping[str, Any]]:
         """Return the objects of a list."""
@@ -280,12 +280,12 @@ class _Facts:
     @property
     def given_up(self) -> str:
         began = self._local_time(self.text("given_up_at"))
-        return f"Given up at {began}; nothing was started since." if began else ""
+        return f"Given up at {began}; not started since." if began else ""
 
     @property
     def acknowledging(self) -> str:
         subject = self.text("incident") or self.text("job")
-        return f"To end these reminders: supervisorctl alerts ack {subject}" if subject else ""
+        return f"To stop these reminders: supervisorctl alerts ack {subject}" if subject else ""
 
     @property
     def progress(self) -> str:
@@ -299,7 +299,7 @@ class _Facts:
     def outcome(self) -> str:
         step, epoch = self.data.get("resumed_step"), self.data.get("resumed_epoch")
         if self.text("outcome") in ("restarted", "checkpoint_ignored"):
-            return "It began from the beginning."
+            return "It was restarted from the beginning."
         if isinstance(step, int):
             return f"Resumed from step {step:,}."
         return f"Resumed from epoch {epoch}." if isinstance(epoch, int) else "Resumed."

@@ -47,7 +47,7 @@ def read_secrets(text: str) -> tuple[Secret, ...]:
     """
     secrets = tuple(Secret(part) for part in text.split())
     if not secrets:
-        raise ValueError(f"there is no secret; one is {PREFIX} followed by base64")
+        raise ValueError(f"no secret is set; a secret is {PREFIX} followed by base64")
     return secrets
 
 

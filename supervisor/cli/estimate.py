@@ -87,7 +87,7 @@ def command(  # noqa: PLR0913 - one an option
     try:
         found = estimate(points, batch, asked.card_bytes)
     except ValueError as error:
-        raise CliError(str(error), "leave --batch out", "not_known") from error
+        raise CliError(str(error), "omit --batch", "not_known") from error
     if app.json:
         app.print_json(as_json(job, found, points, notes))
     else:
@@ -99,7 +99,7 @@ def parse_bytes(text: str) -> int:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.strip())
     unit = None if found is None else UNITS.get(found[2].upper())
     if found is None or unit is None or not 0 < float(found[1]) * unit < 2**60:
-        raise CliError(f"--card {text!r} is no size", "write 16GiB or 24GB", "usage")
+        raise CliError(f"--card {text!r} is not a size", "give a size such as 16GiB or 24GB", "usage")
     return round(float(found[1]) * unit)
 
 

@@ -152,7 +152,7 @@ def cli(  # noqa: PLR0913 - one argument each option
     if fleet and context.invoked_subcommand not in OF_FLEET:
         raise WrongUsageError(
             f"{context.invoked_subcommand} is about one machine; --fleet is for {', '.join(OF_FLEET)}",
-            "leave --fleet out, on that machine",
+            "omit --fleet, on that machine",
         )
     app = context.obj if isinstance(context.obj, App) else App()
     app.config_given, app.socket_given, app.color = config, socket, color

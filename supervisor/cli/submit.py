@@ -68,7 +68,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument each option
         raise WrongUsageError(str(error), HELP) from error
     overriding = find_overriding(words)
     if overriding:
-        raise WrongUsageError(f"leave out {', '.join(overriding)}: the leader of the training decides that", HELP)
+        raise WrongUsageError(f"omit {', '.join(overriding)}: the leader of the training decides that", HELP)
     place = (folder or default_folder(training)).absolute()
     asked = Submission(
         training=training,

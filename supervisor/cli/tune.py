@@ -69,7 +69,7 @@ def parse_span_s(text: str) -> float:
     """Return a span as `15m` in seconds; raise CliError for anything else."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text.strip())
     if found is None or not 10 <= float(found[1]) * UNITS_S[found[2]] <= 86_400:
-        raise CliError(f"--for {text!r} is no span", "write 90s, 15m or 1h: 10 s at least, a day at most", "usage")
+        raise CliError(f"--for {text!r} is not a duration", "give 10 s to one day, such as 90s, 15m or 1h", "usage")
     return float(found[1]) * UNITS_S[found[2]]
 
 

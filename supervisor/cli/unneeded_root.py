@@ -27,7 +27,7 @@ def refuse_root(app: App, command: str, instead: str | None = None) -> None:
     if owner != 0:
         again = f"sudo -u {user_name(owner)} supervisorctl {one_line(command)}"
         remedy = f"any member of the daemon's group may run it, or: {again}" if instead is None else instead
-        raise RefusedError("root is not needed for this command, which refuses to run as root", remedy, "refused")
+        raise RefusedError("this command does not need root and refuses to run as root", remedy, "refused")
 
 
 def user_name(uid: int) -> str:

@@ -62,7 +62,7 @@ def command(  # noqa: PLR0913  # one argument each option
         return
     tls = (tls_certificate, tls_key) if tls_certificate is not None and tls_key is not None else None
     if (tls_certificate is None) != (tls_key is None):
-        raise click.UsageError("--tls-certificate and --tls-key belong together")
+        raise click.UsageError("--tls-certificate and --tls-key must be given together")
     if tls is not None:
         _check_tls(*tls)
     door = _open_door(listen, port, hosts, tls=tls is not None)
@@ -127,8 +127,8 @@ def _open_door(listen: str, port: int, hosts: tuple[str, ...], *, tls: bool) -> 
     if not door.is_loopback and not tls:
         listening.close()
         raise CliError(
-            f"{listen} can be reached from other machines, where the page and its token would be readable on the way",
-            "give --tls-certificate and --tls-key, or leave --listen out and use --ssh",
+            f"{listen} can be reached from other machines: without TLS the page and its token can be read on the way",
+            "give --tls-certificate and --tls-key, or omit --listen and use --ssh",
             "needs_tls",
         )
     listening.listen()

@@ -31,7 +31,7 @@ def cross_check(settings: Settings, file: str, looks: PathLooks) -> Iterator[Pro
         yield Problem(
             file=file,
             key="supervisor.database",
-            problem="is no database URL",
+            problem="is not a database URL",
             allowed='write it as SQLAlchemy does: "sqlite:////var/lib/rocm-supervisor/supervisor.db"',
         )
     for name, job in settings.jobs.items():
@@ -67,7 +67,10 @@ def cross_check(settings: Settings, file: str, looks: PathLooks) -> Iterator[Pro
 def _check_environment(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
     for name in (*job.env, *job.profiles.cpu.env):
         if VARIABLE.fullmatch(name) is None:
-            problem, allowed = "is no name of a variable", "allowed: letters, digits and _, no digit first"
+            problem, allowed = (
+                "is not the name of an environment variable",
+                "allowed: letters, digits and _, no digit first",
+            )
         elif name.startswith(OURS):
             problem, allowed = "is set by the daemon itself", f"choose a name that does not begin with {OURS}"
         else:
@@ -101,8 +104,8 @@ def _check_commands(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
         yield Problem(
             file=file,
             key=f"{key}.command",
-            problem=f"holds {PLACEHOLDER}, but it starts from the beginning",
-            allowed=f"write what resumes into {key}.resume.command",
+            problem=f"contains {PLACEHOLDER}, but it starts from the beginning",
+            allowed=f"put the command that resumes into {key}.resume.command",
             value=show(job.command),
         )
 
@@ -115,7 +118,7 @@ def _check_resume(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
     yield Problem(
         file=file,
         key=f"{key}.checkpoints.paths",
-        problem="names checkpoints, but nothing here resumes from one: each retry runs the command as it is",
+        problem="names checkpoints but no way to resume from them: each retry runs the command unchanged",
         allowed=f"set {key}.resume.command or {key}.resume.to, unless the training resumes by itself (ultralytics, "
         "Hugging Face, Lightning, rocm_agent.resume_from)",
         value=show(job.checkpoints.paths),
@@ -125,11 +128,13 @@ def _check_resume(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
 
 def _check_local_paths(job: JobSettings, key: str, file: str, looks: PathLooks) -> Iterator[Problem]:
     """Warn about missing files and folders; they may be mounted when the job starts."""
-    if job.cwd is not None and (problem := _find_problem(looks, job.cwd, stat.S_ISDIR, "is no directory here")):
+    if job.cwd is not None and (
+        problem := _find_problem(looks, job.cwd, stat.S_ISDIR, "is not a directory on this machine")
+    ):
         yield _build_absent_problem(file, f"{key}.cwd", problem, job.cwd)
     for where, command in (("command", job.command), ("resume.command", job.resume.command)):
         if command and command[0].startswith("/"):
-            problem = _find_problem(looks, command[0], stat.S_ISREG, "is no file here")
+            problem = _find_problem(looks, command[0], stat.S_ISREG, "is not a file on this machine")
             if problem is not None:
                 yield _build_absent_problem(file, f"{key}.{where}[0]", problem, command[0])
 
@@ -150,7 +155,7 @@ def _check_snapshots(job: JobSettings, key: str, file: str) -> Iterator[Problem]
     every = job.snapshot_every_s
     if every == "auto" or (not isinstance(every, str) and every >= 0):
         return
-    problem, allowed = "is no interval", 'allowed: seconds (0 or false: none) or "auto"'
+    problem, allowed = "is not an interval", 'allowed: seconds (0 or false: none) or "auto"'
     yield Problem(file=file, key=f"{key}.snapshot_every_s", problem=problem, allowed=allowed, value=show(every))
 
 
@@ -182,13 +187,13 @@ def _check_url(alert: AlertSettings, key: str, file: str) -> Iterator[Problem]:
             file=file,
             key=f"{key}.url",
             problem="is not an HTTP address",
-            allowed='allowed: "https://HOST/..." or "http://HOST/..." (not shown: it may hold a token)',
+            allowed='allowed: "https://HOST/..." or "http://HOST/..." (not shown: it may contain a token)',
         )
     if url is not None and _read_mode(Path(file)) & stat.S_IROTH:
         yield Problem(
             file=file,
             key=f"{key}.url",
-            problem="can be read by everybody on this machine, and may hold a token",
+            problem="can be read by every user of this machine and may contain a token",
             allowed=f"use url_file, or chmod o-r {file}",
             level=Level.WARNING,
         )
@@ -219,7 +224,7 @@ def _check_places(alert: AlertSettings, key: str, file: str, looks: PathLooks) -
             yield Problem(
                 file=file,
                 key=f"{key}.{name}",
-                problem="is no name of a variable",
+                problem="is not the name of an environment variable",
                 allowed="write the variable's name, not its value",
             )
         if name.endswith("_file") and value is not None:
@@ -245,7 +250,7 @@ def _secret_file(path: Path, key: str, file: str, looks: PathLooks) -> Iterator[
         yield _of_secret_file(file, key, path, error.strerror or "cannot be read", allowed)
         return
     if not stat.S_ISREG(found.mode):
-        yield _of_secret_file(file, key, path, "is no plain file", "needed: a file")
+        yield _of_secret_file(file, key, path, "is not a regular file", "needed: a file")
     elif found.mode & stat.S_IRWXO:
         problem = f"is open to everybody (mode {stat.S_IMODE(found.mode):04o})"
         yield _of_secret_file(file, key, path, problem, f"chmod 600 {path}")

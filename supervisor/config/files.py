@@ -74,7 +74,7 @@ def read_text(path: Path) -> str:
     file = str(path)
     try:
         if not stat.S_ISREG(path.stat().st_mode):
-            raise _refuse(file, "is no plain file", "name a TOML file")
+            raise _refuse(file, "is not a regular file", "name a TOML file")
         with path.open("rb") as stream:
             content = stream.read(LARGEST_BYTES + 1)
     except OSError as error:
@@ -99,9 +99,9 @@ def parse(text: str, file: str) -> ConfigFile:
         last = text.count("\n") + 1
         line, column = (int(place[1]), int(place[2])) if place and place[1] else (last, None)
         what = _PLACE.sub("", str(error))
-        raise _refuse(file, f"is no TOML: {what}", "mend it there", line=line, column=column) from error
+        raise _refuse(file, f"is not valid TOML: {what}", "correct it there", line=line, column=column) from error
     except (ValueError, RecursionError) as error:
-        raise _refuse(file, f"is no TOML that can be used: {str(error)[:120]}", "mend it") from error
+        raise _refuse(file, f"cannot be used as TOML: {str(error)[:120]}", "mend it") from error
     return ConfigFile(path=file, text=text, values=values)
 
 

@@ -83,7 +83,11 @@ class Reader:
         read = {}
         for name, values in value.items():
             if NAME.fullmatch(name) is None:
-                self.note(join(path, name), "is no good name", "1 to 41 of a-z, 0-9, - and _, the first no sign")
+                self.note(
+                    join(path, name),
+                    "is not a valid name",
+                    "1 to 41 of a-z, 0-9, - and _, the first a letter or digit",
+                )
             variant = self._find_channel(values, join(path, name)) if kind is AlertSettings else kind
             item = variant and self.table(variant, values, join(path, name))
             if item is not None:
@@ -157,7 +161,7 @@ class Reader:
             if name not in names:
                 near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
                 hint = f'did you mean "{near[0]}"? ' if near else ""
-                self.note(join(path, name), f"is no known {word}", f"{hint}known here: {', '.join(names)}")
+                self.note(join(path, name), f"is not a known {word}", f"{hint}known here: {', '.join(names)}")
 
 
 def join(path: str, name: str) -> str:

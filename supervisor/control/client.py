@@ -138,7 +138,7 @@ class Client:
             case FileNotFoundError():
                 return UnreachableError(
                     "not_running",
-                    f"no daemon: there is no socket {self.path}",
+                    f"no daemon is running: there is no socket {self.path}",
                     "systemctl start rocm-supervisor, or name the socket with --socket",
                 )
             case ConnectionRefusedError():

@@ -141,7 +141,7 @@ def _open(address: str) -> socket.socket:
         return listen.bind(Path(address).expanduser())
     host, port = found[1].strip("[]"), int(found[2])
     if port > 65_535:
-        raise OSError("ports end at 65535")
+        raise OSError("a port is at most 65535")
     family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     listening = socket.socket(family, kind, protocol)
     try:

@@ -36,8 +36,8 @@ class DaemonChecks:
             yield DoctorLine(
                 name="children",
                 level="warn",
-                found=f"programs begin with copies of the daemon's open files ({why}): while a file system hangs under "
-                "one of these, no training can be started",
+                found=f"child processes inherit the daemon's open files ({why}): while a file system hangs under "
+                "one of these files, no training can be started",
                 remedy="allow unshare(2) or close_range(2), for instance in the container's seccomp profile",
             )
         yield from self._check_threads()
@@ -48,11 +48,13 @@ class DaemonChecks:
         late = [post for post in posts if post.overdue(now)]
         for post in late:
             yield DoctorLine(
-                name=f"thread {post.name}", level="warn", found=f"{post.at} has not ended for {post.age_s(now):.0f} s"
+                name=f"thread {post.name}",
+                level="warn",
+                found=f"{post.at} has not ended for {post.age_s(now):.0f} s (limit {post.limit_s:g} s)",
             )
         for post in posts:
             if post.restarts:
-                why = f" (last: {post.error})" if post.error else ""
+                why = f" (last error: {post.error})" if post.error else ""
                 yield DoctorLine(
                     name=f"thread {post.name}", level="warn", found=f"restarted {post.restarts} times{why}"
                 )
@@ -81,8 +83,8 @@ class DaemonChecks:
             yield DoctorLine(
                 name="kernel log",
                 level="warn",
-                found=f"{self._parts.kernel.lost} lines were overwritten before they were read",
-                remedy="a larger buffer: the kernel parameter log_buf_len=16M",
+                found=f"{self._parts.kernel.lost} lines of the kernel log were overwritten before they were read",
+                remedy="increase the buffer with the kernel parameter log_buf_len=16M",
             )
         if self._parts.uevents is not None and (deaf := self._parts.uevents.problem) is not None:
             yield DoctorLine(name="uevents", level="warn", found=deaf)
@@ -96,7 +98,7 @@ class DaemonChecks:
 
     def _check_alerts(self) -> Iterator[DoctorLine]:
         for problem in self._parts.announcer.failing():
-            remedy = "check it with supervisorctl alerts test NAME"
+            remedy = "correct [alerts.NAME], then run `supervisorctl alerts test NAME`"
             yield DoctorLine(name="alerts", level="fail", found=problem, remedy=remedy)
 
     def _check_gpus(self) -> Iterator[DoctorLine]:
@@ -105,8 +107,8 @@ class DaemonChecks:
             yield DoctorLine(
                 name="gpus",
                 level="warn",
-                found="no GPU reports readings; jobs are judged by process, output, steps and host",
-                remedy="`ls /sys/class/drm`; the amdgpu driver creates one entry per GPU",
+                found="no GPU reports readings; trainings are monitored by process, output, steps and host",
+                remedy="check `ls /sys/class/drm`: the amdgpu driver creates an entry for each GPU",
             )
         for gpu, reading in newest.gpus.items():
             what = " ".join(text for text in (reading.name, reading.gfx_version) if text) or "amdgpu"
@@ -127,7 +129,7 @@ class DaemonChecks:
                     name=f"job {job.name}",
                     level="warn",
                     found=f"supervision degraded: {describe_degraded(degraded)}",
-                    remedy="the rest of its supervision continues; the daemon's log has the traceback",
+                    remedy="other checks of this job continue; see the traceback in the daemon's log",
                 )
             for shut in history.closed if history is not None and not history.over else ():
                 yield DoctorLine(
@@ -140,6 +142,6 @@ class DaemonChecks:
                 yield DoctorLine(
                     name=f"job {job.name}",
                     level="warn",
-                    found="no step counter; supervised by process, output, GPU readings and kernel log",
+                    found="no steps are reported; monitored by process, output, GPU readings and kernel log",
                     remedy="call rocm_agent.step(loss=...) in the training, or let it step a torch optimizer",
                 )

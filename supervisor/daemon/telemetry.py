@@ -149,7 +149,7 @@ class KernelWatch(threading.Thread):
 
     @property
     def lost(self) -> int:
-        """How many lines were overwritten before they were read, since the daemon began."""
+        """How many lines of the kernel log were overwritten before they were read, since the daemon began."""
         return self._lost
 
     @property

@@ -62,7 +62,7 @@ def connect(address: FleetAddress) -> Engine:
         raise FleetError(f"fleet.database_url names {named}; only PostgreSQL is supported", f"write it as {EXAMPLE}")
     if url.password is not None:
         raise FleetError(
-            "fleet.database_url holds a password, which everybody who may read the configuration can see",
+            "fleet.database_url contains a password, which every user who may read the configuration can see",
             "write it into a file of mode 600 and name that in fleet.password_file",
         )
     if address.password_file is not None:

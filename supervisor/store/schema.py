@@ -113,7 +113,7 @@ def upgrade(path: Path, revision: str) -> str:
     try:
         done = programs.run(command, UPGRADE_LIMIT_S, environment=os.environ, cwd=root)
     except OSError as error:
-        raise StoreError(f"the upgrade of {path} did not begin: {error}; the copy made before it is {kept}") from error
+        raise StoreError(f"the upgrade of {path} did not start: {error}; the copy made before it is {kept}") from error
     if done.status is None:
         why = f"it took more than {UPGRADE_LIMIT_S:.0f} s"
         raise StoreError(f"the upgrade of {path} did not end: {why}; the copy made before it is {kept}")

@@ -47,5 +47,5 @@ def ask_login(path: Path, what: str, limit_s: float = 2 * LINE_LIMIT_S) -> str:
                 break
             answer += part
     if not answer.endswith(b"\n"):
-        raise ConnectionAbortedError(f"{path} gave no answer")
+        raise ConnectionAbortedError(f"{path} did not answer")
     return answer.decode("ascii", "replace").strip()

@@ -118,7 +118,7 @@ def _session_endpoint(sessions: Sessions) -> Endpoint:
         try:
             token = msgspec.json.decode(body, type=SessionBody).token
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise HTTPException(400, "the body has to be a JSON object with the key token") from error
+            raise HTTPException(400, "the body must be a JSON object with the key token") from error
         if sessions.is_exhausted:
             raise HTTPException(429, "too many wrong tokens; try again in a minute")
         made = sessions.open(token)

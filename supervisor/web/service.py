@@ -56,7 +56,7 @@ def open_doors(passed: Iterable[socket.socket], settings: PageSettings) -> tuple
         door = Door(item, frozenset(name.lower() for name in settings.hosts), tls and item.family != socket.AF_UNIX)
         if not door.is_loopback and not door.tls:
             raise NotServableError(
-                f"the page would be readable on the way to {item.getsockname()[0]}: set web.tls_certificate and "
+                f"without TLS the page can be read on the way to {item.getsockname()[0]}: set web.tls_certificate and "
                 "web.tls_key, or listen on the loopback or a unix socket only"
             )
         doors.append(door)
@@ -88,12 +88,12 @@ def check_tls(certificate: Path, key: Path) -> None:
             file.open("rb").close()
         except OSError as error:
             raise NotServableError(
-                f"{file}: {error.strerror}; whoever serves the page has to be able to read it"
+                f"{file}: {error.strerror}; the user that serves the page must be able to read it"
             ) from error
     try:
         # A key with a password would be asked for at a terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=lambda: "")
     except (ssl.SSLError, ValueError) as error:
         raise NotServableError(
-            f"{key} is not the key of the certificate in {certificate}, has a password, or one of them is no PEM file"
+            f"{key} does not belong to the certificate {certificate}, has a password, or one of them is not a PEM file"
         ) from error

@@ -160,7 +160,7 @@ def test_a_service_that_echoes_address_or_token_does_not_give_them_away(kind: st
             server.refusals = [(403, f"no rights for {text}".encode(), {})]
             answer = deliver(channel, resumed())
             assert text not in f"{answer} {channel!r} {channel.destination}"
-            assert "repeats the address" in (answer.error or "")
+            assert "because it contains the address" in (answer.error or "")
 
 
 def test_what_is_sent_to_ntfy_is_urgent_where_a_person_is_needed(tmp_path: Path) -> None:

@@ -207,7 +207,7 @@ def test_a_server_that_repeats_the_password_does_not_give_it_away(
         server.answers["AUTH"] = [f"535 wrong: {echo(PASSWORD)}"] * 3
         channel = mail(server, PASSWORD)
         answer = deliver(channel, resumed())
-    assert answer.error == "status 535: (what it says repeats the password)"
+    assert answer.error == "status 535: (its answer is not shown because it contains the password)"
     assert PASSWORD not in f"{channel!r} {channel.destination} {caplog.text}"
 
 

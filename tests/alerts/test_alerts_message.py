@@ -88,7 +88,7 @@ def test_the_other_types() -> None:
 def test_what_began_again_from_the_beginning_says_so() -> None:
     facts = {**STALL, "outcome": "checkpoint_ignored", "lost_steps": 500, "downtime_s": 7260.0}
     assert build_texts("incident.resumed", **facts)[1] == (
-        "It began from the beginning. Cost: 2 h 1 min without a step, 500 steps to redo."
+        "It was restarted from the beginning. Cost: 2 h 1 min without a step, 500 steps to redo."
     )
 
 

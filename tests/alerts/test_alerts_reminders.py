@@ -55,11 +55,11 @@ def test_a_reminder_says_since_when_why_and_how_it_is_ended() -> None:
     assert message.urgency is Urgency.URGENT
     assert message.lines[0].startswith("Given up at ")
     assert "5 restarts" in message.lines
-    assert message.lines[-1] == "To end these reminders: supervisorctl alerts ack night-3"
+    assert message.lines[-1] == "To stop these reminders: supervisorctl alerts ack night-3"
 
 
 def test_a_training_that_was_given_up_without_an_incident_is_named_itself() -> None:
     job = Job(name="night", since=NIGHT, phase=Phase.FAILED, reason="no checkpoint is proven")
     kept = read_notice("msg_1", remind(job, 1, NIGHT.plus(HOUR_S), "box").body())
     assert "incident" not in json.loads(kept.content)["data"]
-    assert compose(kept).lines[-1] == "To end these reminders: supervisorctl alerts ack night"
+    assert compose(kept).lines[-1] == "To stop these reminders: supervisorctl alerts ack night"

@@ -65,7 +65,7 @@ def test_when_all_is_well_it_says_so_with_what_was_done() -> None:
     message = compose(notice, BERLIN)
     assert notice.severity is Severity.INFO
     assert message.urgency is Urgency.CALM
-    assert message.title == "Report: all is well, trainings: 1 (gpubox)"
+    assert message.title == "Report: no problems, trainings: 1 (gpubox)"
     assert message.lines == (
         "yolo: running, epoch 29 -> 34, loss 2.31 -> 2.19, 1,204,882 steps",
         "99.2% effective; incidents: 3, resumed by itself: 3; lost: 118 s",

@@ -38,10 +38,10 @@ def test_address_and_secret_come_from_files_or_variables(tmp_path: Path, monkeyp
     ("settings", "reported"),
     [
         (WebhookSettings(), "set one of url, url_file, url_env"),
-        (WebhookSettings(url="ftp://hooks.example/s3cret"), "no https"),
-        (WebhookSettings(url="hooks.example/s3cret"), "no https"),
+        (WebhookSettings(url="ftp://hooks.example/s3cret"), "does not begin with https"),
+        (WebhookSettings(url="hooks.example/s3cret"), "does not begin with https"),
         (WebhookSettings(url="https://me:s3cret@hooks.example/"), "user:password"),
-        (WebhookSettings(url="https://[s3cret"), "no URL"),
+        (WebhookSettings(url="https://[s3cret"), "not a URL"),
         (WebhookSettings(url_env="NO_SUCH_VARIABLE_HERE"), "NO_SUCH_VARIABLE_HERE is not set"),
         (WebhookSettings(url_file="/no/such/file"), "cannot be read: No such file"),
         (WebhookSettings(url="https://h.example", secret_file=__file__), "base64"),

@@ -759,7 +759,7 @@ class TestErrors:
     def test_no_daemon_is_reported_on_stderr_and_exits_with_4(self, tmp_path: Path, words: tuple[str, ...]) -> None:
         result = call(tmp_path / "absent", *words)
         assert (result.exit_code, result.stdout) == (4, "")
-        assert "no daemon: there is no socket" in result.stderr
+        assert "no daemon is running: there is no socket" in result.stderr
         assert "systemctl start rocm-supervisor" in result.stderr
 
     def test_with_json_errors_are_objects(self, tmp_path: Path) -> None:

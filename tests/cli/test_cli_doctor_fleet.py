@@ -19,14 +19,16 @@ def doctor(state: Path, *, now: float = NOW, url: str | None = "postgresql://shi
 
 def test_the_last_complete_copy_is_named_with_its_age(tmp_path: Path) -> None:
     assert doctor(tmp_path, url=None) == []
-    assert doctor(tmp_path) == ["warn: this machine's record was never copied completely to the fleet's database"]
+    assert doctor(tmp_path) == [
+        "warn: this machine's record has not been copied completely to the fleet's database yet"
+    ]
     (tmp_path / FOLDER).mkdir()
     with closing(Sent(tmp_path / FOLDER / FILE, NOW)) as sent:
-        assert doctor(tmp_path)[0].startswith("warn: this machine's record was never copied"), "begun, not complete"
+        assert doctor(tmp_path)[0].startswith("warn: this machine's record has not been copied"), "begun, not complete"
         sent.note_pass(NOW)
     copied = "this machine's record was copied to the fleet's database"
     assert doctor(tmp_path, now=NOW + 20) == [f"ok: {copied} 20 s ago"]
-    assert doctor(tmp_path, now=NOW + LATE_S + 30) == [f"warn: {copied} 10 min 30 s ago"]
+    assert doctor(tmp_path, now=NOW + LATE_S + 30) == [f"warn: {copied} 10 min 30 s ago (limit 10 min)"]
 
 
 def test_a_file_that_cannot_be_read_is_a_warning(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_wrong_words_are_refused_before_anything_runs(tmp_path: Path) -> None:
     config = configure(tmp_path, "/bin/sh", "touch ran")
     for words, message in (
         (("other",), "no job 'other'"),
-        (("net", "--card", "much"), "--card 'much' is no size"),
+        (("net", "--card", "much"), "--card 'much' is not a size"),
         (("net", "--batch", "0"), "--batch"),
     ):
         result = estimate(config, *words)

@@ -106,7 +106,7 @@ def test_a_saved_output_is_explained_in_our_names(tmp_path: Path, capsys: pytest
 
 def test_a_file_that_is_no_output_is_refused_with_the_way_out(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello\n")
-    with pytest.raises(CliError, match="names a GPU"):
+    with pytest.raises(CliError, match="with a GPU in it"):
         print_smi(App(), tmp_path / "text")
     with pytest.raises(CliError, match="No such file"):
         print_smi(App(), tmp_path / "absent")

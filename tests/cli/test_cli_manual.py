@@ -65,7 +65,7 @@ def test_a_comment_that_goes_on_and_a_value_of_several_lines_stay_in_one_piece()
 
 
 def test_a_line_that_is_none_of_the_forms_is_named() -> None:
-    with pytest.raises(ValueError, match="'what is this' is no setting, table or comment"):
+    with pytest.raises(ValueError, match="'what is this' is not a setting, table or comment"):
         list(entries("what is this\n"))
 
 

@@ -195,7 +195,7 @@ def test_root_is_refused_where_another_user_s_daemon_recorded(config: Path, word
     os.chown(config.parent / "state", 65534, -1)
     result = call(config, *words)
     assert (result.exit_code, result.stdout) == (5, "")
-    assert "root is not needed" in result.stderr
+    assert "does not need root" in result.stderr
     assert f"sudo -u nobody supervisorctl {' '.join(words)}" in result.stderr
 
 

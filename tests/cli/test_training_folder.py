@@ -38,7 +38,7 @@ def test_a_state_that_is_not_written_any_more_is_no_state_of_the_training(tmp_pa
 def test_a_folder_of_another_machine_is_none_here(tmp_path: Path) -> None:
     status, text = training("status", str(tmp_path / "elsewhere"))
     assert status != 0
-    assert "is no folder here" in text
+    assert "is not a folder on this machine" in text
     assert "on a machine that shares it with the leader" in text
 
 

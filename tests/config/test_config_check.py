@@ -147,7 +147,7 @@ def test_checkpoints_that_nothing_resumes_from_are_warned_of(more: str) -> None:
     text = "[jobs.own]\ncommand = ['python', 'train.py']\ncheckpoints.paths = ['out/*.pt']\n"
     problem = only(text)
     assert (problem.key, problem.level) == ("jobs.own.checkpoints.paths", Level.WARNING)
-    assert "nothing here resumes from one" in problem.problem
+    assert "no way to resume from them" in problem.problem
     assert "jobs.own.resume.to" in problem.allowed
     assert good(text + more).jobs["own"].checkpoints.paths == ["out/*.pt"]
     assert problems_of(text + more) == {}
@@ -226,7 +226,7 @@ def test_home_is_written_with_a_tilde(monkeypatch: pytest.MonkeyPatch, tmp_path:
 )
 def test_a_syntax_error_is_found_in_its_line(text: str, line: int, column: int | None) -> None:
     problem = only(text)
-    assert problem.problem.startswith("is no TOML")
+    assert problem.problem.startswith("is not valid TOML")
     assert problem.line == line
     assert column is None or problem.column == column
 
@@ -244,8 +244,8 @@ def test_files_that_are_no_configuration_are_refused(tmp_path: Path) -> None:
     assert "cannot be read: No such file" in output["absent"]
     assert "binary:2: is not UTF-8" in output["binary"]
     assert "is larger than" in output["huge"]
-    assert "is no plain file" in output["pipe"]
-    assert "is no plain file" in output["."]
+    assert "is not a regular file" in output["pipe"]
+    assert "is not a regular file" in output["."]
 
 
 def test_load_raises_with_every_problem(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_a_file_that_is_no_toml_is_named_with_its_line(main: Path) -> None:
 
 def test_a_pipe_or_a_dangling_link_in_the_folder_is_refused(main: Path) -> None:
     os.mkfifo(main.parent / "conf.d" / "a.toml")
-    assert "is no plain file" in str(check(main).problems[0])
+    assert "is not a regular file" in str(check(main).problems[0])
     (main.parent / "conf.d" / "a.toml").unlink()
     (main.parent / "conf.d" / "a.toml").symlink_to("nowhere.toml")
     assert "cannot be read" in str(check(main).problems[0])

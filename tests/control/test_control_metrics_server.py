@@ -125,7 +125,7 @@ def test_an_address_in_use_is_a_problem_with_its_name_and_the_others_are_served(
         with serving(busy, "127.0.0.1:99999", str(tmp_path / "m.sock")) as server:
             assert server.problem is not None
             assert f"metrics.listen {busy}: Address already in use" in server.problem
-            assert "ports end at 65535" in server.problem
+            assert "a port is at most 65535" in server.problem
             assert server.addresses == [str(tmp_path / "m.sock")]
 
 

@@ -137,7 +137,7 @@ def test_a_second_copy_from_scratch_shows_the_same(nodes: tuple[Node, Node]) -> 
         (None, "no fleet is configured"),
         ("no url", "not a URL"),
         ("mysql://me@host/fleet", "only PostgreSQL"),
-        ("postgresql://me:secret@host/fleet", "holds a password"),
+        ("postgresql://me:secret@host/fleet", "contains a password"),
     ],
 )
 def test_an_address_that_cannot_be_used_says_how_to_write_it(url: str | None, message: str) -> None:

@@ -1,4 +1,4 @@
-"""The gallery's table in Markdown, as the README has it."""
+"""The gallery's table in Markdown, as FIGURES.md has it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs the gallery: other people's training scripts, unmodified, each hurt in every way; prints the README's table."""
+"""Runs the gallery: other people's training scripts, unmodified, each hurt in every way; prints their table."""
 
 from __future__ import annotations
 

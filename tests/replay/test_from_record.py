@@ -112,11 +112,11 @@ def test_people_read_a_table(config: Path) -> None:
 @pytest.mark.parametrize(
     ("rules", "reported"),
     [
-        ("[no_such_rule]\n", "other.toml: no_such_rule: is no known rule"),
-        ("[rules.stall]\nlimit = 3\n", 'rules.stall.limit: is no known key; did you mean "limit_s"?'),
+        ("[no_such_rule]\n", "other.toml: no_such_rule: is not a known rule"),
+        ("[rules.stall]\nlimit = 3\n", 'rules.stall.limit: is not a known key; did you mean "limit_s"?'),
         ("[stall]\nlimit_s = 'soon'\n", 'stall.limit_s: is of the wrong type (str) (it is "soon")'),
         ("[vram_leak]\nwindow_s = 60\n", "allowed: a number from 600 to 43200"),
-        ("limit_s = 3\n", "limit_s: is no known rule"),
+        ("limit_s = 3\n", "limit_s: is not a known rule"),
         ("rules = 3\n", "rules: must hold tables"),
         ("[stall\n", "other.toml: "),
     ],

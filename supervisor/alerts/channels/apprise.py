@@ -35,7 +35,7 @@ try:
 except Exception as error:
     sys.exit("Apprise raised " + type(error).__name__)
 if not known:
-    sys.exit("an address is not one that this version of Apprise knows")
+    sys.exit("this version of Apprise does not support an address")
 sys.exit(0 if sent else "Apprise could not deliver to every address")
 """
 """Runs under an interpreter that is not ours; Apprise logs addresses, its errors may name them: both are left out."""
@@ -88,5 +88,5 @@ class Apprise:
         given = msgspec.json.encode({**msgspec.json.decode(content), "urls": list(self.urls)})
         answer = run_with_input((self.python, "-I", "-c", CHILD), given, self.timeout_s)
         if answer.error is not None and repeats_secret(answer.error, self.urls):
-            return replace(answer, error="Apprise failed; its report repeats an address")
+            return replace(answer, error="Apprise failed; its report is not shown because it contains an address")
         return answer

@@ -39,7 +39,7 @@ class Command:
     def from_settings(cls, name: str, settings: CommandSettings) -> Command:
         """Take the command; raise ReceiverError where its program has no absolute path."""
         if not settings.command[0].startswith("/"):
-            raise ReceiverError(f"alerts.{name}.command: the program needs an absolute path")
+            raise ReceiverError(f"alerts.{name}.command: the program must have an absolute path")
         return cls(command=tuple(settings.command), timeout_s=settings.timeout_s)
 
     @property

@@ -76,7 +76,7 @@ class Telegram(HttpChannel):
         endpoint = Endpoint.from_settings(name, settings, default=SERVER)
         token = require_text(name, "secret", settings)
         if TOKEN.fullmatch(token) is None:
-            raise ReceiverError(f"alerts.{name}: the secret is not the token of a bot (NUMBER:LETTERS)")
+            raise ReceiverError(f"alerts.{name}: the secret is not a bot token (NUMBER:LETTERS)")
         target = f"{endpoint.target.rstrip('/')}/bot{token}/{METHOD}"
         endpoint = replace(endpoint, target=target, confidential=(token,))
         zone = find_zone(settings)

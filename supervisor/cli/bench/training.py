@@ -113,10 +113,14 @@ def batch_command(app: App, /, job: str, *, report: Path | None, limit_s: float,
     seen = probes.run(look=True)
     if seen.configured is None or seen.configured != seen.batch:
         problem = "the script draws from no DataLoader whose micro-batch can be changed"
-        raise CliError(problem if seen.batch is None else "its loader makes batches by itself", "", "not_known")
+        raise CliError(
+            problem if seen.batch is None else "its loader makes its own batches, whose size cannot be changed",
+            "",
+            "not_known",
+        )
     rates = _measure_rates(probes, seen.configured)
     if not rates:
-        raise CliError("no micro-batch made its steps", f"supervisorctl estimate {job}", "not_known")
+        raise CliError("no micro-batch completed its steps", f"supervisorctl estimate {job}", "not_known")
     decides = decide_batch(rates, seen.configured)
     numbers = [asdict(rate) | {"samples_per_s": rate.samples_per_s} for rate in rates]
     answer = {"bench": "batch", "configured": seen.configured, "rates": numbers, "decides": decides}

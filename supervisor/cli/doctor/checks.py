@@ -39,15 +39,15 @@ def interpreter() -> Iterator[DoctorLine]:
         name="python",
         level="ok" if good else "fail",
         found=f"{platform.python_version()}, {sys.executable}",
-        remedy=None if good else "the daemon needs Python 3.10 or newer; trainings may use an older one",
+        remedy=None if good else "install Python 3.10 or newer for the daemon; trainings may use an older version",
     )
     other = other_supervisor()
     yield DoctorLine(
         name="package",
         level="ok" if other is None else "warn",
         found=f"rocm-supervisor {__version__}"
-        + ("" if other is None else f", and {other.name} has the same package and command names"),
-        remedy=None if other is None else "install one of the two in an environment of its own (pipx, or a venv)",
+        + ("" if other is None else f"; {other.name} in this environment has the same package and command names"),
+        remedy=None if other is None else "install one of them in a separate environment (pipx or a venv)",
     )
 
 
@@ -57,10 +57,10 @@ def sqlite(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> Iterator[D
     yield DoctorLine(
         name="sqlite",
         level="ok" if fixed else "warn",
-        found=text if fixed else f"{text} has the WAL-reset bug (fixed in 3.51.3)",
+        found=text if fixed else f"{text} can corrupt a database in WAL mode (WAL-reset bug, fixed in 3.51.3)",
         remedy=None
         if fixed
-        else "the daemon avoids the bug by writing through one connection; let no other program write to the database",
+        else "the daemon avoids this with a single connection; do not let another program write to the database",
     )
 
 
@@ -70,7 +70,10 @@ def configuration(path: Path, looks: PathLooks) -> tuple[list[DoctorLine], Setti
         return [silent_line("config", f"{path} cannot be read", silent)], Settings()
     if not path.exists():
         line = DoctorLine(
-            name="config", level="fail", found=f"{path} does not exist", remedy="supervisorctl setup writes one"
+            name="config",
+            level="fail",
+            found=f"{path} does not exist",
+            remedy="run `supervisorctl setup`, which writes it",
         )
         return [line], Settings()
     checked = check(path)
@@ -107,7 +110,7 @@ def find_silence(looks: PathLooks, path: Path) -> str | None:
 
 def silent_line(name: str, what: str, silent: str) -> DoctorLine:
     """Return the line of a check that was not made because a file system does not answer."""
-    remedy = "find out why that file system hangs: its server, its device, dmesg"
+    remedy = "check the server or device of that file system, and dmesg"
     return DoctorLine(name=name, level="fail", found=f"{what}: {silent}", remedy=remedy)
 
 
@@ -118,12 +121,12 @@ def disk(settings: Settings, looks: PathLooks) -> Iterator[DoctorLine]:
         try:
             found = looks.look(existing)
         except SilentPathError as silent:
-            yield silent_line("disk", f"{state} cannot be looked at", silent.explanation)
+            yield silent_line("disk", f"{state} cannot be checked", silent.explanation)
             return
         except OSError:
             continue
         if stat.S_ISDIR(found.mode) and found.read_only:
-            remedy = f"dmesg says why, if it was not mounted so; `mount -o remount,rw` on the file system of {existing}"
+            remedy = f"see dmesg for the reason, then `mount -o remount,rw` the file system of {existing}"
             yield DoctorLine(name="disk", level="fail", found=f"{existing} is mounted read-only", remedy=remedy)
             return
         if stat.S_ISDIR(found.mode):
@@ -134,7 +137,9 @@ def disk(settings: Settings, looks: PathLooks) -> Iterator[DoctorLine]:
 def _disk_line(state: Path, existing: Path, free: int) -> DoctorLine:
     level: Level = "fail" if free < DISK_FAIL_BYTES else "warn" if free < DISK_WARN_BYTES else "ok"
     found = f"{free / 1e9:.1f} GB free for {state}" + ("" if existing == state else ", which does not exist yet")
-    remedy = None if level == "ok" else f"free space on the disk of {existing}"
+    if level != "ok":
+        found += f" (limit {(DISK_FAIL_BYTES if level == 'fail' else DISK_WARN_BYTES) / 1e9:.1f} GB)"
+    remedy = None if level == "ok" else f"delete files on the disk of {existing}, or move supervisor.state_dir"
     return DoctorLine(name="disk", level=level, found=found, remedy=remedy)
 
 
@@ -143,7 +148,7 @@ def devices(roots: tuple[Path, ...] = DEVICES) -> Iterator[DoctorLine]:
     kfd, dri = roots
     nodes = [path for path in (kfd, *sorted(dri.glob("renderD*"))) if path.exists()]
     if not nodes:
-        remedy = "load the amdgpu driver; trainings on the CPU do not need it"
+        remedy = "load the amdgpu driver (`sudo modprobe amdgpu`); trainings on the CPU do not need it"
         yield DoctorLine(name="devices", level="warn", found=f"neither {kfd} nor {dri}/renderD* exists", remedy=remedy)
     for node in nodes:
         is_open = os.access(node, os.R_OK | os.W_OK)
@@ -165,8 +170,8 @@ def kernel_log(settings: Settings) -> Iterator[DoctorLine]:
     try:
         os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
     except OSError as error:
-        remedy = "run as root or with CAP_SYSLOG, as the daemon's unit does; or sysctl kernel.dmesg_restrict=0"
-        instead = "; the journal is read instead (members of group systemd-journal)"
+        remedy = "run as root or with CAP_SYSLOG, which the daemon's unit has; or set `sysctl kernel.dmesg_restrict=0`"
+        instead = "; the journal is read instead, which needs the group systemd-journal"
         found = f"{path}: {error.strerror}" + (instead if shutil.which("journalctl") else "")
         yield DoctorLine(name=name, level="warn", found=found, remedy=remedy)
     else:
@@ -206,7 +211,7 @@ def gpus(settings: Settings, sys_root: Path = Path("/sys")) -> Iterator[DoctorLi
         yield DoctorLine(name=f"gpu {reading.gpu}", level="ok", found=f"{what}, source {reading.source}")
     yield from known_issues(found)
     if not found:
-        remedy = "without GPU readings only process, output, steps and host are monitored"
+        remedy = "check `ls /sys/class/drm`: the amdgpu driver creates an entry for each GPU"
         yield DoctorLine(name="gpus", level="warn", found="no GPU reports readings", remedy=remedy)
 
 
@@ -228,11 +233,11 @@ def launcher(settings: Settings) -> Iterator[DoctorLine]:
             return
         why_not.append(reason)
     if wanted.startswith("systemd"):
-        remedy = 'fix that, or set supervisor.launcher = "direct", which needs no systemd'
+        remedy = 'correct this, or set supervisor.launcher = "direct", which needs no systemd'
         yield DoctorLine(name="launcher", level="fail", found="; ".join(why_not), remedy=remedy)
         return
     why = f" ({'; '.join(dict.fromkeys(why_not))})" if why_not else ""
-    yield DoctorLine(name="launcher", level="ok", found=f"direct: each training is a session of its own{why}")
+    yield DoctorLine(name="launcher", level="ok", found=f"direct: each training runs in its own session{why}")
 
 
 def training_units(places: tuple[Path, ...] | None = None) -> Iterator[DoctorLine]:
@@ -245,7 +250,9 @@ def training_units(places: tuple[Path, ...] | None = None) -> Iterator[DoctorLin
         except OSError:
             continue
         if NOTE_OF_STOP not in text:
-            found = f"{unit} is of an earlier version: `systemctl stop rocm-run@JOB` counts as a crash of the training"
+            found = (
+                f"{unit} is from an earlier version: `systemctl stop rocm-run@JOB` is taken for a crash of the training"
+            )
             yield DoctorLine(name="units", level="warn", found=found, remedy="run `supervisorctl setup` again")
 
 

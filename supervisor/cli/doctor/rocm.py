@@ -74,7 +74,7 @@ def nvidia_devices(dev: Path = Path("/dev")) -> Iterator[DoctorLine]:
                 name="devices",
                 level="fail",
                 found=f"{node} is not accessible to this user",
-                remedy=f"sudo chmod 0666 {node}, or NVreg_DeviceFileMode=0666 for the nvidia module",
+                remedy=f"run `sudo chmod 0666 {node}`, or load the nvidia module with NVreg_DeviceFileMode=0666",
             )
 
 

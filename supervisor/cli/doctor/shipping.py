@@ -30,13 +30,15 @@ def shipping(settings: Settings, now_unix_s: float) -> Iterator[DoctorLine]:
         yield DoctorLine(name="fleet", level="warn", found=f"{path} cannot be read: {error}", remedy=remedy)
         return
     if passed is None:
-        found = "this machine's record was never copied completely to the fleet's database"
+        found = "this machine's record has not been copied completely to the fleet's database yet"
         yield DoctorLine(name="fleet", level="warn", found=found, remedy=START)
         return
     age_s = max(0.0, now_unix_s - passed)
-    late = age_s > max(LATE_S, INTERVALS * settings.fleet.interval_s)
+    limit_s = max(LATE_S, INTERVALS * settings.fleet.interval_s)
+    late = age_s > limit_s
     found = f"this machine's record was copied to the fleet's database {span(age_s)} ago"
-    remedy = f"journalctl -u rocm-supervisor-fleet says why; nothing is lost meanwhile. {START}"
+    found += f" (limit {span(limit_s)})" if late else ""
+    remedy = f"see `journalctl -u rocm-supervisor-fleet`; the record stays here until it is copied. {START}"
     yield DoctorLine(name="fleet", level="warn" if late else "ok", found=found, remedy=remedy if late else None)
 
 

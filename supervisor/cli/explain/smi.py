@@ -36,7 +36,7 @@ def print_smi(app: App, source: Path | str) -> None:
     found = explain_smi(source)
     if not found:
         remedy = "save the output of rocm-smi, amd-smi or nvidia-smi, as text, JSON or CSV"
-        raise CliError(f"{source}: no output of these tools that names a GPU", remedy)
+        raise CliError(f"{source}: no output of these tools with a GPU in it", remedy)
     if app.json:
         app.print_json({"gpus": found})
         return

@@ -65,7 +65,7 @@ def answer(app: GlobalOptions, route: str, query: Mapping[str, str | int | None]
     found = find_read(route)
     merge = None if found is None else _MERGES.get(found[0].route)
     if found is None or merge is None:
-        raise WrongUsageError("this is known to one machine only, not to the fleet", "leave --fleet out")
+        raise WrongUsageError("this is recorded on one machine only, not in the fleet", "omit --fleet, on that machine")
     try:
         return merge(Fleet(app), found[1], given)
     except Refusal as refusal:
@@ -93,7 +93,7 @@ def _find_incident(fleet: Fleet, in_path: Mapping[str, str], query: Mapping[str,
     node = next((node for node in fleet.nodes if node.name == name), None)
     if node is None or not incident:
         known = ", ".join(node.name for node in fleet.nodes) or "none"
-        raise NoSuchIncident(f"no incident {in_path['id']!r}: nodes are {known}", "supervisorctl --fleet history")
+        raise NoSuchIncident(f"no incident {in_path['id']!r}; nodes: {known}", "supervisorctl --fleet history")
     body = fleet.ask(node, f"/v1/incidents/{quote(incident, safe='')}", query)
     body["incident"] |= {"node": name, "id": in_path["id"]}
     return body

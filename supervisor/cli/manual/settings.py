@@ -100,7 +100,7 @@ def _read_entry(line: str, rest: Iterator[str]) -> Entry | None:
     if (lines := _read_remark(line)) is not None:
         return Remark(lines) if lines else None
     if line.strip():
-        raise ValueError(f"config.toml: {line!r} is no setting, table or comment")
+        raise ValueError(f"config.toml: {line!r} is not a setting, table or comment")
     return None
 
 

@@ -47,7 +47,7 @@ def find_folder(name: str) -> Path:
         folder = default_folder(name)
     if not _ask(folder, is_folder, folder):
         remedy = "name it as `submit --name` did, or by its folder, on a machine that shares it with the leader"
-        raise CliError(f"no training {name}: {folder} is no folder here", remedy)
+        raise CliError(f"no training {name}: {folder} is not a folder on this machine", remedy)
     return folder
 
 
@@ -63,7 +63,7 @@ def _ask(folder: Path, work: Callable[P, T], *given: P.args, **named: P.kwargs) 
         raise CliError(text, "ask as the user who submitted the training") from error
     except (OSError, RuntimeError) as error:
         text = f"{getattr(error, 'filename', None) or folder}: {getattr(error, 'strerror', None) or error}"
-        raise CliError(text, "its disk or server has to be looked at") from error
+        raise CliError(text, "check its disk or server") from error
 
 
 def _read_object(folder: Path, path: Path) -> Facts | None:
@@ -102,7 +102,7 @@ def status(app: App, name: str) -> None:
     leader = folder / "leader"
     state, over = _read_object(folder, leader / "state.json"), _read_object(folder, leader / "over.json")
     if state is None:
-        raise CliError(f"{folder}: its leader has not begun yet", "squeue shows whether its job waits for nodes")
+        raise CliError(f"{folder}: its leader has not started yet", "squeue shows whether its job waits for nodes")
     written = state.get("at_unix_s")
     old_s = SystemClock().now().unix_s - written if isinstance(written, (int, float)) else None
     if app.json:
@@ -213,6 +213,6 @@ def stop(app: App, name: str) -> None:
     """Have all ranks save and end; the training stays stopped."""
     folder = find_folder(name) / "leader"
     if not _ask(folder, is_folder, folder):
-        raise CliError(f"{folder}: its leader has not begun yet", "scancel ends a job that still waits")
+        raise CliError(f"{folder}: its leader has not started yet", "to cancel a job that is still queued, use scancel")
     _ask(folder, touch, folder / "stop")
     app.print("the leader ends the training within seconds; `supervisorctl training status` shows it")

@@ -268,9 +268,7 @@ def settings_of_node(
     job = job or JobSettings(command=command)
     overriding = find_overriding(command or job.command)
     if overriding:
-        raise ValueError(
-            f"leave out {', '.join(overriding)}: the leader decides that, and the command line outweighs it"
-        )
+        raise ValueError(f"omit {', '.join(overriding)}: the leader decides that, and the command line outweighs it")
     shared = job.snapshot_replicas if snapshots is None else str(snapshots.absolute())
     job = msgspec.structs.replace(
         job,
