@@ -247,3 +247,8 @@ KNOWN_SKIPPED = 64
 """No field: a gradient scaler skipped the step."""
 KNOWN_TUNING = 128
 """No field: the step was made while a tune was trying settings."""
+
+
+def recorder_part(rank: int) -> str:
+    """Return what the recorder of a rank is called where the reading of it is reported."""
+    return RECORDER if rank == 0 else f"recorder of rank {rank}"

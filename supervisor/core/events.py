@@ -308,6 +308,11 @@ class OutputSeen:
     """Bytes of output.log read so far; kept, so that a new daemon reads on."""
 
 
+def reading_place(part: str) -> str:
+    """Return the place of `SupervisionChanged` for the reading of one of an attempt's files."""
+    return f"reading {part}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisionChanged:
     """A part of a job's supervision failed, or works again; a part that failed is left out, the others continue."""

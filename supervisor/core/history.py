@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from supervisor.core import attempt_files as fo
 from supervisor.core import events as ev
 from supervisor.core.absences import Absences
 from supervisor.core.agent_reports import AgentReports
@@ -61,6 +62,8 @@ class History:
     """Whether the agent reports every stage that there is, so that a long step is nothing else."""
     looked_at: Moment | None = None
     """Up to when the recorder was read; None where it is not read; silence is then judged by `now`."""
+    unread_since: dict[str, Moment] = field(default_factory=dict)
+    """The files of the attempt that cannot be read at present, and since when: what they hold is unknown."""
     clock_stepped_at: Moment | None = None
     """When the wall clock last jumped, as it does when a machine wakes up."""
     absences: Absences = field(default_factory=Absences)
@@ -206,6 +209,15 @@ class History:
         """Return the seconds from a moment in which a step would have been seen, had there been one."""
         return self.absences.seconds(since, self.known_until)
 
+    def output_known_s(self, since: Moment) -> float:
+        """Return the seconds from a moment in which output would have been seen, had there been any."""
+        return self.absences.seconds(since, self.unread_since.get(fo.OUTPUT, self.now))
+
+    @property
+    def unread_ranks(self) -> set[int]:
+        """The ranks whose recorders cannot be read at present."""
+        return {rank for rank in (0, *self.ranks) if fo.recorder_part(rank) in self.unread_since}
+
     def seconds_since(self, since: Moment) -> float:
         """Return the seconds from a moment to now in which the daemon ran: what a limit on silence counts."""
         return self.absences.seconds(since, self.now)
@@ -325,6 +337,8 @@ class History:
                 self._add_processes(event.reading)
             case ev.CheckpointSeen():
                 self._add_proof(event.checkpoint)
+            case ev.SupervisionChanged():
+                self._add_reading(event)
             case ev.Launched() | ev.LaunchFailed() | ev.Continued() | ev.Exited() | ev.HostLost():
                 self._add_lifecycle(event)
             case ev.CheckpointNotKept() | ev.CheckpointsClosed() | ev.ExistingFound():
@@ -397,6 +411,20 @@ class History:
         known = self.looked_at
         if (known is None and not only_where_read) or (known is not None and at.monotonic_s > known.monotonic_s):
             self.looked_at = at
+
+    def _add_reading(self, event: ev.SupervisionChanged) -> None:
+        """Take in that a file of the attempt cannot be read, or can be again."""
+        part = event.place.removeprefix(ev.reading_place(""))
+        if part == event.place:
+            return
+        if event.recovered:
+            self.unread_since.pop(part, None)
+            return
+        if len(self.unread_since) < RANKS_KEPT:
+            self.unread_since.setdefault(part, event.at)
+        if part == fo.RECORDER:
+            # It was not read before either; silence would otherwise be judged by `now`.
+            self.looked_at = self.looked_at or self.last_step_at or self.launched_at
 
     def _add_stage(self, event: ev.StageEntered) -> None:
         if event.stage is not self.stage:

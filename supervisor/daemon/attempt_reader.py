@@ -296,7 +296,7 @@ class AttemptReader:
                 at=self._clock.now(),
                 job=followed.job,
                 attempt=followed.attempt,
-                place=f"reading {part}",
+                place=ev.reading_place(part),
                 error=error,
                 recovered=recovered,
             )
@@ -313,10 +313,8 @@ class AttemptReader:
             return
         self._read_part(followed, thread, fo.AGENT, lambda: self._read_agent(followed, now, final=final))
         for rank, reader in list(followed.recorders.items()):
-            part = fo.RECORDER if rank == 0 else f"recorder of rank {rank}"
-            self._read_part(
-                followed, thread, part, partial(self._read_recorders, followed, rank, reader, now, final or patient)
-            )
+            read = partial(self._read_recorders, followed, rank, reader, now, final or patient)
+            self._read_part(followed, thread, fo.recorder_part(rank), read)
         if final or looks % OUTPUT_EVERY_LOOKS == 0:
             self._read_part(followed, thread, fo.OUTPUT, lambda: self._read_output(followed, now, final=final))
 
@@ -338,6 +336,9 @@ class AttemptReader:
         if page.problem is not None and page.problem not in followed.problems:
             followed.problems.add(page.problem)
             log.warning("recorder.damaged", extra={"fields": {"job": followed.job, "problem": page.problem}})
+        if page.unreadable is not None:
+            # Reported by the fence; without RecorderIdle the rules know of no time without a step.
+            raise page.unreadable
         if page.cursor != followed.cursors.get(rank, 0):
             if rank == 0 and followed.reported_at is None:
                 # Without it the steps' silence would count to now, also while this reader is held up after them.

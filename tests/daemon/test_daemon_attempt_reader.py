@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -354,6 +355,45 @@ def test_a_process_that_reads_apart_ends_although_sigkill_does_not_end_the_read(
         daemon.stdin.close()
         assert daemon.wait(60) == 0
         daemon.stdout.close()
+
+
+@pytest.mark.mounts
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_recorder_that_cannot_be_read_is_reported_and_not_taken_for_one_without_steps(
+    watch: AttemptReader, events: list[ev.Event], tmp_path: Path, *, apart: bool
+) -> None:
+    """Read in another process, which opens it each time, as a node's daemon does; and here, where it was never open."""
+
+    def idle() -> int:
+        return sum(isinstance(event, ev.RecorderIdle) for event in events)
+
+    def changed(*, recovered: bool) -> bool:
+        place = ev.reading_place(fo.RECORDER)
+        found = [event for event in events if isinstance(event, ev.SupervisionChanged) and event.place == place]
+        return any(event.recovered == recovered for event in found)
+
+    server = FileServer()
+    watch.look = server.do if apart else watch.look
+    with hanging(tmp_path / "far", tmp_path / "behind") as far:
+        (far.at / fo.RUN).mkdir()
+        Writer(far.at / fo.RECORDER).write_and_close(1)
+        if apart:
+            watch.follow(followed(far.at))
+            until(lambda: idle() >= 2, "word that there is no further step")
+        far.failure, far.all_fails = errno.EIO, True
+        if not apart:
+            watch.follow(FollowedAttempt(job="one", attempt=1, folder=far.at, output_limit_bytes=1_000_000))
+        until(lambda: changed(recovered=False), "word that it cannot be read")
+        before, looks = idle(), far.failed
+        until(lambda: far.failed > looks + 20, "several looks")
+        assert idle() == before
+        far.failure, far.all_fails = None, False
+        until(lambda: changed(recovered=True), "word that it can be read again")
+        until(lambda: idle() > before, "word that there is no further step")
+        watch.end()
+        watch.join(120)
+    if apart:
+        os.kill(server.pid or 0, signal.SIGKILL)
 
 
 def test_what_is_read_apart_is_what_is_read_here(events: list[ev.Event], tmp_path: Path) -> None:

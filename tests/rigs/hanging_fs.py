@@ -67,6 +67,8 @@ class HangingFs:
         self.sync_s = 0.0
         self.failure: int | None = None
         self.all_fails = False
+        self.failed = 0
+        """Requests that were answered with `failure`."""
         self.synced = 0
         self._take_all = False
         self._taken: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -133,6 +135,7 @@ class HangingFs:
             if self.failure is not None and (
                 opcode in (WRITE, CREATE, FSYNC) or (self.all_fails and opcode not in FREED)
             ):
+                self.failed += 1
                 raise OSError(self.failure, os.strerror(self.failure))
             answer, failed = self._answer(opcode, node, request[IN_HEADER.size :]), 0
         except OSError as error:

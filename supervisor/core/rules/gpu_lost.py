@@ -69,12 +69,12 @@ class GpuLost:
         gone_at, last = history.gpu_facts[gpu].last_at, history.last_step_at
         if not history.hooked or last is None or last.seconds_since(gone_at) > 0:
             return False
-        return history.seconds_since(gone_at) >= self.no_step_s
+        return history.known_s(gone_at) >= self.no_step_s
 
     def _observe_loss(self, history: History, gpu: str, gone_s: float) -> Observation:
         gone_at, last = history.gpu_facts[gpu].last_at, history.last_step_at
         stepped = last is not None and last.seconds_since(gone_at) > 0
-        steps = "steps go on" if stepped else f"no step for {history.seconds_since(gone_at):.0f} s"
+        steps = "steps go on" if stepped else f"no step for {max(0.0, history.known_s(gone_at)):.0f} s"
         return Observation(
             message=f"{gpu}: gone from the readings for {gone_s:.0f} s while other GPUs answer; {steps}",
             since=gone_at if self._is_stuck(history, gpu) else None,

@@ -161,7 +161,7 @@ class Stall:
             why = "no first step yet: start_timeout watches"
         if why is not None or since is None:
             return not_applicable(what if since else "no step", why or "no step was seen yet")
-        still_s = history.seconds_since(since)
+        still_s = history.output_known_s(since)
         warns = Gauge(
             what=what,
             unit="s",

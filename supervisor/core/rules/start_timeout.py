@@ -79,7 +79,7 @@ class StartTimeout:
         )
 
     def _measure_silence(self, history: History) -> Gauge:
-        silent_s = history.seconds_since(history.output_at or history.launched_at)
+        silent_s = history.output_known_s(history.output_at or history.launched_at)
         text = f"no output for {silent_s:.0f} s from a training whose steps cannot be seen; it is left alone"
         return Gauge(
             what="no output of a training whose steps are not seen",

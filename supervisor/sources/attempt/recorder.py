@@ -58,6 +58,8 @@ class RecorderPage:
     """The agent's answer to the last command (`attempt_files.ANSWER_SAVING`, ...); None before the first."""
     answer_id: int | None = None
     problem: str | None = None
+    unreadable: OSError | None = None
+    """Why nothing at all could be read, as on a disk that fails: this is no absence of steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,8 @@ class RecorderReader:
             return page
         except (OSError, struct.error, ValueError) as error:
             self.close()
-            return RecorderPage(cursor=cursor, problem=f"{self._path.name}: {_describe_error(error)}")
+            problem = f"{self._path.name}: {_describe_error(error)}"
+            return RecorderPage(cursor=cursor, problem=problem, unreadable=_as_unreadable(error, cursor))
 
     def step_by(self, monotonic_s: float) -> int | None:
         """Return the number of the last step finished by `monotonic_s` of this boot; None if the ring has none.
@@ -282,6 +285,12 @@ def _parse_record(fields: tuple[int | float, ...], times: _Times) -> StepRecord:
         samples=int(samples) or None,
         tokens=int(tokens) or None,
     )
+
+
+def _as_unreadable(error: Exception, cursor: int) -> OSError | None:
+    """Return the error if the file could not be read; None if its content is wrong, or it was never there."""
+    wrong = not isinstance(error, OSError) or isinstance(error, untrusted_files.UntrustedFileError)
+    return None if wrong or (isinstance(error, FileNotFoundError) and cursor == 0) else error
 
 
 def _describe_error(error: Exception) -> str:

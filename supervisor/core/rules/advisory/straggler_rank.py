@@ -37,11 +37,12 @@ class StragglerRank:
     def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return how far the last rank is behind, and which waits most for its data."""
         why = history.why_not_stepping()
-        if why is None and (not history.ranks or history.pace.last is None):
-            why = "it has no other rank"
+        unread = history.unread_ranks
+        paces = {rank: pace for rank, pace in {0: history.pace, **history.ranks}.items() if rank not in unread}
+        if why is None and (len(paces) < 2 or history.pace.last is None):
+            why = "the recorders of the others cannot be read" if unread else "it has no other rank"
         if why is not None:
             return not_applicable("ranks that fall behind", why)
-        paces = {0: history.pace, **history.ranks}
         return self._measure_lag(history, paces), self._measure_wait(history, paces)
 
     def _measure_lag(self, history: History, paces: dict[int, Pace]) -> Gauge:
