@@ -325,8 +325,8 @@ class History:
         match event:
             case ev.StepsMade():
                 self._add_steps(event)
-            case ev.RecorderIdle():
-                self._mark_read(event.at)
+            case ev.RecorderIdle() | ev.SupervisionChanged():
+                self._add_reading(event)
             case ev.StageEntered():
                 self._add_stage(event)
             case ev.AgentReported():
@@ -337,8 +337,6 @@ class History:
                 self._add_processes(event.reading)
             case ev.CheckpointSeen():
                 self._add_proof(event.checkpoint)
-            case ev.SupervisionChanged():
-                self._add_reading(event)
             case ev.Launched() | ev.LaunchFailed() | ev.Continued() | ev.Exited() | ev.HostLost():
                 self._add_lifecycle(event)
             case ev.CheckpointNotKept() | ev.CheckpointsClosed() | ev.ExistingFound():
@@ -412,8 +410,11 @@ class History:
         if (known is None and not only_where_read) or (known is not None and at.monotonic_s > known.monotonic_s):
             self.looked_at = at
 
-    def _add_reading(self, event: ev.SupervisionChanged) -> None:
-        """Take in that a file of the attempt cannot be read, or can be again."""
+    def _add_reading(self, event: ev.RecorderIdle | ev.SupervisionChanged) -> None:
+        """Take in that the recorder was read, that a file of the attempt cannot be read, or that it can be again."""
+        if isinstance(event, ev.RecorderIdle):
+            self._mark_read(event.at)
+            return
         part = event.place.removeprefix(ev.reading_place(""))
         if part == event.place:
             return

@@ -50,6 +50,7 @@ QUIET_EVERY_S = 0.25
 NO_EXIT_RECORD = "the shim ended without an exit record: it was killed, or the machine went down"
 OTHER_BOOT = "the machine went down while it ran (frozen, without power, or restarted) and has booted since"
 UNREAD = "the shim ended, and its exit record cannot be read"
+UNSEEN = "until it can be read its steps are not seen, and none is missed: check that disk"
 OUTPUT_EVERY_LOOKS = 2
 RANKS_EVERY_LOOKS = 25
 RANKS_LIMIT = 64
@@ -338,7 +339,7 @@ class AttemptReader:
             log.warning("recorder.damaged", extra={"fields": {"job": followed.job, "problem": page.problem}})
         if page.unreadable is not None:
             # Reported by the fence; without RecorderIdle the rules know of no time without a step.
-            raise page.unreadable
+            raise OSError(page.unreadable.errno, f"{page.unreadable.strerror}; {UNSEEN}", page.unreadable.filename)
         if page.cursor != followed.cursors.get(rank, 0):
             if rank == 0 and followed.reported_at is None:
                 # Without it the steps' silence would count to now, also while this reader is held up after them.

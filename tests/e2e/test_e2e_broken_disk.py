@@ -54,3 +54,23 @@ def test_a_disk_that_fails_under_all_of_the_state_stops_no_supervision_and_loses
     )
     home.until(lambda: not home.job("one")["degraded"], 60, "nothing to be degraded any more")
     assert "store.file_replaced" not in home.log.read_text(), "nobody had replaced the record"
+
+
+@pytest.mark.long
+def test_steps_that_a_node_cannot_read_stop_no_training_and_a_hang_is_found_once_they_can_be_read(
+    home: House, disk: HangingFs
+) -> None:
+    """A node opens the files of an attempt for each read, which such a disk refuses."""
+    home.config.write_text(home.config.read_text().replace('launcher = "direct"', 'launcher = "held"'))
+    home.start()
+    home.step("one", 50)
+    disk.failure, disk.all_fails = errno.EIO, True
+    home.until(lambda: any("recorder.bin" in why for why in home.job("one")["degraded"]), 30, "it to be named")
+    home.until(lambda: len(home.steps_made("one")) == HANGS_AT - 1, 60, "the training to go on")
+    looks = disk.failed
+    home.until(lambda: disk.failed > looks + 200, 60, "many looks")
+    assert (home.job("one")["phase"], home.job("one")["attempt"]) == ("running", 1)
+    disk.failure, disk.all_fails = None, False
+    incident = home.resumed("one")
+    assert (incident["rule"], incident["last_step"]) == ("stall", HANGS_AT - 1)
+    home.until(lambda: not home.job("one")["degraded"], 60, "nothing to be degraded any more")

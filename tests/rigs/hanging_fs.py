@@ -38,6 +38,8 @@ FREED = (INIT, RELEASE, RELEASEDIR, FLUSH)
 """What is answered however broken the disk is: nothing on it is needed for that."""
 DIRECT = 1
 """Nothing of the file is kept in the page cache (FOPEN_DIRECT_IO)."""
+KEPT = 2
+"""What is kept of it stays over an open (FOPEN_KEEP_CACHE), as on a disk: whoever maps it keeps its pages."""
 BUFFER_BYTES = (1 << 17) + 4096
 END_LIMIT_S = 10.0
 ROOT = 1
@@ -216,7 +218,7 @@ class HangingFs:
         descriptor = os.open(path, flags & ~os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
         self._files[descriptor] = descriptor
         # What is mapped needs the page cache.
-        how = 0 if path.name.endswith(("-shm", ".bin")) else DIRECT
+        how = KEPT if path.name.endswith(("-shm", ".bin")) else DIRECT
         return struct.pack("<QII", descriptor, how, 0)
 
     def _set(self, path: Path, body: bytes) -> bytes:
