@@ -289,8 +289,9 @@ def _parse_record(fields: tuple[int | float, ...], times: _Times) -> StepRecord:
 
 def _as_unreadable(error: Exception, cursor: int) -> OSError | None:
     """Return the error if the file could not be read; None if its content is wrong, or it was never there."""
-    wrong = not isinstance(error, OSError) or isinstance(error, untrusted_files.UntrustedFileError)
-    return None if wrong or (isinstance(error, FileNotFoundError) and cursor == 0) else error
+    if not isinstance(error, OSError) or isinstance(error, untrusted_files.UntrustedFileError):
+        return None
+    return None if isinstance(error, FileNotFoundError) and cursor == 0 else error
 
 
 def _describe_error(error: Exception) -> str:
