@@ -466,7 +466,8 @@ class Node:
 
     def _begin_collecting(self, order: ms.Collect) -> None:
         if self._running is not None and order.epoch == self._running.epoch:
-            ra.freeze(self._ranks)
+            if not any(rank.is_unread for rank in self._ranks):
+                ra.freeze(self._ranks)
             PromptThread(partial(self._collect, order, self._running), "cluster-evidence").start()
         elif self._taken is not None and order.epoch == self._taken[0].epoch:
             answer, offset_s = self._taken  # times as the clock of the leader of that time had them
@@ -482,7 +483,9 @@ class Node:
         ranks = list(self._ranks)
         waited = read_waits(rank.process.pid for rank in ranks) if order.waits_count else {}
         try:
-            folder = self._host.take_evidence(running, order.incident, order.limit_s - EVIDENCE_SLACK_S)
+            ra.await_reports(ranks, partial(apart, read_launcher_report, running.folder), time.sleep)
+            left_s = order.limit_s - EVIDENCE_SLACK_S - (self._clock() - began_s)
+            folder = self._host.take_evidence(running, order.incident, left_s)
             ra.note_report(ranks, apart(read_launcher_report, running.folder))
             if waited:
                 time.sleep(max(0.0, WAIT_LEAST_S - (self._clock() - began_s)))

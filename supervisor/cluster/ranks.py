@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,8 @@ from supervisor.runner.shim import Process
 ENVIRONMENT_BYTES_MAX = 4 << 20
 ENVIRONMENT_LIMIT_S = 0.5
 """How long the kernel may take to read an environment: it waits for whoever changes that process's memory."""
+REPORT_EVERY_S, REPORT_LOOKS = 0.02, 10
+"""How often a launcher's own report of an end is looked for: a fifth of the time for evidence."""
 EXIT_CODE_FIELD = 52
 """Of /proc/PID/stat; of a zombie it is what waitpid will return."""
 _DIGITS = re.compile(rb"[0-9]{1,9}")
@@ -63,6 +65,11 @@ class RankProcess:
     def failed(self) -> bool:
         """Whether it is known to have ended in another way than by status 0."""
         return self.ended_s is not None and self.status is not None and self.status != 0
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether it has ended, and its launcher took its status before it could be read."""
+        return self.ended_s is not None and self.status is None
 
     def close(self) -> None:
         """Close its pidfd."""
@@ -146,6 +153,33 @@ def note_report(ranks: list[RankProcess], exit_codes: Mapping[int, int]) -> None
         code = exit_codes.get(rank.process.pid)
         if rank.status is None and code is not None:
             rank.status = -code if code < 0 else (code & 0xFF) << 8
+
+
+def await_reports(
+    ranks: list[RankProcess], read_report: Callable[[], Mapping[int, int]], wait: Callable[[float], None]
+) -> None:
+    """Stop the launchers of all ranks, once those have reported that have taken a status away, or had time to.
+
+    One that is stopped between the two would never report, and nothing else has that status.
+    """
+    for _ in range(REPORT_LOOKS):
+        unread = [rank for rank in ranks if rank.is_unread and _has_launcher(rank)]
+        if not unread:
+            break
+        freeze([rank for rank in ranks if rank not in unread])
+        for rank in unread:
+            release(rank)
+        note_report(unread, read_report())
+        if any(rank.is_unread for rank in unread):
+            wait(REPORT_EVERY_S)
+    freeze(ranks)
+
+
+def _has_launcher(rank: RankProcess) -> bool:
+    if rank.launcher is None:
+        return False
+    now = shim.read_process(rank.launcher.pid)
+    return now is not None and now.start_ticks == rank.launcher.start_ticks and not now.dead
 
 
 def forget_stops(ranks: list[RankProcess], step: int | None) -> None:

@@ -11,6 +11,7 @@ Each node is a network namespace of this machine with a daemon, torchrun and DDP
     loader     a rank's loader never returns           leader   the leader gets SIGKILL, and is started again
     missing    a rank waits in another operation       both     daemon and leader get SIGKILL within a second
     within     a rank gets SIGKILL, and within the second after it the leader too
+    unled      the leader gets SIGKILL, every process of a node too, and then the leader is started again
 
 `--peer` measures torchrun alone with the same program first (`killed`, and `stopped` where asked for), `--ft-launcher
 PROGRAM` NVRx too.
@@ -50,8 +51,9 @@ END_LIMIT_S = 120.0
 LEASE_S = 2.0
 STALL_S = 6.0
 HANGS = ("stopped", "held", "spinning", "loader", "missing")
-FAULTS = ("killed", *HANGS, "cut", "dead", "daemon", "leader", "both", "within")
+FAULTS = ("killed", *HANGS, "cut", "dead", "daemon", "leader", "both", "within", "unled")
 WITH_LEADER = ("leader", "both", "within")
+LOST_NODE = ("cut", "dead", "daemon", "both", "unled")
 STEPS_BETWEEN = 10
 """Of the training, between two faults."""
 APART_S = 1.0
@@ -170,6 +172,12 @@ class Training:
             [*words, "--evidence-s", str(self.evidence_s), "--restarts", "1000", "--restarts-per-hour", "9999"],
         )
 
+    def end_leader(self) -> None:
+        assert self.leader is not None
+        self.leader.kill()
+        self.leader.wait()
+        self.leader = None
+
     def start_node(self, number: int) -> None:
         words = self._daemon("node", self.folder / f"n{number}", f"n{number}")
         words += ["--leader", "10.77.0.1:29300", "--config", str(self.folder / "settings.toml"), "--"]
@@ -250,7 +258,9 @@ def do_harm(training: Training, fault: str, victim: int, ranks: dict[int, shim.P
             os.kill(ranks[victim].pid, signal.SIGSTOP if fault in ("stopped", "held") else signal.SIGKILL)
         case "cut":
             training.network.set_link(node, "down")
-        case "dead":
+        case "dead" | "unled":
+            if fault == "unled":
+                training.end_leader()
             daemon = training.daemons[node]
             assert daemon is not None
             below = shim.descendants(daemon.pid, shim.read_processes())
@@ -266,9 +276,8 @@ def do_harm(training: Training, fault: str, victim: int, ranks: dict[int, shim.P
             (training.folder / f"{fault}-{victim}").touch()
     if fault in WITH_LEADER:
         time.sleep(0.0 if fault == "leader" else random.random() * APART_S)
-        assert training.leader is not None
-        training.leader.kill()
-        training.leader.wait()
+        training.end_leader()
+    if training.leader is None:
         training.start_leader()
 
 
@@ -300,7 +309,7 @@ def undo(training: Training, fault: str, victim: int) -> None:
     node = victim // training.ranks
     if fault == "cut":
         training.network.set_link(node, "up")
-    elif fault in ("dead", "daemon", "both"):
+    elif fault in LOST_NODE:
         daemon = training.daemons[node]
         assert daemon is not None
         daemon.wait()
@@ -357,9 +366,9 @@ def judge(incident: dict[str, object], fault: str, victim: int, ranks: int) -> t
     culprit = incident["culprit"]
     assert isinstance(culprit, dict)
     named = f"{culprit['proof']}: {culprit['reason']}"
-    if fault in ("cut", "dead", "daemon", "both"):
+    if fault in LOST_NODE:
         # With the leader away too, the first report that is left is that of a rank that lost its peer.
-        nobody = culprit["proof"] == "none" and (fault == "both" or incident["node"] == f"n{victim // ranks}")
+        nobody = culprit["proof"] == "none" and (fault in ("both", "unled") or incident["node"] == f"n{victim // ranks}")
         return named, culprit["nodes"] == [f"n{victim // ranks}"] or nobody
     return named, culprit["ranks"] == [victim]
 

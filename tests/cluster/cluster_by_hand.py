@@ -41,11 +41,14 @@ for local in range(size):
 while any(rank.poll() is None for rank in ranks) and not any(rank.poll() for rank in ranks):
     time.sleep(2)
 failed = any(rank.poll() for rank in ranks)
+for local, rank in enumerate(ranks):
+    if rank.returncode:
+        print(f"failed (exitcode: {rank.returncode}) local_rank: {local} (pid: {rank.pid}) of binary", flush=True)
 for rank in ranks:
     rank.terminate()
 sys.exit(failed)
 """
-"""Ends its ranks once it sees that one has failed, as torchrun's agent does; slower, for machines under load."""
+"""Reports a rank that has failed and ends the others, as torchrun's agent does; slower, for machines under load."""
 
 
 def until(condition: Callable[[], object], what: str, limit_s: float = LIMIT_S) -> None:

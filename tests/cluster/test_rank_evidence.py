@@ -14,13 +14,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from cluster_by_hand import until
 
 from supervisor.cluster.rank_evidence import Taken, collect_ranks, read_training_step, read_waits
-from supervisor.cluster.ranks import RankProcess, find_ranks
+from supervisor.cluster.ranks import RankProcess, await_reports, find_ranks, freeze
 from supervisor.core import attempt_files as names
 from supervisor.core.fleet import messages as ms
 from supervisor.core.fleet.clock_offset import ClockOffset
 from supervisor.core.fleet.epoch import Epoch
+from supervisor.core.fleet.evidence import UNREAD_END
 from supervisor.core.fleet.link import MESSAGE_BYTES_MAX
 from supervisor.runner.shim import descendants, read_process, read_processes
 
@@ -157,3 +159,49 @@ def test_evidence_that_a_training_has_made_long_still_reaches_the_leader(tmp_pat
     assert isinstance(taken, ms.EvidenceTaken)
     assert [rank.rank for rank in taken.ranks] == list(range(ms.RANKS_MAX))
     assert all(rank.stack for rank in taken.ranks)
+
+
+@pytest.fixture(name="unread")
+def rank_whose_launcher_took_its_status() -> Iterator[RankProcess]:
+    launcher = subprocess.Popen(["sleep", "600"])
+    rank = subprocess.Popen(["sleep", "600"])
+    process, parent = read_process(rank.pid), read_process(launcher.pid)
+    assert process is not None
+    assert parent is not None
+    rank.kill()
+    rank.wait()
+    yield RankProcess(rank=3, process=process, launcher=parent, local_size=2, handle=-1, ended_s=5.0)
+    launcher.kill()
+    launcher.wait()
+
+
+def state_of_launcher(rank: RankProcess) -> str | None:
+    assert rank.launcher is not None
+    now = read_process(rank.launcher.pid)
+    return None if now is None else now.state
+
+
+def test_a_launcher_that_took_a_status_goes_on_until_it_has_reported_it(unread: RankProcess) -> None:
+    """It was stopped between the two: what it knows of the rank, nothing else does."""
+    freeze([unread])
+    until(lambda: state_of_launcher(unread) == "T", "the launcher is stopped")
+    reported: dict[int, int] = {}
+
+    def go_on(_: float) -> None:
+        until(lambda: state_of_launcher(unread) == "S", "the launcher goes on")
+        reported[unread.process.pid] = -9
+
+    await_reports([unread], lambda: reported, go_on)
+    assert unread.killed_by == "SIGKILL"
+    until(lambda: state_of_launcher(unread) == "T", "it is stopped: it would end the ranks that are left")
+
+
+def test_a_launcher_that_never_reports_is_not_waited_for_beyond_a_fifth_of_the_time(
+    unread: RankProcess, tmp_path: Path
+) -> None:
+    waits: list[float] = []
+    await_reports([unread], dict, waits.append)
+    assert 0 < sum(waits) <= 0.2 + 1e-9
+    until(lambda: state_of_launcher(unread) == "T", "it is stopped all the same")
+    (found,) = collect_ranks("n0", Taken(folder=tmp_path, stacks=tmp_path, waited={}), [unread], OFFSET)
+    assert (found.exception, found.ended_at_s) == (UNREAD_END, 5.0)

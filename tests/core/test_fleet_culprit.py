@@ -8,7 +8,7 @@ from itertools import permutations
 import pytest
 
 from supervisor.core.fleet.culprit import Culprit, Proof, name_culprit
-from supervisor.core.fleet.evidence import RankEvidence
+from supervisor.core.fleet.evidence import UNREAD_END, RankEvidence
 
 WAITING = RankEvidence(node="", rank=0, collective=100, in_collective=True, stack="all_reduce", process_state="S")
 
@@ -124,6 +124,21 @@ def test_who_ended_first_is_reported_only_beyond_the_error_of_the_clocks(gap_s: 
     evidence[0] = replace(evidence[0], killed_by="SIGABRT", ended_at_s=10.0 + gap_s, offset_error_s=0.1)
     culprit = named(evidence, 1, killed_by="SIGSEGV", ended_at_s=10.0, offset_error_s=0.1)
     assert culprit.ranks == first
+
+
+def test_a_rank_that_vanished_while_its_peers_lived_is_named_though_nobody_has_its_status() -> None:
+    evidence = ranks(2)
+    evidence[2] = replace(evidence[2], killed_by="SIGTERM", communication=True, ended_at_s=5.1)
+    culprit = named(evidence, 3, exception=UNREAD_END, ended_at_s=5.0)
+    assert (culprit.ranks, culprit.node_at_fault) == ((3,), False)
+    both = [replace(rank, exception=UNREAD_END, ended_at_s=5.0 + 0.05 * (3 - rank.rank)) for rank in evidence[2:]]
+    assert name_culprit([*evidence[:2], *both]).ranks == (3,), "it vanished before the rank beside it"
+
+
+def test_a_rank_that_vanished_may_have_been_done_where_another_is_known_to_have_failed() -> None:
+    evidence = [replace(rank, ended_at_s=5.0 + rank.rank, exception=UNREAD_END) for rank in ranks(2)]
+    assert name_culprit(evidence).proof is Proof.NONE, "all ended, and nobody knows how"
+    assert named(evidence, 3, exception="OSError: No space left on device").ranks == (3,)
 
 
 def test_many_suspects_have_something_in_common_that_is_no_node() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from supervisor.core.fleet.evidence import RankEvidence
+from supervisor.core.fleet.evidence import UNREAD_END, RankEvidence
 
 LEAST_RANKS_FOR_STACKS = 3
 """Of two stacks that differ neither is the odd one."""
@@ -87,7 +87,10 @@ def _name_stopped(evidence: Sequence[RankEvidence]) -> Culprit | None:
 def _name_first_ended(evidence: Sequence[RankEvidence]) -> Culprit | None:
     """Name the rank that ended before the others; what reports only a lost peer is a consequence, never the cause."""
     ended = [rank for rank in evidence if (rank.killed_by or rank.exception) and not rank.communication]
-    if not ended:
+    known = [rank for rank in ended if rank.exception != UNREAD_END]
+    # An end that nobody could read may be that of a rank that was done: one that was read comes first.
+    ended = known or ended
+    if not ended or (not known and len(ended) == len(evidence)):
         return None
     if (
         len(ended) > 1

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+UNREAD_END = "how is not known: its launcher took its exit status, and has not reported it"
+"""The exception of a rank of which only that it ended is certain, and when."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankEvidence:
