@@ -486,7 +486,7 @@ class Node:
             ra.await_reports(ranks, partial(apart, read_launcher_report, running.folder), time.sleep)
             left_s = order.limit_s - EVIDENCE_SLACK_S - (self._clock() - began_s)
             folder = self._host.take_evidence(running, order.incident, left_s)
-            ra.note_report(ranks, apart(read_launcher_report, running.folder))
+            ranks += _take_report(running, ranks)
             if waited:
                 time.sleep(max(0.0, WAIT_LEAST_S - (self._clock() - began_s)))
             taken = Taken(folder=running.folder, stacks=folder, waited=waited)
@@ -510,9 +510,9 @@ class Node:
     def _collect_remains(self, running: Running, ranks: list[ra.RankProcess]) -> None:
         """Report what is known of the ranks of a launch that has ended already."""
         try:
-            ra.note_report(ranks, apart(read_launcher_report, running.folder))
+            ended = _take_report(running, ranks)
             taken = Taken(folder=running.folder, stacks=running.folder, waited={})
-            found = apart(collect_ranks, self._settings.node, taken, ranks, self._offset_now())
+            found = apart(collect_ranks, self._settings.node, taken, [*ranks, *ended], self._offset_now())
         except Exception:
             log.exception("cluster.evidence_failed")
             found = ()
@@ -671,6 +671,13 @@ class Node:
             self._send(ms.Finished(epoch=epoch))
         else:
             self._send(ms.Stopped(epoch=epoch))
+
+
+def _take_report(running: Running, ranks: list[ra.RankProcess]) -> list[ra.RankProcess]:
+    """Take from the launcher's report what nobody could read; return a rank that had ended before it was found."""
+    codes = apart(read_launcher_report, running.folder)
+    ra.note_report(ranks, codes)
+    return ra.find_ended(ranks, codes)
 
 
 def resolve(host: str, port: int) -> Address | OSError:

@@ -38,9 +38,10 @@ class RankProcess:
     process: Process
     launcher: Process | None
     """torchrun's agent; None where the rank is the attempt's own process."""
+    local_rank: int
     local_size: int
     handle: int
-    """Its pidfd."""
+    """Its pidfd; -1 for one that had ended before it was found."""
     ended_s: float | None = None
     stopped_at_step: int | None = None
     """The training's step when this daemon continued it after a signal had stopped it; None once there was another."""
@@ -99,7 +100,14 @@ def find_ranks(shim_pid: int, known: set[int], environments: Path = Path("/proc"
         opened = _open(process)
         if opened is not None:
             found.append(
-                RankProcess(rank=place[0], local_size=place[1], process=process, launcher=launcher, handle=opened)
+                RankProcess(
+                    rank=place[0],
+                    local_rank=place[1],
+                    local_size=place[2],
+                    process=process,
+                    launcher=launcher,
+                    handle=opened,
+                )
             )
     return found
 
@@ -116,7 +124,7 @@ def _open(process: Process) -> int | None:
     return handle
 
 
-def _ask_place(environment: Path) -> tuple[int, int] | None:
+def _ask_place(environment: Path) -> tuple[int, int, int] | None:
     """Return what `read_place` does; None also where that is not answered: a later look may have it."""
     try:
         return apart_within(ENVIRONMENT_LIMIT_S, read_place, environment)
@@ -124,16 +132,20 @@ def _ask_place(environment: Path) -> tuple[int, int] | None:
         return None
 
 
-def read_place(environment: Path) -> tuple[int, int] | None:
-    """Return (rank, ranks on this node) of a process that a launcher started as a rank; None for any other."""
+def read_place(environment: Path) -> tuple[int, int, int] | None:
+    """Return (rank, its number on this node, ranks on this node) of a process that a launcher started as a rank.
+
+    None for any other process.
+    """
     try:
         with environment.open("rb") as file:
             entries = file.read(ENVIRONMENT_BYTES_MAX).split(b"\0")
     except OSError:
         return None
     values = dict(entry.partition(b"=")[::2] for entry in entries)
-    rank, size = (_read_number(values.get(name, b"")) for name in (b"RANK", b"LOCAL_WORLD_SIZE"))
-    return None if rank is None or size is None or b"LOCAL_RANK" not in values else (rank, size)
+    names = (b"RANK", b"LOCAL_RANK", b"LOCAL_WORLD_SIZE")
+    rank, local, size = (_read_number(values.get(name, b"")) for name in names)
+    return None if rank is None or local is None or size is None else (rank, local, size)
 
 
 def _read_number(digits: bytes) -> int | None:
@@ -153,6 +165,30 @@ def note_report(ranks: list[RankProcess], exit_codes: Mapping[int, int]) -> None
         code = exit_codes.get(rank.process.pid)
         if rank.status is None and code is not None:
             rank.status = -code if code < 0 else (code & 0xFF) << 8
+
+
+def find_ended(ranks: list[RankProcess], exit_codes: Mapping[int, int]) -> list[RankProcess]:
+    """Return the rank of this node that failed before it was found, by its launcher's report; [] where there is none.
+
+    A report has only pids: where several ranks were not found, which of them it was is not known.
+    """
+    found = {rank.process.pid for rank in ranks}
+    failed = [pid for pid, code in exit_codes.items() if code != 0 and pid not in found]
+    first, size = (ranks[0].rank - ranks[0].local_rank, ranks[0].local_size) if ranks else (0, 0)
+    missing = {*range(first, first + min(size, RANKS_MAX))} - {rank.rank for rank in ranks}
+    if len(failed) != 1 or len(missing) != 1:
+        return []
+    number = missing.pop()
+    ended = RankProcess(
+        rank=number,
+        local_rank=number - first,
+        local_size=size,
+        process=Process(failed[0], "X", parent=0, session=0, start_ticks=-1),
+        launcher=ranks[0].launcher,
+        handle=-1,
+    )
+    note_report([ended], exit_codes)
+    return [ended]
 
 
 def await_reports(

@@ -368,7 +368,8 @@ def judge(incident: dict[str, object], fault: str, victim: int, ranks: int) -> t
     named = f"{culprit['proof']}: {culprit['reason']}"
     if fault in LOST_NODE:
         # With the leader away too, the first report that is left is that of a rank that lost its peer.
-        nobody = culprit["proof"] == "none" and (fault in ("both", "unled") or incident["node"] == f"n{victim // ranks}")
+        first = fault in ("both", "unled") or incident["node"] == f"n{victim // ranks}"
+        nobody = culprit["proof"] == "none" and first
         return named, culprit["nodes"] == [f"n{victim // ranks}"] or nobody
     return named, culprit["ranks"] == [victim]
 

@@ -35,7 +35,7 @@ def test_a_rank_that_torchrun_reaped_before_this_daemon_had_a_processor_is_named
     assert own is not None
     (tmp_path / at.RUN).mkdir()
     (tmp_path / at.OUTPUT).write_text(TORCHRUN.format(pid=own.pid))
-    rank = RankProcess(rank=2, process=own, launcher=None, local_size=2, handle=-1, ended_s=5.0)
+    rank = RankProcess(rank=2, process=own, launcher=None, local_rank=0, local_size=2, handle=-1, ended_s=5.0)
     assert not rank.failed
     note_report([rank], read_launcher_report(tmp_path))
     assert (rank.failed, rank.killed_by, rank.exit_code) == (True, "SIGKILL", None)
@@ -52,7 +52,7 @@ def test_a_rank_that_torchrun_reaped_before_this_daemon_had_a_processor_is_named
 def test_a_rank_that_was_stopped_until_a_moment_ago_is_evidence_of_a_stopped_one(tmp_path: Path) -> None:
     own = shim.read_process(os.getpid())
     assert own is not None
-    rank = RankProcess(rank=2, process=own, launcher=None, local_size=2, handle=-1)
+    rank = RankProcess(rank=2, process=own, launcher=None, local_rank=0, local_size=2, handle=-1)
 
     taken = Taken(folder=tmp_path, stacks=tmp_path, waited={})
 

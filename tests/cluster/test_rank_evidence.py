@@ -17,7 +17,7 @@ import pytest
 from cluster_by_hand import until
 
 from supervisor.cluster.rank_evidence import Taken, collect_ranks, read_training_step, read_waits
-from supervisor.cluster.ranks import RankProcess, await_reports, find_ranks, freeze
+from supervisor.cluster.ranks import RankProcess, await_reports, find_ended, find_ranks, freeze
 from supervisor.core import attempt_files as names
 from supervisor.core.fleet import messages as ms
 from supervisor.core.fleet.clock_offset import ClockOffset
@@ -54,7 +54,7 @@ def process_that_waits_in_the_kernel() -> Iterator[subprocess.Popen[bytes]]:
 def state_of(pid: int, folder: Path, waited: dict[int, tuple[str, ...]]) -> str | None:
     process = read_process(pid)
     assert process is not None
-    rank = RankProcess(rank=0, process=process, launcher=None, local_size=1, handle=-1)
+    rank = RankProcess(rank=0, process=process, launcher=None, local_rank=0, local_size=1, handle=-1)
     (found,) = collect_ranks("n0", Taken(folder=folder, stacks=folder, waited=waited), [rank], OFFSET)
     return found.process_state
 
@@ -150,7 +150,8 @@ def test_evidence_that_a_training_has_made_long_still_reaches_the_leader(tmp_pat
     frames = f'  File "train.py", line 1 in {chr(0x10FFFF) * 20_000}\n' * 3
     (tmp_path / f"stacks-{process.pid}.txt").write_text(f"Current thread 0x1 (most recent call first):\n{frames}")
     ranks = [
-        RankProcess(rank=number, process=process, launcher=None, local_size=300, handle=-1) for number in range(300)
+        RankProcess(rank=number, process=process, launcher=None, local_rank=number, local_size=300, handle=-1)
+        for number in range(300)
     ]
     found = collect_ranks("n0", Taken(folder=tmp_path, stacks=tmp_path, waited={}), ranks, OFFSET)
     sent = ms.encode(ms.EvidenceTaken(epoch=Epoch("run", 0, 1), took_s=0.1, ranks=found))
@@ -170,7 +171,7 @@ def rank_whose_launcher_took_its_status() -> Iterator[RankProcess]:
     assert parent is not None
     rank.kill()
     rank.wait()
-    yield RankProcess(rank=3, process=process, launcher=parent, local_size=2, handle=-1, ended_s=5.0)
+    yield RankProcess(rank=3, process=process, launcher=parent, local_rank=1, local_size=2, handle=-1, ended_s=5.0)
     launcher.kill()
     launcher.wait()
 
@@ -205,3 +206,14 @@ def test_a_launcher_that_never_reports_is_not_waited_for_beyond_a_fifth_of_the_t
     until(lambda: state_of_launcher(unread) == "T", "it is stopped all the same")
     (found,) = collect_ranks("n0", Taken(folder=tmp_path, stacks=tmp_path, waited={}), [unread], OFFSET)
     assert (found.exception, found.ended_at_s) == (UNREAD_END, 5.0)
+
+
+def test_a_rank_that_ended_before_it_was_found_is_known_by_its_launchers_report(unread: RankProcess) -> None:
+    """Ranks are looked for every fifth of a second; one that was killed before that is only a pid."""
+    other = unread.process.pid + 1
+    (ended,) = find_ended([unread], {unread.process.pid: -15, other: -9})
+    assert (ended.rank, ended.killed_by, ended.exit_code) == (2, "SIGKILL", None)
+    assert find_ended([unread], {other: 0}) == [], "it was done"
+    assert find_ended([unread], {other: -9, other + 1: -9}) == [], "one of them was no rank"
+    assert find_ended([], {other: -9}) == []
+    assert find_ended([unread, ended], {other + 1: 1}) == [], "all ranks are known"
