@@ -88,7 +88,7 @@ def _name_first_ended(evidence: Sequence[RankEvidence]) -> Culprit | None:
     """Name the rank that ended before the others; what reports only a lost peer is a consequence, never the cause."""
     ended = [rank for rank in evidence if (rank.killed_by or rank.exception) and not rank.communication]
     known = [rank for rank in ended if rank.exception != UNREAD_END]
-    # An end that nobody could read may be that of a rank that was done: one that was read comes first.
+    # An end whose status is not known may be that of a rank that was done: a known one comes first.
     ended = known or ended
     if not ended or (not known and len(ended) == len(evidence)):
         return None
