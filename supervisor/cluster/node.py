@@ -674,7 +674,7 @@ class Node:
 
 
 def _take_report(running: Running, ranks: list[ra.RankProcess]) -> list[ra.RankProcess]:
-    """Take from the report of the launcher the statuses that it took; return a rank that had ended before it was found."""
+    """Take the statuses that the launcher reports; return a rank that had ended before it was found."""
     codes = apart(read_launcher_report, running.folder)
     ra.note_report(ranks, codes)
     return ra.find_ended(ranks, codes)
