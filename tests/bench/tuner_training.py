@@ -6,9 +6,9 @@
 `slow_training.py` says what the trainings are. Each tune's settings are undone by the command line. After the last
 the grid is searched: what multiplies the speed of such a training (workers, pinning and TF32; joined micro-batches,
 TF32 and no checkpointing) is set, and every combination of the other knobs is ordered in turn as the daemon orders it
-and measured over 40 steps, or 10 that take long. The best two, the best one with twice the workers, and what each tune
-has adopted are then measured again in alternating blocks of 60 steps, or 12 that take long; of these the best is what a
-tune is compared with. Combinations for which the time was too short are counted.
+and measured over 40 steps, or 10 that take long: with as many workers as processors, then with twice as many. The best
+two, and what each tune has adopted, are then measured again in alternating blocks of 60 steps, or 12 that take long;
+of these the best is what a tune is compared with. Combinations for which the time was too short are counted.
 """
 
 # ruff: noqa: T201 - a benchmark prints, and measures with the tuner's own eyes
@@ -191,7 +191,6 @@ class Bench:
     ) -> list[tuple[float, Settings]]:
         """Measure the best ones and those that were adopted in alternating blocks; return their rates."""
         rows = [settings for _, settings in sorted(rates, key=lambda row: row[0], reverse=True)[:BEST]]
-        rows += [{**row, "workers": 2 * count} for row in rows[:1] if isinstance(count := row.get("workers"), int)]
         rows = list({_key(settings): settings for settings in (*rows, *adopted) if settings}.values())
         found: dict[str, list[float]] = {}
         for number in range(AGAIN):
@@ -210,11 +209,12 @@ def _key(settings: Settings) -> str:
 def list_grid(kind: str, facts: Facts, *, card: bool) -> Iterator[Settings]:
     """Yield every combination of the axes."""
     most = min(16, facts.processors or 1)
-    workers = {} if kind == "decoder" or most <= (facts.workers or 0) else {"workers": most}
-    fixed = {**workers, **FIXED[kind]} if card else workers
-    for chosen in itertools.product((True, False), repeat=len(AXES[kind])):
-        axes = [axis for axis, is_set in zip(AXES[kind], chosen, strict=True) if is_set]
-        yield {**fixed, **{knob: value for axis in axes for knob, value in axis.items()}}
+    counts = [] if kind == "decoder" else [count for count in (most, 2 * most) if count > (facts.workers or 0)]
+    for workers in [{"workers": count} for count in counts] or [{}]:  # each change of them costs many steps
+        fixed = {**workers, **FIXED[kind]} if card else workers
+        for chosen in itertools.product((True, False), repeat=len(AXES[kind])):
+            axes = [axis for axis, is_set in zip(AXES[kind], chosen, strict=True) if is_set]
+            yield {**fixed, **{knob: value for axis in axes for knob, value in axis.items()}}
 
 
 def measure(eyes: Tune, settings: Settings, facts: Facts, *, again: bool = False) -> float | None:

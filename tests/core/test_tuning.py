@@ -12,7 +12,7 @@ from tuner_simulation import adopted_share
 
 from supervisor.core.tuning.bottleneck import Shares, find_bottlenecks, name_of
 from supervisor.core.tuning.compare import (
-    HOPELESS_PAIRS_MIN,
+    BEYOND_REACH_PAIRS_MIN,
     PAIRS_MAX,
     PAIRS_MIN,
     Comparison,
@@ -57,13 +57,38 @@ def test_a_clear_gain_is_adopted_after_four_pairs_and_not_before() -> None:
 
 def test_an_arm_that_gains_too_little_so_far_is_given_up_before_the_last_pair() -> None:
     comparison = Comparison()
-    for number in range(HOPELESS_PAIRS_MIN):
+    for number in range(BEYOND_REACH_PAIRS_MIN):
         assert comparison.verdict() is None, number
         comparison = comparison.after(1.0, 0.93 + 0.1 * (number % 2))
     verdict = comparison.verdict()
     assert verdict is not None
     assert verdict.outcome is Outcome.NOT_SETTLED
     assert verdict.gain.high > 0.03, "a gain is not excluded"
+
+
+def test_an_arm_that_gains_next_to_nothing_is_given_up_after_two_pairs() -> None:
+    assert compared(1.0, 0.995, 1).verdict() is None
+    verdict = compared(1.0, 0.995, 2, wobble=0.016).verdict()
+    assert verdict is not None
+    assert verdict.outcome is Outcome.NOT_SETTLED
+    assert compared(1.0, 0.98, 2, wobble=0.016).verdict() is None
+
+
+def test_a_decoder_has_attention_and_what_computes_it_faster_proven_together() -> None:
+    facts = Facts(cuda=True, attention="eager", autocast=False, fused=False)
+    session = begin_session(
+        *choose_knobs(
+            facts,
+            may=["precision"],
+            remedied=[],
+            knobs=[knob for knob in KNOBS if knob.name in {"attention", "autocast", "fused_optimizer"}],
+        ),
+        facts,
+    )
+    assert session.wanted == {}
+    trial = session.trial
+    assert trial is not None
+    assert trial.settings == {"attention": "sdpa", "autocast": "bfloat16", "fused_optimizer": True}
 
 
 def test_a_gain_below_three_percent_is_none() -> None:
@@ -242,7 +267,7 @@ def test_pinning_is_proven_along_with_more_workers() -> None:
 
 
 def test_where_pinning_cannot_be_set_more_workers_are_tried_alone() -> None:
-    session = begin_session(_data_knobs(), (), STARVED).after_block(1.0).alone()
+    session = begin_session(_data_knobs(), (), STARVED).after_block(1.0).without_along({"pin_memory"})
     assert (session.tried, session.wanted) == ("workers = 16", {"workers": 16})
     assert session.after_refusal("no").tried == "pin_memory = true", "each by itself"
 

@@ -20,9 +20,12 @@ SPREADS = 2.0
 """A gain below this many times the spread between two blocks of the owner's own settings is not looked for."""
 ERROR = 0.05
 PAIRS_MIN = 4
-PAIRS_MAX = 30
+PAIRS_MAX = 16
+"""More of one arm take more steps than a whole tune should."""
 HOPELESS_PAIRS_MIN = 4
 """An arm whose mean gain is not worth a change after as many is given up: its steps are better spent on others."""
+BEYOND_REACH_PAIRS_MIN = 3
+"""An arm that differs too much from pair to pair to be proven is given up after as many."""
 SLOWER_PAIRS_MIN = 2
 """An arm this clearly slower is given up early: every further step of it is lost."""
 CLEARLY_SLOWER = math.log(1.08)
@@ -30,7 +33,8 @@ CLEARLY_FASTER_PAIRS_MIN = 2
 CLEARLY_FASTER = math.log(1.12)
 """An arm whose every pair, and whose lower bound, lie this far up is settled early."""
 IDLE_PAIRS_MIN = 2
-"""An arm whose upper bound lies below the smallest gain, or whose mean gain is none, is given up after as many."""
+IDLE_GAIN = SMALLEST_GAIN / 2
+"""An arm whose upper bound lies below the smallest gain, or whose mean gain below this, is given up after as many."""
 MIXTURE = 1.0
 """Where the bound is tightest: at about ten pairs."""
 SPREAD_FLOOR = 0.004
@@ -108,7 +112,7 @@ class Comparison:
     @property
     def is_beyond_reach(self) -> bool:
         """Whether the pairs differ so much that the gain seen would not be proven by all the pairs that are made."""
-        if len(self.pairs) < HOPELESS_PAIRS_MIN:
+        if len(self.pairs) < BEYOND_REACH_PAIRS_MIN:
             return False
         mean, deviation = self._mean_and_deviation()
         return mean < _radius(deviation / _doubt(len(self.pairs)), PAIRS_MAX)
@@ -128,7 +132,7 @@ class Comparison:
         clear = all(math.log(owner / arm) > CLEARLY_FASTER for owner, arm in self.pairs)
         early = count >= CLEARLY_FASTER_PAIRS_MIN and clear and math.log1p(gain.low) > CLEARLY_FASTER
         idle = count >= IDLE_PAIRS_MIN and gain.high < SMALLEST_GAIN
-        vain = count >= IDLE_PAIRS_MIN and gain.gain <= 0
+        vain = count >= IDLE_PAIRS_MIN and (gain.gain < IDLE_GAIN or self.is_beyond_reach)
         if count < PAIRS_MIN and not (early or idle or vain):
             return None
         if gain.low > 0 and gain.gain >= least:
@@ -137,7 +141,7 @@ class Comparison:
         if gain.high < SMALLEST_GAIN:
             why = f"slower by {-gain.gain:.1%}" if gain.high < 0 else f"gains at most {gain.high:.1%}"
             return Verdict(outcome=Outcome.REFUSED, gain=gain, why=why, pairs=count)
-        hopeless = count >= HOPELESS_PAIRS_MIN and (gain.gain < SMALLEST_GAIN or self.is_beyond_reach)
+        hopeless = count >= HOPELESS_PAIRS_MIN and gain.gain < SMALLEST_GAIN
         if gain.high < least or vain or hopeless or count >= PAIRS_MAX:
             noise = f"blocks of one setting differ by {self.spread:.1%}"
             why = f"not settled: {gain.low:.1%} to {gain.high:.1%} after {count} pairs of blocks; {noise}"

@@ -236,6 +236,7 @@ KNOBS: tuple[Knob, ...] = (
         kind=Kind.NUMERICS,
         values=lambda facts: ("sdpa",) if facts.attention == "eager" else (),
         again_after=("autocast",),
+        along=("autocast", "fused_optimizer"),
         why_not=lambda facts: facts.attention_why_not if facts.attention in {None, "eager"} else None,
     ),
     Knob(

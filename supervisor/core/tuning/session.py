@@ -191,11 +191,12 @@ class Session:
             return self._drop_newest(why)
         return (self._beaten(arm) if for_now else self)._refuse(arm, why)
 
-    def alone(self) -> Session:
-        """Return the session with the arm under way without the values of other knobs, one of which cannot be set."""
+    def without_along(self, refused: Container[str]) -> Session:
+        """Return the session with the arm under way without the values of those other knobs that cannot be set."""
         if self.trial is None or self.trial.arm is None:
             return self
-        arm = replace(self.trial.arm, along=())
+        arm = self.trial.arm
+        arm = replace(arm, along=tuple(row for row in arm.along if row[0] not in refused))
         return replace(self, trial=replace(self.trial, arm=arm, settings={**self.trial.base, **arm.settings}))
 
     def postponed(self, knobs: Container[str], why: str) -> Session:

@@ -261,7 +261,7 @@ class Tune(threading.Thread):
                 self._order({})
                 arm = None if session.trial is None else session.trial.arm
                 if arm is not None and arm.along and arm.knob not in refused:
-                    return session.alone()
+                    return session.without_along(refused)
                 reasons = [str(why) for why in refused.values()]
                 return session.after_refusal(reasons[0], for_now=True)
         arms_turn = session.trial is not None and session.trial.is_arms_turn
