@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, BinaryIO, ParamSpec, TypeVar, cast
 
 import supervisor
@@ -50,6 +51,8 @@ class FileServer:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._child: Child | None = None
+        self._questions: SimpleQueue[bytes] = SimpleQueue()
+        """Those of the present process that are still to be written to it."""
         self._asked: dict[int, _Asked] = {}
         self._last = 0
 
@@ -97,30 +100,36 @@ class FileServer:
     def _ask(self, body: bytes) -> _Asked:
         asked = _Asked(body)
         with self._lock:
-            child = self._child or self._begin()
+            if self._child is None:
+                self._begin()
             self._last += 1
             self._asked[self._last] = asked
-            assert child.stdin is not None
-            try:
-                write_fully(child.stdin.fileno(), pack(self._last, body))
-            except (OSError, ValueError):  # it has ended: whoever reads its answers finds that out, too
-                self._asked.pop(self._last, None)
-                self._forget(child)
-                asked.answered.set()
+            self._questions.put(pack(self._last, body))
         return asked
 
-    def _begin(self) -> Child:
+    def _begin(self) -> None:
         root = str(Path(supervisor.__file__).resolve().parents[1])
         # -S -I: it imports nothing from a directory of a user, which may lie on such a file system.
         command, env = [sys.executable, "-S", "-I", "-c", SERVE, root], {**os.environ, "MALLOC_ARENA_MAX": "1"}
         child = start(command, stdin=PIPE, stdout=PIPE, env=env)
+        questions: SimpleQueue[bytes] = SimpleQueue()
         try:
             PromptThread(lambda: self._read_answers(child), "files apart").start()
+            PromptThread(lambda: self._write_questions(child, questions), "files asked").start()
         except (RuntimeError, MemoryError):
             child.end()
             raise
-        self._child = child
-        return child
+        self._child, self._questions = child, questions
+
+    def _write_questions(self, child: Child, questions: SimpleQueue[bytes]) -> None:
+        """Write what is asked, in its own thread: a process that is stopped takes nothing once its pipe is full."""
+        assert child.stdin is not None
+        # OSError: it has ended. Its pipe may be closed meanwhile, and the number be another file's.
+        with contextlib.suppress(OSError, ValueError), os.fdopen(os.dup(child.stdin.fileno()), "wb") as pipe:
+            while question := questions.get():
+                write_fully(pipe.fileno(), question)
+        with self._lock:
+            self._forget(child)
 
     def _read_answers(self, child: Child) -> None:
         assert child.stdout is not None
@@ -146,6 +155,7 @@ class FileServer:
         if self._child is not child:
             return
         self._child = None
+        self._questions.put(b"")  # ends the thread that writes them
         child.kill()
         child.close_pipes()
         child.abandon()

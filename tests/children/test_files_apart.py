@@ -115,3 +115,16 @@ def test_it_ends_with_whoever_asked() -> None:
 
 def test_without_it_the_work_is_done_here(tmp_path: Path) -> None:
     assert fingerprint(tmp_path / "absent") is None
+
+
+def test_a_question_that_a_stopped_process_does_not_take_is_late_and_holds_up_no_other(server: FileServer) -> None:
+    """Written under the lock, it kept everybody who asked within a time, once the pipe was full."""
+    assert server.do(len, b"") == 0
+    pid = server.pid or 0
+    os.kill(pid, signal.SIGSTOP)
+    for size in (200_000, 200_001):
+        with pytest.raises(TimeoutError):
+            server.do_within(0.2, len, b"x" * size)
+    os.kill(pid, signal.SIGCONT)
+    assert server.do(len, b"x" * 300_000) == 300_000
+    assert server.pid == pid
