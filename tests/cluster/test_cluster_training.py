@@ -313,7 +313,7 @@ def test_what_cannot_work_is_refused_with_its_reason_and_its_node(cluster: Clust
         (lambda _: read_allocation({}), "is no batch step of a Slurm job"),
         (lambda _: read_address("nowhere", "--leader"), "--leader 'nowhere': give HOST:PORT"),
         (lambda path: settings_of_node("run", path, None, []), "give the command after --"),
-        (lambda path: settings_of_node("run", path, None, ["torchrun", "--nnodes=4", "t.py"]), "leave out --nnodes"),
+        (lambda path: settings_of_node("run", path, None, ["torchrun", "--nnodes=4", "t.py"]), "omit --nnodes"),
         (lambda path: read_secret(path / "open"), "other users may read it; `chmod 600"),
         (lambda path: read_secret(path / "short"), "5 bytes, a secret has at least 16"),
         (lambda path: read_secret(path / "none"), "No such file"),
@@ -344,7 +344,7 @@ def test_options_of_torchrun_that_the_leader_decides_are_refused() -> None:
     command = [sys.executable, "-m", "supervisor.cli", *SUBMIT, "--dry-run", "--", "torchrun", "--nnodes=4", "train.py"]
     ran = subprocess.run(command, text=True, capture_output=True, timeout=60, check=False)
     assert ran.returncode == 2
-    assert "leave out --nnodes" in ran.stderr
+    assert "omit --nnodes" in ran.stderr
 
 
 def supervisorctl(*words: str) -> str:

@@ -38,7 +38,7 @@ def test_a_training_that_resumes_nothing_is_not_reported_to_have_resumed(home: H
     incident = home.incident("adam")
     assert (incident["outcome"], incident["lost_steps"]) == ("checkpoint_ignored", 60)
     assert "but the training started from the beginning" in home.ctl("history", "adam").stdout
-    assert "nothing here resumes from one" in home.ctl("config", "check").stderr
+    assert "names checkpoints but no way to resume from them" in home.ctl("config", "check").stderr
 
 
 @pytest.mark.parametrize(

@@ -37,5 +37,5 @@ def test_children_that_share_the_daemons_files_are_reported_and_trainings_run(ho
     home.step("one", 20)
     assert "children.share_files" in home.log.read_text()
     doctor = home.ctl("doctor").stdout
-    assert "programs begin with copies of the daemon's open files" in doctor
+    assert "child processes inherit the daemon's open files" in doctor
     assert "Operation not permitted" in doctor
