@@ -239,15 +239,15 @@ def _probe_points(app: App, job: str, asked: Asked, limit_s: float) -> tuple[lis
 def _probe_on_gpu(probes: Probes, asked: Asked, configured: int) -> list[Point]:
     """Return points at half the micro-batch in question, at that itself, and at one that takes most of the GPU."""
     wanted = asked.batch or configured
-    points = probes.vary(configured, sorted({_halve(wanted), wanted}))
+    points = probes.vary(configured, sorted({_halve_batch(wanted), wanted}))
     if not any(point.batch == wanted for point in points):
-        lower = {_halve(_halve(wanted)), _halve(_halve(_halve(wanted)))}
-        points += probes.vary(configured, sorted(lower - _batches(points)))
+        lower = {_halve_batch(_halve_batch(wanted)), _halve_batch(_halve_batch(_halve_batch(wanted)))}
+        points += probes.vary(configured, sorted(lower - _collect_batches(points)))
     if not points:
         return [probes.measure()]
     card = asked.card_bytes or points[0].card_bytes
     further = None if asked.quick or card is None else next_probe(points, card)
-    if further is not None and further not in _batches(points):
+    if further is not None and further not in _collect_batches(points):
         points += probes.vary(configured, [further])
     return points
 
@@ -258,11 +258,11 @@ def _probe_small(probes: Probes, _asked: Asked, configured: int) -> list[Point]:
     return points if points else [probes.measure()]
 
 
-def _halve(batch: int) -> int:
+def _halve_batch(batch: int) -> int:
     return max(1, batch // 2)
 
 
-def _batches(points: list[Point]) -> set[int | None]:
+def _collect_batches(points: list[Point]) -> set[int | None]:
     return {point.batch for point in points}
 
 
@@ -320,13 +320,13 @@ def report_lines(job: str, found: Estimate, points: list[Point], notes: list[str
     for name, words in PARTS.items():
         part = getattr(found.parts, name)
         rows.append([Cell(words), Cell(size(part), right=True), Cell(bar(float(part), float(highest)) or "")])
-    text = [_headline(job, found), "", pen.table(("PART", "BYTES", "".ljust(BAR_CELLS)), rows), ""]
+    text = [_write_headline(job, found), "", pen.table(("PART", "BYTES", "".ljust(BAR_CELLS)), rows), ""]
     probed = ", ".join(f"{point.batch or '?'}: {size(point.peak_bytes)}" for point in points)
     text.append(f"{found.how}; tensors at their peak by micro-batch: {probed}")
     return text + [f"note: {one_line(note)}" for note in notes]
 
 
-def _headline(job: str, found: Estimate) -> str:
+def _write_headline(job: str, found: Estimate) -> str:
     verdict = {True: "fits", False: "does not fit", None: "may fit" if found.card_bytes else "needs"}[found.fits]
     of = f" of {size(found.card_bytes)}" if found.card_bytes else ""
     batch = f" at micro-batch {found.batch}" if found.batch else ""

@@ -26,7 +26,7 @@ def command(app: App, job: str, *, yes: bool) -> None:
     """
     found = next((entry for entry in app.get("/v1/disk")["jobs"] if entry["job"] == job), None)
     if not yes and (found is None or not found["configured"]):
-        _confirm(app, job, found)
+        _confirm_removal(app, job, found)
     answer = app.post(f"/v1/jobs/{quoted(job)}/forget")
     if app.json:
         app.print_json(answer)
@@ -36,7 +36,7 @@ def command(app: App, job: str, *, yes: bool) -> None:
         raise CliError(f"a part of the folder of {job} could not be removed", "see the daemon's log; remove it as root")
 
 
-def _confirm(app: App, job: str, found: dict[str, Any] | None) -> None:
+def _confirm_removal(app: App, job: str, found: dict[str, Any] | None) -> None:
     """Print what will be removed and ask; raise RefusedError where the answer is no."""
     click.echo(f"{one_line(job)}: its history in the record (incidents, decisions, steps) will be deleted", err=True)
     if found is not None:

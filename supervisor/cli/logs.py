@@ -26,19 +26,19 @@ def command(app: App, job: str, lines: int, *, follow: bool) -> None:
     """Print the last lines of JOB's output; with --json as one object per line."""
     route = f"/v1/jobs/{quoted(job)}/output"
     part = app.get(route, lines=lines) if follow else app.get_recorded(route, lines=lines)
-    _print(app, part)
+    _print_part(app, part)
     while follow:
         attempt = part["attempt"]
         part = app.get(route, after=part["next_offset"], attempt=attempt, lines=10_000)
         if part["attempt"] != attempt:
             click.echo(f"--- attempt {part['attempt']} of {job}", err=True)
         if part["text"]:
-            _print(app, part)
+            _print_part(app, part)
         else:
             time.sleep(POLL_INTERVAL_S)
 
 
-def _print(app: App, part: dict[str, Any]) -> None:
+def _print_part(app: App, part: dict[str, Any]) -> None:
     text = sanitize(part["text"], len(part["text"]) + 1)
     if app.json:
         click.echo(json.dumps({**part, "text": text}, ensure_ascii=False))

@@ -93,7 +93,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument each option
         os.execvp("bash", ["bash", "-c", write_body(asked)])  # noqa: S606, S607 - the script that --dry-run shows
     script = place / "batch.sh"
     script.write_text(text)
-    job = _submit(script)
+    job = _submit_script(script)
     (place / "job").write_text(f"{job}\n")
     app.print(f"job {job}: training {training} on {nodes} nodes, {spares} spares")
     app.print(f"  supervisorctl training status {training if folder is None else place}")
@@ -112,7 +112,7 @@ def _make_folder(place: Path) -> None:
         raise CliError(text, "--folder names a folder that all nodes share and that you may write") from error
 
 
-def _submit(script: Path) -> str:
+def _submit_script(script: Path) -> str:
     from supervisor.programs import run  # noqa: PLC0415 - as above
 
     try:

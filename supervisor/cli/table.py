@@ -53,12 +53,12 @@ class Pen:
         """
         titles = [Cell(title, "bold", rows[0][index].right if rows else False) for index, title in enumerate(head)]
         columns: list[Column] = [[row[index] for row in (titles, *rows)] for index in range(len(head))]
-        fits = self.width is None or _total(columns) <= self.width
-        blocks = [columns] if fits or self.width is None else _fit(columns, self.width)
+        fits = self.width is None or _total_width(columns) <= self.width
+        blocks = [columns] if fits or self.width is None else _split_blocks(columns, self.width)
         return "\n".join(line for block in blocks for line in self._format_block(block))
 
     def _format_block(self, columns: Sequence[Column]) -> Iterator[str]:
-        widths = [_width(column) for column in columns]
+        widths = [_width_of(column) for column in columns]
         for row in zip(*columns, strict=True):
             yield self._format_line(row, widths)
 
@@ -106,14 +106,14 @@ def cut_middle(text: str, width: int) -> str:
     return f"{head}…{tail}"
 
 
-def _fit(columns: Sequence[Column], width: int) -> list[list[Column]]:
+def _split_blocks(columns: Sequence[Column], width: int) -> list[list[Column]]:
     """Return the columns in blocks of at most `width`, each with the first column; only the last is cut by the pen."""
     first, *others = columns
     kept = _shorten_paths([first, *(column for column in others if not _is_empty(column))], width)
     blocks = [[kept[0]]]
     for column in kept[1:]:
-        room = width - _total(blocks[-1]) - len(GAP)
-        needed = min(_width(column), LEAST_LAST) if column is kept[-1] else _width(column)
+        room = width - _total_width(blocks[-1]) - len(GAP)
+        needed = min(_width_of(column), LEAST_LAST) if column is kept[-1] else _width_of(column)
         if needed > room and len(blocks[-1]) > 1:
             blocks.append([kept[0]])
         blocks[-1].append(column)
@@ -122,12 +122,12 @@ def _fit(columns: Sequence[Column], width: int) -> list[list[Column]]:
 
 def _shorten_paths(columns: list[Column], width: int) -> list[Column]:
     """Return the columns with paths as short as lets all of them fit, the last one cut, or with LEAST_PATH."""
-    last = _width(columns[-1])
-    excess = _total(columns) - last + min(last, LEAST_LAST) - width
+    last = _width_of(columns[-1])
+    excess = _total_width(columns) - last + min(last, LEAST_LAST) - width
     if excess <= 0:
         return columns
     return [
-        [replace(cell, text=cut_middle(cell.text, max(LEAST_PATH, _width(column) - excess))) for cell in column]
+        [replace(cell, text=cut_middle(cell.text, max(LEAST_PATH, _width_of(column) - excess))) for cell in column]
         if any(cell.path for cell in column)
         else column
         for column in columns
@@ -139,12 +139,12 @@ def _is_empty(column: Column) -> bool:
     return len(column) > 1 and all(cell.text in ("", "-") for cell in column[1:])
 
 
-def _width(column: Column) -> int:
+def _width_of(column: Column) -> int:
     return max(cells(cell.text) for cell in column)
 
 
-def _total(columns: Sequence[Column]) -> int:
-    return sum(map(_width, columns)) + len(GAP) * (len(columns) - 1)
+def _total_width(columns: Sequence[Column]) -> int:
+    return sum(map(_width_of, columns)) + len(GAP) * (len(columns) - 1)
 
 
 def _character_width(character: str) -> int:

@@ -54,7 +54,7 @@ def command(  # noqa: PLR0913, PLR0917 - one an option
     body = {"dry_run": dry_run, "for_s": parse_span_s(given), "may": parse_permissions(may), "stop": stop, "undo": undo}
     report = app.get(route) if show else app.post(route, **body)
     if not (show or stop or undo):
-        report = _follow(app, route, report)
+        report = _follow_tune(app, route, report)
     if app.json:
         app.print_json({name: report[name] for name in JSON_FIELDS} | {"problem": report["problem"]})
     elif undo:
@@ -82,7 +82,7 @@ def parse_permissions(text: str) -> list[str]:
     return found
 
 
-def _follow(app: App, route: str, report: dict[str, Any]) -> dict[str, Any]:
+def _follow_tune(app: App, route: str, report: dict[str, Any]) -> dict[str, Any]:
     """Return the report at the end of the tune, telling its progress to stderr as it goes."""
     printed = ""
     try:
@@ -110,7 +110,7 @@ def report_lines(report: dict[str, Any], pen: Pen) -> list[str]:
             Cell(row["knob"]),
             Cell(_format(row["value"])),
             Cell("adopted", "green"),
-            Cell(_gain(row), right=True),
+            Cell(_format_gain(row), right=True),
             Cell(""),
         ]
         for row in report["adopted"]
@@ -138,7 +138,7 @@ def _because(report: dict[str, Any]) -> str:
     return f": {one_line(report['why'])}" if report["why"] else ""
 
 
-def _gain(row: dict[str, Any]) -> str:
+def _format_gain(row: dict[str, Any]) -> str:
     return f"{row['gain']:+.1%} ({row['low']:+.1%} to {row['high']:+.1%})"
 
 

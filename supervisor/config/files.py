@@ -133,7 +133,7 @@ def _merge_into(merged: dict[str, Any], values: Mapping[str, Any], table: KeyPat
     for key, value in values.items():
         path = (*table, key)
         if key not in merged:
-            merged[key] = _copy(value)
+            merged[key] = _copy_tables(value)
         elif table not in [(name,) for name in NAMED_TABLES] and _are_tables(merged[key], value):
             yield from _merge_into(merged[key], value, path)
         else:
@@ -144,8 +144,8 @@ def _are_tables(first: object, second: object) -> bool:
     return isinstance(first, dict) and isinstance(second, dict)
 
 
-def _copy(value: Any) -> Any:
-    return {key: _copy(inner) for key, inner in value.items()} if isinstance(value, dict) else value
+def _copy_tables(value: Any) -> Any:
+    return {key: _copy_tables(inner) for key, inner in value.items()} if isinstance(value, dict) else value
 
 
 def _defines(values: Mapping[str, Any], path: KeyPath) -> bool:

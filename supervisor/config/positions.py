@@ -69,14 +69,14 @@ class _Scanner:
         table: Path = ()
         self._skip(_BLANK)
         while self._at < len(self._text):
-            if self._next() == "[":
+            if self._peek_next() == "[":
                 table = self._read_header()
             else:
                 self._read_pair(table)
             self._skip(_BLANK)
         return self._lines
 
-    def _next(self) -> str:
+    def _peek_next(self) -> str:
         return self._text[self._at : self._at + 1]
 
     def _skip(self, pattern: re.Pattern[str]) -> str:
@@ -86,7 +86,7 @@ class _Scanner:
         self._at = found.end()
         return found[0]
 
-    def _note(self, path: Path, start: int) -> None:
+    def _note_line(self, path: Path, start: int) -> None:
         """Keep the line of a path, and of the tables around it that have no line of their own."""
         line = bisect_right(self._line_starts, start)
         for length in range(1, len(path) + 1):
@@ -97,7 +97,7 @@ class _Scanner:
         self._at += brackets
         path = self._read_key()
         self._at += brackets
-        self._note(path, start)
+        self._note_line(path, start)
         self._lines[path] = min(self._lines[path], bisect_right(self._line_starts, start))
         return path
 
@@ -106,7 +106,7 @@ class _Scanner:
         path = table + self._read_key()
         self._at += 1  # the equals sign
         self._skip(_SPACE)
-        self._note(path, start)
+        self._note_line(path, start)
         self._read_value(path)
 
     def _read_key(self) -> Path:
@@ -116,22 +116,22 @@ class _Scanner:
             self._skip(_SPACE)
             parts.append(self._read_part())
             self._skip(_SPACE)
-            if self._next() != ".":
+            if self._peek_next() != ".":
                 return tuple(parts)
             self._at += 1
 
     def _read_part(self) -> str:
-        if self._next() not in ("'", '"'):
+        if self._peek_next() not in ("'", '"'):
             return self._skip(_BARE_KEY)
-        quoted = self._skip(_STRINGS[2] if self._next() == '"' else _STRINGS[3])
+        quoted = self._skip(_STRINGS[2] if self._peek_next() == '"' else _STRINGS[3])
         return str(*tomllib.loads(f"{quoted} = 0"))
 
     def _read_value(self, path: Path) -> None:
-        if self._next() == "{":
+        if self._peek_next() == "{":
             self._read_items("}", lambda: self._read_pair(path))
-        elif self._next() == "[":
+        elif self._peek_next() == "[":
             self._read_items("]", lambda: self._read_value(path))
-        elif self._next() in ("'", '"'):
+        elif self._peek_next() in ("'", '"'):
             pattern = next(string for string in _STRINGS if string.match(self._text, self._at))
             self._skip(pattern)
         else:
@@ -141,10 +141,10 @@ class _Scanner:
         """Pass over a bracketed list whose items are read by `read`."""
         self._at += 1
         self._skip(_BLANK)
-        while self._next() != end:
+        while self._peek_next() != end:
             read()
             self._skip(_BLANK)
-            if self._next() == ",":
+            if self._peek_next() == ",":
                 self._at += 1
                 self._skip(_BLANK)
         self._at += 1

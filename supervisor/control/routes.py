@@ -248,25 +248,25 @@ async def _answer_refusal(request: Request, refusal: Exception) -> Response:
 
 
 def _as_failure(refusal: Refusal) -> Response:
-    return _failure(refusal.status, refusal.code, str(refusal), refusal.remedy)
+    return _answer_failure(refusal.status, refusal.code, str(refusal), refusal.remedy)
 
 
 async def _answer_unreadable_record(request: Request, error: Exception) -> Response:
     log.error("control.record_unreadable", extra={"fields": {"path": request.url.path, "error": str(error)}})
-    return _failure(503, RECORD_UNREADABLE, str(error), RECORD_REMEDY)
+    return _answer_failure(503, RECORD_UNREADABLE, str(error), RECORD_REMEDY)
 
 
 async def _not_served(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return _failure(error.status_code, "not_served", f"{request.method} {request.url.path}: {error.detail}")
+    return _answer_failure(error.status_code, "not_served", f"{request.method} {request.url.path}: {error.detail}")
 
 
 async def _answer_defect(request: Request, error: Exception) -> Response:
     """Answer an unexpected exception; Starlette raises it again after this, so that the log has the traceback."""
-    return _failure(500, "failed", f"the daemon failed: {type(error).__name__}", "see the daemon's log")
+    return _answer_failure(500, "failed", f"the daemon failed: {type(error).__name__}", "see the daemon's log")
 
 
-def _failure(status: int, code: str, message: str, remedy: str = "") -> Response:
+def _answer_failure(status: int, code: str, message: str, remedy: str = "") -> Response:
     return answer(types.Failure(error=types.ErrorBody(code=code, message=message, remedy=remedy)), status)
 
 

@@ -59,11 +59,11 @@ class _Part:
     def note_time(self, unix_s: float) -> None:
         """Remember the window of a row if it was aggregated without it."""
         if self._until is not None and unix_s < self._until and len(self._late) < LATE_WINDOWS:
-            self._late.add(_floor(unix_s, FIVE_MINUTES_S))
+            self._late.add(_floor_time(unix_s, FIVE_MINUTES_S))
 
     def run(self, database: Database, unix_s: float) -> None:
         """Aggregate a bounded part of what is complete, oldest first. Raises UnusableError."""
-        over = _floor(unix_s - LATE_S, FIVE_MINUTES_S)
+        over = _floor_time(unix_s - LATE_S, FIVE_MINUTES_S)
         if self._until is None:
             self._hours_until = self._read_end(database, HOUR_S, over)
             self._until = self._read_end(database, FIVE_MINUTES_S, over)
@@ -72,8 +72,8 @@ class _Part:
         statements = list(self._aggregate(since, until))
         for window in late:
             statements += self._aggregate(window, window + FIVE_MINUTES_S)
-        hours_until = _floor(until, HOUR_S)
-        again = {hour for hour in (_floor(window, HOUR_S) for window in late) if hour < self._hours_until}
+        hours_until = _floor_time(until, HOUR_S)
+        again = {hour for hour in (_floor_time(window, HOUR_S) for window in late) if hour < self._hours_until}
         for begin, end in ((self._hours_until, hours_until), *((hour, hour + HOUR_S) for hour in sorted(again))):
             if begin < end:
                 statements.append(self._aggregate_tier(HOUR_S, begin, end))
@@ -94,7 +94,7 @@ class _Part:
         (row,) = database.read(Statement(query, (begin, over)))
         if row["first"] is None:
             return over, over
-        since = max(begin, _floor(row["first"], FIVE_MINUTES_S))
+        since = max(begin, _floor_time(row["first"], FIVE_MINUTES_S))
         return since, min(over, since + WINDOWS_AT_ONCE * FIVE_MINUTES_S)
 
     def _aggregate(self, since: int, until: int) -> Iterator[Statement]:
@@ -107,5 +107,5 @@ class _Part:
         return Statement(self.tiers.aggregate(width_s), {"since": since, "until": until})
 
 
-def _floor(unix_s: float, width_s: int) -> int:
+def _floor_time(unix_s: float, width_s: int) -> int:
     return math.floor(unix_s / width_s) * width_s

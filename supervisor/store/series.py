@@ -242,7 +242,7 @@ def build_columns(
         if at - at_before > gap_s or (breaks_at is not None and row[breaks_at] != before[breaks_at]):
             with_gaps.append(((at + at_before) / 2, *(None for _ in names[1:])))
         with_gaps.append(row)
-    return {name: [_significant(row[index]) for row in with_gaps] for index, name in enumerate(names)}
+    return {name: [_round_significant(row[index]) for row in with_gaps] for index, name in enumerate(names)}
 
 
 def _median_distance(rows: Sequence[tuple[Value, ...]]) -> float:
@@ -250,7 +250,7 @@ def _median_distance(rows: Sequence[tuple[Value, ...]]) -> float:
     return distances[len(distances) // 2] if distances else 0.0
 
 
-def _significant(value: Value) -> Value:
+def _round_significant(value: Value) -> Value:
     """Return a number with the digits that a chart can show: five of a small one, of a large one one decimal."""
     if not isinstance(value, float):
         return value

@@ -39,12 +39,12 @@ def as_sql() -> str:
     """Return the statements that create every table and index, as `schema.sql` has them."""
     tables, dialect = metadata.sorted_tables, sqlite.dialect()
     created = [str(CreateTable(table).compile(dialect=dialect)) for table in tables]
-    created += [str(CreateIndex(index).compile(dialect=dialect)) for table in tables for index in _indexes(table)]
+    created += [str(CreateIndex(index).compile(dialect=dialect)) for table in tables for index in _list_indexes(table)]
     lines = ";\n".join(text.strip() for text in created).expandtabs(4).splitlines()
     return "".join(f"{line.rstrip()}\n" for line in lines).rstrip() + ";\n"
 
 
-def _indexes(table: Table) -> list[Index]:
+def _list_indexes(table: Table) -> list[Index]:
     return sorted(table.indexes, key=lambda index: str(index.name))
 
 

@@ -45,29 +45,31 @@ class Tiers:
         finer = [width for width in self.widths if width < width_s]
         return _AGGREGATE.format(
             table=self.table,
-            columns=self._columns,
+            columns=self._list_columns,
             width=width_s,
             bucket=f"(CAST(bucket_unix_s AS INTEGER) / {width_s}) * {width_s}",
             keys=", ".join(self.keys),
             values=", ".join(self.columns.values()),
-            rows=self._rows(finer[-1] if finer else None),
+            rows=self._select_rows(finer[-1] if finer else None),
         )
 
     def query(self, segments: Sequence[Segment], where: str, given: Sequence[Parameter]) -> tuple[str, list[Parameter]]:
         """Return a query of the rows in the segments for which `where` holds, with its parameters."""
         parts, parameters = [], list[Parameter]()
         for segment in segments:
-            parts.append(_READ.format(columns=self._columns, rows=self._rows(segment.width_s), where=where))
+            parts.append(_READ.format(columns=self._list_columns, rows=self._select_rows(segment.width_s), where=where))
             parameters += [segment.since_unix_s, segment.until_unix_s, *given]
         return " UNION ALL ".join(parts), parameters
 
     @property
-    def _columns(self) -> str:
+    def _list_columns(self) -> str:
         return ", ".join((*self.keys, *self.columns))
 
-    def _rows(self, width_s: int | None) -> str:
+    def _select_rows(self, width_s: int | None) -> str:
         """Return the query of a tier's rows, or of the raw ones."""
-        return self.raw if width_s is None else _TIER.format(columns=self._columns, table=self.table, width=width_s)
+        return (
+            self.raw if width_s is None else _TIER.format(columns=self._list_columns, table=self.table, width=width_s)
+        )
 
 
 def _mean(value: str, known: str) -> str:

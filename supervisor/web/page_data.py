@@ -50,7 +50,7 @@ class PageData:
             trainings.append({**shown, "live": job is not None, "spark": self._read_sparkline(name, recorded)})
         answer = {"now": now_unix_s(), "version": __version__, "trainings": trainings, "problem": problem}
         daemon = status.get("daemon") if status else None
-        return _harmless({**answer, "daemon": daemon, "gpus": _read_list(status, "gpus")})
+        return _clean_answer({**answer, "daemon": daemon, "gpus": _read_list(status, "gpus")})
 
     def training(self, name: str) -> Row:
         """Return the attempts, the incidents and the state of one training."""
@@ -61,7 +61,9 @@ class PageData:
         if live is None and recorded is None and not found["attempts"]:
             raise ControlError("no_such_job", f"no training {name!r} is recorded", "the overview lists them")
         shown = recorded if live is None else {key: live.get(key) for key in SHOWN_OF_A_JOB}
-        return _harmless({"now": now_unix_s(), "problem": problem, "live": live is not None, "state": shown, **found})
+        return _clean_answer(
+            {"now": now_unix_s(), "problem": problem, "live": live is not None, "state": shown, **found}
+        )
 
     def steps(self, name: str, since: float | None, until: float | None, points: int) -> Row:
         """Return the steps of a training in a window of time."""
@@ -82,7 +84,7 @@ class PageData:
             None, [], now - 3600 if since is None else since, now if until is None else until, points
         )
         host = status.get("host") if status else None
-        return _harmless({"now": now, "problem": problem, "live": _read_list(status, "gpus"), "host": host}) | read
+        return _clean_answer({"now": now, "problem": problem, "live": _read_list(status, "gpus"), "host": host}) | read
 
     def compare(self, chosen: list[tuple[str, int | None]], points: int) -> Row:
         """Return the steps of the chosen attempts."""
@@ -97,7 +99,7 @@ class PageData:
     def account(self, name: str) -> Row:
         """Return how the time of a training was spent; never asked of the daemon, which it would delay."""
         route = f"/v1/jobs/{quote(name, safe='')}/account"
-        return _harmless(self._answers.get(route, lambda: ask_record(self._config, route)))
+        return _clean_answer(self._answers.get(route, lambda: ask_record(self._config, route)))
 
     def incident(self, incident: str) -> Row:
         """Return what `supervisorctl show` prints about an incident, with the files of its evidence."""
@@ -107,11 +109,11 @@ class PageData:
             evidence: object = self._ask(route + "/evidence").get("files")
         except ControlError:
             evidence = None
-        return _harmless({**answer, "evidence_files": evidence})
+        return _clean_answer({**answer, "evidence_files": evidence})
 
     def alerts(self) -> Row:
         """Return the receivers of alerts and the newest alerts."""
-        return _harmless(self._ask("/v1/alerts", limit=ALERTS_SHOWN))
+        return _clean_answer(self._ask("/v1/alerts", limit=ALERTS_SHOWN))
 
     def metrics(self, accept: str) -> str:
         """Return what `supervisorctl metrics` prints."""
@@ -142,7 +144,7 @@ def _read_list(status: Row, name: str) -> list[Row]:
     return found if isinstance(found, list) else []
 
 
-def _harmless(answer: Row) -> Row:
+def _clean_answer(answer: Row) -> Row:
     """Return an answer without what could turn or hide text on the page; markup is harmless there."""
     made = sanitized(answer)
     assert isinstance(made, dict)

@@ -78,14 +78,14 @@ class Record:
         """Return the steps of a job in a window of time; without limits the window of all its steps."""
         with self._reading() as connection:
             spans = series.read_spans(connection, job)
-            window = _window(spans, since, until, points)
+            window = _choose_window(spans, since, until, points)
             steps = series.read_steps(connection, job, window, spans)
             return {**_describe(window), "steps": _relative(steps, window)}
 
     def samples(self, job: str | None, gpus: list[str], since: float | None, until: float | None, points: int) -> Row:
         """Return the readings of GPUs, of all where none is named, and of a job's processes in a window of time."""
         with self._reading() as connection:
-            window = _window(series.read_spans(connection, job) if job else (), since, until, points)
+            window = _choose_window(series.read_spans(connection, job) if job else (), since, until, points)
             read = series.read_gpus(connection, gpus, window)
             processes = {} if job is None else _relative(series.read_processes(connection, job, window), window)
             return {
@@ -126,7 +126,7 @@ def _read_rows(connection: sqlite3.Connection, sql: str, *given: object) -> list
     return [dict(zip(names, row, strict=True)) for row in cursor]
 
 
-def _window(spans: tuple[AttemptSpan, ...], since: float | None, until: float | None, points: int) -> Window:
+def _choose_window(spans: tuple[AttemptSpan, ...], since: float | None, until: float | None, points: int) -> Window:
     first = min((span.first_unix_s for span in spans), default=0.0)
     last = max((span.last_unix_s for span in spans), default=0.0)
     begin = first if since is None else since

@@ -143,7 +143,7 @@ def _metrics_endpoint(data: PageData, sessions: Sessions) -> Endpoint:
         if not door.is_unix:  # a unix socket is reached by its group alone
             _check_session(request, sessions)
         openmetrics = prefers_openmetrics(request.headers.get("accept", ""))
-        text = await _asked(lambda: data.metrics(OPENMETRICS if openmetrics else CLASSIC))
+        text = await _ask_in_thread(lambda: data.metrics(OPENMETRICS if openmetrics else CLASSIC))
         return Response(text, headers={"Content-Type": OPENMETRICS if openmetrics else CLASSIC})
 
     return endpoint
@@ -152,7 +152,7 @@ def _metrics_endpoint(data: PageData, sessions: Sessions) -> Endpoint:
 def _data_endpoint(answer: Callable[[Request], object], sessions: Sessions) -> Endpoint:
     async def endpoint(request: Request) -> Response:
         _check_session(request, sessions)
-        return await _asked(lambda: _as_json(request, answer(request)))
+        return await _ask_in_thread(lambda: _as_json(request, answer(request)))
 
     return endpoint
 
@@ -180,7 +180,7 @@ def _read_cookie(request: Request) -> str:
     return "" if found is None else found.value
 
 
-async def _asked(call: Callable[[], T]) -> T:
+async def _ask_in_thread(call: Callable[[], T]) -> T:
     """Return the answer of a call that reads files, made in a thread."""
     try:
         with anyio.fail_after(ANSWER_LIMIT_S):
@@ -246,26 +246,28 @@ def _as_json(request: Request, value: object, status: int = 200) -> Response:
     return Response(body, status, headers)
 
 
-def _failure(request: Request, status: int, message: str, remedy: str = "") -> Response:
+def _answer_failure(request: Request, status: int, message: str, remedy: str = "") -> Response:
     error = {"message": sanitize(message), "remedy": sanitize(remedy)}
     return _as_json(request, {"error": error}, status)
 
 
 async def _answer_refusal(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return _failure(request, error.status_code, error.detail)
+    return _answer_failure(request, error.status_code, error.detail)
 
 
 async def _answer_trouble(request: Request, error: Exception) -> Response:
     if isinstance(error, ControlError):
         status = 404 if error.code.startswith("no_such") else 503
-        return _failure(request, status, str(error), error.remedy)
-    return _failure(request, 503, str(error))
+        return _answer_failure(request, status, str(error), error.remedy)
+    return _answer_failure(request, 503, str(error))
 
 
 async def _answer_defect(request: Request, error: Exception) -> Response:
     """Answer an unexpected exception; Starlette raises it again after this, so that the log has the traceback."""
-    return _failure(request, 500, f"the page failed: {type(error).__name__}", "see the journal of rocm-supervisor-web")
+    return _answer_failure(
+        request, 500, f"the page failed: {type(error).__name__}", "see the journal of rocm-supervisor-web"
+    )
 
 
 def _refuse_foreign(why: str) -> Application:

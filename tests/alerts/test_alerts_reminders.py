@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from supervisor.alerts.channel import read_notice
 from supervisor.alerts.message import Urgency, compose
 from supervisor.alerts.payload import alert_id, remind
-from supervisor.alerts.reminders import count_reminders
+from supervisor.alerts.schedule import count_reminders
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.incident import Incident
 from supervisor.core.job import Job, Phase

@@ -169,7 +169,7 @@ def _error_codes() -> Iterator[str]:
     for path in sorted((CODE / "control").glob("*.py")):
         for call in _calls(path):
             yield from (text for keyword in call.keywords if keyword.arg == "code" for text in _text(keyword.value))
-            if _name(call.func) in {"_failure", "UnreachableError", "ForbiddenError", "ControlError"}:
+            if _name(call.func) in {"_answer_failure", "UnreachableError", "ForbiddenError", "ControlError"}:
                 yield from (text for argument in call.args[:2] for text in _text(argument) if text.isidentifier())
         yield from re.findall(r'"code": "(\w+)"', path.read_text(encoding="utf-8"))
 

@@ -64,11 +64,13 @@ class Discord(HttpChannel):
 
     def build_request(self, notice: KeptNotice, content: bytes, unix_s: float) -> Request:
         """Return what is posted; where messages are edited Discord is to answer with the one that it made."""
-        return self._complete(Request(body=content))
+        return self._ask_for_message(Request(body=content))
 
     def send_with_picture(self, notice: KeptNotice, content: bytes, picture: bytes, unix_s: float) -> Answer:
         """Post it as a form: the message, and the picture that its embed shows."""
-        return exchange(self.endpoint, self._complete(_attach(msgspec.json.decode(content), picture)), unix_s)
+        return exchange(
+            self.endpoint, self._ask_for_message(_attach_picture(msgspec.json.decode(content), picture)), unix_s
+        )
 
     def edit(
         self, notice: KeptNotice, content: bytes, picture: bytes | None, message: str, unix_s: float
@@ -78,13 +80,13 @@ class Discord(HttpChannel):
         if not self.edits or known is None:
             return None
         changed = {**msgspec.json.decode(content), "attachments": []}
-        request = Request(body=msgspec.json.encode(changed)) if picture is None else _attach(changed, picture)
+        request = Request(body=msgspec.json.encode(changed)) if picture is None else _attach_picture(changed, picture)
         path, _, query = self.endpoint.target.partition("?")
         target = f"{path}/messages/{known[1]}{f'?{query}' if query else ''}"
         answer = exchange(self.endpoint, replace(request, method="PATCH", target=target), unix_s)
         return None if answer.status in REFUSED else replace(answer, message=message)
 
-    def _complete(self, request: Request) -> Request:
+    def _ask_for_message(self, request: Request) -> Request:
         if not self.edits:
             return request
         target = self.endpoint.target
@@ -92,7 +94,7 @@ class Discord(HttpChannel):
         return replace(request, target=target, message=_read_message)
 
 
-def _attach(message: dict[str, Any], picture: bytes) -> Request:
+def _attach_picture(message: dict[str, Any], picture: bytes) -> Request:
     """Return a message as a form with the picture that its embed shows."""
     message["embeds"][0]["image"] = {"url": f"attachment://{PICTURE_NAME}"}
     if "attachments" in message:

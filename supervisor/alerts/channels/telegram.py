@@ -120,7 +120,7 @@ class Telegram(HttpChannel):
         request = Request(
             body=body,
             content_type=content_type,
-            target=self._target(PICTURE_METHOD),
+            target=self._target_of(PICTURE_METHOD),
             retry_after=_read_retry_after,
             message=self._reads_message("picture"),
         )
@@ -141,13 +141,13 @@ class Telegram(HttpChannel):
             changed["caption"] = sent["text"]
         else:
             return None
-        target, body = self._target(EDITS[known[1]]), msgspec.json.encode(changed)
+        target, body = self._target_of(EDITS[known[1]]), msgspec.json.encode(changed)
         answer = exchange(self.endpoint, Request(body=body, target=target, retry_after=_read_retry_after), unix_s)
         if answer.status == 400 and NOT_MODIFIED in (answer.error or ""):
             return Answer(delivered=True, message=message)
         return None if answer.status in REFUSED else replace(answer, message=message)
 
-    def _target(self, method: str) -> str:
+    def _target_of(self, method: str) -> str:
         return f"{self.endpoint.target.removesuffix(METHOD)}{method}"
 
     def _reads_message(self, sent_as: str) -> Callable[[bytes], str | None] | None:

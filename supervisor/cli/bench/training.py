@@ -97,7 +97,9 @@ def loader_command(app: App, /, job: str, *, report: Path | None, limit_s: float
         [Cell(name), Cell(f"{value:.1f} ms", right=True), Cell(bar(value, max(draw_ms, step_ms)))]
         for name, value in (("a batch alone", draw_ms), ("a step", step_ms), ("of it waiting", wait_ms))
     ]
-    _answer(app, report, {"bench": "loader", **numbers, "decides": decides}, [app.pen.table(["", "time", ""], rows)])
+    _print_answer(
+        app, report, {"bench": "loader", **numbers, "decides": decides}, [app.pen.table(["", "time", ""], rows)]
+    )
 
 
 @click.command("batch", short_help="A job at other micro-batches: which one is the smallest that is fast.")
@@ -124,7 +126,7 @@ def batch_command(app: App, /, job: str, *, report: Path | None, limit_s: float,
     decides = decide_batch(rates, seen.configured)
     numbers = [asdict(rate) | {"samples_per_s": rate.samples_per_s} for rate in rates]
     answer = {"bench": "batch", "configured": seen.configured, "rates": numbers, "decides": decides}
-    _answer(app, report, answer, [_table(rates, app.pen)])
+    _print_answer(app, report, answer, [_format_table(rates, app.pen)])
 
 
 def _measure_rates(probes: Probes, configured: int) -> list[Rate]:
@@ -149,7 +151,7 @@ def _make_probes(app: App, command: str, job: str, limit_s: float, *, while_trai
     return Probes(app, job, limit_s)
 
 
-def _table(rates: Sequence[Rate], pen: Pen) -> str:
+def _format_table(rates: Sequence[Rate], pen: Pen) -> str:
     highest = max(rate.samples_per_s for rate in rates)
     rows = [
         [
@@ -164,7 +166,7 @@ def _table(rates: Sequence[Rate], pen: Pen) -> str:
     return pen.table(["micro-batch", "ms", "samples/s", "", "peak"], rows)
 
 
-def _answer(app: App, path: Path | None, answer: dict[str, Any], text: list[str]) -> None:
+def _print_answer(app: App, path: Path | None, answer: dict[str, Any], text: list[str]) -> None:
     document = {"schema": 1, "version": __version__, **answer}
     if path is not None:
         try:

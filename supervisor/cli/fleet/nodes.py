@@ -70,12 +70,12 @@ def _sum_hours(attempts: Sequence[AttemptRecord], since_unix_s: float, now: floa
     for attempt in attempts:
         if attempt.launched_unix_s is not None and attempt.ended_unix_s is not None:
             lived_s += max(0.0, attempt.ended_unix_s - max(attempt.launched_unix_s, since_unix_s))
-        elif attempt.launched_unix_s is not None and attempt is _newest(attempts, attempt.job):
+        elif attempt.launched_unix_s is not None and attempt is _find_newest(attempts, attempt.job):
             lived_s += max(0.0, now - max(attempt.launched_unix_s, since_unix_s))
     return lived_s / HOUR_S
 
 
-def _newest(attempts: Sequence[AttemptRecord], job: str) -> AttemptRecord:
+def _find_newest(attempts: Sequence[AttemptRecord], job: str) -> AttemptRecord:
     return max((attempt for attempt in attempts if attempt.job == job), key=lambda attempt: attempt.number)
 
 

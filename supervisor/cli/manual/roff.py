@@ -53,14 +53,14 @@ def flow(text: str) -> Iterator[str]:
     """Yield `text` as lines that the reader's terminal fills."""
     words = escape(" ".join(text.split()))
     for line in textwrap.wrap(words, LINE_CHARACTERS, break_long_words=False, break_on_hyphens=False):
-        yield _protect(line)
+        yield _escape_macro(line)
 
 
 def literal(lines: Iterable[str]) -> Iterator[str]:
     """Yield lines that stay as they are."""
     yield ".RS 4"
     yield ".nf"
-    yield from (_protect(escape(line)) or "\\&" for line in lines)
+    yield from (_escape_macro(escape(line)) or "\\&" for line in lines)
     yield ".fi"
     yield ".RE"
 
@@ -68,11 +68,11 @@ def literal(lines: Iterable[str]) -> Iterator[str]:
 def tagged(tag: str, text: Iterable[str]) -> Iterator[str]:
     """Yield a paragraph with a hanging tag; `tag` is escaped already, `text` are its lines."""
     yield ".TP"
-    yield _protect(tag)
+    yield _escape_macro(tag)
     body = list(text)
     yield from body or ["\\&"]
 
 
-def _protect(line: str) -> str:
+def _escape_macro(line: str) -> str:
     """Return a line that roff takes for no macro."""
     return f"\\&{line}" if line.startswith((".", "'")) else line

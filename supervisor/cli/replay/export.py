@@ -94,20 +94,20 @@ def _export_steps(  # noqa: PLR0913 - the command's options
 
     written: Counter[int] = Counter()
     pause = Pause() if follow else None
-    buckets = _count(_find_buckets(app, job, attempt, pause), written)
+    buckets = _count_written(_find_buckets(app, job, attempt, pause), written)
     if kind not in TARGETS and output is None:
         for line in step_files.lines(kind, buckets):
             click.echo(line, nl=False)
         return
     target = output or TARGETS[kind].format(job=job)
     try:
-        _write(kind, target, job, buckets, pause)
+        _write_steps(kind, target, job, buckets, pause)
     except OSError as error:
         raise _explain_unwritten(error, target, "a path") from error
     app.print(f"{one_line(target)}: {one_line(job)}, {written.total()} rows of {len(written)} attempts")
 
 
-def _write(kind: str, target: str, job: str, buckets: Iterable[StepBucket], pause: Pause | None) -> None:
+def _write_steps(kind: str, target: str, job: str, buckets: Iterable[StepBucket], pause: Pause | None) -> None:
     """Write the steps in one of the formats, whose modules are imported on use: most need a library of their own."""
     from supervisor.cli.replay import step_files  # noqa: PLC0415 - the same
     from supervisor.cli.replay.follow import Pause  # noqa: PLC0415 - the same
@@ -160,7 +160,7 @@ def _find_buckets(app: App, job: str, attempt: int | None, pause: Pause | None) 
     return following.follow(read, pause.wait)
 
 
-def _count(buckets: Iterable[StepBucket], written: Counter[int]) -> Iterator[StepBucket]:
+def _count_written(buckets: Iterable[StepBucket], written: Counter[int]) -> Iterator[StepBucket]:
     for bucket in buckets:
         written[bucket.attempt] += 1
         yield bucket

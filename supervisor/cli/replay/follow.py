@@ -51,11 +51,11 @@ def follow(read: Callable[[float | None], Sequence[StepBucket]], wait: Callable[
                 raise
             return
         # A record that took the place of a lost one need not have the newest.
-        fresh = {_place(bucket): bucket for bucket in newest}
-        fresh |= {_place(bucket): bucket for bucket in recorded if bucket.steps > yielded.get(_place(bucket), 0)}
+        fresh = {_place_of(bucket): bucket for bucket in newest}
+        fresh |= {_place_of(bucket): bucket for bucket in recorded if bucket.steps > yielded.get(_place_of(bucket), 0)}
         found = sorted(fresh.values(), key=lambda bucket: (bucket.attempt, bucket.step_last, bucket.bucket_unix_s))
         for bucket in found[:-1]:
-            yielded[_place(bucket)], done_unix_s = bucket.steps, bucket.bucket_unix_s
+            yielded[_place_of(bucket)], done_unix_s = bucket.steps, bucket.bucket_unix_s
             yield bucket
         newest = found[-1:]
         try:
@@ -100,5 +100,5 @@ def _passing_over_failures(
     return read_on
 
 
-def _place(bucket: StepBucket) -> tuple[int, int]:
+def _place_of(bucket: StepBucket) -> tuple[int, int]:
     return bucket.attempt, bucket.bucket_unix_s

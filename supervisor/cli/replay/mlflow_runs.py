@@ -45,7 +45,7 @@ def write_mlflow(target: str, job: str, buckets: Iterable[StepBucket], pause: Pa
     if not is_server(target):
         Path(target).touch(exist_ok=False)
         address = f"sqlite:///{Path(target).absolute()}"
-    with _explaining(target), tempfile.TemporaryDirectory() as unused:
+    with _explain_errors(target), tempfile.TemporaryDirectory() as unused:
         client = tracking.MlflowClient(address, registry_uri=unused)
         known = client.get_experiment_by_name(job)
         experiment = client.create_experiment(job) if known is None else known.experiment_id
@@ -102,7 +102,7 @@ def _metrics_of(bucket: StepBucket) -> list[Any]:
 
 
 @contextmanager
-def _explaining(target: str) -> Iterator[None]:
+def _explain_errors(target: str) -> Iterator[None]:
     """Turn what MLflow raises into CliError."""
     raised = load_library("mlflow.exceptions", "mlflow").MlflowException
     try:

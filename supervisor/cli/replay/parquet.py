@@ -27,7 +27,7 @@ def write_parquet(target: Path, buckets: Iterable[StepBucket]) -> None:
 
     The file can be read once its end is written: what is interrupted before leaves no file.
     """
-    arrow, parquet, schema = _load()
+    arrow, parquet, schema = _load_pyarrow()
     rows = (_values_of(bucket) for bucket in buckets)
     with target.open("xb") as file:
         try:
@@ -44,7 +44,7 @@ def write_parts(target: Path, buckets: Iterable[StepBucket], pause: Pause) -> No
 
     With each new row the newest file is replaced by a longer one. Readers of folders take all of them as one table.
     """
-    arrow, parquet, schema = _load()
+    arrow, parquet, schema = _load_pyarrow()
     target.mkdir()
     part: list[dict[str, object]] = []
     number, written = 1, 0
@@ -68,7 +68,7 @@ def write_parts(target: Path, buckets: Iterable[StepBucket], pause: Pause) -> No
     replace_file()
 
 
-def _load() -> tuple[Any, Any, Any]:
+def _load_pyarrow() -> tuple[Any, Any, Any]:
     """Return pyarrow, its module for Parquet, and the schema of the rows; raise CliError without pyarrow."""
     arrow = load_library("pyarrow", "parquet")
     parquet = load_library("pyarrow.parquet", "parquet")

@@ -34,10 +34,10 @@ def events_file(buckets: Iterable[StepBucket]) -> Iterator[bytes]:
     version: bytes | None = None
     for bucket in buckets:
         if version is None:
-            version = _double(1, bucket.first_unix_s) + _bytes(3, VERSION)
+            version = _encode_double(1, bucket.first_unix_s) + _bytes(3, VERSION)
             yield frame(version)
         if known := scalars_of(bucket):
-            yield frame(_event(bucket.last_unix_s, bucket.step_last, known))
+            yield frame(_encode_event(bucket.last_unix_s, bucket.step_last, known))
 
 
 def scalars_of(bucket: StepBucket) -> dict[str, float]:
@@ -77,17 +77,17 @@ def _fill_table() -> tuple[int, ...]:
 _TABLE = _fill_table()
 
 
-def _event(unix_s: float, step: int, scalars: Mapping[str, float]) -> bytes:
+def _encode_event(unix_s: float, step: int, scalars: Mapping[str, float]) -> bytes:
     values = b"".join(_bytes(1, _bytes(1, tag.encode()) + _float(2, value)) for tag, value in scalars.items())
-    return _double(1, unix_s) + _varint(2 << 3) + _varint(step) + _bytes(5, values)
+    return _encode_double(1, unix_s) + _encode_varint(2 << 3) + _encode_varint(step) + _bytes(5, values)
 
 
 def _bytes(number: int, content: bytes) -> bytes:
-    return _varint(number << 3 | 2) + _varint(len(content)) + content
+    return _encode_varint(number << 3 | 2) + _encode_varint(len(content)) + content
 
 
-def _double(number: int, value: float) -> bytes:
-    return _varint(number << 3 | 1) + struct.pack("<d", value)
+def _encode_double(number: int, value: float) -> bytes:
+    return _encode_varint(number << 3 | 1) + struct.pack("<d", value)
 
 
 def _float(number: int, value: float) -> bytes:
@@ -96,10 +96,10 @@ def _float(number: int, value: float) -> bytes:
         packed = struct.pack("<f", value)
     except OverflowError:
         packed = struct.pack("<f", math.copysign(math.inf, value))
-    return _varint(number << 3 | 5) + packed
+    return _encode_varint(number << 3 | 5) + packed
 
 
-def _varint(value: int) -> bytes:
+def _encode_varint(value: int) -> bytes:
     """Return an integer from 0 to 2^64 - 1, seven bits a byte, the lowest first."""
     parts = bytearray()
     while value > 0x7F:

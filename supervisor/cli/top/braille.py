@@ -17,13 +17,13 @@ def curve(values: Sequence[float | None], width: int) -> str:
     if not known or width <= 0:
         return ""
     low, high = min(known), max(known)
-    heights = [None if value is None else _height(value, low, high) for value in shown]
+    heights = [None if value is None else _height_of(value, low, high) for value in shown]
     heights += [None] * (len(heights) % 2)
     pairs = zip(heights[::2], heights[1::2], strict=True)
     return "".join(chr(_EMPTY + _dot(left, _LEFT) + _dot(right, _RIGHT)) for left, right in pairs)
 
 
-def _height(value: float, low: float, high: float) -> int:
+def _height_of(value: float, low: float, high: float) -> int:
     return 1 if high <= low else min(3, int((value - low) / (high - low) * 4))
 
 

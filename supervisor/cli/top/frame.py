@@ -35,9 +35,9 @@ def compose(state: TopState, now: float, columns: int, rows: int) -> list[Line]:
     """Return exactly `rows` lines of at most `columns` cells."""
     body = {HELP: _help_lines, DETAILS: _detail_lines}.get(state.page, _overview_lines)
     room = max(rows - 2, 0)
-    lines = [_header(state, now), *body(state, now, columns, room)[:room]]
+    lines = [_draw_header(state, now), *body(state, now, columns, room)[:room]]
     lines += [()] * (rows - 1 - len(lines))
-    lines = [*lines, _footer(state)][:rows] if rows > 1 else lines[:rows]
+    lines = [*lines, _draw_footer(state)][:rows] if rows > 1 else lines[:rows]
     return [fit(line, columns) for line in lines]
 
 
@@ -63,7 +63,7 @@ def shorten(text: str, width: int) -> str:
     return f"{text}…" if width > 0 else ""
 
 
-def _header(state: TopState, now: float) -> Line:
+def _draw_header(state: TopState, now: float) -> Line:
     clock = time.strftime("%H:%M:%S", time.localtime(now))
     answer = state.answer
     if answer.problem is not None:
@@ -77,7 +77,7 @@ def _header(state: TopState, now: float) -> Line:
     return ((f"{clock}  ", None), (text, "dim"), (f"  {one_line(problem)}" if problem else "", "red"))
 
 
-def _footer(state: TopState) -> Line:
+def _draw_footer(state: TopState) -> Line:
     if state.typing:
         return ((f"/{state.filter}_", "bold"), ("  enter: keep, esc: all", "dim"))
     if state.page != "overview":
@@ -94,7 +94,7 @@ def _overview_lines(state: TopState, now: float, columns: int, room: int) -> lis
     gpus = state.answer.status["gpus"]
     spare = max(room - 4, 1)  # head, loss, incident, one line of output
     jobs_room = max(min(len(state.jobs), spare - min(len(gpus), spare // 2)), 1)
-    shown = _window(state, jobs_room)
+    shown = _select_visible(state, jobs_room)
     chosen = _choose_columns(columns, shown)
     lines = [_job_line(chosen, None)]
     lines += [_job_line(chosen, job, now, selected=job is state.job) for job in shown]
@@ -106,7 +106,7 @@ def _overview_lines(state: TopState, now: float, columns: int, room: int) -> lis
     return lines + _output_lines(state, room - len(lines))
 
 
-def _window(state: TopState, room: int) -> Sequence[dict[str, Any]]:
+def _select_visible(state: TopState, room: int) -> Sequence[dict[str, Any]]:
     """Return the trainings that have room, the selected one among them."""
     jobs = state.jobs
     index = next((number_ for number_, job in enumerate(jobs) if job is state.job), 0)

@@ -86,11 +86,11 @@ def _add(seen: tuple[float | None, ...], loss: float | None) -> tuple[float | No
 def press(state: TopState, key: str) -> TopState | None:
     """Return the state after a key; None: the view ends."""
     if state.typing:
-        return _type(state, key)
+        return _type_key(state, key)
     if key == "q":
         return None
     if key in _MOVES:
-        return _move(state, _MOVES[key])
+        return _move_selection(state, _MOVES[key])
     if key == "/":
         return replace(state, typing=True, page=OVERVIEW)
     if key in ("?", "h"):
@@ -102,7 +102,7 @@ def press(state: TopState, key: str) -> TopState | None:
     return state
 
 
-def _type(state: TopState, key: str) -> TopState:
+def _type_key(state: TopState, key: str) -> TopState:
     if key == "enter":
         return replace(state, typing=False)
     if key == "escape":
@@ -112,7 +112,7 @@ def _type(state: TopState, key: str) -> TopState:
     return replace(state, filter=state.filter + key) if len(key) == 1 and key.isprintable() else state
 
 
-def _move(state: TopState, by: int) -> TopState:
+def _move_selection(state: TopState, by: int) -> TopState:
     names = [job["name"] for job in state.jobs]
     if not names or state.job is None or state.page == HELP:
         return state

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from supervisor.alerts.payload import Notice, remind
-from supervisor.alerts.reminders import count_reminders
+from supervisor.alerts.schedule import count_reminders
 from supervisor.core.job import Job, Phase
 from supervisor.core.moments import Moment
 from supervisor.store.store import Store
