@@ -35,33 +35,35 @@ def cross_check(settings: Settings, file: str, looks: PathLooks) -> Iterator[Pro
             allowed='write it as SQLAlchemy does: "sqlite:////var/lib/rocm-supervisor/supervisor.db"',
         )
     for name, job in settings.jobs.items():
-        key = join("jobs", name)
-        yield from _check_environment(job, key, file)
-        yield from _check_commands(job, key, file)
-        yield from _check_resume(job, key, file)
-        yield from _check_local_paths(job, key, file, looks)
-        yield from _check_snapshots(job, key, file)
-        yield from _check_triage(job, key, file, agent=settings.supervisor.agent)
-        if job.standby and not settings.supervisor.agent:
-            problem, allowed = (
-                "needs the agent, which is switched off",
-                "set supervisor.agent = true, or standby = false",
-            )
-            yield Problem(file=file, key=f"{key}.standby", problem=problem, allowed=allowed)
-        if job.conv2d not in ("auto", "off") and not settings.supervisor.agent:
-            yield Problem(
-                file=file,
-                key=f"{key}.conv2d",
-                problem="needs the agent, which is switched off",
-                allowed='set supervisor.agent = true, or conv2d = "off"',
-                value=show(job.conv2d),
-            )
+        yield from _check_job(job, join("jobs", name), file, looks, agent=settings.supervisor.agent)
     for name, alert in settings.alerts.items():
         key = join("alerts", name)
         yield from _check_texts(alert, key, file)
         yield from _check_url(alert, key, file)
         yield from _check_places(alert, key, file, looks)
         yield from _check_zone(name, alert, key, file)
+
+
+def _check_job(job: JobSettings, key: str, file: str, looks: PathLooks, *, agent: bool) -> Iterator[Problem]:
+    yield from _check_environment(job, key, file)
+    yield from _check_commands(job, key, file)
+    yield from _check_resume(job, key, file)
+    yield from _check_local_paths(job, key, file, looks)
+    yield from _check_snapshots(job, key, file)
+    yield from _check_triage(job, key, file, agent=agent)
+    if not agent:
+        yield from _check_without_agent(job, key, file)
+
+
+def _check_without_agent(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
+    """Yield the settings of a job that only the agent can carry out."""
+    problem = "needs the agent, which is switched off"
+    if job.standby:
+        allowed = "set supervisor.agent = true, or standby = false"
+        yield Problem(file=file, key=f"{key}.standby", problem=problem, allowed=allowed)
+    if job.conv2d not in ("auto", "off"):
+        allowed, value = 'set supervisor.agent = true, or conv2d = "off"', show(job.conv2d)
+        yield Problem(file=file, key=f"{key}.conv2d", problem=problem, allowed=allowed, value=value)
 
 
 def _check_environment(job: JobSettings, key: str, file: str) -> Iterator[Problem]:

@@ -26,7 +26,7 @@ from supervisor.control.tail import tail
 from supervisor.core import attempt_files as names
 from supervisor.core.job import Job
 from supervisor.store.archive import Archive
-from supervisor.store.timelines import lives, read_unwatched
+from supervisor.store.timelines import read_lives, read_unwatched
 
 INCIDENTS_AT_ONCE = 1000
 CHECKPOINTS_AT_ONCE = 1000
@@ -124,7 +124,7 @@ class RecordView:
 
     def account(self, job: str) -> types.JobAccount:
         """Return how the time of a job was spent."""
-        found = lives(self._archive, job)
+        found = read_lives(self._archive, job)
         if not found:
             self._check_known(job)
         return job_account(job, found, read_unwatched(self._archive, job), self._facts.now_unix_s())

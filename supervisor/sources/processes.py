@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -72,10 +73,43 @@ def _parse_frames(text: str) -> tuple[str, ...]:
     return tuple(name for name in names if name)[:FRAMES_KEPT]
 
 
+WAITING = (psutil.STATUS_DISK_SLEEP, psutil.STATUS_ZOMBIE)
+"""States in which threads may wait in the kernel."""
+STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 LARGEST_KEPT = 8
 QUIET_PERCENT = 5.0
 """Percent of one processor: context switches are counted only for a tree that uses no more."""
 COUNTED_PROCESSES = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Process:
+    """What one reading finds of one process."""
+
+    pid: int
+    parent: int
+    created_unix_s: float
+    name: str
+    status: str
+    """One of psutil's."""
+    rss_bytes: int
+    used_s: float
+    """Of a processor."""
+    waits: tuple[KernelWait, ...]
+    has_terminal: bool
+    """Looked up for a stopped process alone."""
+
+    @property
+    def key(self) -> tuple[int, float]:
+        return self.pid, self.created_unix_s
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.status in STOPPED
+
+    def as_use(self, cpu_percent: float | None) -> ProcessUse:
+        """Return what is kept of a process of the largest use."""
+        return ProcessUse(pid=self.pid, name=self.name, rss_bytes=self.rss_bytes, cpu_percent=cpu_percent)
 
 
 class TreeWatch:
@@ -97,55 +131,30 @@ class TreeWatch:
         take. `cpu_percent` is relative to one processor: a tree that keeps four busy has 400. State D and the stopped
         state are those of a process's main thread.
         """
-        rss_bytes, count, waiting = 0, 0, []
-        alive: list[int] = []
-        stopped: list[int] = []
-        traced: list[int] = []
-        on_terminal: list[int] = []
-        waits: list[KernelWait] = []
-        used_s: dict[tuple[int, float], float] = {}
-        uses: list[ProcessUse] = []
-        parents: list[tuple[int, int]] = []
-        for process in _list_tree(self._pid, tuple(self._used_s)):
-            try:
-                with process.oneshot():
-                    times = process.cpu_times()
-                    own_bytes, name = process.memory_info().rss, process.name()
-                    status, parent = process.status(), process.ppid()
-                    if status == psutil.STATUS_DISK_SLEEP:
-                        waiting.append(process.pid)
-                    elif status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
-                        stopped.append(process.pid)
-                        traced += [process.pid] if status == psutil.STATUS_TRACING_STOP else []
-                        on_terminal += [process.pid] if _has_terminal(process.pid) else []
-                    key = process.pid, process.create_time()
-            except psutil.Error:
-                continue
-            if status in (psutil.STATUS_DISK_SLEEP, psutil.STATUS_ZOMBIE):
-                waits += waits_of(process.pid, name)
-            if status not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
-                alive.append(process.pid)
-                parents.append((process.pid, parent))
-            count, rss_bytes, used_s[key] = count + 1, rss_bytes + own_bytes, times.user + times.system
-            share = self._cpu_percent({key: used_s[key]}, now)
-            uses.append(ProcessUse(pid=process.pid, name=name, rss_bytes=own_bytes, cpu_percent=share))
+        listed = _list_tree(self._pid, tuple(self._used_s))
+        processes = [found for process in listed if (found := _read_process(process)) is not None]
+        used_s = {process.key: process.used_s for process in processes}
+        alive = [process for process in processes if process.status not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)]
+        stopped = [process for process in processes if process.is_stopped]
         percent = self._cpu_percent(used_s, now)
-        switches_per_s = self._switches_per_s(alive, now) if percent is not None and percent <= QUIET_PERCENT else None
+        is_quiet = percent is not None and percent <= QUIET_PERCENT
+        switches_per_s = self._switches_per_s([process.pid for process in alive], now) if is_quiet else None
+        uses = [process.as_use(self._cpu_percent({process.key: process.used_s}, now)) for process in processes]
         self._used_s, self._at = used_s, now
         return ProcessReading(
             at=now,
-            processes=count,
-            rss_bytes=rss_bytes if count else None,
-            cpu_percent=percent if count else None,
-            uninterruptible_pids=tuple(waiting),
+            processes=len(processes),
+            rss_bytes=sum(process.rss_bytes for process in processes) if processes else None,
+            cpu_percent=percent if processes else None,
+            uninterruptible_pids=_pids_of(processes, psutil.STATUS_DISK_SLEEP),
             largest=tuple(sorted(uses, key=lambda process_use: -(process_use.cpu_percent or 0.0))[:LARGEST_KEPT]),
-            pids=tuple(alive) if count else None,
-            waits=tuple(waits),
-            stopped_pids=tuple(stopped),
-            traced_pids=tuple(traced),
-            terminal_pids=tuple(on_terminal),
+            pids=tuple(process.pid for process in alive) if processes else None,
+            waits=tuple(wait for process in processes for wait in process.waits),
+            stopped_pids=tuple(process.pid for process in stopped),
+            traced_pids=_pids_of(processes, psutil.STATUS_TRACING_STOP),
+            terminal_pids=tuple(process.pid for process in stopped if process.has_terminal),
             switches_per_s=switches_per_s,
-            parents=tuple(parents),
+            parents=tuple((process.pid, process.parent) for process in alive),
         )
 
     def _switches_per_s(self, pids: list[int], now: Moment) -> float | None:
@@ -166,6 +175,30 @@ class TreeWatch:
         # A process that was not in the previous reading was started since: all its time belongs to the interval.
         spent_s = sum(max(0.0, used - self._used_s.get(process, 0.0)) for process, used in used_s.items())
         return 100 * spent_s / now.seconds_since(self._at)
+
+
+def _read_process(process: psutil.Process) -> _Process | None:
+    """Return what is known of a process, None if it has ended."""
+    try:
+        with process.oneshot():
+            times, status, name = process.cpu_times(), process.status(), process.name()
+            return _Process(
+                pid=process.pid,
+                parent=process.ppid(),
+                created_unix_s=process.create_time(),
+                name=name,
+                status=status,
+                rss_bytes=process.memory_info().rss,
+                used_s=times.user + times.system,
+                waits=waits_of(process.pid, name) if status in WAITING else (),
+                has_terminal=status in STOPPED and _has_terminal(process.pid),
+            )
+    except psutil.Error:
+        return None
+
+
+def _pids_of(processes: Iterable[_Process], status: str) -> tuple[int, ...]:
+    return tuple(process.pid for process in processes if process.status == status)
 
 
 def _has_terminal(pid: int, proc: Path = Path("/proc")) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from supervisor.core.flags import RedFlag
 from supervisor.core.reports.outages import AttemptLife, Outage, Unwatched, find_unwatched
 from supervisor.core.reports.timeline import Life, Stride
 from supervisor.store.archive import Archive
@@ -35,20 +36,16 @@ class _Ending(msgspec.Struct, frozen=True):
     counts: bool = True
 
 
-def lives(archive: Archive, job: str) -> tuple[Life, ...]:
+def read_lives(archive: Archive, job: str) -> tuple[Life, ...]:
     """Return a job's attempts, the oldest first; one whose launch time was not recorded is left out.
 
     Raises ArchiveError.
     """
     attempts = sorted(archive.attempts(job, ALL), key=lambda attempt: attempt.number)
     endings = _read_endings(archive.decisions(job, ALL))
-    causes = {
-        incident.attempt: f"{incident.flag.rule} ({incident.flag.fault})" if incident.flag.fault else incident.flag.rule
-        for incident in archive.incidents(job, ALL)
-    }
-    restarted_from_beginning = {
-        incident.attempt for incident in archive.incidents(job, ALL) if incident.outcome == "checkpoint_ignored"
-    }
+    incidents = archive.incidents(job, ALL)
+    causes = {incident.attempt: _describe_cause(incident.flag) for incident in incidents}
+    restarted_from_beginning = {item.attempt for item in incidents if item.outcome == "checkpoint_ignored"}
     own = _counting_themselves(archive, job)
     saves = archive.resumed_saves(job)
     strides = _build_strides(archive.step_metrics(job))
@@ -99,6 +96,10 @@ def _read_attempt_lives(archive: Archive, job: str) -> list[AttemptLife]:
             )
             next_launched = attempt.launched_unix_s
     return found
+
+
+def _describe_cause(flag: RedFlag) -> str:
+    return f"{flag.rule} ({flag.fault})" if flag.fault else flag.rule
 
 
 def _counting_themselves(archive: Archive, job: str) -> set[int]:

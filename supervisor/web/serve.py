@@ -87,18 +87,7 @@ async def serve(  # noqa: PLR0913  # what is served, and how
     gives out tokens.
     """
     visits = [_Visits(application(data, sessions, door)) for door in doors]
-    servers = [
-        _PageServer(
-            build_config(
-                visit,
-                _PageProtocol,
-                connections=2 * CONNECTIONS,
-                keep_alive_s=KEEP_ALIVE_S,
-                tls=tls if door.tls else None,
-            )
-        )
-        for door, visit in zip(doors, visits, strict=True)
-    ]
+    servers = [_build_server(visit, tls if door.tls else None) for door, visit in zip(doors, visits, strict=True)]
     loop = asyncio.get_running_loop()
 
     def end() -> None:
@@ -118,6 +107,12 @@ async def serve(  # noqa: PLR0913  # what is served, and how
         await asyncio.start_unix_server(partial(answer_login, sessions), sock=login)
     await asyncio.gather(*serving)
     watching.cancel()
+
+
+def _build_server(visit: _Visits, tls: tuple[Path, Path] | None) -> _PageServer:
+    return _PageServer(
+        build_config(visit, _PageProtocol, connections=2 * CONNECTIONS, keep_alive_s=KEEP_ALIVE_S, tls=tls)
+    )
 
 
 async def _end_when_idle(visits: Sequence[_Visits], sessions: Sessions, idle_s: float | None, end: Any) -> None:

@@ -13,7 +13,7 @@ from supervisor.core.readings import ExitStatus, HostReading, Stage
 from supervisor.daemon.record.outage import record_end, record_outage
 from supervisor.store.archive import Archive
 from supervisor.store.store import Store
-from supervisor.store.timelines import lives, read_unwatched
+from supervisor.store.timelines import read_lives, read_unwatched
 
 START = Moment(1000.0, 1_763_600_000.0)
 
@@ -52,7 +52,7 @@ def test_the_time_since_a_killed_daemon_wrote_last_is_an_outage(tmp_path: Path) 
     outage = outage_entry(unwatched)
     assert (outage.job, outage.attempt) == ("night", 1)
     assert (outage.at - START.unix_s, outage.until - START.unix_s) == (60, 335)
-    account = job_account("night", lives(archive, "night"), [unwatched], START.plus(400).unix_s)
+    account = job_account("night", read_lives(archive, "night"), [unwatched], START.plus(400).unix_s)
     assert (account.outages, account.outages_s) == (1, 275)
 
 

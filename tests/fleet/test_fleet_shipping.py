@@ -29,7 +29,7 @@ from supervisor.fleet.sent import Digest, Sent, Version
 from supervisor.fleet.shipping import LOOK_BACK_EVERY_S, REFRESH_S, ROWS_AT_ONCE, SETTLE_S, Shipper
 from supervisor.store.archive import Archive
 from supervisor.store.store import Store
-from supervisor.store.timelines import lives
+from supervisor.store.timelines import read_lives
 from tests.rigs.postgres_server import READER, SHIPPER, FleetDatabase
 from tests.store.record_by_hand import (
     START,
@@ -117,7 +117,7 @@ def test_the_time_account_of_a_job_can_be_reckoned_from_its_minutes(
     (metric,) = read(fleet).step_metrics("night")
     assert (metric.steps, metric.step_first, metric.step_last, metric.loss_mean) == (19, 1, 19, 0.5)
     assert metric.steps_per_s == 1.0
-    (life,) = lives(read(fleet), "night")
+    (life,) = read_lives(read(fleet), "night")
     assert [(stride.step_first, stride.step_last) for stride in life.strides] == [(1, 19)]
 
 

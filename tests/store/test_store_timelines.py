@@ -17,7 +17,7 @@ from supervisor.core.reports.account import account
 from supervisor.core.reports.timeline import Use
 from supervisor.core.triage.finding import Finding
 from supervisor.store.archive import Archive
-from supervisor.store.timelines import lives
+from supervisor.store.timelines import read_lives
 
 
 def entered(seconds: float, stage: Stage, attempt: int = 1) -> ev.StageEntered:
@@ -55,7 +55,7 @@ def archive(tmp_path: Path) -> Archive:
 
 
 def test_attempts_come_with_stages_steps_cause_and_what_they_went_on_from(archive: Archive) -> None:
-    first, second = lives(archive, "night")
+    first, second = read_lives(archive, "night")
     assert [stage for _, stage in first.entered] == ["setup", "step", "step"]
     assert (first.strides[0].step_first, first.strides[-1].step_last) == (11, 59)
     assert sum(stride.data_wait_s for stride in first.strides) == pytest.approx(49 * 0.02)
@@ -64,7 +64,7 @@ def test_attempts_come_with_stages_steps_cause_and_what_they_went_on_from(archiv
 
 
 def test_the_night_adds_up(archive: Archive) -> None:
-    night = account(lives(archive, "night"), at(120).unix_s)
+    night = account(read_lives(archive, "night"), at(120).unix_s)
     assert night.total_s == pytest.approx(120)
     assert night.seconds[Use.LOST] == pytest.approx(49, abs=1.1)
     assert night.seconds[Use.DOWN] == pytest.approx(51)
@@ -81,7 +81,7 @@ def test_a_triage_is_read_from_its_decision_to_its_end(tmp_path: Path) -> None:
         found = Finding(verdict="data", words="img")
         store.record_event(ev.TriageEnded(at=at(90), job="night", attempt=1, finding=found, began_at=at(60)))
     store.close(at(90))
-    (only,) = lives(Archive(tmp_path / "supervisor.db"), "night")
+    (only,) = read_lives(Archive(tmp_path / "supervisor.db"), "night")
     assert only.triage == (at(60).unix_s, at(90).unix_s)
 
 
@@ -98,7 +98,7 @@ def test_a_restart_that_somebody_asked_for_is_no_trouble(tmp_path: Path) -> None
         again = de.Launch(at=at(55), job="night", attempt=2, resume_from=checkpoint(0), reason="newest")
         store.open_attempt(again, "/s/2")
     store.close(at(55))
-    first, second = lives(Archive(tmp_path / "supervisor.db"), "night")
+    first, second = read_lives(Archive(tmp_path / "supervisor.db"), "night")
     assert (first.wanted, second.resume_step) == (True, 100)
     assert account((first, second), at(60).unix_s).seconds[Use.WAITING] == pytest.approx(5)
 
@@ -115,7 +115,7 @@ def test_what_an_attempt_went_on_from_has_the_time_of_its_last_saving_before_the
         for item in (used, again, earlier):
             store.save_checkpoint("night", 1, item, at(50))
     store.close(at(80))
-    first, second = lives(Archive(tmp_path / "supervisor.db"), "night")
+    first, second = read_lives(Archive(tmp_path / "supervisor.db"), "night")
     assert first.resume_saved_unix_s is None
     assert second.resume_saved_unix_s == pytest.approx(at(40.0).unix_s)
 
@@ -135,6 +135,6 @@ def test_an_attempt_that_began_again_kept_nothing_and_one_that_counts_itself_is_
                 ev.AgentReported(at=at(51), job="night", attempt=2, agent_event=ev.AgentEvent.COUNTING, facts=facts)
             )
     store.close(at(55))
-    first, second = lives(Archive(tmp_path / "supervisor.db"), "night")
+    first, second = read_lives(Archive(tmp_path / "supervisor.db"), "night")
     assert (first.counts_itself, second.counts_itself) == (False, True)
     assert (second.resume_step, second.resume_saved_unix_s) == (0, None)

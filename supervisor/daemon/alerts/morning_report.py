@@ -19,7 +19,7 @@ from supervisor.daemon.inbox import Inbox
 from supervisor.store.archive import Archive
 from supervisor.store.errors import ArchiveError
 from supervisor.store.outbox import FAILED, WAITING
-from supervisor.store.timelines import lives
+from supervisor.store.timelines import read_lives
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ def _read_training(archive: Archive, job: Job, until_unix_s: float) -> TrainingD
     buckets = archive.step_metrics(job.name, since_unix_s=since_unix_s, until_unix_s=until_unix_s, bucket_s=600)
     found = archive.incidents(job.name, READ_AT_MOST)
     incidents = [incident for incident in found if incident.flag.at.unix_s >= since_unix_s]
-    spent = account(lives(archive, job.name), until_unix_s, DAY_S)
+    spent = account(read_lives(archive, job.name), until_unix_s, DAY_S)
     return TrainingDay(
         name=job.name,
         phase=present.phase,
