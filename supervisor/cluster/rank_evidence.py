@@ -142,9 +142,14 @@ def _complete(
     )
 
 
+def _name_recorder(rank: int) -> str:
+    """Return the name of a rank's recorder in the attempt's folder, as the agent gives it."""
+    return names.RECORDER if rank == 0 else names.RECORDER.replace("recorder", f"recorder.rank{rank}")
+
+
 def read_sequence(folder: Path, rank: int) -> int | None:
     """Return the number of the last collective that a rank has begun; None where it has none, or it still grows."""
-    name = names.RECORDER if rank == 0 else names.RECORDER.replace("recorder", f"recorder.rank{rank}")
+    name = _name_recorder(rank)
     try:
         data = untrusted_files.read_part(folder, name, names.COLLECTIVE_OFFSET, names.COLLECTIVE.size)
         number, since_ns = names.COLLECTIVE.unpack(data)
@@ -156,7 +161,7 @@ def read_sequence(folder: Path, rank: int) -> int | None:
 
 def read_steps(folder: Path, rank: int) -> int | None:
     """Return how many steps a rank has recorded in this launch; None where it has no recorder."""
-    name = names.RECORDER if rank == 0 else names.RECORDER.replace("recorder", f"recorder.rank{rank}")
+    name = _name_recorder(rank)
     try:
         data = untrusted_files.read_part(folder, name, names.HEAD_OFFSET, names.HEAD.size)
         (head,) = names.HEAD.unpack(data)
@@ -170,7 +175,7 @@ def read_training_step(folder: Path, rank: int) -> int | None:
 
     A training that was resumed counts on where it can: more than its highest step before is progress.
     """
-    name = names.RECORDER if rank == 0 else names.RECORDER.replace("recorder", f"recorder.rank{rank}")
+    name = _name_recorder(rank)
     try:
         page = untrusted_files.read_part(folder, name, 0, names.HEAD_OFFSET + names.HEAD.size)
         _, header, size, capacity, _ = names.IDENTITY.unpack_from(page)

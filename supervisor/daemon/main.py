@@ -41,7 +41,11 @@ def main(arguments: list[str] | None = None) -> int:
         from supervisor.daemon.roles import program  # noqa: PLC0415 - a daemon of one machine needs none of it
 
         return program.main(given)
-    parser = argparse.ArgumentParser(prog="rocm-supervisord", description="Keeps trainings alive; see supervisorctl.")
+    parser = argparse.ArgumentParser(
+        prog="rocm-supervisord",
+        description="Keeps trainings alive; see supervisorctl.",
+        epilog="With --role node or --role leader: a part of a training on several nodes (--role node --help).",
+    )
     parser.add_argument("--config", type=Path, required=True, help="the configuration file (TOML)")
     parser.add_argument("--version", action="version", version=f"rocm-supervisord {__version__}")
     asked = parser.parse_args(arguments)
