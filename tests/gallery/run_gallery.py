@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 from pathlib import Path
@@ -14,8 +13,9 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
 # ruff: noqa: E402 - the folders of the tests are put on the path first
+from gallery_arguments import CACHE, build_parser, load_known_rows
 from gallery_night import Night, Play
-from gallery_rows import MissingSourceError, Row, load_rows
+from gallery_rows import MissingSourceError, Row
 from gallery_table import write_table
 
 from tests.e2e.house import house
@@ -39,14 +39,9 @@ def run_row(row: Row, asked: argparse.Namespace) -> Night:
 
 def read_arguments(words: list[str] | None = None) -> argparse.Namespace:
     """Return what was asked for."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "rocm-supervisor"
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = build_parser(__doc__)
     parser.add_argument("rows", nargs="*", help="names of rows (default: all)")
-    parser.add_argument("--python", type=Path, default=cache / "gallery" / "bin" / "python", help="of the trainings")
-    parser.add_argument(
-        "--sources", type=Path, default=cache / "gallery-sources", help="OWNER/NAME below it, or cloned"
-    )
-    parser.add_argument("--results", type=Path, default=cache / "gallery-results", help="a JSON file for each row")
+    parser.add_argument("--results", type=Path, default=CACHE / "gallery-results", help="a JSON file for each row")
     parser.add_argument("--logs", type=Path, help="keep the daemon's log and the trainings' output here")
     parser.add_argument(
         "--hurt", nargs="*", choices=["kill", "stop", "rank", "oom", "nan"], help="default: all that apply"
@@ -58,10 +53,8 @@ def read_arguments(words: list[str] | None = None) -> argparse.Namespace:
 
 def main() -> int:
     """Run the rows, write their results down, print the table."""
-    asked, rows = read_arguments(), load_rows()
-    unknown = set(asked.rows) - set(rows)
-    if unknown:
-        sys.exit(f"no such row: {', '.join(sorted(unknown))}")
+    asked = read_arguments()
+    rows = load_known_rows(asked.rows)
     asked.results.mkdir(parents=True, exist_ok=True)
     for name in [] if asked.table else asked.rows or rows:
         night = run_row(rows[name], asked)

@@ -8,9 +8,7 @@ daemon has its default settings: it reports the stop and sends SIGCONT, after wh
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import sys
 import tempfile
 import time
@@ -21,8 +19,9 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
 # ruff: noqa: E402 - the folders of the tests are put on the path first
+from gallery_arguments import build_parser, load_known_rows
 from gallery_night import Play
-from gallery_rows import Row, load_rows
+from gallery_rows import Row
 
 from tests.e2e.house import house
 
@@ -74,17 +73,15 @@ def stop_in(row: Row, stage: str, python: Path, sources: Path) -> dict[str, obje
 
 
 def main() -> int:
-    """Run the stages; the exit status is 1 where one was told late or not at all."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "rocm-supervisor"
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    """Run the stages; the exit status is 1 where a stop was reported late or not at all."""
+    parser = build_parser(__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("rows", nargs="+")
     parser.add_argument("--stages", nargs="+", choices=STAGES, default=list(STAGES))
     parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--python", type=Path, default=cache / "gallery" / "bin" / "python", help="of the trainings")
-    parser.add_argument("--sources", type=Path, default=cache / "gallery-sources")
     asked, late = parser.parse_args(), 0
+    rows = load_known_rows(asked.rows)
     for name in asked.rows:
-        row = shortened(load_rows()[name], asked.epochs)
+        row = shortened(rows[name], asked.epochs)
         for stage in asked.stages:
             began = time.monotonic()  # noqa: TID251 - how long it took is told
             found = stop_in(row, stage, asked.python, asked.sources)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 import time
@@ -27,8 +26,9 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
+from gallery_arguments import build_parser, load_known_rows
 from gallery_night import Play
-from gallery_rows import MissingSourceError, Row, load_rows
+from gallery_rows import MissingSourceError, Row
 
 from supervisor.core.readings import StepRecord
 from supervisor.daemon.clock import SystemClock
@@ -144,13 +144,8 @@ def write_row(found: dict[str, Any]) -> str:
 
 def read_arguments(words: list[str] | None = None) -> argparse.Namespace:
     """Return what was asked for."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "rocm-supervisor"
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = build_parser(__doc__)
     parser.add_argument("rows", nargs="+", help="names of rows")
-    parser.add_argument("--python", type=Path, default=cache / "gallery" / "bin" / "python", help="of the trainings")
-    parser.add_argument(
-        "--sources", type=Path, default=cache / "gallery-sources", help="OWNER/NAME below it, or cloned"
-    )
     parser.add_argument("--for", dest="given", default="2m", help="what a tune is given")
     parser.add_argument("--may", default="", help="permissions of the tune")
     parser.add_argument("--window-s", type=float, default=40.0, help="that each rate is measured for")
@@ -160,10 +155,8 @@ def read_arguments(words: list[str] | None = None) -> argparse.Namespace:
 
 def main() -> None:
     """Tune the rows, one after the other, and print a line for each."""
-    asked, rows = read_arguments(), load_rows()
-    unknown = set(asked.rows) - set(rows)
-    if unknown:
-        sys.exit(f"no such row: {', '.join(sorted(unknown))}")
+    asked = read_arguments()
+    rows = load_known_rows(asked.rows)
     for name in asked.rows:
         found = tune_row(rows[name], asked)
         print(write_row(found), flush=True)
