@@ -91,6 +91,37 @@ def test_a_decoder_has_attention_and_what_computes_it_faster_proven_together() -
     assert trial.settings == {"attention": "sdpa", "autocast": "bfloat16", "fused_optimizer": True}
 
 
+def test_attention_refused_with_what_is_set_along_is_tried_by_itself_and_so_are_they() -> None:
+    facts = Facts(cuda=True, attention="eager", autocast=False, fused=False)
+    names = {"attention", "autocast", "fused_optimizer"}
+    knobs, left = choose_knobs(
+        facts, may=["precision"], remedied=[], knobs=[knob for knob in KNOBS if knob.name in names]
+    )
+    together = frozenset(names)
+    session = run(
+        begin_session(knobs, left, facts),
+        {
+            frozenset(): 1.0,
+            together: 1.2,
+            frozenset({"attention"}): 0.8,
+            frozenset({"attention", "autocast"}): 1.1,
+            frozenset({"attention", "fused_optimizer"}): 0.6,
+        },
+    )
+    assert session.settings == {"attention": "sdpa", "fused_optimizer": True}
+    assert [row.knob for row in session.refused] == ["autocast"], "attention is no longer among what was refused"
+
+
+def test_attention_that_does_harm_with_what_is_set_along_is_tried_by_itself() -> None:
+    facts = Facts(cuda=True, attention="eager", autocast=False, fused=False)
+    knobs, left = choose_knobs(facts, may=["precision"], remedied=[])
+    session = begin_session(knobs, left, facts)
+    while session.trial is not None and session.tried.partition(" ")[0] != "attention":
+        session = session.after_refusal("no")
+    assert session.tried == "attention = sdpa, autocast = bfloat16, fused_optimizer = true"
+    assert session.after_refusal("losses differ").tried == "attention = sdpa"
+
+
 def test_a_gain_below_three_percent_is_none() -> None:
     verdict = compared(1.0, 0.975, PAIRS_MAX, wobble=0.001).verdict()
     assert verdict is not None

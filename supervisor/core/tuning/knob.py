@@ -33,12 +33,12 @@ class Phase(Enum):
     DATA = "data"
     JOINED = "joined micro-batches"
     """First of what a GPU computes: an update of several is most of all launches, and all further steps get cheaper."""
+    ATTENTION = "attention"
+    """With half precision and a fused update: the most that a decoder gains, reached in a short tune as well."""
     PRECISION = "precision"
     """One switch. What follows is proven in it by replays; its rounding is small enough to tell another sum."""
     MEMORY = "memory"
     """Speed for memory that is there. Where there is too little it is tried again after what leaves more of it."""
-    ATTENTION = "attention"
-    """Before half precision: whether it computes the same is seen better."""
     LAYOUT = "layout"
     HALF = "half precision"
     KERNELS = "kernels"
@@ -119,6 +119,8 @@ class Knob:
     """Knobs that may make a gain of what was none: adopted after it was refused, it is tried once more."""
     along: tuple[str, ...] = ()
     """Knobs whose first value is set along with each of its own, where they are to be tried: one proof for all."""
+    falls_apart: bool = False
+    """Whether it is tried by itself where it was refused with the values along, as those are."""
 
 
 COPIED_BYTES_MIN = 1_000_000
@@ -237,6 +239,7 @@ KNOBS: tuple[Knob, ...] = (
         values=lambda facts: ("sdpa",) if facts.attention == "eager" else (),
         again_after=("autocast",),
         along=("autocast", "fused_optimizer"),
+        falls_apart=True,
         why_not=lambda facts: facts.attention_why_not if facts.attention in {None, "eager"} else None,
     ),
     Knob(

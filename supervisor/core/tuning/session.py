@@ -35,6 +35,8 @@ class Arm:
     """Knobs that may make a gain of it, if they are adopted after it was none."""
     along: tuple[tuple[str, object], ...] = ()
     """Values of other knobs that are tried and adopted with it."""
+    falls_apart: bool = False
+    """Whether it is tried without them where it was refused with them."""
 
     @property
     def settings(self) -> Mapping[str, object]:
@@ -189,7 +191,7 @@ class Session:
         arm = self.trial.arm
         if arm is None:
             return self._drop_newest(why)
-        return (self._beaten(arm) if for_now else self)._refuse(arm, why)
+        return (self._beaten(arm) if for_now else self._fall_apart(arm, is_beaten=False))._refuse(arm, why)
 
     def without_along(self, refused: Container[str]) -> Session:
         """Return the session with the arm under way without the values of those other knobs that cannot be set."""
@@ -222,7 +224,7 @@ class Session:
             return self._end(trial, verdict)
         arm = trial.arm
         if verdict.outcome is not Outcome.ADOPTED:
-            return self._beaten(arm)._refuse(arm, verdict.why)
+            return self._fall_apart(arm)._refuse(arm, verdict.why)
         rows = [Adopted(knob=knob, value=value, gain=verdict.gain) for knob, value in arm.settings.items()]
         kept = tuple(old for old in self.adopted if old.knob not in arm.settings)
         again = tuple(other for other in self.beaten if arm.knob in other.again_after)
@@ -233,9 +235,17 @@ class Session:
             queue=(*again, *(other for other in self.queue if other.knob not in done)),
             beaten=tuple(other for other in self.beaten if other not in again),
             refused=tuple(
-                old for old in self.refused if not any((old.knob, old.value) == (new.knob, new.value) for new in again)
+                old
+                for old in self.refused
+                if not any((old.knob, old.value) == (new.knob, new.value) for new in (arm, *again))
             ),
         )._next()
+
+    def _fall_apart(self, arm: Arm, *, is_beaten: bool = True) -> Session:
+        """Return the session with an arm that was refused with the values along put first without them."""
+        if arm.falls_apart and arm.along:
+            return replace(self, queue=(replace(arm, along=()), *self.queue))
+        return self._beaten(arm) if is_beaten else self
 
     def _beaten(self, arm: Arm) -> Session:
         """Return the session with an arm noted that may be a gain after another knob's."""
@@ -292,6 +302,7 @@ def begin_session(knobs: Sequence[Knob], left: Sequence[Left], facts: Facts) -> 
             stop_after_gain=knob.stop_after_gain,
             again_after=knob.again_after,
             along=tuple((name, first[name]) for name in knob.along if name in first),
+            falls_apart=knob.falls_apart,
         )
         for knob in knobs
         for value in knob.values(facts)
