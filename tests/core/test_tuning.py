@@ -59,7 +59,7 @@ def test_an_arm_that_gains_too_little_so_far_is_given_up_before_the_last_pair() 
     comparison = Comparison()
     for number in range(BEYOND_REACH_PAIRS_MIN):
         assert comparison.verdict() is None, number
-        comparison = comparison.after(1.0, 0.93 + 0.1 * (number % 2))
+        comparison = comparison.after(1.0, 0.887 + 0.186 * (number % 2))
     verdict = comparison.verdict()
     assert verdict is not None
     assert verdict.outcome is Outcome.NOT_SETTLED

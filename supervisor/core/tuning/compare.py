@@ -20,10 +20,8 @@ SPREADS = 2.0
 """A gain below this many times the spread between two blocks of the owner's own settings is not looked for."""
 ERROR = 0.05
 PAIRS_MIN = 4
-PAIRS_MAX = 16
-"""More of one arm take more steps than a whole tune should."""
-PROMISING_PAIRS_MAX = 30
-"""Of an arm whose mean gain is worth a change: noise alone may keep it from its proof."""
+PAIRS_MAX = 30
+"""Only an arm whose gain so many would prove comes near: with 16 noise of 10 % hid more of the gains of 11 %."""
 HOPELESS_PAIRS_MIN = 4
 """An arm whose mean gain is not worth a change after as many is given up: its steps are better spent on others."""
 BEYOND_REACH_PAIRS_MIN = 3
@@ -117,12 +115,7 @@ class Comparison:
         if len(self.pairs) < BEYOND_REACH_PAIRS_MIN:
             return False
         mean, deviation = self._mean_and_deviation()
-        return mean < _radius(deviation / _doubt(len(self.pairs)), self.pairs_max)
-
-    @property
-    def pairs_max(self) -> int:
-        """After how many pairs at the most the arm is given up."""
-        return PROMISING_PAIRS_MAX if self.gain().gain >= self.smallest_gain else PAIRS_MAX
+        return mean < _radius(deviation / _doubt(len(self.pairs)), PAIRS_MAX)
 
     def _mean_and_deviation(self) -> tuple[float, float]:
         differences = [math.log(owner / arm) for owner, arm in self.pairs]
@@ -149,7 +142,7 @@ class Comparison:
             why = f"slower by {-gain.gain:.1%}" if gain.high < 0 else f"gains at most {gain.high:.1%}"
             return Verdict(outcome=Outcome.REFUSED, gain=gain, why=why, pairs=count)
         hopeless = count >= HOPELESS_PAIRS_MIN and gain.gain < SMALLEST_GAIN
-        if gain.high < least or vain or hopeless or count >= self.pairs_max:
+        if gain.high < least or vain or hopeless or count >= PAIRS_MAX:
             noise = f"blocks of one setting differ by {self.spread:.1%}"
             why = f"not settled: {gain.low:.1%} to {gain.high:.1%} after {count} pairs of blocks; {noise}"
             return Verdict(outcome=Outcome.NOT_SETTLED, gain=gain, why=why, pairs=count)
