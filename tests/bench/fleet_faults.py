@@ -211,28 +211,30 @@ class Training:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def ranks_of(folder: Path) -> dict[int, shim.Process]:
-    """Return the living ranks of the training in a folder."""
+def find_ranks(program: Path, folder: Path) -> dict[int, shim.Process]:
+    """Return the living ranks of a program that has a folder among its words, or its attempt below it."""
     found = {}
     for process in shim.read_processes():
-        try:
-            words = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
-            entries = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        env = dict(entry.partition(b"=")[::2] for entry in entries)
-        if b"LOCAL_RANK" in env and str(TRAINING).encode() in words and os.fsencode(folder) in words:
+        env, below = _read_environment(process.pid), os.fsencode(folder)
+        words = _read_proc(process.pid, "cmdline")
+        ours = below in words or env.get(b"ROCM_SUPERVISOR_ATTEMPT_DIR", b"").startswith(below + b"/")
+        if ours and b"LOCAL_RANK" in env and os.fsencode(program) in words and not process.dead:
             parent = shim.read_process(process.parent)
-            if parent is not None and b"LOCAL_RANK" not in _environment(parent.pid) and not process.dead:
+            if parent is not None and b"LOCAL_RANK" not in _read_environment(parent.pid):  # else a loader's worker
                 found[int(env[b"RANK"])] = process
     return found
 
 
-def _environment(pid: int) -> bytes:
+def _read_environment(pid: int) -> dict[bytes, bytes]:
+    return dict(entry.partition(b"=")[::2] for entry in _read_proc(pid, "environ"))
+
+
+def _read_proc(pid: int, name: str) -> list[bytes]:
+    """Return the entries of a list that the kernel has of a process; none of a process that has ended."""
     try:
-        return Path(f"/proc/{pid}/environ").read_bytes()
+        return Path(f"/proc/{pid}/{name}").read_bytes().split(b"\0")
     except OSError:
-        return b""
+        return []
 
 
 def await_end(handles: list[int], began: float) -> float | None:
@@ -321,7 +323,7 @@ def undo(training: Training, fault: str, victim: int) -> None:
 def measure(training: Training, fault: str, victim: int, epoch: str) -> tuple[Measured, str]:
     """Do one fault and wait until the training is back; return what was measured and the new launch."""
     _, step = training.await_steps(None)
-    ranks, before = ranks_of(training.folder), len({str(item["id"]) for item in training.incidents()})
+    ranks, before = find_ranks(TRAINING, training.folder), len({str(item["id"]) for item in training.incidents()})
     assert len(ranks) == training.nodes * training.ranks, f"{len(ranks)} ranks"
     handles = [os.pidfd_open(process.pid) for process in ranks.values()]
     began = time.perf_counter()
@@ -393,8 +395,10 @@ class Peer:
         """Return how long it took to end all ranks, and to a step not made before; None where that was not in time."""
         begun = self.step()
         until(lambda: self.step() > begun + STEPS_BETWEEN, "the peer's steps", START_LIMIT_S)
-        until(lambda: len(ranks_of(self.folder)) == self.nodes * self.ranks, "the peer's ranks", START_LIMIT_S)
-        found = ranks_of(self.folder)
+        until(
+            lambda: len(find_ranks(TRAINING, self.folder)) == self.nodes * self.ranks, "the peer's ranks", START_LIMIT_S
+        )
+        found = find_ranks(TRAINING, self.folder)
         handles = [os.pidfd_open(process.pid) for process in found.values()]
         began = time.perf_counter()
         os.kill(found[victim].pid, signal.SIGKILL if fault == "killed" else signal.SIGSTOP)
@@ -417,7 +421,7 @@ class Peer:
         return -1 if match is None else int(match[2])
 
     def close(self) -> None:
-        for process in ranks_of(self.folder).values():
+        for process in find_ranks(TRAINING, self.folder).values():
             os.kill(process.pid, signal.SIGKILL)
         for agent in self.agents:
             agent.kill()

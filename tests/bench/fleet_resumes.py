@@ -28,11 +28,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
-from fleet_faults import LAUNCHER, PYTHON, START_LIMIT_S, Network, until  # noqa: E402 - a program, started by its path
+from fleet_faults import (  # noqa: E402 - a program, started by its path
+    LAUNCHER,
+    PYTHON,
+    START_LIMIT_S,
+    Network,
+    find_ranks,
+    until,
+)
 
 from supervisor.cluster.secret import make_secret  # noqa: E402 - the same
 from supervisor.core import attempt_files as at  # noqa: E402 - the same
-from supervisor.runner import shim  # noqa: E402 - the same
 
 PROGRAM = ROOT / "tests" / "agent" / "own_shards.py"
 FRAMEWORKS = ROOT / "tests" / "bench" / "fleet_frameworks.py"
@@ -116,20 +122,9 @@ class Training:
         rows = (at.RECORD.unpack_from(data, header + number % capacity * size) for number in range(head))
         return [(int(row[1]), row[2] / 1e9) for row in rows]
 
-    def ranks(self) -> dict[int, int]:
+    def find_ranks(self) -> dict[int, int]:
         """Return the pid of each living rank."""
-        found = {}
-        for process in shim.read_processes():
-            try:
-                words = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
-                entries = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            env = dict(entry.partition(b"=")[::2] for entry in entries)
-            ours = env.get(b"ROCM_SUPERVISOR_ATTEMPT_DIR", b"").startswith(os.fsencode(self.folder))
-            if ours and b"LOCAL_RANK" in env and str(program(self.asked)).encode() in words and not process.dead:
-                found[int(env[b"RANK"])] = process.pid
-        return found
+        return {rank: process.pid for rank, process in find_ranks(program(self.asked), self.folder).items()}
 
     def newest(self) -> int:
         """Return the step of the newest generation, 0 for none."""
@@ -183,12 +178,12 @@ def kill_once(training: Training, launch: int, rng: random.Random, log: list[flo
 
     before = -1 if asked.anywhere else training.newest()
     until(
-        lambda: is_over() or (training.newest() > before and len(training.ranks()) == asked.nodes * asked.ranks),
+        lambda: is_over() or (training.newest() > before and len(training.find_ranks()) == asked.nodes * asked.ranks),
         f"a generation of launch {launch}",
         START_LIMIT_S,
     )
     time.sleep(rng.random() * (2 * asked.every_s + (ANYWHERE_S if asked.anywhere else 0.0)))
-    ranks = training.ranks()
+    ranks = training.find_ranks()
     if is_over() or len(ranks) < asked.nodes * asked.ranks:
         return not is_over()
     killed = rng.sample(sorted(ranks), rng.choice([1, 1, 2]))
