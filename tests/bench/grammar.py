@@ -32,7 +32,11 @@ from supervisor.sources.kernel.kmsg import KernelLog, parse_record  # noqa: E402
 from supervisor.sources.kernel.uevent_socket import parse_uevent  # noqa: E402
 
 TABLE = kernel_grammar()
-CORPUS = ROOT.parent / "shared/corpus/kernel"
+CORPUS = next(
+    (place for above in ROOT.parents if (place := above / "shared/corpus/kernel").is_dir()),
+    ROOT.parent / "shared/corpus/kernel",
+)
+"""Beside the checkout, or beside the folder that a worktree of it lies in."""
 LINES_PER_S, LATENCY_MS, RIGHT = 200_000, 50.0, 0.97
 PEER = "NVRx restart agent, l0/registry.py at d8686d9"
 PEER_PATTERN = re.compile(

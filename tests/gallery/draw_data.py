@@ -190,6 +190,18 @@ def tiny_gpt(folder):
     GPT2LMHeadModel(config).save_pretrained(folder)
 
 
+def tiny_llama(folder):
+    """A Llama of two layers with the tokenizer of our few words."""
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    tiny_gpt(folder)
+    config = LlamaConfig(
+        vocab_size=len(AutoTokenizer.from_pretrained(folder)), hidden_size=64, intermediate_size=128,
+        num_hidden_layers=2, num_attention_heads=2, max_position_embeddings=128,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(folder)
+
+
 def tiny_vit(folder):
     """A vision transformer of two layers with its image processor."""
     from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessor
@@ -207,6 +219,27 @@ def sentences(folder, count=2000):
     rng = random.Random(8)
     lines = [json.dumps({"text": " ".join(rng.choice(WORDS) for _ in range(30))}) for _ in range(count)]
     (folder / "train.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def instructions(folder, count=2000):
+    """Instructions with their answers, as the library `datasets` reads a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = random.Random(9)
+    draw = lambda: " ".join(rng.choice(WORDS) for _ in range(8))  # noqa: E731
+    lines = [json.dumps({"instruction": draw(), "output": draw()}) for _ in range(count)]
+    (folder / "train.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def questions(folder, train=60000, test=300):
+    """Questions of a few kinds, as the library `datasets` reads them by the name of the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = random.Random(10)
+    for split, count in (("train", train), ("test", test)):
+        with (folder / (split + ".jsonl")).open("w") as file:
+            for index in range(count):
+                kind = index % 6
+                text = " ".join([WORDS[kind], *(rng.choice(WORDS) for _ in range(8))])
+                file.write(json.dumps({"text": text, "coarse_label": kind // 2, "fine_label": kind}) + "\n")
 
 
 def sentence_pairs(folder, train=4000, test=200):
@@ -249,7 +282,8 @@ KINDS = {
     kind.__name__: kind
     for kind in (
         mnist, mnist_lightning, mnist_table, image_folder, yolo_detect, yolo_segment, yolo_pose, font, text, long_text,
-        characters, tiny_bert, tiny_gpt, tiny_vit, sentences, sentence_pairs, accuracy_metric,
+        characters, tiny_bert, tiny_gpt, tiny_llama, tiny_vit, sentences, instructions, questions, sentence_pairs,
+        accuracy_metric,
     )
 }  # fmt: skip
 
