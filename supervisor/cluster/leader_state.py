@@ -39,8 +39,10 @@ def read_known(folder: Path, job: str, now: Moment, boot: str) -> Known | None:
     facts = _read_object(path)
     if facts is None:
         return None
-    version = as_int(facts.get("version"))
-    if version is not None and version > STATE_VERSION:
+    version = as_int(facts.get("version", STATE_VERSION))
+    if version is None:
+        raise ValueError(f"{path}: its version is no number; start the leader that wrote it, or move the file away")
+    if version > STATE_VERSION:
         raise ValueError(f"{path}: was written by a newer version of rocm-supervisor; start the leader with that one")
     epoch = read_epoch(facts.get("epoch"))
     if epoch is None or not epoch.is_possible:

@@ -277,3 +277,14 @@ def test_the_state_of_a_newer_version_is_refused_and_not_taken_for_one_in_which_
     (tmp_path / STATE).write_text(json.dumps({**facts, "version": 2, "stage": "of another name"}))
     with pytest.raises(ValueError, match="newer version of rocm-supervisor; start the leader with that one"):
         read_known(tmp_path, "run", world.now(), "boot")
+
+
+@pytest.mark.parametrize("version", ["2", None, 2.5, 10**400, [1], True])
+def test_the_state_of_a_version_that_is_no_number_is_refused_and_not_taken_for_the_present_one(
+    tmp_path: Path, world: World, version: object
+) -> None:
+    write(tmp_path, world, running())
+    facts = json.loads((tmp_path / STATE).read_text())
+    (tmp_path / STATE).write_text(json.dumps({**facts, "version": version}))
+    with pytest.raises(ValueError, match="its version is no number"):
+        read_known(tmp_path, "run", world.now(), "boot")
