@@ -105,10 +105,9 @@ def shift_end(rank: RankEvidence, seconds: float) -> RankEvidence:
 
 def _describe(node: str, evidence: Path, rank: RankProcess, offset: ClockOffset, stuck: Set[int]) -> RankEvidence:
     """Return what its process shows."""
-    now = shim.read_process(rank.process.pid)
-    alive = now is not None and now.start_ticks == rank.process.start_ticks and not now.dead
-    frames = read_frames(evidence, rank.process.pid) if alive else ()
-    state = now.state if now is not None and alive and (now.state != "D" or now.pid in stuck) else None
+    now = shim.read_living(rank.process)
+    frames = () if now is None else read_frames(evidence, now.pid)
+    state = now.state if now is not None and (now.state != "D" or now.pid in stuck) else None
     return RankEvidence(
         node=node,
         rank=rank.rank,
@@ -116,7 +115,7 @@ def _describe(node: str, evidence: Path, rank: RankProcess, offset: ClockOffset,
         ended_at_s=None if rank.ended_s is None else rank.ended_s + offset.seconds,
         offset_error_s=offset.error_s,
         # A rank that was stopped until a moment ago is why the others wait, though it runs by now.
-        process_state="T" if alive and rank.stopped_at_step is not None else state,
+        process_state="T" if now is not None and rank.stopped_at_step is not None else state,
         in_collective=any(name.rpartition(":")[2] in COLLECTIVES for name in frames) if frames else None,
         stack=" < ".join(frames[:FRAMES_KEPT]) or None,
     )

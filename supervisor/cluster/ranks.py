@@ -212,10 +212,7 @@ def await_reports(
 
 
 def _has_launcher(rank: RankProcess) -> bool:
-    if rank.launcher is None:
-        return False
-    now = shim.read_process(rank.launcher.pid)
-    return now is not None and now.start_ticks == rank.launcher.start_ticks and not now.dead
+    return rank.launcher is not None and shim.read_living(rank.launcher) is not None
 
 
 def forget_stops(ranks: list[RankProcess], step: int | None) -> None:

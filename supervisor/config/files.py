@@ -101,7 +101,7 @@ def parse(text: str, file: str) -> ConfigFile:
         what = _PLACE.sub("", str(error))
         raise _refuse(file, f"is not valid TOML: {what}", "correct it there", line=line, column=column) from error
     except (ValueError, RecursionError) as error:
-        raise _refuse(file, f"cannot be used as TOML: {str(error)[:120]}", "mend it") from error
+        raise _refuse(file, f"cannot be used as TOML: {str(error)[:120]}", "correct it") from error
     return ConfigFile(path=file, text=text, values=values)
 
 

@@ -308,9 +308,17 @@ class OutputSeen:
     """Bytes of output.log read so far; kept, so that a new daemon reads on."""
 
 
+_READING = "reading "
+
+
 def reading_place(part: str) -> str:
     """Return the place of `SupervisionChanged` for the reading of one of an attempt's files."""
-    return f"reading {part}"
+    return f"{_READING}{part}"
+
+
+def part_read(place: str) -> str | None:
+    """Return which of an attempt's files is read at a place of `SupervisionChanged`; None for any other place."""
+    return place.removeprefix(_READING) if place.startswith(_READING) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

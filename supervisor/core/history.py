@@ -415,8 +415,8 @@ class History:
         if isinstance(event, ev.RecorderIdle):
             self._mark_read(event.at)
             return
-        part = event.place.removeprefix(ev.reading_place(""))
-        if part == event.place:
+        part = ev.part_read(event.place)
+        if part is None:
             return
         if event.recovered:
             self.unread_since.pop(part, None)

@@ -326,7 +326,7 @@ class Assembly:
             self._restore_stop(job_state, now)
             attempt = job_state.job.attempt
             for degraded in self.store.degraded(name, attempt) if attempt is not None and not attempt.over else ():
-                if not degraded.place.startswith(ev.reading_place("")):  # this daemon's reader finds out by itself
+                if ev.part_read(degraded.place) is None:  # this daemon's reader finds out by itself
                     self.loop.fences.mark(job_state, degraded)
             cursors = self.store.cursors(name, job_state.job.number)
             recovery.take_up(job_state, cursors, self.settings.retention.output_limit_mb * 1_000_000)

@@ -51,8 +51,8 @@ class HeldLauncher(DirectLauncher):
         started = self._find_started(slot, folder)
         if started is None:
             return super()._find_shims(slot, folder)
-        now = shim.read_process(started.pid)
-        return [now] if now is not None and now.start_ticks == started.start_ticks and not now.dead else []
+        now = shim.read_living(started)
+        return [] if now is None else [now]
 
     def _find_session(self, slot: str, folder: Path) -> int | None:
         started = self._find_started(slot, folder)

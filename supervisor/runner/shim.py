@@ -102,6 +102,12 @@ def read_process(pid: int) -> Process | None:
     return found
 
 
+def read_living(process: Process) -> Process | None:
+    """Return a process as it is now; None where it has ended, or another has its pid."""
+    now = read_process(process.pid)
+    return None if now is None or now.start_ticks != process.start_ticks or now.dead else now
+
+
 def read_processes() -> list[Process]:
     """Return every process of the machine."""
     found = (read_process(int(name)) for name in os.listdir("/proc") if name.isdigit())

@@ -11,7 +11,7 @@ Each node is a network namespace of this machine with a daemon, torchrun and DDP
     loader     a rank's loader never returns           leader   the leader gets SIGKILL, and is started again
     missing    a rank waits in another operation       both     daemon and leader get SIGKILL within a second
     within     a rank gets SIGKILL, and within the second after it the leader too
-    unled      the leader gets SIGKILL, every process of a node too, and then the leader is started again
+    leaderless  the leader gets SIGKILL, every process of a node too, and then the leader is started again
 
 `--peer` measures torchrun alone with the same program first (`killed`, and `stopped` where asked for), `--ft-launcher
 PROGRAM` NVRx too.
@@ -51,9 +51,9 @@ END_LIMIT_S = 120.0
 LEASE_S = 2.0
 STALL_S = 6.0
 HANGS = ("stopped", "held", "spinning", "loader", "missing")
-FAULTS = ("killed", *HANGS, "cut", "dead", "daemon", "leader", "both", "within", "unled")
+FAULTS = ("killed", *HANGS, "cut", "dead", "daemon", "leader", "both", "within", "leaderless")
 WITH_LEADER = ("leader", "both", "within")
-LOST_NODE = ("cut", "dead", "daemon", "both", "unled")
+LOST_NODE = ("cut", "dead", "daemon", "both", "leaderless")
 STEPS_BETWEEN = 10
 """Of the training, between two faults."""
 APART_S = 1.0
@@ -260,8 +260,8 @@ def do_harm(training: Training, fault: str, victim: int, ranks: dict[int, shim.P
             os.kill(ranks[victim].pid, signal.SIGSTOP if fault in ("stopped", "held") else signal.SIGKILL)
         case "cut":
             training.network.set_link(node, "down")
-        case "dead" | "unled":
-            if fault == "unled":
+        case "dead" | "leaderless":
+            if fault == "leaderless":
                 training.end_leader()
             daemon = training.daemons[node]
             assert daemon is not None
@@ -370,7 +370,7 @@ def judge(incident: dict[str, object], fault: str, victim: int, ranks: int) -> t
     named = f"{culprit['proof']}: {culprit['reason']}"
     if fault in LOST_NODE:
         # With the leader away too, the first report that is left is that of a rank that lost its peer.
-        first = fault in ("both", "unled") or incident["node"] == f"n{victim // ranks}"
+        first = fault in ("both", "leaderless") or incident["node"] == f"n{victim // ranks}"
         nobody = culprit["proof"] == "none" and first
         return named, culprit["nodes"] == [f"n{victim // ranks}"] or nobody
     return named, culprit["ranks"] == [victim]

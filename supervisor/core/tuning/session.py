@@ -39,6 +39,11 @@ class Arm:
     """Whether it is tried without them where it was refused with them."""
 
     @property
+    def comes_apart(self) -> bool:
+        """Whether there is something that it is tried without where it is refused."""
+        return self.falls_apart and bool(self.along)
+
+    @property
     def settings(self) -> Mapping[str, object]:
         """What it sets."""
         return {self.knob: self.value, **dict(self.along)}
@@ -191,7 +196,7 @@ class Session:
         arm = self.trial.arm
         if arm is None:
             return self._drop_newest(why)
-        return (self._beaten(arm) if for_now else self._fall_apart(arm, is_beaten=False))._refuse(arm, why)
+        return (self._beaten(arm) if for_now else self._fall_apart(arm))._refuse(arm, why)
 
     def without_along(self, refused: Container[str]) -> Session:
         """Return the session with the arm under way without the values of those other knobs that cannot be set."""
@@ -224,7 +229,7 @@ class Session:
             return self._end(trial, verdict)
         arm = trial.arm
         if verdict.outcome is not Outcome.ADOPTED:
-            return self._fall_apart(arm)._refuse(arm, verdict.why)
+            return (self._fall_apart(arm) if arm.comes_apart else self._beaten(arm))._refuse(arm, verdict.why)
         rows = [Adopted(knob=knob, value=value, gain=verdict.gain) for knob, value in arm.settings.items()]
         kept = tuple(old for old in self.adopted if old.knob not in arm.settings)
         again = tuple(other for other in self.beaten if arm.knob in other.again_after)
@@ -241,11 +246,9 @@ class Session:
             ),
         )._next()
 
-    def _fall_apart(self, arm: Arm, *, is_beaten: bool = True) -> Session:
-        """Return the session with an arm that was refused with the values along put first without them."""
-        if arm.falls_apart and arm.along:
-            return replace(self, queue=(replace(arm, along=()), *self.queue))
-        return self._beaten(arm) if is_beaten else self
+    def _fall_apart(self, arm: Arm) -> Session:
+        """Return the session with a refused arm put first without the values along; as it is, for one without any."""
+        return replace(self, queue=(replace(arm, along=()), *self.queue)) if arm.comes_apart else self
 
     def _beaten(self, arm: Arm) -> Session:
         """Return the session with an arm noted that may be a gain after another knob's."""
