@@ -3,8 +3,8 @@
     fan_rpm: int | None = measured(record=True, api=True, column=Column("FAN", "{} rpm"))
 
 The table of samples (`store/tables.py`), the body of `GET /v1/status` (`control/types.py`) and the columns of
-`supervisorctl gpus` (`cli/gpus/table.py`) follow from it. A field that is recorded needs a migration as well, and is
-declared behind those that were recorded before: a migration adds its column at the end.
+`supervisorctl gpus` (`cli/gpus/table.py`) follow from it. A database that was made before a recorded field was declared
+gets its column when the daemon opens it (`store/schema.py`).
 """
 
 from __future__ import annotations

@@ -367,8 +367,8 @@ def _gpu_sample(row: Row) -> GpuSample:
 
 
 def _recorded_values(reading: type, row: Row) -> dict[str, Any]:
-    """Return the values of the fields that a reading declares as recorded."""
-    return {name: row[name] for name, measure in measures_of(reading).items() if measure.record}
+    """Return the values of the fields that a reading declares as recorded; a file may be older than a field."""
+    return {name: row.get(name) for name, measure in measures_of(reading).items() if measure.record}
 
 
 def _readable_job(row: Row) -> Job | None:

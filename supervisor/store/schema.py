@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -18,6 +19,8 @@ HEAD = REVISIONS[-1]
 UPGRADE_LIMIT_S = 1800.0
 TABLES = Path(__file__).with_name("schema.sql")
 """The tables of tables.py as SQL, written by `make frozen-names`; a test checks that the migrations build the same."""
+MEASURED = ("gpu_samples", "host_samples")
+"""Tables whose columns follow from the measured fields of readings: one declared since needs no migration."""
 _VERSION_TABLE = (
     "CREATE TABLE alembic_version "
     "(version_num VARCHAR(32) NOT NULL, CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num))"
@@ -64,8 +67,9 @@ def unreadable(path: Path, connection: sqlite3.Connection) -> str | None:
 def bring_to_head(path: Path) -> str | None:
     """Create the tables in an empty file or upgrade an older one; return what was done, None where nothing was.
 
-    Raises StoreError where the schema is unknown or another program's, and where the upgrade failed; the file then
-    stays as it was.
+    A column of a measured field that was declared since is added, which changes no revision: its rows are unknown, and
+    an older version passes over it. Raises StoreError where the schema is unknown or another program's, and where the
+    upgrade failed; the file then stays as it was.
     """
     revision = _revision_in(path)
     if revision is None:
@@ -74,7 +78,9 @@ def bring_to_head(path: Path) -> str | None:
     refused = refusal(path, revision)
     if refused is not None:
         raise StoreError(refused)
-    return None if revision == HEAD else upgrade(path, revision)
+    done = None if revision == HEAD else upgrade(path, revision)
+    add_measured_columns(path)
+    return done
 
 
 def _revision_in(path: Path) -> str | None:
@@ -98,6 +104,25 @@ def create(path: Path) -> None:
         connection.executescript(f"BEGIN;\n{TABLES.read_text(encoding='utf-8')}{_VERSION_TABLE};\n")
         connection.execute("INSERT INTO alembic_version VALUES (?)", (HEAD,))
         connection.execute("COMMIT")
+
+
+def add_measured_columns(path: Path) -> None:
+    """Add the columns that the tables of samples lack, all of them or none."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        if missing := list(_list_missing_columns(connection)):
+            connection.executescript(f"BEGIN IMMEDIATE;\n{''.join(missing)}COMMIT;\n")
+
+
+def _list_missing_columns(connection: sqlite3.Connection) -> Iterator[str]:
+    """Yield the statement that adds each column of a table of samples that an open file lacks."""
+    with closing(sqlite3.connect(":memory:")) as present:
+        present.executescript(TABLES.read_text(encoding="utf-8"))
+        for table in MEASURED:
+            columns = f"PRAGMA table_info({table})"
+            known = {name for _, name, *_ in connection.execute(columns)}
+            for _, name, kind, *_ in present.execute(columns):
+                if name not in known:
+                    yield f"ALTER TABLE {table} ADD COLUMN {name} {kind};\n"
 
 
 def upgrade(path: Path, revision: str) -> str:
