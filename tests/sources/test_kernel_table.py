@@ -301,6 +301,10 @@ FAILED = AMD + "GPU reset(2) failed"
         "2026-01-02T10:46:51.123456+01:00 büro#3 kernel: [ 12.5] ",
         "[ 12.500000] (none) kernel: ",
         "/var/log/syslog:Apr  9 12:59:18 konqi kernel: [213201.718230] ",
+        "syslog.1:Apr  9 12:59:18 konqi kernel: [213201.718230] ",
+        "kern.log:812:2026-04-09T12:59:18.123456+02:00 konqi kernel: ",
+        "./messages-20260405-Apr  9 12:59:18 konqi kernel: ",
+        "dmesg.txt:[213201.718230] ",
         "2026-09-11T10:00:00.123Z node-7 kernel[-]: ",
         "04 Aug, 14:03:26 fd183fd0-4585-374f-986e-a8595f986d1d kernel: ",
         "2016-07-31 16:26:53 +0000 UTC kern.alert kernel: ",
@@ -764,3 +768,137 @@ def test_the_last_line_of_a_panic_is_that_panic() -> None:
     assert found("---[ end Kernel panic - not syncing: VFS: Unable to mount root fs on unknown-block(0,0)") == [
         (F.KERNEL_PANIC, Sev.FATAL, None)
     ]
+
+
+# --- what a reset that has not ended belongs to; which device a line without one is about ----------------------------
+
+
+def amd(*lines: str) -> list[tuple[F, Sev, str | None]]:
+    return found(*(f"[   34.{number:06d}] {AMD}{line}" for number, line in enumerate(lines)))
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("[gfxhub] page fault (src_id:0 ring:24 vmid:3 pasid:32770)", F.PAGE_FAULT),
+        ("MES failed to respond to msg=REMOVE_QUEUE", F.QUEUE_EVICTION),
+        ("SMU: I'm not done with your previous command: SMN_C2PMSG_66:0x00000006", F.SMU),
+        ("2 uncorrectable hardware errors detected in umc block", F.ECC_UNCORRECTABLE),
+    ],
+)
+def test_a_reset_whose_end_is_not_in_the_log_is_no_second_fault_beside_what_it_followed(line: str, fault: F) -> None:
+    begun = ("GPU reset begin!", "suspend of IP block <vcn_v3_0> failed -110", "MODE1 reset")
+    assert amd(line, *begun) == [(fault, Sev.FATAL, CARD)]
+    assert amd(line, *begun, "GPU reset(2) succeeded!") == [(fault, Sev.FATAL, CARD), (F.GPU_RESET, Sev.FATAL, CARD)]
+    assert amd(line, *begun, "GPU reset(2) failed")[1:] == [(F.GPU_RESET_FAILED, Sev.FATAL, CARD)]
+
+
+def test_a_reset_that_follows_corrected_errors_is_a_fault_of_its_own() -> None:
+    lines = ("3 correctable hardware errors detected in umc block", "GPU reset begin!")
+    assert amd(*lines) == [(F.ECC_CORRECTABLE, Sev.WARN, CARD), (F.GPU_RESET, Sev.FATAL, CARD)]
+
+
+TIMEOUT = "[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring gfx timeout, signaled seq=1, emitted seq=3"
+
+
+def test_a_line_without_an_address_is_about_the_only_gpu_that_its_driver_names() -> None:
+    resumed = f"[ 500.0] {AMD}SMU is resumed successfully!"
+    other = "[ 501.0] amdgpu 0000:0b:00.0: amdgpu: SMU is resumed successfully!"
+    assert found(f"[ 100.0] {TIMEOUT}", resumed) == [(F.GPU_HANG, Sev.FATAL, CARD)]
+    assert found(f"[ 100.0] {TIMEOUT}", resumed, other) == [(F.GPU_HANG, Sev.FATAL, None)]
+
+
+def test_a_line_of_one_driver_is_not_about_the_gpu_of_another() -> None:
+    assert found(f"[ 100.0] {TIMEOUT}", "[ 100.1] nvidia 0000:0b:00.0: enabling device") == [
+        (F.GPU_HANG, Sev.FATAL, None)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "device"),
+    [
+        ("nvme nvme0: Identify Controller failed (-4)", "nvme0"),  # drivers/nvme/host/core.c
+        ("sd 0:0:0:0: [sdb] Read Capacity(16) failed: Result: hostbyte=DID_OK", "sdb"),  # drivers/scsi/sd.c
+        ("EXT4-fs warning (device sda1): dx_probe:823: error 5 on journal start", "sda1"),
+        ("md/raid10:md0: recovery aborted due to read error", "md0"),  # drivers/md/raid10.c
+        ("ata5: failed to reset engine (errno=-5)", "ata5"),  # drivers/ata/libahci.c
+    ],
+)
+def test_a_wording_of_a_disk_that_no_row_lists_names_its_disk(line: str, device: str) -> None:
+    assert found(line) == [(F.IO_ERROR, Sev.WARN, device)]
+
+
+# --- old kernels, other architectures, programs that kill for memory -------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "fault", "severity"),
+    [
+        ("Watchdog CPU:59 Hard LOCKUP", F.HUNG_TASK, Sev.FATAL),  # arch/powerpc/kernel/watchdog.c, Linux 4.13
+        ("watchdog: CPU 4 self-detected hard LOCKUP @ plpar_hcall_norets+0x1c/0x28", F.HUNG_TASK, Sev.FATAL),
+        ("BUG: soft lockup detected on CPU#1!", F.HUNG_TASK, Sev.WARN),  # kernel/softlockup.c, Linux 2.6.16
+        ("INFO: RCU detected CPU 1 stall (t=4295117344/1000 jiffies)", F.HUNG_TASK, Sev.WARN),  # Linux 2.6.28
+        ('Filesystem "sdb1": XFS internal error xfs_trans_cancel at line 1138', F.IO_ERROR, Sev.FATAL),
+        ("xfs_force_shutdown(sdb1,0x8) called from line 1139 of file fs/xfs/xfs_trans.c.", F.IO_ERROR, Sev.FATAL),
+        ('I/O error in filesystem ("sdb1") meta-data dev sdb1 block 0x3a2f60       ("xlog")', F.IO_ERROR, Sev.FATAL),
+        ("Out of memory: kill process 812 (python) score 46123 or a child", F.OOM_KILL, Sev.FATAL),
+        ("MCE: Killing python3:812 due to hardware memory corruption fault at 7f1d", F.ECC_UNCORRECTABLE, Sev.FATAL),
+        ("CPU 0: Machine Check Exception: 4 Bank 0: b200000410000800", F.ECC_UNCORRECTABLE, Sev.FATAL),
+        ('EDAC MC0: CE page 0x3f1d4, offset 0x880, grain 8, row 1, label "": amd64', F.ECC_CORRECTABLE, Sev.WARN),
+        ("EEH: Frozen PE#1fb on PHB#0 detected", F.PCIE, Sev.WARN),  # arch/powerpc/kernel/eeh.c
+        ("Internal error: synchronous external abort: 0000000096000410 [#1] SMP", F.KERNEL_OOPS, Sev.WARN),
+        ("traps: PANIC: double fault, error_code: 0x0", F.KERNEL_OOPS, Sev.WARN),
+        ("mce: CMCI storm detected: switching to poll mode", F.ECC_CORRECTABLE, Sev.WARN),
+    ],
+)
+def test_the_words_of_older_kernels_and_of_other_architectures_are_known(line: str, fault: F, severity: Sev) -> None:
+    ((found_fault, found_severity, _),) = found(line)
+    assert (found_fault, found_severity) == (fault, severity)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Killed /a.slice/b.scope due to memory pressure for /a.slice being 78.12% > 50.00%",
+        "Marked /a.slice/b.scope for killing due to memory used (1) / total (2) and swap used (3)",
+        "b.scope: systemd-oomd killed 12 process(es) in this unit.",
+        'sending SIGTERM to process 812 uid 1000 "python3": badness 1205, VmRSS 14123 MiB',
+    ],
+)
+def test_a_kill_by_a_program_that_watches_memory_is_one_of_its_own(line: str) -> None:
+    ((fault, severity, _),) = found(f"Sep 10 14:59:49 node-7 some-program[34]: {line}")
+    assert (fault, severity) == (F.OOM_KILL, Sev.FATAL)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "amdgpu: Failed to map VA 0x7f1d4c710000 in vm. ret -12",  # amdgpu_amdkfd_gpuvm.c
+        "amdgpu: Failed to add BO object to VM. ret == -12",
+        AMD + "(-12) failed to allocate UVD bo",
+        AMD + "(-12) failed to create ce fw bo",
+        AMD + "Failed to register gfx ras block!",
+        AMD + "Disabling VM faults because of PRT request!",
+        AMD + "VFCT bus number mismatch: table 3 != runtime 4, matching by device identity",
+        "[drm:amdgpu_cs_ioctl [amdgpu]] *ERROR* Failed to initialize parser -12!",
+        "[drm:amdgpu_uvd_cs_msg [amdgpu]] *ERROR* Invalid UVD handle 0x1!",
+        "hpsa 0000:05:00.0:    [12] Timeout               ",  # drivers/pci/pcie/aer.c: the bits of an error
+        "nvme nvme0: using unchecked data buffer, use of /dev/disk/by-id/ may cause data corruption",
+        "ata5.00: Read log 0x00 page 0x00 failed, Emask 0x1",
+        "EXT4-fs (sda1): can't mount with journal_checksum, fs mounted w/o journal",
+        "BTRFS error (device sda1): cannot mount because of unknown incompat features (0x40)",
+        "pcieport 0000:00:1c.0: DPC: RP PIO log size 0 is invalid",
+        "watchdog: Delayed init of the lockup detector failed: -19",
+    ],
+)
+def test_what_a_program_asked_for_in_vain_and_what_a_device_lacks_is_no_fault(line: str) -> None:
+    assert found(line) == []
+
+
+def test_the_bits_of_an_error_of_the_bus_belong_to_it() -> None:
+    lines = (
+        "hpsa 0000:05:00.0: PCIe Bus Error: severity=Corrected, type=Data Link Layer, (Transmitter ID)",
+        "hpsa 0000:05:00.0:   device [103c:3239] error status/mask=00001000/00002000",
+        "hpsa 0000:05:00.0:    [12] Timeout               ",
+    )
+    assert found(*lines) == [(F.PCIE, Sev.WARN, "0000:05:00.0")]

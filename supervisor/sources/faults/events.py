@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from supervisor.core.findings import About, FaultClass, FaultSeverity, KernelFinding
 from supervisor.core.moments import Moment
-from supervisor.sources.faults.table import LINE_LIMIT, Match
+from supervisor.sources.faults.table import LINE_LIMIT, Match, Row
 
 OPEN_EVENTS = 64
 """Limit of events that a further line can still join; beyond it, the oldest is closed."""
@@ -83,6 +83,8 @@ class Event:
     of_gpu: bool
     tentative: bool = False
     """Whether only shapes have matched its lines: the first row about the same GPU names it."""
+    followed_by: Row | None = None
+    """The row of another group that joined it: a reset that has not ended belongs to the fault before it."""
     recovered: bool = False
     """Whether its last ranked line reported recovery; a later fatal line makes it fatal again."""
 
@@ -107,6 +109,7 @@ class Events:
         if match.row.detail:
             return None
         event = self._begin_event(match, device, number=number, line=line, at_s=at_s)
+        self._move_begun(event)
         self._open.append(event)
         return event
 
@@ -138,6 +141,17 @@ class Events:
             recovered=row.recovers,
         )
 
+    def _move_begun(self, event: Event) -> None:
+        """Give an event what another had of it so far: a reset that ends is as severe as its beginning was."""
+        for other in self._open:
+            begun, known = other.followed_by, (other.finding.device, event.finding.device)
+            if begun is None or begun.event != event.group or (known[0] != known[1] and None not in known):
+                continue
+            other.followed_by = None
+            event.finding = replace(event.finding, severity=max(event.finding.severity, begun.severity))
+            if begun.severity is FaultSeverity.FATAL and event.fatal_s is None:
+                event.fatal_s = event.last_s
+
     def _find_open_event(self, match: Match, device: str | None, at_s: float) -> Event | None:
         row = match.row
         for event in reversed(self._open):
@@ -149,7 +163,10 @@ class Events:
                 return event
             # The bridges above a GPU have other addresses.
             near = event.of_gpu and (same or row.device == "pci")
-            if near and row.aftermath in (event.group, "gpu"):
+            if near and not row.aftermath.isdisjoint((event.group, "gpu")):
+                return event
+            begun = event.followed_by
+            if near and begun is not None and begun.event == row.event and row.rank < begun.until_rank:
                 return event
             if event.tentative and event.of_gpu and same and row.device == "gpu" and not row.detail:
                 return event
@@ -158,9 +175,7 @@ class Events:
     @staticmethod
     def _merge_match(event: Event, match: Match, device: str | None, at_s: float) -> None:
         before = event.finding
-        if event.tentative and not match.row.tentative and not match.row.detail and match.row.device == "gpu":
-            event.group, event.rank, event.tentative = match.row.event, -1, False
-            event.within_s = max(event.within_s, match.row.grouping.within_s)
+        _name_event(event, match.row)
         recovered = match.row.recovers and event.group == match.row.event and event.rank < match.row.rank
         after = replace(
             before,
@@ -190,3 +205,12 @@ class Events:
 def _of_others(event: Event, match: Match) -> bool:
     """Whether a line names another process than its event."""
     return match.pid is not None and event.finding.pid not in (None, match.pid)
+
+
+def _name_event(event: Event, row: Row) -> None:
+    """Give an event that began with a shape the group of its first row, unless that row only follows it."""
+    if row.until_rank and event.group != row.event:
+        event.followed_by = row
+    elif event.tentative and not row.tentative and not row.detail and row.device == "gpu":
+        event.group, event.rank, event.tentative = row.event, -1, False
+        event.within_s = max(event.within_s, row.grouping.within_s)

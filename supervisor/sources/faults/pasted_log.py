@@ -17,8 +17,8 @@ from supervisor.sources.kernel.log_lines import LogLine, log_line
 NEIGHBOURS = 40
 """A line without a PCI address is assigned to the GPU that the driver names within this many lines, before or after,"""
 NEIGHBOUR_S = 1.5
-"""and within this many seconds; some prefixes have a resolution of one second."""
-_DRIVERS = ("amdgpu ", "radeon ", "NVRM: ", "nvidia ")
+"""and within this many seconds (some prefixes have a resolution of one second), or else to the only one it names."""
+_AMD, _NVIDIA = ("amdgpu ", "radeon "), ("NVRM: ", "nvidia ")
 _DRIVER_CARD = re.compile(
     r"(?:^|[\s:;\]])(?:amdgpu|radeon|nvidia|NVRM: GPU|NVRM: The NVIDIA GPU) "
     r"(?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])(?:: |$)"
@@ -67,20 +67,37 @@ class _Neighbours:
 
     def __init__(self, text: Sequence[str]) -> None:
         self._text = text
-        self._places: list[int] | None = None
+        self._places: dict[tuple[str, str], list[int]] = {}
+        self._only: dict[tuple[str, str], str | None] = {}
 
     def card(self, place: int, line: LogLine) -> str | None:
-        """Return the GPU named nearest to a line, before or after; None if none is near enough."""
-        if self._places is None:
-            self._places = [at for at, text in enumerate(self._text) if any(map(text.__contains__, _DRIVERS))]
-        middle = bisect_left(self._places, place)
-        around = self._places[max(0, middle - NEIGHBOURS) : middle + NEIGHBOURS]
+        """Return the GPU that the line's driver names nearest to it, or the only one that it names at all."""
+        drivers = _NVIDIA if line.message.startswith(("NVRM", "nvidia")) else _AMD
+        if drivers not in self._places:
+            first, second = drivers
+            self._places[drivers] = [at for at, text in enumerate(self._text) if first in text or second in text]
+        places = self._places[drivers]
+        middle = bisect_left(places, place)
+        around = places[max(0, middle - NEIGHBOURS) : middle + NEIGHBOURS]
         for at in sorted(around, key=lambda at: abs(at - place)):
-            if abs(at - place) > NEIGHBOURS:
-                return None
+            card = card_of(self._text[at]) if abs(at - place) <= NEIGHBOURS else None
+            if card is not None:
+                if _are_close_in_time(line, log_line(self._text[at])):
+                    return card
+                break
+        if drivers not in self._only:
+            self._only[drivers] = self._find_only_card(places)
+        return self._only[drivers]
+
+    def _find_only_card(self, places: Sequence[int]) -> str | None:
+        """Return the GPU that a driver names in the whole log; None if it names none or several."""
+        cards: set[str] = set()
+        for at in places:
             if (card := card_of(self._text[at])) is not None:
-                return card if _are_close_in_time(line, log_line(self._text[at])) else None
-        return None
+                cards.add(card)
+            if len(cards) > 1:
+                return None
+        return next(iter(cards), None)
 
 
 def _are_close_in_time(line: LogLine, other: LogLine) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 from supervisor.core.findings import About, FaultClass, FaultSeverity
@@ -69,8 +69,10 @@ class Row:
     codes: Mapping[str, Code] = field(default_factory=dict)
     detail: bool = False
     """Whether it only adds to an event that another line has begun."""
-    aftermath: str | None = None
-    """Group of the open event on the same GPU that it joins; `card`: an event of any group."""
+    aftermath: frozenset[str] = frozenset()
+    """Groups of the open events on the same GPU that it joins; `gpu`: an event of any group."""
+    until_rank: int = 0
+    """Where it joins an event of another group, further lines of its own group do so too, below this rank."""
     of_process: bool = False
     """Whether it ends only the process that it names, and the GPU remains usable."""
     user: bool = False
@@ -79,6 +81,8 @@ class Row:
     """Whether it is a shape: a later row about the same GPU names the event that it began."""
     unless: Phrases | None = None
     """A shape's: none of them may follow the speaker."""
+    named: str | None = None
+    """A shape's: the expression by which a matching line's device is found, with a group of that name."""
     recovers: bool = False
     """Whether it reports that an event of lower rank has been recovered from, so that the event is not fatal."""
 
@@ -189,7 +193,9 @@ def _match_shape(rows: Mapping[int, Row], message: str, *, user: bool) -> Match 
             continue
         found = compiled(row.expression).match(message)
         if found is not None and not refuses(row.unless, found.end()):
-            return _build_match(row, found)
+            named = compiled(row.named).search(message) if row.named else None
+            match = _build_match(row, found)
+            return match if named is None else replace(match, device=named["device"])
     return None
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -57,11 +57,15 @@ DEVICES: tuple[About, ...] = ("gpu", "pci", "disk", "host", "none")
 _ROW_KEYS = frozenset(
     {"class", "severity", "speaker", "pattern", "needles", "device", "remedy", "source", "examples"}
     | {"codes", "rank", "detail", "aftermath", "event", "of_process", "user", "what", "recovers"}
+    | {"until_rank"}
 )
-_SHAPE_KEYS = (_ROW_KEYS - {"pattern", "needles", "codes", "detail", "of_process", "recovers", "aftermath"}) | {
+_SHAPE_KEYS = (
+    _ROW_KEYS - {"pattern", "needles", "codes", "detail", "of_process", "recovers", "aftermath", "until_rank"}
+) | {
     "about",
     "trouble",
     "unless",
+    "named",
 }
 _REQUIRED = ("class", "severity", "pattern", "device", "remedy", "source", "examples")
 
@@ -179,7 +183,8 @@ class _Reader:
             what=raw.get("what"),
             codes=self._look_up(place, "codes", self._codes, raw["codes"]) if "codes" in raw else {},
             detail=bool(raw.get("detail", False)),
-            aftermath=raw.get("aftermath"),
+            aftermath=_parse_groups(raw.get("aftermath", ())),
+            until_rank=int(raw.get("until_rank", 0)),
             of_process=bool(raw.get("of_process", False)),
             user=bool(raw.get("user", False)),
             recovers=bool(raw.get("recovers", False)),
@@ -196,11 +201,16 @@ class _Reader:
         trouble = self._look_up(place, "trouble", self._words, raw["trouble"])
         unless = self._join_phrases(place, tuple(raw["unless"]))
         pattern = pattern_of(raw["about"], trouble)
-        plain = {key: value for key, value in raw.items() if key not in ("about", "trouble", "unless")}
+        plain = {key: value for key, value in raw.items() if key not in ("about", "trouble", "unless", "named")}
         of_gpu = {"aftermath": "gpu"} if raw.get("device") == "gpu" else {}
         row = self.row(number, {**plain, **of_gpu, "pattern": pattern, "needles": ["|placeholder|"]})
         return replace(
-            row, pattern=f"shape: {raw['about']}", needles=needles_of(trouble), unless=unless, tentative=True
+            row,
+            pattern=f"shape: {raw['about']}",
+            needles=needles_of(trouble),
+            unless=unless,
+            named=raw.get("named"),
+            tentative=True,
         )
 
     def _join_phrases(self, place: str, names: tuple[str, ...]) -> Phrases:
@@ -262,6 +272,10 @@ def _parse_grouping(name: str, raw: Mapping[str, Any]) -> Grouping:
         within_s=float(raw.get("within_s", WITHIN_S)),
         by_process=bool(raw.get("by_process", False)),
     )
+
+
+def _parse_groups(raw: str | Sequence[str]) -> frozenset[str]:
+    return frozenset((raw,) if isinstance(raw, str) else raw)
 
 
 def _parse_fault(place: str, name: str) -> FaultClass:

@@ -20,6 +20,10 @@ _DRIVER = r"(?: *(?:NVRM: |AMD-Vi: |(?:amdgpu|radeon|nvidia)(?:: | [0-9a-f]{4,8}
 _WHO = rf"(?!{_DRIVER}) *{_HOST}(?P<who>[^\s:\[\]]+)(?:\[\d+\])?: ?"
 # A bare `amdgpu 0000:0a:00.0: ` follows the ISO stamps of dmesg: only a host with its program is a sender there.
 _SENDER = r"[^\s\[\]]+ (?:(?P<who>(?!kernel)[^\s:\[\]]+)\[\d+\]|kernel(?:\[[\d-]*\])?): ?"
+_GREP = (
+    r"(?=[^\sA-Za-z]*[A-Za-z])[\w./-]{2,160}(?::(?:\d+:)?|-(?:\d+-)?)"
+    r"(?=\w{3} +\d{1,2} \d\d:|\d{4}-\d\d-\d\d[T ]|\[ *\d+\.\d)"
+)
 _LEVEL = r"(?:emerg|alert|crit|err|error|warning|warn|notice|info|debug)"
 
 
@@ -49,8 +53,9 @@ _PREFIXES = tuple(
             "Z]:",
             rf"(?:[^\s\[\]]+: )?(?P<who>user|daemon): +{_LEVEL}: +\[\d{{4}}-\d\d-\d\dT[\d:]{{8}}(?:\.\d+)?Z\]: ?",
         ),
-        # grep over several files: /var/log/syslog:Apr  9 12:59:18 host kernel: message
-        ("/", "", r"/[\w./-]+:(?:\d+:)?(?=\w{3} +\d|\d{4}-\d\d-|\[ *\d)"),
+        # grep over several files: /var/log/syslog:Apr  9 12:59:18 host kernel: message; syslog.1-Apr  9 of its context
+        ("/", "", _GREP),
+        *((r"[\w.]", name, _GREP) for name in ("log", "messages", "dmesg", ".txt")),
         (r"\d", ";", r"\d{1,4},\d+,(?P<us>\d+),[^;\n]{1,40};"),
         (
             "[kumdaslncf]",
