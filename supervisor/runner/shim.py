@@ -425,7 +425,7 @@ class Watch:
             return
         processes = self._list_tree()
         for process in processes:
-            if process.state == "T":
+            if process.state in "Tt":  # `t`: a tool reads it, and it would stay stopped after that
                 send(process, signal.SIGCONT)  # a stopped process saves only when continued
         alive = {process.pid for process in processes}
         if self.end or not self.recorder.ask_to_save(alive):
