@@ -52,7 +52,6 @@ CONNECT_EVERY_S = 0.3
 REFUSED_WAIT_S = 2.0
 """Until a daemon that was refused tries again: whoever has its name may be gone."""
 INSTANCE_BYTES = 8
-CONNECT_LIMIT_S = 2.0
 PROVE_LIMIT_S = 5.0
 """How long a leader may take to prove who it is."""
 SILENT_LIMIT_S = 5.0

@@ -8,8 +8,8 @@ among them: what a rule would have seen within ten seconds is right in kind and 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 
 from supervisor.core import events as ev
@@ -98,12 +98,6 @@ def _list_losses(bucket: StepBucket, count: int) -> list[float | None]:
         if 0 <= place < finite and value is not None:
             values[place] = value
     return [float("nan")] * nan + values
-
-
-def shifted(facts: Iterable[ev.Event], by_s: float) -> Iterator[ev.Event]:
-    """Return events on another monotonic clock."""
-    for fact in facts:
-        yield replace(fact, at=Moment(fact.at.monotonic_s + by_s, fact.at.unix_s))
 
 
 def when(event: ev.Event) -> float:

@@ -7,9 +7,6 @@ from dataclasses import dataclass, field
 
 from supervisor.core.fleet.ladder import Restart, Rung
 
-PARTS = ("lost_work", "saving", "detection", "evidence", "restart", "waiting")
-"""All that is not productive, in the order of a fault: `waiting` is for a requeue, a repair or a person."""
-
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
@@ -18,7 +15,7 @@ class Outcome:
     total_s: float = 0.0
     productive_s: float = 0.0
     spent_s: dict[str, float] = field(default_factory=dict)
-    """By `PARTS`."""
+    """By part: lost_work, saving, detection, evidence, restart, and waiting for a requeue, a repair or a person."""
     faults: Counter[str] = field(default_factory=Counter)
     """By kind."""
     cost_s: dict[str, float] = field(default_factory=dict)
@@ -44,9 +41,3 @@ class Outcome:
     def unproductive_share(self) -> float:
         """1 - ETTR."""
         return 1.0 - self.productive_s / self.total_s
-
-    @property
-    def mttf_s(self) -> float | None:
-        """Running time between two faults; None without one."""
-        count = self.faults.total()
-        return self.total_s / count if count else None

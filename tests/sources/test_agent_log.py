@@ -55,7 +55,6 @@ def test_where_one_event_is_asked_for_no_other_line_is_parsed(tmp_path: Path) ->
     path.write_bytes(line("alive") + b"garbage\n" + line("checkpoint_saved", step=4) + line("train_end"))
     reader = AgentLogReader(path.parent, name=path.name, only=AgentEvent.CHECKPOINT_SAVED)
     assert [fact.facts for fact in reader.read(NOW)] == [{"step": 4}]
-    assert reader.garbage == 0
 
 
 def test_half_a_line_waits_for_its_end(tmp_path: Path) -> None:
@@ -66,7 +65,7 @@ def test_half_a_line_waits_for_its_end(tmp_path: Path) -> None:
     assert (reader.read(NOW), reader.offset) == ((), 0)
     path.write_bytes(whole)
     assert [fact.agent_event for fact in reader.read(NOW)] == [AgentEvent.TRAIN_END]
-    assert (reader.offset, reader.garbage, reader.read(NOW)) == (len(whole), 0, ())
+    assert (reader.offset, reader.read(NOW)) == (len(whole), ())
 
 
 def test_a_new_daemon_reads_on_where_the_old_one_stopped(tmp_path: Path) -> None:
@@ -81,7 +80,7 @@ def test_a_new_daemon_reads_on_where_the_old_one_stopped(tmp_path: Path) -> None
     ]
 
 
-def test_garbage_is_counted_and_passed_over(tmp_path: Path) -> None:
+def test_garbage_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "agent.jsonl"
     junk = (
         b'nonsense\n{"event": "no such word", "monotonic_ns": 1}\n[1]\n\xff\xfe\n{"event": "alive"}\n'
@@ -91,7 +90,6 @@ def test_garbage_is_counted_and_passed_over(tmp_path: Path) -> None:
     path.write_bytes(junk + line("alive"))
     reader = AgentLogReader(path.parent, name=path.name)
     assert [fact.agent_event for fact in reader.read(NOW)] == [AgentEvent.ALIVE]
-    assert reader.garbage == 6
 
 
 def test_a_line_without_end_neither_fills_the_memory_nor_hides_what_follows(tmp_path: Path) -> None:
@@ -101,7 +99,6 @@ def test_a_line_without_end_neither_fills_the_memory_nor_hides_what_follows(tmp_
     for _ in range(4):
         facts += reader.read(NOW)
     assert [fact.agent_event for fact in facts] == [AgentEvent.ALIVE]
-    assert reader.garbage == 1
 
 
 def test_a_file_that_was_emptied_is_read_from_its_start(tmp_path: Path) -> None:

@@ -60,8 +60,3 @@ def _newest_first(readings: Iterable[R]) -> Iterable[R]:
 def lasted_s(run: tuple[R, ...]) -> float:
     """Return the seconds from the first to the last reading of a run: what readings cover, not what time has passed."""
     return run[-1].at.seconds_since(run[0].at) if run else 0.0
-
-
-def has_lasted(run: tuple[R, ...], hold_s: float, least: int = 2) -> bool:
-    """Whether a run covers `hold_s`; fewer readings than `least` prove no duration."""
-    return len(run) >= least and lasted_s(run) >= hold_s

@@ -82,7 +82,6 @@ class AgentLogReader:
         self._path = str(attempt / name)
         self._offset = offset
         self._only = None if only is None else json.dumps(only.value).encode()
-        self._garbage = 0
         self._in_long_line = False
         self._allowance = allowance
         self._saves = Allowance(SAVES_PER_S, SAVES_AT_ONCE)
@@ -96,11 +95,6 @@ class AgentLogReader:
     def offset(self) -> int:
         """Bytes read so far, always the start of a line; stored, so that a restarted daemon continues here."""
         return self._offset
-
-    @property
-    def garbage(self) -> int:
-        """Lines so far that could not be parsed as an event."""
-        return self._garbage
 
     @property
     def skipped_bytes(self) -> int:
@@ -163,10 +157,7 @@ class AgentLogReader:
         for line, end in lines:
             if self._only is not None and self._only not in line:
                 continue
-            fact = parse(line, now)
-            if fact is None:
-                self._garbage += 1
-            else:
+            if (fact := parse(line, now)) is not None:
                 kept.append(replace(fact, offset=end))
         return tuple(kept)
 
@@ -208,7 +199,7 @@ class AgentLogReader:
     def _split_lines(self, chunk: bytes, limit: int) -> list[tuple[bytes, int]]:
         end = chunk.rfind(b"\n") + 1
         if end == 0 and len(chunk) == BYTES_PER_READ:
-            # The agent writes no line this long: skip it piece by piece, and count it once at its end.
+            # The agent writes no line this long: skip it piece by piece.
             self._in_long_line, end = True, len(chunk)
             self._offset += end
             return []
@@ -218,7 +209,6 @@ class AgentLogReader:
             lines.append((line, self._offset))
         if self._in_long_line and lines:
             self._in_long_line = False
-            self._garbage += 1
             lines = lines[1:]
         return [(line, offset) for line, offset in lines if line.strip()]
 

@@ -77,14 +77,6 @@ def begin(frame: FrameType, made: int) -> None:
     _tell(_found)
 
 
-def read_totals(frame: FrameType, made: int) -> Dict[str, int]:
-    """Return what is known of the loops around `frame`: epochs, steps_per_epoch and total_steps; {} in doubt."""
-    try:
-        return _list_known(_reckon(loops_around(frame), made))
-    except Doubt:
-        return {}
-
-
 @fenced
 def loader_begins(loader: Any, step: int) -> None:
     """Note that a pass through a loader begins, after `step` steps: the one before it may have been an epoch."""
