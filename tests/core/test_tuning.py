@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tuner_simulation import adopted_share
 
@@ -149,6 +149,7 @@ def test_an_arm_that_is_clearly_slower_costs_two_pairs_of_blocks() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(1e-6, 1e6), st.floats(1e-6, 1e6)), max_size=PAIRS_MAX))
+@example([(65507.0, 58488.0), (592910.0, 0.0625)])
 def test_a_comparison_ends_and_never_adopts_what_was_slower_on_the_average(pairs: list[tuple[float, float]]) -> None:
     comparison = Comparison(tuple(pairs))
     verdict = comparison.verdict()

@@ -130,7 +130,7 @@ class Comparison:
         if count >= SLOWER_PAIRS_MIN and all(math.log(arm / owner) > CLEARLY_SLOWER for owner, arm in self.pairs):
             return Verdict(outcome=Outcome.REFUSED, gain=gain, why=f"slower by {-gain.gain:.0%}", pairs=count)
         clear = all(math.log(owner / arm) > CLEARLY_FASTER for owner, arm in self.pairs)
-        early = count >= CLEARLY_FASTER_PAIRS_MIN and clear and math.log1p(gain.low) > CLEARLY_FASTER
+        early = count >= CLEARLY_FASTER_PAIRS_MIN and clear and gain.low > math.expm1(CLEARLY_FASTER)
         idle = count >= IDLE_PAIRS_MIN and gain.high < SMALLEST_GAIN
         vain = count >= IDLE_PAIRS_MIN and (gain.gain < IDLE_GAIN or self.is_beyond_reach)
         if count < PAIRS_MIN and not (early or idle or vain):
