@@ -24,6 +24,7 @@ from supervisor.alerts.outbox import AlertSender
 from supervisor.alerts.picture import draw_loss
 from supervisor.core.events import AlertTried
 from supervisor.core.moments import Moment
+from tests.examples import at_least
 
 DEADLINE_S = 120.0
 BOTH = pytest.mark.parametrize("kind", ["discord", "telegram"])
@@ -104,7 +105,7 @@ def test_a_receiver_without_edit_makes_a_message_of_each_notice(kind: str, tmp_p
 
 
 @BOTH
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=10)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=at_least(10))
 @given(sent=notices())
 def test_no_text_of_any_length_or_script_is_refused_in_an_edit(kind: str, tmp_path: Path, sent: KeptNotice) -> None:
     with facing(kind, tmp_path) as (channel, _, server):

@@ -16,6 +16,7 @@ from supervisor.alerts.channel import Answer, Channel, KeptNotice
 from supervisor.alerts.channels.apprise import BODY_LIMIT, Apprise, AppriseSettings
 from supervisor.alerts.channels.command import Command, CommandSettings
 from supervisor.alerts.settings import ReceiverError
+from tests.examples import at_least
 
 NOW = 1_763_600_000.0
 URLS = "discord://4174216298/JHMHI8qBe7bk2ZwO5U711o3dV_js\nmailtos://me:s3same@mail.example\n"
@@ -49,7 +50,7 @@ def test_the_program_gets_the_notice_as_json(tmp_path: Path) -> None:
     assert channel.destination == "/bin/sh"
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=10)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=at_least(10))
 @given(sent=notices())
 def test_no_text_of_a_notice_is_a_word_of_the_command(tmp_path: Path, sent: KeptNotice) -> None:
     channel = command(sys.executable, "-I", "-c", "import json, sys; json.load(sys.stdin); sys.exit(len(sys.argv) - 1)")

@@ -28,6 +28,7 @@ from supervisor.daemon.inbox import Inbox
 from supervisor.daemon.job_state import JobState
 from supervisor.daemon.loop import Loop
 from supervisor.daemon.status import bounded, job_status
+from tests.examples import at_least
 
 ALL_RULES: tuple[Rule, ...] = tuple(rule() for rule in RULES)
 SILLY = 10**400
@@ -532,7 +533,7 @@ def reported_of_well(actions: list[Actions] | None) -> list[str]:
     return [*reported, *(line for line in world.of("well") if not line.startswith("well: noticed"))]
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=at_least(150), suppress_health_check=[HealthCheck.too_slow])
 @given(actions=ACTIONS)
 def test_law_13_nothing_that_one_job_does_reaches_the_supervision_of_another(actions: list[Actions]) -> None:
     assert reported_of_well(actions) == reported_of_well(None)

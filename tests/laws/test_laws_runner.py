@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.examples import EXAMPLES, Sampling
 from tests.rigs.run_laws import Law, report, run_shard, write
 
 ROOT = Path(__file__).resolve().parents[2]
+OWN_NUMBER = re.compile(r"max_examples=\d+")
 PROPERTY = """
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,6 +73,12 @@ def test_property_tests_take_the_same_examples_each_time_unless_laws_are_run_at_
     assert settings.default.deadline is None
     assert settings.default.max_examples == EXAMPLES
     assert settings.default.database is None
+
+
+def test_no_property_test_keeps_a_number_of_its_own_where_more_are_asked_for() -> None:
+    tests = sorted((ROOT / "tests").glob("*/test_*.py"))
+    fixed = [f"{path.name}: {found}" for path in tests for found in OWN_NUMBER.findall(path.read_text())]
+    assert fixed == [], "at_least() takes as many as the laws are run with"
 
 
 def test_the_examples_are_the_same_whatever_modules_are_loaded_alongside(tmp_path: Path) -> None:
