@@ -3,6 +3,8 @@
 python tests/bench/fuzz.py --inputs 1000000 --corpus ../shared/corpus          # hours of one core in all
 python tests/bench/fuzz.py --inputs 20000 --only progress,findings             # a few seconds
 python tests/bench/fuzz.py --inputs 20000 --only "agent.jsonl file"             # the same, through the real file
+python tests/bench/fuzz.py --only fdinfo --seed 2 --out fed.jsonl              # one of several processes at once
+python tests/bench/fuzz.py --sum fed.jsonl                                      # what they come to
 
 Inputs are real outputs, cut, spliced, doubled and sprinkled with what sensors and people put where numbers belong. A
 value is invented where it lies outside of what its field can hold, or, for findings, where its line is not in the text.
@@ -20,13 +22,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 # The package of the same name that may be installed must not come first.
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "bench")]
 
-from fuzz_files import feeds, fuzz_file  # noqa: E402 (after the path is set)
+from fuzz_files import Fed, feeds, fuzz_file  # noqa: E402 (after the path is set)
 from fuzz_reports import report_feeds  # noqa: E402
 
 from supervisor.core.moments import Moment  # noqa: E402 (after the path is set)
@@ -63,18 +66,46 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--corpus", type=Path, default=ROOT.parent / "shared" / "corpus")
     parser.add_argument("--only", default="", help="names of parsers, with commas")
+    parser.add_argument("--out", type=Path, help="add a line of JSON for each parser to this file")
+    parser.add_argument("--sum", type=Path, help="feed nothing, print what the lines of such a file come to")
     asked = parser.parse_args()
+    if asked.sum:
+        return summed(asked.sum)
+    bad = False
+    for fed in feed_all(asked):
+        print(fed.row(), flush=True)
+        bad = bad or fed.bad
+        if asked.out:
+            with asked.out.open("a") as lines:
+                lines.write(f"{json.dumps({**asdict(fed), 'seed': asked.seed})}\n")
+    return 1 if bad else 0
+
+
+def feed_all(asked: argparse.Namespace) -> Iterator[Fed]:
+    """Feed each parser that was asked for."""
     chosen = [name for name in asked.only.split(",") if name]
-    wrong = 0
     for name, feed in parsers(asked.corpus).items():
         if not chosen or name in chosen:
-            wrong += fuzz(name, feed, asked.inputs, random.Random(asked.seed))
+            yield fuzz(name, feed, asked.inputs, random.Random(asked.seed))
     # In memory, where there is a place for it: what is measured is the reading.
     with tempfile.TemporaryDirectory(dir=next(filter(os.path.isdir, ("/dev/shm", "/tmp")))) as place:
         for name, file in {**feeds(Path(place)), **report_feeds(Path(place))}.items():
             if not chosen or name in chosen:
-                wrong += fuzz_file(name, file, asked.inputs, random.Random(asked.seed))
-    return 1 if wrong else 0
+                yield fuzz_file(name, file, asked.inputs, random.Random(asked.seed))
+
+
+def summed(file: Path) -> int:
+    """Print what all processes together did with each parser; return 1 where anything was wrong."""
+    total: dict[str, Fed] = {}
+    for line in file.read_text().splitlines():
+        fields = json.loads(line)
+        del fields["seed"]
+        fed = Fed(**fields)
+        total[fed.name] = total[fed.name].with_another(fed) if fed.name in total else fed
+    for fed in total.values():
+        print(fed.row())
+    print(f"{len(total)} parsers, {sum(fed.bad for fed in total.values())} of them wrong or grown")
+    return 1 if any(fed.bad for fed in total.values()) else 0
 
 
 Feed = tuple[Sequence[str], Callable[[str], None]]
@@ -99,7 +130,7 @@ def parsers(corpus: Path) -> dict[str, Feed]:
     }
 
 
-def fuzz(name: str, feed: Feed, inputs: int, chance: random.Random) -> int:
+def fuzz(name: str, feed: Feed, inputs: int, chance: random.Random) -> Fed:
     """Feed one parser; return how many inputs went wrong, the first of them printed."""
     seeds, check = feed
     began, wrong = time.perf_counter(), 0
@@ -111,9 +142,7 @@ def fuzz(name: str, feed: Feed, inputs: int, chance: random.Random) -> int:
             wrong += 1
             if wrong == 1:
                 print(f"{name}: {type(error).__name__}: {error}\n  {text[:500]!r}", file=sys.stderr)
-    took_s = time.perf_counter() - began
-    print(f"{name:<24} {inputs:>9} inputs  {wrong:>6} wrong  {took_s:8.1f} s", flush=True)
-    return wrong
+    return Fed(name, inputs, wrong, time.perf_counter() - began)
 
 
 def damaged(text: str, chance: random.Random) -> str:

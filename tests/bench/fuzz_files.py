@@ -79,6 +79,40 @@ class FileFeed:
     """How much processor time one reading may take."""
 
 
+@dataclass(frozen=True)
+class Fed:
+    """What came of feeding one reader."""
+
+    name: str
+    inputs: int
+    wrong: int
+    took_s: float
+    slowest_s: float | None = None
+    """Processor time; like the growth it is measured where a file is read."""
+    grown_bytes: int | None = None
+
+    @property
+    def bad(self) -> bool:
+        """Whether an input went wrong, or more was kept than a million inputs may leave."""
+        return self.wrong > 0 or (self.grown_bytes or 0) > GROWN_BYTES * max(1.0, self.inputs / 1e6)
+
+    def with_another(self, other: Fed) -> Fed:
+        """Return both, of two processes, together."""
+        slowest = [item.slowest_s for item in (self, other) if item.slowest_s is not None]
+        grown = [item.grown_bytes for item in (self, other) if item.grown_bytes is not None]
+        return Fed(
+            self.name, self.inputs + other.inputs, self.wrong + other.wrong, self.took_s + other.took_s,
+            max(slowest, default=None), sum(grown) if grown else None,
+        )  # fmt: skip
+
+    def row(self) -> str:
+        """Return the line of the table."""
+        line = f"{self.name:<24} {self.inputs:>9} inputs  {self.wrong:>6} wrong  {self.took_s:8.1f} s"
+        if self.slowest_s is not None and self.grown_bytes is not None:
+            line += f"  slowest {self.slowest_s * 1000:5.1f} ms  grown {self.grown_bytes / 1e6:6.2f} MB"
+        return line
+
+
 def feeds(folder: Path) -> dict[str, FileFeed]:
     """Return every reader of a foreign file by name; they work below `folder`."""
     attempt = folder / "jobs" / "night" / "1"
@@ -112,7 +146,7 @@ def feeds(folder: Path) -> dict[str, FileFeed]:
     }  # fmt: skip
 
 
-def fuzz_file(name: str, feed: FileFeed, inputs: int, chance: random.Random) -> int:
+def fuzz_file(name: str, feed: FileFeed, inputs: int, chance: random.Random) -> Fed:
     """Feed one reader through its file; return how many inputs went wrong, the first of them printed."""
     began, wrong, slowest_s, before = time.perf_counter(), 0, 0.0, 0
     for number in range(inputs):
@@ -132,14 +166,8 @@ def fuzz_file(name: str, feed: FileFeed, inputs: int, chance: random.Random) -> 
             wrong += 1
             print(f"{name}: {spent_s * 1000:.0f} ms for {content[:300]!r}", file=sys.stderr)  # noqa: T201
         slowest_s = max(slowest_s, spent_s)
-    grown = memory_bytes() - before
-    took_s = time.perf_counter() - began
-    print(  # noqa: T201
-        f"{name:<24} {inputs:>9} inputs  {wrong:>6} wrong  {took_s:8.1f} s  slowest {slowest_s * 1000:5.1f} ms"
-        f"  grown {grown / 1e6:6.2f} MB",
-        flush=True,
-    )
-    return wrong + (grown > GROWN_BYTES)
+    grown_bytes = memory_bytes() - before
+    return Fed(name, inputs, wrong, time.perf_counter() - began, slowest_s, grown_bytes)
 
 
 def memory_bytes() -> int:
