@@ -2,8 +2,9 @@
 
 Every function takes a folder that the daemon trusts and a name below it, with `/` between its parts. Links in the path
 of the folder are the administrator's and are followed. Below it, each part is opened relative to the previous one
-(openat with O_NOFOLLOW), so that neither a link nor a rename during the access leads elsewhere. Only a regular file on
-the folder's own file system is opened, without blocking, and the checks are made on the descriptor that is read.
+(openat2 with O_NOFOLLOW and RESOLVE_NO_XDEV), so that neither a link nor a rename during the access leads elsewhere,
+and a file system that a user has mounted there, which may never answer, is asked nothing. Only a regular file on the
+folder's own file system is opened, without blocking, and the checks are made on the descriptor that is read.
 
 A refused file raises UntrustedFileError, an OSError whose message says what was found and what to do; a missing file
 raises FileNotFoundError. `supervisor/runner/shim.py` runs as the training's user and has its own few lines for this.
@@ -12,11 +13,14 @@ raises FileNotFoundError. `supervisor/runner/shim.py` runs as the training's use
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import stat
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
@@ -28,8 +32,16 @@ PARTS_LIMIT = 32
 TREE_DEPTH_LIMIT = 64
 TREE_ENTRIES_LIMIT = 200_000
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_LISTED = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_ENTRY = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _PIECE_BYTES = 1 << 20
+_OPENAT2, _RESOLVE_NO_XDEV, _RESOLVE_NO_SYMLINKS = 437, 1, 4
+"""openat2(2), the same number on every architecture."""
+_OPEN_HOW = struct.Struct("=QQQ")
+_NO_OPENAT2 = frozenset({errno.ENOSYS, errno.EPERM})
+"""Linux before 5.6, and containers that do not know it; EPERM has no other cause here (O_NOATIME is not asked for)."""
+_libc = ctypes.CDLL(None, use_errno=True)
 _WRONG_KIND = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO})
 _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISLNK, "a symbolic link"),
@@ -104,7 +116,7 @@ def open_file(  # noqa: PLR0913 - what is opened, and what it must be
     try:
         _refuse_kind(at, _last_part(name), where)  # before it is opened: opening a device may act on it
         # Truncated below, after the checks.
-        fd = os.open(_last_part(name), (flags | _FILE) & ~os.O_TRUNC, mode, dir_fd=at)
+        fd = _open_at(at, _last_part(name), (flags | _FILE) & ~os.O_TRUNC, mode)
     except OSError as error:
         raise _explain_error(error, at, _last_part(name), where) from None
     finally:
@@ -167,15 +179,22 @@ def file_status(folder: Path, name: str) -> os.stat_result | None:
     The file may change before a later `open_file`, which checks again.
     """
     try:
-        at = _open_parent(folder, name)
-        try:
-            found = os.stat(_last_part(name), dir_fd=at, follow_symlinks=False)
-        finally:
-            os.close(at)
+        found = entry_status(folder, name)
     except FileNotFoundError:
         return None
     _require_regular(found, folder / name, None, only_name=False)
     return found
+
+
+def entry_status(folder: Path, name: str) -> os.stat_result:
+    """Return the status of an entry of any kind; a link is not followed. Raises OSError."""
+    at = _open_parent(folder, name)
+    try:
+        return _stat_at(at, _last_part(name))
+    except OSError as error:
+        raise _explain_error(error, at, _last_part(name), folder / name) from None
+    finally:
+        os.close(at)
 
 
 def exists(folder: Path, name: str) -> bool:
@@ -191,22 +210,18 @@ def state_of(status: os.stat_result) -> FileState:
     return status.st_dev, status.st_ino, status.st_size
 
 
-def is_unchanged(path: str | Path, state: FileState) -> bool:
-    """Whether a file has the same device, inode and size as before; opens nothing and follows no link.
+def is_unchanged(folder: Path, name: str, state: FileState) -> bool:
+    """Whether a file has the same device, inode and size as before; follows no link. Raises OSError if it is missing.
 
-    Saves opening a file that is polled. Raises OSError if it is missing.
+    Saves opening and reading a file that is polled.
     """
-    return state_of(os.lstat(path)) == state
+    return state_of(_stat_quickly(folder, name) or entry_status(folder, name)) == state
 
 
 def entry_exists(folder: Path, name: str) -> bool:
     """Whether there is an entry of any kind with that name; False also if the folder may not be read."""
     try:
-        at = _open_parent(folder, name)
-        try:
-            os.stat(_last_part(name), dir_fd=at, follow_symlinks=False)
-        finally:
-            os.close(at)
+        entry_status(folder, name)
     except OSError:
         return False
     return True
@@ -217,39 +232,19 @@ def list_files(folder: Path, name: str, limit: int = NAMES_LIMIT) -> tuple[tuple
 
     Raises OSError if the folder itself cannot be listed; subfolders that may not be read are skipped.
     """
-    list_names(folder, name, 1)
-    at, found = _open_folder(folder, name), list[tuple[str, int]]()
-    try:
-        for place, _, files, inside in os.fwalk(".", dir_fd=at):
-            for leaf in files[: limit - len(found)]:
-                status = os.stat(leaf, dir_fd=inside, follow_symlinks=False)
-                if stat.S_ISREG(status.st_mode):
-                    found.append((f"{place}/{leaf}".removeprefix("./"), status.st_size))
-            if len(found) >= limit:
-                break
-    finally:
-        os.close(at)
-    return tuple(sorted(found))
+    with _opened_folder(folder, name) as at:
+        files = ((path, status.st_size) for path, status in _walk(at) if stat.S_ISREG(status.st_mode))
+        return tuple(sorted(islice(files, limit)))
 
 
 def tree_bytes(folder: Path, name: str, limit: int = TREE_ENTRIES_LIMIT) -> int:
     """Return the disk usage in bytes of at most `limit` entries below a folder."""
-    total, left = 0, limit
     try:
-        at = _open_folder(folder, name)
+        with _opened_folder(folder, name) as at:
+            found = (status for _, status in islice(_walk(at), limit))
+            return sum(status.st_blocks * 512 for status in found if not stat.S_ISDIR(status.st_mode))
     except OSError:
         return 0
-    try:
-        for _, _, files, inside in os.fwalk(".", dir_fd=at):
-            for leaf in files[:left]:
-                with contextlib.suppress(OSError):
-                    total += os.stat(leaf, dir_fd=inside, follow_symlinks=False).st_blocks * 512
-            left -= len(files) + 1
-            if left <= 0:
-                break
-    finally:
-        os.close(at)
-    return total
 
 
 def make_folders(folder: Path, name: str, mode: int = 0o750) -> None:
@@ -275,21 +270,9 @@ def write_bytes(folder: Path, name: str, content: bytes, mode: int = 0o640) -> N
 
 def list_names(folder: Path, name: str = "", limit: int = NAMES_LIMIT) -> Listing:
     """Return the names of at most `limit` entries of a folder, of any kind. Raises OSError."""
-    at = _open_folder(folder, name)
-    try:
-        listed = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=at)
-    finally:
-        os.close(at)
-    found: list[str] = []
-    try:
-        with os.scandir(listed) as entries:
-            for entry in entries:
-                if len(found) == limit:
-                    return Listing(tuple(sorted(found)), more=True)
-                found.append(entry.name)
-    finally:
-        os.close(listed)
-    return Listing(tuple(sorted(found)))
+    with _opened_folder(folder, name) as at, os.scandir(at) as entries:
+        found = [entry.name for entry in islice(entries, limit + 1)]
+    return Listing(tuple(sorted(found[:limit])), more=len(found) > limit)
 
 
 def open_pipe(folder: Path, name: str) -> int:
@@ -300,10 +283,10 @@ def open_pipe(folder: Path, name: str) -> int:
     leaf = _last_part(name)
     at = _open_parent(folder, name)
     try:
-        found = os.stat(leaf, dir_fd=at, follow_symlinks=False)
+        found = _stat_at(at, leaf)
         if not stat.S_ISFIFO(found.st_mode):
             raise _kind_error(found.st_mode, folder / name, "a named pipe")
-        fd = os.open(leaf, os.O_WRONLY | _FILE, dir_fd=at)
+        fd = _open_at(at, leaf, os.O_WRONLY | _FILE)
     except OSError as error:
         raise _explain_error(error, at, leaf, folder / name) from None
     finally:
@@ -368,20 +351,97 @@ def _open_folder(folder: Path, name: str) -> int:
     at = os.open(folder, _FOLDER)
     if not name:
         return at
-    device, where = os.fstat(at).st_dev, folder
+    where = folder
     for part in name.split("/"):
         where /= part
         try:
-            below = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=at)
+            below = _open_at(at, part, _FOLDER | os.O_NOFOLLOW)
         except OSError as error:
             raise _explain_error(error, at, part, where, "a directory") from None
         finally:
             os.close(at)
         at = below
-        if os.fstat(at).st_dev != device:
-            os.close(at)
-            raise KindRefusedError(errno.EXDEV, "another file system is mounted there; unmount it", os.fspath(where))
     return at
+
+
+@contextlib.contextmanager
+def _opened_folder(folder: Path, name: str) -> Iterator[int]:
+    """Give a descriptor of a folder below a trusted one by which it can be listed."""
+    at = _open_folder(folder, name)
+    try:
+        listed = os.open(".", _LISTED, dir_fd=at)
+    finally:
+        os.close(at)
+    try:
+        yield listed
+    finally:
+        os.close(listed)
+
+
+def _walk(at: int, place: str = "", depth: int = TREE_DEPTH_LIMIT) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield the path and status of every entry below an open folder, as far as it may be read."""
+    with os.scandir(at) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                status = _stat_at(at, entry.name)
+                yield place + entry.name, status
+                if depth and stat.S_ISDIR(status.st_mode):
+                    inside = _open_at(at, entry.name, _LISTED | os.O_NOFOLLOW)
+                    try:
+                        yield from _walk(inside, f"{place}{entry.name}/", depth - 1)
+                    finally:
+                        os.close(inside)
+
+
+def _open_at(at: int, part: str, flags: int, mode: int = 0) -> int:
+    """Open an entry of an open folder, unless something is mounted on it: EXDEV, and that is asked nothing."""
+    try:
+        return _openat2(at, part, flags, mode, _RESOLVE_NO_XDEV)
+    except OSError as error:
+        if error.errno not in _NO_OPENAT2:
+            raise
+    fd = os.open(part, flags, mode, dir_fd=at)
+    if os.fstat(fd).st_dev != os.fstat(at).st_dev:
+        os.close(fd)
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), part)
+    return fd
+
+
+def _openat2(at: int, name: str, flags: int, mode: int, resolve: int) -> int:
+    """Call openat2(2). Raises OSError."""
+    how = _OPEN_HOW.pack(flags, mode if flags & os.O_CREAT else 0, resolve)
+    error = errno.EINTR
+    while error == errno.EINTR:
+        fd: int = _libc.syscall(_OPENAT2, at, os.fsencode(name), how, _OPEN_HOW.size)
+        if fd >= 0:
+            return fd
+        error = ctypes.get_errno()
+    raise OSError(error, os.strerror(error), name)
+
+
+def _stat_quickly(folder: Path, name: str) -> os.stat_result | None:
+    """Return the status of a file in one step; None where that fails, for whatever reason."""
+    _require_plain_name(name, folder)
+    at = os.open(folder, _FOLDER)
+    try:
+        entry = _openat2(at, name, _ENTRY, 0, _RESOLVE_NO_XDEV | _RESOLVE_NO_SYMLINKS)
+    except OSError:
+        return None
+    finally:
+        os.close(at)
+    try:
+        return os.fstat(entry)
+    finally:
+        os.close(entry)
+
+
+def _stat_at(at: int, part: str) -> os.stat_result:
+    """Return the status of an entry of an open folder, of whatever kind it is. Raises OSError."""
+    entry = _open_at(at, part, _ENTRY)
+    try:
+        return os.fstat(entry)
+    finally:
+        os.close(entry)
 
 
 def _require_plain_name(name: str, folder: Path) -> None:
@@ -392,7 +452,7 @@ def _require_plain_name(name: str, folder: Path) -> None:
 
 def _refuse_kind(at: int, leaf: str, where: Path) -> None:
     try:
-        found = os.stat(leaf, dir_fd=at, follow_symlinks=False)
+        found = _stat_at(at, leaf)
     except FileNotFoundError:
         return  # the open creates it, or raises
     if not stat.S_ISREG(found.st_mode):
@@ -416,10 +476,13 @@ def _explain_error(error: OSError, at: int, part: str, where: Path, wanted: str 
     """Return the error; if it was caused by the kind of entry, one that names the kind."""
     if isinstance(error, UntrustedFileError):
         return error
+    if error.errno == errno.EXDEV:
+        text = "another file system is mounted there; unmount it"
+        return KindRefusedError(errno.EXDEV, text, os.fspath(where))
     if error.errno not in _WRONG_KIND:
         return OSError(error.errno, error.strerror, os.fspath(where))
     try:
-        mode = os.stat(part, dir_fd=at, follow_symlinks=False).st_mode
+        mode = _stat_at(at, part).st_mode
     except OSError:
         mode = 0
     if error.errno == errno.ENXIO and stat.S_ISFIFO(mode):
@@ -463,12 +526,10 @@ def _remove_below(at: int, name: str, left: list[int], depth: int) -> bool:
 
 def _remove_folder(at: int, name: str, left: list[int], depth: int) -> bool:
     try:
-        inside = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+        inside = _open_at(at, name, _LISTED | os.O_NOFOLLOW)
     except OSError:
-        return False
+        return False  # closed by its owner, or a file system is mounted on it
     try:
-        if os.fstat(inside).st_dev != os.fstat(at).st_dev:
-            return False  # a mounted file system
         with os.scandir(inside) as entries:
             names = [entry.name for entry, _ in zip(entries, range(max(0, left[0]) + 1), strict=False)]
         gone = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import stat
 from collections.abc import Callable, Iterator
@@ -93,7 +94,10 @@ def clear_replays(job: Path) -> None:
 
 
 def _remove_older(folder: Path, days: float, unix_s: float) -> int:
-    written = [path.lstat().st_mtime for path in (folder, folder / fo.RUN) if path.exists()]
+    written = []
+    for name in (folder.name, f"{folder.name}/{fo.RUN}"):
+        with contextlib.suppress(OSError):
+            written.append(untrusted_files.entry_status(folder.parent, name).st_mtime)
     if unix_s - max(written, default=unix_s) <= days * DAY_S:
         return 0
     untrusted_files.remove_tree(folder.parent, folder.name)

@@ -57,7 +57,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "control/record_view.py": {"_newest_attempt": OWN_FOLDERS},
     "daemon/checkpoints/candidates.py": {"_find_closed_folder": CHECKPOINTS, "_find_matches": CHECKPOINTS},
     "daemon/forget.py": {"_put_folder_aside": OWN_FOLDERS},
-    "daemon/cleanup.py": {"_remove_older": OWN_FOLDERS, "_list_folders": OWN_FOLDERS},
+    "daemon/cleanup.py": {"_list_folders": OWN_FOLDERS},
     "replay/folder.py": {"write": PERSON, "read": PERSON, "_read_lines": PERSON, "_open_gzip": PERSON},
     "runner/memory_probe.py": {"_scratch_folder": "a folder of the calling user, who is the training's user"},
     "runner/attempt_folder.py": {

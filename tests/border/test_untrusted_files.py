@@ -6,14 +6,16 @@ import os
 import socket
 import stat
 import subprocess
+import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from supervisor import untrusted_files as gate
+from tests.rigs.hanging_fs import HangingFs
 
 LIMIT = 1024
 
@@ -122,6 +124,100 @@ def test_a_link_in_the_middle_of_the_path_leads_nowhere(folder: Path, read: Call
     came = in_time(lambda: read(folder, "run/note"))
     assert isinstance(came, gate.LinkRefusedError), came
     assert (folder / "moved" / "note").read_bytes() == b"sound"
+
+
+ASKED: list[Callable[[Path, str], object]] = [
+    *READERS,
+    gate.entry_status,
+    lambda folder, name: gate.is_unchanged(folder, name, (0, 0, 0)),
+    lambda folder, _: gate.list_names(folder, "run"),
+    lambda folder, _: gate.list_files(folder, "run"),
+    gate.open_pipe,
+    gate.remove,
+    lambda folder, _: gate.make_folders(folder, "run/below"),
+]
+
+
+@contextmanager
+def mounted_over(at: Path, real: Path) -> Iterator[HangingFs]:
+    """Mount over a folder what shows another, and hangs."""
+    real.mkdir()
+    (real / "note").write_bytes(b"sound")
+    try:
+        served = HangingFs(real, at)
+    except OSError as error:
+        pytest.skip(f"no file system can be mounted here: {error}")
+    try:
+        served.hang(beyond_sigkill=True)
+        yield served
+    finally:
+        served.end()
+
+
+@pytest.mark.mounts
+@pytest.mark.parametrize("ask", ASKED)
+def test_what_is_mounted_over_a_folder_is_asked_nothing(
+    folder: Path, tmp_path: Path, ask: Callable[[Path, str], object]
+) -> None:
+    """Its server may never answer: whoever asks is beyond SIGKILL then, and so is the end of the daemon."""
+    with mounted_over(folder / "run", tmp_path / "real") as served:
+        came = in_time(lambda: ask(folder, "run/note"))
+        assert isinstance(came, gate.KindRefusedError), came
+        assert "another file system is mounted there; unmount it" in str(came)
+        assert str(folder / "run") in str(came)
+        assert served.held == 0
+
+
+@pytest.mark.mounts
+def test_a_tree_is_measured_listed_and_removed_around_what_is_mounted_in_it(folder: Path, tmp_path: Path) -> None:
+    (folder / "run" / "held").mkdir()
+    with mounted_over(folder / "run" / "held", tmp_path / "real") as served:
+        assert in_time(lambda: gate.list_files(folder, "run")) == (("note", 5),)
+        assert (
+            in_time(lambda: gate.tree_bytes(folder.parent, folder.name))
+            == (folder / "run" / "note").stat().st_blocks * 512
+        )
+        assert in_time(lambda: gate.exists(folder, "run/held")) is False
+        assert in_time(lambda: gate.remove_tree(folder.parent, folder.name)) is False
+        assert not (folder / "run" / "note").exists()
+        assert served.held == 0
+
+
+@pytest.mark.mounts
+@pytest.mark.parametrize("read", READERS)
+def test_a_file_that_is_mounted_over_is_refused(folder: Path, read: Callable[[Path, str], object]) -> None:
+    note = folder / "run" / "note"
+    mount = subprocess.run(["mount", "--bind", folder.parent / "secret", note], capture_output=True, check=False)
+    if mount.returncode != 0:
+        pytest.skip("mounts a file over another, for which it needs root")
+    try:
+        came = in_time(lambda: read(folder, "run/note"))
+        assert isinstance(came, gate.KindRefusedError), came
+    finally:
+        subprocess.run(["umount", note], check=True)
+    assert gate.read_bytes(folder, "run/note", LIMIT) == b"sound"
+    assert (folder.parent / "secret").read_bytes() == b"another's"
+
+
+@pytest.mark.mounts
+def test_where_openat2_is_refused_another_file_system_is_still_not_read(folder: Path) -> None:
+    (folder / "run" / "held").mkdir()
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom supervisor import untrusted_files as gate\n"
+        "from tests.rigs import refused_calls\nrefused_calls.CLOSE_RANGE = 437\nrefused_calls.refuse()\n"
+        "folder = Path(sys.argv[1])\nprint(gate.read_bytes(folder, 'run/note', 9).decode())\n"
+        "try:\n    gate.list_names(folder, 'run/held')\n"
+        "except gate.KindRefusedError as error:\n    print(error.strerror)"
+    )
+    mount = subprocess.run(["mount", "-t", "tmpfs", "none", folder / "run" / "held"], capture_output=True, check=False)
+    if mount.returncode != 0:
+        pytest.skip("mounts a file system, for which it needs root")
+    try:
+        words = [sys.executable, "-c", code, str(folder)]
+        ran = subprocess.run(words, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
+        assert ran.stdout == "sound\nanother file system is mounted there; unmount it\n"
+    finally:
+        subprocess.run(["umount", folder / "run" / "held"], check=True)
 
 
 def test_links_up_to_the_trusted_folder_are_the_administrators(folder: Path, tmp_path: Path) -> None:

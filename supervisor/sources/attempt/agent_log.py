@@ -79,7 +79,6 @@ class AgentLogReader:
         """
         self._attempt = attempt
         self._name = name
-        self._path = str(attempt / name)
         self._offset = offset
         self._only = None if only is None else json.dumps(only.value).encode()
         self._in_long_line = False
@@ -122,7 +121,7 @@ class AgentLogReader:
         if self._read_state is None or self._put_off:
             return False
         try:
-            return untrusted_files.is_unchanged(self._path, self._read_state)
+            return untrusted_files.is_unchanged(self._attempt, self._name, self._read_state)
         except OSError:
             return False
 

@@ -83,7 +83,9 @@ class OutputReader:
         return self._build_page(self._folder.finish(), now, new_bytes=0)
 
     def _read(self, now: Moment) -> OutputPage:
-        if self._read_state is not None and untrusted_files.is_unchanged(self._raw_path, self._read_state):
+        if self._read_state is not None and untrusted_files.is_unchanged(
+            self._attempt, attempt_files.OUTPUT, self._read_state
+        ):
             return OutputPage(new_bytes=0, last_line=self._last_line)
         self._read_state = None
         fd = self._open_raw()

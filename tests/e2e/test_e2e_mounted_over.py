@@ -1,0 +1,53 @@
+"""A training has a file system mounted over its own folder that never answers: its supervision alone is degraded."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from house import House
+
+from tests.rigs.hanging_fs import HangingFs
+
+pytestmark = [pytest.mark.mounts, pytest.mark.calm(reason="whole daemons, whose ends have limits of seconds")]
+
+ENDS_IN_S = 10
+NAMED = "another file system is mounted there; unmount it"
+
+
+@pytest.fixture
+def over(home: House, tmp_path: Path) -> Iterator[HangingFs]:
+    """What is mounted over the folder of the training `far` while it trains; it hangs."""
+    home.write(home.by_hand("far", stall="limit_s = 600", deadline="enabled = false") + home.by_hand("well"))
+    home.start()
+    home.step("far", 30)
+    home.step("well", 20)
+    run = home.state / "jobs" / "far" / "1" / "run"
+    shutil.copytree(run, tmp_path / "copy")
+    try:
+        served = HangingFs(tmp_path / "copy", run)
+    except OSError as error:
+        pytest.skip(f"no file system can be mounted here: {error}")
+    served.hang(beyond_sigkill=True)
+    yield served
+    served.end()
+
+
+def test_what_a_training_mounts_over_its_folder_holds_up_neither_its_stop_nor_the_daemon(
+    home: House, over: HangingFs
+) -> None:
+    home.until(lambda: any(NAMED in item for item in home.job("far")["degraded"]), 30, "the mount to be named")
+    assert home.ctl("stop", "far").returncode == 0
+    home.phase("far", "stopped")
+    assert home.daemon is not None
+    home.daemon.send_signal(signal.SIGTERM)
+    home.daemon.send_signal(signal.SIGTERM)  # asked twice: the trainings are left as they are, as at a restart
+    assert home.daemon.wait(ENDS_IN_S) == 0
+    made = home.steps_made("well")[-1]
+    home.start()
+    home.step("well", made + 20)
+    home.kill()
+    assert over.held == 0, "what is mounted there was asked"
