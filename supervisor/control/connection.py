@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any, ClassVar
 
 import h11
@@ -30,6 +31,7 @@ class TimedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
         """Set the time limits."""
         super().connection_made(transport)
+        self._waited_since_s = time.perf_counter()
         known = self.describe(transport)
         self._awaits = self.loop.call_later(self.request_limit_s, transport.abort)
         self._limits: list[asyncio.TimerHandle] = []
@@ -40,10 +42,16 @@ class TimedProtocol(H11Protocol):
         async def application(scope: Any, receive: Any, send: Any) -> None:
             self._awaits.cancel()
             self._awaits = self.loop.call_later(self.exchange_limit_s, transport.abort)
+            self._waited_since_s = time.perf_counter()
             scope.update(known)
             await served(scope, receive, send)
 
         self.app = application
+
+    @property
+    def waits_since_s(self) -> float | None:
+        """Since when it waits for a request or the rest of one (`time.perf_counter`); None while it answers."""
+        return self._waited_since_s if self.conn.their_state in (h11.IDLE, h11.SEND_BODY) else None
 
     def describe(self, _transport: asyncio.Transport) -> dict[str, Any]:
         """Return what the scope of each request says of the connection."""
@@ -58,6 +66,7 @@ class TimedProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         """Wait for the next request for a limited time, also where it has begun."""
         super().on_response_complete()
+        self._waited_since_s = time.perf_counter()
         if not self.transport.is_closing():
             self._awaits.cancel()
             limit_s = self.timeout_keep_alive + self.request_limit_s

@@ -1,8 +1,9 @@
-"""A listening socket with a limit of connections for each user; those beyond it are refused and closed at once.
+"""A listening socket with a limit of connections for each user, and over TCP for each address.
 
-The kernel knows the peer of a connection before it is accepted, so one beyond the limit costs no protocol, task or
-buffer. When no file descriptor is left, a spare one is closed so that the connection can be accepted and closed; in the
-queue it would keep the event loop busy.
+Who comes beyond it takes the place of the connection there that has waited longest for its client, or is refused and
+closed at once. The kernel knows the peer of a connection before it is accepted, so one that is refused costs no
+protocol, task or buffer. When no file descriptor is left, a spare one is closed so that the connection can be accepted
+and closed; in the queue it would keep the event loop busy.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ import logging
 import os
 import socket
 import time
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
+from typing import Any
 
 from supervisor.control.peers import peer_of
 
@@ -20,6 +24,8 @@ log = logging.getLogger(__name__)
 
 CONNECTIONS_PER_USER = 24
 """A browser opens six; what asks a status each second has one."""
+STAYS_S = 0.25
+"""A connection is not ended for another before: its request may be on its way."""
 REFUSALS_PER_TURN = 256
 REFUSALS_LOGGED_EVERY_S = 10.0
 """Whoever is refused may ask again at once, thousands of times a second."""
@@ -35,12 +41,22 @@ class LimitedListener(socket.socket):
     """Accepts as a socket does, and as if none had come where the next one is beyond a limit."""
 
     def __init__(
-        self, listening: socket.socket, connections: int, connections_per_user: int = CONNECTIONS_PER_USER
+        self,
+        listening: socket.socket,
+        connections: int,
+        connections_per_user: int = CONNECTIONS_PER_USER,
+        waiting: Callable[[], Mapping[int, float | None]] | None = None,
     ) -> None:
-        """Listen where `listening` does, which stays open; `connections` is the number over all users."""
+        """Listen where `listening` does, which stays open; `connections` is the number over all users.
+
+        `waiting` returns by descriptor since when connections wait for their clients (`time.perf_counter`), None for
+        those that are being answered. Without it no connection is ended for another.
+        """
         super().__init__(fileno=os.dup(listening.fileno()))
         self._connections, self._connections_per_user = connections, connections_per_user
-        self._taken: list[tuple[int | None, socket.socket]] = []
+        self._waiting = waiting
+        self._taken: list[tuple[Hashable, float, socket.socket]] = []
+        """Whose they are, and when they were accepted."""
         self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._refused, self._logged_s = 0, -REFUSALS_LOGGED_EVERY_S
 
@@ -56,7 +72,7 @@ class LimitedListener(socket.socket):
                 if not self._turn_away():
                     break
                 continue
-            if self._has_room(connection):
+            if self._has_room(connection, address):
                 return connection, address
         raise BlockingIOError(errno.EAGAIN, "connections beyond the limit were refused")
 
@@ -67,30 +83,55 @@ class LimitedListener(socket.socket):
             self._spare = -1
         super().close()
 
-    def _has_room(self, connection: socket.socket) -> bool:
+    def _has_room(self, connection: socket.socket, address: Any) -> bool:
         """Count a connection, or answer that it is beyond the limit."""
         try:
-            uid = _find_user(connection)
+            owner = _find_owner(connection, address)
         except OSError:
             connection.close()
             return False
-        self._taken = [(owner, item) for owner, item in self._taken if item.fileno() >= 0]
-        theirs = sum(owner == uid for owner, _ in self._taken)
-        if theirs < self._connections_per_user and len(self._taken) < self._connections:
-            self._taken.append((uid, connection))
+        self._taken = [taken for taken in self._taken if taken[2].fileno() >= 0]
+        held = Counter(taken[0] for taken in self._taken)
+        crowded: Hashable = None
+        if held[owner] >= self._connections_per_user:
+            crowded = owner
+        elif len(self._taken) >= self._connections:
+            crowded = held.most_common(1)[0][0]
+        if crowded is None or self._end_longest_waiting(crowded):
+            self._taken.append((owner, time.perf_counter(), connection))
             return True
         with suppress(OSError):
             connection.send(_BUSY, socket.MSG_DONTWAIT)
         connection.close()
-        self._note_refusal(uid, theirs)
+        self._note_refusal(owner, held[owner])
         return False
 
-    def _note_refusal(self, uid: int | None, theirs: int) -> None:
+    def _end_longest_waiting(self, owner: Hashable) -> bool:
+        """End the connection of an owner that has waited longest for its client; return whether there was one."""
+        if self._waiting is None:
+            return False
+        since, now_s = self._waiting(), time.perf_counter()
+        found = [
+            (waits_since_s, taken)
+            for taken in self._taken
+            # One that is not known there has not begun: it still agrees on TLS.
+            if taken[0] == owner and (waits_since_s := since.get(taken[2].fileno(), taken[1])) is not None
+            if now_s - taken[1] >= STAYS_S
+        ]
+        if not found:
+            return False
+        _, longest = min(found, key=lambda item: item[0])
+        self._taken.remove(longest)
+        with suppress(OSError):
+            longest[2].shutdown(socket.SHUT_RDWR)  # whoever serves it reads its end, and closes it
+        return True
+
+    def _note_refusal(self, owner: Hashable, theirs: int) -> None:
         """Log the first refusal at once, and those after it together."""
         self._refused += 1
         now_s = time.perf_counter()
         if now_s - self._logged_s >= REFUSALS_LOGGED_EVERY_S:
-            fields = {"uid": uid, "open": theirs, "refused": self._refused}
+            fields = {"peer": owner, "open": theirs, "refused": self._refused}
             log.warning("control.connections_refused", extra={"fields": fields})
             self._refused, self._logged_s = 0, now_s
 
@@ -110,6 +151,15 @@ class LimitedListener(socket.socket):
         return True
 
 
-def _find_user(connection: socket.socket) -> int | None:
-    """Return whose connection it is, None over TCP, where all are counted together; raise OSError where it ended."""
-    return peer_of(connection).uid if connection.family == socket.AF_UNIX else None
+def _find_owner(connection: socket.socket, address: Any) -> str:
+    """Return whose connection it is; raise OSError where it ended.
+
+    Over IPv6 one machine has as many addresses as it likes, so those of one network (/64) count as one.
+    """
+    if connection.family == socket.AF_UNIX:
+        return peer_of(connection).name
+    host = str(address[0])
+    if connection.family == socket.AF_INET or host.startswith("::ffff:"):
+        return host
+    packed = socket.inet_pton(socket.AF_INET6, host.partition("%")[0])
+    return socket.inet_ntop(socket.AF_INET6, packed[:8] + bytes(8))

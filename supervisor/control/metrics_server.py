@@ -27,7 +27,7 @@ from supervisor.metrics.known import Known
 log = logging.getLogger(__name__)
 
 CONNECTIONS, CONNECTIONS_PER_USER = 32, 16
-"""At each address; over TCP all users are counted together."""
+"""At each address that is listened at, and of one address of those that ask there."""
 ANSWERED_AT_ONCE = 4
 """Each answer reads the record, in a thread."""
 KEEP_ALIVE_S = 5
@@ -52,8 +52,7 @@ class MetricsServer:
                 self._bound.append(_open(address))
             except OSError as error:
                 problems.append(f"metrics.listen {address}: {error.strerror or error}")
-        self._listening = [LimitedListener(item, CONNECTIONS, CONNECTIONS_PER_USER) for item in self._bound]
-        self.addresses: list[Any] = [listening.getsockname() for listening in self._listening]
+        self.addresses: list[Any] = [listening.getsockname() for listening in self._bound]
         """Where it listens, as the sockets say."""
         self.problem = "; ".join(problems) or None
         """Why an address is not listened at."""
@@ -61,10 +60,12 @@ class MetricsServer:
             log.warning("metrics.not_listening", extra={"fields": {"error": self.problem}})
         self._answering = asyncio.Semaphore(ANSWERED_AT_ONCE)
         # Beyond the listeners' own limits, so that one address cannot use up the connections of another.
-        connections = 2 * CONNECTIONS * max(1, len(self._listening))
+        connections = 2 * CONNECTIONS * max(1, len(self._bound))
         self._server = WokenServer(
             build_config(self._answer, TimedProtocol, connections=connections, keep_alive_s=KEEP_ALIVE_S)
         )
+        waiting = self._server.list_waiting
+        self._listening = [LimitedListener(item, CONNECTIONS, CONNECTIONS_PER_USER, waiting) for item in self._bound]
         self._thread = threading.Thread(target=self._serve, name="metrics", daemon=True)
 
     def start(self) -> None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
+from supervisor.control.connection import TimedProtocol
+
 if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -71,6 +73,14 @@ class WokenServer(uvicorn.Server):
         while not await self.on_tick(0):
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(end.wait(), every_s)
+
+    def list_waiting(self) -> dict[int, float | None]:
+        """Return `TimedProtocol.waits_since_s` of each connection by its descriptor; in the thread that serves."""
+        return {
+            protocol.transport.get_extra_info("socket").fileno(): protocol.waits_since_s
+            for protocol in self.server_state.connections
+            if isinstance(protocol, TimedProtocol)
+        }
 
     def end(self) -> None:
         """Have it end; for any thread."""

@@ -25,7 +25,7 @@ from supervisor.web.sessions import Sessions
 log = logging.getLogger(__name__)
 
 CONNECTIONS, CONNECTIONS_PER_USER = 64, 32
-"""Of each door; over TCP all users are counted together, and so are those of a proxy in front of a unix socket."""
+"""Of each door, and of one address at it; a proxy in front of it has all its users' connections."""
 KEEP_ALIVE_S = 15
 HANDSHAKE_LIMIT_S = 5.0
 """Of TLS; asyncio waits a minute, in which a few silent connections keep everybody else out."""
@@ -98,7 +98,9 @@ async def serve(  # noqa: PLR0913  # what is served, and how
         loop.add_signal_handler(number, end)
     serving = [
         asyncio.ensure_future(
-            server.serve(sockets=[LimitedListener(door.listening, CONNECTIONS, CONNECTIONS_PER_USER)])
+            server.serve(
+                sockets=[LimitedListener(door.listening, CONNECTIONS, CONNECTIONS_PER_USER, server.list_waiting)]
+            )
         )
         for server, door in zip(servers, doors, strict=True)
     ]

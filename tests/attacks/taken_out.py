@@ -137,8 +137,14 @@ DEFENCES = (
     ),
     Defence(
         "a crowd at one address", "supervisor/control/metrics_server.py",
-        "[LimitedListener(item, CONNECTIONS, CONNECTIONS_PER_USER) for item in self._bound]", "list(self._bound)",
+        "[LimitedListener(item, CONNECTIONS, CONNECTIONS_PER_USER, waiting) for item in self._bound]",
+        "list(self._bound)",
         "tests/control/test_control_metrics_server.py -k crowd",
+    ),
+    Defence(
+        "a client that holds all of an address' connections", "supervisor/control/limits.py",
+        "crowded is None or self._end_longest_waiting(crowded)", "crowded is None",
+        "tests/control/test_control_limits.py -k greedy",
     ),
 )  # fmt: skip
 
