@@ -1,15 +1,18 @@
 """The process that works on files for the daemon: each question in a thread of its own, each answer by its number.
 
 A thread that waits for a file system beyond SIGKILL keeps its process from ending: here that process is this one.
-It ends when the daemon has. It imports what it is asked for, and until then as little as it can.
+The kernel ends it when the daemon has ended: the pipe from it may still be held open, by what the daemon has forked or
+by what is left of itself in the kernel. It imports what it is asked for, and until then as little as it can.
 """
 
 from __future__ import annotations
 
 import _queue
 import _thread
+import ctypes
 import os
 import pickle
+import signal
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
@@ -17,6 +20,7 @@ HEAD_BYTES = 12
 NUMBER_BYTES = 8
 QUESTIONS, ANSWERS = 0, 1
 """Descriptors."""
+PR_SET_PDEATHSIG = 1
 
 
 def pack(number: int, body: bytes) -> bytes:
@@ -87,7 +91,8 @@ def _pack_error(error: Exception) -> bytes:
 
 
 def serve() -> None:
-    """Answer until the daemon has ended."""
+    """Answer until the daemon has ended; the thread that started this process stays as long as it (`Child`)."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     writing = _thread.allocate_lock()
 
     def answer(number: int, body: bytes) -> None:

@@ -11,13 +11,14 @@ from pathlib import Path
 from supervisor import untrusted_files
 from supervisor.core import attempt_files as fo
 from supervisor.core import decisions as de
+from supervisor.core import events as ev
 from supervisor.core.history import STEPS_KEPT
 from supervisor.core.job import ALIVE, Attempt, DesiredState, Job, Phase
 from supervisor.daemon.attempt_reader import AttemptReader, FollowedAttempt, read_last_steps
 from supervisor.daemon.clock import Clock
 from supervisor.daemon.executor import ThreadExecutor
 from supervisor.daemon.job_state import JobState, seed_history
-from supervisor.runner.attempt_folder import read_shim
+from supervisor.runner.attempt_folder import describe_newer, read_shim
 from supervisor.store.store import Cursors
 
 log = logging.getLogger(__name__)
@@ -32,8 +33,16 @@ LAUNCH_UNDER_WAY_S = 15.0
 class Recovery:
     """Takes up jobs one by one, before the loop begins."""
 
-    def __init__(self, clock: Clock, executor: ThreadExecutor, attempts: AttemptReader, alive: Alive) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        executor: ThreadExecutor,
+        attempts: AttemptReader,
+        alive: Alive,
+        put: Callable[[ev.Event], None],
+    ) -> None:
         self._clock = clock
+        self._put = put
         self._executor = executor
         self._attempts = attempts
         self._alive = alive
@@ -48,6 +57,9 @@ class Recovery:
             return
         folder = self._executor.folder(job.name, attempt.number)
         self._await_shim(folder, job)
+        if (newer := describe_newer(folder)) is not None:
+            self._leave_alone(job.name, attempt.number, newer)
+            return
         job_state.job = _with_cursors(job, cursors)
         job_state.agent_offset = cursors.agent_log_bytes
         now = self._clock.now()
@@ -78,6 +90,12 @@ class Recovery:
             read_shim(folder) is None and self._alive(job.name, folder) and self._clock.now().seconds_since(until) < 0
         ):
             time.sleep(0.05)
+
+    def _leave_alone(self, job: str, attempt: int, why: str) -> None:
+        """Report an attempt whose records a later version wrote: it is neither judged nor called over."""
+        log.error("attempt.newer_version", extra={"fields": {"job": job, "attempt": attempt, "why": why}})
+        place = ev.reading_place("its records")
+        self._put(ev.SupervisionChanged(at=self._clock.now(), job=job, attempt=attempt, place=place, error=why))
 
     def _never_came_up(self, folder: Path, job: Job) -> bool:
         """Whether the daemon before us died between deciding a launch and its act: then nothing of it ever ran."""

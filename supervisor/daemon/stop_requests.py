@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from supervisor.core import events as ev
-from supervisor.core.foreign_values import as_float, as_text, read_json_object
+from supervisor.core.foreign_values import as_float, as_int, as_text, read_json_object
 from supervisor.core.moments import Moment
 from supervisor.daemon.fence import describe_error
 from supervisor.daemon.threads import Threads
@@ -62,10 +62,16 @@ class StopRequests:
         return done.wait(KEEP_LIMIT_S)
 
     def find(self, job: str, now: Moment) -> ev.UserRequest | None:
-        """Return the request to stop a job; None where its user did not ask for that last."""
+        """Return the request to stop a job; None where its user did not ask for that last.
+
+        A file of a later version is one, too: a job that its user may have stopped is not run.
+        """
         found = self._read(job)
         if found is None:
             return None
+        if (version := as_int(found.get("version"))) is not None and version > VERSION:
+            fields = {"job": job, "file": str(self._folder / job), "version": version, "known": VERSION}
+            log.error("request.newer_version", extra={"fields": fields})
         return ev.UserRequest(at=now, job=job, ask=ev.Ask.STOP, by=as_text(found.get("by")) or "unknown")
 
     def asked_unix_s(self, job: str) -> float | None:

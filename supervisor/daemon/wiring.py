@@ -319,7 +319,7 @@ class Assembly:
         known = {job.name: job for job in self.store.load_jobs(now)}
         self.standbys.clear(self.settings.jobs)
         lost = LostRecord(self.state, self.store, self.launcher.alive)
-        recovery = Recovery(self.clock, self.executor, self.attempts, self.launcher.alive)
+        recovery = Recovery(self.clock, self.executor, self.attempts, self.launcher.alive, self.inbox.put)
         for name, settings in self.settings.jobs.items():
             job_state = self.add(name, settings, known.get(name), now)
             job_state.job = lost.completed(job_state.job, now)

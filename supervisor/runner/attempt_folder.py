@@ -103,7 +103,7 @@ def prepare(  # noqa: PLR0913 - one argument a field of launch.json
         if untrusted_files.exists(folder, name):
             raise FileExistsError(f"{folder}: this attempt has already been started; give the new one a higher number")
     launch = {
-        "version": 1,
+        "version": shim.VERSION,
         "job": job,
         "attempt": number,
         "argv": list(argv),
@@ -293,6 +293,21 @@ def resume_steps(
         return ""
     step = checkpoint.step if checkpoint is not None else None
     return json.dumps({"step": step, "asked": asked and checkpoint is not None, "files": rows})
+
+
+def describe_newer(folder: Path) -> str | None:
+    """Return which of an attempt's records a later version of the shim wrote, and what to do; None if none did.
+
+    In every version shim.json names the shim alike (pid, start_ticks, boot_id). An older record is read; what else a
+    newer one holds may mean anything.
+    """
+    for name in (names.SHIM, names.EXIT):
+        version = as_int(read_note(folder, name).get("version"))
+        if version is not None and version > shim.VERSION:
+            known = f"and this daemon reads up to {shim.VERSION}"
+            remedy = "install the version of rocm-supervisor that wrote it, or a later one"
+            return f"{folder / name} has version {version}, {known}: {remedy}; until then the attempt is left as it is"
+    return None
 
 
 def read_shim(folder: Path) -> ShimNote | None:

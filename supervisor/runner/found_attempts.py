@@ -8,7 +8,7 @@ from pathlib import Path
 
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus
-from supervisor.runner.attempt_folder import read_exit, read_shim
+from supervisor.runner.attempt_folder import describe_newer, read_exit, read_shim
 
 NUMBER = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
 NUMBERS_LIMIT = 100_000
@@ -51,5 +51,5 @@ def found_attempt(folder: Path, now: Moment) -> FoundAttempt | None:
         launched_at=Moment(now.monotonic_s - (now.unix_s - unix_s), unix_s),
         shim_pid=None if note is None else note.pid,
         training_pid=None if note is None else note.training_pid,
-        exit=read_exit(folder, now),
+        exit=read_exit(folder, now) if describe_newer(folder) is None else None,
     )

@@ -37,6 +37,8 @@ ANSWERS_THAT_END = (2, 3)
 """Saved, and cannot save: after either there is nothing to wait for."""
 STACKS_SIGNAL = signal.SIGRTMIN + 7
 
+VERSION = 1
+"""Of launch.json, shim.json and exit.json."""
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 RUN = "run"
 """The part of an attempt's folder that training and shim may write; the rest only the daemon may write."""
@@ -183,7 +185,7 @@ class Promise:
 
     def keep(self, facts: dict[str, object], *, lasting: bool) -> None:
         """Write the facts and give the file its name; `lasting` waits until they are on the disk."""
-        text = json.dumps({"version": 1, **facts}).encode() + b"\n"
+        text = json.dumps({"version": VERSION, **facts}).encode() + b"\n"
         os.pwrite(self.file, text.ljust(RESERVED_BYTES), 0)
         try:
             os.ftruncate(self.file, len(text))
@@ -254,10 +256,13 @@ def read_launch(folder: str) -> dict[str, object]:
         argv, env = launch["argv"], launch["env"]
         is_valid = argv and all(isinstance(item, str) for item in (launch["cwd"], *argv, *env, *env.values()))
         float(launch["save_s"])
+        version = int(launch.get("version", VERSION))
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise StartError(f"{path}: {type(error).__name__}: {error}") from error
     if not is_valid or not isinstance(argv, list):
         raise StartError(f"{path}: argv, cwd and env must be text")
+    if version > VERSION:
+        raise StartError(f"{path} has version {version}, and this shim reads up to {VERSION}: restart the daemon")
     return dict(launch)
 
 

@@ -21,7 +21,7 @@ from supervisor.core.triage.finding import FINDING_FILES, Finding, LookedFor, Re
 from supervisor.runner.attempt_folder import make_attempt_folder, read_note
 from supervisor.runner.code_copy import INSTALLED, Code
 from supervisor.runner.evidence_folder import EvidenceFolder
-from supervisor.runner.shim import Recorder
+from supervisor.runner.shim import VERSION, Recorder
 
 REPLAY_REPORT = f"{names.RUN}/triage.json"
 """The agent's report of a replay, written before it ends the process."""
@@ -88,6 +88,10 @@ def read_launch(case: Case) -> dict[str, Any]:
     launch = json.loads(untrusted_files.read_bytes(case.attempt, names.LAUNCH, LAUNCH_LIMIT_BYTES))
     if not isinstance(launch, dict) or not {"argv", "cwd", "env"} <= launch.keys():
         raise ValueError(f"{case.attempt / names.LAUNCH}: not a valid launch.json")
+    version = as_int(launch.get("version"))
+    if version is not None and version > VERSION:
+        text = f"has version {version}, and this program reads up to {VERSION}: install the version that wrote it"
+        raise ValueError(f"{case.attempt / names.LAUNCH} {text}")
     return launch
 
 

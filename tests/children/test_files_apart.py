@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -111,6 +112,28 @@ def test_it_ends_with_whoever_asked() -> None:
     asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT_S, check=True)
     while psutil.pid_exists(int(asked.stdout)):
         os.sched_yield()
+
+
+def test_several_end_with_a_daemon_that_is_killed_though_others_hold_its_descriptors() -> None:
+    """What a killed process has left in the kernel, or forked, keeps its ends of the pipes open."""
+    code = (
+        "import os, time\nfrom supervisor.children.file_asks import FileServer\n"
+        "servers = [FileServer() for _ in range(5)]\n"
+        "for server in servers:\n    server.do(os.path.isdir, '/')\n"
+        "if (sibling := os.fork()) == 0:\n    time.sleep(1000)\n"
+        "print(sibling, *(server.pid for server in servers), flush=True)\ntime.sleep(1000)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as asking:
+        assert asking.stdout is not None
+        sibling, *servers = map(int, asking.stdout.readline().split())
+        handles = [os.pidfd_open(pid) for pid in servers]
+        asking.kill()
+        try:
+            for handle in handles:
+                assert select.select([handle], [], [], LIMIT_S)[0], "it outlives who asked"
+                os.close(handle)
+        finally:
+            os.kill(sibling, signal.SIGKILL)
 
 
 def test_without_it_the_work_is_done_here(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from clocks_by_hand import START, HandClock
 
 from supervisor.core import decisions as de
+from supervisor.core import events as ev
 from supervisor.core.history import History
 from supervisor.core.job import Attempt, Job, Phase, StopOrder
 from supervisor.core.readings import ExitStatus
@@ -57,15 +58,15 @@ class World:
         self.hands = FakeHands(state)
         self.watch = FakeWatch()
         self.runs = True
+        self.reported: list[ev.Event] = []
         self.clock = HandClock()
         self.clock.sleep(LAUNCH_UNDER_WAY_S + 100)
 
     def take_up(self, job: Job, cursors: Cursors) -> Job:
         job_state = JobState(job=job, rules=())
         hands, watch = cast("ThreadExecutor", self.hands), cast("AttemptReader", self.watch)
-        Recovery(self.clock, hands, watch, lambda job, folder: self.runs).take_up(
-            job_state, cursors, output_limit_bytes=1000
-        )
+        recovery = Recovery(self.clock, hands, watch, lambda job, folder: self.runs, self.reported.append)
+        recovery.take_up(job_state, cursors, output_limit_bytes=1000)
         return job_state.job
 
 
@@ -113,6 +114,35 @@ def test_a_launch_that_left_its_exit_is_not_begun_again(world: World) -> None:
     (folder / "run/exit.json").write_text("{}")
     world.take_up(job(Phase.STARTING), cursors())
     assert (world.hands.acts, world.watch.lost) == ([], [("one", 4)])
+
+
+@pytest.mark.parametrize("name", ["shim.json", "exit.json"])
+@pytest.mark.parametrize("phase", [Phase.STARTING, Phase.RUNNING, Phase.STOPPING, Phase.KILLING])
+def test_records_of_a_later_version_are_named_and_their_attempt_is_left_alone(
+    world: World, phase: Phase, name: str
+) -> None:
+    """The daemon was put back to an older version while a training ran: what it cannot read is not absent."""
+    world.runs = world.hands.found = False
+    folder = world.hands.folder("one", 4)
+    (folder / "run").mkdir(parents=True)
+    (folder / "run" / name).write_text('{"version": 2, "exit_code": 0}')
+    before = job(phase, stop=StopOrder(at=START, reason="stopped by its user", save=True))
+    assert world.take_up(before, cursors()) == before
+    assert (world.hands.adopted, world.watch.lost, world.hands.acts) == ([], [], [])
+    (report,) = world.reported
+    assert isinstance(report, ev.SupervisionChanged)
+    assert f"{folder}/run/{name} has version 2" in report.error
+    assert "install the version of rocm-supervisor that wrote it" in report.error
+
+
+@pytest.mark.parametrize("record", ['{"exit_code": 0}', '{"version": 0}', '{"version": 1}', '{"version": "2"}', "torn"])
+def test_records_of_this_version_or_an_older_one_are_taken_up(world: World, record: str) -> None:
+    folder = world.hands.folder("one", 4)
+    (folder / "run").mkdir(parents=True)
+    (folder / "run/shim.json").write_text(record)
+    world.take_up(job(Phase.RUNNING), cursors())
+    assert [followed.attempt for followed in world.hands.adopted] == [4]
+    assert world.reported == []
 
 
 @pytest.mark.parametrize("phase", [Phase.PENDING, Phase.BACKOFF, Phase.FINISHED, Phase.FAILED, Phase.STOPPED])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +17,7 @@ import pytest
 from house import House
 
 from supervisor.runner.code_copy import PARTS
+from supervisor.runner.shim import VERSION
 from tests.rigs.forked_daemon import ForkedDaemon
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -152,3 +155,28 @@ def test_what_stands_by_is_of_the_version_that_it_was_started_with(upgradable: U
     assert job["pid"] == waiting.pid
     home.until(more(home, 1), 40, "a loader worker of what stood by")
     assert home.strangers() == []
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_a_daemon_that_was_put_back_leaves_alone_what_a_later_one_started(home: House, version: int) -> None:
+    """An older record is read; a later one is named, and its training neither judged, ended nor started again."""
+    home.write(home.by_hand("one", "--wound", "hang:100", stall="limit_s = 2"))
+    home.start()
+    home.step("one", 30)
+    home.kill()
+    record = home.state / "jobs" / "one" / "1" / "run" / "shim.json"
+    written = record.read_text()
+    record.write_text(json.dumps({**json.loads(written), "version": version}))
+    home.start()
+    if version > VERSION:
+        named = f"{record} has version {version}"
+        home.until(lambda: any(named in item for item in home.job("one")["degraded"]), 30, "the record to be named")
+        home.made("one", 99)
+        home.until(lambda: (home.folder / "one" / "steps.log").stat().st_mtime < time.time() - 4, 30, "it to stand")  # noqa: TID251 - that of files
+        assert home.incidents("one") == []
+        assert (home.job("one")["phase"], home.job("one")["attempt"]) == ("running", 1)
+        home.kill()
+        record.write_text(written)
+        home.start()
+    home.resumed("one")
+    assert home.incident("one")["rule"] == "stall"

@@ -225,3 +225,14 @@ def test_what_the_daemons_own_environment_holds_is_not_written_into_the_launch()
     assert "s3cret-key" not in composed.values()
     assert not inherited.keys() & composed.keys() - {"PYTHONPATH"}
     assert (composed["BATCH"], composed["PYTHONPATH"]) == ("4", "/agent:/theirs")
+
+
+def test_a_launch_of_a_later_version_is_not_run(tmp_path: Path) -> None:
+    folder = make(tmp_path, 1)
+    launch = json.loads((folder / names.LAUNCH).read_text())
+    for version in (0, shim.VERSION):
+        (folder / names.LAUNCH).write_text(json.dumps({**launch, "version": version}))
+        assert shim.read_launch(str(folder))["argv"] == ["train"]
+    (folder / names.LAUNCH).write_text(json.dumps({**launch, "version": shim.VERSION + 1}))
+    with pytest.raises(shim.StartError, match=r"launch.json has version 2, and this shim reads up to 1"):
+        shim.read_launch(str(folder))
