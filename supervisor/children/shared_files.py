@@ -1,4 +1,4 @@
-"""Writes files that appear whole or not at all; where a file system may hang, `apart` has another process do it."""
+"""Writes files that appear whole or not at all, and looks at many; `apart`, where a file system may hang."""
 
 from __future__ import annotations
 
@@ -59,3 +59,14 @@ def copy_over(source: Path, target: Path) -> None:
         while piece := file.read(PIECE_BYTES):
             copied.write(piece)
     draft.replace(target)
+
+
+def stat_each(paths: Sequence[Path]) -> list[os.stat_result | OSError]:
+    """Return the status of each file, or why there is none."""
+    found: list[os.stat_result | OSError] = []
+    for path in paths:
+        try:
+            found.append(path.stat())
+        except OSError as error:
+            found.append(error)
+    return found

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
+from pathlib import Path
 
-from supervisor.children.files_apart import apart
+from supervisor.children.files_apart import apart_within
+from supervisor.children.shared_files import stat_each
 from supervisor.control import types
 from supervisor.control.present import checkpoint_entry
 from supervisor.core.checkpoints.checkpoint import Checkpoint, drop_captured_files
 
+_ABSENT = (FileNotFoundError, NotADirectoryError)
+LOOK_LIMIT_S = 1.0
+"""For all of them: a file system that hangs keeps a request from its answer, and its thread from the next request."""
+
 
 def listed(recorded: Iterable[Checkpoint]) -> list[types.CheckpointEntry]:
-    """Return each recorded checkpoint once; of the snapshots (one every few minutes) only those that still exist."""
-    return [
-        checkpoint_entry(checkpoint)
-        for checkpoint in drop_captured_files(recorded)
-        if checkpoint.kind != "snapshot" or apart(os.path.exists, checkpoint.path)
-    ]
+    """Return each recorded checkpoint once; snapshots (one every few minutes) unless they are known to be gone."""
+    checkpoints = list(drop_captured_files(recorded))
+    gone = _find_gone(checkpoint.path for checkpoint in checkpoints if checkpoint.kind == "snapshot")
+    return [checkpoint_entry(checkpoint) for checkpoint in checkpoints if checkpoint.path not in gone]
+
+
+def _find_gone(paths: Iterable[str]) -> frozenset[str]:
+    """Return which of some files do not exist; none where that cannot be found out in time."""
+    asked = tuple(map(Path, paths))
+    if not asked:
+        return frozenset()
+    try:
+        found = apart_within(LOOK_LIMIT_S, stat_each, asked)
+    except (OSError, RuntimeError):
+        return frozenset()
+    return frozenset(str(path) for path, status in zip(asked, found, strict=True) if isinstance(status, _ABSENT))

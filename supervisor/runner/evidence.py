@@ -1,26 +1,26 @@
 """Collects evidence of an attempt before it is killed, within a time limit.
 
-Every part runs in its own thread and writes its own file, so a part that hangs in the kernel (possibly by the fault
-under investigation) does not affect the others. The evidence may be passed on: only environment variables that concern
-the hardware are included, and recognizable secrets are removed from text.
+Every part that looks at something runs in its own thread and writes its own file, so a part that hangs in the kernel
+(possibly by the fault under investigation) does not affect the others. The evidence may be passed on: only environment
+variables that concern the hardware are included, and recognizable secrets are removed from text.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
 from supervisor import untrusted_files
-from supervisor.children.files_apart import apart
+from supervisor.children.files_apart import apart_within
 from supervisor.children.prompt_thread import PromptThread
+from supervisor.children.shared_files import stat_each
 from supervisor.core import attempt_files as names
 from supervisor.core.readings import GpuReading, HostReading, StepRecord
 from supervisor.core.sanitize import without_secrets
@@ -39,6 +39,8 @@ PROC_FILES = ("status", "wchan", "stack", "syscall", "stat", "limits", "cmdline"
 PROC_THREAD_FILES = ("comm", "wchan", "stack", "stat")
 PROC_FILE_LIMIT_BYTES = 16384
 THREADS_LIMIT = 64
+LOOK_LIMIT_S = 3.0
+"""For the checkpoints: no thread is left to wait for a file system that hangs, one more at each incident."""
 
 CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]")
 
@@ -72,6 +74,8 @@ class EvidenceResult:
 
 Part: TypeAlias = Callable[[EvidenceFolder], list[str]]
 """Writes its files into the incident's folder and returns what is missing; may raise OSError."""
+Parts: TypeAlias = dict[str, Part]
+"""By name, in the order in which one thread runs them: those that only write what is in memory share one."""
 
 
 def take(  # noqa: PLR0913 - whom to ask, about what, and for how long
@@ -84,10 +88,10 @@ def take(  # noqa: PLR0913 - whom to ask, about what, and for how long
     began = time.perf_counter()
     target = place(folder, incident_id)
     deadline = began + limit_s
-    missing = _run_parts({"folder": _make_folder}, target, deadline)
+    missing = _run_parts([{"folder": _make_folder}], target, deadline)
     if not missing:
         # A vendor's tool may take a second, or hang with the GPU; stopping the training must not wait for it.
-        _start_parts({"gpus.txt": tools.write_gpu_tools}, target, {})
+        _start_parts([{"gpus.txt": tools.write_gpu_tools}], target, {})
         missing = _run_parts(_build_parts(folder, launcher, slot, facts), target, deadline)
     return EvidenceResult(folder=target.path, took_s=time.perf_counter() - began, missing=tuple(missing))
 
@@ -97,8 +101,8 @@ def place(folder: Path, incident_id: str) -> EvidenceFolder:
     return EvidenceFolder(folder, f"{names.EVIDENCE}/{_safe_name(incident_id)}")
 
 
-def _build_parts(folder: Path, launcher: Launcher, slot: str, facts: EvidenceFacts) -> dict[str, Part]:
-    return {
+def _build_parts(folder: Path, launcher: Launcher, slot: str, facts: EvidenceFacts) -> list[Parts]:
+    known: Parts = {
         "records.jsonl": lambda target: _write_rows(
             target, "records.jsonl", map(asdict, facts.records[-RECORDS_KEPT:])
         ),
@@ -108,36 +112,41 @@ def _build_parts(folder: Path, launcher: Launcher, slot: str, facts: EvidenceFac
         "gpus.jsonl": lambda target: _write_rows(target, "gpus.jsonl", map(asdict, facts.gpus)),
         "host.jsonl": lambda target: _write_rows(target, "host.jsonl", map(asdict, facts.host)),
         "configuration.txt": lambda target: _write_text(target, "configuration.txt", facts.configuration()),
+    }
+    looked_for: Parts = {
         "environment.txt": lambda target: _write_text(target, "environment.txt", tools.environment(launch_env(folder))),
         "checkpoints.jsonl": lambda target: _write_rows(
-            target, "checkpoints.jsonl", map(_stat_row, facts.checkpoints())
+            target, "checkpoints.jsonl", _stat_rows(tuple(facts.checkpoints()))
         ),
         "core dumps": lambda target: take_core_dumps(DEVCOREDUMP, target),
         "output.txt": lambda target: _write_text(target, "output.txt", without_secrets(read_output_tail(folder))),
         "stacks": lambda target: take_stacks(folder, launcher, slot, target, native=facts.stands_still),
         "processes.txt": lambda target: _take_processes(folder, target),
     }
+    return [known, *({name: part} for name, part in looked_for.items())]
 
 
-def _run_parts(parts: dict[str, Part], target: EvidenceFolder, deadline: float) -> list[str]:
-    """Run the parts in parallel until the deadline; return what is missing, each with its reason."""
+def _run_parts(groups: Sequence[Parts], target: EvidenceFolder, deadline: float) -> list[str]:
+    """Run the groups of parts in parallel until the deadline; return what is missing, each with its reason."""
     missing: dict[str, list[str]] = {}
-    for thread in _start_parts(parts, target, missing):
+    for thread in _start_parts(groups, target, missing):
         thread.join(max(0.0, deadline - time.perf_counter()))
+    parts = [name for group in groups for name in group]
     late = [f"{name}: not collected in time" for name in parts if name not in missing]
     return late + [text for name in parts for text in missing.get(name, ())]
 
 
-def _start_parts(parts: dict[str, Part], target: EvidenceFolder, missing: dict[str, list[str]]) -> list[PromptThread]:
-    """Start the parts; each adds its problems to `missing` when it is done."""
+def _start_parts(groups: Sequence[Parts], target: EvidenceFolder, missing: dict[str, list[str]]) -> list[PromptThread]:
+    """Start a thread for each group of parts; each part adds its problems to `missing` when it is done."""
 
-    def run(name: str, part: Part) -> None:
-        try:
-            missing[name] = part(target)
-        except Exception as error:  # noqa: BLE001 - a fence: no failure of a part may prevent stopping a training
-            missing[name] = [f"{name}: {type(error).__name__}: {error}"]
+    def run(group: Parts) -> None:
+        for name, part in group.items():
+            try:
+                missing[name] = part(target)
+            except Exception as error:  # noqa: BLE001 - a fence: no failure of a part may prevent stopping a training
+                missing[name] = [f"{name}: {type(error).__name__}: {error}"]
 
-    threads = [PromptThread(partial(run, name, part), f"evidence-{name}") for name, part in parts.items()]
+    threads = [PromptThread(partial(run, group), f"evidence-{next(iter(group))}") for group in groups]
     for thread in threads:
         thread.start()
     return threads
@@ -185,18 +194,19 @@ def read_output_tail(folder: Path) -> str:
     return folded.encode()[-TAIL_BYTES:].decode("utf-8", "ignore")
 
 
-def _stat_row(path: Path) -> dict[str, object]:
-    try:
-        stat = apart(os.stat, path)
-    except OSError as error:
-        return {"path": str(path), "error": error.strerror}
-    return {
-        "path": str(path),
-        "size_bytes": stat.st_size,
-        "modified_unix_s": stat.st_mtime,
-        "inode": stat.st_ino,
-        "owner": stat.st_uid,
-    }
+def _stat_rows(paths: tuple[Path, ...]) -> Iterator[dict[str, object]]:
+    """Yield what the file systems say of files. Raises TimeoutError where one does not answer."""
+    for path, stat in zip(paths, apart_within(LOOK_LIMIT_S, stat_each, paths), strict=True):
+        if isinstance(stat, OSError):
+            yield {"path": str(path), "error": stat.strerror}
+            continue
+        yield {
+            "path": str(path),
+            "size_bytes": stat.st_size,
+            "modified_unix_s": stat.st_mtime,
+            "inode": stat.st_ino,
+            "owner": stat.st_uid,
+        }
 
 
 def _make_folder(target: EvidenceFolder) -> list[str]:

@@ -52,7 +52,6 @@ ALLOWED: dict[str, dict[str, str]] = {
     "cli/replay/source.py": {"rules_in": PERSON},
     "cli/triage.py": {"_find_state_before": CHECKPOINTS, "_as_its_user": OWN_FOLDERS},
     "cluster/rank_evidence.py": {"_read_wait": PROC},
-    "control/checkpoint_list.py": {"listed": CHECKPOINTS},
     "control/disk_use.py": {"_file_bytes": OWN_FOLDERS},
     "control/record_view.py": {"_newest_attempt": OWN_FOLDERS},
     "daemon/checkpoints/candidates.py": {"_find_closed_folder": CHECKPOINTS, "_find_matches": CHECKPOINTS},
@@ -91,7 +90,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "runner/core_dumps.py": {"_list_dumps": PROC, "_device_name": PROC, "_copy_dump": PROC},
     "runner/direct.py": {"_shims_by_command": PROC},
-    "runner/evidence.py": {"_take_processes": PROC, "_read_proc": PROC, "_stat_row": CHECKPOINTS},
+    "runner/evidence.py": {"_take_processes": PROC, "_read_proc": PROC},
     "runner/evidence_folder.py": {"write": "its own method, which goes through the gate"},
     "runner/found_attempts.py": {"numbers_found": OWN_FOLDERS, "found_attempt": OWN_FOLDERS},
     "runner/generation_store.py": {

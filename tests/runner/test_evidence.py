@@ -166,7 +166,7 @@ def test_what_is_known_already_is_put_alongside(runs: Attempts, tmp_path: Path) 
     assert (result.folder / "kernel.txt").read_text() == "amdgpu: GPU reset begin!\n"
     assert json.loads((result.folder / "gpus.jsonl").read_text())["junction_c"] == 88.0
     assert json.loads((result.folder / "host.jsonl").read_text())["load_1m"] == 3.0
-    assert (result.folder / "configuration.txt").read_text() == "made by evidence-configuration.txt"
+    assert (result.folder / "configuration.txt").read_text() == "made by evidence-records.jsonl"
     there, gone = [json.loads(line) for line in (result.folder / "checkpoints.jsonl").read_text().splitlines()]
     assert there["size_bytes"] == 5
     assert gone == {"path": str(tmp_path / "gone.pt"), "error": "No such file or directory"}
