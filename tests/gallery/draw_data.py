@@ -42,6 +42,15 @@ def mnist(folder, train=6000, test=1000):
         write_idx(raw / (name + "-labels-idx1-ubyte"), labels)
 
 
+def sine_waves(folder):
+    """Sine waves with a phase of their own each, as an array in one file of torch."""
+    import torch
+
+    rng = np.random.default_rng(3)
+    places = np.arange(40) + rng.integers(-80, 80, (8, 1))
+    torch.save(np.sin(places / 20.0), folder / "traindata.pt")
+
+
 def mnist_lightning(folder):
     """MNIST with as many images as a script that splits it by count expects."""
     mnist(folder, train=60000)
@@ -283,7 +292,7 @@ KINDS = {
     for kind in (
         mnist, mnist_lightning, mnist_table, image_folder, yolo_detect, yolo_segment, yolo_pose, font, text, long_text,
         characters, tiny_bert, tiny_gpt, tiny_llama, tiny_vit, sentences, instructions, questions, sentence_pairs,
-        accuracy_metric,
+        accuracy_metric, sine_waves,
     )
 }  # fmt: skip
 
