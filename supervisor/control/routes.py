@@ -56,7 +56,8 @@ def application(view: View, socket_gid: int, tuning: Tuning | None = None) -> Or
     """Return the ASGI application that serves `view`; `socket_gid` is the group whose members may act."""
     reading = {**_live_endpoints(view), **{read.route: _record_endpoint(view, read) for read in READS}}
     routes = [Route(path, answer, methods=["GET"]) for path, answer in reading.items()]
-    routes += [Route(path, answer, methods=["POST"]) for path, answer in _action_endpoints(view, socket_gid).items()]
+    actions = {**_job_actions(view, socket_gid), **_alert_actions(view, socket_gid)}
+    routes += [Route(path, answer, methods=["POST"]) for path, answer in actions.items()]
     if tuning is not None:
         routes += _tuning_routes(tuning, socket_gid)
     served = Starlette(
@@ -98,7 +99,7 @@ def _record_endpoint(view: View, read: Read) -> Endpoint:
     return endpoint
 
 
-def _action_endpoints(view: View, socket_gid: int) -> dict[str, Endpoint]:
+def _job_actions(view: View, socket_gid: int) -> dict[str, Endpoint]:
     def asking(ask: Ask) -> Endpoint:
         async def endpoint(request: Request) -> Response:
             peer, job = actor(request, socket_gid), request.path_params["job"]
@@ -119,6 +120,18 @@ def _action_endpoints(view: View, socket_gid: int) -> dict[str, Endpoint]:
         _log_action("control.reload_tried" if dry_run else "control.reloaded", peer, **counts)
         return answer(report)
 
+    async def forget(request: Request) -> Response:
+        peer, job = actor(request, socket_gid), request.path_params["job"]
+        await body(request, types.EmptyBody)
+        forgotten = await asked(lambda: view.forget(job), _looking)
+        _log_action("control.forgotten", peer, job=job, rows=forgotten.rows)
+        return answer(forgotten)
+
+    jobs = {f"/v1/jobs/{{job}}/{ask.value}": asking(ask) for ask in (Ask.START, Ask.STOP, Ask.RESTART)}
+    return {**jobs, "/v1/jobs/{job}/forget": forget, "/v1/reload": reload}
+
+
+def _alert_actions(view: View, socket_gid: int) -> dict[str, Endpoint]:
     async def test_alert(request: Request) -> Response:
         peer, receiver = actor(request, socket_gid), request.path_params["receiver"]
         await body(request, types.EmptyBody)
@@ -138,17 +151,8 @@ def _action_endpoints(view: View, socket_gid: int) -> dict[str, Endpoint]:
         _log_action("control.alert_acknowledged", peer, job=acknowledged.job, incident=acknowledged.incident)
         return answer(acknowledged)
 
-    async def forget(request: Request) -> Response:
-        peer, job = actor(request, socket_gid), request.path_params["job"]
-        await body(request, types.EmptyBody)
-        forgotten = await asked(lambda: view.forget(job), _looking)
-        _log_action("control.forgotten", peer, job=job, rows=forgotten.rows)
-        return answer(forgotten)
-
-    jobs = {f"/v1/jobs/{{job}}/{ask.value}": asking(ask) for ask in (Ask.START, Ask.STOP, Ask.RESTART)}
     alerts = {"/v1/alerts/{receiver}/test": test_alert, "/v1/alerts/mute": mute_alerts}
-    alerts["/v1/alerts/ack"] = acknowledge
-    return {**jobs, "/v1/jobs/{job}/forget": forget, **alerts, "/v1/reload": reload}
+    return {**alerts, "/v1/alerts/ack": acknowledge}
 
 
 def _tuning_routes(tuning: Tuning, socket_gid: int) -> list[Route]:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from supervisor.core import decisions as de
+from supervisor.core.checkpoints.checkpoint import ResumePoint
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.job import ALIVE, LAUNCH, UNKILLABLE, Attempt, DesiredState, Job, Phase, StopOrder
 from supervisor.core.judge import spoiling, untold, worst
@@ -342,6 +343,12 @@ def _after_backoff(job: Job, now: Moment, context: RemedyContext) -> de.Decision
     held = _find_held_memory(job, context)
     if held and now.seconds_since(job.since) < job.limits.gpu_memory_release_s:
         return None
+    return _launch(job, point, held, now, context)
+
+
+def _launch(
+    job: Job, point: ResumePoint, held: tuple[GpuMemory, ...], now: Moment, context: RemedyContext
+) -> de.Launch:
     reason = point.reason
     if held:
         reason += (

@@ -30,6 +30,32 @@ EX_UNAVAILABLE = 69
 """sysexits.h: a wrong configuration, and every other error that has to be corrected before a start."""
 
 
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="rocm-supervisord",
+        description="Keeps trainings alive; see supervisorctl.",
+        epilog="With --role node or --role leader: a part of a training on several nodes (--role node --help).",
+    )
+    parser.add_argument("--config", type=Path, required=True, help="the configuration file (TOML)")
+    parser.add_argument("--version", action="version", version=f"rocm-supervisord {__version__}")
+    return parser
+
+
+def _choose_settings(config: Path) -> tuple[Settings | None, str | None]:
+    """Return the settings to run with, and why they are not those of the file; None where there are none."""
+    checked = check(config)
+    for problem in checked.problems:
+        print(problem, file=sys.stderr)  # noqa: T201 - for the person who starts it
+    if checked.settings is not None:
+        return checked.settings, None
+    kept = reload.find(os.environ)
+    if kept is None or kept[1].settings is None:
+        return None, None
+    refused = f"{checked.problems[0]}; running with the configuration that was last in force ({kept[0]})"
+    print(refused, file=sys.stderr)  # noqa: T201 - for the person who starts it
+    return kept[1].settings, refused
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the daemon; return 0 after a stop, 78 for a wrong configuration, 69 for wrong surroundings.
 
@@ -41,34 +67,19 @@ def main(arguments: list[str] | None = None) -> int:
         from supervisor.daemon.roles import program  # noqa: PLC0415 - a daemon of one machine needs none of it
 
         return program.main(given)
-    parser = argparse.ArgumentParser(
-        prog="rocm-supervisord",
-        description="Keeps trainings alive; see supervisorctl.",
-        epilog="With --role node or --role leader: a part of a training on several nodes (--role node --help).",
-    )
-    parser.add_argument("--config", type=Path, required=True, help="the configuration file (TOML)")
-    parser.add_argument("--version", action="version", version=f"rocm-supervisord {__version__}")
-    asked = parser.parse_args(arguments)
+    config: Path = _parser().parse_args(arguments).config
     faulthandler.enable()
     keep_one_heap()  # before the first thread
     keep_apart()  # before the first file
     keep_files_apart()
     logging_setup.begin("info", journal="JOURNAL_STREAM" in os.environ)
-    checked = check(asked.config)
-    for problem in checked.problems:
-        print(problem, file=sys.stderr)  # noqa: T201 - for the person who starts it
-    settings, refused = checked.settings, None
+    settings, refused = _choose_settings(config)
     if settings is None:
-        kept = reload.find(os.environ)
-        if kept is None or kept[1].settings is None:
-            return EX_CONFIG
-        settings = kept[1].settings
-        refused = f"{checked.problems[0]}; running with the configuration that was last in force ({kept[0]})"
-        print(refused, file=sys.stderr)  # noqa: T201 - for the person who starts it
+        return EX_CONFIG
     try:
-        return _run(settings, asked.config.absolute(), refused)
+        return _run(settings, config.absolute(), refused)
     except LauncherError as error:
-        print(f"{asked.config}: {error}", file=sys.stderr)  # noqa: T201 - for the person who starts it
+        print(f"{config}: {error}", file=sys.stderr)  # noqa: T201 - for the person who starts it
         return EX_UNAVAILABLE if error.may_pass else EX_CONFIG
     except (StoreError, StateLockedError, ListenError) as error:
         print(f"rocm-supervisord: {error}", file=sys.stderr)  # noqa: T201 - for the person who starts it

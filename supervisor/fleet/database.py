@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
-from sqlalchemy import Connection, Engine, create_engine, make_url, text
+from sqlalchemy import URL, Connection, Engine, create_engine, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
@@ -52,21 +52,7 @@ class FleetAddress(Protocol):
 
 def connect(address: FleetAddress) -> Engine:
     """Return an engine whose connections are opened at each use; nothing is opened yet. Raises FleetError."""
-    if address.database_url is None:
-        raise FleetError("no fleet is configured", f'set [fleet] database_url = "{EXAMPLE}"')
-    try:
-        url = make_url(address.database_url)
-    except ArgumentError:
-        raise FleetError("fleet.database_url is not a URL", f"write it as {EXAMPLE}") from None
-    if (named := url.get_backend_name()) != "postgresql":
-        raise FleetError(f"fleet.database_url names {named}; only PostgreSQL is supported", f"write it as {EXAMPLE}")
-    if url.password is not None:
-        raise FleetError(
-            "fleet.database_url contains a password, which every user who may read the configuration can see",
-            "write it into a file of mode 600 and name that in fleet.password_file",
-        )
-    if address.password_file is not None:
-        url = url.set(password=_read_password(Path(address.password_file)))
+    url = _read_url(address)
     if sys.flags.no_site and DISTRIBUTION not in sys.path:  # as the Debian package's programs run
         sys.path.append(DISTRIBUTION)
     limits = f"-c statement_timeout={STATEMENT_LIMIT_S}s -c idle_in_transaction_session_timeout={STATEMENT_LIMIT_S}s"
@@ -84,6 +70,26 @@ def connect(address: FleetAddress) -> Engine:
         )
     except ModuleNotFoundError:
         raise FleetError("the driver for PostgreSQL (psycopg 3) is not installed", MISSING_DRIVER) from None
+
+
+def _read_url(address: FleetAddress) -> URL:
+    """Return where the database is, with the password of its file. Raises FleetError."""
+    if address.database_url is None:
+        raise FleetError("no fleet is configured", f'set [fleet] database_url = "{EXAMPLE}"')
+    try:
+        url = make_url(address.database_url)
+    except ArgumentError:
+        raise FleetError("fleet.database_url is not a URL", f"write it as {EXAMPLE}") from None
+    if (named := url.get_backend_name()) != "postgresql":
+        raise FleetError(f"fleet.database_url names {named}; only PostgreSQL is supported", f"write it as {EXAMPLE}")
+    if url.password is not None:
+        raise FleetError(
+            "fleet.database_url contains a password, which every user who may read the configuration can see",
+            "write it into a file of mode 600 and name that in fleet.password_file",
+        )
+    if address.password_file is not None:
+        url = url.set(password=_read_password(Path(address.password_file)))
+    return url
 
 
 def _read_password(path: Path) -> str:

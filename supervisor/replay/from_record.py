@@ -35,11 +35,7 @@ def of_attempt(  # noqa: PLR0913 - what of an attempt the record does not hold
 
     `now_unix_s`: the time; no step of an attempt that still runs is later.
     """
-    attempts = [item for item in archive.attempts(job, ALL) if number in (None, item.number)]
-    if not attempts or attempts[0].launched_unix_s is None:
-        which = f"attempt {number}" if number is not None else "an attempt"
-        raise RecordingError(f"{archive.path}: {which} of job {job!r} is not recorded; see supervisorctl status")
-    attempt = attempts[0]
+    attempt = _find_attempt(archive, job, number)
     launched = _launched_at(archive, attempt)
     empty = Recording(job=job, attempt=attempt.number, launched_at=launched)
     facts = sorted(_read_events(archive, attempt, empty), key=when)
@@ -54,6 +50,15 @@ def of_attempt(  # noqa: PLR0913 - what of an attempt the record does not hold
         buckets=archive.step_metrics(job, attempt.number),
         steps=_recorded_steps(attempt, empty, now_unix_s),
     )
+
+
+def _find_attempt(archive: Archive, job: str, number: int | None) -> AttemptRecord:
+    """Return an attempt, the newest where no number is given. Raises RecordingError where none is kept."""
+    attempts = [item for item in archive.attempts(job, ALL) if number in (None, item.number)]
+    if not attempts or attempts[0].launched_unix_s is None:
+        which = f"attempt {number}" if number is not None else "an attempt"
+        raise RecordingError(f"{archive.path}: {which} of job {job!r} is not recorded; see supervisorctl status")
+    return attempts[0]
 
 
 def _launched_at(archive: Archive, attempt: AttemptRecord) -> Moment:

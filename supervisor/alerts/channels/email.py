@@ -159,13 +159,17 @@ class Email:
             try:
                 return self._hand_over(client, content)
             except (OSError, smtplib.SMTPException, UnicodeError) as error:
-                # smtplib reports a read that took too long as a connection that was closed.
-                if ended.is_set() or isinstance(error.__context__ or error, TimeoutError):
-                    return Answer(delivered=False, error=f"no answer within {self.settings.read_timeout_s:g} s")
-                final = isinstance(error, smtplib.SMTPDataError) and error.smtp_code >= FINAL
-                return Answer(delivered=False, error=self._describe_error(error), final=final)
+                return self._explain_failure(error, cut=ended.is_set())
             finally:
                 client.close()
+
+    def _explain_failure(self, error: Exception, *, cut: bool) -> Answer:
+        """Return what became of a message; `cut`: its time had passed."""
+        # smtplib reports a read that took too long as a connection that was closed.
+        if cut or isinstance(error.__context__ or error, TimeoutError):
+            return Answer(delivered=False, error=f"no answer within {self.settings.read_timeout_s:g} s")
+        final = isinstance(error, smtplib.SMTPDataError) and error.smtp_code >= FINAL
+        return Answer(delivered=False, error=self._describe_error(error), final=final)
 
     def _hand_over(self, client: _PinnedSmtp, content: bytes) -> Answer:
         if self.settings.security == "starttls":

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from supervisor import __version__
 from supervisor.children.path_looks import PathLooks, SilentPathError
@@ -20,6 +21,9 @@ from supervisor.cli.setup.plan import SYSTEM_UNITS
 from supervisor.config import Settings, check
 from supervisor.control.types import DoctorLine, Level
 from supervisor.core.moments import Moment
+
+if TYPE_CHECKING:
+    from supervisor.sources.gpu.gpus import SourceStatus
 
 OLDEST_PYTHON = (3, 10)
 FIXED_SQLITE = (3, 51, 3)
@@ -69,13 +73,8 @@ def configuration(path: Path, looks: PathLooks) -> tuple[list[DoctorLine], Setti
     if (silent := find_silence(looks, path)) is not None:
         return [silent_line("config", f"{path} cannot be read", silent)], Settings()
     if not path.exists():
-        line = DoctorLine(
-            name="config",
-            level="fail",
-            found=f"{path} does not exist",
-            remedy="run `supervisorctl setup`, which writes it",
-        )
-        return [line], Settings()
+        remedy = "run `supervisorctl setup`, which writes it"
+        return [DoctorLine(name="config", level="fail", found=f"{path} does not exist", remedy=remedy)], Settings()
     checked = check(path)
     lines = [
         DoctorLine(
@@ -90,11 +89,9 @@ def configuration(path: Path, looks: PathLooks) -> tuple[list[DoctorLine], Setti
         return lines, Settings()
     jobs = ", ".join(checked.settings.jobs) or "none"
     level: Level = "ok" if checked.settings.jobs else "warn"
-    remedy = None if checked.settings.jobs else f"add [jobs.NAME] to {path}"
-    return [
-        *lines,
-        DoctorLine(name="config", level=level, found=f"{path}, jobs: {jobs}", remedy=remedy),
-    ], checked.settings
+    missing = None if checked.settings.jobs else f"add [jobs.NAME] to {path}"
+    lines.append(DoctorLine(name="config", level=level, found=f"{path}, jobs: {jobs}", remedy=missing))
+    return lines, checked.settings
 
 
 def find_silence(looks: PathLooks, path: Path) -> str | None:
@@ -178,6 +175,14 @@ def kernel_log(settings: Settings) -> Iterator[DoctorLine]:
         yield DoctorLine(name=name, level="ok", found=f"{path} can be read")
 
 
+def _source_line(source: SourceStatus) -> DoctorLine:
+    """Return the line of a telemetry source; one that was not queried is a fallback, which is no problem."""
+    level: Level = "ok" if source.answering or source.cost_s is None else "warn"
+    known = source.answering and source.cost_s is not None
+    cost = f", {(source.cost_s or 0.0) * 1000:.2f} ms per reading" if known else ""
+    return DoctorLine(name=f"source {source.name}", level=level, found=(source.detail or "answers") + cost)
+
+
 def gpus(settings: Settings, sys_root: Path = Path("/sys")) -> Iterator[DoctorLine]:
     """Check the telemetry sources and the GPUs that they report."""
     from supervisor.sources.gpu.gpus import GpuWatch  # noqa: PLC0415  # not needed if the daemon reports
@@ -186,24 +191,10 @@ def gpus(settings: Settings, sys_root: Path = Path("/sys")) -> Iterator[DoctorLi
     try:
         end = time.perf_counter() + GPUS_WAIT_S
         found = watch.read(_read_clocks())
-        while (
-            not found
-            and time.perf_counter() < end
-            and any(source_status.cost_s is None for source_status in watch.status())
-        ):
+        while not found and time.perf_counter() < end and any(source.cost_s is None for source in watch.status()):
             time.sleep(0.1)
             found = watch.read(_read_clocks())
-        for source_status in watch.status():
-            # A source that was not queried is a fallback; that is no problem.
-            level: Level = "ok" if source_status.answering or source_status.cost_s is None else "warn"
-            cost = (
-                f", {source_status.cost_s * 1000:.2f} ms per reading"
-                if source_status.answering and source_status.cost_s is not None
-                else ""
-            )
-            yield DoctorLine(
-                name=f"source {source_status.name}", level=level, found=(source_status.detail or "answers") + cost
-            )
+        yield from map(_source_line, watch.status())
     finally:
         watch.close()
     for reading in found:
