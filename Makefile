@@ -1,6 +1,6 @@
 # make demo   a real YOLO training, supervised, hurt on purpose three times, resumed each time (about 3 minutes after the set-up)
 # make test   the whole test suite, in stages (ARGS="tests/core -x": pytest as it is, with these arguments)
-# make test-quick   the tests that are quick, in less than two minutes
+# make test-quick   units only: the tests that start no process
 # make laws   every property test with a million examples, on all cores (LAWS_EXAMPLES=100000 for fewer)
 # make mutants  300 changes to supervisor/core, one at a time: which of them its own tests do not notice
 # make check  lint, types, import contracts

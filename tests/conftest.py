@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import units
 from tests.examples import Sampling, load_profile, sampling
 
 load_profile()
@@ -36,8 +37,14 @@ NOT_TO_BE_HAD = re.compile(r"torch sees no GPU here|torch 1\.13\.\S+ has no |(pr
 What judges our files from outside is fetched by `make test` and `.ci/run`, which say so where they cannot."""
 ONE_OF = "kernel"
 """Marker of tests that use what a machine has one of: the kernel's log; they are run one after another."""
-SLOW_ROOMS = ("agent", "attacks", "cluster", "daemon", "e2e", "fleet", "laws", "runner", "suite", "systemd")
+SLOW_ROOMS = ("agent", "attacks", "children", "cluster", "daemon", "e2e", "fleet", "laws", "runner", "suite", "systemd")
 """Rooms whose tests start processes and threads and wait for them."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have each run hold its units to starting no process."""
+    if not config.pluginmanager.is_registered(units):
+        config.pluginmanager.register(units)
 
 
 @pytest.hookimpl(wrapper=True)

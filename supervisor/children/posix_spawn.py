@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ def spawn(program: Program, files: Sequence[int]) -> int:
         path, argv, cwd = CHANGES_DIRECTORY[0], [*CHANGES_DIRECTORY, cwd, path, *argv[1:]], None
     arguments = _list_of([os.fsencode(argument) for argument in argv])
     variables = _list_of([os.fsencode(name) + b"=" + os.fsencode(value) for name, value in program.env.items()])
+    sys.audit("os.posix_spawn", path, argv, program.env)  # as Python's own reports it
     pid = ctypes.c_int()
     with _file_actions(files, cwd) as actions, _attributes(new_session=program.new_session) as attributes:
         error = _libc.posix_spawn(ctypes.byref(pid), os.fsencode(path), actions, attributes, arguments, variables)

@@ -74,6 +74,7 @@ def read(content: bytes) -> EmailMessage:
     return parsed
 
 
+@pytest.mark.slow
 def test_it_is_encrypted_before_the_password_is_sent(trusted: Path) -> None:
     with mail_server(str(trusted)) as server:
         assert deliver(mail(server, PASSWORD), resumed()) == Answer(delivered=True)
@@ -82,6 +83,7 @@ def test_it_is_encrypted_before_the_password_is_sent(trusted: Path) -> None:
     assert (taken.sender, taken.recipients, server.broken_rules) == ("box@example.org", ["me@example.org"], [])
 
 
+@pytest.mark.slow
 def test_tls_from_the_first_byte(trusted: Path) -> None:
     with mail_server(str(trusted), implicit_tls=True) as server:
         assert deliver(mail(server, PASSWORD, security="tls"), resumed()) == Answer(delivered=True)
@@ -95,6 +97,7 @@ def test_a_server_without_tls_gets_nothing(plain: MailServer) -> None:
     assert plain.taken == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("security", ["starttls", "tls"])
 def test_a_certificate_that_is_not_trusted_or_of_another_name_gets_nothing(
     certificate: Path, security: str, monkeypatch: pytest.MonkeyPatch
@@ -168,6 +171,7 @@ def test_no_text_becomes_a_header_a_recipient_or_a_second_message(plain: MailSer
     assert taken.content.split(b"\r\n\r\n")[0].isascii()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("word", "output", "final"),
     [
@@ -197,6 +201,7 @@ def test_of_several_recipients_those_that_are_refused_are_counted(plain: MailSer
     assert plain.taken[0].recipients == ["me@example.org"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "echo", [lambda text: text, str.upper, lambda text: "AG1lAGMwcnJlY3QtaDByc2UtYmF0dGVyeQ==", lambda text: text[3:]]
 )

@@ -42,6 +42,7 @@ def command(*words: str, **changes: Any) -> Command:
     return Command.from_settings("own", CommandSettings(command=list(words), **changes))
 
 
+@pytest.mark.slow
 def test_the_program_gets_the_notice_as_json(tmp_path: Path) -> None:
     channel = command("/bin/sh", "-c", f"cat > {shlex.quote(str(tmp_path))}/notice")
     assert deliver(channel, resumed()) == Answer(delivered=True)
@@ -50,6 +51,7 @@ def test_the_program_gets_the_notice_as_json(tmp_path: Path) -> None:
     assert channel.destination == "/bin/sh"
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=at_least(10))
 @given(sent=notices())
 def test_no_text_of_a_notice_is_a_word_of_the_command(tmp_path: Path, sent: KeptNotice) -> None:
@@ -57,11 +59,13 @@ def test_no_text_of_a_notice_is_a_word_of_the_command(tmp_path: Path, sent: Kept
     assert deliver(channel, sent) == Answer(delivered=True)
 
 
+@pytest.mark.slow
 def test_a_program_that_reads_nothing_is_no_failure() -> None:
     large = notice("digest", alerts=["x" * 1000] * 500)
     assert deliver(command("/bin/true"), large) == Answer(delivered=True)
 
 
+@pytest.mark.slow
 def test_a_program_that_fails_is_quoted_without_what_could_act_on_a_terminal() -> None:
     answer = deliver(command("/bin/sh", "-c", r"printf 'no \033[31mmodem\n'; exit 3"), resumed())
     assert answer == Answer(delivered=False, error="/bin/sh: exit status 3: no modem")
@@ -73,11 +77,13 @@ def test_a_program_that_fails_is_quoted_without_what_could_act_on_a_terminal() -
     assert "***" in (deliver(command("/bin/sh", "-c", "echo token=s3same0penUp; exit 1"), resumed()).error or "")
 
 
+@pytest.mark.slow
 def test_a_program_that_does_not_end_is_killed_with_its_children() -> None:
     channel = command("/bin/sh", "-c", "sleep 1000 & sleep 1000", timeout_s=0.3)
     assert deliver(channel, resumed()).error == "/bin/sh did not end within 0.3 s; it was killed"
 
 
+@pytest.mark.slow
 def test_the_program_gets_no_secret_of_another_receiver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALERT_SECRET", "s3same")
     assert deliver(command("/bin/sh", "-c", 'test -z "$ALERT_SECRET" && test -n "$PATH"'), resumed()).delivered
@@ -104,6 +110,7 @@ def apprise(folder: Path, python: Path, urls: str = URLS) -> Apprise:
     return Apprise.from_settings("all", AppriseSettings(url_file=str(folder / "urls"), python=str(python)))
 
 
+@pytest.mark.slow
 def test_apprise_gets_words_and_addresses_by_its_standard_input(tmp_path: Path, interpreter: Path) -> None:
     channel = apprise(tmp_path, interpreter)
     assert deliver(channel, resumed()) == Answer(delivered=True)
@@ -116,6 +123,7 @@ def test_apprise_gets_words_and_addresses_by_its_standard_input(tmp_path: Path, 
     assert "s3same" not in repr(channel)
 
 
+@pytest.mark.slow
 def test_what_apprise_cannot_deliver_is_a_failed_attempt(tmp_path: Path, interpreter: Path) -> None:
     answer = deliver(apprise(tmp_path, interpreter), notice("job.finished", job="refuse"))
     assert "could not deliver to every address" in (answer.error or "")
@@ -124,11 +132,13 @@ def test_what_apprise_cannot_deliver_is_a_failed_attempt(tmp_path: Path, interpr
     assert "s3same" not in (unknown.error or "")
 
 
+@pytest.mark.slow
 def test_an_interpreter_without_apprise_is_named(tmp_path: Path, interpreter: Path) -> None:
     (tmp_path / "apprise.py").unlink()
     assert "apprise is not installed for" in (deliver(apprise(tmp_path, interpreter), resumed()).error or "")
 
 
+@pytest.mark.slow
 def test_an_error_of_apprise_that_repeats_an_address_is_not_recorded(tmp_path: Path, interpreter: Path) -> None:
     (tmp_path / "apprise.py").write_text("class Apprise:\n    def add(self, url):\n        raise ValueError(url)\n")
     answer = deliver(apprise(tmp_path, interpreter), resumed())

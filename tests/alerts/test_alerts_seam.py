@@ -102,6 +102,7 @@ def test_a_channel_that_does_not_exist_is_named_with_those_that_do() -> None:
     assert '"webhook"' in problem.allowed
 
 
+@pytest.mark.slow
 def test_a_file_without_receivers_loads_no_channel() -> None:
     """The command line reads the configuration too, and need not wait for libraries of HTTP and mail."""
     code = (

@@ -286,6 +286,7 @@ def over_tls(server: Receiver, host: str, read_timeout_s: float = 60.0) -> Answe
     return post(webhook(server.port, scheme="https", host=host, read_timeout_s=read_timeout_s, resolve=here), BODY, NOW)
 
 
+@pytest.mark.slow
 def test_over_tls_the_certificate_must_be_trusted_and_of_the_name(
     tls_server: Receiver, certificate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

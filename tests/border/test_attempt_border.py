@@ -75,6 +75,7 @@ def test_logs_print_no_file_that_a_link_leads_to(attempt: Path, tmp_path: Path, 
             tail(attempt, names.FOLDED, None, 50)
 
 
+@pytest.mark.slow
 def test_evidence_is_never_written_through_a_link(attempt: Path, tmp_path: Path) -> None:
     """A link in place of evidence/ led the daemon to truncate its own database."""
     state = tmp_path / "state"
@@ -89,6 +90,7 @@ def test_evidence_is_never_written_through_a_link(attempt: Path, tmp_path: Path)
     assert sorted(path.name for path in (state / "one-1").iterdir()) == ["records.jsonl"]
 
 
+@pytest.mark.slow
 def test_a_file_of_the_evidence_is_never_written_through_a_link(attempt: Path, tmp_path: Path) -> None:
     incident = attempt / names.EVIDENCE / "one-1"
     incident.mkdir(parents=True)
@@ -100,6 +102,7 @@ def test_a_file_of_the_evidence_is_never_written_through_a_link(attempt: Path, t
     assert (tmp_path / "secret").read_text() == "the webhook's secret\n"
 
 
+@pytest.mark.slow
 def test_what_is_swept_away_lies_in_the_folder(attempt: Path, tmp_path: Path) -> None:
     theirs = tmp_path / "theirs"
     theirs.mkdir()
@@ -159,6 +162,7 @@ def test_a_training_of_another_user_can_write_into_no_folder_of_the_daemon(tmp_p
 # --- processes ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_no_signal_goes_to_a_process_that_shim_json_names_and_is_no_shim(runs: Attempts) -> None:
     folder = runs.launch(SLEEP)
     real = runs.note(folder)
@@ -180,6 +184,7 @@ def test_no_signal_goes_to_a_process_that_shim_json_names_and_is_no_shim(runs: A
     until(lambda: shim.read_process(real.pid) is None, "the real shim to end its training")
 
 
+@pytest.mark.slow
 def test_a_process_next_to_the_shim_is_not_taken_for_it(runs: Attempts) -> None:
     """The training's own child, with the right start time and boot, is no shim either."""
     folder = runs.launch(SLEEP)

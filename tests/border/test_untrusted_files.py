@@ -154,6 +154,7 @@ def mounted_over(at: Path, real: Path) -> Iterator[HangingFs]:
         served.end()
 
 
+@pytest.mark.slow
 @pytest.mark.mounts
 @pytest.mark.parametrize("ask", ASKED)
 def test_what_is_mounted_over_a_folder_is_asked_nothing(
@@ -168,6 +169,7 @@ def test_what_is_mounted_over_a_folder_is_asked_nothing(
         assert served.held == 0
 
 
+@pytest.mark.slow
 @pytest.mark.mounts
 def test_a_tree_is_measured_listed_and_removed_around_what_is_mounted_in_it(folder: Path, tmp_path: Path) -> None:
     (folder / "run" / "held").mkdir()
@@ -183,6 +185,7 @@ def test_a_tree_is_measured_listed_and_removed_around_what_is_mounted_in_it(fold
         assert served.held == 0
 
 
+@pytest.mark.slow
 @pytest.mark.mounts
 @pytest.mark.parametrize("read", READERS)
 def test_a_file_that_is_mounted_over_is_refused(folder: Path, read: Callable[[Path, str], object]) -> None:
@@ -199,6 +202,7 @@ def test_a_file_that_is_mounted_over_is_refused(folder: Path, read: Callable[[Pa
     assert (folder.parent / "secret").read_bytes() == b"another's"
 
 
+@pytest.mark.slow
 @pytest.mark.mounts
 def test_where_openat2_is_refused_another_file_system_is_still_not_read(folder: Path) -> None:
     (folder / "run" / "held").mkdir()
@@ -350,6 +354,7 @@ def test_removing_never_leaves_the_folder(folder: Path) -> None:
     assert (outside / "deep").is_dir()
 
 
+@pytest.mark.slow
 def test_folders_deeper_than_python_recurses_are_left_and_nothing_raises(folder: Path) -> None:
     at = os.open(folder / "run", os.O_RDONLY)
     for _ in range(1500):

@@ -172,6 +172,7 @@ def test_a_terminal_gets_bars_and_a_verdict_in_words() -> None:
     assert "█" not in report(Pen(), lines, {}, bars=False)
 
 
+@pytest.mark.slow
 def test_an_interpreter_that_is_none_or_has_no_torch_is_reported(tmp_path: Path) -> None:
     missing = bench("--python", str(tmp_path / "python"), *SMALL)
     assert missing.exit_code == 1

@@ -678,6 +678,7 @@ class TestTheRest:
         call(path, "reload")
         assert view.dry_runs[-1] is False
 
+    @pytest.mark.slow
     def test_config_check_exits_with_1_for_errors_alone(self, tmp_path: Path) -> None:
         file = tmp_path / "c.toml"
         file.write_text("[jobs.a]\ncommand = ['x']\ncwd = '/nonexistent'\n")
@@ -708,6 +709,7 @@ class TestTheRest:
         config.write_text("[jobs")
         assert offered(tmp_path / "away", "logs") == []
 
+    @pytest.mark.slow
     def test_doctor_asks_the_daemon_where_there_is_one(self, path: Path, view: FakeView, tmp_path: Path) -> None:
         config = tmp_path / "c.toml"
         config.write_text(f"[supervisor]\nstate_dir = '{tmp_path}'\n[jobs.a]\ncommand = ['x']\n")
@@ -723,6 +725,7 @@ class TestTheRest:
         levels = {match["name"]: match["level"] for match in found}
         assert levels["daemon"] == levels["kernel log"] == levels["config"] == levels["disk"] == "ok"
 
+    @pytest.mark.slow
     def test_doctor_looks_by_itself_where_there_is_no_daemon(self, tmp_path: Path) -> None:
         config = tmp_path / "c.toml"
         config.write_text(
@@ -742,6 +745,7 @@ class TestTheRest:
             assert result.stdout
         assert call(path, "help", "nonsense").exit_code == 2
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
     def test_completion_is_printed_for_each_shell(self, path: Path, shell: str) -> None:
         result = CliRunner().invoke(cli, ["completion", shell], prog_name="rocm-supervisorctl")

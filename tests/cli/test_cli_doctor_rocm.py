@@ -75,6 +75,7 @@ def test_sensors_that_are_closed_come_with_the_command_that_opens_them(as_nobody
     assert line.remedy.startswith("sudo chmod a+r")
 
 
+@pytest.mark.slow
 def test_doctor_reports_gpus_costs_and_troubles_without_a_daemon(tmp_path: Path) -> None:
     tree = AmdgpuTree.build(tmp_path / "tree", Card(), Card(address="0000:0b:00.0", index=1, gfx_target_version=110000))
     words = ["--config", str(tmp_path / "none.toml"), "--socket", str(tmp_path / "none.sock"), "doctor", "--json"]

@@ -102,6 +102,7 @@ def test_a_script_without_a_loader_is_measured_as_it_is_and_says_what_is_not_kno
     assert "at most micro-batch" not in result.stdout
 
 
+@pytest.mark.slow
 def test_a_command_that_trains_nothing_is_reported_with_its_last_lines(tmp_path: Path) -> None:
     config = configure(tmp_path, "/bin/sh", "echo no such data set; exit 3")
     result = estimate(config, "net")
@@ -110,6 +111,7 @@ def test_a_command_that_trains_nothing_is_reported_with_its_last_lines(tmp_path:
     assert "| no such data set" in result.stderr
 
 
+@pytest.mark.slow
 def test_wrong_words_are_refused_before_anything_runs(tmp_path: Path) -> None:
     config = configure(tmp_path, "/bin/sh", "touch ran")
     for words, message in (

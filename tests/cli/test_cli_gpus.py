@@ -65,6 +65,7 @@ def test_live_every_reading_is_one_line_for_programs_and_a_row_of_blocks_for_peo
     assert "███" in call(tree.sys_root, *live).stdout
 
 
+@pytest.mark.slow
 def test_a_machine_without_gpus_says_why_and_an_empty_list(tmp_path: Path) -> None:
     result = call(tmp_path, "gpus")
     assert result.exit_code == 0

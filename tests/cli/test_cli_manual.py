@@ -34,6 +34,7 @@ def plain(page: str) -> str:
     return re.sub(r"\\f[BIR]", "", page).replace("\\-", "-").replace("\\(aq", "'")
 
 
+@pytest.mark.slow
 def test_each_command_and_each_of_its_options_has_an_entry(pages: dict[str, str]) -> None:
     sections = dict(re.findall(r"(?ms)^\.SS (.+?)\n(.*?)(?=^\.S[SH])", plain(pages["man/man1/supervisorctl.1"])))
     known = dict(commands())
@@ -46,6 +47,7 @@ def test_each_command_and_each_of_its_options_has_an_entry(pages: dict[str, str]
         assert not missing, words
 
 
+@pytest.mark.slow
 def test_each_setting_has_an_entry_with_its_default(pages: dict[str, str]) -> None:
     page = plain(pages["man/man5/rocm-supervisor.toml.5"])
     written = re.findall(r"(?m)^#?([a-z][a-z0-9_]*) = ", EXAMPLE)
@@ -74,11 +76,13 @@ def test_text_cannot_become_a_macro() -> None:
     assert "\n\\&.so /etc/passwd and \\efB\n" in page
 
 
+@pytest.mark.slow
 def test_equal_code_gives_equal_files_dated_from_outside() -> None:
     assert shared_files(86_400) == shared_files(86_400)
     assert '"1970-01-02"' in shared_files(86_400)["man/man8/rocm-supervisord.8"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("mandoc") is None, reason="mandoc is not installed")
 def test_mandoc_has_nothing_to_complain_of(pages: dict[str, str]) -> None:
     assert len(pages) == 4
@@ -87,6 +91,7 @@ def test_mandoc_has_nothing_to_complain_of(pages: dict[str, str]) -> None:
         assert (done.returncode, done.stdout) == (0, ""), name
 
 
+@pytest.mark.slow
 def test_each_shell_has_a_completion_for_each_name_and_bash_accepts_its_own() -> None:
     scripts = {name: text for name, text in shared_files(0).items() if not name.startswith("man/")}
     assert len(scripts) == 6

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from view_by_hand import FakeView, serving
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 RUN = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from supervisor.cli.main import main; sys.argv[0] = "
 HEAVY = (

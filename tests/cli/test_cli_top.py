@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
@@ -226,6 +227,7 @@ def daemon_at(path: Path) -> Iterator[None]:
         server.stop()
 
 
+@pytest.mark.slow
 def test_a_real_terminal_shows_it_over_a_restart_of_the_daemon_and_is_restored(tmp_path: Path) -> None:
     socket = tmp_path / "s"
     with daemon_at(socket):

@@ -6,11 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from supervisor.shipped import module_command
 
 ROOT = Path(__file__).parents[2]
 ISOLATED = f"""
 import subprocess, sys
+
 sys.path.insert(0, {str(ROOT)!r})
 from supervisor.shipped import module_command
 sys.exit(subprocess.run([*module_command(sys.argv[1]), *sys.argv[2:]]).returncode)
@@ -25,6 +28,7 @@ def test_in_an_environment_it_is_python_m() -> None:
     assert module_command("supervisor.cli") == (sys.executable, "-m", "supervisor.cli")
 
 
+@pytest.mark.slow
 def test_the_children_of_a_program_without_an_environment_find_the_code_and_their_arguments() -> None:
     isolated = (sys.executable, "-I", "-S", "-c", ISOLATED)
     assert run(sys.executable, "-I", "-S", "-m", "supervisor.shipped").returncode == 1, "python -m does not find it"

@@ -11,6 +11,8 @@ import pytest
 
 from tests.rigs.hanging_fs import hanging
 
+pytestmark = pytest.mark.slow
+
 
 def training(*words: str) -> tuple[int, str]:
     """Run a command; return its status and all that it prints."""

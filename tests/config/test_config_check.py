@@ -203,6 +203,7 @@ def test_a_missing_command_is_reported_with_what_is_needed() -> None:
     assert (problem.key, problem.problem) == ("jobs.a.command", "is missing")
 
 
+@pytest.mark.slow
 def test_a_directory_that_is_not_there_yet_is_only_warned_of(tmp_path: Path) -> None:
     checked = check_text(f"[jobs.a]\ncommand = ['x']\ncwd = '{tmp_path}/later'", "some.toml")
     assert checked.settings is not None
@@ -283,6 +284,7 @@ class TestAlerts:
     def test_an_address_that_cannot_work_is_refused(self, keys: str) -> None:
         assert check_text(f"[alerts.a]\n{keys}", "some.toml").settings is None
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("keys", ["url_file = '/nonexistent/file'", "url_file = '/'"])
     def test_a_file_of_a_receiver_that_is_missing_is_warned_of_and_keeps_nothing_from_being_watched(
         self, keys: str
@@ -291,6 +293,7 @@ class TestAlerts:
         assert checked.settings is not None
         assert [warning.key for warning in checked.warnings] == ["alerts.a.url_file"]
 
+    @pytest.mark.slow
     def test_a_secret_that_everybody_may_read_is_warned_of(self, tmp_path: Path) -> None:
         secret = tmp_path / "secret"
         secret.write_text("whsec_x")
@@ -302,6 +305,7 @@ class TestAlerts:
         webhook = good(f"[alerts.a]\nurl_env = 'U'\nsecret_file = '{secret}'").alerts["a"]
         assert webhook == WebhookSettings(url_env="U", secret_file=str(secret))
 
+    @pytest.mark.slow
     def test_a_file_is_read_as_the_daemons_user_would(self, tmp_path: Path) -> None:
         secret = tmp_path / "secret"
         secret.write_text("x")

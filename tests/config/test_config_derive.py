@@ -97,6 +97,7 @@ class TestDifference:
         found = difference(settings(JOB + old), settings(JOB + new))
         assert (found.applied, found.needs_restart) == ((output,), ())
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("new", "output"),
         [
@@ -121,6 +122,7 @@ class TestDifference:
         new = settings("[alerts.a]\nurl = 'https://h.example/two'")
         assert difference(old, new).applied == ("alerts.a.url: changed (not shown)",)
 
+    @pytest.mark.slow
     def test_of_two_long_commands_the_words_that_differ_are_shown(self) -> None:
         path = "/a/path/that/is/long/enough/that/the/rest/of/the/command/is/cut/off/where/it/is/shown/whole"
         old = settings(f"[jobs.a]\ncommand = ['{path}', 'data=d', 'epochs=50', 'batch=4']")
@@ -128,6 +130,7 @@ class TestDifference:
         changes = '"epochs=50" -> "epochs=80"; nothing -> "amp=False"'
         assert difference(old, new).needs_restart == (f"jobs.a.command: {changes} (with the job's next attempt)",)
 
+    @pytest.mark.slow
     def test_every_setting_is_applied_or_waits_but_never_both(self) -> None:
         old, new = settings(JOB), settings(JOB + "grace_s = 1\ncwd = '/'\n[telemetry]\nsources = ['sysfs']")
         found = difference(old, new)
@@ -158,6 +161,7 @@ def test_words_that_name_a_secret_lose_their_value() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_what_the_owner_expects_fills_the_rules_where_they_are_unset() -> None:
     """The rule's own setting goes before it."""
     text = """
@@ -183,6 +187,7 @@ no_nan = true
     assert ThroughputDrop(at_least_per_s=3.0) in rules_of(own.jobs["one"])
 
 
+@pytest.mark.slow
 def test_a_deadline_that_is_no_time_is_reported() -> None:
     text = '[jobs.one]\ncommand = ["/bin/true"]\n[jobs.one.expect]\ndeadline = "tomorrow"\nbatches_per_s = -1\n'
     problems = [str(problem) for problem in check_text(text, "config.toml").problems]

@@ -97,6 +97,7 @@ def test_every_setting_and_every_rule_is_shown() -> None:
     assert shown - needed <= keys_of_channels()
 
 
+@pytest.mark.slow
 def test_every_key_says_what_it_is(example: Settings) -> None:
     silent = [
         line
@@ -108,6 +109,7 @@ def test_every_key_says_what_it_is(example: Settings) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_what_is_shown_as_a_default_is_the_default(example: Settings) -> None:
     job = example.jobs["yolo"]
     default = JobSettings(command=job.command)
@@ -127,6 +129,7 @@ def test_what_is_shown_as_a_default_is_the_default(example: Settings) -> None:
     assert msgspec.structs.replace(phone, url_file=None, secret_file=None) == WebhookSettings()
 
 
+@pytest.mark.slow
 def test_each_channel_is_shown_with_its_defaults(example: Settings) -> None:
     """But for what has to be given, and what is unset by default."""
     assert {receiver.kind for receiver in example.alerts.values()} == set(CHANNELS)
@@ -138,6 +141,7 @@ def test_each_channel_is_shown_with_its_defaults(example: Settings) -> None:
                 assert shown == default, f"{name}.{field.name}"
 
 
+@pytest.mark.slow
 def test_the_example_job_fits_the_owners_gpu(example: Settings) -> None:
     vram = next(rule for rule in rules_of(example.jobs["yolo"]) if isinstance(rule, VramHigh))
     assert vram.limit_bytes == 5_000_000_000

@@ -281,15 +281,18 @@ class TestWhoMayAsk:
         assert ran.returncode == 0, ran.stderr
         return ran.stdout.split()
 
+    @pytest.mark.slow
     def test_the_socket_is_for_owner_and_group_alone(self, path: Path) -> None:
         assert stat.S_IMODE(path.stat().st_mode) == 0o660
         assert self.ask_as(path, uid=NOBODY) == ["permission", "permission"]
 
+    @pytest.mark.slow
     def test_who_may_connect_but_does_not_belong_may_look_and_not_act(self, path: Path, view: FakeView) -> None:
         path.chmod(0o666)
         assert self.ask_as(path, uid=NOBODY) == ["ok", "not_allowed"]
         assert view.asked == []
 
+    @pytest.mark.slow
     def test_a_member_of_the_sockets_group_may_act(self, view: FakeView, tmp_path: Path) -> None:
         listening = bind(tmp_path / "control.sock")
         os.chown(tmp_path / "control.sock", 0, 12345)
@@ -340,6 +343,7 @@ class TestListening:
         assert from_systemd({"LISTEN_PID": "1", "LISTEN_FDS": "1"}) is None
         assert from_systemd({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "x"}) is None
 
+    @pytest.mark.slow
     def test_a_socket_passed_by_systemd_is_served(self, tmp_path: Path) -> None:
         code = """
 import os, sys
@@ -407,6 +411,7 @@ time.sleep(60)
 
 
 class TestLimits:
+    @pytest.mark.slow
     def test_one_users_half_requests_cost_a_few_descriptors_and_nobody_elses_answer(self, path: Path) -> None:
         path.chmod(0o666)
         path.parent.chmod(0o755)

@@ -64,6 +64,7 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_one_row_adds_a_remedy(extended: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", USE], cwd=extended, capture_output=True, text=True, check=False, timeout=60

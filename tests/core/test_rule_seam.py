@@ -106,6 +106,7 @@ def run_python(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_it_takes_three_files_and_its_settings_flag_and_gauge_follow(extended: Path) -> None:
     assert len(ENTRIES) + 1 <= 3
     flag, status, problem = run_python(extended, "-c", USE).splitlines()
@@ -114,6 +115,7 @@ def test_it_takes_three_files_and_its_settings_flag_and_gauge_follow(extended: P
     assert problem == "jobs.a.rules.slow_step.limits"
 
 
+@pytest.mark.slow
 def test_what_holds_of_every_rule_and_setting_holds_of_it(extended: Path) -> None:
     tests = ("tests/core/test_rules.py", "tests/config/test_config_example.py")
     passed = run_python(extended, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests)

@@ -38,6 +38,7 @@ def test_a_source_of_the_callers_own_is_used_as_it_is(tmp_path: Path) -> None:
     assert (folder / "train.py").read_text() == "print('mine')\n"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("git") is None, reason="no git here")
 def test_a_source_that_cannot_be_cloned_is_named_with_the_reason(tmp_path: Path) -> None:
     source = Source(f"file://{tmp_path}/nobody/nothing", "0" * 40, "MIT", ("train.py",))

@@ -15,7 +15,10 @@ PROMTOOL = shutil.which("promtool")
 RULES = Path(__file__).parents[2] / "supervisor/metrics/prometheus-rules.yml"
 CASES = Path(__file__).with_name("rules_promtool.yml")
 
-pytestmark = pytest.mark.skipif(PROMTOOL is None, reason="promtool could not be fetched by .ci/run")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(PROMTOOL is None, reason="promtool could not be fetched by .ci/run"),
+]
 
 
 def run(*words: str | Path, text: str = "") -> subprocess.CompletedProcess[str]:

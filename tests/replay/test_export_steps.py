@@ -209,6 +209,7 @@ def test_steps_whose_time_is_ahead_of_the_clock_end_no_following(config: Path) -
     assert [(row.step_first, row.step_last) for row in read[len(honest) :]] == [(41, 41), (42, 42), (43, 52)]
 
 
+@pytest.mark.slow
 def test_a_followed_file_grows_while_it_is_followed_and_is_whole_after_an_interrupt(
     config: Path, tmp_path: Path
 ) -> None:
@@ -231,6 +232,7 @@ def test_a_followed_file_grows_while_it_is_followed_and_is_whole_after_an_interr
     assert [json.loads(line)["step_last"] for line in target.read_text().splitlines()] == [10, 20, 25, 30, 40]
 
 
+@pytest.mark.slow
 @pytest.mark.mounts
 @pytest.mark.parametrize("kind", ["csv", "tensorboard"])
 def test_a_full_disk_is_reported_with_what_helps(config: Path, tmp_path: Path, kind: str) -> None:

@@ -46,6 +46,7 @@ def tool(folder: Path, listed: object, measurements: object) -> tuple[str, ...]:
     return (str(path),)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_both_forms_of_its_json_are_read_whatever_the_exit_status(tmp_path: Path, *, wrapped: bool) -> None:
     cards = [metric(0), metric(1)]
@@ -75,6 +76,7 @@ def test_no_process_is_an_empty_list_and_words_are_no_process() -> None:
     assert card.processes == (GpuProcess(pid=7, vram_bytes=5 << 20, gtt_bytes=1 << 10),)
 
 
+@pytest.mark.slow
 def test_a_tool_without_gpus_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SourceSilentError, match="lists no GPU"):
         AmdSmi(tool(tmp_path, [], [])).read(NOW)

@@ -75,6 +75,7 @@ def logs() -> Iterator[list[JournalLog]]:
         log.close()
 
 
+@pytest.mark.slow
 def test_entries_become_findings_and_the_cursor_is_kept(tmp_path: Path, logs: list[JournalLog]) -> None:
     command = printing(
         tmp_path,
@@ -93,6 +94,7 @@ def test_entries_become_findings_and_the_cursor_is_kept(tmp_path: Path, logs: li
     assert "--lines=0" in (tmp_path / "asked").read_text()
 
 
+@pytest.mark.slow
 def test_reading_goes_on_after_the_cursor_of_the_daemon_before(tmp_path: Path, logs: list[JournalLog]) -> None:
     command = printing(tmp_path, entry(8, AMD + "GPU reset begin!"), and_then="time.sleep(60)")
     log = JournalLog("s=a;i=7", command=command)
@@ -102,6 +104,7 @@ def test_reading_goes_on_after_the_cursor_of_the_daemon_before(tmp_path: Path, l
     assert "--after-cursor=s=a;i=7" in (tmp_path / "asked").read_text()
 
 
+@pytest.mark.slow
 def test_what_a_program_wrote_into_the_log_is_not_believed(tmp_path: Path, logs: list[JournalLog]) -> None:
     command = printing(tmp_path, entry(1, AMD + "GPU reset begin!", SYSLOG_FACILITY="1"), and_then="time.sleep(60)")
     log = JournalLog(None, command=command)
@@ -110,6 +113,7 @@ def test_what_a_program_wrote_into_the_log_is_not_believed(tmp_path: Path, logs:
     assert output.findings == ()
 
 
+@pytest.mark.slow
 def test_a_journal_that_may_not_be_read_is_reported_and_tried_again(tmp_path: Path, logs: list[JournalLog]) -> None:
     command = printing(tmp_path, and_then="sys.exit('No journal files were opened due to insufficient permissions.')")
     log = JournalLog(None, command=command)
@@ -127,6 +131,7 @@ def test_a_journal_that_may_not_be_read_is_reported_and_tried_again(tmp_path: Pa
     assert log.problem is None
 
 
+@pytest.mark.slow
 def test_a_machine_without_journalctl_has_a_problem() -> None:
     log = JournalLog(None, command=["/nonexistent/journalctl"])
     assert log.read(NOW) is None
@@ -150,6 +155,7 @@ def at(second: int, message: str) -> dict[str, object]:
     return entry(second, message, _SOURCE_MONOTONIC_TIMESTAMP=str(second * 1_000_000))
 
 
+@pytest.mark.slow
 def test_the_end_of_the_last_boots_journal_is_reported_and_not_its_beginning(tmp_path: Path) -> None:
     (hang,) = ended(
         tmp_path,
@@ -161,17 +167,20 @@ def test_the_end_of_the_last_boots_journal_is_reported_and_not_its_beginning(tmp
     assert hang.at == NOW
 
 
+@pytest.mark.slow
 def test_a_boot_that_ended_well_or_left_nothing_says_nothing(tmp_path: Path) -> None:
     assert ended(tmp_path, at(5000, "wlan0: associated")) == ()
     assert ended(tmp_path) == ()
     assert last_boot(NOW, 0.0, BOOT, journal=["/nonexistent/journalctl"], pstore=(tmp_path / "absent",)) == ()
 
 
+@pytest.mark.slow
 def test_a_journal_that_is_not_kept_over_boots_reports_no_last_one(tmp_path: Path) -> None:
     present = {**at(5000, AMD + "GPU reset begin!"), "_BOOT_ID": BOOT.replace("-", "")}
     assert ended(tmp_path, present) == ()
 
 
+@pytest.mark.slow
 def test_the_kernels_last_words_come_from_pstore(tmp_path: Path) -> None:
     folder = tmp_path / "pstore" / "7530486857247"
     folder.mkdir(parents=True)
@@ -186,6 +195,7 @@ def test_the_kernels_last_words_come_from_pstore(tmp_path: Path) -> None:
     assert (failed.fault, failed.gpu, failed.lines) == (F.GPU_RESET_FAILED, "0000:0a:00.0", 1)
 
 
+@pytest.mark.slow
 def test_a_dump_of_an_earlier_boot_is_left_alone(tmp_path: Path) -> None:
     dump = tmp_path / "pstore" / "dmesg-ramoops-0"
     dump.parent.mkdir()

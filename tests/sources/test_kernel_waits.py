@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from supervisor.core.moments import Moment
 from supervisor.sources.processes import TreeWatch, waits_of
 
@@ -25,6 +27,7 @@ def channel_of(pid: int) -> str | None:
     return channel if channel != "0" else None
 
 
+@pytest.mark.slow
 def test_a_process_in_state_d_is_named_with_its_wait_channel() -> None:
     parent = subprocess.Popen([sys.executable, "-c", VFORK], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert parent.stdin is not None
@@ -53,6 +56,7 @@ def test_a_process_in_state_d_is_named_with_its_wait_channel() -> None:
         parent.stdout.close()
 
 
+@pytest.mark.slow
 def test_a_process_that_is_gone_waits_for_nothing() -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()

@@ -56,6 +56,7 @@ def nvml_with(folder: Path, library: str, deadline_s: float = 5.0) -> Nvml:
     return Nvml(sys.executable, child, deadline_s, sys_root=folder, control=control)
 
 
+@pytest.mark.slow
 def test_nvml_s_units_become_ours(tmp_path: Path) -> None:
     source = nvml_with(tmp_path, LIBRARY)
     (card,) = source.read(NOW)
@@ -69,6 +70,7 @@ def test_nvml_s_units_become_ours(tmp_path: Path) -> None:
     assert (card.processes[0].pid, card.processes[0].vram_bytes) == (1, None)
 
 
+@pytest.mark.slow
 def test_a_library_that_hangs_or_dies_costs_its_child_only(tmp_path: Path) -> None:
     hanging = nvml_with(tmp_path, LIBRARY.replace("return 1\n", "import time; time.sleep(60)\n", 1), deadline_s=1.0)
     with pytest.raises(SourceSilentError, match="no answer within 1 s"):
@@ -78,6 +80,7 @@ def test_a_library_that_hangs_or_dies_costs_its_child_only(tmp_path: Path) -> No
         dying.read(NOW)
 
 
+@pytest.mark.slow
 def test_a_driver_that_does_not_answer_is_reported_in_its_own_words(tmp_path: Path) -> None:
     source = nvml_with(tmp_path, "def nvmlInit(): raise RuntimeError('Driver/library version mismatch')")
     with pytest.raises(SourceSilentError, match="NVML: Driver/library version mismatch"):
@@ -121,6 +124,7 @@ gpu_bus_id, pid, process_name, used_gpu_memory [MiB]
 """As `nvidia-smi --help-query-gpu` and `--help-query-compute-apps` name the columns."""
 
 
+@pytest.mark.slow
 def test_the_tool_stands_in_for_a_library_that_is_not_installed(tmp_path: Path) -> None:
     tool, cards, apps = (tmp_path / name for name in ("nvidia-smi", "cards.csv", "apps.csv"))
     cards.write_text(CARDS)

@@ -22,6 +22,8 @@ from supervisor.core.rules.rest import RESTS_SWITCHES_PER_S
 from supervisor.sources import processes
 from supervisor.sources.processes import TreeWatch, pids_below
 
+pytestmark = pytest.mark.slow
+
 PTRACE_ATTACH, PTRACE_DETACH = 16, 17
 TREE = """
 import subprocess, sys

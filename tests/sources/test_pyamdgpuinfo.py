@@ -55,6 +55,7 @@ def children() -> set[int]:
     return {process.pid for process in psutil.Process().children()} - OTHERS
 
 
+@pytest.mark.slow
 def test_its_units_become_ours(tmp_path: Path) -> None:
     source = source_with(tmp_path, LIBRARY)
     expected = GpuReading(
@@ -70,6 +71,7 @@ def test_its_units_become_ours(tmp_path: Path) -> None:
     assert not children() & before
 
 
+@pytest.mark.slow
 def test_an_absent_package_is_reported_to_be_not_installed(tmp_path: Path) -> None:
     source = source_with(tmp_path, "raise ImportError('No module named pyamdgpuinfo')")
     with pytest.raises(SourceSilentError, match="not installed"):
@@ -77,12 +79,14 @@ def test_an_absent_package_is_reported_to_be_not_installed(tmp_path: Path) -> No
     assert not children()
 
 
+@pytest.mark.slow
 def test_the_library_s_own_error_is_handed_on(tmp_path: Path) -> None:
     source = source_with(tmp_path, "def detect_gpus(): raise FileNotFoundError(2, 'No such file', '/dev/dri')")
     with pytest.raises(SourceSilentError, match="FileNotFoundError"):
         source.read(NOW)
 
 
+@pytest.mark.slow
 def test_a_library_that_hangs_is_killed_at_the_deadline(tmp_path: Path) -> None:
     source = source_with(tmp_path, "import time\ndef detect_gpus(): time.sleep(600)", deadline_s=1.0)
     with pytest.raises(SourceSilentError, match="no answer within 1 s"):
@@ -90,6 +94,7 @@ def test_a_library_that_hangs_is_killed_at_the_deadline(tmp_path: Path) -> None:
     assert not children()
 
 
+@pytest.mark.slow
 def test_a_library_that_crashes_the_process_is_reported_and_tried_again(tmp_path: Path) -> None:
     source = source_with(tmp_path, "import os\ndef detect_gpus(): os.kill(os.getpid(), 11)")
     for _ in range(2):
@@ -98,6 +103,7 @@ def test_a_library_that_crashes_the_process_is_reported_and_tried_again(tmp_path
     assert not children()
 
 
+@pytest.mark.slow
 def test_the_real_child_without_a_gpu_gives_a_reason() -> None:
     if Path("/dev/dri").exists():
         pytest.skip("this machine has cards")

@@ -123,12 +123,14 @@ def test_a_tool_that_is_not_there_is_reported_by_name() -> None:
         RocmSmi(("no-such-rocm-smi",)).read(NOW)
 
 
+@pytest.mark.slow
 def test_the_tool_s_own_complaint_is_handed_on(tmp_path: Path) -> None:
     command = script(tmp_path, "echo 'ERROR: Driver not initialized (amdgpu not found in modules)' >&2")
     with pytest.raises(SourceSilentError, match="Driver not initialized"):
         RocmSmi(command).read(NOW)
 
 
+@pytest.mark.slow
 def test_without_the_driver_the_tool_is_not_started(tmp_path: Path) -> None:
     command = script(tmp_path, f"touch {tmp_path}/started; echo 'ERROR: Driver not initialized' >&2")
     for source in (RocmSmi(command, sys_root=tmp_path), AmdSmi(command, sys_root=tmp_path)):

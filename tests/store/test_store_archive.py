@@ -158,6 +158,7 @@ def test_a_copy_can_be_made_while_the_daemon_writes(tmp_path: Path) -> None:
     assert len(Archive(tmp_path / "copy.db").incidents()) == 1
 
 
+@pytest.mark.slow
 def test_one_who_may_only_read_can_read_with_and_without_a_daemon(tmp_path: Path) -> None:
     """Whoever has no right to write the folder cannot make the files that SQLite's WAL mode wants."""
     if os.geteuid() != 0:

@@ -98,6 +98,7 @@ def test_the_revisions_in_the_code_are_those_of_the_migrations() -> None:
     assert script.get_current_head() == schema.HEAD
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("revision", schema.REVISIONS)
 def test_a_database_of_every_revision_opens_and_keeps_jobs_budgets_and_remedies(tmp_path: Path, revision: str) -> None:
     path = database_of(tmp_path, revision)
@@ -160,6 +161,7 @@ def opened(request: pytest.FixtureRequest, make_folder_once: Callable[[str, Call
     return make_folder_once(f"database of {revision}", fill) / "supervisor.db"
 
 
+@pytest.mark.slow
 def test_no_key_of_a_recorded_state_is_unknown(opened: Path) -> None:
     """Decoding ignores unknown keys: a renamed field would take its default, and what was recorded be forgotten."""
     with closing(sqlite3.connect(opened)) as connection:
@@ -169,6 +171,7 @@ def test_no_key_of_a_recorded_state_is_unknown(opened: Path) -> None:
     assert keys_of(json.loads(incident_state)) <= keys_of(json.loads(encode(decode_incident(incident_state))))
 
 
+@pytest.mark.slow
 def test_events_that_were_recorded_under_former_names_lose_no_field(opened: Path) -> None:
     with closing(sqlite3.connect(opened)) as connection:
         recorded = dict(connection.execute("SELECT kind, body FROM events").fetchall())
@@ -243,6 +246,7 @@ def with_second_revision(folder: Path, body: str) -> Path:
     return migrations
 
 
+@pytest.mark.slow
 def test_the_upgrade_runs_in_a_child_after_a_copy_and_three_copies_are_kept(tmp_path: Path) -> None:
     path = database_of(tmp_path, schema.HEAD)
     before = layout(path)
@@ -256,6 +260,7 @@ def test_the_upgrade_runs_in_a_child_after_a_copy_and_three_copies_are_kept(tmp_
     assert layout(tmp_path / f"supervisor.db.before-{schema.HEAD}") == before
 
 
+@pytest.mark.slow
 def test_an_upgrade_that_cannot_run_is_reported_with_the_way_back(tmp_path: Path) -> None:
     path = database_of(tmp_path, schema.HEAD)
     with closing(sqlite3.connect(path)) as connection, connection:

@@ -242,6 +242,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_no_step_is_lost_or_doubled_by_kill_9(tmp_path: Path) -> None:
     code = WRITER.format(tests=str(Path(__file__).parent))
     for lines in (1, 7, 40):

@@ -66,6 +66,7 @@ def everything_that_matters(store: Store, second: float) -> None:
         store.save_checkpoint("night", 1, checkpoint(3, Verdict.PROVEN), at(second))
 
 
+@pytest.mark.slow
 @pytest.mark.mounts
 def test_on_a_full_disk_the_ballast_makes_room(small_disk: Path) -> None:
     store = open_store(small_disk)
@@ -82,6 +83,7 @@ def test_on_a_full_disk_the_ballast_makes_room(small_disk: Path) -> None:
     store.close(at(2))
 
 
+@pytest.mark.slow
 @pytest.mark.mounts
 def test_on_a_disk_that_stays_full_everything_waits_and_is_written_when_there_is_room(
     small_disk: Path, caplog: pytest.LogCaptureFixture
@@ -133,6 +135,7 @@ class Keep:
     database_limit_mb = 100_000.0
 
 
+@pytest.mark.slow
 @pytest.mark.mounts
 def test_a_record_on_a_read_only_file_system_is_read_and_waits(small_disk: Path) -> None:
     first = open_store(small_disk)
@@ -193,6 +196,7 @@ store.close(at(21))
 """
 
 
+@pytest.mark.slow
 def test_an_input_output_error_is_waited_out(tmp_path: Path) -> None:
     """A limit on the size of files makes every write beyond it fail with EFBIG."""
     code = LIMITED.format(tests=str(Path(__file__).parent))
@@ -341,6 +345,7 @@ def test_a_place_that_cannot_hold_the_file_is_an_error_with_a_remedy(tmp_path: P
         Store.open(f"sqlite:///{tmp_path}/file/supervisor.db", START, "boot")
 
 
+@pytest.mark.slow
 def test_a_process_killed_in_a_commit_leaves_a_sound_file(tmp_path: Path) -> None:
     code = (
         f"import sys; sys.path[:0] = [{str(Path(__file__).parent)!r}]\n"

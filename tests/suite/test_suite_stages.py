@@ -314,6 +314,46 @@ def test_the_quick_run_leaves_out_what_is_slow(tmp_path: Path) -> None:
     ]
 
 
+STARTING = """
+import os
+import subprocess
+import threading
+import pytest
+
+def test_unit(): pass
+
+def test_runs(): subprocess.run(["true"])
+
+def test_forks():
+    if os.fork() == 0:
+        os._exit(0)
+    os.wait()
+
+def test_runs_in_a_thread():
+    thread = threading.Thread(target=subprocess.run, args=(["true"],))
+    thread.start()
+    thread.join()
+
+@pytest.fixture(scope="module")
+def started(): return subprocess.run(["true"])
+
+@pytest.mark.parametrize("number", (1, 2))
+def test_is_given_what_runs(started, number): pass
+
+@pytest.mark.slow
+def test_slow(): subprocess.run(["true"])
+"""
+
+
+def test_a_unit_that_starts_a_process_has_failed(tmp_path: Path) -> None:
+    ran = run_stage(EVERYTHING, suite(tmp_path, STARTING))
+    reasons = {name.rpartition("::")[2]: reason for name, reason in ran.failed.items()}
+    given = {"test_is_given_what_runs[1]", "test_is_given_what_runs[2]"}
+    assert set(reasons) == {"test_runs", "test_forks", "test_runs_in_a_thread", *given}
+    assert "starts a process (subprocess.Popen ['true']): mark it `slow`" in reasons["test_runs"]
+    assert "(os.fork)" in reasons["test_forks"]
+
+
 def test_what_no_process_has_compiled_is_compiled_once(tmp_path: Path) -> None:
     for name in ("some", "other"):
         (tmp_path / "tests" / name).mkdir(parents=True)

@@ -23,6 +23,8 @@ import supervisor.web
 from supervisor.core.reports.timeline import Use
 from supervisor.web.serve import CONNECTIONS
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def signed_in(page: ServedPage) -> ServedPage:

@@ -23,6 +23,8 @@ from supervisor.web.service import EX_CONFIG, NotServableError, open_doors
 from tests.alerts.certificate_by_hand import make_certificate
 from tests.view_by_hand import FakeView, serving
 
+pytestmark = pytest.mark.slow
+
 LIMIT_S = 60.0
 PASS = 'fd=3; for given in $FDS; do eval "exec $fd<&$given"; fd=$((fd+1)); done; export LISTEN_PID=$$; exec "$@"'
 
