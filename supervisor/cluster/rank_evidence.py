@@ -17,7 +17,7 @@ from supervisor import untrusted_files
 from supervisor.cluster.ranks import RankProcess
 from supervisor.core import attempt_files as names
 from supervisor.core.fleet.clock_offset import ClockOffset
-from supervisor.core.fleet.evidence import UNREAD_END, RankEvidence
+from supervisor.core.fleet.evidence import STATUS_END, UNREAD_END, RankEvidence
 from supervisor.core.foreign_values import COUNT_MAX, STEP_MAX, as_dict, as_int, as_message, as_text, read_json_object
 from supervisor.core.rank_failure import is_consequence
 from supervisor.runner import shim
@@ -128,7 +128,7 @@ def _complete(
     own = raised.get(rank.process.pid)
     exception = None if own is None else f"{own[0]}: {own[1]}"[:EXCEPTION_CHARS_MAX]
     if exception is None and rank.exit_code:
-        exception = f"exited with status {rank.exit_code}"
+        exception = f"{STATUS_END} {rank.exit_code}"
     if exception is None and rank.is_unread:
         exception = UNREAD_END
     ended_by_launcher = known.killed_by in ("SIGTERM", "SIGINT")

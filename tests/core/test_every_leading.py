@@ -288,7 +288,7 @@ def describe_state(leading: Leading) -> str:
             held["ask_at_s"] = asked["_again_at_s"]
         else:
             held[name.lstrip("_")] = value
-    for name in ("epoch", "limits", "stage", "fleet", "incident", "unfinished"):
+    for name in ("epoch", "limits", "stage", "fleet", "incident", "unfinished", "ticked_s", "back_s"):
         del held[name]
     held |= {name: sorted(held[name]) for name in ("answered", "rejected", "offers")}
     members = {name: show(member) for name, member in held.pop("members").items()}

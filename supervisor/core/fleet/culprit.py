@@ -3,6 +3,8 @@
 The order is that of how much each kind proves: a fault that the kernel reported, the order of the collectives, the
 stack that differs from all others, a rank that was slow before. Where none of them names a culprit, none is named: to
 exclude a healthy node costs more than to try once more (ByteRobust, arXiv 2509.16293, solved 22.7 % of its faults so).
+Ranks are compared with one another only where every node has something to compare: among those who wait for a node of
+which nothing is known there is always one that differs.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeAlias
 
 from supervisor.core.fleet.evidence import UNREAD_END, RankEvidence
 
@@ -20,7 +23,7 @@ SLOW_WINDOWS = 5
 """Of ten; ByteRobust names a slow machine by the same share."""
 SUSPECT_SHARE = 0.05
 """Beyond this share of the nodes (and beyond one) the network or the program is at fault, and no node."""
-SILENT = "does not answer: its machine or its link is down, or its daemon ended and was not started again"
+SILENT = "did not answer: its machine or its link was down, or its daemon had ended and was not started again"
 
 
 class Proof(str, Enum):
@@ -47,11 +50,13 @@ class Culprit:
 
 def name_culprit(evidence: Sequence[RankEvidence]) -> Culprit:
     """Return who caused a fault, by what is known of every rank; `evidence` names each rank once."""
-    for judge in _JUDGES:
+    blind = _is_blind(evidence)
+    for judge in _PHYSICAL if blind else (*_PHYSICAL, *_COMPARING):
         culprit = judge(evidence)
         if culprit is not None:
             return _unless_too_many(culprit, evidence)
-    return Culprit(proof=Proof.NONE, reason="the evidence names no culprit")
+    missing = "" if not blind else ", and of some nodes nothing is known"
+    return Culprit(proof=Proof.NONE, reason=f"the evidence names no culprit{missing}")
 
 
 def _name_unreachable(evidence: Sequence[RankEvidence]) -> Culprit | None:
@@ -59,7 +64,7 @@ def _name_unreachable(evidence: Sequence[RankEvidence]) -> Culprit | None:
     if not silent:
         return None
     if 2 * len(_nodes(silent)) > len(_nodes(evidence)):
-        return Culprit(proof=Proof.NONE, reason="most nodes do not answer: the network is at fault, and no node")
+        return Culprit(proof=Proof.NONE, reason="most nodes did not answer: the network is at fault, and no node")
     return _node_culprit(silent, Proof.PHYSICAL, SILENT)
 
 
@@ -87,6 +92,8 @@ def _name_stopped(evidence: Sequence[RankEvidence]) -> Culprit | None:
 def _name_first_ended(evidence: Sequence[RankEvidence]) -> Culprit | None:
     """Name the rank that ended before the others; what reports only a lost peer is a consequence, never the cause."""
     ended = [rank for rank in evidence if (rank.killed_by or rank.exception) and not rank.communication]
+    if _is_blind(evidence):
+        ended = [rank for rank in ended if rank.ended_by_itself]  # a status may report the peer that is missing
     known = [rank for rank in ended if rank.exception != UNREAD_END]
     # An end whose status is not known may be that of a rank that was done: a known one comes first.
     ended = known or ended
@@ -175,17 +182,15 @@ def _name_slow(evidence: Sequence[RankEvidence]) -> Culprit | None:
     )
 
 
-_JUDGES: tuple[Callable[[Sequence[RankEvidence]], Culprit | None], ...] = (
+_Judge: TypeAlias = Callable[[Sequence[RankEvidence]], Culprit | None]
+_PHYSICAL: tuple[_Judge, ...] = (
     _name_unreachable,
     _name_reported,
     _name_stopped,
     _name_first_ended,
     _name_waiting,
-    _name_by_number,
-    _name_late,
-    _name_odd_stack,
-    _name_slow,
 )
+_COMPARING: tuple[_Judge, ...] = (_name_by_number, _name_late, _name_odd_stack, _name_slow)
 
 
 def _unless_too_many(culprit: Culprit, evidence: Sequence[RankEvidence]) -> Culprit:
@@ -218,6 +223,11 @@ def _rank_culprit(ranks: Sequence[RankEvidence], proof: Proof, what: str, *, nod
         nodes=_nodes(ranks),
         node_at_fault=proof is not Proof.PHYSICAL if node is None else node,
     )
+
+
+def _is_blind(evidence: Sequence[RankEvidence]) -> bool:
+    """Whether there is a node of whose ranks nothing is known."""
+    return _nodes(evidence) != _nodes(rank for rank in evidence if rank.is_comparable)
 
 
 def _nodes(ranks: Iterable[RankEvidence]) -> tuple[str, ...]:

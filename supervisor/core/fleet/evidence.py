@@ -6,6 +6,11 @@ from dataclasses import dataclass
 
 UNREAD_END = "how is not known: its launcher took its exit status, and has not reported it"
 """The exception of a rank of which only that it ended is certain, and when."""
+STATUS_END = "exited with status"
+"""How the exception of a rank begins that reported none."""
+DAEMON_ENDED = "its node's daemon ended, and with it its ranks"
+DECISIVE = frozenset({"SIGKILL", "SIGSEGV", "SIGBUS"})
+"""Signals that no lost peer makes a rank end by: it ended first, whatever waits meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,3 +46,16 @@ class RankEvidence:
     """Its innermost Python frames, without line numbers."""
     slow_windows: int = 0
     """Of the last windows of measured steps, in how many it was slower than its peers by more than the noise."""
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether it is known how the rank ended, or where it stands among its peers."""
+        ended = self.killed_by or self.exception or self.fault
+        places = (self.sequence, self.collective, self.in_collective, self.stack)
+        return ended is not None or any(place is not None for place in places)
+
+    @property
+    def ended_by_itself(self) -> bool:
+        """Whether it ended in a way that no lost peer brings about, whatever the other ranks did."""
+        reported = self.exception is not None and not self.exception.startswith(STATUS_END)
+        return self.killed_by in DECISIVE or (self.killed_by is None and reported and self.exception != UNREAD_END)

@@ -14,9 +14,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from supervisor.core.fleet import messages as ms
+from supervisor.core.fleet.all_evidence import complete_evidence, describe_silent, first_rank
 from supervisor.core.fleet.culprit import Culprit, Proof, name_culprit
 from supervisor.core.fleet.epoch import Epoch
-from supervisor.core.fleet.evidence import RankEvidence
+from supervisor.core.fleet.evidence import DAEMON_ENDED, DECISIVE, RankEvidence
 from supervisor.core.fleet.ladder import Fleet, Restart, Rung, choose_restart, choose_wait_s
 from supervisor.core.fleet.resume import AskAgain, NoneProven, Offer, Resume
 from supervisor.core.fleet.resume_question import ResumeQuestion
@@ -34,13 +35,11 @@ from supervisor.core.fleet.training import (
 )
 
 WITNESSES_MAX = 1024
-DECISIVE = frozenset({"SIGKILL", "SIGSEGV", "SIGBUS"})
-"""Signals that no lost peer makes a rank end by: it ended first, whatever waits meanwhile."""
-DAEMON_ENDED = "its node's daemon ended, and with it its ranks"
+AWAY_S = 0.5
+"""A leader that did nothing for so long has messages of its nodes to read before it takes any for lost."""
 HOW_BACK = (
     "the script of `supervisorctl submit` starts an ended daemon again; started otherwise, start the same command there"
 )
-UNKILLABLE = "a process that SIGKILL does not end"
 
 
 class Leading:
@@ -76,6 +75,8 @@ class Leading:
         self._question = ResumeQuestion(limits, now_s)
         self.not_before_s = now_s
         """When the next launch may be made at the earliest."""
+        self._ticked_s = self._back_s = now_s
+        """When the leader last did what was due, and since when it has done so without a gap."""
         self._epoch_over = epoch.relaunch == 0 or not is_live
         """Whether the processes of the present epoch must have ended: none of it may be taken for a training."""
 
@@ -135,7 +136,7 @@ class Leading:
         """Note in the open incident that a node is back with another daemon: what its ranks were is known to none."""
         if self.incident is None or before is None or before.instance == instance:
             return
-        rank = _rank_of(before, self._training().index(node) if self._trains(node) else 0)
+        rank = first_rank(before, self._training().index(node) if self._trains(node) else 0)
         if (node, rank) not in {(known.node, known.rank) for known in self.incident.evidence}:
             ended = RankEvidence(node=node, rank=rank, exception=DAEMON_ENDED)
             self.incident = replace(self.incident, evidence=(*self.incident.evidence, ended))
@@ -195,6 +196,7 @@ class Leading:
 
     def tick(self, now_s: float) -> list[Command]:
         """Do what is due."""
+        self._note_absence(now_s)
         match self.stage:
             case Stage.GATHERING:
                 begun = self._unfinished
@@ -216,6 +218,11 @@ class Leading:
                 return []
             case Stage.OVER:
                 return []
+
+    def _note_absence(self, now_s: float) -> None:
+        if now_s - self._ticked_s >= AWAY_S:
+            self._back_s = now_s
+        self._ticked_s = now_s
 
     # --- gathering and launching ----------------------------------------------------------------------------------
 
@@ -268,25 +275,11 @@ class Leading:
         """Return the incident of a launch that ended on all nodes, by their leases, while there was no leader."""
         if self._epoch_over:
             return []
-        self.incidents, self._epoch_over = self.incidents + 1, True
+        self._epoch_over = True
         culprit = Culprit(proof=Proof.NONE, reason="no node is at fault: there was no leader")
         reason = "every node ended its ranks by the lease while there was no leader"
-        return [
-            Record(
-                incident=Incident(
-                    id=str(self.epoch),
-                    epoch=self.epoch,
-                    kind="no_leader",
-                    reason=reason,
-                    node="-",
-                    rank=None,
-                    began_s=now_s,
-                    culprit=culprit,
-                    rung=Rung.SAME_NODES,
-                ),
-                closed=True,
-            )
-        ]
+        lost = self._make_incident("no_leader", reason, "-", None, now_s)
+        return [Record(incident=replace(lost, culprit=culprit, rung=Rung.SAME_NODES), closed=True)]
 
     def _take_up_incident(self, begun: Incident, now_s: float) -> list[Command]:
         """Go through an incident whose leader ended meanwhile, once its nodes are back or have ended their ranks."""
@@ -326,7 +319,7 @@ class Leading:
         """Launch as soon as every node has proven the same state; unknown is not "nothing saved"."""
         assert self.fleet is not None
         for node in self.fleet.nodes:
-            if self._is_connected(node) and now_s - self.members[node].seen_s >= self.limits.lease_s:
+            if self._is_connected(node) and self._is_silent(node, now_s):
                 self.members[node].connected = False
         if not set(self.fleet.nodes) <= set(self._usable()):
             self._enter(Stage.GATHERING, now_s)
@@ -464,9 +457,8 @@ class Leading:
         assert self.incident is not None
         waited_s = now_s - self.since_s
         alive = [node for node in self._connected() if self._runs(node)]
-        silent = [node for node in alive if now_s - self.members[node].seen_s >= self.limits.lease_s]
-        for node in silent:
-            self.members[node].connected = False
+        silent = [node for node in alive if self._is_silent(node, now_s)]
+        self._note_silent(silent)
         if set(alive) - set(silent) and waited_s < self.limits.kill_s:
             return []
         for node in set(alive) - set(silent):
@@ -487,7 +479,8 @@ class Leading:
     def _restart(self, now_s: float) -> list[Command]:
         assert self.incident is not None
         assert self.fleet is not None
-        culprit = name_culprit(self._all_evidence())
+        evidence = complete_evidence(self.incident, self.fleet, self.members)
+        culprit = name_culprit(evidence)
         joined = tuple(node for node in self._usable() if node not in self.fleet.nodes)
         fleet, known = replace(self.fleet, spares=joined), not self._counts_itself
         restart = choose_restart(culprit, fleet, now_s, self.limits.fleet, progress_known=known)
@@ -499,9 +492,10 @@ class Leading:
         for member in self.members.values():
             if not member.connected:
                 member.running = None  # its lease is over
-        return [*closed, *self._carry_out(restart, culprit, now_s)]
+        lost = {rank.node for rank in evidence if not rank.reachable}
+        return [*closed, *self._carry_out(restart, self._may_wait(culprit, lost), now_s)]
 
-    def _carry_out(self, restart: Restart, culprit: Culprit, now_s: float) -> list[Command]:
+    def _carry_out(self, restart: Restart, may_wait: bool, now_s: float) -> list[Command]:  # noqa: FBT001 - an answer
         match restart.rung:
             case Rung.REQUEUE:
                 self._enter(Stage.OVER, now_s)
@@ -509,7 +503,7 @@ class Leading:
                     *(_leave(node, "the job is requeued") for node in self._connected()),
                     Requeue(excluded=tuple(sorted(restart.fleet.excluded)), reason=restart.reason),
                 ]
-            case Rung.GIVE_UP if restart.spent or not self._may_wait(culprit):
+            case Rung.GIVE_UP if restart.spent or not may_wait:
                 return self._end(finished=False, reason=restart.reason, now_s=now_s)
             case _:
                 self.fleet = restart.fleet
@@ -517,41 +511,37 @@ class Leading:
                 self._enter(Stage.GATHERING, now_s)
                 return self.tick(now_s)
 
-    def _may_wait(self, culprit: Culprit) -> bool:
-        """Whether only nodes are missing, that may be back: restarts are left, and who is at fault is not there."""
+    def _may_wait(self, culprit: Culprit, lost: set[str]) -> bool:
+        """Whether only nodes are missing, that may be back, or are: restarts are left, and only those are at fault."""
         assert self.fleet is not None
-        missing = bool(culprit.nodes) and all(not self._is_connected(node) for node in culprit.nodes)
+        missing = bool(culprit.nodes) and all(node in lost or not self._is_connected(node) for node in culprit.nodes)
         doubted = culprit.proof is not Proof.PHYSICAL  # no reason to end a training that no other node can take over
         return (missing or doubted) and self.fleet.same_restarts < self.limits.fleet.restarts_per_cause
-
-    def _all_evidence(self) -> list[RankEvidence]:
-        """Return what is known of every rank; of a node that does not answer, that it does not."""
-        assert self.incident is not None
-        found = list(self.incident.evidence)
-        answered = {rank.node for rank in found}
-        for number, node in enumerate(self._training()):
-            member = self.members[node]
-            if member.unkillable:
-                fault = UNKILLABLE if member.waits is None else f"{UNKILLABLE}: {member.waits}"
-                found.append(RankEvidence(node=node, rank=_rank_of(member, number), fault=fault))
-            elif node not in answered:
-                ended = DAEMON_ENDED if member.is_another else None
-                rank, reachable = _rank_of(member, number), member.connected
-                found.append(RankEvidence(node=node, rank=rank, reachable=reachable, exception=ended))
-        missing = [node for node in self.fleet.nodes if node not in self.members] if self.fleet is not None else []
-        return [*found, *(RankEvidence(node=node, rank=number, reachable=False) for number, node in enumerate(missing))]
 
     def _watch(self, now_s: float) -> list[Command]:
         training = self._training()
         if training and all(self.members[node].finished for node in training):
             return self._end(finished=True, reason="the training finished on all nodes", now_s=now_s)
-        for node in training:
-            member = self.members[node]
-            if now_s - member.seen_s >= self.limits.lease_s and not member.finished:
-                member.connected = False
-                reason = f"not heard of for {now_s - member.seen_s:.1f} s"
-                return self._begin_incident("node_lost", reason, node, None, now_s)
-        return []
+        silent = [node for node in training if self._is_silent(node, now_s) and not self.members[node].finished]
+        if not silent:
+            return []
+        reason = f"not heard of for {now_s - self.members[silent[0]].seen_s:.1f} s"
+        self.incident = self._make_incident("node_lost", reason, silent[0], None, now_s)
+        self._note_silent(silent)
+        return self._open(self.incident, now_s)
+
+    def _is_silent(self, node: str, now_s: float) -> bool:
+        """Whether a node was not heard of for a lease, in which this leader was there to hear it."""
+        return now_s - max(self.members[node].seen_s, self._back_s) >= self.limits.lease_s
+
+    def _note_silent(self, nodes: list[str]) -> None:
+        """Take nodes for lost, and note it in the incident: they may be back before it is judged."""
+        assert self.incident is not None
+        assert self.fleet is not None
+        for node in nodes:
+            self.members[node].connected = False
+        lost = describe_silent(nodes, self.incident.evidence, self.fleet, self.members)
+        self.incident = replace(self.incident, evidence=(*self.incident.evidence, *lost))
 
     def _end(self, *, finished: bool, reason: str, now_s: float) -> list[Command]:
         self._enter(Stage.OVER, now_s)
@@ -596,7 +586,3 @@ def _stop(node: str, epoch: Epoch, reason: str) -> Send:
 
 def _leave(node: str, reason: str) -> Send:
     return Send(node=node, message=ms.Leave(reason=reason))
-
-
-def _rank_of(member: Member, number: int) -> int:
-    return member.ranks[0] if member.ranks else number
