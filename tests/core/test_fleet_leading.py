@@ -537,6 +537,19 @@ def test_a_launch_of_which_only_the_process_counts_the_steps_is_neither_progress
     assert "6 restarts within" in nodes.overs[0].reason, "it is not endless"
 
 
+def test_launches_without_a_step_are_a_row_only_where_none_between_them_made_steps() -> None:
+    """Months of them would come to a wait of minutes, and then to the end of the training."""
+    nodes = begun(replace(LIMITS, fleet=FleetLimits(may_requeue=False, backoff_s=(0.0, 5.0, 60.0))))
+    for relaunch in range(2, 8, 2):
+        nodes.counts_itself = True
+        nodes.wait(0.2)
+        nodes.fault("n0")
+        assert nodes.leading.epoch == Epoch("run", 0, relaunch)
+        nodes.fault("n0")  # before any step
+        nodes.wait(0.3)
+        assert nodes.leading.epoch == Epoch("run", 0, relaunch + 1), "at once"
+
+
 def test_a_training_that_restarts_all_the_time_is_given_up_whatever_progress_it_makes() -> None:
     nodes = begun(replace(LIMITS, fleet=replace(SAME_AT_ONCE, restarts_per_period=3, period_s=60.0)))
     for _ in range(2):

@@ -33,7 +33,7 @@ def describe_silent(
 ) -> tuple[RankEvidence, ...]:
     """Return what is known of nodes that were not heard of for a lease; where one has answered, that counts.
 
-    It holds though they are back before the incident is judged: what their ranks did meanwhile is known to nobody.
+    It holds though they are back before the incident is judged: what their ranks did meanwhile is not known.
     """
     answered = {rank.node for rank in known}
     places = {node: number for number, node in enumerate(fleet.nodes)}

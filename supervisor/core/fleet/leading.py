@@ -365,8 +365,9 @@ class Leading:
 
     def _take_beat(self, node: str, member: Member, beat: ms.NodeBeat, now_s: float) -> list[Command]:
         member.ranks = beat.ranks or member.ranks
-        if beat.counts_itself and member.running == self.epoch:
-            self._counts_itself = True
+        if beat.counts_itself and member.running == self.epoch and not self._counts_itself:
+            self._counts_itself = True  # it has made steps, so that launches without any are no row any more
+            self.fleet = None if self.fleet is None else replace(self.fleet, same_restarts=0)
         if beat.steps is not None and member.running == self.epoch and beat.steps > (self.steps or 0):
             self.steps, self.fruitless = beat.steps, {}
             if self.fleet is not None and self.fleet.same_restarts and beat.steps > (self._steps_at_launch or 0):

@@ -32,9 +32,12 @@ class Offer:
     """Why it was rejected."""
 
     @property
-    def order(self) -> tuple[tuple[int, ...], int, float]:
-        """What makes one newer: a later launch, then a later step."""
-        return self.epoch, -1 if self.step is None else self.step, self.saved_unix_s
+    def order(self) -> tuple[tuple[int, ...], int, float, str]:
+        """What makes one newer: a later launch, then a later step.
+
+        No two are equal: nodes that prove one after the other must not each begin with another one.
+        """
+        return self.epoch, -1 if self.step is None else self.step, self.saved_unix_s, self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

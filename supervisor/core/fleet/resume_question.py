@@ -18,7 +18,7 @@ class ResumeQuestion:
         self._rejected: frozenset[str] = frozenset()
         self._answers: dict[str, ms.ResumeOffers] = {}
         self._again_at_s = now_s
-        """When it may be asked again of nodes that could not look."""
+        """When it may be asked again where that would bring the same answers."""
 
     def ask(
         self, nodes: Sequence[str], rejected: frozenset[str], passed_over: frozenset[str], since_unix_s: float
@@ -50,12 +50,16 @@ class ResumeQuestion:
         """
         waits = [node for node in nodes if node not in self._answers]
         problems = [(node, text) for node, found in self._answers.items() if (text := found.problem) is not None]
-        if now_s - since_s >= self._limits.choose_s and (waits or problems):
-            node, why = problems[0] if problems else (waits[0], f"no answer within {self._limits.choose_s:.0f} s")
+        problems += [(node, f"no answer within {self._limits.choose_s:.0f} s") for node in waits]
+        chosen: Resume | AskAgain | NoneProven = AskAgain(rejected=self._rejected)
+        if not problems:
+            offers = {node: found.offers for node, found in self._answers.items()}
+            chosen = choose_resume(offers, self._rejected, passed_over)
+        same = isinstance(chosen, AskAgain) and chosen.rejected == self._rejected
+        if same and now_s - since_s >= self._limits.choose_s:
+            node, why = problems[0] if problems else (nodes[0], "the newest state is not proven yet")
             return NoneProven(reason=f"what to resume from is not known: {node}: {why}")
-        if waits or (problems and now_s < self._again_at_s):
+        if waits or (same and now_s < self._again_at_s):
             return None
         self._again_at_s = now_s + self._limits.ask_again_s
-        if problems:
-            return AskAgain(rejected=self._rejected)
-        return choose_resume({node: found.offers for node, found in self._answers.items()}, self._rejected, passed_over)
+        return chosen

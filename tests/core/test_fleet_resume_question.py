@@ -1,0 +1,58 @@
+"""What all nodes resume from is asked until it is proven: never in a loop, and never without an end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from supervisor.core.fleet.epoch import Epoch
+from supervisor.core.fleet.leading import Leading
+from supervisor.core.fleet.resume import Offer
+from supervisor.core.fleet.training import Stage
+
+from .test_every_leading import OneByOne
+from .test_fleet_leading import BEGAN_S, LIMITS, Nodes, generation
+
+AT_ONE_TIME = [Offer(name=f"/data/{name}", digest=name, saved_unix_s=9.0, proven=True) for name in ("best", "last")]
+"""Saved in the same second, on a file system that keeps no parts of it."""
+
+
+def asked(nodes: Nodes) -> int:
+    return nodes.order.count("FindResume")
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_of_states_that_are_equally_new_all_nodes_prove_the_same_first(reverse: bool) -> None:
+    """However their file systems list them."""
+    nodes = OneByOne(Leading(Epoch("run", 0, 0), LIMITS, BEGAN_S))
+    for name, listed in (("n0", AT_ONE_TIME), ("n1", AT_ONE_TIME[::-1] if reverse else AT_ONE_TIME)):
+        nodes.saved[name] = tuple(sorted(listed, key=lambda offer: offer.order, reverse=True))
+    nodes.join("n0", "n1")
+    nodes.wait(0.2)
+    assert nodes.leading.stage is Stage.RUNNING
+    assert {order.resume_from for order in nodes.launches} == {"/data/last"}
+    assert asked(nodes) == 2
+
+
+def test_what_is_not_proven_yet_is_asked_for_again_after_a_pause_and_not_for_ever() -> None:
+    nodes = Nodes(Leading(Epoch("run", 0, 0), replace(LIMITS, choose_s=60.0, ask_again_s=5.0), BEGAN_S))
+    nodes.saved = {"n0": (generation(10),), "n1": (replace(generation(10), proven=None),)}
+    nodes.join("n0", "n1")
+    nodes.wait(14.0)
+    assert nodes.leading.stage is Stage.CHOOSING
+    assert 2 * 2 <= asked(nodes) <= 4 * 2
+    nodes.wait(50.0)
+    assert [over.reason for over in nodes.overs] == [
+        "what to resume from is not known: n0: the newest state is not proven yet"
+    ]
+
+
+def test_a_proof_that_comes_later_is_taken() -> None:
+    nodes = Nodes(Leading(Epoch("run", 0, 0), LIMITS, BEGAN_S))
+    nodes.saved = {"n0": (generation(10),), "n1": (replace(generation(10), proven=None),)}
+    nodes.join("n0", "n1")
+    nodes.wait(1.0)
+    nodes.saved["n1"] = (generation(10),)
+    nodes.wait(6.0)
+    assert {order.resume_from for order in nodes.launches} == {"step-000000000010"}
