@@ -6,9 +6,11 @@ soon as a rank ends, before anything else; it stays so until the launch is ended
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import signal
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +29,10 @@ REPORT_EVERY_S, REPORT_LOOKS = 0.02, 10
 """How often a launcher's own report of an end is looked for: a fifth of the time for evidence."""
 EXIT_CODE_FIELD = 52
 """Of /proc/PID/stat; of a zombie it is what waitpid will return."""
+PIDFD_GET_INFO, PIDFD_INFO_EXIT = 0xC040FF0B, 1 << 3
+"""Of linux/pidfd.h: since Linux 6.15 it answers with the status of a process that has been reaped."""
+_PIDFD_INFO = struct.Struct("=QQ11Ii")
+"""struct pidfd_info in its first form: mask, cgroup, eleven identities, exit code."""
 _DIGITS = re.compile(rb"[0-9]{1,9}")
 
 
@@ -157,6 +163,8 @@ def note_end(rank: RankProcess, now_s: float) -> None:
     if rank.launcher is not None:
         shim.send(rank.launcher, signal.SIGSTOP)
     rank.ended_s, rank.status = now_s, _read_status(rank.process)
+    if rank.status is None:
+        rank.status = _read_reaped_status(rank.handle)
 
 
 def note_report(ranks: list[RankProcess], exit_codes: Mapping[int, int]) -> None:
@@ -241,6 +249,18 @@ def kill(ranks: list[RankProcess]) -> None:
             signal.pidfd_send_signal(rank.handle, signal.SIGKILL)
         except OSError:
             continue  # it has ended
+
+
+def _read_reaped_status(handle: int) -> int | None:
+    """Return the status of a process that its launcher has reaped; None where the kernel does not keep it."""
+    info = bytearray(_PIDFD_INFO.size)
+    _PIDFD_INFO.pack_into(info, 0, PIDFD_INFO_EXIT, *[0] * 13)
+    try:
+        fcntl.ioctl(handle, PIDFD_GET_INFO, info)
+    except (OSError, ValueError):
+        return None
+    mask, *_, status = _PIDFD_INFO.unpack(info)
+    return int(status) if mask & PIDFD_INFO_EXIT else None
 
 
 def _read_status(process: Process) -> int | None:

@@ -22,6 +22,7 @@ PROGRAM` NVRx too.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -48,6 +49,9 @@ TRAINING = ROOT / "tests" / "bench" / "fleet_training.py"
 PYTHON = os.environ.get("ROCM_SUPERVISOR_TRAIN_PYTHON", sys.executable)
 START_LIMIT_S = 240.0
 END_LIMIT_S = 120.0
+PEER_LIMIT_S = 90.0
+"""After which a peer that is not back is started again: what it waits for may never come."""
+ROUNDS_TO_END = 500
 LEASE_S = 2.0
 STALL_S = 6.0
 HANGS = ("stopped", "held", "spinning", "loader", "missing")
@@ -129,7 +133,20 @@ class Network:
     def set_link(self, number: int, state: str) -> None:
         run("ip", "link", "set", self.link(number), state)
 
+    def end_processes(self) -> None:
+        """Kill whatever runs in a namespace, whoever its parent is by now, until there is nothing."""
+        for name in self.names:
+            for _ in range(ROUNDS_TO_END):
+                listed = subprocess.run(("ip", "netns", "pids", name), check=False, capture_output=True, text=True)
+                for pid in listed.stdout.split():
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(int(pid), signal.SIGKILL)
+                if not listed.stdout.split():
+                    break
+                time.sleep(0.02)
+
     def close(self) -> None:
+        self.end_processes()
         for name in self.names:
             subprocess.run(("ip", "netns", "del", name), check=False, capture_output=True)
             subprocess.run(("rm", "-rf", str(self.etc(name))), check=False)
@@ -380,7 +397,7 @@ class Peer:
     """The same program under another launcher alone, which restarts it by itself."""
 
     def __init__(self, folder: Path, network: Network, ranks: int, launcher: list[str]) -> None:
-        self.folder, self.nodes, self.ranks = folder, len(network.names), ranks
+        self.folder, self.network, self.nodes, self.ranks = folder, network, len(network.names), ranks
         env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0"}
         (folder / "steps").unlink(missing_ok=True)
         self.agents = []
@@ -394,9 +411,9 @@ class Peer:
     def measure(self, fault: str, victim: int) -> tuple[float | None, float | None]:
         """Return how long it took to end all ranks, and to a step not made before; None where that was not in time."""
         begun = self.step()
-        until(lambda: self.step() > begun + STEPS_BETWEEN, "the peer's steps", START_LIMIT_S)
+        until(lambda: self.step() > begun + STEPS_BETWEEN, "the peer's steps", PEER_LIMIT_S)
         until(
-            lambda: len(find_ranks(TRAINING, self.folder)) == self.nodes * self.ranks, "the peer's ranks", START_LIMIT_S
+            lambda: len(find_ranks(TRAINING, self.folder)) == self.nodes * self.ranks, "the peer's ranks", PEER_LIMIT_S
         )
         found = find_ranks(TRAINING, self.folder)
         handles = [os.pidfd_open(process.pid) for process in found.values()]
@@ -408,8 +425,11 @@ class Peer:
         if ended_s is None:
             return None, None
         last = self.step()
-        (self.folder / "steps").unlink()  # rank 0 has ended: the next is of the next launch
-        until(lambda: self.step() > last, "the peer's next step", START_LIMIT_S)
+        (self.folder / "steps").unlink(missing_ok=True)  # rank 0 has ended: the next is of the next launch
+        try:
+            until(lambda: self.step() > last, "the peer's next step", PEER_LIMIT_S)
+        except TimeoutError:
+            return ended_s, None
         return ended_s, time.perf_counter() - began
 
     def step(self) -> int:
@@ -421,11 +441,10 @@ class Peer:
         return -1 if match is None else int(match[2])
 
     def close(self) -> None:
-        for process in find_ranks(TRAINING, self.folder).values():
-            os.kill(process.pid, signal.SIGKILL)
-        for agent in self.agents:
+        for agent in self.agents:  # first: an agent starts ranks again that have ended
             agent.kill()
             agent.wait()
+        self.network.end_processes()
 
 
 def measure_peers(folder: Path, network: Network, asked: argparse.Namespace) -> None:
@@ -441,6 +460,9 @@ def measure_peers(folder: Path, network: Network, asked: argparse.Namespace) -> 
                 took = peer.measure("killed", (number * 3 + 1) % (peer.nodes * peer.ranks))
                 print(f"  {name} alone, killed: all ended, first new step: {took}", flush=True)
                 found.append(took)
+                if took[1] is None:
+                    peer.close()
+                    peer = Peer(folder, network, asked.ranks, launcher)
             for what, column in (("all ended", 0), ("back", 1)):
                 known = sorted(seconds for row in found if (seconds := row[column]) is not None)
                 print(f"{name} alone, killed: n={len(found)}, {what} after {describe(known)} s", flush=True)

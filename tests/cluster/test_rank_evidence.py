@@ -17,7 +17,7 @@ import pytest
 from cluster_by_hand import until
 
 from supervisor.cluster.rank_evidence import Taken, collect_ranks, read_training_step, read_waits
-from supervisor.cluster.ranks import RankProcess, await_reports, find_ended, find_ranks, freeze
+from supervisor.cluster.ranks import RankProcess, await_reports, find_ended, find_ranks, freeze, note_end
 from supervisor.core import attempt_files as names
 from supervisor.core.fleet import messages as ms
 from supervisor.core.fleet.clock_offset import ClockOffset
@@ -35,6 +35,7 @@ if ctypes.CDLL(None).vfork() == 0:
     os._exit(0)
 """
 OFFSET = ClockOffset(seconds=0.0, error_s=0.0)
+KERNEL = tuple(int(number) for number in os.uname().release.split(".")[:2])
 
 
 @pytest.fixture(name="waiting")
@@ -160,6 +161,24 @@ def test_evidence_that_a_training_has_made_long_still_reaches_the_leader(tmp_pat
     assert isinstance(taken, ms.EvidenceTaken)
     assert [rank.rank for rank in taken.ranks] == list(range(ms.RANKS_MAX))
     assert all(rank.stack for rank in taken.ranks)
+
+
+@pytest.mark.skipif(KERNEL < (6, 15), reason="the kernel does not keep the status of a process that was reaped")
+@pytest.mark.parametrize(("ended_by", "found"), [("kill -KILL $$", ("SIGKILL", None)), ("exit 3", (None, 3))])
+def test_the_status_that_a_launcher_has_taken_is_read_from_the_kernel(
+    ended_by: str, found: tuple[str | None, int | None]
+) -> None:
+    """Also where the launcher reports nothing of it."""
+    rank = subprocess.Popen(["sh", "-c", f"read line; {ended_by}"], stdin=subprocess.PIPE)
+    process = read_process(rank.pid)
+    assert process is not None
+    ended = RankProcess(
+        rank=3, process=process, launcher=None, local_rank=1, local_size=2, handle=os.pidfd_open(rank.pid)
+    )
+    rank.communicate(b"\n")
+    note_end(ended, 5.0)
+    ended.close()
+    assert (ended.killed_by, ended.exit_code) == found
 
 
 @pytest.fixture(name="unread")
