@@ -23,7 +23,8 @@ _ROOT = "Root Cause (first observed failure)"
 """As torch.distributed.elastic.multiprocessing.errors words it, 1.9 to 2.12; what comes above failed later."""
 _BY_SIGNAL = re.compile(r"terminated with signal (SIG[A-Z0-9]{1,9})\b|died with <Signals\.(SIG[A-Z0-9]{1,9})")
 _CONSEQUENCE = re.compile(
-    r"closed by peer|reset by peer|broken pipe|remote process (?:exited|has)|ncclRemoteError|ncclSystemError"
+    r"gloo/transport|pair closure|connectFullMesh|failed to pass monitoredBarrier"
+    r"|closed by peer|reset by peer|broken pipe|remote process (?:exited|has)|ncclRemoteError|ncclSystemError"
     r"|unhandled system error|Watchdog caught collective|collective operation timeout|Socket ?Timeout|TCPStore"
     r"|Dist(?:Backend|Store|Network)Error|store->get|wait timeout|heartbeat|Aborted|communicator was aborted",
     re.I,

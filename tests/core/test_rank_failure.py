@@ -8,6 +8,7 @@ from supervisor.core import events as ev
 from supervisor.core.findings import FaultClass
 from supervisor.core.flags import RedFlag
 from supervisor.core.job import Phase
+from supervisor.core.rank_failure import is_consequence
 from supervisor.core.remedies.causes import OOM_GPU, OOM_HOST
 from supervisor.core.rules import cause_of
 from supervisor.core.rules.crash import Crash
@@ -127,6 +128,21 @@ def test_what_follows_from_another_rank_is_recognized_by_its_message_alone() -> 
     flag = timeline.check(Crash())
     assert flag is not None
     assert flag.message.startswith("rank 1: KeyError: 'labels'")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "[../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 2000ms for recv operation",
+        "[../third_party/gloo/gloo/transport/tcp/pair.cc:525] Read error [10.77.1.5]:24315: No route to host",
+        "Application timeout caused pair closure",
+        "Gloo connectFullMesh failed with timed out connecting: SO_ERROR: Connection refused",
+        "Rank 5 failed to pass monitoredBarrier in 30000 ms",
+    ],
+)
+def test_a_peer_that_cannot_be_reached_is_no_fault_of_the_rank_that_waits_for_it(message: str) -> None:
+    """As a link that is cut looks to the ranks at its other end."""
+    assert is_consequence("RuntimeError", message)
 
 
 def test_ranks_that_the_launcher_ended_are_no_cause() -> None:
