@@ -50,7 +50,7 @@ QUIET_EVERY_S = 0.25
 NO_EXIT_RECORD = "the shim ended without an exit record: it was killed, or the machine went down"
 OTHER_BOOT = "the machine went down while it ran (frozen, without power, or restarted) and has booted since"
 UNREAD = "the shim ended, and its exit record cannot be read"
-UNSEEN = "until it can be read its steps are not seen, and none is missed: check that disk"
+UNSEEN = "until it can be read its steps are not seen, and none is missed"
 OUTPUT_EVERY_LOOKS = 2
 RANKS_EVERY_LOOKS = 25
 RANKS_LIMIT = 64
@@ -339,7 +339,7 @@ class AttemptReader:
             log.warning("recorder.damaged", extra={"fields": {"job": followed.job, "problem": page.problem}})
         if page.unreadable is not None:
             # Reported by the fence; without RecorderIdle the rules know of no time without a step.
-            raise OSError(page.unreadable.errno, f"{page.unreadable.strerror}; {UNSEEN}", page.unreadable.filename)
+            raise _with_consequence(page.unreadable)
         if page.cursor != followed.cursors.get(rank, 0):
             if rank == 0 and followed.reported_at is None:
                 # Without it the steps' silence would count to now, also while this reader is held up after them.
@@ -476,6 +476,13 @@ class AttemptReader:
             reason = UNREAD if unread else OTHER_BOOT if followed.other_boot else NO_EXIT_RECORD
             self._put(ev.HostLost(at=now, job=followed.job, attempt=followed.attempt, reason=reason))
         return True
+
+
+def _with_consequence(error: OSError | ValueError) -> OSError | ValueError:
+    """Return why a recorder cannot be read, with what follows from it."""
+    if isinstance(error, OSError):
+        return OSError(error.errno, f"{error.strerror}; {UNSEEN}: check that disk", error.filename)
+    return ValueError(f"{error}; {UNSEEN}")
 
 
 def _stage_of(page: RecorderPage, now: Moment) -> tuple[Stage | None, Moment | None]:

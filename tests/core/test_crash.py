@@ -82,6 +82,14 @@ def test_a_resumed_training_that_had_nothing_left_to_do_finishes() -> None:
     assert timeline.exits(0).check(RULE) is None
 
 
+def test_an_end_that_only_the_recorder_reports_is_an_end() -> None:
+    """The disk had no room for the line in agent.jsonl."""
+    timeline = story().says(ev.AgentEvent.PLAN, epochs=9, batches_per_epoch=50).training(100).stage(Stage.ENDED)
+    assert timeline.exits(0).check(RULE) is None
+    timeline = story().started().says(ev.AgentEvent.PLAN, epochs=3, batches_per_epoch=10).stage(Stage.ENDED)
+    assert timeline.exits(0).check(RULE) is None
+
+
 # --- status 0 that is no finish -----------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ from supervisor.core.judge import judge
 from supervisor.core.readings import ExitStatus, Stage, StepRecord
 from supervisor.core.rules import RULES
 from supervisor.core.rules.advisory.straggler_rank import StragglerRank
+from supervisor.core.rules.crash import Crash
 from supervisor.core.rules.stall import Stall
 from supervisor.core.rules.start_timeout import StartTimeout
 
@@ -68,6 +69,15 @@ def test_a_process_that_is_gone_is_found_though_its_steps_cannot_be_read() -> No
     timeline = reading(story().training(100).looked(), fails=True).silence(5)
     timeline.put(ev.Exited(at=timeline.now, job=JOB, attempt=1, status=ExitStatus(at=timeline.now, signal=9)))
     assert "crash" in critical(timeline)
+
+
+def test_an_end_with_status_0_is_no_failure_where_the_last_steps_could_not_be_read() -> None:
+    planned = story().started().says(ev.AgentEvent.PLAN, epochs=9, batches_per_epoch=50)
+    stepping = story().says(ev.AgentEvent.PLAN, epochs=9, batches_per_epoch=50).training(100)
+    for timeline in (planned, stepping):
+        reading(timeline, fails=True).exits(0)
+        assert [flag.severity for flag in judge((Crash(),), timeline.history)] == [Severity.WARNING]
+    assert "its recorder cannot be read" in judge((Crash(),), stepping.history)[0].message
 
 
 def test_a_worker_or_a_gpu_that_is_gone_stops_nothing_whose_steps_cannot_be_read() -> None:

@@ -396,6 +396,24 @@ def test_a_recorder_that_cannot_be_read_is_reported_and_not_taken_for_one_withou
         os.kill(server.pid or 0, signal.SIGKILL)
 
 
+def test_a_recorder_that_its_training_wrote_over_is_reported_and_not_taken_for_one_without_steps(
+    watch: AttemptReader, events: list[ev.Event], tmp_path: Path
+) -> None:
+    watch.follow(followed(tmp_path))
+    Writer(tmp_path / fo.RECORDER).write_and_close(3)
+    until(has_event(events, ev.RecorderIdle), "word that there is no further step")
+    (tmp_path / fo.RECORDER).write_bytes(b"x" * 8192)
+    until(has_event(events, ev.SupervisionChanged), "word that it cannot be read")
+    (changed,) = (event for event in events if isinstance(event, ev.SupervisionChanged))
+    assert (changed.place, changed.recovered) == (ev.reading_place(fo.RECORDER), False)
+    assert "wrong magic" in changed.error
+    assert "none is missed" in changed.error
+    idle = sum(isinstance(event, ev.RecorderIdle) for event in events)
+    (tmp_path / fo.OUTPUT).write_text("looked again\n")
+    until(has_event(events, ev.OutputSeen), "a later look")
+    assert sum(isinstance(event, ev.RecorderIdle) for event in events) == idle
+
+
 def test_what_is_read_apart_is_what_is_read_here(events: list[ev.Event], tmp_path: Path) -> None:
     server = FileServer()
     try:

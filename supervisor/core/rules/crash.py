@@ -20,7 +20,7 @@ from supervisor.core.gauge import Gauge, Group, Observation, event_gauge
 from supervisor.core.history import History
 from supervisor.core.moments import Moment
 from supervisor.core.rank_failure import Raised, RankExited, RankKilled, first_failure
-from supervisor.core.readings import ExitStatus, signal_name
+from supervisor.core.readings import ExitStatus, Stage, signal_name
 from supervisor.core.remedies import causes
 from supervisor.core.rules.crash_diagnosis import crash_diagnosis
 from supervisor.core.rules.gpu_fault import is_fatal
@@ -208,15 +208,19 @@ class Crash:
 
 def _explain_clean_end(history: History) -> Cause | None:
     """Return what is wrong with an end of status 0 that was not the training's own end."""
+    unread = 0 in history.unread_ranks
     if history.steps:
         if _plan_fulfilled(history) is not False:
             return None
         text = f"ended with status 0 at step {history.steps[-1].step}, short of its plan"
-        return Cause(fault="ended_early", text=text, doubtful=not history.hooked)
+        if unread:
+            text += "; its recorder cannot be read, so that it may have gone on"
+        return Cause(fault="ended_early", text=text, doubtful=unread or not history.hooked)
     if not (history.planned or history.claimed or history.patched):
         return None
     text = "ended with status 0 and not one step was seen"
-    return Cause(fault="ended_without_training", text=text, doubtful=not (history.hooked and history.planned))
+    doubtful = unread or not (history.hooked and history.planned)
+    return Cause(fault="ended_without_training", text=text, doubtful=doubtful)
 
 
 def _describe_loss(history: History, reason: str) -> str:
@@ -228,9 +232,13 @@ def _describe_loss(history: History, reason: str) -> str:
 
 
 def _came_to_its_end(history: History) -> bool:
-    """Whether the training is complete: its plan is fulfilled, or it reported its end and was not asked to stop."""
+    """Whether the training is complete: its plan is fulfilled, or it reported its end and was not asked to stop.
+
+    It reports that twice: in agent.jsonl, for which a disk may have no room, and as the stage in its recorder.
+    """
     fulfilled = _plan_fulfilled(history)
-    return fulfilled is True or (history.train_ended and (fulfilled is None or not history.save_requested))
+    reported = history.train_ended or history.stage is Stage.ENDED
+    return fulfilled is True or (reported and (fulfilled is None or not history.save_requested))
 
 
 def _plan_fulfilled(history: History) -> bool | None:

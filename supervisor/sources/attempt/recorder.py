@@ -58,8 +58,8 @@ class RecorderPage:
     """The agent's answer to the last command (`attempt_files.ANSWER_SAVING`, ...); None before the first."""
     answer_id: int | None = None
     problem: str | None = None
-    unreadable: OSError | None = None
-    """Why nothing at all could be read, as on a disk that fails: this is no absence of steps."""
+    unreadable: OSError | ValueError | None = None
+    """Why no step could be read, as on a disk that fails or of a damaged file: this is no absence of steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class RecorderReader:
         except (OSError, struct.error, ValueError) as error:
             self.close()
             problem = f"{self._path.name}: {_describe_error(error)}"
-            return RecorderPage(cursor=cursor, problem=problem, unreadable=_as_unreadable(error, cursor))
+            return RecorderPage(cursor=cursor, problem=problem, unreadable=_as_unreadable(error, problem, cursor))
 
     def step_by(self, monotonic_s: float) -> int | None:
         """Return the number of the last step finished by `monotonic_s` of this boot; None if the ring has none.
@@ -185,7 +185,7 @@ class RecorderReader:
 
     def _read_records(self, page: RecorderPage, ring: _Ring, head: int, times: _Times, limit: int) -> RecorderPage:
         if (page.cursor, head) == self._barren:
-            return replace(page, problem=f"{self._path.name}: none of the new records is valid")
+            return _damaged(page, f"{self._path.name}: none of the new records is valid")
         at = max(page.cursor, head - ring.capacity)
         if self._scanned[0] == page.cursor:
             at = max(at, self._scanned[1])
@@ -204,7 +204,9 @@ class RecorderReader:
         if not records and problem is None and at >= head:
             # Not scanned again until the head moves: a corrupt header must not cost a scan at every poll.
             self._barren = (page.cursor, head)
-            problem = f"{self._path.name}: none of the new records is valid"
+            return _damaged(page, f"{self._path.name}: none of the new records is valid")
+        if not records and problem is not None:
+            return _damaged(page, problem)
         return replace(
             page,
             cursor=valid_end,
@@ -287,11 +289,16 @@ def _parse_record(fields: tuple[int | float, ...], times: _Times) -> StepRecord:
     )
 
 
-def _as_unreadable(error: Exception, cursor: int) -> OSError | None:
-    """Return the error if the file could not be read; None if its content is wrong, or it was never there."""
-    if not isinstance(error, OSError) or isinstance(error, untrusted_files.UntrustedFileError):
-        return None
-    return None if isinstance(error, FileNotFoundError) and cursor == 0 else error
+def _as_unreadable(error: Exception, problem: str, cursor: int) -> OSError | ValueError | None:
+    """Return the error if the file could not be read; None if it was never a recorder: its maker may be at work."""
+    if isinstance(error, OSError) and not isinstance(error, untrusted_files.UntrustedFileError):
+        return None if isinstance(error, FileNotFoundError) and cursor == 0 else error
+    return None if cursor == 0 else ValueError(problem)
+
+
+def _damaged(page: RecorderPage, problem: str) -> RecorderPage:
+    """Return a page of a file that claims new records and holds none."""
+    return replace(page, problem=problem, unreadable=ValueError(problem))
 
 
 def _describe_error(error: Exception) -> str:
