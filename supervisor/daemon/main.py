@@ -85,7 +85,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"rocm-supervisord: {error}", file=sys.stderr)  # noqa: T201 - for the person who starts it
         return EX_UNAVAILABLE
     except OSError as error:
-        print(f"rocm-supervisord: {error.filename or ''}: {error.strerror}{_find_remedy(error)}", file=sys.stderr)  # noqa: T201 - the same
+        where = error.filename or settings.supervisor.state_dir
+        print(f"rocm-supervisord: {where}: {error.strerror}{_find_remedy(error)}", file=sys.stderr)  # noqa: T201 - the same
         return EX_UNAVAILABLE
 
 

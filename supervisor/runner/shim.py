@@ -16,6 +16,7 @@ SIGCONT  SIGCONT to what a signal has stopped
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -44,6 +45,9 @@ RUN = "run"
 """The part of an attempt's folder that training and shim may write; the rest only the daemon may write."""
 START_ASKED = "start_asked"
 """Present once an attempt that is over was to be started again, as by `systemctl start` of its unit."""
+KEEP_TRIES, KEEP_EVERY_S = 60, 0.5
+"""How often, and how far apart, the end of an attempt is written to a disk that refuses it: nobody else knows of it."""
+DISK_ERRORS = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 LOCK_TRIES, LOCK_EVERY_S = 50, 0.02
 """How often, and how far apart, the lock of a shim that is ending is tried."""
 NO_LINK = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -479,11 +483,23 @@ def attempt(folder: str, begin: Callable[[str, dict[str, object], int], int] = s
     except (StartError, OSError) as error:
         second = isinstance(error, BlockingIOError)
         text = "another attempt of this job is still running: its shim holds the lock" if second else str(error)[:500]
-        exit_file.keep({"exit_code": None, "signal": None, "error": text, **started, **ended_now()}, lasting=True)
+        keep_end(exit_file, {"exit_code": None, "signal": None, "error": text, **started, **ended_now()})
         return complain(text, CLAIMED_BY_ANOTHER if second else START_FAILED)
     let_go()
-    exit_file.keep({**watch.run(), **started}, lasting=True)
+    keep_end(exit_file, {**watch.run(), **started})
     return 0
+
+
+def keep_end(exit_file: Promise, facts: dict[str, object]) -> None:
+    """Write how the attempt ended, for some time again where the disk refuses it. Raises OSError."""
+    for tried in range(1, KEEP_TRIES + 1):
+        try:
+            return exit_file.keep(facts, lasting=True)
+        except OSError as error:
+            if error.errno not in DISK_ERRORS or tried == KEEP_TRIES:
+                raise
+        time.sleep(KEEP_EVERY_S)
+    return None
 
 
 def refuse(folder: str) -> int:

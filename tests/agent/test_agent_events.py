@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +12,8 @@ from pathlib import Path
 
 import pytest
 from agent_by_hand import AGENT_PATH
+
+from tests.attacks.failing_disk import failing
 
 REPORTING = "import sys; from rocm_agent import events; events.begin(sys.argv[1], 0); events.write('alive')"
 
@@ -33,3 +37,22 @@ def test_no_report_goes_into_a_file_elsewhere(tmp_path: Path, lay: Callable[[Pat
     lay(other, folder / "agent.jsonl")
     report(folder)
     assert other.read_text() == "kept"
+
+
+TWO_REPORTS = f"{REPORTING}; events.write('train_end')"
+
+
+@pytest.mark.mounts
+@pytest.mark.parametrize(
+    ("program", "refused", "reports"), [(REPORTING, 1, ["alive"]), (TWO_REPORTS, 2, ["alive", "train_end"])]
+)
+def test_what_a_disk_refuses_is_written_at_the_next_try(
+    tmp_path: Path, program: str, refused: int, reports: list[str]
+) -> None:
+    with failing(tmp_path / "disk", tmp_path / "behind") as disk:
+        disk.fails_at(1, errno.ENOSPC, times=refused, kind="write agent.jsonl")
+        env = {**os.environ, "PYTHONPATH": str(AGENT_PATH)}
+        subprocess.run([sys.executable, "-c", program, str(disk.at)], env=env, check=True)
+        assert len(disk.failed_changes) == refused
+        lines = (disk.real / "agent.jsonl").read_text().splitlines()
+        assert [json.loads(line)["event"] for line in lines] == reports

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.daemon.process.startup import LOCK, StateLockedError, keep_one_heap, lock_state
+from tests.attacks.failing_disk import failing
 from tests.rigs.hanging_fs import hanging
 
 HOLD = """
@@ -76,6 +78,21 @@ def test_the_lock_of_one_that_was_killed_while_a_trainings_disk_hung_is_taken_ov
         first.wait(60)
         with pytest.raises(StateLockedError, match=f"pid {os.getpid()}"):
             lock_state(state)  # also when the file of the former lock was closed at last
+        os.close(held)
+
+
+@pytest.mark.mounts
+@pytest.mark.parametrize("kind", ["write state/daemon.lock", "set state/daemon.lock"])
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_a_disk_without_room_for_the_pid_keeps_no_daemon_from_its_lock(tmp_path: Path, kind: str, error: int) -> None:
+    with failing(tmp_path / "disk", tmp_path / "behind") as disk:
+        (disk.at / "state").mkdir()
+        os.close(lock_state(disk.at / "state"))
+        disk.fails_at(1, error, kind=kind)
+        held = lock_state(disk.at / "state")
+        assert disk.failed_changes == [kind]
+        with pytest.raises(StateLockedError, match="in use by another"):
+            lock_state(disk.at / "state")
         os.close(held)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from attempts_by_hand import Attempts, gone, pids_in, until
 from supervisor.core import attempt_files as names
 from supervisor.runner import shim
 from supervisor.runner.launcher import LaunchError
+from tests.attacks.failing_disk import failing
 from tests.rigs import small_disk
 
 PTRACE_ATTACH, PTRACE_DETACH = 16, 17
@@ -453,6 +455,16 @@ def test_the_end_is_written_even_when_the_disk_is_full(tmp_path: Path) -> None:
         folder = runs.launch(["sh", "-c", "head -c 20M /dev/zero; exit 3"])  # its output fills what is left
         status = runs.exit(folder)
         assert os.statvfs(small).f_bavail == 0
+        assert status.code == 3
+
+
+@pytest.mark.mounts
+@pytest.mark.parametrize("change", ["write", "rename"])
+def test_the_end_is_written_though_its_disk_refuses_that_at_first(tmp_path: Path, change: str) -> None:
+    with failing(tmp_path / "disk", tmp_path / "behind") as disk, Attempts(disk.at / "state") as runs:
+        disk.fails_at(1, errno.EIO, times=2, kind=f"{change} state/jobs/job/N/run/exit.json.tmp")
+        status = runs.exit(runs.launch(["sh", "-c", "exit 3"]))
+        assert len(disk.failed_changes) == 2
         assert status.code == 3
 
 

@@ -37,9 +37,19 @@ def lock_state(state: Path) -> int:
         descriptor = _take_lock(state)
     finally:
         os.close(guard)
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    _write_holder(descriptor, state)
     return descriptor
+
+
+def _write_holder(descriptor: int, state: Path) -> None:
+    """Write whose lock it is, for messages alone: a daemon begins on a full disk, and trainings are supervised."""
+    pid = f"{os.getpid()}\n".encode()
+    try:
+        os.pwrite(descriptor, pid, 0)  # in the place of the last pid, for which there is room
+        os.ftruncate(descriptor, len(pid))
+    except OSError as error:
+        fields = {"file": str(state / LOCK), "error": error.strerror}
+        log.warning("state.lock_without_pid", extra={"fields": fields})
 
 
 def _take_lock(state: Path) -> int:

@@ -1,4 +1,7 @@
-"""Appends rare events to `agent.jsonl`, one write per line. Never raises, never blocks."""
+"""Appends rare events to `agent.jsonl`, complete lines with each write. Never raises, never blocks.
+
+What a disk refuses is tried once more at once, and again with the next event.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,14 @@ FILE_LIMIT_BYTES = 16 << 20
 TEXT_LIMIT = 16 << 10
 FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
+UNWRITTEN_LINES = 100
+
 _path = None
 _rank = 0
 _held = None
+_unwritten = []
+_unwritten_in = 0
+"""The process whose lines these are: a forked child does not write them as well."""
 
 
 def begin(folder: str, rank: int) -> None:
@@ -34,7 +42,8 @@ def hold() -> None:
 
 
 def write(event: str, **fields: object) -> None:
-    """Append one event; it is lost silently on a full disk or without the folder."""
+    """Append one event; what cannot be written is written with the next one."""
+    global _unwritten, _unwritten_in
     if _path is None:
         if _held is not None:
             _held.append((event, fields))
@@ -43,16 +52,32 @@ def write(event: str, **fields: object) -> None:
     facts["unix_s"] = time.time_ns() / 1e9
     facts.update(fields)
     try:
-        line = (_encode_json(facts) + "\n").encode("ascii")
+        if _unwritten_in != facts["pid"]:
+            _unwritten, _unwritten_in = [], facts["pid"]
+        _unwritten = [*_unwritten[1 - UNWRITTEN_LINES :], (_encode_json(facts) + "\n").encode("ascii")]
+        lines = _unwritten
+        if _append(b"".join(lines)) or _append(b"".join(lines)):
+            _unwritten = _unwritten[len(lines) :]  # others may have been added meanwhile
+    except Exception:
+        pass
+
+
+def _append(lines: bytes) -> bool:
+    """Append to the file; return False if the disk refused it, so that it has to be written later."""
+    try:
         file = os.open(_path, FLAGS, 0o640)
         try:
             there = os.fstat(file)
-            if there.st_nlink == 1 and there.st_size < FILE_LIMIT_BYTES:  # another name may be a file's elsewhere
-                os.write(file, line)
+            if there.st_nlink != 1 or there.st_size >= FILE_LIMIT_BYTES:  # another name may be a file's elsewhere
+                return True
+            written = os.write(file, lines)
+            if 0 < written < len(lines):
+                os.write(file, b"\n")  # the torn line is none, and the next begins
+            return written == len(lines)
         finally:
             os.close(file)
-    except Exception:
-        pass
+    except OSError:
+        return False
 
 
 def _encode_json(value: object) -> str:
