@@ -76,7 +76,8 @@ class Recovery:
             output_offset=cursors.output_bytes,
         )
         adopted = self._executor.adopt(job.name, attempt.number, followed)
-        if not adopted or untrusted_files.exists(folder, fo.EXIT) or not self._alive(job.name, folder):
+        # An exit.json next to a shim that runs is the training's: no later attempt could get the lock that shim holds.
+        if not adopted or not self._alive(job.name, folder):
             self._attempts.gone(job.name, attempt.number)
         log.info("attempt.adopted", extra={"fields": {"job": job.name, "attempt": attempt.number}})
         self._act_again(job_state.job)

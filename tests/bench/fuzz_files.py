@@ -53,7 +53,7 @@ JUNK = (
     b"9" * 400, b"-1", b"1e999", b"NaN", b"Infinity", b"null", b"true", b"[" * 40, b"{" * 40, b'"' + b"x" * 300 + b'"',
     b"9223372036854775808", b"\\ud800", b"\xff\xfe", b"\x00" * 8, b"\xff" * 8, b"\x7f" + b"\xff" * 7, b"\n", b"\r",
     b'"a": 1, "a": 2, ', b"\x1b[2A", b"\x80\x04", b"../", "\u0661".encode(), b"0.5e-324", b"2147483648",
-    b",", b":", b"}",
+    b",", b":", b"}", b"\\u0000",
 )  # fmt: skip
 LINES = (
     {"event": "plan", "framework": "ultralytics", "epochs": 3, "start_epoch": 0, "batches_per_epoch": 17},
@@ -210,6 +210,8 @@ def _read_words(attempt: Path) -> None:
         history.add(report)
         row = event_row(report)
         fits(row is not None and len(str(row["body"])) <= 65_536, "body")
+        paths = fact.facts.get("paths")
+        fits(not isinstance(paths, list) or not any("\0" in path for path in paths), "path")
         if fact.agent_event is AgentEvent.CHECKPOINT_SAVED:
             item = _checkpoint_of_report("/runs/last.pt", Fingerprint(size_bytes=1, modified_ns=1, inode=1), fact.facts)
             kept = checkpoint_row("night", 1, item, NOW)

@@ -97,6 +97,15 @@ def test_an_attempt_without_a_shim_is_gone(world: World) -> None:
     assert world.watch.lost == [("one", 4)]
 
 
+def test_an_exit_written_while_the_shim_runs_is_not_the_end_of_the_attempt(world: World) -> None:
+    """A training can write one: its shim would hold the lock of the job, which no later attempt could get."""
+    folder = world.hands.folder("one", 4)
+    (folder / "run").mkdir(parents=True)
+    (folder / "run/exit.json").write_text('{"error": "forged"}')
+    world.take_up(job(Phase.RUNNING), cursors())
+    assert world.watch.lost == []
+
+
 def test_a_launch_that_was_decided_and_never_begun_is_carried_out(world: World) -> None:
     """Nothing went wrong with the training: to call it lost would cost budget and tell of an incident."""
     world.runs = False

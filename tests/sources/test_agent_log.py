@@ -176,7 +176,9 @@ def test_an_event_never_has_a_time_after_it_was_read() -> None:
 
 
 def test_paths_and_processes_that_cannot_be_are_left_out() -> None:
-    saved = parse(line("checkpoint_saved", paths=["/a.pt", "x" * 5000, 3, "", None], step=2**63, epoch=-2), NOW)
+    saved = parse(
+        line("checkpoint_saved", paths=["/a.pt", "x" * 5000, 3, "", None, "\0", "/b\0.pt"], step=2**63, epoch=-2), NOW
+    )
     workers = parse(line("workers", loader=1, pids=[1, 0, -1, 2**22 + 1, 2.0, True, "7"]), NOW)
     assert saved is not None
     assert workers is not None

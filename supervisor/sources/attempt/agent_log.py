@@ -26,6 +26,7 @@ from supervisor.core.foreign_values import (
     as_float,
     as_int,
     as_list,
+    as_path,
     as_text,
     read_json_object,
 )
@@ -238,9 +239,14 @@ def _bound_field(name: str, value: object) -> object:
     return as_bounded(value) if value is None or read is None else read(value)
 
 
+def _read_path(value: object) -> str | None:
+    """Return a path as text; None for what no file system can have."""
+    return as_text(as_path(value), PATH_CHARS_MAX)
+
+
 def _read_paths(value: object) -> object:
-    """Return the paths of a list, without those that are too long for any file system."""
-    return [path for item in as_list(value, PATHS_MAX) if (path := as_text(item, PATH_CHARS_MAX)) is not None]
+    """Return the paths of a list that a file system can have."""
+    return [path for item in as_list(value, PATHS_MAX) if (path := _read_path(item)) is not None]
 
 
 def _int_between(minimum: int, maximum: int) -> Callable[[object], object]:
@@ -268,8 +274,8 @@ FIELDS: Mapping[str, Callable[[object], object]] = {
     "loader": _COUNT,
     "pids": lambda value: [pid for item in as_list(value) if (pid := as_int(item, 1, PID_MAX)) is not None],
     "paths": _read_paths,
-    "path": lambda value: as_text(value, PATH_CHARS_MAX),
-    "save_dir": lambda value: as_text(value, PATH_CHARS_MAX),
+    "path": _read_path,
+    "save_dir": _read_path,
     "size_bytes": _BYTES,
     "reserved_bytes": _BYTES,
     "allocated_bytes": _BYTES,
