@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import psutil
 from attack_plan import Action, share, to_script
@@ -250,12 +250,10 @@ class Installed(Night):
         for process, pid in self._processes():
             with suppress(psutil.Error, OSError):
                 group = Path(f"/proc/{process.pid}/cgroup").read_text()
-                uids = set(process.uids())
-                # systemd's own, between fork and exec, which has yet to become the unit's user, is called (NAME).
-                starting = process.cmdline()[:1] != [] and process.cmdline()[0].startswith("(")
+                command, uids = started_as(process)
                 for part, uid in expected.items():
-                    if f"/{part}" in group and uids - {uid} and not starting:
-                        found.append(f"process {pid} of {part} runs as {sorted(uids)}: {process.cmdline()}")
+                    if f"/{part}" in group and uids - {uid}:
+                        found.append(f"process {pid} of {part} runs as {sorted(uids)}: {command}")
         return found
 
     def doors(self) -> list[tuple[str, Path, str]]:
@@ -276,6 +274,26 @@ class Installed(Night):
                 if Path(f"/proc/{process.pid}/ns/pid").stat().st_ino == mine:
                     status = Path(f"/proc/{process.pid}/status").read_text(errors="replace")
                     yield process, int(status.partition("NSpid:")[2].splitlines()[0].split()[-1])
+
+
+class AnyProcess(Protocol):
+    """A process as it is looked at."""
+
+    def cmdline(self) -> list[str]:
+        """Return its command."""
+
+    def uids(self) -> Sequence[int]:
+        """Return its users, the real one first."""
+
+
+def started_as(process: AnyProcess) -> tuple[list[str], set[int]]:
+    """Return a process's command and its users; nobody for systemd's own, which has yet to become the unit's user.
+
+    Between fork and exec it is called (NAME). Read the other way round, the users were those before the exec and the
+    command that after it.
+    """
+    command = process.cmdline()
+    return command, set() if command[:1] and command[0].startswith("(") else set(process.uids())
 
 
 def _free_port() -> int:
