@@ -305,6 +305,18 @@ FAILED = AMD + "GPU reset(2) failed"
         "kern.log:812:2026-04-09T12:59:18.123456+02:00 konqi kernel: ",
         "./messages-20260405-Apr  9 12:59:18 konqi kernel: ",
         "dmesg.txt:[213201.718230] ",
+        " archlinux kernel: ",
+        "Jan  1 00:00:00 node-7 kernel [   12.300000] ",
+        "kernel[0]: ",
+        "201.718230] ",
+        "# 2026-04-09 12:59:18 [213201.718230] ",
+        "dmesg: [   12.345678] ",
+        "[node-7] [   12.345678] ",
+        "[   12.345678@0] ",
+        "[   12.345678] c3 ",
+        "[2026-04-09T12:59:18Z] ",
+        "2026/04/09 12:59:18 ",
+        'time="2026-04-09T12:59:18Z" level=warn msg="[   12.345678] ',
         "2026-09-11T10:00:00.123Z node-7 kernel[-]: ",
         "04 Aug, 14:03:26 fd183fd0-4585-374f-986e-a8595f986d1d kernel: ",
         "2016-07-31 16:26:53 +0000 UTC kern.alert kernel: ",
@@ -822,6 +834,7 @@ def test_a_line_of_one_driver_is_not_about_the_gpu_of_another() -> None:
         ("EXT4-fs warning (device sda1): dx_probe:823: error 5 on journal start", "sda1"),
         ("md/raid10:md0: recovery aborted due to read error", "md0"),  # drivers/md/raid10.c
         ("ata5: failed to reset engine (errno=-5)", "ata5"),  # drivers/ata/libahci.c
+        ("md/raid1:md1: sdb3: rescheduling sector 1849", "sdb3"),  # drivers/md/raid1.c
     ],
 )
 def test_a_wording_of_a_disk_that_no_row_lists_names_its_disk(line: str, device: str) -> None:
@@ -848,6 +861,21 @@ def test_a_wording_of_a_disk_that_no_row_lists_names_its_disk(line: str, device:
         ("EEH: Frozen PE#1fb on PHB#0 detected", F.PCIE, Sev.WARN),  # arch/powerpc/kernel/eeh.c
         ("Internal error: synchronous external abort: 0000000096000410 [#1] SMP", F.KERNEL_OOPS, Sev.WARN),
         ("traps: PANIC: double fault, error_code: 0x0", F.KERNEL_OOPS, Sev.WARN),
+        ("BUG: Unable to handle kernel data access at 0x5deadbeef0000122", F.KERNEL_OOPS, Sev.WARN),  # powerpc
+        ("XFS (dm-3): log recovery read I/O error at daddr 0x3972 len 1 error -5", F.IO_ERROR, Sev.FATAL),
+        ("NFS: server filer error: fileid changed", F.IO_ERROR, Sev.WARN),
+        ("ata1: command timeout", F.IO_ERROR, Sev.FATAL),  # drivers/scsi/libata-scsi.c, Linux 2.6.15
+        ("sd 0:0:0:0: SCSI error: return code = 0x08000002", F.IO_ERROR, Sev.FATAL),  # scsi_lib.c, Linux 2.6.18
+        ("sda: Current: sense key: Medium Error", F.IO_ERROR, Sev.FATAL),
+        ("lost page write due to I/O error on sda1", F.IO_ERROR, Sev.FATAL),  # fs/buffer.c before Linux 4.2
+        ("REISERFS error (device sda1): vs-5150 search_by_key: invalid format", F.IO_ERROR, Sev.FATAL),
+        ("BTRFS: error (device sdb1: state A) in btrfs_run_delayed_refs:2159: errno=-28", F.IO_ERROR, Sev.FATAL),
+        ("XFS (sdb1): Please umount the filesystem and rectify the problem(s)", F.IO_ERROR, Sev.FATAL),
+        ("FAT-fs (sdb1): error, fat_get_cluster: invalid cluster chain (i_pos 0)", F.IO_ERROR, Sev.FATAL),
+        ("radeon 0000:01:00.0: GPU lockup CP stall for more than 10019msec", F.GPU_HANG, Sev.FATAL),
+        ("NVRM: rm_init_adapter(0) failed", F.GPU_INIT_FAILED, Sev.FATAL),
+        ("NVRM: GPU 0000:3b:00.0: request_irq() failed (-22)", F.GPU_INIT_FAILED, Sev.WARN),
+        ("[Hardware Error]: CPU:2\tMC4_STATUS[Over|CE|MiscV|-|AddrV|CECC]: 0xdc3b", F.ECC_CORRECTABLE, Sev.WARN),
         ("mce: CMCI storm detected: switching to poll mode", F.ECC_CORRECTABLE, Sev.WARN),
     ],
 )
@@ -879,6 +907,7 @@ def test_a_kill_by_a_program_that_watches_memory_is_one_of_its_own(line: str) ->
         AMD + "(-12) failed to create ce fw bo",
         AMD + "Failed to register gfx ras block!",
         AMD + "Disabling VM faults because of PRT request!",
+        "[drm] psp command failed and response status is (0x7)",
         AMD + "VFCT bus number mismatch: table 3 != runtime 4, matching by device identity",
         "[drm:amdgpu_cs_ioctl [amdgpu]] *ERROR* Failed to initialize parser -12!",
         "[drm:amdgpu_uvd_cs_msg [amdgpu]] *ERROR* Invalid UVD handle 0x1!",
@@ -902,3 +931,43 @@ def test_the_bits_of_an_error_of_the_bus_belong_to_it() -> None:
         "hpsa 0000:05:00.0:    [12] Timeout               ",
     )
     assert found(*lines) == [(F.PCIE, Sev.WARN, "0000:05:00.0")]
+
+
+# --- what a mail program wrapped --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (
+            ("amdgpu 0000:0a:00.0: AMD-Vi: Event logged", "[IO_PAGE_FAULT domain=0x000c address=0xffffffc0c0]"),
+            (F.PAGE_FAULT, Sev.FATAL, CARD),
+        ),
+        (
+            ("DMAR: [DMA Read]", "Request device [0a:00.0] PASID ffffffff fault addr 9cdff000 [fault", "reason 02]"),
+            (F.PAGE_FAULT, Sev.WARN, CARD),
+        ),
+        (("print_req_error: I/O error, dev nvme0n1,", "sector 1141976 flags 803"), (F.IO_ERROR, Sev.FATAL, "nvme0n1")),
+        (
+            ("[drm:amdgpu_job_timedout [amdgpu]] *ERROR*", "ring gfx_0.0.0 timeout, signaled seq=1, emitted seq=3"),
+            (F.GPU_HANG, Sev.FATAL, None),
+        ),
+    ],
+)
+@pytest.mark.parametrize("quoted", ["", "> > "])
+def test_a_message_that_was_wrapped_is_read_as_one(
+    lines: tuple[str, ...], expected: tuple[F, Sev, str | None], quoted: str
+) -> None:
+    first, *rest = lines
+    assert found(f"{quoted}[   12.345678] {first}", *(quoted + line for line in rest)) == [expected]
+
+
+def test_a_person_s_words_below_a_log_are_no_part_of_it() -> None:
+    below = "and then it failed with an error and the disk was read-only, any idea?"
+    assert found("[   12.345678] EXT4-fs (sda1): mounted filesystem with ordered data mode", below) == []
+
+
+def test_a_program_that_writes_to_the_kernels_log_is_no_kernel() -> None:
+    kill = "Marked /a.slice/b.scope for killing due to memory pressure for /a.slice being 85.03% > 80.00%"
+    assert found(f"[   77.749670] systemd-oomd[659]: {kill}") == [(F.OOM_KILL, Sev.FATAL, None)]
+    assert found(f"[   77.749670] systemd[1]: {FAILED}") == []

@@ -11,13 +11,16 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 
 from supervisor.sources.faults.events import OPEN_EVENTS, Event, Events, Finding
-from supervisor.sources.faults.table import Grammar
+from supervisor.sources.faults.table import Grammar, Match
 from supervisor.sources.kernel.log_lines import LogLine, log_line
 
 NEIGHBOURS = 40
 """A line without a PCI address is assigned to the GPU that the driver names within this many lines, before or after,"""
 NEIGHBOUR_S = 1.5
 """and within this many seconds (some prefixes have a resolution of one second), or else to the only one it names."""
+WRAPPED_LINES = 1000
+"""A log with more lines comes from a file and not from a mail; no time is spent on what may be wrapped in it."""
+WRAPPED_PIECES = 2
 _AMD, _NVIDIA = ("amdgpu ", "radeon "), ("NVRM: ", "nvidia ")
 _DRIVER_CARD = re.compile(
     r"(?:^|[\s:;\]])(?:amdgpu|radeon|nvidia|NVRM: GPU|NVRM: The NVIDIA GPU) "
@@ -32,12 +35,12 @@ def findings_in(lines: Iterable[str], grammar: Grammar) -> Iterator[Finding]:
     found: list[Event] = []
     near = _Neighbours(text)
     at_s = 0.0
+    is_short = grammar.kind == "kernel" and len(text) <= WRAPPED_LINES
     for number, raw in enumerate(text, start=1):
-        if not grammar.may_match(raw):
-            continue
-        line = log_line(raw)
-        match = grammar.match(line.message, user=line.user and grammar.kind == "kernel")
-        if match is None:
+        line, match = _read_line(raw, grammar)
+        if is_short and (match is None or match.row.tentative):
+            line, match = _read_wrapped(text, number - 1, grammar) or (line, match)
+        if line is None or match is None:
             continue
         at_s = _find_time(text, number - 1, line, otherwise=at_s)
         of_gpu = match.row.device == "gpu" and match.pci is None
@@ -46,6 +49,37 @@ def findings_in(lines: Iterable[str], grammar: Grammar) -> Iterator[Finding]:
         if event is not None and not any(event is item for item in found[-OPEN_EVENTS:]):
             found.append(event)
     return (item.finding for item in found)
+
+
+def _read_line(raw: str, grammar: Grammar) -> tuple[LogLine | None, Match | None]:
+    """Return a line without its prefixes and what the table makes of it."""
+    if not grammar.may_match(raw):
+        return None, None
+    line = log_line(raw)
+    return line, grammar.match(line.message, user=line.user and grammar.kind == "kernel")
+
+
+def _read_wrapped(text: Sequence[str], place: int, grammar: Grammar) -> tuple[LogLine, Match] | None:
+    """Return a message that a mail program wrapped, and the row that it matches; None if it is not wrapped.
+
+    Its first piece has a stamp, and what follows has none and is no message of its own. What follows may be a person's
+    words, which complete no row but may have the words of a shape.
+    """
+    rest = [log_line(piece) for piece in text[place + 1 : place + 1 + WRAPPED_PIECES]]
+    if not rest or not rest[0].message or rest[0].at_s is not None:
+        return None
+    first = log_line(text[place])
+    if first.at_s is None or grammar.match(rest[0].message) is not None:
+        return None
+    message = first.message
+    for piece in rest:
+        if piece.at_s is not None:
+            break
+        message = f"{message.rstrip()} {piece.message.lstrip()}"
+        match = grammar.match(message, user=first.user) if grammar.may_match(message) else None
+        if match is not None and not match.row.tentative:
+            return first._replace(message=message), match
+    return None
 
 
 def card_of(message: str) -> str | None:

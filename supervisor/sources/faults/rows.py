@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 
 from supervisor.core.findings import About, FaultClass, FaultSeverity
@@ -82,7 +82,7 @@ class Row:
     unless: Phrases | None = None
     """A shape's: none of them may follow the speaker."""
     named: str | None = None
-    """A shape's: the expression by which a matching line's device is found, with a group of that name."""
+    """Finds the device in a matching line of which the expression has none, by a group of that name."""
     recovers: bool = False
     """Whether it reports that an event of lower rank has been recovered from, so that the event is not fatal."""
 
@@ -193,9 +193,7 @@ def _match_shape(rows: Mapping[int, Row], message: str, *, user: bool) -> Match 
             continue
         found = compiled(row.expression).match(message)
         if found is not None and not refuses(row.unless, found.end()):
-            named = compiled(row.named).search(message) if row.named else None
-            match = _build_match(row, found)
-            return match if named is None else replace(match, device=named["device"])
+            return _build_match(row, found)
     return None
 
 
@@ -215,11 +213,16 @@ def _build_match(row: Row, found: re.Match[str]) -> Match:
         remedy=code.remedy if code is not None else row.remedy,
         what=code.what if code is not None else row.what,
         pci=address(groups["pci"]) if groups.get("pci") else None,
-        device=groups.get("device"),
+        device=groups.get("device") or _find_named(row, found.string),
         pid=int(pid) or None if pid else None,  # 0: the driver did not know it
         process=groups.get("process") or None,
         of_process=row.of_process or (code is not None and code.of_process),
     )
+
+
+def _find_named(row: Row, message: str) -> str | None:
+    named = compiled(row.named).search(message) if row.named else None
+    return named["device"] if named is not None else None
 
 
 def address(text: str) -> str:

@@ -57,7 +57,7 @@ DEVICES: tuple[About, ...] = ("gpu", "pci", "disk", "host", "none")
 _ROW_KEYS = frozenset(
     {"class", "severity", "speaker", "pattern", "needles", "device", "remedy", "source", "examples"}
     | {"codes", "rank", "detail", "aftermath", "event", "of_process", "user", "what", "recovers"}
-    | {"until_rank"}
+    | {"until_rank", "named"}
 )
 _SHAPE_KEYS = (
     _ROW_KEYS - {"pattern", "needles", "codes", "detail", "of_process", "recovers", "aftermath", "until_rank"}
@@ -65,7 +65,6 @@ _SHAPE_KEYS = (
     "about",
     "trouble",
     "unless",
-    "named",
 }
 _REQUIRED = ("class", "severity", "pattern", "device", "remedy", "source", "examples")
 
@@ -187,6 +186,7 @@ class _Reader:
             until_rank=int(raw.get("until_rank", 0)),
             of_process=bool(raw.get("of_process", False)),
             user=bool(raw.get("user", False)),
+            named=raw.get("named"),
             recovers=bool(raw.get("recovers", False)),
         )
 
@@ -201,7 +201,7 @@ class _Reader:
         trouble = self._look_up(place, "trouble", self._words, raw["trouble"])
         unless = self._join_phrases(place, tuple(raw["unless"]))
         pattern = pattern_of(raw["about"], trouble)
-        plain = {key: value for key, value in raw.items() if key not in ("about", "trouble", "unless", "named")}
+        plain = {key: value for key, value in raw.items() if key not in ("about", "trouble", "unless")}
         of_gpu = {"aftermath": "gpu"} if raw.get("device") == "gpu" else {}
         row = self.row(number, {**plain, **of_gpu, "pattern": pattern, "needles": ["|placeholder|"]})
         return replace(
@@ -209,7 +209,6 @@ class _Reader:
             pattern=f"shape: {raw['about']}",
             needles=needles_of(trouble),
             unless=unless,
-            named=raw.get("named"),
             tentative=True,
         )
 

@@ -17,7 +17,7 @@ _CALLER = r"(?: ?\[ *[TC]\d+\])?"
 _HOST = r"(?:(?!kernel:)[^\s\[\]]+ )?"
 # A line whose host and program were cut out begins with the driver's own words: `Sep 18 20:07:01 NVRM: Xid ...`.
 _DRIVER = r"(?: *(?:NVRM: |AMD-Vi: |(?:amdgpu|radeon|nvidia)(?:: | [0-9a-f]{4,8}:[0-9a-f]{2}:)))"
-_WHO = rf"(?!{_DRIVER}) *{_HOST}(?P<who>[^\s:\[\]]+)(?:\[\d+\])?: ?"
+_WHO = rf"(?!{_DRIVER}) *{_HOST}(?:(?P<who>[^\s:\[\]]+)(?:\[\d+\])?: ?|kernel (?=\[ *\d+\.\d))"
 # A bare `amdgpu 0000:0a:00.0: ` follows the ISO stamps of dmesg: only a host with its program is a sender there.
 _SENDER = r"[^\s\[\]]+ (?:(?P<who>(?!kernel)[^\s:\[\]]+)\[\d+\]|kernel(?:\[[\d-]*\])?): ?"
 _GREP = (
@@ -63,7 +63,7 @@ _PREFIXES = tuple(
             r"(?:kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local\d) *:\w+ *: *",
         ),
         # [ 12.3], [ 12.3] [ T140], [ 12.3][ C0], and of journalctl -o short-monotonic: [ 12.3] host kernel:
-        (r"\[", "", rf"\[ *(?P<s>\d+\.\d*)\]{_CALLER} ?(?:(?:[^\s\[\]]+ )?kernel: ?)?"),
+        (r"\[", "", rf"\[ *(?P<s>\d+\.\d*)(?:@\d+)? *\]{_CALLER}(?:: | c\d+ )? ?(?:(?:[^\s\[\]]+ )?kernel: ?)?"),
         # a virtual machine's console in the log of what runs it: [2026-09-10T01:28:40.86Z ERROR console] [ 60.9] ...
         (r"\[", "] [", r"\[\d{4}-\d\d-\d\dT[\d:]{8}(?:\.\d+)?Z +[A-Z]{4,5} [\w:.-]{1,60}\] (?=\[ *\d+\.\d+\])"),
         # dmesg -H, which names months and writes decimals as its user's language does
@@ -71,7 +71,11 @@ _PREFIXES = tuple(
         (r"\[", "", rf"\[(?P<ctime>\w{{3}} \w{{3}} +\d+ [\d:]{{8}} \d{{4}})\]{_CALLER} ?"),
         (r"\[", "", r"\[[^\W\d]{2,5}\.? *\d+ \d\d:\d\d\] ?"),
         # dmesg -T where its user's language has another order: [Mo, 11. Aug 2025, 23:29:08]
-        (r"\[", "", r"\[[^\[\]:]{6,40}(?P<clock>\d\d:\d\d:\d\d(?:[.,]\d+)?)(?: [^\[\]:]{2,12})?\] ?"),
+        (
+            r"\[",
+            "",
+            r"\[[^\[\]:]{6,40}(?P<clock>\d\d:\d\d:\d\d(?:[.,]\d+)?)(?:Z|[+-]\d\d:?\d\d)?(?: [^\[\]:]{2,12})?\] ?",
+        ),
         # journalctl -o export and verbose
         ("M", "", r"MESSAGE="),
         # what a container's runtime, klog, logcat of Android and docker compose write before the line
@@ -82,18 +86,27 @@ _PREFIXES = tuple(
         # a shell's prompt that the console's line followed; marks of a diff and of markdown, grep's number of the line
         (".", " [", r"(?:\[[^\[\]]{1,40}\]|[^\n\[]{0,60})[#$] (?=\[ *\d+\.\d+\])"),
         (
-            r"[-+_*>|`~ \d]",
+            r"[-+_*>|`~#;\"' \d]",
             "",
-            r"(?:[-+_*>|`~ ]{1,6}|\d{1,7}[:-] ?)"
+            r"(?:[-+_*>|`~#;\"' ]{1,6}|\d{1,7}[:-] ?)"
             r"(?=\[ *\+?\d+\.\d+\]|\[?\w{3} (?:\w{3} )? ?\d+ \d\d:|\[?\d{4}-\d\d-\d\d[T ])",
         ),
         # journalctl -o short-unix
-        (r"\d", "", rf"(?P<s>\d{{10}}\.\d{{6}}) {_WHO}"),
-        (r"\d", "", rf"\d{{1,2}}[/.]\d{{1,2}}[/.]\d{{2,4}},? (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) (?:{_SENDER})?"),
+        (r"\d", "", rf"(?P<s>\d{{10}}\.\d{{6}}) (?:{_WHO})?"),
+        (
+            r"\d",
+            "",
+            rf"(?:\d{{4}}/\d\d/\d\d|\d\d-\d\d|\d{{1,2}}[/.]\d{{1,2}}[/.]\d{{2,4}}),?"
+            rf" (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) (?:{_SENDER})?",
+        ),
         # a syslog that writes facility and severity after the host
-        (r"[\w.-]", " kernel: ", r"[\w.-]+ (?=(?:kern|user|daemon)\.[a-z]{3,7} kernel: )"),
+        (r"[\w.-]", " kernel: ", r"[\w.-]+ (?=(?:(?:kern|user|daemon)\.[a-z]{3,7} )?kernel: )"),
+        # a program that wrote to the kernel's log
+        ("[se]", "]: ", r"(?P<who>systemd(?:-\w+)?|earlyoom)\[\d+\]: "),
+        # a stamp whose beginning was cut off
+        (r"\d", "] ", r"\d{1,7}\.\d{6}\] "),
         # a serial console's name before the stamp
-        (r"[\w.-]", " [", rf"[\w.-]{{1,40}} (?=\[ *\d+\.\d+\]{_CALLER} \S)"),
+        (r"[\[\w.-]", " [", rf"(?:[\w.-]{{1,40}}:?|\[[\w.-]{{1,40}}\]) (?=\[ *\d+\.\d+\]{_CALLER} \S)"),
         (
             r"\d",
             "",
@@ -125,7 +138,9 @@ _PREFIXES = tuple(
         # a viewer of logs that puts the day first: 04 Aug, 14:03:32 host kernel: message
         (r"\d", "", rf"\d{{1,2}} [^\W\d]{{3,5}}\.?,? (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) (?:{_WHO})?"),
         ("k", "", r"kern\.[a-z]{3,7} (?=kernel: )"),
-        ("k", "", r"kernel: ?"),
+        ("k", "", r"kernel(?:\[[\d-]*\])?: ?"),
+        # what container runtimes write as keys and values
+        ("[a-z]", "msg=", r'(?:\w+=(?:"[^"]*"|[^\s"]+) +){0,6}msg="?'),
         (r"\[", "", r"\[kernel\] "),
         # a syslog that writes facility and severity after the stamp: [kern.warning]
         (r"\[", "", r"\[(?:kern|(?P<who>user|daemon|syslog|auth|local\d))\.[a-z]{3,7}\] "),
