@@ -313,6 +313,8 @@ FAILED = AMD + "GPU reset(2) failed"
         "dmesg: [   12.345678] ",
         "[node-7] [   12.345678] ",
         "[   12.345678@0] ",
+        "[...] ",
+        ":#>:#> [   12.345678] ",
         "[   12.345678] c3 ",
         "[2026-04-09T12:59:18Z] ",
         "2026/04/09 12:59:18 ",
@@ -864,6 +866,11 @@ def test_a_wording_of_a_disk_that_no_row_lists_names_its_disk(line: str, device:
         ("BUG: Unable to handle kernel data access at 0x5deadbeef0000122", F.KERNEL_OOPS, Sev.WARN),  # powerpc
         ("XFS (dm-3): log recovery read I/O error at daddr 0x3972 len 1 error -5", F.IO_ERROR, Sev.FATAL),
         ("NFS: server filer error: fileid changed", F.IO_ERROR, Sev.WARN),
+        ("CIFS: VFS: \\\\192.0.2.20 Error -512 sending data on socket to server", F.IO_ERROR, Sev.WARN),
+        ("sd 5:0:1:0: [sdb] Read Capacity(16) failed: Result: hostbyte=DID_NO_CONNECT", F.IO_ERROR, Sev.FATAL),
+        ("sd 7:0:0:0: [sdd]  Result: hostbyte=DID_NO_CONNECT driverbyte=DRIVER_OK", F.IO_ERROR, Sev.FATAL),
+        ("mmcblk0: error 1 sending read/write command", F.IO_ERROR, Sev.FATAL),  # drivers/mmc/card/block.c, 2.6.20
+        ("Bad mode in Error handler detected on CPU2, code 0xbf000002 -- SError", F.KERNEL_OOPS, Sev.WARN),
         ("ata1: command timeout", F.IO_ERROR, Sev.FATAL),  # drivers/scsi/libata-scsi.c, Linux 2.6.15
         ("sd 0:0:0:0: SCSI error: return code = 0x08000002", F.IO_ERROR, Sev.FATAL),  # scsi_lib.c, Linux 2.6.18
         ("sda: Current: sense key: Medium Error", F.IO_ERROR, Sev.FATAL),
@@ -946,6 +953,10 @@ def test_the_bits_of_an_error_of_the_bus_belong_to_it() -> None:
         (
             ("DMAR: [DMA Read]", "Request device [0a:00.0] PASID ffffffff fault addr 9cdff000 [fault", "reason 02]"),
             (F.PAGE_FAULT, Sev.WARN, CARD),
+        ),
+        (
+            ("BTRFS critical (device", "dm-0): corrupt leaf: root=1 block=35799040 slot=32"),
+            (F.IO_ERROR, Sev.FATAL, "dm-0"),
         ),
         (("print_req_error: I/O error, dev nvme0n1,", "sector 1141976 flags 803"), (F.IO_ERROR, Sev.FATAL, "nvme0n1")),
         (

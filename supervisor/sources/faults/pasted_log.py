@@ -37,7 +37,10 @@ def findings_in(lines: Iterable[str], grammar: Grammar) -> Iterator[Finding]:
     at_s = 0.0
     is_short = grammar.kind == "kernel" and len(text) <= WRAPPED_LINES
     for number, raw in enumerate(text, start=1):
-        line, match = _read_line(raw, grammar)
+        line, match = None, None
+        if grammar.may_match(raw):
+            line = log_line(raw)
+            match = grammar.match(line.message, user=line.user and grammar.kind == "kernel")
         if is_short and (match is None or match.row.tentative):
             line, match = _read_wrapped(text, number - 1, grammar) or (line, match)
         if line is None or match is None:
@@ -51,14 +54,6 @@ def findings_in(lines: Iterable[str], grammar: Grammar) -> Iterator[Finding]:
     return (item.finding for item in found)
 
 
-def _read_line(raw: str, grammar: Grammar) -> tuple[LogLine | None, Match | None]:
-    """Return a line without its prefixes and what the table makes of it."""
-    if not grammar.may_match(raw):
-        return None, None
-    line = log_line(raw)
-    return line, grammar.match(line.message, user=line.user and grammar.kind == "kernel")
-
-
 def _read_wrapped(text: Sequence[str], place: int, grammar: Grammar) -> tuple[LogLine, Match] | None:
     """Return a message that a mail program wrapped, and the row that it matches; None if it is not wrapped.
 
@@ -69,7 +64,8 @@ def _read_wrapped(text: Sequence[str], place: int, grammar: Grammar) -> tuple[Lo
     if not rest or not rest[0].message or rest[0].at_s is not None:
         return None
     first = log_line(text[place])
-    if first.at_s is None or grammar.match(rest[0].message) is not None:
+    own = grammar.match(rest[0].message)
+    if first.at_s is None or (own is not None and not own.row.tentative):
         return None
     message = first.message
     for piece in rest:

@@ -55,7 +55,7 @@ _PREFIXES = tuple(
         ),
         # grep over several files: /var/log/syslog:Apr  9 12:59:18 host kernel: message; syslog.1-Apr  9 of its context
         ("/", "", _GREP),
-        *((r"[\w.]", name, _GREP) for name in ("log", "messages", "dmesg", ".txt")),
+        *((r"[\w.]", name, _GREP) for name in ("log", "messages", ".txt")),
         (r"\d", ";", r"\d{1,4},\d+,(?P<us>\d+),[^;\n]{1,40};"),
         (
             "[kumdaslncf]",
@@ -84,7 +84,7 @@ _PREFIXES = tuple(
         (r"\d", "", r"\d\d-\d\d (?P<clock>\d\d:\d\d:\d\d\.\d{3}) +\d+ +\d+ [VDIWEF] [^:]{0,40}: "),
         (r"[\w.-]", "| ", r"[\w.-]{1,40} +\| "),
         # a shell's prompt that the console's line followed; marks of a diff and of markdown, grep's number of the line
-        (".", " [", r"(?:\[[^\[\]]{1,40}\]|[^\n\[]{0,60})[#$] (?=\[ *\d+\.\d+\])"),
+        (".", " [", r"(?:\[[^\[\]]{1,40}\]|[^\n\[]{0,60})[#$>] (?=\[ *\d+\.\d+\])"),
         (
             r"[-+_*>|`~#;\"' \d]",
             "",
@@ -103,7 +103,8 @@ _PREFIXES = tuple(
         (r"[\w.-]", " kernel: ", r"[\w.-]+ (?=(?:(?:kern|user|daemon)\.[a-z]{3,7} )?kernel: )"),
         # a program that wrote to the kernel's log
         ("[se]", "]: ", r"(?P<who>systemd(?:-\w+)?|earlyoom)\[\d+\]: "),
-        # a stamp whose beginning was cut off
+        # a stamp that was cut out, or its beginning
+        (r"\[", "...] ", r"\[\.\.\.\] "),
         (r"\d", "] ", r"\d{1,7}\.\d{6}\] "),
         # a serial console's name before the stamp
         (r"[\[\w.-]", " [", rf"(?:[\w.-]{{1,40}}:?|\[[\w.-]{{1,40}}\]) (?=\[ *\d+\.\d+\]{_CALLER} \S)"),
