@@ -46,7 +46,7 @@ RUN = "run"
 START_ASKED = "start_asked"
 """Present once an attempt that is over was to be started again, as by `systemctl start` of its unit."""
 KEEP_TRIES, KEEP_EVERY_S = 60, 0.5
-"""How often, and how far apart, the end of an attempt is written to a disk that refuses it: nobody else knows of it."""
+"""How often, how far apart the end of an attempt, which the shim alone saw, is written to a disk that refuses it."""
 DISK_ERRORS = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 LOCK_TRIES, LOCK_EVERY_S = 50, 0.02
 """How often, and how far apart, the lock of a shim that is ending is tried."""
