@@ -20,11 +20,13 @@ def names(*paths: Path) -> list[str]:
     return [Path(entry.path).name for entry in listed([snapshot(path) for path in paths])]
 
 
+@pytest.mark.slow
 def test_a_snapshot_that_is_gone_is_not_listed(tmp_path: Path) -> None:
     (tmp_path / "there.pt").write_bytes(b"123")
     assert names(tmp_path / "there.pt", tmp_path / "gone.pt", tmp_path / "there.pt" / "never.pt") == ["there.pt"]
 
 
+@pytest.mark.slow
 @pytest.mark.mounts
 def test_snapshots_on_a_file_system_that_does_not_answer_are_listed_and_hold_no_request(tmp_path: Path) -> None:
     """Each request waited in a thread of the server, which has forty."""
