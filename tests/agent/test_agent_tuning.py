@@ -298,18 +298,113 @@ judge(["in part", "in part"], wider=1.01)
 """
 
 
+def _run_with_agent(python: Path, script: str) -> list[str]:
+    """Run a script that imports parts of the agent; return the lines that it prints."""
+    path = Path(__file__).parents[2] / "supervisor" / "agent" / "path"
+    words = [str(python), "-c", script]
+    done = subprocess.run(
+        words, env=os.environ | {"PYTHONPATH": str(path)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
 def test_batches_whose_gradients_rounding_alone_changes_tell_nothing_of_an_arm(foreign_python: Path) -> None:
     """Numbers that a layer normalises close to zero make another gradient with any rounding, right or wrong."""
-    path = Path(__file__).parents[2] / "supervisor" / "agent" / "path"
-    words = [str(foreign_python), "-c", UNSTEADY]
-    done = subprocess.run(words, env=os.environ | {"PYTHONPATH": str(path)}, check=True, capture_output=True, text=True)
-    first, wrong, nothing, mostly, part, wider = done.stdout.splitlines()
+    first, wrong, nothing, mostly, part, wider = _run_with_agent(foreign_python, UNSTEADY)
     assert first == "taken"
     assert wrong == "results of the same batches differ by 0.01, rou"
     assert nothing == "results of the same batches are no numbers with"
     assert mostly.startswith(("results of the same batches", "gradients of the same batches"))
     assert part == "taken", "two of the three gradients of each call are steady"
     assert wider.startswith(("results of the same batches", "gradients of the same batches"))
+
+
+NARROW = """
+import torch
+from rocm_agent.knobs import Refused, replay
+torch.manual_seed(0)
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight, self.off, self.wrong = torch.nn.Parameter(torch.ones(2)), 0.0, 1.0
+    def forward(self, batch):
+        gap = (batch * self.weight).diff() + self.off
+        return self.wrong * (1 + 1e-3 * gap.abs().log())
+def judge(**changed):
+    net, calls = Net(), replay.Calls(torch)
+    calls.keep()
+    for gap in (2.0, 1.5e-5, 3.0):
+        net(torch.tensor([1.0, 1.0 + gap]))
+    try:
+        proof = replay.Proof(torch, calls, [net.weight])
+        vars(net).update(changed)
+        proof.compare()
+        print("taken")
+    except Refused as error:
+        print(str(error)[:47])
+    calls.stop()
+judge(off=-1.4e-5)
+judge(wrong=1.01)
+"""
+
+
+def test_a_batch_sensitive_in_a_direction_that_one_shake_misses_is_shaken_in_others(foreign_python: Path) -> None:
+    """Of its three batches one has a gradient that rounding makes fourteen times as large."""
+    taken, wrong = _run_with_agent(foreign_python, NARROW)
+    assert taken == "taken"
+    assert wrong == "results of the same batches differ by 0.01, rou"
+
+
+HALVES = """
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+from rocm_agent.knobs import Refused, autocast, layout, replay
+torch.manual_seed(0)
+torch.set_num_threads(1)
+def judge(model, kind, value, *batches, **named):
+    optimizer, calls = torch.optim.AdamW(model.parameters(), lr=1e-3), replay.Calls(torch)
+    calls.keep()
+    for batch in batches:
+        result = model(batch, **({"labels": batch} if named else {}))
+        (result.loss if named else result.square().mean()).backward()
+        optimizer.step()
+    knob = kind(torch, optimizer, calls)
+    try:
+        knob.apply(value)
+        print("taken")
+    except Refused as error:
+        print(str(error)[:36])
+    knob.revert()
+    calls.stop()
+config = Qwen3Config(vocab_size=128, hidden_size=64, intermediate_size=128, num_hidden_layers=4, num_attention_heads=4,
+    num_key_value_heads=2, head_dim=16, max_position_embeddings=32, tie_word_embeddings=True, use_cache=False)
+decoder = Qwen3ForCausalLM(config).train()
+words = torch.randint(0, 128, (8, 2, 32))
+judge(decoder, autocast.Autocast, "bfloat16", *words, named=True)
+linear = torch.nn.functional.linear
+torch.nn.functional.linear = lambda x, *rest: linear(x, *rest) * (0.9 if torch.is_autocast_cpu_enabled() else 1)
+judge(decoder, autocast.Autocast, "bfloat16", *words, named=True)
+torch.nn.functional.linear = linear
+net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 8, 3)).train()
+pictures = torch.randn(8, 2, 3, 12, 12)
+judge(net, layout.ChannelsLast, True, *pictures)
+convolve = torch.nn.Conv2d._conv_forward
+def read_in_the_owners_order(self, images, weight, bias):
+    if not weight.is_contiguous():
+        shape = weight.shape
+        weight = weight.permute(0, 2, 3, 1).reshape(shape)
+    return convolve(self, images, weight, bias)
+torch.nn.Conv2d._conv_forward = read_in_the_owners_order
+judge(net, layout.ChannelsLast, True, *pictures)
+"""
+
+
+def test_a_decoders_bfloat16_is_taken_and_kernels_that_are_wrong_with_an_arm_are_not(foreign_python: Path) -> None:
+    """One that is 10 % off in half precision, and one that reads weights in channels_last as if they lay as before."""
+    decoder, scaled, layout, stale = _run_with_agent(foreign_python, HALVES)
+    assert (decoder, layout) == ("taken", "taken")
+    assert scaled == stale == "results of the same batches differ b"
 
 
 def test_what_was_proven_with_another_torch_or_gpu_is_not_set(tuned: Tuned, attempt: Attempt) -> None:

@@ -167,7 +167,7 @@ class Bench:
                 if rate is not None:
                     rates.append((rate, settings))
                     say(f"  grid {number + 1}/{len(grid)} {rate:10.1f}/s  {json.dumps(settings)}")
-            again = self._measure_again(eyes, rates, [tune.adopted for tune in tunes], facts)
+            again = self._measure_again(eyes, rates, [tune.adopted for tune in tunes], facts) if rates else []
         except Ended as error:
             raise RuntimeError(f"{error}\n{self._house.read_output()}") from None
         finally:
@@ -287,6 +287,7 @@ def main() -> None:
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     written: dict[str, object] = {}
+    unmeasured: list[str] = []
     with tempfile.TemporaryDirectory(prefix="tuner-") as place, house(Path(place)) as item:
         item.bin = Path(os.environ.get("SUPERVISOR_BIN", item.bin))
         item.write("\n".join(describe_job(item, kind, given) for kind in given.only))
@@ -294,6 +295,7 @@ def main() -> None:
         for kind in given.only:
             found = Bench(item, given).tune(kind)
             print_grid(kind, found)
+            unmeasured += [] if found.combinations else [kind]
             written[kind] = {
                 "tunes": [{"report": tune.report, "steps": tune.steps, "took_s": tune.took_s} for tune in found.tunes],
                 "best": found.best,
@@ -303,6 +305,8 @@ def main() -> None:
             }
             if given.json is not None:
                 given.json.write_text(json.dumps(written))
+    if unmeasured:
+        raise SystemExit(f"{', '.join(unmeasured)}: no combination of the grid was measured, there is no share of it")
 
 
 def describe_job(item: House, kind: str, given: argparse.Namespace) -> str:

@@ -10,7 +10,7 @@ import math
 import weakref
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Container, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from . import Refused
 
@@ -30,9 +30,21 @@ ROUNDING, TF32, BFLOAT16 = 4e-6, 5e-4, 4e-3
 Gates that flip make gradients of a deep net far more sensitive than its results: there is no bound for all nets.
 """
 SHAKEN = 3.0
+SHAKES_MIN, SHAKES_MAX = 2, 4
+"""Directions in which a call is shaken: one may miss that in which its gradients are sensitive.
+
+A call that no direction moves much is settled after the first ones, so that steady nets cost little more.
+"""
+MOVED = 0.1
+"""Relative difference of gradients by a shake, from which on a call is shaken in all directions."""
 DROPOUTS = frozenset({"Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout"})
 APART_MAX = (0.1, 1.0)
 """Of results and of gradients: beyond it rounding is no explanation; unrelated gradients are 1.4 apart."""
+
+
+Rows = Tuple[List[Any], List[Any]]
+"""Of one call: numbers of its results, and of the gradients of each weight."""
+Squares = Tuple[List[float], ...]
 
 
 class Calls:
@@ -131,12 +143,18 @@ class Calls:
                     for buffer, value in zip(buffers, kept):
                         buffer.copy_(value)
 
-    def run(self, shaken: float = 0.0) -> Iterator[Tuple[Any, Any]]:
-        """Repeat each call and yield the module and the result; `shaken` is by how much its inputs are off."""
-        for module, args, kwargs, cast, _ in self._kept:
+    def run(
+        self, shaken: float = 0.0, direction: int = 0, only: Optional[Container[int]] = None
+    ) -> Iterator[Tuple[int, Any]]:
+        """Repeat calls and yield the number and the result of each; `shaken` is by how much its inputs are off."""
+        for number, (module, args, kwargs, cast, _) in enumerate(self._kept):
+            if only is not None and number not in only:
+                continue
+            self._torch.manual_seed(direction)
             given = _shaken(self._torch, (args, kwargs), shaken) if shaken else (args, kwargs)
+            self._torch.manual_seed(number)  # what the model draws itself is the same in every run
             with cast():
-                yield module, module(*given[0], **given[1])
+                yield number, module(*given[0], **given[1])
 
     def _note(self, module: Any, args: Any, kwargs: Any) -> None:
         # A module whose weights are no part of the training, as a criterion has none, is called after the model.
@@ -162,10 +180,12 @@ class Proof:
         self._torch, self._calls, self._params, self._rounding = torch, calls, params, rounding
         # Some trainings give their optimizer weights that they have frozen: a YOLO of ultralytics has one.
         self._trained = [param for param in params if param.requires_grad]
-        self._owner: List[Any] = []
+        self._owner: List[Dict[int, Rows]] = []
+        self._shaken: Dict[int, List[Squares]] = {}
+        """Of each call, how far each shake has moved its results and its gradients."""
         if not calls.trusted:
             self._owner = [self._results(), self._results()]
-            self._shaken = self._shake(rounding)
+            self._shake_all()
 
     def compare(self) -> None:
         """Raise Refused where results or gradients differ by more than rounding explains."""
@@ -176,71 +196,92 @@ class Proof:
         except RuntimeError as error:
             raise Refused("the model fails with it: %s" % str(error).splitlines()[0][:200]) from None
         telling = self._find_telling()
-        for number, seen in enumerate(zip(*self._owner, arm, self._shaken)):
-            what = ("results", "gradients")[number % 2]
-            if not math.isfinite(difference(seen[0], seen[2])):
-                raise Refused("%s of the same batches are no numbers with it" % what)
-            if number // 2 not in telling:
-                continue
-            places = telling[number // 2] if number % 2 else range(len(seen[0]))
-            first, second, third, shaken = ([row[place] for place in places] for row in seen)
-            differs = difference(first, third)
-            rounding = min(SHAKEN * difference(first, shaken), APART_MAX[number % 2])
-            rounding = max(rounding, EXPLAINED * self._rounding)
-            if not differs <= max(3 * difference(first, second), rounding, FLOOR):
-                raise Refused(
-                    "%s of the same batches differ by %.2g, rounding explains %.2g" % (what, differs, rounding)
-                )
+        for number, rows in arm.items():
+            first, second = (owner[number] for owner in self._owner)
+            for kind, what in enumerate(("results", "gradients")):
+                if not math.isfinite(difference(first[kind], rows[kind])):
+                    raise Refused("%s of the same batches are no numbers with it" % what)
+                if number not in telling:
+                    continue
+                places = telling[number] if kind else range(len(first[kind]))
+                kept, again, seen = ([row[kind][place] for place in places] for row in (first, second, rows))
+                differs = difference(kept, seen)
+                rounding = min(SHAKEN * self._find_moved(number, kind, places), APART_MAX[kind])
+                rounding = max(rounding, EXPLAINED * self._rounding)
+                if not differs <= max(3 * difference(kept, again), rounding, FLOOR):
+                    raise Refused(
+                        "%s of the same batches differ by %.2g, rounding explains %.2g" % (what, differs, rounding)
+                    )
 
-    def _find_telling(self) -> Dict[int, List[int]]:
+    def _find_telling(self) -> Dict[int, Sequence[int]]:
         """Return the calls by which an arm is judged and the places of their gradients that tell, which are steady.
 
         Of some batches rounding alone makes another gradient, as where a layer normalises numbers close to zero: often
         of a few weights, whose gradients are then the largest by far. What an arm makes of these tells nothing; it is
         judged by the others of the call, if they are most, and by the other calls, if they are most.
         """
-        calls = list(zip(self._owner[0][1::2], self._shaken[1::2]))
-        steady = {}
-        for number, (first, shaken) in enumerate(calls):
-            places = list(range(len(first)))
-            if not _is_steady(first, shaken):
-                places = [place for place in places if _is_steady([first[place]], [shaken[place]])]
-            if 2 * len(places) > len(first):
-                steady[number] = places
-        return steady if 2 * len(steady) > len(calls) else {n: list(range(len(row[0]))) for n, row in enumerate(calls)}
+        steady: Dict[int, Sequence[int]] = {}
+        every = {number: range(len(rows[1])) for number, rows in self._owner[0].items()}
+        for number, places in every.items():
+            kept: Sequence[int] = places
+            if not self._is_steady(number, places):
+                kept = [place for place in places if self._is_steady(number, [place])]
+            if 2 * len(kept) > len(places):
+                steady[number] = kept
+        return steady if 2 * len(steady) > len(every) else dict(every)
 
-    def _shake(self, size: float) -> List[Any]:
-        """Return the owner's results with inputs and weights off by as much as rounding of a relative size."""
-        with shake_weights(self._torch, self._params, size):
-            return self._results(size)
+    def _is_steady(self, number: int, places: Sequence[int]) -> bool:
+        return SHAKEN * self._find_moved(number, 1, places) <= APART_MAX[1]
 
-    def _results(self, shaken: float = 0.0) -> List[Any]:
-        """Return, for each call, its result and the gradients that the sum of its squares has."""
-        torch, found = self._torch, []
+    def _find_moved(self, number: int, kind: int, places: Sequence[int]) -> float:
+        """Return by how much the shake that moved some places most has moved them, as a share of their length."""
+        size = sum(_squared(item) for item in (self._owner[0][number][kind][place] for place in places))
+        return max(_share(sum(squares[kind][place] for place in places), size) for squares in self._shaken[number])
+
+    def _shake_all(self) -> None:
+        """Shake each call in the first directions, and in all of them where these have moved its gradients."""
+        only: Optional[List[int]] = None
+        for direction in range(1, SHAKES_MAX + 1):
+            with shake_weights(self._torch, self._params, self._rounding, direction):
+                found = self._results(self._rounding, direction, only)
+            for number, rows in found.items():
+                owners = self._owner[0][number]
+                self._shaken.setdefault(number, []).append(
+                    tuple([_squared(item - other) for item, other in zip(*pair)] for pair in zip(owners, rows))
+                )
+            if direction >= SHAKES_MIN:
+                every = {number: range(len(rows[1])) for number, rows in self._owner[0].items()}
+                only = [number for number, places in every.items() if self._find_moved(number, 1, places) >= MOVED]
+                if not only:
+                    break
+
+    def _results(
+        self, shaken: float = 0.0, direction: int = 0, only: Optional[Container[int]] = None
+    ) -> Dict[int, Rows]:
+        """Return, for each call, its results and the gradients that the sum of their squares has."""
+        torch, found = self._torch, {}
         with self._calls.replaying(self._params):
-            for _, result in self._calls.run(shaken):
+            for number, result in self._calls.run(shaken, direction, only):
                 loss = sum(item.float().square().mean() for item in _tensors(result) if item.requires_grad)
                 if not hasattr(loss, "backward"):
                     continue
                 grads = torch.autograd.grad(loss, self._trained, allow_unused=True)
-                found.append([sample(item) for item in _tensors(result) if item.requires_grad])
-                found.append([sample(grad) for grad in grads if grad is not None])
+                found[number] = (
+                    [sample(item) for item in _tensors(result) if item.requires_grad],
+                    [sample(grad) for grad in grads if grad is not None],
+                )
         if not found:
             raise Refused("the results of its model have no gradients")
         return found
 
 
-def _is_steady(first: List[Any], shaken: List[Any]) -> bool:
-    return SHAKEN * difference(first, shaken) <= APART_MAX[1]
-
-
 @contextmanager
-def shake_weights(torch: Any, params: List[Any], size: float) -> Iterator[None]:
+def shake_weights(torch: Any, params: List[Any], size: float, direction: int = 1) -> Iterator[None]:
     """Have weights off by a relative size meanwhile."""
     kept = [param.detach().clone() for param in params]
     devices = sorted({param.device.index for param in params if param.is_cuda})
     with torch.random.fork_rng(devices), torch.no_grad():
-        torch.manual_seed(1)
+        torch.manual_seed(direction)
         for param in params:
             param.mul_(1 + size * torch.randn_like(param))
     try:
@@ -290,8 +331,15 @@ def difference(first: List[Any], other: List[Any]) -> float:
 
     All together: the gradient of a bias before a BatchNorm is nothing but rounding.
     """
-    size = sum(float(item.norm()) ** 2 for item in first)
-    apart = sum(float((item - counterpart).norm()) ** 2 for item, counterpart in zip(first, other))
+    apart = sum(_squared(item - counterpart) for item, counterpart in zip(first, other))
+    return _share(apart, sum(_squared(item) for item in first))
+
+
+def _squared(item: Any) -> float:
+    return float(item.norm()) ** 2
+
+
+def _share(apart: float, size: float) -> float:
     return (apart / size) ** 0.5 if size > 0 else apart**0.5
 
 
