@@ -20,7 +20,9 @@ from supervisor.core import attempt_files as fo
 from supervisor.core.job import Attempt, Job, Phase
 from supervisor.core.moments import Moment
 from supervisor.core.tuning.knob import Facts, facts_of
+from supervisor.core.tuning.session import Arm
 from supervisor.daemon.clock import SystemClock
+from supervisor.daemon.tunes.tune import Used, count_busy, find_idle_loader
 from supervisor.daemon.tunes.tuner import Tuner
 from supervisor.runner import tuned
 from tests.sources.recorder_by_hand import Writer
@@ -267,6 +269,20 @@ def test_a_tune_of_a_training_that_claims_endless_batches_ahead_ends_and_leaves_
         assert elapsed_s[0] < 10_000.0
     agent.ended.set()
     assert "not done in 3 times the time given" in (tuner.report("one").problem or "")
+
+
+def test_more_workers_than_processors_are_not_tried_where_these_are_busy() -> None:
+    """Those of a slow disk wait, and leave the processors free: there more of them may bring more."""
+    facts, arm = facts_of(FACTS | {"processors": 16}), Arm(knob="workers", value=32)
+    began = Used(used_s=100.0, at_s=50.0, processes=17)
+    computing = count_busy(began, replace(began, used_s=107.8, at_s=50.5))
+    waiting = count_busy(began, replace(began, used_s=102.0, at_s=50.5))
+    assert computing == pytest.approx(15.6)
+    why = find_idle_loader(arm, 0.6, 16, facts, computing)
+    assert why == "16 workers keep 15.6 of 16 processors busy: more of them gain nothing"
+    assert find_idle_loader(arm, 0.6, 16, facts, waiting) is None
+    assert find_idle_loader(arm, 0.6, 8, facts, computing) is None, "fewer workers than processors"
+    assert count_busy(began, replace(began, used_s=140.0, at_s=50.5, processes=33)) is None, "workers were exchanged"
 
 
 def test_what_no_training_has_is_no_fact() -> None:

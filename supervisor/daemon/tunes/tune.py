@@ -46,6 +46,8 @@ WAITING_WORTH = 0.05
 """Below this share of waiting no change of the loader is tried."""
 LONG_WAIT = 0.5
 """Share of a step from which on it had no batch ahead."""
+BUSY = 0.85
+"""Share of the processors from which on more workers have none: those there are compute, and wait for no disk."""
 STARVED = 0.3
 """From this share of waiting on, batches that workers draw ahead set the pace: nothing but the loader is tried.
 
@@ -79,6 +81,17 @@ class Collected:
     seen: Block
     pace_s: float
     """The time of a step."""
+    busy: float | None
+    """How many processors the training and its workers kept busy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Used:
+    """The processor time that processes had taken at a time."""
+
+    used_s: float
+    at_s: float
+    processes: int
 
 
 class Ended(Exception):  # noqa: N818 - how a tune ends before its time
@@ -136,6 +149,8 @@ class Tune(threading.Thread):
         self._pid: int | None = None
         self._waited: dict[str, float | None] = {}
         """The share of steps that waited for data, by the newest block of each settings."""
+        self._busy: dict[str, float | None] = {}
+        """How many processors were busy, likewise."""
         self._newest: Collected | None = None
         self._warned: list[str] = []
         """What the training warned of since the block began."""
@@ -215,7 +230,7 @@ class Tune(threading.Thread):
         wait = diagnosed.wait
         now.bottleneck_after = now.bottleneck_before
         knobs, left = choose_knobs(facts, may=self._given.may, remedied=tuned.remedied_settings(self.folder))
-        self._waited = {_key({}): wait}
+        self._waited, self._busy = {_key({}): wait}, {_key({}): diagnosed.busy}
         now.left = left
         session = begin_session(knobs, left, facts).having(compare.median_s(diagnosed.times), diagnosed.seen)
         if self._given.dry_run:
@@ -249,9 +264,9 @@ class Tune(threading.Thread):
         if wanted != self._held:
             ahead = self._count_stocked(wanted, facts)
             is_known = _key(wanted) in self._waited
-            drop = compare.DROPPED_STEPS if is_known else compare.FIRST_DROPPED_STEPS
             switched = self._switch_steps(wanted, facts)
-            drop += switched
+            # What is allocated and looked for at first is so while the old batches of an exchanged loader come.
+            drop = max(compare.DROPPED_STEPS if is_known else compare.FIRST_DROPPED_STEPS, switched)
             self._newest = None if switched else self._newest  # of another loader
             answer = self._order(wanted)
             self._warned += _list_texts(answer.get("warned"))
@@ -268,7 +283,7 @@ class Tune(threading.Thread):
         self._warned = []
         collected = self._collect(drop, compare.block_is_complete, _workers_of(wanted, facts), ahead)
         self._newest = collected
-        self._waited[_key(wanted)] = collected.wait
+        self._waited[_key(wanted)], self._busy[_key(wanted)] = collected.wait, collected.busy
         why = self._find_new_warning() if arms_turn else None
         if why is not None:
             return session.after_refusal(why)
@@ -293,7 +308,7 @@ class Tune(threading.Thread):
         if trial.arm.knob not in LOADER_KNOBS:
             starved = workers > 0 and wait >= STARVED
             return f"{wait:.0%} of a step waits for data: what is faster waits longer" if starved else None
-        return _find_idle_loader(trial.arm, wait, workers, facts)
+        return find_idle_loader(trial.arm, wait, workers, facts, self._busy.get(_key(trial.base)))
 
     def _find_new_warning(self) -> str | None:
         """Return what the training warned of in a block of an arm, and not before; None where it did not."""
@@ -421,7 +436,7 @@ class Tune(threading.Thread):
         spans: list[float] = []
         counted: list[StepRecord] = []
         seen: list[StepRecord] = []
-        began_bytes = None
+        began_bytes = began_used = None
         newest_at = self._clock.now()
         while len(spans) < BLOCK_STEPS_MAX and not (
             is_enough(tuple(spans)) and (len(spans) >= workers or not _waits(spans, counted))
@@ -441,7 +456,8 @@ class Tune(threading.Thread):
                 if ahead > 0:
                     ahead = 0 if _waited_for(record, span_s) else ahead - 1
                     continue
-                began_bytes = self._read_rss() if began_bytes is None else began_bytes
+                if not spans:
+                    began_bytes, began_used = self._read_rss(), self._read_used()
                 spans.append(span_s)
                 times.append(span_s / record.samples if record.samples else span_s)
                 self._progress.per_sample = self._progress.per_sample and bool(record.samples)
@@ -456,6 +472,7 @@ class Tune(threading.Thread):
             wait=_wait_share(spans, counted),
             seen=self._look(seen[1:], counted, began_bytes),
             pace_s=sum(spans) / len(spans),
+            busy=count_busy(began_used, self._read_used()),
         )
 
     def _look(self, seen: list[StepRecord], counted: list[StepRecord], began_bytes: int | None) -> Block:
@@ -478,11 +495,21 @@ class Tune(threading.Thread):
         except psutil.Error:
             return None
 
+    def _read_used(self) -> Used | None:
+        """Return the processor time that the training and its workers have taken; None where it is not known."""
+        try:
+            process = psutil.Process(self._pid) if self._pid is not None else None
+            found = [] if process is None else [process.cpu_times(), *(row.cpu_times() for row in process.children())]
+        except psutil.Error:
+            return None
+        used_s = sum(row.user + row.system for row in found)
+        return Used(used_s=used_s, at_s=self._clock.now().monotonic_s, processes=len(found)) if found else None
+
     def _spent_s(self) -> float:
         return self._clock.now().seconds_since(self._began)
 
 
-def _find_idle_loader(arm: Arm, wait: float, workers: int, facts: Facts) -> str | None:
+def find_idle_loader(arm: Arm, wait: float, workers: int, facts: Facts, busy: float | None) -> str | None:
     """Return why a change of the loader can gain nothing where steps wait as long, for batches of so many workers."""
     ahead = workers * (facts.prefetch or PREFETCH)
     if arm.knob == "prefetch_factor" and ahead >= AHEAD_ENOUGH:
@@ -490,9 +517,20 @@ def _find_idle_loader(arm: Arm, wait: float, workers: int, facts: Facts) -> str 
     if wait < WAITING_WORTH:
         return f"{wait:.1%} of a step waits for data: a faster loader gains nothing"
     most = facts.processors or 1
-    if arm.knob == "workers" and isinstance(arm.value, int) and workers >= most < arm.value and wait < STARVED:
+    if arm.knob != "workers" or not isinstance(arm.value, int) or not workers >= most < arm.value:
+        return None
+    if busy is not None and busy >= BUSY * most:
+        return f"{workers} workers keep {busy:.1f} of {most} processors busy: more of them gain nothing"
+    if wait < STARVED:
         return f"{wait:.0%} of a step waits for data of {workers} workers: more workers than processors gain nothing"
     return None
+
+
+def count_busy(began: Used | None, ended: Used | None) -> float | None:
+    """Return how many processors were taken meanwhile; None where some of the processes changed."""
+    if began is None or ended is None or began.processes != ended.processes or ended.at_s <= began.at_s:
+        return None
+    return (ended.used_s - began.used_s) / (ended.at_s - began.at_s)
 
 
 def _is_diagnosed(spans: tuple[float, ...]) -> bool:
