@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from supervisor.core.stats.median import median, spread
@@ -61,6 +61,18 @@ class Block:
     """Of the training's process, at the beginning and the end."""
     available_bytes: int | None = None
     """Memory of the machine at the end."""
+
+    def followed_by(self, later: Block) -> Block:
+        """Return this block with the steps of the one that came after it under the same settings."""
+        began, ended = self.rss_bytes, later.rss_bytes
+        return replace(
+            later,
+            first_step=self.first_step,
+            losses=(*self.losses, *later.losses),
+            grad_norms=(*self.grad_norms, *later.grad_norms),
+            gpu_bytes=(*self.gpu_bytes, *later.gpu_bytes),
+            rss_bytes=None if began is None or ended is None else (began[0], ended[1]),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from supervisor.core.tuning import compare
 from supervisor.core.tuning.bottleneck import Shares, find_bottlenecks, name_of
 from supervisor.core.tuning.guards import Block, Memory
 from supervisor.core.tuning.knob import Facts, Left, choose_knobs, facts_of
-from supervisor.core.tuning.session import Arm, Session, begin_session
+from supervisor.core.tuning.session import Arm, Session, Trial, begin_session
 from supervisor.daemon.clock import Clock
 from supervisor.runner import tuned
 from supervisor.sources.attempt.agent_log import AgentFact, AgentLogReader
@@ -260,7 +260,7 @@ class Tune(threading.Thread):
         why = self._find_pointless(session, facts)
         if why is not None and session.trial is not None and session.trial.arm is not None:
             return session.postponed({session.trial.arm.knob}, why)
-        drop, ahead = 0, 0
+        drop, ahead, beaten_s = 0, 0, None
         if wanted != self._held:
             ahead = self._count_stocked(wanted, facts)
             is_known = _key(wanted) in self._waited
@@ -268,6 +268,7 @@ class Tune(threading.Thread):
             # What is allocated and looked for at first is so while the old batches of an exchanged loader come.
             drop = max(compare.DROPPED_STEPS if is_known else compare.FIRST_DROPPED_STEPS, switched)
             self._newest = None if switched else self._newest  # of another loader
+            beaten_s = None if switched else self._find_beaten(session.trial)
             answer = self._order(wanted)
             self._warned += _list_texts(answer.get("warned"))
             refused = answer.get("refused")
@@ -281,7 +282,7 @@ class Tune(threading.Thread):
                 return session.after_refusal(reasons[0], for_now=True)
         arms_turn = session.trial is not None and session.trial.is_arms_turn
         self._warned = []
-        collected = self._collect(drop, compare.block_is_complete, _workers_of(wanted, facts), ahead)
+        collected = self._collect_paced(drop, _workers_of(wanted, facts), ahead, beaten_s)
         self._newest = collected
         self._waited[_key(wanted)], self._busy[_key(wanted)] = collected.wait, collected.busy
         why = self._find_new_warning() if arms_turn else None
@@ -296,6 +297,27 @@ class Tune(threading.Thread):
         if wait is not None and wait < WAITING_WORTH and not self._switch_steps(wanted, facts):
             return 0  # known to wait for none: more of them ready makes no step faster
         return _count_ahead(wanted, facts)
+
+    def _find_beaten(self, trial: Trial | None) -> float | None:
+        """Return the time of an arm's counterpart just made, where that had batches ready whenever it wanted one."""
+        wait = None if trial is None else self._waited.get(_key(trial.base))
+        ready = wait is not None and wait < WAITING_WORTH
+        return trial.blocks[0] if trial is not None and trial.is_arms_turn and trial.blocks and ready else None
+
+    def _collect_paced(self, drop: int, workers: int, ahead: int, beaten_s: float | None) -> Collected:
+        """Return a block of steps, of which none is faster because its batches were made before.
+
+        Batches that lie ready make no step slower: an arm that with them is no faster than `beaten_s` is none without.
+        """
+        if not ahead or beaten_s is None:
+            return self._collect(drop, compare.block_is_complete, workers, ahead)
+        first = self._last.step if self._last is not None else 0
+        early = self._collect(drop, compare.block_is_complete, workers)
+        if compare.median_s(early.times) > (1 - compare.IDLE_GAIN) * beaten_s:
+            return early
+        made = self._last.step - first if self._last is not None else 0
+        later = self._collect(0, compare.block_is_complete, workers, max(0, ahead - made))
+        return replace(later, seen=early.seen.followed_by(later.seen))
 
     def _find_pointless(self, session: Session, facts: Facts) -> str | None:
         """Return why an arm that was not begun can gain nothing while the present settings hold."""
