@@ -24,7 +24,7 @@ With twice the spread, noise of 10 % hid a fifth of the gains of 11 % to the las
 ERROR = 0.05
 PAIRS_MIN = 4
 PAIRS_MAX = 20
-"""Most arms are settled or given up long before. In noise of 10 % so many prove 87 % of the gains of 11 %; 30, 90 %."""
+"""Most arms are settled or given up long before. In noise of 10 % so many prove 85 % of the gains of 11 %; 30, 90 %."""
 HOPELESS_PAIRS_MIN = 4
 """An arm whose mean gain is not worth a change after as many is given up: its steps are better spent on others."""
 BEYOND_REACH_PAIRS_MIN = 4
