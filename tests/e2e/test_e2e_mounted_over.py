@@ -54,9 +54,9 @@ def over(home: House, tmp_path: Path) -> Iterator[HangingFs]:
 
 
 @pytest.mark.usefixtures("over")
-def test_what_a_training_mounts_over_its_folder_holds_up_neither_its_stop_nor_the_daemon(home: House) -> None:
-    assert home.ctl("stop", "far").returncode == 0
-    home.phase("far", "stopped")
+def test_what_is_mounted_over_a_trainings_folder_holds_up_neither_the_daemon_nor_its_successor(home: House) -> None:
+    assert home.ctl("stop", "far").returncode == 0  # it waits there itself, beyond SIGKILL
+    home.phase("far", "killing")
     assert home.daemon is not None
     home.daemon.send_signal(signal.SIGTERM)
     home.daemon.send_signal(signal.SIGTERM)  # asked twice: the trainings are left as they are, as at a restart
