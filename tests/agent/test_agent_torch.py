@@ -388,6 +388,37 @@ def test_an_unknown_conv2d_setting_is_reported_and_changes_nothing(attempt: Atte
     assert "nowhere" in scope["error"]
 
 
+FAILING = """
+import torch
+from torch.utils.data import DataLoader
+from rocm_agent import batch_count, torch_hook
+weight = torch.ones(4, requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.01)
+def fail(*_):
+    raise ValueError("broken")
+batch_count.drawn.saw, torch_hook._watch.draws = fail, fail
+for batch in DataLoader(torch.arange(120.0).view(30, 4) / 100, batch_size=None):
+    optimizer.zero_grad()
+    loss = (weight * batch).square().sum()
+    loss.backward()
+    optimizer.step()
+    print(repr(loss.item()))
+"""
+
+
+def test_a_hook_that_fails_at_every_batch_is_reported_once_and_costs_no_step_and_no_loss(
+    attempt: Attempt, train_python: Path
+) -> None:
+    """Thirty steps: the first losses are read when a step ends, and those after the twentieth in the backward pass."""
+    finished = attempt.run([train_python, "-c", FAILING])
+    assert finished.code == 0, finished.output
+    assert [record.loss for record in attempt.records()] == list(map(float, finished.output.splitlines()))
+    assert [record.step for record in attempt.records()] == list(range(1, 31))
+    failed = {report["where"] for report in attempt.list_reports("hook_failed")}
+    assert failed == {"torch_hook.draws", "batch_count.saw"}
+    assert len(attempt.list_reports("hook_failed")) == 2
+
+
 def test_a_validation_is_no_standstill_of_the_steps(attempt: Attempt, train_once: Callable[..., str]) -> None:
     stages = """
 import os

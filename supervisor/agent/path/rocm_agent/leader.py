@@ -6,7 +6,6 @@ A GAN has two optimizers, and both step once per step of the training.
 from __future__ import annotations
 
 import weakref
-from time import monotonic_ns
 from typing import Any, Callable
 
 SILENT_STEPS = 50
@@ -21,15 +20,15 @@ class Leader:
         self._leader_ns = 0
         self._others = 0
 
-    def takes_lead(self, optimizer: Any) -> bool:
+    def takes_lead(self, optimizer: Any, now_ns: int) -> bool:
         """Whether `optimizer`, which has just stepped, leads; it replaces a leader that stopped stepping or is gone."""
-        leader, now = self._leader(), monotonic_ns()
+        leader = self._leader()
         if leader is not optimizer:
             self._others += 1
-            if leader is not None and self._others <= SILENT_STEPS and now - self._leader_ns < SILENT_NS:
+            if leader is not None and self._others <= SILENT_STEPS and now_ns - self._leader_ns < SILENT_NS:
                 return False
             self._leader = weakref.ref(optimizer)
-        self._leader_ns, self._others = now, 0
+        self._leader_ns, self._others = now_ns, 0
         return True
 
     def hand_over(self, optimizer: Any, other: Any) -> None:

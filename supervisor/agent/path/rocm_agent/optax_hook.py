@@ -17,6 +17,7 @@ import sys
 import threading
 import weakref
 from functools import wraps
+from time import monotonic_ns
 from types import MethodType, ModuleType
 from typing import Any, Callable, List, Optional
 
@@ -291,7 +292,7 @@ def _note_call(*, makes_steps: bool) -> None:
 def _count_step(source: Any, result: Any = None, *, loops: bool = False) -> None:
     global _step
     recorder = claim.take(claim.GENERIC)
-    if recorder is None or not _leader.takes_lead(source):
+    if recorder is None or not _leader.takes_lead(source, monotonic_ns()):
         return
     _step = _step + 1 if _step else origin.first_step(None)
     arrived = _late.exchange(_find_number(result))

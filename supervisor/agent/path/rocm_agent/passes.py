@@ -19,7 +19,8 @@ class Passes:
     def __init__(self) -> None:
         self.drawn: Optional[int] = None
         """The identity of the data that the newest batch is of."""
-        self._feeding: Optional[int] = None
+        self.feeding: Optional[int] = None
+        """That of the data which the newest step was made of."""
 
     def begins(self, dataset: Any) -> None:
         """A pass over `dataset` begins, or its next batch is waited for."""
@@ -30,11 +31,7 @@ class Passes:
     @property
     def are_known(self) -> bool:
         """Whether steps are made of what a loader delivers, whose end is seen."""
-        return self._feeding is not None
-
-    def fed_a_step(self) -> None:
-        """A step was made of what was drawn last."""
-        self._feeding = self.drawn
+        return self.feeding is not None
 
     def ended(self, dataset: Any) -> None:
         """A pass over `dataset` has ended. A thread that fetches ahead ends it before the last steps are made."""
@@ -44,4 +41,4 @@ class Passes:
             recorder.stage = VALIDATE
 
     def _feeds(self, dataset: Any) -> bool:
-        return self._feeding == id(dataset) and claim.is_reporting(claim.GENERIC)
+        return self.feeding == id(dataset) and claim.is_reporting(claim.GENERIC)

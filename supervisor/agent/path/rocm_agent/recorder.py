@@ -7,12 +7,16 @@ import math
 import mmap
 import os
 import struct
+import threading
 from time import monotonic_ns
 from typing import Optional, Tuple
 
 from . import layout as at
 
 CAPACITY_LIMIT = 1 << 24
+# What every step needs is found by one look: it runs while the processor's caches hold the training.
+HEADER_BYTES, RECORD_BYTES, HEAD_OFFSET, ASIDE_OFFSET = at.HEADER_BYTES, at.RECORD.size, at.HEAD_OFFSET, at.ASIDE_OFFSET
+pack_record, pack_head, pack_aside = at.RECORD.pack_into, at.HEAD.pack_into, at.ASIDE.pack_into
 FLOAT_LIMIT = 3.4028234663852886e38
 COUNT_LIMIT = (1 << 32) - 1
 NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC
@@ -88,6 +92,8 @@ class Recorder:
         self._head = at.HEAD.unpack_from(memory, at.HEAD_OFFSET)[0]
         self._stage = 0  # what an earlier process left in the header is overwritten by the first stage of this one
         self._aside, self._complete = 0, False
+        self.main_thread = threading.main_thread().ident
+        """The thread whose waiting for a batch is the training's."""
         self.tuning = False
         """Whether a tune tries settings: the steps made carry its mark."""
         at.ASIDE.pack_into(memory, at.ASIDE_OFFSET, 0, 0, 0)
@@ -113,8 +119,12 @@ class Recorder:
         skipped: int = 0,
         samples: int = 0,
         tokens: int = 0,
+        now_ns: Optional[int] = None,
     ) -> None:
-        """Write one step, which then is over; None is unknown (0 for samples and tokens), NaN is NaN."""
+        """Write one step, which then is over; None is unknown (0 for samples and tokens), NaN is NaN.
+
+        `now_ns`: when it was over, for a caller that has read the clock.
+        """
         known = (
             (epoch is not None)
             | (loss is not None) << 1
@@ -125,20 +135,20 @@ class Recorder:
             | bool(skipped) << 6
             | self.tuning << 7
         )
-        memory, sequence = self._memory, self._head + 1
-        offset = at.HEADER_BYTES + self._head % self._capacity * at.RECORD.size
+        head, memory = self._head, self._memory
+        sequence, offset = head + 1, HEADER_BYTES + head % self._capacity * RECORD_BYTES
         check = (sequence & COUNT_LIMIT) ^ 0xA5A5A5A5
-        ids = (sequence, step, monotonic_ns(), epoch or 0, known, loss or 0.0)
-        gpu_bytes = gpu_memory_bytes or 0
+        ids = (sequence, step, now_ns or monotonic_ns(), epoch or 0, known, loss or 0.0)
+        held = gpu_memory_bytes or 0
         try:
             floats = (lr or 0.0, grad_norm or 0.0, data_wait_s or 0.0)
-            at.RECORD.pack_into(memory, offset, *ids, *floats, gpu_bytes, samples, tokens, check)
+            pack_record(memory, offset, *ids, *floats, held, samples, tokens, check)
         except (OverflowError, struct.error):  # a number that its field does not hold
             floats = (_clamp_to_float32(lr), _clamp_to_float32(grad_norm), _clamp_to_float32(data_wait_s))
             work = (min(samples, COUNT_LIMIT), min(tokens, COUNT_LIMIT))
-            at.RECORD.pack_into(memory, offset, *ids, *floats, gpu_bytes, *work, check)
+            pack_record(memory, offset, *ids, *floats, held, *work, check)
         self._head = sequence
-        at.HEAD.pack_into(memory, at.HEAD_OFFSET, sequence)
+        pack_head(memory, HEAD_OFFSET, sequence)
 
     @property
     def written(self) -> int:
@@ -164,8 +174,13 @@ class Recorder:
     @aside.setter
     def aside(self, number: int) -> None:
         if number != self._aside:
+            self.turn_aside(number, monotonic_ns())
+
+    def turn_aside(self, number: int, now_ns: int) -> None:
+        """Set `aside`, for a caller that has read the clock."""
+        if number != self._aside:
             self._aside = number
-            at.ASIDE.pack_into(self._memory, at.ASIDE_OFFSET, number, self._complete, monotonic_ns())
+            pack_aside(self._memory, ASIDE_OFFSET, number, self._complete, now_ns)
 
     def reports_all_stages(self, *, complete: bool) -> None:
         """Record whether every stage is reported, including kernel searches for a new shape of batches."""

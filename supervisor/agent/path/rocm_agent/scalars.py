@@ -46,7 +46,9 @@ class LateScalars:
         """Take this step's tensors (or floats, or None) and return the numbers that can be had now."""
         on_gpu = getattr(loss, "is_cuda", False) or getattr(grad_norm, "is_cuda", False)
         if not on_gpu and self._under_way == (False, False):
-            return (number(loss), number(grad_norm))
+            return (loss if type(loss) is float else number(loss), None if grad_norm is None else number(grad_norm))
+        if type(loss) is float:
+            return (loss, self.exchange(None, grad_norm)[1])
         if self._torch.cuda.is_current_stream_capturing():
             return (None, None)  # asking an event would break the capture
         arrived = self._take_arrived()
@@ -104,9 +106,9 @@ class GpuMemory:
         self._reported_ns = -REPORT_EVERY_NS
         self._reported: Tuple[int, int, int] = (0, 0, 0)
 
-    def read(self) -> Optional[int]:
-        """Return bytes, None where no GPU is in use."""
-        now = self._clock()
+    def read(self, now_ns: Optional[int] = None) -> Optional[int]:
+        """Return bytes, None where no GPU is in use; `now_ns`: for a caller that has read the clock."""
+        now = self._clock() if now_ns is None else now_ns
         if now >= self._next_ns:
             self._next_ns = now + MEMORY_EVERY_NS
             self._bytes = self._read_allocator(now) if self._cuda.is_initialized() else None

@@ -12,6 +12,7 @@ import sys
 import threading
 import weakref
 from functools import update_wrapper, wraps
+from threading import get_ident
 from time import monotonic_ns
 from types import ModuleType
 from typing import Any, Callable, Optional, Tuple
@@ -68,8 +69,13 @@ class Watch:
 
     def saw_backward(self, tensor: Any, *_: Any, **__: Any) -> None:
         """Keep the value, without its graph."""
-        if is_scalar(tensor):
-            self._loss = self._unscaled if self._scaled() is tensor else tensor.detach()
+        if tensor.numel() == 1:
+            # The precision is decided by where the first losses lie; a number is had without a tensor more.
+            reads = self.precision.decided and not tensor.is_cuda and self._unscaled is None
+            if reads:
+                self._loss = tensor.item()
+            else:
+                self._loss = self._unscaled if self._scaled() is tensor else tensor.detach()
             if batch_count.drawn.joined > 1:
                 self._loss = self._loss / batch_count.drawn.joined
             if not self.optimizers_made:
@@ -81,7 +87,7 @@ class Watch:
         if recorder is None or threading.current_thread() is not threading.main_thread():
             return
         self.step = self.step + 1 if self.step else self._first_step(None)
-        self.passes.fed_a_step()
+        self.passes.feeding = self.passes.drawn
         self._follow_loop()
         loss, grad_norm = self._scalars.exchange(self._loss, self.grad_norm)
         wait_s, self.wait_ns = self.wait_ns / 1e9 if self.wait_ns else None, 0
@@ -94,10 +100,12 @@ class Watch:
 
     def counted(self, recorder: Recorder, optimizer: Any) -> None:
         """An optimizer has stepped, by itself and not within another's step, or its scaler has skipped that."""
-        if not self._leader.takes_lead(optimizer):
+        # Few calls and one look at the clock: a step passes them while the processor's caches hold the training.
+        now_ns = monotonic_ns()
+        if not self._leader.takes_lead(optimizer, now_ns):
             return
         self.step = self.step + 1 if self.step else self._first_step(optimizer)
-        self.passes.fed_a_step()
+        self.passes.feeding = self.passes.drawn
         if self._loop is not None or not self._loop_sought:
             self._follow_loop()
         if not self.precision.decided:
@@ -111,15 +119,14 @@ class Watch:
         lr = None if lr is None else lr * remedies.lr_factor
         skipped, self.skipped = self.skipped, False
         samples, tokens = batch_count.drawn.take()
-        recorder.record(
-            self.step, self.epoch, loss, lr, grad_norm, wait_s, self._memory.read(), skipped, samples, tokens
-        )
+        held = self._memory.read(now_ns)
+        recorder.record(self.step, self.epoch, loss, lr, grad_norm, wait_s, held, skipped, samples, tokens, now_ns)
         recorder.stage, recorder.aside = STEP, 0
         if recorder.command() is not None:
             save_command.refuse_unheard(recorder)
-        tuning.step_ended(optimizer, self.step)
+        tuning.step_ended(optimizer, self.step, now_ns)
 
-    def draws(self, iterator: Any) -> Optional[Recorder]:
+    def draws(self, iterator: Any, now_ns: int) -> Optional[Recorder]:
         """Report that the next batch of `iterator` is waited for; return the recorder where that counts."""
         if id(iterator) != workers.drawn_from:
             workers.draws(iterator)
@@ -128,7 +135,22 @@ class Watch:
             return None
         if recorder.stage == VALIDATE:
             self.passes.begins(iterator._dataset)
-        return _wait(recorder)
+        if get_ident() != recorder.main_thread:
+            return None
+        recorder.turn_aside(DATA_WAIT, now_ns)
+        return recorder
+
+    def drew(self, batch: Any, iterator: Any, recorder: Optional[Recorder]) -> None:
+        """A batch has come, which `recorder` has waited for."""
+        self.passes.drawn = id(iterator._dataset)
+        try:
+            alike = batch_count.drawn.saw(batch, iterator)
+        except Exception as error:
+            alike = False
+            failed("batch_count.saw", error)
+        if recorder is not None and not (alike and self.shape_is_seen):
+            self.shapes.saw(batch, recorder)
+        self.shape_is_seen = recorder is not None or (alike and self.shape_is_seen)
 
     def _follow_loop(self) -> None:
         """Have it noticed that the loop around the steps was left, where no loader's end tells that."""
@@ -397,30 +419,28 @@ def _watch_loaders(torch: Any, watch: Watch) -> None:
         if not training():  # waiting for a validation batch belongs to no step
             _enter_validation()
             return original(self)
-        began = monotonic_ns()
-        recorder = begins(self)
+        began_ns, recorder = monotonic_ns(), None
+        try:
+            recorder = watch.draws(self, began_ns)
+        except Exception as error:
+            failed("torch_hook.draws", error)
         try:
             batch = original(self)
         except StopIteration:
             ended(self._dataset)
             raise
         finally:
-            watch.wait_ns += monotonic_ns() - began
+            ended_ns = monotonic_ns()
+            watch.wait_ns += ended_ns - began_ns
             if recorder is not None:
-                recorder.aside = 0
-        drew(batch, self, recorder)
+                recorder.turn_aside(0, ended_ns)
+        try:
+            watch.drew(batch, self, recorder)
+        except Exception as error:
+            failed("torch_hook.drew", error)
         return batch
 
-    def _drew(batch: Any, iterator: Any, recorder: Optional[Recorder]) -> None:
-        watch.passes.drawn = id(iterator._dataset)
-        alike = count(batch, iterator)
-        if recorder is not None and not (alike and watch.shape_is_seen):
-            watch.shapes.saw(batch, recorder)
-        watch.shape_is_seen = recorder is not None or (alike and watch.shape_is_seen)
-
-    # Few fences and few calls: a step passes all of them, while the processor's caches hold the training.
-    count = fenced(batch_count.drawn.saw)
-    begins, drew, ended = fenced(watch.draws), fenced(_drew), fenced(watch.passes.ended)
+    ended = fenced(watch.passes.ended)
     kind.__next__ = __next__
     _watch_worker_start(torch, watch)
 
@@ -498,17 +518,11 @@ def _enter_checkpoint() -> Optional[Tuple[Recorder, int]]:
 
 
 @fenced
-def _step_waits() -> Optional[Recorder]:
+def _step_waits() -> None:
     """Report that the training waits for a batch; a thread that fetches ahead does not make it wait."""
     recorder = claim.reporting(claim.GENERIC)
-    return None if recorder is None else _wait(recorder)
-
-
-def _wait(recorder: Recorder) -> Optional[Recorder]:
-    if threading.get_ident() != threading.main_thread().ident:
-        return None
-    recorder.aside = DATA_WAIT
-    return recorder
+    if recorder is not None and get_ident() == recorder.main_thread:
+        recorder.aside = DATA_WAIT
 
 
 @fenced

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import sys
-from time import monotonic_ns
 
 from . import claim, events, remedies
 from .fence import failed, fenced
@@ -45,15 +44,14 @@ def begin(folder: str) -> None:
     _path = os.path.join(os.path.dirname(folder), TUNE)
 
 
-def step_ended(optimizer: Any, step: int) -> None:
+def step_ended(optimizer: Any, step: int, now_ns: int) -> None:
     """A step is over; `optimizer` made it."""
     global _next_look_ns
-    now = monotonic_ns()
-    if now < _next_look_ns and (_tune is None or not _tune.busy):
+    if now_ns < _next_look_ns and (_tune is None or not _tune.busy):
         return
-    _next_look_ns = now + (LOOK_WHILE_LENT_NS if _tune is not None and _tune.is_lent else LOOK_EVERY_NS)
+    _next_look_ns = now_ns + (LOOK_WHILE_LENT_NS if _tune is not None and _tune.is_lent else LOOK_EVERY_NS)
     if _path and optimizer is not None:
-        _look(optimizer, step, now)
+        _look(optimizer, step, now_ns)
 
 
 @fenced

@@ -139,7 +139,7 @@ class Run:
             ending = save_request.serve(trainer, self.step, self.snapshots, recorder, command)
         elif taking is not None:
             taking.batch_is_over(trainer, self.step)
-        tuning.step_ended(getattr(trainer, "optimizer", None), self.step)
+        tuning.step_ended(getattr(trainer, "optimizer", None), self.step, monotonic_ns())
         self._last_end_ns = monotonic_ns()
         return ending
 
