@@ -238,10 +238,10 @@ def main() -> int:
 def play_at_once(asked: Sequence[Failure], code: Path, jobs: int) -> Counter[str]:
     """Play lives, so many at a time."""
     shared = iter(asked)
-    taking = threading.Lock()
+    taking, ended = threading.Lock(), threading.Event()
 
     def shares() -> Iterator[Failure]:
-        while True:
+        while not ended.is_set():
             with taking:
                 failure = next(shared, None)
             if failure is None:
@@ -249,7 +249,10 @@ def play_at_once(asked: Sequence[Failure], code: Path, jobs: int) -> Counter[str
             yield failure
 
     with ThreadPoolExecutor(jobs) as workers:
-        return sum(workers.map(lambda _: play_all(shares(), code), range(jobs)), Counter[str]())
+        try:
+            return sum(workers.map(lambda _: play_all(shares(), code), range(jobs)), Counter[str]())
+        finally:
+            ended.set()  # after SIGTERM the lives that are under way are played to their ends
 
 
 if __name__ == "__main__":
