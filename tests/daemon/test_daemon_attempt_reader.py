@@ -401,7 +401,7 @@ def test_a_recorder_that_its_training_wrote_over_is_reported_and_not_taken_for_o
 ) -> None:
     watch.follow(followed(tmp_path))
     Writer(tmp_path / fo.RECORDER).write_and_close(3)
-    until(has_event(events, ev.RecorderIdle), "word that there is no further step")
+    until(has_event(events, ev.StepsMade), "its steps")
     (tmp_path / fo.RECORDER).write_bytes(b"x" * 8192)
     until(has_event(events, ev.SupervisionChanged), "word that it cannot be read")
     (changed,) = (event for event in events if isinstance(event, ev.SupervisionChanged))
