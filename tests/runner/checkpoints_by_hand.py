@@ -70,6 +70,15 @@ def train(folder: Path) -> None:
         project=str(folder / "runs"), name="one", verbose=False,
     )  # fmt: skip
     keep(folder / "runs/one/weights/last.pt", folder / "stripped.pt")
+    (folder / "trained.count").write_text(str(count_tensors(folder / "trained.pt")))
+
+
+def count_tensors(path: Path) -> int:
+    """Return how many tensors torch finds in the state of a checkpoint's model and optimizer."""
+    safe: dict[str, Any] = {"weights_only": False} if "weights_only" in torch.load.__code__.co_varnames else {}
+    found: dict[str, Any] = torch.load(str(path), map_location="cpu", **safe)
+    inner = found["optimizer"]["state"].values()
+    return len(found["ema"].state_dict()) + sum(torch.is_tensor(item) for state in inner for item in state.values())
 
 
 def keep(source: Path, target: Path) -> None:
