@@ -84,6 +84,7 @@ def test_checkpoints_are_read_with_their_verdict(config: Path) -> None:
     assert (checkpoint["verdict"], checkpoint["step"]) == ("proven", 78_000)
 
 
+@pytest.mark.slow
 def test_snapshots_that_are_no_longer_kept_are_listed_no_more_than_by_the_daemon(config: Path) -> None:
     kept, gone = config.parent / "1.pt", config.parent / "2.pt"
     kept.touch()

@@ -78,7 +78,8 @@ def count_tensors(path: Path) -> int:
     safe: dict[str, Any] = {"weights_only": False} if "weights_only" in torch.load.__code__.co_varnames else {}
     found: dict[str, Any] = torch.load(str(path), map_location="cpu", **safe)
     inner = found["optimizer"]["state"].values()
-    return len(found["ema"].state_dict()) + sum(torch.is_tensor(item) for state in inner for item in state.values())
+    tensors = sum(torch.is_tensor(item) for state in inner for item in state.values())
+    return int(len(found["ema"].state_dict()) + tensors)
 
 
 def keep(source: Path, target: Path) -> None:
