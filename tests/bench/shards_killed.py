@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import shutil
@@ -35,7 +36,8 @@ from supervisor.core import attempt_files as at  # noqa: E402
 PROGRAM = ROOT / "tests/agent/own_shards.py"
 ZYGOTE = Path(__file__).with_name("shards_zygote.py")
 AGENT = ROOT / "supervisor/agent/path"
-BATCHES = 8
+ROWS, BATCH = 62, 4
+"""What the program trains on, and how much of it each rank takes a step."""
 GENERATIONS = ("step-????????????", "step-????????????.pt")
 LAUNCH_LIMIT_S = 120.0
 
@@ -99,7 +101,13 @@ class Launches:
             )
         asked = {
             "program": str(PROGRAM),
-            "argv": ["--epochs", str(epochs), *(["--ddp"] if self.asked.ddp or self.asked.machines else [])],
+            "argv": [
+                "--data",
+                str(ROWS),
+                "--epochs",
+                str(epochs),
+                *(["--ddp"] if self.asked.ddp or self.asked.machines else []),
+            ],
             "output": str(folder / "output.log"),
             "folder": ranks[0][at.ENV_FOLDER],
             "ranks": ranks,
@@ -211,13 +219,14 @@ def measure(launched: Launches, alone: Launches, asked: argparse.Namespace) -> i
         proven += judge(launched, rejected)
         if number % 20 == 19:
             print(f"{number + 1} kills: step {step}, {proven} generations judged, {len(rejected)} rejected", flush=True)
-    epochs = step_of(launched.newest()) // BATCHES + 2
+    batches = math.ceil(math.ceil(ROWS / asked.ranks) / BATCH)
+    epochs = step_of(launched.newest()) // batches + 2
     same = launched.finish(epochs) == alone.finish(epochs)
     kind = "DDP on two machines" if asked.machines else "DDP" if asked.ddp else "FSDP2"
     print(
         f"{kind}, {asked.ranks} ranks: {asked.kills} kills {dict(sorted(killed.items()))}, {drafts} unfinished drafts "
-        f"seen, {proven} generations judged, {len(rejected)} torn or mixed; after {epochs * BATCHES} steps weights and "
-        f"moments {'equal' if same else 'DIFFER from'} an undisturbed run's bit by bit"
+        f"seen, {proven} generations judged, {len(rejected)} torn or mixed; after {epochs * batches} steps weights "
+        f"and moments {'equal' if same else 'DIFFER from'} an undisturbed run's bit by bit"
     )
     for line in rejected[:5]:
         print(line)
