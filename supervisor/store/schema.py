@@ -107,9 +107,11 @@ def create(path: Path) -> None:
 
 
 def add_measured_columns(path: Path) -> None:
-    """Add the columns that the tables of samples lack, all of them or none."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        if missing := list(_list_missing_columns(connection)):
+    """Add the columns that the tables of samples lack, all of them or none; a file that lacks none is only read."""
+    with closing(files.open_reader(path)) as connection:
+        missing = list(_list_missing_columns(connection))
+    if missing:
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             connection.executescript(f"BEGIN IMMEDIATE;\n{''.join(missing)}COMMIT;\n")
 
 

@@ -52,12 +52,13 @@ def write(event: str, **fields: object) -> None:
     facts["unix_s"] = time.time_ns() / 1e9
     facts.update(fields)
     try:
+        line = (_encode_json(facts) + "\n").encode("ascii")
         if _unwritten_in != facts["pid"]:
             _unwritten, _unwritten_in = [], facts["pid"]
-        _unwritten = [*_unwritten[1 - UNWRITTEN_LINES :], (_encode_json(facts) + "\n").encode("ascii")]
-        lines = _unwritten
-        if _append(b"".join(lines)) or _append(b"".join(lines)):
-            _unwritten = _unwritten[len(lines) :]  # others may have been added meanwhile
+        # Taken first: another thread that writes meanwhile does not write them as well.
+        lines, _unwritten = [*_unwritten[1 - UNWRITTEN_LINES :], line], []
+        if not (_append(b"".join(lines)) or _append(b"".join(lines))):
+            _unwritten = [*lines, *_unwritten]
     except Exception:
         pass
 

@@ -37,6 +37,7 @@ class Watch:
     """What the hooks saw since the last counted step."""
 
     def __init__(self, torch: Any) -> None:
+        self._tensor = torch.Tensor
         self.stepping = False
         self.steps_called = 0
         self.optimizers_made = False
@@ -70,9 +71,10 @@ class Watch:
     def saw_backward(self, tensor: Any, *_: Any, **__: Any) -> None:
         """Keep the value, without its graph."""
         if tensor.numel() == 1:
-            # The precision is decided by where the first losses lie; a number is had without a tensor more.
-            reads = self.precision.decided and not tensor.is_cuda and self._unscaled is None
-            if reads:
+            # The precision is decided by where the first losses lie; a number is had without a tensor more. That of
+            # a tensor which is spread over ranks is had from all of them together, at the end of the step.
+            plain = type(tensor) is self._tensor and not tensor.is_cuda
+            if plain and self.precision.decided and self._unscaled is None:
                 self._loss = tensor.item()
             else:
                 self._loss = self._unscaled if self._scaled() is tensor else tensor.detach()
