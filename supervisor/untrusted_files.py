@@ -40,7 +40,10 @@ _OPENAT2, _RESOLVE_NO_XDEV, _RESOLVE_NO_SYMLINKS = 437, 1, 4
 """openat2(2), the same number on every architecture."""
 _OPEN_HOW = struct.Struct("=QQQ")
 _NO_OPENAT2 = frozenset({errno.ENOSYS, errno.EPERM})
-"""Linux before 5.6, and containers that do not know it; EPERM has no other cause here (O_NOATIME is not asked for)."""
+"""Linux before 5.6, units with RestrictSUIDSGID= (ours are), old containers. EPERM has no other cause here."""
+_AT_EMPTY_PATH, _AT_STATX_DONT_SYNC, _STATX_MNT_ID = 0x1000, 0x4000, 0x1000
+_STATX_BYTES, _MNT_ID_OFFSET = 256, 144
+"""statx(2) of linux/stat.h."""
 _libc = ctypes.CDLL(None, use_errno=True)
 _WRONG_KIND = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO})
 _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
@@ -400,11 +403,31 @@ def _open_at(at: int, part: str, flags: int, mode: int = 0) -> int:
     except OSError as error:
         if error.errno not in _NO_OPENAT2:
             raise
-    fd = os.open(part, flags, mode, dir_fd=at)
-    if os.fstat(fd).st_dev != os.fstat(at).st_dev:
-        os.close(fd)
-        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), part)
-    return fd
+    if not flags & os.O_PATH:
+        with contextlib.suppress(FileNotFoundError):
+            os.close(_open_at(at, part, _ENTRY))  # a path alone asks the file system nothing
+        return os.open(part, flags, mode, dir_fd=at)
+    fd = os.open(part, flags, dir_fd=at)
+    try:
+        if _mount_of(fd) == _mount_of(at):
+            return fd
+    except PermissionError:
+        pass  # as a FUSE that another user has mounted answers
+    os.close(fd)
+    raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), part)
+
+
+def _mount_of(fd: int) -> int | None:
+    """Return the number of the mount that a descriptor is of, without a question to its file system.
+
+    None before Linux 5.8. Raises OSError.
+    """
+    found = ctypes.create_string_buffer(_STATX_BYTES)
+    if _libc.statx(fd, b"", _AT_EMPTY_PATH | _AT_STATX_DONT_SYNC, _STATX_MNT_ID, found):
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+    (known,), (mount,) = struct.unpack_from("=I", found, 0), struct.unpack_from("=Q", found, _MNT_ID_OFFSET)
+    return int(mount) if known & _STATX_MNT_ID else None
 
 
 def _openat2(at: int, name: str, flags: int, mode: int, resolve: int) -> int:

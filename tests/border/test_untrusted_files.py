@@ -126,6 +126,7 @@ def test_a_link_in_the_middle_of_the_path_leads_nowhere(folder: Path, read: Call
     assert (folder / "moved" / "note").read_bytes() == b"sound"
 
 
+ROOT = Path(__file__).parents[2]
 ASKED: list[Callable[[Path, str], object]] = [
     *READERS,
     gate.entry_status,
@@ -200,6 +201,26 @@ def test_a_file_that_is_mounted_over_is_refused(folder: Path, read: Callable[[Pa
         subprocess.run(["umount", note], check=True)
     assert gate.read_bytes(folder, "run/note", LIMIT) == b"sound"
     assert (folder.parent / "secret").read_bytes() == b"another's"
+
+
+@pytest.mark.slow
+@pytest.mark.mounts
+@pytest.mark.parametrize("ask", range(len(ASKED)))
+def test_what_is_mounted_is_asked_nothing_where_openat2_is_refused(folder: Path, tmp_path: Path, ask: int) -> None:
+    """As in the daemon's own unit: RestrictSUIDSGID= refuses openat2."""
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom supervisor import untrusted_files as gate\n"
+        "from tests.border.test_untrusted_files import ASKED\n"
+        "from tests.rigs import refused_calls\nrefused_calls.CLOSE_RANGE = 437\nrefused_calls.refuse()\n"
+        "try:\n    ASKED[int(sys.argv[2])](Path(sys.argv[1]), 'run/note')\n"
+        "except gate.KindRefusedError as error:\n    print(error.strerror)"
+    )
+    with mounted_over(folder / "run", tmp_path / "real") as served:
+        words = [sys.executable, "-c", code, str(folder), str(ask)]
+        ran = in_time(lambda: subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True))
+        assert isinstance(ran, subprocess.CompletedProcess), ran
+        assert ran.stdout == "another file system is mounted there; unmount it\n"
+        assert served.held == 0
 
 
 @pytest.mark.slow
