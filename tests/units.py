@@ -20,6 +20,8 @@ WORDS_SHOWN = 120
 
 _EARLIER = pytest.StashKey[set["int | None"]]()
 """Threads that ran before a test began; what they start is not the test's."""
+_FOUND = pytest.StashKey["str | None"]()
+"""What a test has started by its end."""
 _started: list[tuple[int, str]] = []
 """Since the present test began: which thread, and what."""
 _starting: dict[pytest.FixtureDef[Any], str] = {}
@@ -60,8 +62,10 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Fail a quick test that, or whose fixture, started a process."""
     report = yield
+    if call.when == "call":  # with the last test ends what many were given, such as a server
+        item.stash[_FOUND] = next(_list_started(item), None)
     if call.when == "teardown" and report.passed and not any(map(item.get_closest_marker, NOT_QUICK)):
-        started = next(_list_started(item), None)
+        started = item.stash.get(_FOUND, None)
         if started is not None:
             report.outcome = "failed"
             report.longrepr = f"E {item.nodeid} starts a process ({started}): mark it `slow`, or make it a unit"
