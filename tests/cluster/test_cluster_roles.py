@@ -103,7 +103,7 @@ def test_an_incident_is_one_alert_once_its_culprit_is_named() -> None:
         "culprit": culprit, "rung": Rung.SPARE, "excluded": ("n1",)
     })  # fmt: skip
     leading, at_ = Leading(Epoch("run", 0, 1), LeaderLimits(nodes=2), 0.0), Moment(1.0, 1.8e9)
-    leading.steps = 42
+    leading.progress.steps = 42
 
     def describe_notice(command: Command) -> tuple[str, dict[str, object]] | None:
         notice = make_notice(command, leading, "run", "boss", at_)

@@ -72,7 +72,7 @@ def test_a_folder_that_hangs_costs_bounded_memory_and_says_how_much_was_not_reco
     leading = running()
     for number in range(LINES_MAX + 10):
         record.write_incident(replace(INCIDENT, reason=f"number {number}"), closed=False)
-        leading.steps, leading.incidents = number, number
+        leading.progress.steps, leading.incidents = number, number
         record.write_state(leading)
         record.write_alerts([{"id": str(number)}])
     assert record.find_problem() is None
@@ -153,7 +153,7 @@ def write(folder: Path, world: World, leading: Leading, *incidents: bool, boot: 
 def test_an_open_incident_is_read_back_and_a_closed_one_ends_its_launch(tmp_path: Path, world: World) -> None:
     assert read_known(tmp_path, "run", world.now(), "boot") is None
     leading = running()
-    leading.incidents, leading.steps, leading.fruitless = 7, 420, {"step-000000000020": 1}
+    leading.incidents, leading.progress.steps, leading.progress.fruitless = 7, 420, {"step-000000000020": 1}
     write(tmp_path, world, leading)
     known = read_known(tmp_path, "run", world.now(), "boot")
     assert known is not None

@@ -15,6 +15,7 @@ from supervisor.core.fleet.culprit import name_culprit
 from supervisor.core.fleet.epoch import Epoch, check_job
 from supervisor.core.fleet.evidence import RankEvidence
 from supervisor.core.fleet.ladder import Fleet, FleetLimits, choose_restart
+from supervisor.core.fleet.launch_progress import LaunchProgress
 from supervisor.core.fleet.leading import Leading
 from supervisor.core.fleet.link import (
     GREETING_BYTES_MAX,
@@ -179,7 +180,7 @@ def unkillable_with_reason() -> Scribe:
 def again_and_again(*, progress: bool) -> Scribe:
     """The same fault four times, of which three in a row without progress end the training."""
     nodes = begin(replace(LIMITS, fleet=FleetLimits(restarts_per_cause=3, may_requeue=False)))
-    nodes.leading.steps = 10
+    nodes.leading.progress.steps = 10
     for rank in range(4):
         nodes.facts[rank] = {"exception": "ValueError: the same everywhere"}
     for number in range(4):
@@ -243,7 +244,7 @@ class OneByOne(Scribe):
 def choosing() -> Scribe:
     """After a fault the newest of three states brought no step twice, and n1 finds the next one damaged."""
     nodes = begin(LIMITS, kind=OneByOne)
-    nodes.leading.steps, nodes.leading.fruitless = 1000, {"step-000000000030": 2}
+    nodes.leading.progress.steps, nodes.leading.progress.fruitless = 1000, {"step-000000000030": 2}
     nodes.made, nodes.leading.began_unix_s = 1000, 1.8e9  # no step beyond those that are known
     saved = tuple(generation(step) for step in (30, 20, 10))
     nodes.saved = {"n0": saved, "n1": (saved[0], replace(saved[1], proven=False, reason="damaged"), saved[2])}
@@ -286,6 +287,9 @@ def describe_state(leading: Leading) -> str:
             asked = vars(value)
             held |= {"questions": value.number, "rejected": asked["_rejected"], "offers": asked["_answers"]}
             held["ask_at_s"] = asked["_again_at_s"]
+        elif isinstance(value, LaunchProgress):
+            held |= {name.lstrip("_"): known for name, known in vars(value).items()}
+            held["newest"] = None if value.resumed is held["newest"] else held["newest"]
         else:
             held[name.lstrip("_")] = value
     for name in ("epoch", "limits", "stage", "fleet", "incident", "unfinished", "ticked_s", "back_s"):

@@ -40,6 +40,7 @@ class Nodes:
     """What the evidence of a rank says."""
     made: int = 1
     """The step that all ranks have reached."""
+    shows_steps: bool = True
     counts_itself: bool = False
     """Whether rank 0 does not know where in the training its process began."""
     saved: dict[str, tuple[Offer, ...]] = field(default_factory=dict)
@@ -126,7 +127,7 @@ class Nodes:
             self.now_s += 0.1
             for name, running in self.running.items():
                 if name not in self.silent:
-                    steps = self.made if running and not self.counts_itself else None
+                    steps = self.made if running and self.shows_steps and not self.counts_itself else None
                     itself = self.counts_itself and running is not None and name == "n0"
                     self.tell(name, ms.NodeBeat(sent_s=self.now_s, steps=steps, counts_itself=itself))
                 elif running is not None and name not in self.stuck and self.lease_is_over(name):
@@ -346,7 +347,7 @@ def take_over(nodes: Nodes, *, open_incident: bool) -> None:
             fleet=before.fleet,
             incident=nodes.records[-1].incident if open_incident else None,
             incidents=before.incidents,
-            steps=before.steps,
+            steps=before.progress.steps,
         ),
         LIMITS,
         nodes.now_s,
@@ -477,7 +478,7 @@ def test_a_process_that_sigkill_does_not_end_takes_its_node_out() -> None:
 
 def test_the_same_fault_again_and_again_ends_the_training_with_its_reason() -> None:
     nodes = begun(replace(LIMITS, fleet=replace(SAME_AT_ONCE, restarts_per_cause=3)))
-    nodes.leading.steps = 10
+    nodes.leading.progress.steps = 10
     for rank in range(4):
         nodes.facts[rank] = {"exception": "ValueError: the same everywhere"}
     for _ in range(4):
@@ -663,7 +664,7 @@ def test_a_later_launch_that_went_on_from_an_older_step_is_newer_than_steps_beyo
 
 def test_a_state_that_brings_no_new_step_twice_gives_way_to_an_older_one() -> None:
     nodes = begun()
-    nodes.leading.steps = 1000
+    nodes.leading.progress.steps = 1000
     nodes.saved = dict.fromkeys(("n0", "n1"), (generation(30), generation(20)))
     for step in (30, 30, 20):
         nodes.fault("n0")

@@ -59,3 +59,9 @@ class RankEvidence:
         """Whether it ended in a way that no lost peer brings about, whatever the other ranks did."""
         reported = self.exception is not None and not self.exception.startswith(STATUS_END)
         return self.killed_by in DECISIVE or (self.killed_by is None and reported and self.exception != UNREAD_END)
+
+    @property
+    def ended_from_outside(self) -> bool:
+        """Whether it ended, or its node, by what the state that it had resumed from cannot bring about."""
+        lost = not self.reachable or self.fault is not None or self.exception == DAEMON_ENDED
+        return lost or self.killed_by == "SIGKILL" or self.process_state == "T"

@@ -34,6 +34,8 @@ class FleetLimits:
     restarts_per_cause: int = 20
     """Restarts for the same reason without a step between them that was not made before."""
     may_requeue: bool = True
+    settle_s: float = 600.0
+    """A launch that ends sooner and never showed a step made no progress; of a longer one it is not known."""
     backoff_s: tuple[float, ...] = (0.0, 0.0, 5.0, 15.0, 60.0, 300.0)
     """Wait before the first, second ... restart in a row without progress; the last counts for all further ones."""
     restarts_per_period: int = 60
@@ -77,7 +79,7 @@ def choose_restart(
 ) -> Restart:
     """Return the cheapest rung that leaves out who is proven to be at fault.
 
-    A launch whose steps only it counts has made progress or has not: it is not one without, and counts in the period.
+    A launch whose progress is not known counts in the period alone.
     """
     if fleet.same_restarts >= limits.restarts_per_cause:
         reason = f"{fleet.same_restarts} restarts without progress: {culprit.reason}"

@@ -19,6 +19,7 @@ from supervisor.core.fleet.culprit import Culprit, Proof, name_culprit
 from supervisor.core.fleet.epoch import Epoch
 from supervisor.core.fleet.evidence import DAEMON_ENDED, DECISIVE, RankEvidence
 from supervisor.core.fleet.ladder import Fleet, Restart, Rung, choose_restart, choose_wait_s
+from supervisor.core.fleet.launch_progress import LaunchProgress
 from supervisor.core.fleet.resume import AskAgain, NoneProven, Offer, Resume
 from supervisor.core.fleet.resume_question import ResumeQuestion
 from supervisor.core.fleet.training import (
@@ -63,15 +64,8 @@ class Leading:
         """Nodes that have sent evidence of the open incident."""
         self.incidents = 0
         self.began_unix_s = 0.0
-        self.steps: int | None = None
-        self._steps_at_launch: int | None = None
-        self._counts_itself = False
-        """Whether the present launch makes steps that may be new or repeated."""
+        self.progress = LaunchProgress()
         self._enough_since_s: float | None = None
-        self.resumed: Offer | None = None
-        """What the present launch resumed from."""
-        self.fruitless: dict[str, int] = {}
-        """Launches in a row from a state without a step beyond those known before, by its name."""
         self._question = ResumeQuestion(limits, now_s)
         self.not_before_s = now_s
         """When the next launch may be made at the earliest."""
@@ -84,8 +78,8 @@ class Leading:
     def take_over(cls, known: Known, limits: LeaderLimits, now_s: float) -> Leading:
         """Return the training as the leader before this one left it."""
         leading = cls(known.epoch, limits, now_s, known.fleet, is_live=known.is_live)
-        leading.incidents, leading.steps, leading.resumed = known.incidents, known.steps, known.resumed
-        leading.fruitless, leading.began_unix_s = dict(known.fruitless), known.began_unix_s
+        leading.incidents, leading.began_unix_s = known.incidents, known.began_unix_s
+        leading.progress = LaunchProgress(known.steps, known.resumed, known.fruitless)
         leading._unfinished = known.incident if known.is_live else None
         return leading
 
@@ -276,9 +270,12 @@ class Leading:
         if self._epoch_over:
             return []
         self._epoch_over = True
-        culprit = Culprit(proof=Proof.NONE, reason="no node is at fault: there was no leader")
         reason = "every node ended its ranks by the lease while there was no leader"
         lost = self._make_incident("no_leader", reason, "-", None, now_s)
+        culprit = Culprit(proof=Proof.NONE, reason="no node is at fault: there was no leader")
+        if self.fleet is not None:  # a daemon may have ended meanwhile too, or its machine
+            named = name_culprit(complete_evidence(lost, self.fleet, self.members))
+            culprit = named if named.nodes else culprit
         return [Record(incident=replace(lost, culprit=culprit, rung=Rung.SAME_NODES), closed=True)]
 
     def _take_up_incident(self, begun: Incident, now_s: float) -> list[Command]:
@@ -313,7 +310,7 @@ class Leading:
         return [Send(node=node, message=message) for node, message in asked.items()]
 
     def _passed_over(self) -> frozenset[str]:
-        return frozenset(name for name, times in self.fruitless.items() if times >= self.limits.passed_over_after)
+        return self.progress.find_passed_over(self.limits.passed_over_after)
 
     def _await_offers(self, now_s: float) -> list[Command]:
         """Launch as soon as every node has proven the same state; unknown is not "nothing saved"."""
@@ -335,12 +332,10 @@ class Leading:
                 return self._end(finished=False, reason=reason, now_s=now_s)
 
     def _launch(self, fleet: Fleet, offer: Offer | None, now_s: float) -> list[Command]:
-        self.fleet, self.epoch, self.resumed = fleet, self.epoch.next(), offer
-        self._unfinished = None
-        if offer is not None:
-            self.fruitless = {**self.fruitless, offer.name: self.fruitless.get(offer.name, 0) + 1}
-        self._steps_at_launch, self._enough_since_s, self._epoch_over = self.steps, None, False
-        self._counts_itself = False
+        if self.progress.launch(offer, now_s):
+            fleet = replace(fleet, same_restarts=0)
+        self.fleet, self.epoch, self._unfinished = fleet, self.epoch.next(), None
+        self._enough_since_s, self._epoch_over = None, False
         self._enter(Stage.RUNNING, now_s)
         host = self.members[fleet.nodes[0]].host
         port = self.limits.port + self.epoch.relaunch % self.limits.ports
@@ -365,13 +360,10 @@ class Leading:
 
     def _take_beat(self, node: str, member: Member, beat: ms.NodeBeat, now_s: float) -> list[Command]:
         member.ranks = beat.ranks or member.ranks
-        if beat.counts_itself and member.running == self.epoch and not self._counts_itself:
-            self._counts_itself = True  # it has made steps, so that launches without any are no row any more
-            self.fleet = None if self.fleet is None else replace(self.fleet, same_restarts=0)
-        if beat.steps is not None and member.running == self.epoch and beat.steps > (self.steps or 0):
-            self.steps, self.fruitless = beat.steps, {}
-            if self.fleet is not None and self.fleet.same_restarts and beat.steps > (self._steps_at_launch or 0):
-                self.fleet = replace(self.fleet, same_restarts=0)
+        is_present = member.running == self.epoch and self.fleet is not None
+        if is_present and self.progress.take_steps(beat.steps, counts_itself=beat.counts_itself):
+            assert self.fleet is not None
+            self.fleet = replace(self.fleet, same_restarts=0)
         answer = ms.LeaderBeat(echo_s=beat.sent_s, now_s=now_s, lease_s=self.limits.lease_s)
         return [Send(node=node, message=answer)]
 
@@ -483,7 +475,9 @@ class Leading:
         evidence = complete_evidence(self.incident, self.fleet, self.members)
         culprit = name_culprit(evidence)
         joined = tuple(node for node in self._usable() if node not in self.fleet.nodes)
-        fleet, known = replace(self.fleet, spares=joined), not self._counts_itself
+        self.progress.end(culprit, evidence)
+        known = self.progress.is_known(self.incident.began_s, self.limits.fleet.settle_s)
+        fleet = replace(self.fleet, spares=joined)
         restart = choose_restart(culprit, fleet, now_s, self.limits.fleet, progress_known=known)
         self.incident = replace(
             self.incident, culprit=culprit, rung=restart.rung, excluded=restart.excluded, taken=restart.taken

@@ -173,7 +173,7 @@ def make_notice(command: Command, leading: Leading, training: str, host: str, at
                 key=f"incident {incident.id}",
                 job=training,
                 at=at,
-                data={**common, **_describe(incident, leading.steps)},
+                data={**common, **_describe(incident, leading.progress.steps)},
             )
         case Over(finished=finished, reason=reason):
             if reason == "stopped":
