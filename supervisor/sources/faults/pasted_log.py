@@ -11,6 +11,8 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 
 from supervisor.sources.faults.events import OPEN_EVENTS, Event, Events, Finding
+from supervisor.sources.faults.log_order import has_newest_first, oldest_first, split_messages
+from supervisor.sources.faults.optical_drives import without_optical_drives
 from supervisor.sources.faults.table import Grammar, Match
 from supervisor.sources.kernel.log_lines import LogLine, log_line
 
@@ -21,6 +23,17 @@ NEIGHBOUR_S = 1.5
 WRAPPED_LINES = 1000
 """A log with more lines comes from a file and not from a mail; no time is spent on what may be wrapped in it."""
 WRAPPED_PIECES = 2
+PREFIX_LIMIT = 160
+_BEGINS = re.compile(
+    r"(?<=[\s\])>|`':])(?:"
+    r"(?:amdgpu|radeon|nvidia|nvme|pcieport|megaraid_sas|hpsa|smartpqi|aacraid) [0-9a-f]{4}:|kfd kfd: |\[drm[\]:]"
+    r"|NVRM: |AMD-Vi: |DMAR: |(?:nvme )?nvme\d|ata\d+(?:\.\d+)?: |sd [\d:]+: |mpt\dsas|md: |md/raid|device-mapper: "
+    r"|nfs: server |CIFS|ceph: |libceph: |(?:EXT4|F2FS)-fs |BTRFS|XFS|JBD2|blk_update_request: |print_req_error: "
+    r"|end_request: |critical |I/O error|Buffer I/O|Aborting journal |mce: |EDAC |(?:\{\d+\})?\[Hardware Error\]"
+    r"|Memory failure: |CPU\d+: |INFO: |BUG: |watchdog: |NMI watchdog: |rcu: |Kernel panic |Out of memory"
+    r"|Memory cgroup |oom-kill:|Killed process |WARNING: Pool )"
+)
+"""Words that drivers' messages begin with, behind what a person or a tool put in the place of a stamp."""
 _AMD, _NVIDIA = ("amdgpu ", "radeon "), ("NVRM: ", "nvidia ")
 _DRIVER_CARD = re.compile(
     r"(?:^|[\s:;\]])(?:amdgpu|radeon|nvidia|NVRM: GPU|NVRM: The NVIDIA GPU) "
@@ -31,27 +44,42 @@ _DRIVER_CARD = re.compile(
 def findings_in(lines: Iterable[str], grammar: Grammar) -> Iterator[Finding]:
     """Yield the findings of one table in the lines of a log, in the order of the events' first lines."""
     text = list(lines)
+    is_short = grammar.kind == "kernel" and len(text) <= WRAPPED_LINES
+    numbers: Sequence[int] = range(1, len(text) + 1)
+    if is_short:
+        numbers, text = split_messages(text)
+    if grammar.kind == "kernel" and has_newest_first(text):
+        numbers, text = oldest_first(numbers, text)
     events = Events(grammar.kind)
     found: list[Event] = []
     near = _Neighbours(text)
     at_s = 0.0
-    is_short = grammar.kind == "kernel" and len(text) <= WRAPPED_LINES
-    for number, raw in enumerate(text, start=1):
-        line, match = None, None
-        if grammar.may_match(raw):
-            line = log_line(raw)
-            match = grammar.match(line.message, user=line.user and grammar.kind == "kernel")
-        if is_short and (match is None or match.row.tentative):
-            line, match = _read_wrapped(text, number - 1, grammar) or (line, match)
+    for place, number in enumerate(numbers):
+        line, match = _read_line(text, place, grammar, is_short=is_short)
         if line is None or match is None:
             continue
-        at_s = _find_time(text, number - 1, line, otherwise=at_s)
+        at_s = _find_time(text, place, line, otherwise=at_s)
         of_gpu = match.row.device == "gpu" and match.pci is None
-        card = (card_of(line.message) or near.card(number - 1, line)) if of_gpu else None
+        card = (card_of(line.message) or near.card(place, line)) if of_gpu else None
         event = events.add(match, number=number, line=line.message, at_s=at_s, card=card)
         if event is not None and not any(event is item for item in found[-OPEN_EVENTS:]):
             found.append(event)
-    return (item.finding for item in found)
+    return (event.finding for event in without_optical_drives(found, text))
+
+
+def _read_line(
+    text: Sequence[str], place: int, grammar: Grammar, *, is_short: bool
+) -> tuple[LogLine | None, Match | None]:
+    """Return a line without its prefix and the row that it matches; in a short log it may be damaged."""
+    line, match = None, None
+    if grammar.may_match(text[place]):
+        line = log_line(text[place])
+        match = grammar.match(line.message, user=line.user and grammar.kind == "kernel")
+    if is_short and (match is None or match.row.tentative):
+        line, match = _read_wrapped(text, place, grammar) or (line, match)
+    if is_short and match is None and line is not None:
+        line, match = _read_behind_prefix(line, grammar) or (line, match)
+    return line, match
 
 
 def _read_wrapped(text: Sequence[str], place: int, grammar: Grammar) -> tuple[LogLine, Match] | None:
@@ -67,14 +95,26 @@ def _read_wrapped(text: Sequence[str], place: int, grammar: Grammar) -> tuple[Lo
     own = grammar.match(rest[0].message)
     if first.at_s is None or (own is not None and not own.row.tentative):
         return None
-    message = first.message
-    for piece in rest:
-        if piece.at_s is not None:
-            break
-        message = f"{message.rstrip()} {piece.message.lstrip()}"
-        match = grammar.match(message, user=first.user) if grammar.may_match(message) else None
-        if match is not None and not match.row.tentative:
-            return first._replace(message=message), match
+    for between in (" ", ""):  # a terminal breaks a line within a word
+        message = first.message
+        for piece in rest:
+            if piece.at_s is not None:
+                break
+            message = f"{message.rstrip()}{between}{piece.message.lstrip()}"
+            match = grammar.match(message, user=first.user) if grammar.may_match(message) else None
+            if match is not None and not match.row.tentative:
+                return first._replace(message=message), match
+    return None
+
+
+def _read_behind_prefix(line: LogLine, grammar: Grammar) -> tuple[LogLine, Match] | None:
+    """Return the kernel's message behind a prefix of no known form, and its row; it begins with a driver's words."""
+    if line.user:
+        return None
+    for begin in _BEGINS.finditer(line.message, 0, PREFIX_LIMIT):
+        message = line.message[begin.start() :]
+        if (match := grammar.match(message)) is not None:
+            return line._replace(message=message), match
     return None
 
 

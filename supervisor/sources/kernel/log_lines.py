@@ -16,7 +16,12 @@ _CALLER = r"(?: ?\[ *[TC]\d+\])?"
 # Host names may be non-standard: umlauts, punctuation, (none), and some begin with `kernel`.
 _HOST = r"(?:(?!kernel:)[^\s\[\]]+ )?"
 # A line whose host and program were cut out begins with the driver's own words: `Sep 18 20:07:01 NVRM: Xid ...`.
-_DRIVER = r"(?: *(?:NVRM: |AMD-Vi: |(?:amdgpu|radeon|nvidia)(?:: | [0-9a-f]{4,8}:[0-9a-f]{2}:)))"
+_DRIVER = (
+    r"(?: *(?:NVRM: |AMD-Vi: |\[drm|pcieport \S+: |(?:amdgpu|radeon|nvidia|nvme)(?:: | [0-9a-f]{4,8}:[0-9a-f]{2}:)"
+    r"|nvme nvme\d+: |ata\d+(?:\.\d+)?: |sd [\d:]+: |mce: |EDAC |watchdog: |rcu: |INFO: |BUG: |Out of memory: "
+    r"|Buffer I/O|(?:blk_update_request|print_req_error|end_request): |md(?:/raid\d*)?: ?|device-mapper: "
+    r"|(?:EXT4-fs|BTRFS|XFS)(?:: | \(| \w+ )|nfs: server |CIFS: ))"
+)
 _WHO = rf"(?!{_DRIVER}) *{_HOST}(?:(?P<who>[^\s:\[\]]+)(?:\[\d+\])?: ?|kernel (?=\[ *\d+\.\d))"
 # A bare `amdgpu 0000:0a:00.0: ` follows the ISO stamps of dmesg: only a host with its program is a sender there.
 _SENDER = r"[^\s\[\]]+ (?:(?P<who>(?!kernel)[^\s:\[\]]+)\[\d+\]|kernel(?:\[[\d-]*\])?): ?"

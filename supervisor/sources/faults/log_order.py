@@ -1,0 +1,43 @@
+"""Puts the lines of a pasted kernel log in the order of time, and messages that share a line on lines of their own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+
+from supervisor.sources.kernel.log_lines import log_line
+
+ORDER_LINES = 200
+"""The first lines of a log show whether it has the newest line first."""
+NEAR_S, EQUAL_S = 3600.0, 0.01
+"""Stamps further apart may be of two boots or days; processors print within one hundredth of a second in any order."""
+_MONTH = "(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
+_NEXT_MESSAGE = re.compile(
+    r"(?<=[^\s:\]>|#$]) +(?=\[ *\d+\.\d{6}\] )"
+    rf"|(?<=\S) +(?=(?:{_MONTH} [ \d]\d \d\d:\d\d:\d\d|\d{{4}}-\d\d-\d\dT[\d:]{{8}}\S*) [^\s\[\]]+ kernel: )"
+)
+
+
+def split_messages(lines: Sequence[str]) -> tuple[list[int], list[str]]:
+    """Return the messages of a log with the numbers of their lines: a page or a mail may have joined lines."""
+    split = [(number, text) for number, line in enumerate(lines, start=1) for text in _NEXT_MESSAGE.split(line)]
+    return [number for number, _ in split], [text for _, text in split]
+
+
+def has_newest_first(lines: Sequence[str]) -> bool:
+    """Whether the stamps of a log decrease, as with `journalctl -r` and in viewers of logs."""
+    stamps = [at_s for line in lines[:ORDER_LINES] if (at_s := log_line(line).at_s) is not None]
+    steps = [after - before for before, after in pairwise(stamps) if EQUAL_S < abs(after - before) < NEAR_S]
+    return sum(step < 0 for step in steps) > 3 * sum(step > 0 for step in steps)
+
+
+def oldest_first(numbers: Sequence[int], lines: Sequence[str]) -> tuple[list[int], list[str]]:
+    """Return a log in reverse; a line without a stamp stays below the line that it follows."""
+    messages: list[list[tuple[int, str]]] = [[]]
+    for number, line in zip(numbers, lines, strict=True):
+        if log_line(line).at_s is not None:
+            messages.append([])
+        messages[-1].append((number, line))
+    turned = [numbered for message in reversed(messages) for numbered in message]
+    return [number for number, _ in turned], [line for _, line in turned]

@@ -1,0 +1,187 @@
+"""Logs as people paste them: newest line first, joined or broken lines, stamps cut out; drives that are no disks."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.core.findings import FaultClass as F
+from supervisor.core.findings import FaultSeverity as Sev
+from supervisor.sources.faults.kernel_table import kernel_grammar
+from supervisor.sources.faults.pasted_log import findings_in
+
+TABLE = kernel_grammar()
+CARD = "0000:0b:00.0"
+NVME = "nvme nvme0: controller is down; will reset: CSTS=0xffffffff, PCI_STATUS=0xffff"
+
+
+def found(*lines: str) -> list[tuple[F, Sev, str | None]]:
+    return [(item.fault, item.severity, item.device) for item in findings_in(lines, TABLE)]
+
+
+EVICTION = (
+    "Mar 03 21:14:06 box kernel: amdgpu: qcm fence wait loop timeout expired",
+    "Mar 03 21:14:07 box kernel: amdgpu 0000:0b:00.0: amdgpu: GPU reset begin!",
+    "Mar 03 21:14:09 box kernel: [drm:gfx_v9_0_hw_fini [amdgpu]] *ERROR* KCQ disable failed",
+)
+
+
+def test_a_log_with_its_newest_line_first_is_read_from_its_end() -> None:
+    oldest_first = found(*EVICTION)
+    assert oldest_first == [(F.QUEUE_EVICTION, Sev.FATAL, CARD)]
+    assert found(*reversed(EVICTION)) == oldest_first
+    assert [item.line_number for item in findings_in(reversed(EVICTION), TABLE)] == [3]
+
+
+def test_a_message_of_several_lines_keeps_their_order_in_a_log_with_the_newest_first() -> None:
+    fallen = (
+        "Mar 03 21:14:09 box kernel: usb 1-1: USB disconnect, device number 5",
+        "Mar 03 21:14:08 box kernel: NVRM: The NVIDIA GPU 0000:0b:00.0",
+        "                            NVRM: (PCI ID: 10de:26b5) installed in this system has",
+        "                            NVRM: fallen off the bus and is not responding to commands.",
+    )
+    assert found(*fallen) == [(F.XID, Sev.FATAL, CARD)]
+
+
+@pytest.mark.parametrize(
+    "stamps",
+    [
+        (12.345678, 12.345671),  # two processors
+        (86399.0, 3.0),  # the next boot, or the next day
+    ],
+)
+def test_a_step_back_of_processors_or_boots_is_no_log_in_reverse(stamps: tuple[float, float]) -> None:
+    first, second = (f"[{stamp:12.6f}] {NVME}" for stamp in stamps)
+    assert next(findings_in((first, second), TABLE)).line_number == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "between"),
+    [
+        ("[   12.345678] usb 1-1: new device", " [   12.345680] "),
+        ("Mar  3 21:14:06 box kernel: usb 1-1: new device", " Mar  3 21:14:07 box kernel: "),
+        ("2026-03-03T21:14:06+00:00 box kernel: usb 1-1: new device", " 2026-03-03T21:14:07+00:00 box kernel: "),
+    ],
+)
+def test_messages_that_share_a_line_are_read_each(before: str, between: str) -> None:
+    killed = "Out of memory: Killed process 812 (python) total-vm:9kB"
+    expected = [(F.IO_ERROR, Sev.FATAL, "nvme0"), (F.OOM_KILL, Sev.FATAL, None)]
+    assert found(before + between + NVME + between + killed) == expected
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "[...] ", "[.....] ", "[snip] ", "(...) ", "... ", "[XXXX.XXXXXX] ", "[TIMESTAMP] host kernel: ",
+        "<timestamp> host kernel: ", "root@pve:~# [  123.456789] ", "(initramfs) [  123.456789] ",
+        "pve login: [  123.456789] ", "Oct 10 10:10:10 ", "Thu Oct 10 10:10:10 2026 ", "12345.678901: ", "[12345] ",
+        "[code][12345.678901] ", "Jul 10 09:08:07 [hostname] kernel: ", "Jul 10, 2026 @ 09:08:07.123 ",
+        "7/10/26 9:08:07 AM kernel: ", "[12345.678901] (4)[123:kworker/4:1]", "Jul 10 09:08:07 host kernel ",
+    ],
+)  # fmt: skip
+def test_whatever_stands_in_the_place_of_a_stamp_hides_no_fault(prefix: str) -> None:
+    assert found(prefix + NVME) == [(F.IO_ERROR, Sev.FATAL, "nvme0")]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'audit: type=1400 comm="nvme nvme0: controller is down"',
+        f"Jul 10 09:08:07 host monitor[812]: saw {NVME}",
+        f"# dmesg | grep -c '{NVME[:12]}'",
+    ],
+)
+def test_a_program_that_quotes_the_kernel_is_no_kernel(line: str) -> None:
+    assert found(line) == []
+
+
+def test_a_line_that_a_terminal_broke_within_a_word_is_read() -> None:
+    assert found(f"[   12.345678] {NVME[:30]}", NVME[30:]) == [(F.IO_ERROR, Sev.FATAL, "nvme0")]
+
+
+# --- optical drives --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (
+            "ata5.00: exception Emask 0x0 SAct 0x0 SErr 0x0 action 0x6 frozen",
+            "ata5.00: cmd a0/00:00:00:08:00/00:00:00:00:00/a0 tag 0 pio 16392 in",
+            "ata5.00: status: { DRDY }",
+            "ata5: hard resetting link",
+            "ata5: limiting SATA link speed to 1.5 Gbps",
+        ),
+        ("ata5.00: ATAPI: DVD-RAM, 1.00, max UDMA/100", "ata5.00: exception Emask 0x0 SAct 0x0 SErr 0x0 action 0x6"),
+        ("ata5.00: exception Emask 0x0 SAct 0x0 SErr 0x0 action 0x6", "ata5.00: failed command: PACKET"),
+        ("ata5.00: qc timeout (cmd 0xa0)",),
+        (
+            "hdc: packet command error: status=0x51 { DriveReady SeekComplete Error }",
+            "end_request: I/O error, dev hdc, sector 4",
+        ),
+    ],
+)
+def test_a_command_of_an_optical_drive_is_no_fault_of_a_disk(lines: tuple[str, ...]) -> None:
+    assert found(*lines) == []
+
+
+def test_a_disk_at_the_port_of_an_optical_drive_is_still_a_disk() -> None:
+    assert found(
+        "ata5.00: exception Emask 0x0 SAct 0x0 SErr 0x0 action 0x6",
+        "ata5.00: failed command: PACKET",
+        "ata5.01: exception Emask 0x0 SAct 0x0 SErr 0x0 action 0x6",
+        "ata5.01: failed command: READ DMA EXT",
+        "ata5: reset failed, giving up",
+    ) == [(F.IO_ERROR, Sev.FATAL, "ata5.01"), (F.IO_ERROR, Sev.FATAL, "ata5")]
+
+
+# --- drivers by their format strings ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "severity", "device"),
+    [
+        ("F2FS-fs (sda1): access invalid blkaddr:4294967295", Sev.FATAL, "sda1"),
+        ("mpt2sas0: diag reset: FAILED", Sev.FATAL, None),
+        ("megaraid_sas 0000:03:00.0: resetting fusion adapter scsi0.", Sev.WARN, None),
+        ("smartpqi 0000:5c:00.0: resetting scsi 0:1:0:1 due to cmd 0x28", Sev.WARN, None),
+        ("md/raid1:md0: active with 1 out of 2 mirrors", Sev.WARN, None),
+        ("device-mapper: thin: 253:2: switching pool to out-of-data-space (queue IO) mode", Sev.WARN, None),
+        ("CIFS: VFS: Number of request timeouts exceeded 10. Reconnecting", Sev.WARN, None),
+        ("nvme 0000:01:00.0: Cancelling I/O 101 QID 5", Sev.FATAL, "0000:01:00.0"),
+        ("XFS (sda1): xfs_do_force_shutdown(0x1) called from line 1 of file fs/xfs/xfs_trans_buf.c", Sev.FATAL, "sda1"),
+    ],
+)
+def test_drivers_of_storage_are_read_by_their_format_strings(line: str, severity: Sev, device: str | None) -> None:
+    assert found(line) == [(F.IO_ERROR, severity, device)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "md/raid1:md0: active with 2 out of 2 mirrors",
+        "ata1.00: failed to get NCQ Send/Recv Log Emask 0x1",
+        "ata6: limiting SATA link speed to <unknown>",
+        "mmc0: error -110 whilst initialising SD card",
+    ],
+)
+def test_what_storage_lacks_or_has_in_full_is_no_fault(line: str) -> None:
+    assert found(line) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "fault", "severity"),
+    [
+        ("EDAC sbridge MC0: CPU 0: Machine Check Event: 0 Bank 7: 8c00004000010091", F.ECC_CORRECTABLE, Sev.WARN),
+        (
+            "Memory cgroup out of memory: OOM victim 812 (python) is already exiting. Skip killing",
+            F.OOM_KILL,
+            Sev.FATAL,
+        ),
+        ("+------ PCI-Express Device Error ------+", F.PCIE, Sev.WARN),
+        ("NVRM: Xid (0002:00): 13, 0001 00000000", F.XID, Sev.WARN),
+        ("NVRM: API mismatch: the client has the version 515.65.01, but", F.GPU_INIT_FAILED, Sev.WARN),
+        ("NVRM: API mismatch: the client 'python' (pid 812)", F.GPU_INIT_FAILED, Sev.WARN),
+    ],
+)
+def test_further_wordings_of_older_kernels_are_known(line: str, fault: F, severity: Sev) -> None:
+    assert [(item.fault, item.severity) for item in findings_in([line], TABLE)] == [(fault, severity)]
