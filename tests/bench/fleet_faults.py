@@ -14,7 +14,8 @@ Each node is a network namespace of this machine with a daemon, torchrun and DDP
     leaderless  the leader gets SIGKILL, every process of a node too, and then the leader is started again
 
 `--peer` measures torchrun alone with the same program first (`killed`, and `stopped` where asked for), `--ft-launcher
-PROGRAM` NVRx too.
+PROGRAM` NVRx too. `--json FILE` appends a line for each fault, `--show FILE ...` sums such lines: `side_by_side.py`
+starts several of these at once.
 """
 
 # ruff: noqa: T201 - a benchmark prints
@@ -23,7 +24,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
+import math
 import os
 import random
 import re
@@ -63,6 +66,8 @@ STEPS_BETWEEN = 10
 APART_S = 1.0
 """Between the two kills of `both` and `within`, at most."""
 STEPS = re.compile(r"(\S+) (\d+)")
+PROGRAM_SAVES = 10
+"""Steps between two saves of the training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +84,9 @@ class Measured:
     back_s: float | None
     """From the fault until the next step that no launch had made before."""
     incidents: int
+    lost_steps: int | None = None
+    """Steps that the training made and had to make again."""
+    load: float = 0.0
 
 
 def until(condition: Callable[[], object], what: str, limit_s: float) -> None:
@@ -223,6 +231,11 @@ class Training:
         until(look, f"a step beyond {beyond} after launch {epoch}", START_LIMIT_S)
         return found[0]
 
+    def count_lost(self, last: int, epoch: str) -> int | None:
+        """Return how many of the steps up to `last` a launch makes again; None where it has not said where it began."""
+        lines = map(str.split, (self.folder / "begins").read_text().splitlines())
+        return next((max(0, last + 1 - int(begin)) for launch, begin in lines if launch == epoch), None)
+
     def incidents(self) -> list[dict[str, object]]:
         path = self.folder / "leader" / "incidents.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
@@ -345,7 +358,7 @@ def measure(training: Training, fault: str, victim: int, epoch: str) -> tuple[Me
     handles = [os.pidfd_open(process.pid) for process in ranks.values()]
     began = time.perf_counter()
     do_harm(training, fault, victim, ranks)
-    ended_s = None
+    ended_s = lost_steps = None
     if fault == "leader":
         training.await_steps(None, step + 100)
         lost = any(shim.read_process(process.pid) is None for process in ranks.values())
@@ -358,8 +371,10 @@ def measure(training: Training, fault: str, victim: int, epoch: str) -> tuple[Me
         if fault == "held":
             hold(ranks[victim])
         ended_s = await_end(handles, began)
+        _, last = training.await_steps(None)
         undo(training, fault, victim)
         new, _ = training.await_steps(epoch, step)
+        lost_steps = training.count_lost(last, new)
         # A leader that is killed just after it launched again may come back too late for ranks without a step.
         facts = [item for item in training.incidents() if item["id"] == epoch][-1]
         named, right = judge(facts, fault, victim, training.ranks)
@@ -376,6 +391,8 @@ def measure(training: Training, fault: str, victim: int, epoch: str) -> tuple[Me
         excluded=excluded if isinstance(excluded, list) else [],
         back_s=back_s,
         incidents=len({str(item["id"]) for item in training.incidents()}) - before,
+        lost_steps=lost_steps,
+        load=os.getloadavg()[0],
     )
     return measured, new
 
@@ -447,7 +464,14 @@ class Peer:
         self.network.end_processes()
 
 
-def measure_peers(folder: Path, network: Network, asked: argparse.Namespace) -> None:
+def show_peer(name: str, found: list[tuple[float | None, float | None]]) -> None:
+    """Print what one launcher alone took."""
+    for what, column in (("all ended", 0), ("back", 1)):
+        known = sorted(seconds for row in found if (seconds := row[column]) is not None)
+        print(f"{name} alone, killed: n={len(found)}, {what} after {describe(known)} s", flush=True)
+
+
+def measure_peers(folder: Path, network: Network, asked: argparse.Namespace, note: Callable[..., None]) -> None:
     """Print what torchrun and, where it is named, NVRx' ft_launcher take for the same faults."""
     peers = {"torchrun": [PYTHON, "-m", "torch.distributed.run"]}
     if asked.ft_launcher:
@@ -460,12 +484,11 @@ def measure_peers(folder: Path, network: Network, asked: argparse.Namespace) -> 
                 took = peer.measure("killed", (number * 3 + 1) % (peer.nodes * peer.ranks))
                 print(f"  {name} alone, killed: all ended, first new step: {took}", flush=True)
                 found.append(took)
+                note(peer=name, took=took)
                 if took[1] is None:
                     peer.close()
                     peer = Peer(folder, network, asked.ranks, launcher)
-            for what, column in (("all ended", 0), ("back", 1)):
-                known = sorted(seconds for row in found if (seconds := row[column]) is not None)
-                print(f"{name} alone, killed: n={len(found)}, {what} after {describe(known)} s", flush=True)
+            show_peer(name, found)
             if "stopped" in asked.faults.split(","):
                 took = peer.measure("stopped", 1)
                 print(f"  {name} alone, stopped: {took} (None: not within {END_LIMIT_S:.0f} s)", flush=True)
@@ -478,8 +501,11 @@ def measure_peers(folder: Path, network: Network, asked: argparse.Namespace) -> 
 
 
 def describe(seconds: list[float]) -> str:
-    """Return median and range of sorted values."""
-    return f"{statistics.median(seconds):.3f} ({seconds[0]:.3f}-{seconds[-1]:.3f})" if seconds else "-"
+    """Return median, range and 99th percentile of sorted values."""
+    if not seconds:
+        return "-"
+    p99 = seconds[math.ceil(0.99 * len(seconds)) - 1]
+    return f"{statistics.median(seconds):.3f} ({seconds[0]:.3f}-{seconds[-1]:.3f}; p99 {p99:.3f})"
 
 
 def show(measured: list[Measured]) -> None:
@@ -498,7 +524,57 @@ def show(measured: list[Measured]) -> None:
         right = sum(item.right is True for item in items)
         innocent = sum(bool(item.excluded) for item in items if not item.right)
         counts = sorted({item.incidents for item in items})
-        print(f"{line}, right {right}/{len(items)}, innocent excluded {innocent}, incidents each {counts}", flush=True)
+        nobody = sum(item.named.startswith("none:") for item in items)
+        lost = max((item.lost_steps for item in items if item.lost_steps is not None), default=None)
+        line += f", right {right}/{len(items)} (nobody named {nobody}), innocent excluded {innocent}"
+        load = f"{min(item.load for item in items):.0f}-{max(item.load for item in items):.0f}"
+        line += f", incidents each {counts}, steps to make again at most {lost} (saved each {PROGRAM_SAVES})"
+        print(f"{line}, load {load}", flush=True)
+
+
+def sum_up(paths: list[Path]) -> None:
+    """Print what lines of several runs come to, for each way in which they were run."""
+    lines = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+    for way in sorted({line["way"] for line in lines}):
+        here = [line for line in lines if line["way"] == way]
+        print(f"{way}: {len({line['run'] for line in here})} runs")
+        show([Measured(**line["fault"]) for line in here if "fault" in line])
+        for name in sorted({line["peer"] for line in here if "peer" in line}):
+            show_peer(name, [line["took"] for line in here if line.get("peer") == name])
+        for line in here:
+            if "failed" in line:
+                print(f"  not measured: {line['failed']}")
+
+
+def run_faults(asked: argparse.Namespace, network: Network, folder: Path, note: Callable[..., None]) -> list[Measured]:
+    """Do the faults that are asked for, until they are done or the time is over; return what was measured."""
+    measured: list[Measured] = []
+    over_s = time.perf_counter() + asked.limit_s
+    wanted = [(number, fault) for number in range(asked.times) for fault in asked.faults.split(",")]
+    while wanted and time.perf_counter() < over_s:
+        place = folder / f"training{len(wanted)}"
+        place.mkdir()
+        training = Training(place, network, asked)
+        try:
+            epoch, _ = training.await_steps(None)
+            while wanted and time.perf_counter() < over_s:
+                number, fault = wanted[0]
+                victim = ((number + asked.first) * 3 + 1) % (asked.nodes * asked.ranks)
+                training.await_steps(None, training.await_steps(None)[1] + STEPS_BETWEEN)
+                result, epoch = measure(training, fault, victim, epoch)
+                print(f"  {number} {result}", flush=True)
+                measured.append(result)
+                note(fault=dataclasses.asdict(result))
+                wanted.pop(0)
+        except (TimeoutError, AssertionError, OSError) as error:  # another training takes its place
+            print(f"  {wanted[0]}: {type(error).__name__}: {error}", flush=True)
+            note(failed=f"{wanted.pop(0)}: {type(error).__name__}: {error}")
+        finally:
+            training.close()
+            network.end_processes()
+            for node in range(asked.nodes):
+                network.set_link(node, "up")
+    return measured
 
 
 def main() -> None:
@@ -513,26 +589,29 @@ def main() -> None:
     parser.add_argument("--peer", action="store_true")
     parser.add_argument("--ft-launcher", help="NVRx' program, beside --peer")
     parser.add_argument("--keep", action="store_true", help="keep the folder with logs and records")
+    parser.add_argument("--limit-s", type=float, default=math.inf, help="begin no fault after that")
+    parser.add_argument("--first", type=int, default=0, help="which ranks are harmed first")
+    parser.add_argument("--json", type=Path, help="append a line for each fault to this file")
+    parser.add_argument("--show", type=Path, nargs="+", help="only sum the lines of such files")
     asked = parser.parse_args()
+    if asked.show:
+        sum_up(asked.show)
+        return
+    way = f"{asked.nodes} nodes x {asked.ranks} ranks, evidence {asked.evidence_s:g} s{', forked' * asked.fork}"
+
+    def note(**what: object) -> None:
+        if asked.json is not None:
+            with asked.json.open("a") as file:
+                file.write(json.dumps({"way": way, "run": f"{asked.first} {folder}", **what}) + "\n")
+
     network = Network(asked.nodes)
     folder, load = Path(tempfile.mkdtemp(prefix="fleet-faults-")), os.getloadavg()[0]
     print(f"{asked.nodes} nodes x {asked.ranks} ranks, lease {LEASE_S} s, stall {STALL_S} s, load {load:.1f}")
     measured: list[Measured] = []
     try:
         if asked.peer:
-            measure_peers(folder, network, asked)
-        training = Training(folder, network, asked)
-        try:
-            epoch, _ = training.await_steps(None)
-            for number in range(asked.times):
-                for fault in asked.faults.split(","):
-                    victim = (number * 3 + 1) % (asked.nodes * asked.ranks)
-                    training.await_steps(None, training.await_steps(None)[1] + STEPS_BETWEEN)
-                    result, epoch = measure(training, fault, victim, epoch)
-                    print(f"  {number} {result}", flush=True)
-                    measured.append(result)
-        finally:
-            training.close()
+            measure_peers(folder, network, asked, note)
+        measured += run_faults(asked, network, folder, note)
     finally:
         show(measured)
         network.close()

@@ -6,6 +6,8 @@
 Each node is a network namespace of this machine with a daemon and torchrun on gloo (root; `ip`). The undisturbed run is
 torchrun alone with as many ranks. Printed: who was killed, what all ranks resumed from, the work that was redone in
 seconds and steps, and whether weights, moments and each rank's place in its data are equal bit by bit at the end.
+`--whom ranks,daemon,leader,both` kills daemons and the leader too, and starts them again; after each kill every
+generation that lies there is proven.
 """
 
 # ruff: noqa: T201 - a benchmark prints
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import re
@@ -37,6 +40,7 @@ from fleet_faults import (  # noqa: E402 - a program, started by its path
     until,
 )
 
+from supervisor.agent import prove  # noqa: E402 - the same
 from supervisor.cluster.secret import make_secret  # noqa: E402 - the same
 from supervisor.core import attempt_files as at  # noqa: E402 - the same
 
@@ -46,6 +50,8 @@ OWN_PROGRAM = ROOT / "tests" / "bench" / "fleet_dcp.py"
 AGENT = ROOT / "supervisor" / "agent" / "path"
 ANYWHERE_S = 8.0
 """What a rank takes to import, join and load, on a busy machine."""
+LEAST_S = 0.5
+"""Of which the moment of a kill is drawn."""
 BATCHES = 4
 """Of an epoch with 4 ranks."""
 STEP_NUMBER = re.compile(r"step-(\d{12})")
@@ -56,6 +62,7 @@ class Training:
 
     def __init__(self, folder: Path, network: Network, asked: argparse.Namespace) -> None:
         self.folder, self.network, self.asked = folder, network, asked
+        self.nodes = [f"n{number}" for number in range(asked.nodes)]
         make_secret(folder / "secret")
         (folder / "settings.toml").write_text(
             f'[supervisor]\nlauncher = "held"\n[jobs.run]\ncommand = ["true"]\nsnapshot_every_s = {asked.every_s}\n'
@@ -70,7 +77,8 @@ class Training:
             "GLOO_SOCKET_IFNAME": "eth0",
             "TP_SOCKET_IFNAME": "eth0",
         }
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._words: dict[str, list[str]] = {}
         leader = [
             *self._daemon("leader", "leader", "boss"),
             "--nodes",
@@ -94,13 +102,27 @@ class Training:
         return [*base, "--secret-file", str(self.folder / "secret"), "--state-dir", str(self.folder / state)]
 
     def _start(self, name: str, words: list[str]) -> None:
+        self._words[name] = words
         with (self.folder / f"{name}.log").open("ab") as log:
-            self.processes.append(subprocess.Popen(words, stdout=log, stderr=log, env=self.env, cwd=self.folder))
+            self.processes[name] = subprocess.Popen(words, stdout=log, stderr=log, env=self.env, cwd=self.folder)
+
+    def kill(self, name: str) -> None:
+        """Kill the leader or a node's daemon."""
+        self.processes[name].kill()
+        self.processes[name].wait()
+
+    def start_again(self, name: str) -> None:
+        """Start what was killed."""
+        self._start(name, self._words[name])
+
+    def launch(self) -> int:
+        """Return the number of the newest launch, 0 before the first."""
+        number = str(self.state().get("epoch", "")).rpartition(".")[2]
+        return int(number) if number else 0
 
     def close(self) -> None:
-        for process in self.processes:
-            process.kill()
-            process.wait()
+        for name in self.processes:
+            self.kill(name)
 
     def state(self) -> dict[str, object]:
         """Return what the leader wrote last."""
@@ -169,42 +191,82 @@ def run_alone(asked: argparse.Namespace, folder: Path) -> list[str]:
     return found
 
 
-def kill_once(training: Training, launch: int, rng: random.Random, log: list[float]) -> bool:
-    """Kill ranks at a random moment of a launch; return False where the training finished before."""
-    asked = training.asked
+def kill_once(training: Training, rng: random.Random, log: list[float], rejected: list[str]) -> int | None:
+    """Kill at a random moment of a launch; return how many generations were judged, None where it had finished."""
+    asked, launch = training.asked, training.launch()
 
     def is_over() -> bool:
-        return training.state().get("stage") == "over"
+        return bool(training.state().get("stage") == "over")
+
+    def is_there() -> bool:
+        return bool(len(training.find_ranks()) == asked.nodes * asked.ranks)
 
     before = -1 if asked.anywhere else training.newest()
     until(
-        lambda: is_over() or (training.newest() > before and len(training.find_ranks()) == asked.nodes * asked.ranks),
+        lambda: is_over() or (training.newest() > before and is_there()),
         f"a generation of launch {launch}",
         START_LIMIT_S,
     )
-    time.sleep(rng.random() * (2 * asked.every_s + (ANYWHERE_S if asked.anywhere else 0.0)))
+    time.sleep(rng.random() * (max(2 * asked.every_s, LEAST_S) + (ANYWHERE_S if asked.anywhere else 0.0)))
     ranks = training.find_ranks()
-    if is_over() or len(ranks) < asked.nodes * asked.ranks:
-        return not is_over()
-    killed = rng.sample(sorted(ranks), rng.choice([1, 1, 2]))
+    if is_over():
+        return None
+    if len(ranks) < asked.nodes * asked.ranks:
+        return 0
+    launch, newest, whom = training.launch(), training.newest(), rng.choice(asked.whom.split(","))
+    killed = rng.sample(sorted(ranks), rng.choice([1, 1, 2])) if whom == "ranks" else []
     for rank in killed:
         os.kill(ranks[rank], signal.SIGKILL)
-    until(lambda: str(training.state().get("epoch")).endswith(f".{launch + 1}"), f"launch {launch + 1}", START_LIMIT_S)
+    ended = {"daemon": [rng.choice(training.nodes)], "leader": ["leader"]}.get(whom, [])
+    ended = [rng.choice(training.nodes), "leader"] if whom == "both" else ended
+    for name in ended:
+        training.kill(name)
+        time.sleep(rng.random() * 0.1)
+    judged = judge(training.own, rejected) if not asked.dcp else 0
+    time.sleep(rng.random() if ended else 0.0)
+    for name in ended:
+        training.start_again(name)
+    if whom == "leader":
+        until(lambda: is_over() or training.newest() > newest, f"steps of launch {launch}", START_LIMIT_S)
+        kept = training.launch() == launch
+        print(f"  launch {launch}: leader killed, {'the training went on' if kept else 'LAUNCHED AGAIN'}", flush=True)
+        log.append(0.0)
+        return judged
+    until(lambda: training.launch() > launch, f"the launch after {launch}", START_LIMIT_S)
+    who = f"ranks {killed}" if killed else " and ".join(ended)
+    note_redone(training, launch, who, log)
+    return judged
+
+
+def note_redone(training: Training, launch: int, who: str, log: list[float]) -> None:
+    """Print how far a launch came before it was ended, and from where all ranks resumed."""
     made = training.records(launch)
     resumed = STEP_NUMBER.fullmatch(Path(str(training.state().get("resumed"))).name)
     if resumed is None or not made:
-        print(f"  launch {launch}: ranks {killed} killed, resumed from {training.state().get('resumed')}", flush=True)
+        print(f"  launch {launch}: {who} killed, resumed from {training.state().get('resumed')}", flush=True)
         log.append(float("inf"))
-        return True
+        return
     at_step, (last, last_s) = int(resumed[1]), made[-1]
     at_s = max((seconds for step, seconds in made if step <= at_step), default=made[0][1])
     log.append(last_s - at_s)
     print(
-        f"  launch {launch}: ranks {killed} killed after step {last}, all resumed from {at_step}: "
+        f"  launch {launch}: {who} killed after step {last}, all resumed from {at_step}: "
         f"{last - at_step} steps, {last_s - at_s:.2f} s to redo",
         flush=True,
     )
-    return True
+
+
+def judge(folder: Path, rejected: list[str]) -> int:
+    """Prove every generation of a folder that stays there meanwhile; return how many those are."""
+    judged = 0
+    for path in sorted(folder.glob("step-????????????")):
+        manifest = path / "rocm-shards.json"
+        answer = prove.prove(str(manifest))
+        if manifest.exists():  # else it was removed for a newer one meanwhile
+            judged += 1
+            if answer["verdict"] != "proven" or answer["step"] != int(path.name[5:]):
+                rejected.append(f"{path}: {answer['reason']} (step {answer['step']})")
+    return judged
 
 
 def compare_states(folder: Path) -> list[str]:
@@ -233,26 +295,31 @@ def measure(asked: argparse.Namespace, folder: Path, network: Network) -> int:
     wanted = run_alone(asked, folder)
     training, rng = Training(folder, network, asked), random.Random(asked.seed)
     redone: list[float] = []
-    began = time.perf_counter()
+    rejected: list[str] = []
+    judged, began = 0, time.perf_counter()
     try:
-        for launch in range(1, asked.kills + 1):
-            if not kill_once(training, launch, rng, redone):
+        for _ in range(asked.kills):
+            proven = kill_once(training, rng, redone, rejected)
+            if proven is None or time.perf_counter() - began > asked.limit_s:
                 break
+            judged += proven
         until(lambda: training.state().get("stage") == "over", "the end of the training", 1200.0)
         found = training.digests()
         path = folder / "leader" / "incidents.jsonl"
         history = path.read_text().splitlines() if path.exists() else []
     finally:
         training.close()
-    incidents = {json.loads(line)["id"] for line in history}
+    incidents, steps = {json.loads(line)["id"] for line in history}, training.state().get("steps")
+    middle = sorted(redone)[len(redone) // 2] if redone else 0.0
     kind = f"{asked.framework or 'FSDP2'}, own checkpoints" if asked.dcp else "FSDP2" if asked.fsdp else "DDP"
     print(
         f"{kind}, {asked.nodes} nodes x {asked.ranks} ranks, a snapshot each {asked.every_s} s, steps of at least "
         f"{asked.step_s} s: {len(redone)} kills, {len(incidents)} incidents, redone at most "
-        f"{max(redone, default=0.0):.2f} s, median {sorted(redone)[len(redone) // 2] if redone else 0.0:.2f} s; the "
+        f"{max(redone, default=0.0):.2f} s, median {middle:.2f} s; {judged} generations judged, {len(rejected)} "
+        f"torn or mixed; {steps} steps; the "
         f"end is {'equal' if found == wanted else 'NOT EQUAL'} bit by bit ({time.perf_counter() - began:.0f} s)"
     )
-    differing = compare_states(folder)
+    differing = [*rejected[:5], *compare_states(folder)]
     if found != wanted or differing:
         print("\n".join(["wanted", *wanted, "found", *found, *differing]))
     return 0 if found == wanted and not differing else 1
@@ -262,6 +329,8 @@ def main() -> int:
     """Measure once."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--whom", default="ranks", help="drawn from these for each kill")
+    parser.add_argument("--limit-s", type=float, default=math.inf, help="kill nobody after that")
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--every-s", type=float, default=2.0)

@@ -50,6 +50,9 @@ def main() -> None:
         state = torch.load(saved)
         model.load_state_dict(state["model"])
         start = state["step"]
+    if rank == 0:
+        with open(os.path.join(FOLDER, "begins"), "a") as file:
+            file.write("%s %d\n" % (os.environ.get("ROCM_SUPERVISOR_EPOCH", "-"), start))
     loader = iter(DataLoader(Items(), batch_size=8))
     for step in range(start, 1 << 30):
         batch = next(loader)

@@ -264,7 +264,7 @@ def attribute(found: Any, name: str) -> Any:
 
 def integers(size: Any) -> Tuple[int, ...]:
     """Return a torch.Size as a tuple; raise Rejected for what is none."""
-    args = size.__dict__["args"] if isinstance(size, StandIn) else ()
+    args: Tuple[Any, ...] = size.__dict__["args"] if isinstance(size, StandIn) else ()
     values = args[0] if len(args) == 1 else None
     if not isinstance(values, tuple) or any(type(value) is not int or value < 0 for value in values):
         raise Rejected("its .metadata has a shape that is none")
