@@ -450,17 +450,17 @@ class AttemptReader:
         self._read_part(
             followed, thread, fo.EXIT, lambda: found.extend(filter(None, [self.look(read_exit, followed.folder, now)]))
         )
-        if not found:
-            cleared: list[bool] = []
-            self._read_part(
-                followed,
-                thread,
-                "what is left of it",
-                lambda: cleared.append(self._cleared(followed.job, followed.folder)),
-            )
-            if cleared != [True]:
-                # A training without its shim is not supervised; until it ends, nothing else may start on its GPU.
-                return False
+        cleared: list[bool] = []
+        self._read_part(
+            followed,
+            thread,
+            "what is left of it",
+            lambda: cleared.append(self._cleared(followed.job, followed.folder)),
+        )
+        if cleared != [True]:
+            # A training without its shim is not supervised; until it ends, nothing else may start on its GPU.
+            # An exit record is no proof that it has ended: the training can write it.
+            return False
         if followed.thread != thread:
             return False
         followed.over = True

@@ -15,7 +15,7 @@ from supervisor.children.child import Child
 from supervisor.children.start import PIPE, STDOUT, start
 from supervisor.programs import Output, read_output
 from supervisor.runner import shim, standby
-from supervisor.runner.attempt_folder import living_shim, names_another, read_shim, read_start_error
+from supervisor.runner.attempt_folder import living_shim, read_shim, read_start_error
 from supervisor.runner.code_copy import SHIM_PROGRAM
 from supervisor.runner.launcher import LAUNCH_LIMIT_S, LaunchError
 from supervisor.runner.shim import Process
@@ -40,6 +40,11 @@ class DirectLauncher:
         """`python` (3.10 or later) runs the shim; `limit_s` is how long it may take to report."""
         self._python = python
         self._limit_s = limit_s
+        self._known: dict[str, tuple[Path, Process]] = {}
+        """The newest attempt of each slot whose shim was found, and its shim.
+
+        What was found once is asked of the kernel alone: the training can write its attempt's files, and they may hang.
+        """
 
     def launch(self, slot: str, folder: Path) -> None:
         """See `Launcher.launch`. The shim's first process ends immediately and is reaped here.
@@ -50,6 +55,7 @@ class DirectLauncher:
         if read_shim(folder) is None:
             self.kill_all(slot, folder)  # a training that did start would run unsupervised and hold the lock
             raise LaunchError(f"{slot}: {read_start_error(folder) or message or NO_MESSAGE}")
+        self._find_shims(slot, folder)
 
     def stand_by(self, slot: str, folder: Path) -> None:
         """See `Launcher.stand_by`."""
@@ -59,7 +65,9 @@ class DirectLauncher:
 
     def go(self, slot: str, folder: Path) -> str | None:
         """See `Launcher.go`."""
-        return standby.go(folder, self._limit_s)
+        refused = standby.go(folder, self._limit_s)
+        self._find_shims(slot, folder)
+        return refused
 
     def dismiss(self, slot: str, folder: Path) -> None:
         """See `Launcher.dismiss`."""
@@ -122,7 +130,19 @@ class DirectLauncher:
 
     def _find_shims(self, slot: str, folder: Path) -> list[Process]:
         """Return the running shims of the attempt, including one that has not reported yet."""
-        return _find_shims(folder)
+        known = self._find_known(slot, folder)
+        if known is not None:
+            now = shim.read_living(known)
+            return [] if now is None else [now]
+        found = _find_shims(folder)
+        if found and read_shim(folder) is not None:  # one that has reported: its first process has ended
+            self._known[slot] = (folder, found[0])
+        return found
+
+    def _find_known(self, slot: str, folder: Path) -> Process | None:
+        """Return the shim that was found for this attempt, also once it has ended; None where it is not known."""
+        at, known = self._known.get(slot, (None, None))
+        return known if at == folder else None
 
     def _list_members(self, slot: str, folder: Path, shims: list[Process]) -> list[Process]:
         """Return the attempt's running processes without its shim.
@@ -137,6 +157,9 @@ class DirectLauncher:
 
     def _find_session(self, slot: str, folder: Path) -> int | None:
         """Return the pid of the attempt's shim, which is the number of its session; None where it is not known."""
+        known = self._find_known(slot, folder)
+        if known is not None:
+            return known.pid
         note = read_shim(folder)
         return None if note is None or note.boot_id != shim.boot_id() else note.pid
 
@@ -145,10 +168,8 @@ def _find_shims(folder: Path) -> list[Process]:
     living = living_shim(folder)
     if living is not None:
         return [living]
-    if read_shim(folder) is None or names_another(folder):
-        promoted = _shims_by_command(standby.folder_of(folder), shim.AS_STANDBY) if standby.going(folder) else []
-        return [*_shims_by_command(folder), *promoted]
-    return []
+    promoted = _shims_by_command(standby.folder_of(folder), shim.AS_STANDBY) if standby.going(folder) else []
+    return [*_shims_by_command(folder), *promoted]
 
 
 def _list_session(session: int) -> list[Process]:
@@ -162,7 +183,7 @@ def _list_session(session: int) -> list[Process]:
 
 
 def _shims_by_command(folder: Path, program: str = shim.AS_MODULE) -> list[Process]:
-    """Return running shims that have not reported yet: session leaders whose command line ends with the folder.
+    """Return running shims by their command line: session leaders of this user for which it ends with the folder.
 
     The command line of a process in state D is not read, since that may block.
     """
@@ -172,7 +193,8 @@ def _shims_by_command(folder: Path, program: str = shim.AS_MODULE) -> list[Proce
         if process.pid != process.session or process.state in "DZX":
             continue
         try:
-            arguments = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
+            at = Path(f"/proc/{process.pid}")
+            arguments = (at / "cmdline").read_bytes().split(b"\0") if at.stat().st_uid == os.geteuid() else []
         except OSError:
             continue
         if arguments[-2:-1] == [name] and program.encode() in arguments:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from agent_by_hand import AGENT_PATH
 
-from tests.attacks.failing_disk import failing
+from tests.rigs.failing_disk import failing
 
 REPORTING = "import sys; from rocm_agent import events; events.begin(sys.argv[1], 0); events.write('alive')"
 
@@ -50,7 +50,7 @@ def test_what_a_disk_refuses_is_written_at_the_next_try(
     tmp_path: Path, program: str, refused: int, reports: list[str]
 ) -> None:
     with failing(tmp_path / "disk", tmp_path / "behind") as disk:
-        disk.fails_at(1, errno.ENOSPC, times=refused, kind="write agent.jsonl")
+        disk.fails_at("write agent.jsonl", 1, errno.ENOSPC, times=refused)
         env = {**os.environ, "PYTHONPATH": str(AGENT_PATH)}
         subprocess.run([sys.executable, "-c", program, str(disk.at)], env=env, check=True)
         assert len(disk.failed_changes) == refused

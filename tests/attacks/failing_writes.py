@@ -1,13 +1,15 @@
 """Fails the changes that a job's life asks of its disk, each by itself, and looks whether anything is lost by it.
 
-    python tests/attacks/failing_writes.py [--error EIO] [--times 1] [--each 3] [--jobs 2] [--only KIND#NUMBER ...]
+    python tests/attacks/failing_writes.py [--error EIO] [--times 1] [--each 3] [--jobs 2] [--together 8]
+        [--only KIND#NUMBER ...]
 
-The whole state lies on a file system of ours (`failing_disk.py`) that counts what is asked of it: files and
+The whole state lies on a file system of ours (`tests/rigs/failing_disk.py`) that counts what is asked of it: files and
 folders made, written, synced, cut off, renamed, linked and removed. A life is a job that is killed by itself, resumed
 and finished, beside another that is not hurt, and then a new daemon. First one is played without a failure; its changes
 are of some hundred kinds ("rename state/jobs/one/N/code.tmp"). For each kind, and each of its occurrences or `--each`
 of them, drawn by chance, a life is played in which this one fails, with `--times` so many of that kind from there on.
-What must hold in each of them is in `look`.
+With `--together` so many of them, drawn by chance, share a life; where that breaks, or one of them is not reached for
+another, each is played by itself. What must hold in each life is in `look`.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -34,15 +36,13 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
 
-from failing_disk import FailingDisk, failing, kind_of  # noqa: E402 (after the path is set)
 
 from supervisor.runner.code_copy import FOLDER, CodeCopies  # noqa: E402
 from tests.e2e.house import House, house  # noqa: E402
+from tests.rigs.failing_disk import FailingDisk, failing, kind_of  # noqa: E402
 
 ERRORS = ("ENOSPC", "EIO", "EROFS")
 SAVE_EVERY, KILLED_AT, STEPS = 25, 55, 75
-STARTS = 3
-"""A daemon that cannot begin says why and ends; systemd starts it again."""
 UNAVAILABLE = 69
 FINAL = frozenset({"finished", "failed", "stopped"})
 OF_EACH_LIFE = frozenset({"decision.retry"})
@@ -75,26 +75,26 @@ def write_config(home: House, disk: FailingDisk) -> None:
     )
 
 
-def live(home: House, disk: FailingDisk, failure: Failure | None) -> str:
+def live(home: House, disk: FailingDisk, failures: Sequence[Failure]) -> str:
     """Play a life and assert what must hold; return what was warned of."""
     write_config(home, disk)
-    if failure is not None:
-        disk.fails_at(failure.number, getattr(errno, failure.error), times=failure.times, kind=failure.kind)
-    start(home)
+    for failure in failures:
+        disk.fails_at(failure.kind, failure.number, getattr(errno, failure.error), times=failure.times)
+    start(home, 1 + sum(failure.times for failure in failures))
     home.until(lambda: all(home.job(name)["phase"] in FINAL for name in ("one", "beside")), 60, "both to be over")
     before = {name: home.job(name) for name in ("one", "beside")}
     disk.heal()
     assert home.stop() == 0, "the daemon did not end in order"
-    start(home)
+    start(home, 1)
     look(home, before)
     assert home.stop() == 0, "the second daemon did not end in order"
     look_at_record(home, disk.real / "state" / "supervisor.db")
     return ", ".join(sorted(warned(home) - OF_EACH_LIFE))
 
 
-def start(home: House) -> None:
-    """Start the daemon as systemd does, some times."""
-    for _ in range(STARTS):
+def start(home: House, times: int) -> None:
+    """Start the daemon as systemd does, at most so many times: one that cannot begin says why and ends."""
+    for _ in range(times):
         daemon = home.start(wait=False)
         home.until(lambda d=daemon: d.poll() is not None or home.status() is not None, 60, "a daemon", daemon=False)  # type: ignore[misc]
         if daemon.poll() is None:
@@ -164,7 +164,7 @@ class Outcome:
     """What did not hold."""
 
 
-def play(failure: Failure | None, code: Path) -> Outcome:
+def play(failures: Sequence[Failure], code: Path) -> Outcome:
     """Play one life in a fresh installation, whose trainings' code lies in `code` already."""
     with tempfile.TemporaryDirectory(prefix="failing-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -173,14 +173,14 @@ def play(failure: Failure | None, code: Path) -> Outcome:
             home.shares_imports = True
             shutil.copytree(code, disk.real / "state" / FOLDER)
             try:
-                warnings, broken = live(home, disk, failure), None
+                warnings, broken = live(home, disk, failures), None
             except Exception as error:  # noqa: BLE001 - whatever did not hold is the finding
                 warnings, broken = "", f"{type(error).__name__}: {error}\n{home.read_output()}"
             disk.heal()
     return Outcome(changes=tuple(disk.changes), failed=tuple(disk.failed_changes), warnings=warnings, broken=broken)
 
 
-def failures(changes: Sequence[str], error: str, *, times: int, each: int | None, seed: int) -> list[Failure]:
+def draw_failures(changes: Sequence[str], error: str, *, times: int, each: int | None, seed: int) -> list[Failure]:
     """Return a failure for each of these changes, or for `each` of a kind."""
     chance = random.Random(seed)
     found = []
@@ -191,16 +191,38 @@ def failures(changes: Sequence[str], error: str, *, times: int, each: int | None
     return found
 
 
-def play_all(asked: Iterator[Failure], code: Path) -> Counter[str]:
-    """Play a life for each, one after another; print what became of it and return how many came to what."""
+def play_all(asked: Iterator[Sequence[Failure]], code: Path) -> Counter[str]:
+    """Play a life for each group, one after another; print what became of each failure and return how many of what."""
     counted: Counter[str] = Counter()
-    for failure in asked:
-        outcome = play(failure, code)
-        what = "BROKEN" if outcome.broken is not None else "held" if outcome.failed else "not reached"
-        counted[what] += 1
-        sys.stdout.write(f"{what} {failure} ({', '.join(outcome.failed[:3])}) {outcome.broken or outcome.warnings}\n")
-        sys.stdout.flush()
+    for group in asked:
+        counted += play_group(group, code)
     return counted
+
+
+def play_group(group: Sequence[Failure], code: Path) -> Counter[str]:
+    """Play a life in which all of these fail, and then what that one did not settle each by itself."""
+    outcome = play(group, code)
+    if outcome.broken is not None and len(group) > 1:
+        say(f"broken together: {'; '.join(map(str, group))} {outcome.broken}")
+        return sum((play_group([failure], code) for failure in group), Counter[str]())
+    reached = [failure for failure in group if failure.kind in map(kind_of, outcome.failed)]
+    missed = [failure for failure in group if failure not in reached]
+    if missed and (len(group) > 1 or missed[0].number > 1):
+        # No two lives have equally many changes of a kind: an occurrence that one lacks is looked for earlier.
+        again = missed if len(group) > 1 else [replace(missed[0], number=missed[0].number // 2)]
+        counted = sum((play_group([failure], code) for failure in again), Counter[str]())
+    else:
+        counted = Counter({"not reached": len(missed)})
+        say(*(f"not reached {failure} {outcome.broken or ''}" for failure in missed))
+    what = "BROKEN" if outcome.broken is not None else "held"
+    say(*(f"{what} {failure} {outcome.broken or outcome.warnings}" for failure in reached))
+    return counted + Counter({what: len(reached)})
+
+
+def say(*lines: str) -> None:
+    """Print what became of failures."""
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+    sys.stdout.flush()
 
 
 def main() -> int:
@@ -210,43 +232,49 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=1, help="how many of a kind fail, one after another")
     parser.add_argument("--each", type=int, help="how many occurrences of a kind are drawn; without, each comes")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--part", default="1/1", metavar="K/N", help="each N-th of these, from the K-th on")
     parser.add_argument("--only", nargs="+", metavar="KIND#NUMBER", help="these alone")
     parser.add_argument("--jobs", type=int, default=2, help="lives at a time")
+    parser.add_argument("--together", type=int, default=1, help="how many of the failures drawn share a life")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what it started is ended even then
     with tempfile.TemporaryDirectory(prefix="failing-code-") as folder:
         CodeCopies(Path(folder), same_user=True).current()
         code = Path(folder) / FOLDER
         if given.only is not None:
-            parts = (text.rpartition("#") for text in given.only)
+            words = (text.rpartition("#") for text in given.only)
             asked = [
                 Failure(error=given.error, kind=kind, number=int(number), times=given.times)
-                for kind, _, number in parts
+                for kind, _, number in words
             ]
         else:
-            whole = play(None, code)
-            if whole.broken is not None:
-                sys.stdout.write(f"BROKEN without a failure: {whole.broken}\n")
+            undisturbed = play((), code)
+            if undisturbed.broken is not None:
+                sys.stdout.write(f"BROKEN without a failure: {undisturbed.broken}\n")
                 return 1
-            asked = failures(whole.changes, given.error, times=given.times, each=given.each, seed=given.seed)
-            sys.stdout.write(f"{len(whole.changes)} changes, {len(asked)} lives\n")
-        counted = play_at_once(asked, code, given.jobs)
+            asked = draw_failures(undisturbed.changes, given.error, times=given.times, each=given.each, seed=given.seed)
+            sys.stdout.write(f"{len(undisturbed.changes)} changes, {len(asked)} lives\n")
+        random.Random(given.seed).shuffle(asked)
+        part, parts = map(int, given.part.split("/"))
+        asked = asked[part - 1 :: parts]
+        groups = [asked[begin : begin + given.together] for begin in range(0, len(asked), given.together)]
+        counted = play_at_once(groups, code, given.jobs)
     sys.stdout.write(f"{given.error}: {dict(counted)}\n")
     return 1 if counted["BROKEN"] else 0
 
 
-def play_at_once(asked: Sequence[Failure], code: Path, jobs: int) -> Counter[str]:
+def play_at_once(asked: Sequence[Sequence[Failure]], code: Path, jobs: int) -> Counter[str]:
     """Play lives, so many at a time."""
     shared = iter(asked)
     taking, ended = threading.Lock(), threading.Event()
 
-    def shares() -> Iterator[Failure]:
+    def shares() -> Iterator[Sequence[Failure]]:
         while not ended.is_set():
             with taking:
-                failure = next(shared, None)
-            if failure is None:
+                group = next(shared, None)
+            if group is None:
                 return
-            yield failure
+            yield group
 
     with ThreadPoolExecutor(jobs) as workers:
         try:

@@ -39,6 +39,6 @@ def code(make_folder_once: Callable[[str, Callable[[Path], object]], Path]) -> P
 @pytest.mark.waits
 @pytest.mark.parametrize(("kind", "error"), [*zip(random.Random(SEED).sample(KINDS, LIVES), ERRORS, strict=True)])
 def test_a_job_loses_nothing_by_a_single_change_that_its_disk_refuses(kind: str, error: str, code: Path) -> None:
-    outcome = play(Failure(error=error, kind=kind, number=1), code)
+    outcome = play([Failure(error=error, kind=kind, number=1)], code)
     assert outcome.failed, f"not reached: {kind}"
     assert outcome.broken is None, outcome.broken

@@ -106,17 +106,27 @@ def test_an_attempt_of_an_earlier_boot_went_down_with_the_machine(
     assert lost.reason.startswith("the machine went down while it ran")
 
 
+@pytest.mark.parametrize(("forged", "end"), [(False, ev.HostLost), (True, ev.Exited)])
 def test_an_attempt_is_not_over_while_what_its_dead_shim_left_still_runs(
-    watch: AttemptReader, events: list[ev.Event], leftovers: Leftovers, tmp_path: Path
+    watch: AttemptReader,
+    events: list[ev.Event],
+    leftovers: Leftovers,
+    tmp_path: Path,
+    end: type[ev.Event],
+    *,
+    forged: bool,
 ) -> None:
+    """Not even where the training has written how it ended."""
     leftovers.none = False
     watch.follow(followed(tmp_path))
+    if forged:
+        (tmp_path / fo.EXIT).write_text(json.dumps({"version": 1, "exit_code": 0, "signal": None}))
     watch.gone("one", 1)
     until(lambda: leftovers.asked >= 3, "several looks")
-    assert not has_event(events, ev.HostLost)()
+    assert not has_event(events, end)()
     leftovers.none = True
-    until(has_event(events, ev.HostLost), "the loss")
-    assert sum(isinstance(event, ev.HostLost) for event in events) == 1
+    until(has_event(events, end), "the end")
+    assert sum(isinstance(event, ev.HostLost | ev.Exited) for event in events) == 1
 
 
 def test_the_end_of_an_unknown_attempt_is_nobodys(watch: AttemptReader, events: list[ev.Event], tmp_path: Path) -> None:
@@ -396,13 +406,18 @@ def test_a_recorder_that_cannot_be_read_is_reported_and_not_taken_for_one_withou
         os.kill(server.pid or 0, signal.SIGKILL)
 
 
+@pytest.mark.parametrize("steps", [0, 1])
 def test_a_recorder_that_its_training_wrote_over_is_reported_and_not_taken_for_one_without_steps(
-    watch: AttemptReader, events: list[ev.Event], tmp_path: Path
+    watch: AttemptReader, events: list[ev.Event], tmp_path: Path, steps: int
 ) -> None:
-    watch.follow(followed(tmp_path))
-    Writer(tmp_path / fo.RECORDER).write_and_close(3)
-    until(has_event(events, ev.StepsMade), "its steps")
+    if steps:
+        watch.follow(followed(tmp_path))
+        Writer(tmp_path / fo.RECORDER).write_and_close(3)
+        until(has_event(events, ev.StepsMade), "its steps")
+    (tmp_path / fo.RUN).mkdir(exist_ok=True)
     (tmp_path / fo.RECORDER).write_bytes(b"x" * 8192)
+    if not steps:
+        watch.follow(followed(tmp_path))
     until(has_event(events, ev.SupervisionChanged), "word that it cannot be read")
     (changed,) = (event for event in events if isinstance(event, ev.SupervisionChanged))
     assert (changed.place, changed.recovered) == (ev.reading_place(fo.RECORDER), False)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.daemon.process.startup import LOCK, StateLockedError, keep_one_heap, lock_state
-from tests.attacks.failing_disk import failing
+from tests.rigs.failing_disk import failing
 from tests.rigs.hanging_fs import hanging
 
 HOLD = """
@@ -88,7 +88,7 @@ def test_a_disk_without_room_for_the_pid_keeps_no_daemon_from_its_lock(tmp_path:
     with failing(tmp_path / "disk", tmp_path / "behind") as disk:
         (disk.at / "state").mkdir()
         os.close(lock_state(disk.at / "state"))
-        disk.fails_at(1, error, kind=kind)
+        disk.fails_at(kind, 1, error)
         held = lock_state(disk.at / "state")
         assert disk.failed_changes == [kind]
         with pytest.raises(StateLockedError, match="in use by another"):

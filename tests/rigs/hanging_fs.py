@@ -20,9 +20,11 @@ import stat
 import struct
 import subprocess
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -43,6 +45,9 @@ KEPT = 2
 BUFFER_BYTES = (1 << 17) + 4096
 END_LIMIT_S = 10.0
 ROOT = 1
+
+
+Served = TypeVar("Served", bound="HangingFs")
 
 
 class HangingFs:
@@ -261,21 +266,26 @@ def _names(folder: Path, offset: int, size: int) -> bytes:
 
 
 @contextmanager
-def hanging(at: Path, real: Path, *, asked_on_close: bool = True) -> Iterator[HangingFs]:
-    """Mount one over two folders that are made for it; skips the test where it may not.
-
-    As of another machine, it is asked whenever a file is closed, also by a child that got a copy of the descriptor;
-    without `asked_on_close` it is as NFS is with files that are read.
-    """
+def mounted(serve: Callable[[Path, Path], Served], at: Path, real: Path) -> Iterator[Served]:
+    """Mount one over two folders that are made for it; skips the test where it may not."""
     if os.geteuid() != 0 or not Path("/dev/fuse").exists():
         pytest.skip("mounts a file system of its own, for which it needs root and /dev/fuse")
     at.mkdir()
     real.mkdir()
     try:
-        served = HangingFs(real, at, asked_on_close=asked_on_close)
+        served = serve(real, at)
     except OSError as error:
         pytest.skip(f"no file system can be mounted here: {error}")
     try:
         yield served
     finally:
         served.end()
+
+
+def hanging(at: Path, real: Path, *, asked_on_close: bool = True) -> AbstractContextManager[HangingFs]:
+    """Mount one that can hang.
+
+    As of another machine, it is asked whenever a file is closed, also by a child that got a copy of the descriptor;
+    without `asked_on_close` it is as NFS is with files that are read.
+    """
+    return mounted(partial(HangingFs, asked_on_close=asked_on_close), at, real)

@@ -161,6 +161,51 @@ def test_what_a_killed_shim_left_behind_counts_as_alive_and_can_be_killed(runs: 
     assert gone(note.training_pid)
 
 
+def forge_end(folder: Path) -> None:
+    """Write as the training can: a shim that has ended, and how the attempt ended."""
+    word = {"pid": 2**22 - 1, "start_ticks": 1, "boot_id": shim.boot_id()}
+    (folder / names.SHIM).write_text(json.dumps(word))
+    (folder / names.EXIT).write_text(json.dumps({"version": 1, "exit_code": 0, "signal": None}))
+
+
+@pytest.mark.parametrize("launcher", ["that launched it", "of a later daemon"])
+def test_a_shim_is_found_whatever_the_training_writes_in_its_name(runs: Attempts, launcher: str) -> None:
+    folder = runs.launch(["sleep", "60"])
+    pid = runs.note(folder).pid
+    if launcher == "of a later daemon":
+        runs.launcher = DirectLauncher()
+    forge_end(folder)
+    assert runs.launcher.alive("job", folder)
+    assert runs.launcher.signal("job", folder, signal.SIGINT)
+    until(lambda: gone(pid), "the shim's end")
+    until(lambda: not runs.launcher.alive("job", folder), "the end of all")
+
+
+def test_what_a_killed_shim_left_counts_as_alive_although_its_end_was_forged(runs: Attempts) -> None:
+    folder = runs.launch(["sleep", "60"])
+    note = runs.note(folder)
+    forge_end(folder)
+    os.kill(note.pid, signal.SIGKILL)
+    until(lambda: gone(note.pid), "the shim's death")
+    assert runs.launcher.alive("job", folder)
+    runs.launcher.kill_all("job", folder)
+    until(lambda: not runs.launcher.alive("job", folder), "the end of what was left")
+    assert note.training_pid is not None
+    assert gone(note.training_pid)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_another_users_process_that_looks_like_a_shim_is_none(runs: Attempts) -> None:
+    folder = runs.prepare(["true"])
+    words = ["sh", "-c", "echo; read line", shim.AS_MODULE, str(folder)]
+    for user in (os.geteuid(), 65534):
+        with subprocess.Popen(words, user=user, start_new_session=True, stdin=-1, stdout=-1) as other:
+            assert other.stdout is not None
+            assert other.stdout.readline() == b"\n"
+            assert runs.launcher.alive("job", folder) == (user == os.geteuid())
+            other.kill()
+
+
 def test_kill_all_ends_even_a_stopped_shim_and_its_stubborn_tree(runs: Attempts) -> None:
     folder = runs.launch(["sh", "-c", "trap '' TERM INT; setsid sleep 60 & echo $!; while :; do sleep 60; done"])
     until(lambda: pids_in(folder / names.OUTPUT), "its children")

@@ -19,8 +19,8 @@ from attempts_by_hand import Attempts, gone, pids_in, until
 from supervisor.core import attempt_files as names
 from supervisor.runner import shim
 from supervisor.runner.launcher import LaunchError
-from tests.attacks.failing_disk import failing
 from tests.rigs import small_disk
+from tests.rigs.failing_disk import failing
 
 PTRACE_ATTACH, PTRACE_DETACH = 16, 17
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open('ready','w'); time.sleep(60)"
@@ -462,7 +462,7 @@ def test_the_end_is_written_even_when_the_disk_is_full(tmp_path: Path) -> None:
 @pytest.mark.parametrize("change", ["write", "rename"])
 def test_the_end_is_written_though_its_disk_refuses_that_at_first(tmp_path: Path, change: str) -> None:
     with failing(tmp_path / "disk", tmp_path / "behind") as disk, Attempts(disk.at / "state") as runs:
-        disk.fails_at(1, errno.EIO, times=2, kind=f"{change} state/jobs/job/N/run/exit.json.tmp")
+        disk.fails_at(f"{change} state/jobs/job/N/run/exit.json.tmp", 1, errno.EIO, times=2)
         status = runs.exit(runs.launch(["sh", "-c", "exit 3"]))
         assert len(disk.failed_changes) == 2
         assert status.code == 3

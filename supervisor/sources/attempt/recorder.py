@@ -103,6 +103,8 @@ class RecorderReader:
         self._name = name
         self._fd = -1
         self._keep_open = keep_open
+        self._was_made = False
+        """Whether its header was valid once."""
         self._barren = (-1, -1)
         self._scanned = (-1, -1)
         """A cursor, and the record number up to which no valid record was found after it."""
@@ -131,7 +133,15 @@ class RecorderReader:
         except (OSError, struct.error, ValueError) as error:
             self.close()
             problem = f"{self._path.name}: {_describe_error(error)}"
-            return RecorderPage(cursor=cursor, problem=problem, unreadable=_as_unreadable(error, problem, cursor))
+            return RecorderPage(cursor=cursor, problem=problem, unreadable=self._as_unreadable(error, problem, cursor))
+
+    def _as_unreadable(self, error: Exception, problem: str, cursor: int) -> OSError | ValueError | None:
+        """Return the error if the file could not be read; None if there is none yet: its maker may be at work."""
+        if isinstance(error, FileNotFoundError | _NotMadeError) and cursor == 0 and not self._was_made:
+            return None
+        if isinstance(error, OSError) and not isinstance(error, untrusted_files.UntrustedFileError):
+            return error
+        return ValueError(problem)
 
     def step_by(self, monotonic_s: float) -> int | None:
         """Return the number of the last step finished by `monotonic_s` of this boot; None if the ring has none.
@@ -166,6 +176,7 @@ class RecorderReader:
             self._fd = untrusted_files.open_file(self._attempt, self._name)
         header = os.pread(self._fd, _HEADER_BYTES, 0)
         ring = _parse_identity(header)
+        self._was_made = True
         (head,) = attempt_files.HEAD.unpack_from(header, attempt_files.HEAD_OFFSET)
         return header, ring, int(head)
 
@@ -227,7 +238,13 @@ class RecorderReader:
         return raw
 
 
+class _NotMadeError(ValueError):
+    """The file holds nothing yet."""
+
+
 def _parse_identity(header: bytes) -> _Ring:
+    if not header.strip(b"\0"):
+        raise _NotMadeError(f"truncated, {len(header)} bytes of header, none of them written")
     if len(header) < _HEADER_BYTES:
         raise ValueError(f"truncated, {len(header)} bytes of header")
     magic, header_bytes, record_bytes, capacity, _rank = attempt_files.IDENTITY.unpack_from(header)
@@ -287,13 +304,6 @@ def _parse_record(fields: tuple[int | float, ...], times: _Times) -> StepRecord:
         samples=int(samples) or None,
         tokens=int(tokens) or None,
     )
-
-
-def _as_unreadable(error: Exception, problem: str, cursor: int) -> OSError | ValueError | None:
-    """Return the error if the file could not be read; None if it was never a recorder: its maker may be at work."""
-    if isinstance(error, OSError) and not isinstance(error, untrusted_files.UntrustedFileError):
-        return None if isinstance(error, FileNotFoundError) and cursor == 0 else error
-    return None if cursor == 0 else ValueError(problem)
 
 
 def _damaged(page: RecorderPage, problem: str) -> RecorderPage:

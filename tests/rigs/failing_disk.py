@@ -7,14 +7,12 @@ import os
 import re
 import stat
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
 from tests.rigs import hanging_fs as fs
-from tests.rigs.hanging_fs import HangingFs
+from tests.rigs.hanging_fs import HangingFs, mounted
 
 FSYNCDIR, FALLOCATE = 30, 43
 OF_A_FILE = {
@@ -40,6 +38,15 @@ MODE, SIZE, READ_AT, WRITTEN_AT = 1, 8, 16, 32
 """What SETATTR sets; the kernel sends the present time where that is asked for."""
 
 
+@dataclass(slots=True)
+class _Fails:
+    """Which changes of a kind fail, and how many of that kind there were."""
+
+    numbers: range
+    error: int
+    counted: int = 0
+
+
 class FailingDisk(HangingFs):
     """The server of one mount; it keeps times and modes too, which generations are known by."""
 
@@ -48,24 +55,19 @@ class FailingDisk(HangingFs):
         """What was changed on it, or was to be, first first; in the folders of trainings only what is to fail."""
         self.failed_changes: list[str] = []
         """Those of them that failed by `fails_at`."""
-        self._fails = range(0)
-        self._fails_with = errno.EIO
-        self._fails_of: str | None = None
-        self._counted = 0
+        self._fails: dict[str, _Fails] = {}
         super().__init__(real, at)
 
-    def fails_at(self, number: int, error: int, *, times: int = 1, kind: str | None = None) -> None:
-        """Answer the `number`-th change from here on, counted from 1, and the `times - 1` after it with this errno.
+    def fails_at(self, kind: str, number: int, error: int, *, times: int = 1) -> None:
+        """Answer the `number`-th change of a kind from here on, counted from 1, and the `times - 1` after it with this.
 
-        With a `kind` (see `kind_of`) only changes of that kind count.
+        `kind` is as `kind_of` gives it; a second call with another kind lets both fail.
         """
-        self._fails_with, self._fails_of = error, kind
-        self._counted = 0
-        self._fails = range(number, number + times)
+        self._fails[kind] = _Fails(range(number, number + times), error)
 
     def heal(self) -> None:
         """Let nothing fail any more."""
-        self._fails = range(0)
+        self._fails = {}
 
     def _answer(self, opcode: int, node: int, body: bytes) -> bytes:
         self._count_change(opcode, node, body)
@@ -91,15 +93,16 @@ class FailingDisk(HangingFs):
             return
         name = path.relative_to(self.real)
         change = f"{kind} {name}"
-        if "run" in name.parts[:-1] and kind_of(change) != self._fails_of:
+        fails = self._fails.get(kind_of(change))
+        if "run" in name.parts[:-1] and fails is None:
             return
         self.changes.append(change)
-        if self._fails_of is not None and kind_of(change) != self._fails_of:
+        if fails is None:
             return
-        self._counted += 1
-        if self._counted in self._fails:
+        fails.counted += 1
+        if fails.counted in fails.numbers:
             self.failed_changes.append(change)
-            raise OSError(self._fails_with, os.strerror(self._fails_with))
+            raise OSError(fails.error, os.strerror(fails.error))
 
     def _set(self, path: Path, body: bytes) -> bytes:
         valid, _, _, read_s, written_s, _, read_ns, written_ns, _, mode = SET.unpack_from(body)
@@ -119,18 +122,6 @@ def kind_of(change: str) -> str:
     return re.sub(r"[0-9a-f]{12,}|\d+", "N", change)
 
 
-@contextmanager
-def failing(at: Path, real: Path) -> Iterator[FailingDisk]:
+def failing(at: Path, real: Path) -> AbstractContextManager[FailingDisk]:
     """Mount one over two folders that are made for it; skips the test where it may not."""
-    if os.geteuid() != 0 or not Path("/dev/fuse").exists():
-        pytest.skip("mounts a file system of its own, for which it needs root and /dev/fuse")
-    at.mkdir()
-    real.mkdir()
-    try:
-        served = FailingDisk(real, at)
-    except OSError as error:
-        pytest.skip(f"no file system can be mounted here: {error}")
-    try:
-        yield served
-    finally:
-        served.end()
+    return mounted(FailingDisk, at, real)
