@@ -25,11 +25,6 @@ class AnswersLater(Generic[T]):
         self._begun = False
         self._under_way = False
 
-    @property
-    def under_way(self) -> bool:
-        """Whether a question has no answer yet."""
-        return self._under_way
-
     def ask(self, work: Callable[[], T], take: Callable[[T], None]) -> None:
         """Have `take` called with what `work` returns; nothing where an earlier question has no answer yet."""
         if self._under_way:

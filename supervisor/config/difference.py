@@ -50,11 +50,6 @@ class Difference:
     applied: tuple[str, ...]
     needs_restart: tuple[str, ...]
 
-    @property
-    def empty(self) -> bool:
-        """Whether nothing changed."""
-        return not self.applied and not self.needs_restart
-
 
 def difference(old: Settings, new: Settings) -> Difference:
     """Compare two configurations key by key; secrets show that they changed, not what they are."""

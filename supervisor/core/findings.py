@@ -118,11 +118,6 @@ class KernelFinding:
         """Findings of the same key are states of the same event."""
         return (self.origin, self.sequence)
 
-    @property
-    def words(self) -> str:
-        """The finding, for a person."""
-        return f"{self.what or self.fault.value}: {self.line}"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputFinding:

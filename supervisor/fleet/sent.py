@@ -108,11 +108,6 @@ class Sent:
         query = "SELECT EXISTS (SELECT 1 FROM versions WHERE name = ? AND NOT sent)"
         return bool(self._connection.execute(query, (name,)).fetchone()[0])
 
-    def passed(self) -> float | None:
-        """Return when the record was last copied completely, in Unix seconds; None: never."""
-        found = self._connection.execute("SELECT value FROM facts WHERE name = ?", (PASSED,)).fetchone()
-        return None if found is None else float(found[0])
-
     def note_pass(self, now_unix_s: float) -> None:
         """Note that the record was copied completely."""
         self._connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (PASSED, f"{now_unix_s:.0f}"))

@@ -19,7 +19,7 @@ from supervisor.config.derive import (
     snapshot_every,
     socket_path,
 )
-from supervisor.config.difference import difference
+from supervisor.config.difference import Difference, difference
 from supervisor.config.redact import hide_words, redacted
 from supervisor.config.settings import JobSettings, SupervisorSettings
 from supervisor.core import attempt_files
@@ -76,7 +76,7 @@ def test_the_agents_planner_knows_what_it_may_do() -> None:
 
 class TestDifference:
     def test_the_same_settings_differ_in_nothing(self) -> None:
-        assert difference(settings(JOB), settings(JOB)).empty
+        assert difference(settings(JOB), settings(JOB)) == Difference(applied=(), needs_restart=())
 
     @pytest.mark.parametrize(
         ("old", "new", "output"),

@@ -77,7 +77,6 @@ def test_validations_are_part_of_what_is_left() -> None:
     assert progress.step_s == pytest.approx(1.0)
     assert progress.epoch_s == pytest.approx(160.0)
     assert progress.left_s == pytest.approx(3999 + 40 * 60.0)
-    assert progress.fraction == pytest.approx(1001 / 5000)
 
 
 def test_a_changing_pace_widens_the_bounds_and_the_end_lies_between() -> None:
@@ -112,7 +111,7 @@ def test_what_is_unknown_is_none() -> None:
     assert progress_of(planned().history).left_s is None
     assert progress_of(planned().pace(1).history).step_s is None
     without_plan = progress_of(long_story().pace(600).history)
-    assert (without_plan.left_s, without_plan.steps_total, without_plan.fraction) == (None, None, None)
+    assert (without_plan.left_s, without_plan.steps_total) == (None, None)
     assert progress_of(planned().pace(600).history).steps_expected is None
 
 

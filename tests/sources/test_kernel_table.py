@@ -13,7 +13,7 @@ from supervisor.core.findings import FaultClass as F
 from supervisor.core.findings import FaultSeverity as Sev
 from supervisor.sources.faults.kernel_table import kernel_grammar
 from supervisor.sources.faults.pasted_log import findings_in
-from supervisor.sources.faults.table import unproven
+from tests.rigs.row_examples import unproven
 
 TABLE = kernel_grammar()
 AMD = "amdgpu 0000:0a:00.0: amdgpu: "

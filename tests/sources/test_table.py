@@ -13,8 +13,9 @@ from supervisor.sources.faults.kernel_table import kernel_grammar
 from supervisor.sources.faults.pasted_log import findings_in
 from supervisor.sources.faults.phrases import Phrases
 from supervisor.sources.faults.prefilter import EDGE, needle_of, word_of, words_in
-from supervisor.sources.faults.table import GrammarError, parse, unproven
+from supervisor.sources.faults.table import GrammarError, parse
 from supervisor.sources.kernel.log_lines import log_line
+from tests.rigs.row_examples import unproven
 
 HEAD = """
 kind = "kernel"

@@ -13,8 +13,8 @@ from supervisor.core.findings import FaultClass as F
 from supervisor.core.moments import Moment
 from supervisor.sources.attempt.output import OutputReader
 from supervisor.sources.attempt.progress_lines import progress
-from supervisor.sources.faults.table import unproven
 from supervisor.sources.faults.training_table import findings, training_grammar
+from tests.rigs.row_examples import unproven
 
 NOW = Moment(100.0, 1_700_000_000.0)
 

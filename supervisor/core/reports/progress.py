@@ -39,11 +39,6 @@ class Progress:
     steps_expected: int | None = None
     """What should be made by now at the owner's pace; None where they named none."""
 
-    @property
-    def fraction(self) -> float | None:
-        """Share of all steps that is made."""
-        return self.steps / self.steps_total if self.steps is not None and self.steps_total else None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seconds:

@@ -1,4 +1,4 @@
-"""Reads a table of fault patterns and verifies it by its examples.
+"""Reads a table of fault patterns.
 
 A table is TOML: `kind`, then in any order
 - `[remedies]`: name = text; a row's `remedy = "@name"` refers to that text,
@@ -11,7 +11,7 @@ A table is TOML: `kind`, then in any order
 - `[[shape]]`: what no row matches, by speaker, `about`, `trouble` and `unless` (see `shapes.py`), after all rows.
 
 A pattern's named groups: `pci` (a PCI address), `device` (any other device), `pid`, `process`, `code`.
-Every row has `examples`, and `unproven` finds the rows that do not match theirs.
+Every row has `examples`, which its test matches.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 from supervisor.core.findings import About, FaultClass, FaultSeverity
 from supervisor.sources.faults.phrases import Phrases
 from supervisor.sources.faults.prefilter import EDGE, needle_of, word_of
-from supervisor.sources.faults.rows import LINE_LIMIT, WITHIN_S, Code, Grammar, Grouping, Match, Row, address, compiled
+from supervisor.sources.faults.rows import LINE_LIMIT, WITHIN_S, Code, Grammar, Grouping, Match, Row, address
 from supervisor.sources.faults.shapes import needles_of, pattern_of
 
 if sys.version_info >= (3, 11):
@@ -45,7 +45,6 @@ __all__ = [
     "address",
     "load",
     "parse",
-    "unproven",
 ]
 
 _Choice = TypeVar("_Choice", bound=str)
@@ -115,28 +114,6 @@ def parse(text: str) -> Grammar:
         vocabulary=vocabulary,
         speakers="|".join(sorted({f"(?:{_GROUP.sub('(?:', row.speaker)})" for row in rows if row.tentative})),
     )
-
-
-def unproven(grammar: Grammar) -> list[str]:
-    """Return the errors in the rows' examples: each must be matched by its row and by no earlier one."""
-    wrong = []
-    for row in grammar.rows:
-        try:
-            compiled(row.expression)
-        except re.error as error:
-            wrong.append(f"{_describe_row(row.number, row.pattern)}: pattern: {error}")
-            continue
-        several = [needle.strip(EDGE) for needle in row.needles] if len(row.needles) > 1 and not row.tentative else []
-        unused = [text for text in several if not any(text in example for example in row.examples)]
-        wrong += [
-            f"{_describe_row(row.number, row.pattern)}: no example contains the needle: {text}" for text in unused
-        ]
-        for example in row.examples:
-            found = grammar.match(example, user=row.user)
-            if found is None or found.row is not row:
-                by = "no row" if found is None else f"row {found.row.number}"
-                wrong.append(f"{_describe_row(row.number, row.pattern)}: the example is matched by {by}: {example}")
-    return wrong
 
 
 class _Reader:
