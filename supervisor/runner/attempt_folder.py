@@ -43,6 +43,8 @@ SAVES_NAMED = 64
 """Number of saves, the newest, whose steps are passed to an attempt by size and time only."""
 NOTE_LIMIT_BYTES = 65536
 """More than any shim writes; a larger file is not the shim's."""
+LAUNCH_LIMIT_BYTES = 1 << 22
+"""Twice the size of arguments and environment that Linux allows."""
 BOOT_ID_CHARS_MAX = 64
 SIGNAL_MAX = 64
 ERROR_CHARS_MAX = 1000
@@ -296,18 +298,18 @@ def resume_steps(
 
 
 def describe_newer(folder: Path) -> str | None:
-    """Return which of an attempt's records a later version of the shim wrote, and what to do; None if none did.
+    """Return that a later version launched an attempt, and what to do; None if none did.
 
-    In every version shim.json names the shim alike (pid, start_ticks, boot_id). An older record is read; what else a
-    newer one holds may mean anything.
+    An older record is read; what a newer one holds may mean anything. Only what the daemon wrote tells which it is:
+    the training can give its shim's records any version, and would never be judged or stopped again.
     """
-    for name in (names.SHIM, names.EXIT):
-        version = as_int(read_note(folder, name).get("version"))
-        if version is not None and version > shim.VERSION:
-            known = f"and this daemon reads up to {shim.VERSION}"
-            remedy = "install the version of rocm-supervisor that wrote it, or a later one"
-            return f"{folder / name} has version {version}, {known}: {remedy}; until then the attempt is left as it is"
-    return None
+    version = as_int(read_note(folder, names.LAUNCH, LAUNCH_LIMIT_BYTES).get("version"))
+    if version is None or version <= shim.VERSION:
+        return None
+    known = f"and this daemon reads up to {shim.VERSION}"
+    remedy = "install the version of rocm-supervisor that wrote it, or a later one"
+    path = folder / names.LAUNCH
+    return f"{path} has version {version}, {known}: {remedy}; until then the attempt is left as it is"
 
 
 def read_shim(folder: Path) -> ShimNote | None:

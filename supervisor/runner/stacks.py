@@ -11,7 +11,7 @@ from pathlib import Path
 from supervisor import untrusted_files
 from supervisor.core import attempt_files as names
 from supervisor.runner import shim, tools
-from supervisor.runner.attempt_folder import living_shim
+from supervisor.runner.attempt_folder import LAUNCH_LIMIT_BYTES, living_shim
 from supervisor.runner.evidence_folder import EvidenceFolder
 from supervisor.runner.launcher import Launcher
 from supervisor.runner.shim import Process
@@ -22,8 +22,6 @@ STACKS_PAUSE_S = 0.005
 STACKS_SETTLED_S = 0.03
 """A dump that has not grown for this long is complete, since it is written at once."""
 STACKS_LIMIT_BYTES = 1 << 20
-LAUNCH_LIMIT_BYTES = 1 << 22
-"""Twice the size of arguments and environment that Linux allows."""
 PROCESSES_LIMIT = 256
 """Limit of processes whose stacks are requested, parents before children."""
 DEBUG_AGENT = "rocm-debug-agent"

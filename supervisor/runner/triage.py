@@ -18,7 +18,7 @@ from supervisor.children.start import start
 from supervisor.core import attempt_files as names
 from supervisor.core.foreign_values import STEP_MAX, as_dict, as_float, as_int, as_list, as_message
 from supervisor.core.triage.finding import FINDING_FILES, Finding, LookedFor, Replay, conclude, needed, same_course
-from supervisor.runner.attempt_folder import make_attempt_folder, read_note
+from supervisor.runner.attempt_folder import LAUNCH_LIMIT_BYTES, make_attempt_folder, read_note
 from supervisor.runner.code_copy import INSTALLED, Code
 from supervisor.runner.evidence_folder import EvidenceFolder
 from supervisor.runner.shim import VERSION, Recorder
@@ -30,8 +30,6 @@ REPORT_TEXT = "report.txt"
 RESULT_LIMIT_BYTES = 1 << 20
 END_LIMIT_S = 5.0
 """How long a replay may take to end after SIGKILL."""
-LAUNCH_LIMIT_BYTES = 1 << 22
-"""Twice the size of arguments and environment that Linux allows."""
 TEXTS_KEPT = 256
 LOSSES_KEPT = 4096
 """More than an agent records."""

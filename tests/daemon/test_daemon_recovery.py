@@ -125,30 +125,40 @@ def test_a_launch_that_left_its_exit_is_not_begun_again(world: World) -> None:
     assert (world.hands.acts, world.watch.lost) == ([], [("one", 4)])
 
 
-@pytest.mark.parametrize("name", ["shim.json", "exit.json"])
 @pytest.mark.parametrize("phase", [Phase.STARTING, Phase.RUNNING, Phase.STOPPING, Phase.KILLING])
-def test_records_of_a_later_version_are_named_and_their_attempt_is_left_alone(
-    world: World, phase: Phase, name: str
-) -> None:
+def test_a_launch_of_a_later_version_is_named_and_its_attempt_is_left_alone(world: World, phase: Phase) -> None:
     """The daemon was put back to an older version while a training ran: what it cannot read is not absent."""
     world.runs = world.hands.found = False
     folder = world.hands.folder("one", 4)
     (folder / "run").mkdir(parents=True)
-    (folder / "run" / name).write_text('{"version": 2, "exit_code": 0}')
+    (folder / "launch.json").write_text('{"version": 2}')
     before = job(phase, stop=StopOrder(at=START, reason="stopped by its user", save=True))
     assert world.take_up(before, cursors()) == before
     assert (world.hands.adopted, world.watch.lost, world.hands.acts) == ([], [], [])
     (report,) = world.reported
     assert isinstance(report, ev.SupervisionChanged)
-    assert f"{folder}/run/{name} has version 2" in report.error
+    assert f"{folder}/launch.json has version 2" in report.error
     assert "install the version of rocm-supervisor that wrote it" in report.error
 
 
-@pytest.mark.parametrize("record", ['{"exit_code": 0}', '{"version": 0}', '{"version": 1}', '{"version": "2"}', "torn"])
-def test_records_of_this_version_or_an_older_one_are_taken_up(world: World, record: str) -> None:
+@pytest.mark.parametrize("name", ["shim.json", "exit.json"])
+def test_a_training_that_gives_its_records_a_later_version_is_not_left_alone(world: World, name: str) -> None:
+    """It was neither judged nor to be stopped again once the daemon had been restarted."""
+    world.runs = world.hands.found = False
     folder = world.hands.folder("one", 4)
     (folder / "run").mkdir(parents=True)
-    (folder / "run/shim.json").write_text(record)
+    (folder / "launch.json").write_text('{"version": 1}')
+    (folder / "run" / name).write_text('{"version": 2, "exit_code": 0}')
+    world.take_up(job(Phase.RUNNING), cursors())
+    assert world.watch.lost == [("one", 4)]
+    assert world.reported == []
+
+
+@pytest.mark.parametrize("record", ['{"argv": []}', '{"version": 0}', '{"version": 1}', '{"version": "2"}', "torn"])
+def test_launches_of_this_version_or_an_older_one_are_taken_up(world: World, record: str) -> None:
+    folder = world.hands.folder("one", 4)
+    (folder / "run").mkdir(parents=True)
+    (folder / "launch.json").write_text(record)
     world.take_up(job(Phase.RUNNING), cursors())
     assert [followed.attempt for followed in world.hands.adopted] == [4]
     assert world.reported == []
