@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from supervisor.children.worker_threads import WorkerThreads
 from supervisor.control import listen
 from supervisor.control.connection import TimedProtocol
 from supervisor.control.limits import LimitedListener
@@ -58,7 +58,7 @@ class MetricsServer:
         """Why an address is not listened at."""
         if self.problem:
             log.warning("metrics.not_listening", extra={"fields": {"error": self.problem}})
-        self._answering = asyncio.Semaphore(ANSWERED_AT_ONCE)
+        self._answering = WorkerThreads("metrics of now", ANSWERED_AT_ONCE)
         # Beyond the listeners' own limits, so that one address cannot use up the connections of another.
         connections = 2 * CONNECTIONS * max(1, len(self._bound))
         self._server = WokenServer(
@@ -100,8 +100,7 @@ class MetricsServer:
             return PlainTextResponse("GET only\n", status_code=405, headers={"Allow": "GET, HEAD"})
         openmetrics = prefers_openmetrics(request.headers.get("accept", ""))
         try:
-            async with self._answering:
-                known = await anyio.to_thread.run_sync(self._known)
+            known = await asyncio.wrap_future(self._answering.do(self._known))
             text = text_of(known, openmetrics=openmetrics)
         except Exception:  # the deciding thread did not answer, or a defect: one scrape fails
             log.exception("metrics.failed")

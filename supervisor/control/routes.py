@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import anyio
-import anyio.to_thread
 import msgspec
-from anyio.lowlevel import RunVar
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from supervisor.children.worker_threads import WorkerThreads
 from supervisor.control import types
 from supervisor.control.origin import OriginGuard
 from supervisor.control.peers import Peer
@@ -40,11 +40,10 @@ RECORD_REMEDY = (
     "trainings are supervised without it; supervisorctl status names the problem of the record, dmesg that of the disk"
 )
 
-LOOKING_AT_ONCE = 16
-Pool = RunVar[anyio.CapacityLimiter]
-_looking: Pool = RunVar("looking")
+_live = WorkerThreads("answer", 8)
+_looking = WorkerThreads("answer by files", 8)
 """Threads of what reads files of trainings."""
-_recorded: Pool = RunVar("recorded")
+_recorded = WorkerThreads("answer by the record", 4)
 """Threads of what reads the record."""
 
 T = TypeVar("T")
@@ -93,8 +92,8 @@ def _live_endpoints(view: View) -> dict[str, Endpoint]:
 def _record_endpoint(view: View, read: Read) -> Endpoint:
     async def endpoint(request: Request) -> Response:
         given = Parameters(request.path_params, request.query_params)
-        pool = _looking if read.looks_at_files else _recorded
-        return answer(await asked(lambda: read.answer(view.record, given), pool))
+        threads = _looking if read.looks_at_files else _recorded
+        return answer(await asked(lambda: read.answer(view.record, given), threads))
 
     return endpoint
 
@@ -205,28 +204,16 @@ async def body(request: Request, kind: type[Body]) -> Body:
         raise BadRequest(f"the request body is not valid: {error}") from None
 
 
-async def asked(call: Callable[[], T], pool: Pool | None = None) -> T:
+async def asked(call: Callable[[], T], threads: WorkerThreads = _live) -> T:
     """Return the View's answer, called in a thread so that a slow call delays no other request.
 
-    Calls that may hang, because they read a disk, have LOOKING_AT_ONCE threads of their own for each `pool`.
+    Calls that may hang, because they read a disk, have threads of their own.
     """
     try:
         with anyio.fail_after(VIEW_LIMIT_S):
-            return await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=_find_limiter(pool))
+            return await asyncio.wrap_future(threads.do(call))
     except TimeoutError:
         raise TooSlow(f"the daemon did not answer within {VIEW_LIMIT_S:.0f} s", "see the daemon's log") from None
-
-
-def _find_limiter(pool: Pool | None) -> anyio.CapacityLimiter | None:
-    """Return the limiter of a pool of threads; None: anyio's default, for calls that read no disk."""
-    if pool is None:
-        return None
-    try:
-        return pool.get()
-    except LookupError:
-        made = anyio.CapacityLimiter(LOOKING_AT_ONCE)
-        pool.set(made)
-        return made
 
 
 def answer(value: types.Answer, status: int = 200) -> Response:

@@ -8,7 +8,6 @@ The trigger below never replays, and `Periodic.clock_stepped` schedules every jo
 from __future__ import annotations
 
 import logging
-import queue
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timedelta, timezone
@@ -19,7 +18,7 @@ from apscheduler.executors.base import BaseExecutor, run_job
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.base import BaseTrigger
 
-from supervisor.children.prompt_thread import PromptThread
+from supervisor.children.worker_threads import WorkerThreads
 
 log = logging.getLogger(__name__)
 
@@ -38,43 +37,32 @@ class Every(BaseTrigger):  # type: ignore[misc] # APScheduler 3 ships no types
         return planned if now < planned <= now + self.interval else now + self.interval
 
 
-class OwnThread(BaseExecutor):  # type: ignore[misc] # the same
-    """Runs one job in one thread, which the end of the process does not wait for.
+class InThreads(BaseExecutor):  # type: ignore[misc] # the same
+    """Runs jobs in threads, which the end of the process does not wait for, each job once at a time.
 
     The threads of `concurrent.futures` are joined when the interpreter ends: one work that hangs would keep the daemon.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, workers: WorkerThreads) -> None:
         super().__init__()
-        self._name = name
-        self._due: queue.SimpleQueue[tuple[Any, list[datetime]] | None] = queue.SimpleQueue()
-        self._thread: PromptThread | None = None
-
-    def shutdown(self, wait: bool = True) -> None:  # noqa: FBT001, FBT002 - APScheduler's signature
-        """End the thread once its work under way has ended; nothing waits for that."""
-        self._due.put(None)
+        self._workers = workers
 
     def _do_submit_job(self, job: Any, run_times: list[datetime]) -> None:
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = PromptThread(self._run, self._name)
-            self._thread.start()
-        self._due.put((job, run_times))
+        self._workers.do(lambda: self._run(job, run_times), job.name)
 
-    def _run(self) -> None:
-        while (due := self._due.get()) is not None:
-            job, run_times = due
-            # It catches what the work raises, and returns events of it.
-            self._run_job_success(job.id, run_job(job, job._jobstore_alias, run_times, self._logger.name))
+    def _run(self, job: Any, run_times: list[datetime]) -> None:
+        # It catches what the work raises, and returns events of it.
+        self._run_job_success(job.id, run_job(job, job._jobstore_alias, run_times, self._logger.name))
 
 
 class Periodic:
-    """The scheduler: housekeeping and readings, each in a thread of its own, so that one that hangs delays no other."""
+    """The scheduler: housekeeping and readings, each in a thread, so that one that hangs delays no other."""
 
     def __init__(self, around: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext()) -> None:
         """`around` is entered with the name of what is done, for as long as that takes."""
         self._around = around
-        self._names: set[str] = set()
         self._scheduler = BackgroundScheduler(
+            executors={"default": InThreads(WorkerThreads("periodic"))},
             job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1},
             timezone=timezone.utc,
         )
@@ -82,15 +70,12 @@ class Periodic:
 
     def every(self, interval_s: float, name: str, work: Callable[[], None]) -> None:
         """Run `work` each `interval_s` from now on; a second call of the same name replaces the first."""
-        if name not in self._names:
-            self._names.add(name)
-            self._scheduler.add_executor(OwnThread(name), name)
 
         def timed() -> None:
             with self._around(name):
                 work()
 
-        self._scheduler.add_job(timed, Every(interval_s), id=name, name=name, executor=name, replace_existing=True)
+        self._scheduler.add_job(timed, Every(interval_s), id=name, name=name, replace_existing=True)
 
     def soon(self, name: str, now: datetime) -> None:
         """Run the work of that name at `now` and from there on each interval; one under way is not run twice."""

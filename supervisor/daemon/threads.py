@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from supervisor.children.prompt_thread import PromptThread
+from supervisor.children.worker_threads import WorkerThreads
 from supervisor.core import events as ev
 from supervisor.core.absences import moved_on
 from supervisor.core.moments import Moment
@@ -21,8 +22,6 @@ from supervisor.daemon.fence import describe_error
 log = logging.getLogger(__name__)
 
 RESTART_AFTER_S = 1.0
-IDLE_S = 30.0
-"""An idle thread ends after this time; the next work starts a new one."""
 WAITING_AT_MOST = 500
 WAITS_S = 1.0
 """What takes longer at the end of the daemon is named there."""
@@ -68,14 +67,15 @@ class _Work:
 
 
 class Lane:
-    """One thread and its queue, oldest first; of work with the same key only the latest is queued."""
+    """A queue that one thread at a time works off, oldest first; of work with the same key only the latest waits."""
 
     def __init__(self, threads: Threads, post: Post, kind: str) -> None:
         self._threads = threads
         self._post = post
         self._kind = kind
         self._waiting: dict[Hashable, _Work] = {}
-        self._wake = threading.Condition()
+        self._running = False
+        self._lock = threading.Lock()
 
     @property
     def busy(self) -> bool:
@@ -84,46 +84,42 @@ class Lane:
 
     def do(self, what: str, work: Callable[[], None], *, key: Hashable = None, limit_s: float = LIMIT_S) -> None:
         """Queue work; with a key it replaces what is queued under that key."""
-        with self._wake:
+        with self._lock:
             self._waiting[object() if key is None else key] = _Work(what=what, do=work, limit_s=limit_s)
             while len(self._waiting) > WAITING_AT_MOST:
                 dropped = self._waiting.pop(next(iter(self._waiting)))
                 log.error("work.dropped", extra={"fields": {"thread": self._post.name, "what": dropped.what}})
-            self._start_thread()
-            self._wake.notify()
+            self._begin()
 
     def resume(self) -> None:
-        """Start the thread again where work is queued and none lives."""
-        with self._wake:
+        """Take a thread again where work is queued and none does it."""
+        with self._lock:
             if self._waiting:
-                self._start_thread()
+                self._begin()
 
-    def _start_thread(self) -> None:
-        """Start the thread unless it lives; where the machine has no room for one, the work waits for `resume`."""
-        if self._post.thread is not None and self._post.thread.is_alive():
+    def _begin(self) -> None:
+        """Take a thread unless one works; where the machine has no room for one, the work waits for `resume`."""
+        if self._running:
             return
-        thread = PromptThread(self._run, self._post.name)
         try:
-            thread.start()
+            self._threads.workers.do(self._run, self._post.name)
         except (RuntimeError, MemoryError) as error:
-            self._post.thread, self._post.unstarted = None, describe_error(error)
+            self._post.unstarted = describe_error(error)
         else:
-            self._post.thread, self._post.unstarted = thread, None
+            self._running, self._post.unstarted = True, None
 
     def _run(self) -> None:
-        while (work := self._wait_for_next()) is not None:
+        while (work := self._take_next()) is not None:
             try:
                 with self._threads.working(self._post, work.what, work.limit_s):
                     work.do()
             except Exception as error:
                 self._threads.failed(self._post, self._kind, error)
 
-    def _wait_for_next(self) -> _Work | None:
-        with self._wake:
+    def _take_next(self) -> _Work | None:
+        with self._lock:
             if not self._waiting:
-                self._wake.wait(IDLE_S)
-            if not self._waiting:
-                self._post.thread = None
+                self._running = False
                 return None
             return self._waiting.pop(next(iter(self._waiting)))
 
@@ -138,6 +134,8 @@ class Threads:
         self._lock = threading.Lock()
         self._end = threading.Event()
         self._lanes: dict[str, Lane] = {}
+        self.workers = WorkerThreads("worker")
+        """For what a thread of its own is begun; a lane keeps none while it has nothing to do."""
 
     def post(self, name: str, *, job: str | None = None, limit_s: float | None = LIMIT_S) -> Post:
         """Return the post of that name; a new one where there is none."""
@@ -194,9 +192,8 @@ class Threads:
             finally:
                 self.leave(post.name)
 
-        post.thread = PromptThread(fenced, f"{what}-{job}")
         try:
-            post.thread.start()
+            self.workers.do(fenced, f"{what}-{job}")
         except BaseException:
             self.leave(post.name)
             raise

@@ -77,6 +77,9 @@ Part: TypeAlias = Callable[[EvidenceFolder], list[str]]
 Parts: TypeAlias = dict[str, Part]
 """By name, in the order in which one thread runs them: those that only write what is in memory share one."""
 
+_under_way: dict[tuple[str, str], PromptThread] = {}
+"""The newest thread of each group, by slot and first part."""
+
 
 def take(  # noqa: PLR0913 - whom to ask, about what, and for how long
     folder: Path, launcher: Launcher, slot: str, facts: EvidenceFacts, incident_id: str, *, limit_s: float = 5.0
@@ -88,11 +91,11 @@ def take(  # noqa: PLR0913 - whom to ask, about what, and for how long
     began = time.perf_counter()
     target = place(folder, incident_id)
     deadline = began + limit_s
-    missing = _run_parts([{"folder": _make_folder}], target, deadline)
+    missing = _run_parts(slot, [{"folder": _make_folder}], target, deadline)
     if not missing:
         # A vendor's tool may take a second, or hang with the GPU; stopping the training must not wait for it.
-        _start_parts([{"gpus.txt": tools.write_gpu_tools}], target, {})
-        missing = _run_parts(_build_parts(folder, launcher, slot, facts), target, deadline)
+        _start_parts(slot, [{"gpus.txt": tools.write_gpu_tools}], target, {})
+        missing = _run_parts(slot, _build_parts(folder, launcher, slot, facts), target, deadline)
     return EvidenceResult(folder=target.path, took_s=time.perf_counter() - began, missing=tuple(missing))
 
 
@@ -126,18 +129,23 @@ def _build_parts(folder: Path, launcher: Launcher, slot: str, facts: EvidenceFac
     return [known, *({name: part} for name, part in looked_for.items())]
 
 
-def _run_parts(groups: Sequence[Parts], target: EvidenceFolder, deadline: float) -> list[str]:
+def _run_parts(slot: str, groups: Sequence[Parts], target: EvidenceFolder, deadline: float) -> list[str]:
     """Run the groups of parts in parallel until the deadline; return what is missing, each with its reason."""
     missing: dict[str, list[str]] = {}
-    for thread in _start_parts(groups, target, missing):
+    for thread in _start_parts(slot, groups, target, missing):
         thread.join(max(0.0, deadline - time.perf_counter()))
     parts = [name for group in groups for name in group]
     late = [f"{name}: not collected in time" for name in parts if name not in missing]
     return late + [text for name in parts for text in missing.get(name, ())]
 
 
-def _start_parts(groups: Sequence[Parts], target: EvidenceFolder, missing: dict[str, list[str]]) -> list[PromptThread]:
-    """Start a thread for each group of parts; each part adds its problems to `missing` when it is done."""
+def _start_parts(
+    slot: str, groups: Sequence[Parts], target: EvidenceFolder, missing: dict[str, list[str]]
+) -> list[PromptThread]:
+    """Start a thread for each group of parts; each part adds its problems to `missing` when it is done.
+
+    Where that of an earlier incident still hangs another would as well, and each attempt would add one.
+    """
 
     def run(group: Parts) -> None:
         for name, part in group.items():
@@ -146,10 +154,17 @@ def _start_parts(groups: Sequence[Parts], target: EvidenceFolder, missing: dict[
             except Exception as error:  # noqa: BLE001 - a fence: no failure of a part may prevent stopping a training
                 missing[name] = [f"{name}: {type(error).__name__}: {error}"]
 
-    threads = [PromptThread(partial(run, group), f"evidence-{next(iter(group))}") for group in groups]
-    for thread in threads:
+    started = []
+    for group in groups:
+        first = next(iter(group))
+        earlier = _under_way.get((slot, first))
+        if earlier is not None and earlier.is_alive():
+            missing.update({name: [f"{name}: that of an earlier incident has not ended"] for name in group})
+            continue
+        thread = _under_way[slot, first] = PromptThread(partial(run, group), f"evidence-{first}")
         thread.start()
-    return threads
+        started.append(thread)
+    return started
 
 
 # --- processes ----------------------------------------------------------------------------------------------------

@@ -256,6 +256,47 @@ class TestSlowClients:
         while b" 200 " not in talk(path, b"GET /v1/status HTTP/1.0\r\nHost: daemon\r\n\r\n"):
             assert time.perf_counter() < deadline, "the crowd has gone and still nobody is served"
 
+    def test_a_crowd_that_asks_at_once_is_answered_by_few_threads(self, tmp_path: Path) -> None:
+        """A view that takes long had a thread of its own for each of forty questions."""
+        view = Crowded(folder=tmp_path)
+        answers: list[bytes] = []
+        request = b"GET /v1/status HTTP/1.1\r\nHost: daemon\r\nConnection: close\r\n\r\n"
+        with serving(view) as path:
+            asking = [threading.Thread(target=lambda: answers.append(talk(path, request))) for _ in range(20)]
+            for item in asking:
+                item.start()
+            assert view.crowded.acquire(timeout=120)
+            view.go.set()
+            for item in asking:
+                item.join(120)
+        assert len(answers) == 20
+        assert all(b" 200 " in answer for answer in answers)
+        assert view.most == Crowded.EXPECTED
+
+
+class Crowded(FakeView):
+    """Answers none before as many are asked for at once as are expected to be."""
+
+    EXPECTED = 8
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.go, self.crowded, self.lock = threading.Event(), threading.Semaphore(0), threading.Lock()
+        self.under_way = self.most = 0
+
+    def status(self, *, watched: bool = True) -> types.Status:
+        with self.lock:
+            self.under_way += 1
+            self.most = max(self.most, self.under_way)
+            if self.under_way == self.EXPECTED:
+                self.crowded.release()
+        # The rest of the crowd is on its way meanwhile; more threads would let it in.
+        self.go.wait(120)
+        time.sleep(0.2)
+        with self.lock:
+            self.under_way -= 1
+        return super().status(watched=watched)
+
 
 ASK_AS = """
 import grp, os, sys

@@ -126,3 +126,12 @@ def test_work_for_which_no_thread_can_be_started_waits_for_room_and_is_reported(
     assert short.startswith("checkpoints one: its work waits, no thread can be started: RuntimeError: can't start")
     assert short.endswith("[] ['checkpoints one']"), "nothing is left of what was not begun"
     assert after == "None [0, 1]"
+
+
+def test_lanes_that_have_nothing_to_do_keep_no_thread(threads: Threads) -> None:
+    """Five lanes for each job kept theirs for half a minute: a daemon of six jobs had 80 threads, most of them idle."""
+    before, done = threading.active_count(), threading.Semaphore(0)
+    for number in range(40):
+        threads.lane("processes", f"job{number}").do("reading", done.release)
+        assert done.acquire(timeout=120)
+    assert threading.active_count() - before < 10

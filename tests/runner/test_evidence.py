@@ -196,6 +196,29 @@ def test_a_part_that_hangs_costs_the_others_nothing(runs: Attempts) -> None:
 
 
 @pytest.mark.alone(reason="compares a duration with a limit")
+def test_a_part_that_hangs_has_one_thread_however_many_incidents_its_job_has(runs: Attempts) -> None:
+    """Each incident of a job that is restarted all the time left another thread to wait."""
+    folder = dumping(runs)
+    go, hung = threading.Event(), threading.Semaphore(0)
+
+    def hang() -> str:
+        hung.release()
+        assert go.wait(120)
+        return ""
+
+    try:
+        for number in range(4):
+            taken = take(folder, runs.launcher, "hostile", EvidenceFacts(configuration=hang), f"i{number}", limit_s=0.5)
+            assert [line for line in taken.missing if line.startswith("configuration.txt: ")]
+        assert hung.acquire(timeout=120)
+        assert not hung.acquire(blocking=False)
+        assert "configuration.txt: that of an earlier incident has not ended" in taken.missing
+        other = take(folder, runs.launcher, "other", EvidenceFacts(), "i5", limit_s=30)
+        assert not [line for line in other.missing if line.startswith("configuration.txt: ")], "another job's is taken"
+    finally:
+        go.set()
+
+
 def test_a_pipe_in_place_of_the_output_is_named_and_costs_the_others_nothing(runs: Attempts) -> None:
     folder = runs.prepare(["true"])
     os.mkfifo(folder / names.OUTPUT)
