@@ -1,8 +1,8 @@
 """Attacks a daemon by a hostile training beside a healthy one, and shrinks what breaks an invariant to a script.
 
     python tests/attacks/campaign.py [--actions 500] [--seed 1] [--per-s 20] [--kinds KIND ...] [--restart-every-s 20]
-                                     [--trainings 1] [--limit-s SECONDS] [--replay SCRIPT] [--shrink RUNS] [--strict]
-                                     [--keep FOLDER] [--systemd]
+                                     [--trainings 1] [--limit-s SECONDS] [--shard K/N] [--replay SCRIPT]
+                                     [--shrink RUNS] [--strict] [--keep FOLDER] [--systemd]
 
 Everything runs in a pid namespace of its own, so that a supervisor which is led to kill pid 1 or a stranger's process
 hurts nobody; that needs root. `--trainings` divides the actions among so many hostile trainings at once, which is what
@@ -24,6 +24,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
@@ -48,6 +49,8 @@ LEFT_ALONE = {
 """The rules of the hostile trainings beyond the first: a forged loss ends none, so that one attempt does more."""
 SETTLE_S = 6.0
 """How long is looked on after the last action."""
+STANDS_S = 45.0
+"""After so long without an action a hostile training is started again: nothing in an attempt may take as long."""
 STORY_LINES = 12
 SHOWN_EVERY_S = 10.0
 
@@ -82,6 +85,9 @@ class Campaign:
         self.observer = Observer(site, limits)
         self._per_s = per_s
         self._shown_s = 0.0
+        self._shares = [len(share(actions, number, len(site.hostile))) for number in range(len(site.hostile))]
+        self._came_on: dict[str, tuple[int, float]] = {}
+        """How many actions each hostile training had begun when it last began one, and when that was seen."""
 
     def run(self, restart_every_s: float, limit_s: float, *, first_only: bool = False) -> list[Violation]:
         """Attack until every action was begun or `limit_s` is over; return what was broken.
@@ -108,6 +114,7 @@ class Campaign:
             if found and (first_only or self._is_over(found)):
                 return found
             self._keep_going()
+            self._end_stands(tick)
             if restart_every_s and tick > restarted_s + restart_every_s and done_s is None:
                 found += self._restart()
                 restarted_s = time.perf_counter()
@@ -139,6 +146,23 @@ class Campaign:
                     self.site.client.post(f"/v1/jobs/{job['name']}/start", fresh=job["name"] != HEALTHY)
         except ControlError:
             return  # the observer says so
+
+    def _end_stands(self, now_s: float) -> None:
+        """Stop a hostile training that has brought itself to a stand, which `_keep_going` then starts again."""
+        for name, begun, due in zip(self.site.hostile, self.observer.begun, self._shares, strict=True):
+            before, since_s = self._came_on.setdefault(name, (begun, now_s))
+            if begun != before or begun >= due:
+                self._came_on[name] = (begun, now_s)
+            elif now_s > since_s + STANDS_S:
+                self._came_on[name] = (begun, now_s)
+                self.observer.worst["stands ended"] = self.observer.worst.get("stands ended", 0.0) + 1
+                say(f"STOOD {name} for {STANDS_S:.0f} s after {self._last_line(name)}")
+                with suppress(ControlError):
+                    self.site.client.post(f"/v1/jobs/{name}/stop")
+
+    def _last_line(self, name: str) -> str:
+        path = self.site.folder / f"{name}.progress"
+        return path.read_text().splitlines()[-1] if path.exists() else "nothing"
 
     def _restart(self) -> list[Violation]:
         """Kill the daemon and start another; return what is wrong with it."""
@@ -187,6 +211,10 @@ def attack(
         worst["actions of users without a training"] = site.intrusions()
         worst["healthy steps"] = len(campaign.observer.steps_made())
         worst["wounds"] = len(campaign.observer.wounds())
+        if campaign.observer.crowd:
+            say(f"  most threads: {campaign.observer.crowd}")
+        if campaign.observer.held_in:
+            say(f"  late for: {campaign.observer.held_in}")
         return found, worst
 
 
@@ -228,6 +256,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--restart-every-s", type=float, default=20.0, help="0: the daemon is not killed")
     parser.add_argument("--trainings", type=int, default=1, help="hostile ones at once, among which the actions go")
     parser.add_argument("--limit-s", type=float, help="the attack ends then, whatever is left")
+    parser.add_argument("--shard", default="1/1", metavar="K/N", help="of N attacks that share a plan, the K-th part")
     parser.add_argument("--replay", type=Path)
     parser.add_argument("--shrink", type=int, default=0, metavar="RUNS")
     parser.add_argument("--systemd", action="store_true")
@@ -248,9 +277,11 @@ def main(words: Sequence[str]) -> int:
         given.limit_s = 240 + given.actions / given.per_s * 6
     kinds = [kind for kind in given.kinds if kind not in given.without]
     actions = from_script(given.replay.read_text()) if given.replay else plan(given.seed, given.actions, kinds)
+    part, parts = map(int, given.shard.split("/"))
+    actions = actions[part - 1 :: parts]
     began = time.perf_counter()
     found, worst = attack(actions, given)
-    say(f"{len(found)} invariants broken in {time.perf_counter() - began:.0f} s, seed {given.seed}")
+    say(f"{len(found)} invariants broken in {time.perf_counter() - began:.0f} s, seed {given.seed}, part {given.shard}")
     for invariant, value in sorted(worst.items()):
         say(f"  {invariant:<36} {value:.6g}")
     if found and given.shrink:

@@ -8,11 +8,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import socket
 import stat
+import subprocess
+import sys
+import threading
 import time
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,6 +33,9 @@ RULES = {"kill": "crash", "exit": "crash", "hang": "stall", "deaf": "stall", "na
 """By the kind of wound, the rule that has to find it."""
 LIMIT_IN_FORCE_S = {"hang": STALL_LIMIT_S, "deaf": STALL_LIMIT_S}
 MB = 1 << 20
+LATE_S = 2.0
+"""A status that takes longer has the deciding thread looked at."""
+FRAMES_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +173,10 @@ class Observer:
     site: Site
     limits: Limits
     worst: dict[str, float] = field(default_factory=dict)
+    crowd: str = ""
+    """How many threads of each name the daemon had when it had most."""
+    held_in: str = ""
+    """Where the deciding thread was when a status was last late."""
     _away: list[tuple[float, float]] = field(default_factory=list)
     _began_s: float = field(default_factory=time.time)  # noqa: TID251 - see _now_s
     _planted: dict[str, str] = field(default_factory=dict)
@@ -214,13 +227,17 @@ class Observer:
 
     def _status(self) -> Iterator[Violation]:
         began = time.perf_counter()
+        late = threading.Timer(min(2 * self.limits.status_s, LATE_S), self._find_what_holds)
+        late.start()
         try:
             status = self.site.client.get("/v1/status")
         except ControlError as error:
             # Where all are one user, the attack may use up the connections that this user gets.
             if not (self.site.one_user and error.code == "busy"):
-                yield self._violated("status is answered", str(error))
+                yield self._violated("status is answered", f"{error}; the deciding thread is in {self.held_in}")
             return
+        finally:
+            late.cancel()
         yield from self._measure("status latency s", time.perf_counter() - began, self.limits.status_s)
         names = {job["name"] for job in status["jobs"]}
         if names != {HEALTHY, *self.site.hostile}:
@@ -232,6 +249,10 @@ class Observer:
                 continue  # an output that cannot be read is told as that
             if self.site.secret in reported:
                 yield self._violated("no secret is shown", f"output of {name} has the content of a file outside")
+
+    def _find_what_holds(self) -> None:
+        if (process := self.site.daemon_process()) is not None:
+            self.held_in = find_main_frames(process.pid)
 
     def _doors(self) -> Iterator[Violation]:
         now_s = _now_s()
@@ -260,7 +281,9 @@ class Observer:
             return  # it went between the question and the answer: the next look tells
         yield from self._measure("daemon memory bytes", memory, self.limits.rss_bytes)
         threads_limit = self.limits.threads + self.limits.threads_per_training * (len(self.site.hostile) - 1)
-        yield from self._measure("daemon threads", threads, threads_limit)
+        if threads > self.worst.get("daemon threads", threads_limit / 2):
+            self.crowd = list_threads(process.pid)
+        yield from self._measure("daemon threads", threads, threads_limit, self.crowd)
         yield from self._measure("daemon descriptors", descriptors, self.limits.descriptors)
         budget = self.limits.log_bytes + self.limits.log_bytes_per_s * (_now_s() - self._began_s)
         yield from self._measure("log bytes", self.site.log_size_bytes(), budget)
@@ -288,11 +311,12 @@ class Observer:
             yield from self._measure("healthy training stands still s", still_s, self.limits.still_s)
 
     def _wounds(self) -> Iterator[Violation]:
-        now_s, wounds = _now_s(), self.wounds()
+        now_s = _now_s()
         try:
             incidents = self.site.client.get("/v1/incidents", job=HEALTHY, limit=1000)["incidents"]
         except ControlError:
             return
+        wounds = self.wounds()  # after the answer: a wound may strike, and be found, while it is waited for
         incidents.sort(key=lambda incident: incident["at"])
         for wound in wounds:
             limit_s = LIMIT_IN_FORCE_S.get(wound["kind"], 0.0) + self.limits.found_s
@@ -348,6 +372,28 @@ class Observer:
         return found
 
 
+def _dump(pid: int) -> str:
+    """Return what py-spy shows of a process's threads; nothing where it cannot."""
+    command = [str(Path(sys.executable).with_name("py-spy")), "dump", "--nonblocking", "--pid", str(pid)]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def find_main_frames(pid: int) -> str:
+    """Return where the main thread of a process is, the innermost frame first."""
+    frames = _dump(pid).partition('"MainThread"\n')[2].partition("Thread ")[0].splitlines()
+    return " < ".join(frame.strip() for frame in frames[:FRAMES_SHOWN])
+
+
+def list_threads(pid: int) -> str:
+    """Return how many threads of each name a process has; a number or a job in the name counts as any other."""
+    names = re.findall(r'^Thread .*: "([^"]*)"', _dump(pid), re.MULTILINE)
+    counted = Counter(re.sub(rf"[ -]({HEALTHY}|{HOSTILE})?[0-9]*$|/.*", "", name) for name in names)
+    return ", ".join(f"{count} {name}" for name, count in counted.most_common())
+
+
 def _now_s() -> float:
     return time.time()  # noqa: TID251 - compared with what the trainings noted
 
@@ -357,7 +403,8 @@ def _get(path: Path, place: str, limit_s: float) -> str:
     with socket.socket(socket.AF_UNIX) as asking:
         asking.settimeout(limit_s)
         asking.connect(str(path))
-        asking.sendall(f"GET {place} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        with suppress(BrokenPipeError, ConnectionResetError):  # it may be answered as one too many, and ended
+            asking.sendall(f"GET {place} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
         return asking.recv(4096).decode("latin-1").partition(" ")[2][:3]
 
 

@@ -97,8 +97,8 @@ def tune(target: Target, chance: Random) -> str:
 def tune_answer(target: Target, chance: Random) -> str:
     """Answer the tune under way, or one that is not, with facts that no training has."""
     asked = 1
-    with suppress(OSError, ValueError):
-        asked = json.loads((target.folder / "tune.json").read_text())["id"]
+    with suppress(OSError, ValueError), os.fdopen(target.open(target.folder / "tune.json", os.O_RDONLY)) as question:
+        asked = json.load(question)["id"]  # the file may be a FIFO of its own by now, for which it would wait
     for _ in range(chance.choice([1, 1, 20])):
         names = ("facts", "refused", "step", "held", "settings", "steps", "reverted")
         append_word(target, {

@@ -16,6 +16,7 @@ from mischief.target import Target
 
 LIFE_S = 4.0
 """How long a child lives that nobody ends."""
+HANG_S = 8.0
 MB = 1 << 20
 _libc = ctypes.CDLL(None, use_errno=True)
 PR_SET_NAME = 15
@@ -34,11 +35,11 @@ HALF_REQUESTS = (
 )
 
 
-def _child(work: Callable[[], None]) -> int:
+def _child(work: Callable[[], None], life_s: float = LIFE_S) -> int:
     pid = os.fork()
     if pid == 0:
         try:
-            signal.alarm(int(LIFE_S))
+            signal.alarm(int(life_s))
             work()
         finally:
             os._exit(0)
@@ -136,13 +137,20 @@ def hang(target: Target, chance: Random) -> str:
     kind = chance.choice(["sleep", "deaf", "spin", "stopped"])
     if kind == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    until = time.perf_counter() + HANG_S
     if kind == "stopped":
-        os.kill(os.getpid(), signal.SIGSTOP)
-    until = time.perf_counter() + 8.0
+        stopped = os.getpid()
+
+        def go_on() -> None:
+            time.sleep(HANG_S)
+            os.kill(stopped, signal.SIGCONT)
+
+        _child(go_on, HANG_S + 1)
+        os.kill(stopped, signal.SIGSTOP)
     while time.perf_counter() < until:
         if kind != "spin":
             time.sleep(0.1)
-    return f"hung for 8 s, {kind}"
+    return f"hung for {HANG_S:.0f} s, {kind}"
 
 
 def clock(target: Target, chance: Random) -> str:
