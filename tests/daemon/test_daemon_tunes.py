@@ -237,6 +237,30 @@ def test_a_stop_leaves_the_owners_settings_and_a_second_tune_is_refused(tuner: T
     assert not (folder / fo.TUNE).exists()
 
 
+def test_a_tune_that_begins_as_many_seconds_after_another_as_that_gave_orders_is_answered(
+    tmp_path: Path, folder: Path, job: Job
+) -> None:
+    """The agent answers no order twice, and knows one by its number."""
+    past_s = [0.0]
+
+    class SetClock(SystemClock):
+        def now(self) -> Moment:
+            return Moment(super().now().monotonic_s, 1_000_000.0 + past_s[0])
+
+    agent = AgentByHand(folder, times())
+    agent.start()
+    tuner = Tuner(SetClock(), tmp_path, lambda _: job, poll_s=0.02)
+    tuner.start("one", types.TuneBody())
+    assert ended(tuner).problem is None
+    given = len(agent.ordered)
+    past_s[0] = given - 1.0
+    wait_until(lambda: not any(thread.name == "tune one" for thread in threading.enumerate()))
+    tuner.start("one", types.TuneBody())
+    wait_until(lambda: len(agent.ordered) > given)
+    tuner.stop("one")
+    agent.ended.set()
+
+
 class HastyClock(SystemClock):
     """A clock that runs two hundred times as fast."""
 
