@@ -144,7 +144,6 @@ def test_a_disk_at_the_port_of_an_optical_drive_is_still_a_disk() -> None:
         ("mpt2sas0: diag reset: FAILED", Sev.FATAL, None),
         ("megaraid_sas 0000:03:00.0: resetting fusion adapter scsi0.", Sev.WARN, None),
         ("smartpqi 0000:5c:00.0: resetting scsi 0:1:0:1 due to cmd 0x28", Sev.WARN, None),
-        ("md/raid1:md0: active with 1 out of 2 mirrors", Sev.WARN, None),
         ("device-mapper: thin: 253:2: switching pool to out-of-data-space (queue IO) mode", Sev.WARN, None),
         ("CIFS: VFS: Number of request timeouts exceeded 10. Reconnecting", Sev.WARN, None),
         ("nvme 0000:01:00.0: Cancelling I/O 101 QID 5", Sev.FATAL, "0000:01:00.0"),
@@ -158,13 +157,15 @@ def test_drivers_of_storage_are_read_by_their_format_strings(line: str, severity
 @pytest.mark.parametrize(
     "line",
     [
-        "md/raid1:md0: active with 2 out of 2 mirrors",
+        "md/raid1:md0: active with 1 out of 2 mirrors",
+        "EXT4-fs (sda1): error count since last fsck: 5",
+        "EXT4-fs error (device sda1) in ext4_setattr:5488: Out of memory",
         "ata1.00: failed to get NCQ Send/Recv Log Emask 0x1",
         "ata6: limiting SATA link speed to <unknown>",
         "mmc0: error -110 whilst initialising SD card",
     ],
 )
-def test_what_storage_lacks_or_has_in_full_is_no_fault(line: str) -> None:
+def test_what_storage_lacks_or_repeats_is_no_fault(line: str) -> None:
     assert found(line) == []
 
 
@@ -178,6 +179,7 @@ def test_what_storage_lacks_or_has_in_full_is_no_fault(line: str) -> None:
             Sev.FATAL,
         ),
         ("+------ PCI-Express Device Error ------+", F.PCIE, Sev.WARN),
+        ("[Hardware Error]: MC4_STATUS[-|CE|MiscV|-|AddrV|-|-|CECC]: 0x9c5a40f0a7080a13", F.ECC_CORRECTABLE, Sev.WARN),
         ("NVRM: Xid (0002:00): 13, 0001 00000000", F.XID, Sev.WARN),
         ("NVRM: API mismatch: the client has the version 515.65.01, but", F.GPU_INIT_FAILED, Sev.WARN),
         ("NVRM: API mismatch: the client 'python' (pid 812)", F.GPU_INIT_FAILED, Sev.WARN),
@@ -185,3 +187,35 @@ def test_what_storage_lacks_or_has_in_full_is_no_fault(line: str) -> None:
 )
 def test_further_wordings_of_older_kernels_are_known(line: str, fault: F, severity: Sev) -> None:
     assert [(item.fault, item.severity) for item in findings_in([line], TABLE)] == [(fault, severity)]
+
+
+# --- one fault or two ------------------------------------------------------------------------------------------------
+
+FATAL_ON_THE_BUS = "pcieport 0000:a9:10.0: DPC: containment event, status:0x2009 source:0x0000"
+
+
+def test_a_disk_that_the_bus_cut_off_is_no_second_fault() -> None:
+    lines = (FATAL_ON_THE_BUS, "nvme nvme1: frozen state error detected, reset controller")
+    assert found(*lines) == [(F.PCIE, Sev.FATAL, "0000:a9:10.0")]
+
+
+def test_a_gpu_that_is_lost_while_it_is_reset_is_a_failed_reset() -> None:
+    amd = f"amdgpu {CARD}: amdgpu: "
+    assert found(
+        amd + "MES might be in unrecoverable state, issue a GPU reset",
+        amd + "GPU reset begin!. Source:  3",
+        amd + "device lost from bus!",
+        amd + "GPU reset end with ret = -19",
+    ) == [(F.QUEUE_EVICTION, Sev.FATAL, CARD), (F.GPU_RESET_FAILED, Sev.FATAL, CARD)]
+
+
+def test_a_gpu_that_is_lost_without_a_reset_is_lost_to_the_bus() -> None:
+    assert found(f"amdgpu {CARD}: amdgpu: device lost from bus!") == [(F.PCIE, Sev.FATAL, CARD)]
+
+
+def test_the_usb_or_sound_function_of_a_card_is_no_second_fault() -> None:
+    lines = (
+        "xhci_hcd 0000:07:00.2: Unable to change power state from D3hot to D0, device inaccessible",
+        "NVRM: Xid (PCI:0000:07:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+    )
+    assert found(*lines) == [(F.XID, Sev.FATAL, "0000:07:00.0")]

@@ -166,7 +166,8 @@ class Events:
             if near and not row.aftermath.isdisjoint((event.group, "gpu")):
                 return event
             begun = event.followed_by
-            if near and begun is not None and begun.event == row.event and row.rank < begun.until_rank:
+            in_reset = begun is not None and (begun.event == row.event or begun.event in row.aftermath)
+            if near and begun is not None and in_reset and row.rank < begun.until_rank:
                 return event
             if event.tentative and event.of_gpu and same and row.device == "gpu" and not row.detail:
                 return event

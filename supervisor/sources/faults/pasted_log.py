@@ -54,9 +54,11 @@ def findings_in(lines: Iterable[str], grammar: Grammar) -> Iterator[Finding]:
     found: list[Event] = []
     near = _Neighbours(text)
     at_s = 0.0
-    for place, number in enumerate(numbers):
+    for place, (number, raw) in enumerate(zip(numbers, text, strict=True)):
+        if not (is_short or grammar.may_match(raw)):
+            continue
         line, match = _read_line(text, place, grammar, is_short=is_short)
-        if line is None or match is None:
+        if match is None:
             continue
         at_s = _find_time(text, place, line, otherwise=at_s)
         of_gpu = match.row.device == "gpu" and match.pci is None
@@ -67,17 +69,13 @@ def findings_in(lines: Iterable[str], grammar: Grammar) -> Iterator[Finding]:
     return (event.finding for event in without_optical_drives(found, text))
 
 
-def _read_line(
-    text: Sequence[str], place: int, grammar: Grammar, *, is_short: bool
-) -> tuple[LogLine | None, Match | None]:
+def _read_line(text: Sequence[str], place: int, grammar: Grammar, *, is_short: bool) -> tuple[LogLine, Match | None]:
     """Return a line without its prefix and the row that it matches; in a short log it may be damaged."""
-    line, match = None, None
-    if grammar.may_match(text[place]):
-        line = log_line(text[place])
-        match = grammar.match(line.message, user=line.user and grammar.kind == "kernel")
+    line = log_line(text[place])
+    match = grammar.match(line.message, user=line.user and grammar.kind == "kernel")
     if is_short and (match is None or match.row.tentative):
         line, match = _read_wrapped(text, place, grammar) or (line, match)
-    if is_short and match is None and line is not None:
+    if is_short and match is None:
         line, match = _read_behind_prefix(line, grammar) or (line, match)
     return line, match
 
