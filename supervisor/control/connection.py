@@ -76,6 +76,8 @@ class TimedProtocol(H11Protocol):
         """Answer garbage with 400, or, in the middle of an answer, by hanging up."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             super().send_400_response(msg)
+            if self.cycle is not None:
+                self.cycle.disconnected = True  # the request whose body it is has its answer
         else:
             self.transport.abort()
 

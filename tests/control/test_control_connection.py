@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +39,22 @@ async def answer(_scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": ANSWER})
 
 
+async def answer_at_once(_scope: Any, _receive: Any, send: Any) -> None:
+    """Say something without reading the request's body."""
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+    await send({"type": "http.response.body"})
+
+
 @pytest.fixture
 def port() -> Iterator[int]:
+    with served(answer) as where:
+        yield where
+
+
+@contextmanager
+def served(application: Any) -> Iterator[int]:
     listening = socket.create_server(("127.0.0.1", 0))
-    server = WokenServer(build_config(answer, Hasty, connections=64, keep_alive_s=1))
+    server = WokenServer(build_config(application, Hasty, connections=64, keep_alive_s=1))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listening])))
     thread.start()
     yield listening.getsockname()[1]
@@ -105,3 +118,16 @@ def test_one_that_asks_again_and_again_is_kept(port: int) -> None:
             while answers.readline() != b"\r\n":
                 pass
             assert answers.read(len(ANSWER)) == ANSWER
+
+
+def test_garbage_in_a_body_that_is_not_read_is_answered_once_and_is_no_error_of_the_daemon(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its request was answered after the 400, and each time a traceback was logged."""
+    caplog.set_level(logging.ERROR)
+    with served(answer_at_once) as where, socket.create_connection(("127.0.0.1", where)) as peer:
+        peer.settimeout(LIMIT_S)
+        peer.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n")
+        with peer.makefile("rb") as answers:
+            assert answers.read().split(b" ")[1] == b"400"
+    assert caplog.records == []
