@@ -1,7 +1,7 @@
 """Collects evidence of an attempt before it is killed, within a time limit.
 
-Every part that looks at something runs in its own thread and writes its own file, so a part that hangs in the kernel
-(possibly by the fault under investigation) does not affect the others. The evidence may be passed on: only environment
+Every part that looks beyond the state directory runs in its own thread and writes its own file, so a part that hangs in
+the kernel (possibly by the fault under investigation) does not affect the others. The evidence may be passed on: only environment
 variables that concern the hardware are included, and recognizable secrets are removed from text.
 """
 
@@ -75,7 +75,7 @@ class EvidenceResult:
 Part: TypeAlias = Callable[[EvidenceFolder], list[str]]
 """Writes its files into the incident's folder and returns what is missing; may raise OSError."""
 Parts: TypeAlias = dict[str, Part]
-"""By name, in the order in which one thread runs them: those that only write what is in memory share one."""
+"""By name, in the order in which one thread runs them: those that need the state directory alone share one."""
 
 _under_way: dict[tuple[str, str], PromptThread] = {}
 """The newest thread of each group, by slot and first part."""
@@ -105,7 +105,7 @@ def place(folder: Path, incident_id: str) -> EvidenceFolder:
 
 
 def _build_parts(folder: Path, launcher: Launcher, slot: str, facts: EvidenceFacts) -> list[Parts]:
-    known: Parts = {
+    in_state: Parts = {
         "records.jsonl": lambda target: _write_rows(
             target, "records.jsonl", map(asdict, facts.records[-RECORDS_KEPT:])
         ),
@@ -115,18 +115,18 @@ def _build_parts(folder: Path, launcher: Launcher, slot: str, facts: EvidenceFac
         "gpus.jsonl": lambda target: _write_rows(target, "gpus.jsonl", map(asdict, facts.gpus)),
         "host.jsonl": lambda target: _write_rows(target, "host.jsonl", map(asdict, facts.host)),
         "configuration.txt": lambda target: _write_text(target, "configuration.txt", facts.configuration()),
+        "environment.txt": lambda target: _write_text(target, "environment.txt", tools.environment(launch_env(folder))),
+        "output.txt": lambda target: _write_text(target, "output.txt", without_secrets(read_output_tail(folder))),
     }
     looked_for: Parts = {
-        "environment.txt": lambda target: _write_text(target, "environment.txt", tools.environment(launch_env(folder))),
         "checkpoints.jsonl": lambda target: _write_rows(
             target, "checkpoints.jsonl", _stat_rows(tuple(facts.checkpoints()))
         ),
         "core dumps": lambda target: take_core_dumps(DEVCOREDUMP, target),
-        "output.txt": lambda target: _write_text(target, "output.txt", without_secrets(read_output_tail(folder))),
         "stacks": lambda target: take_stacks(folder, launcher, slot, target, native=facts.stands_still),
         "processes.txt": lambda target: _take_processes(folder, target),
     }
-    return [known, *({name: part} for name, part in looked_for.items())]
+    return [in_state, *({name: part} for name, part in looked_for.items())]
 
 
 def _run_parts(slot: str, groups: Sequence[Parts], target: EvidenceFolder, deadline: float) -> list[str]:
