@@ -14,6 +14,7 @@ from mischief.target import Target
 from mischief.words import append_word, odd
 
 WAIT_S = 0.2
+QUESTION_CHARS = 65536
 HELD_S = 0.3
 GET = b"GET %s HTTP/1.1\r\nHost: %s\r\n%s\r\n"
 PLACES = (
@@ -98,7 +99,8 @@ def tune_answer(target: Target, chance: Random) -> str:
     """Answer the tune under way, or one that is not, with facts that no training has."""
     asked = 1
     with suppress(OSError, ValueError), os.fdopen(target.open(target.folder / "tune.json", os.O_RDONLY)) as question:
-        asked = json.load(question)["id"]  # the file may be a FIFO of its own by now, for which it would wait
+        # The file may be a FIFO of its own by now, or of 8 TB.
+        asked = json.loads(question.read(QUESTION_CHARS))["id"]
     for _ in range(chance.choice([1, 1, 20])):
         names = ("facts", "refused", "step", "held", "settings", "steps", "reverted")
         append_word(target, {
