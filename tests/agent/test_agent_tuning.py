@@ -356,6 +356,42 @@ def test_a_batch_sensitive_in_a_direction_that_one_shake_misses_is_shaken_in_oth
     assert wrong == "results of the same batches differ by 0.01, rou"
 
 
+JOINED = """
+import torch
+from types import SimpleNamespace
+from rocm_agent.knobs import Refused, merging, replay
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight, self.off, self.wrong = torch.nn.Parameter(torch.ones(2)), 0.0, 1.0
+    def forward(self, batch):
+        joined = len(batch) > 1
+        gap = (batch * self.weight).diff() + (self.off if joined else 0.0)
+        loss = (1 + 1e-3 * gap.abs().log()).sum()
+        return SimpleNamespace(loss=loss + (self.wrong - 1) * (loss - loss.detach()) if joined else loss)
+def judge(**changed):
+    net, calls = Net(), replay.Calls(torch)
+    calls.keep()
+    for gap in (3e-5, 3.0):
+        net(batch=torch.tensor([[1.0, 1.0 + gap]]))
+    vars(net).update(changed)
+    try:
+        merging.Merging(torch).follow(torch.optim.SGD([net.weight], lr=0.1), calls)._prove(2)
+        print("taken")
+    except Refused as error:
+        print(str(error))
+    calls.stop()
+judge(off=8e-6)
+judge(off=8e-6, wrong=2.0)
+"""
+
+
+def test_micro_batches_sensitive_in_a_direction_that_one_shake_misses_are_joined(foreign_python: Path) -> None:
+    taken, wrong = _run_with_agent(foreign_python, JOINED)
+    assert taken == "taken"
+    assert wrong.startswith("gradients of joined micro-batches differ by 0.58")
+
+
 HALVES = """
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM

@@ -7,8 +7,11 @@
 the grid is searched: what multiplies the speed of such a training (workers, pinning and TF32; joined micro-batches,
 TF32 and no checkpointing) is set, and every combination of the other knobs is ordered in turn as the daemon orders it
 and measured over 40 steps, or 10 that take long: with as many workers as processors, then with twice as many. The best
-two, and what each tune has adopted, are then measured again in alternating blocks of 60 steps, or 12 that take long;
-of these the best is what a tune is compared with. Combinations for which the time was too short are counted.
+three, and what each tune has adopted, are then measured again in rounds of one block each, of 60 steps or 12 that take
+long, every second round in the opposite order. What a tune has adopted is compared with the best of these, which has
+the highest median, round by round: the share is the median of the rounds', with its range. Blocks of one setting differ
+by more than good settings do, so that the best of a grid measured once is partly luck. Combinations for which the time
+was too short are counted.
 """
 
 # ruff: noqa: T201 - a benchmark prints, and measures with the tuner's own eyes
@@ -41,7 +44,7 @@ from supervisor.core import attempt_files as fo  # noqa: E402 (the same)
 from supervisor.core.stats.median import median  # noqa: E402 (the same)
 from supervisor.core.tuning.knob import Facts  # noqa: E402 (the same)
 from supervisor.daemon.clock import SystemClock  # noqa: E402 (the same)
-from supervisor.daemon.tunes.tune import Ended, Tune  # noqa: E402 (the same)
+from supervisor.daemon.tunes.tune import Ended, Tune, count_switch_steps  # noqa: E402 (the same)
 from supervisor.runner import tuned  # noqa: E402 (the same)
 
 SCRIPT = Path(__file__).with_name("slow_training.py")
@@ -53,9 +56,9 @@ GRID_STEPS, GRID_STEPS_MIN, GRID_BLOCK_S = 40, 10, 2.5
 AGAIN_STEPS, AGAIN_STEPS_MIN, AGAIN_BLOCK_S = 60, 12, 2.5
 SETTLED_STEPS = {"resnet": 45, "decoder": 4}
 """After an undone tune: batches that were drawn ahead are no pace of the owner's settings."""
-AGAIN = 2
-"""Rounds of the best of the grid and of each tune's adopted settings, in turn."""
-BEST = 2
+AGAIN = 7
+"""Rounds of the best of the grid and of each tune's adopted settings."""
+BEST = 3
 FIXED: Mapping[str, Mapping[str, object]] = {
     "resnet": {"pin_memory": True, "tf32": True},
     "decoder": {"micro_batch": 4, "tf32": True, "checkpointing": False},
@@ -97,11 +100,11 @@ class Found:
     tunes: list[Tuned]
     combinations: int
     not_run: int
-    best_rate: float | None
+    best_rates: tuple[float, ...]
     best: Settings
     rates: list[tuple[float, Settings]]
-    shares: list[float | None]
-    """Of the best combination's rate, that the settings adopted by each tune reach."""
+    shares: list[tuple[float, ...]]
+    """Of the best combination's rate in each round, that the settings adopted by each tune reach."""
 
 
 class Bench:
@@ -172,34 +175,39 @@ class Bench:
             raise RuntimeError(f"{error}\n{self._house.read_output()}") from None
         finally:
             tuned.withdraw_order(folder)
-        best_rate, best = max(again, key=lambda row: row[0], default=(None, {}))
-        by_settings = {_key(settings): rate for rate, settings in again}
-        shares = [by_settings.get(_key(tune.adopted)) for tune in tunes]
+        best_rates, best = max(again, key=lambda row: median(row[0]), default=((), {}))
+        by_settings = {_key(settings): made for made, settings in again}
         return Found(
             tunes=tunes,
             combinations=len(rates),
             not_run=len(grid) - len(rates),
-            best_rate=best_rate,
+            best_rates=best_rates,
             best=best,
-            rates=[*rates, *again],
-            shares=[None if rate is None or best_rate is None else rate / best_rate for rate in shares],
+            rates=[*rates, *((rate, settings) for made, settings in again for rate in made)],
+            shares=[
+                tuple(
+                    own / other for own, other in zip(by_settings.get(_key(tune.adopted), ()), best_rates, strict=False)
+                )
+                for tune in tunes
+            ],
         )
 
     @staticmethod
     def _measure_again(
         eyes: Tune, rates: list[tuple[float, Settings]], adopted: Sequence[Settings], facts: Facts
-    ) -> list[tuple[float, Settings]]:
-        """Measure the best ones and those that were adopted in alternating blocks; return their rates."""
+    ) -> list[tuple[tuple[float, ...], Settings]]:
+        """Measure the best ones and those that were adopted in rounds; return their rates, one of each round."""
         rows = [settings for _, settings in sorted(rates, key=lambda row: row[0], reverse=True)[:BEST]]
         rows = list({_key(settings): settings for settings in (*rows, *adopted) if settings}.values())
         found: dict[str, list[float]] = {}
         for number in range(AGAIN):
             for settings in rows if number % 2 == 0 else reversed(rows):
                 rate = measure(eyes, settings, facts, again=True)
-                if rate is not None:
-                    found.setdefault(_key(settings), []).append(rate)
-                    say(f"  again {rate:10.1f}/s  {json.dumps(settings)}")
-        return [(median(found[_key(settings)]), settings) for settings in rows if _key(settings) in found]
+                found.setdefault(_key(settings), []).extend([] if rate is None else [rate])
+        for settings in rows:
+            made = found[_key(settings)]
+            say(f"  again {', '.join(f'{rate:.1f}' for rate in made)}/s  {json.dumps(settings)}")
+        return [(tuple(found[_key(settings)]), settings) for settings in rows if len(found[_key(settings)]) == AGAIN]
 
 
 def _key(settings: Settings) -> str:
@@ -220,7 +228,7 @@ def list_grid(kind: str, facts: Facts, *, card: bool) -> Iterator[Settings]:
 def measure(eyes: Tune, settings: Settings, facts: Facts, *, again: bool = False) -> float | None:
     """Return samples a second under some settings, None where the agent refuses one of them."""
     changes = settings != eyes._held
-    drop = GRID_DROPPED + eyes._switch_steps(settings, facts)
+    drop = GRID_DROPPED + count_switch_steps(eyes._held, settings, facts)
     if changes:  # while an order is carried out batches are drawn ahead, and the next steps wait for none
         workers = settings.get("workers", facts.workers or 0)
         drop += (facts.prefetch or 2) * (workers if isinstance(workers, int) else 0)
@@ -264,10 +272,11 @@ def print_tune(kind: str, tune: Tuned) -> None:
 
 def print_grid(kind: str, found: Found) -> None:
     """Print what share of the grid's best each tune has reached."""
-    shares = ", ".join("-" if share is None else f"{share:.1%}" for share in found.shares)
-    print(f"{'share of the grid':28}{shares:>24}{MUST[kind][2]:>18}")
-    if found.best_rate is not None:
-        print(f"best of {found.combinations}: {found.best_rate:.0f}/s with {json.dumps(found.best)}")
+    for rows in found.shares:
+        share = f"{median(rows):.1%} ({min(rows):.1%}-{max(rows):.1%})" if rows else "-"
+        print(f"{'share of the grid':28}{share:>24}{MUST[kind][2]:>18}")
+    if found.best_rates:
+        print(f"best of {found.combinations}: {median(found.best_rates):.0f}/s with {json.dumps(found.best)}")
     print(f"combinations not run or refused: {found.not_run}", flush=True)
 
 
@@ -299,7 +308,7 @@ def main() -> None:
             written[kind] = {
                 "tunes": [{"report": tune.report, "steps": tune.steps, "took_s": tune.took_s} for tune in found.tunes],
                 "best": found.best,
-                "best_rate": found.best_rate,
+                "best_rates": found.best_rates,
                 "rates": found.rates,
                 "shares": found.shares,
             }

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tuner_simulation import adopted_share
 
 from supervisor.core.tuning.bottleneck import Shares, find_bottlenecks, name_of
+from supervisor.core.tuning.budget import STEPS, STEPS_S, count_left, find_unaffordable
 from supervisor.core.tuning.compare import (
     BEYOND_REACH_PAIRS_MIN,
     PAIRS_MAX,
@@ -215,6 +216,34 @@ def test_when_the_time_is_over_only_what_was_adopted_is_confirmed() -> None:
     session = session.without_more("the time given is over")
     assert session.tried == "all together"
     assert [row.why for row in session.refused] == ["the time given is over"]
+
+
+def test_fast_steps_are_judged_by_as_many_as_half_a_minute_has() -> None:
+    assert count_left(STEPS - 10, 2 * STEPS_S, 0.05) == 10
+    assert count_left(2 * STEPS, 2 * STEPS_S, 0.05) == 0
+    assert count_left(2 * STEPS, 0.0, STEPS_S / 1e6) == 1_000_000
+
+
+def test_an_arm_is_begun_and_tried_on_only_where_steps_are_left_to_confirm_it() -> None:
+    """A block takes ten steps, and an exchange twenty more; the first of the arm's blocks stands already."""
+    session = begin_session((SWITCH, OTHER), (), CPU).having(1.0)
+
+    def is_left_out(left: int) -> bool:
+        why = find_unaffordable(session, left, lambda held, wanted: 10 if held == wanted else 30)
+        assert why in {None, f"{left} steps of this tune are left, too few to try and confirm it"}
+        return why is not None
+
+    two_pairs, one_pair, confirming = 30 + 10 + 30, 10 + 30, 10 + 30 + 10 + 30
+    assert (is_left_out(two_pairs + confirming - 1), is_left_out(two_pairs + confirming)) == (True, False)
+    session = session.after_block(0.95)
+    assert (is_left_out(one_pair + confirming - 1), is_left_out(one_pair + confirming)) == (True, False)
+    session = session.after_block(0.95)
+    assert not is_left_out(0), "a pair that was begun is ended"
+    while session.tried == "switch = true":
+        session = session.after_block(1.0 if not session.wanted else 0.8)
+    session = session.after_refusal("too few are left")
+    assert session.tried == "all together"
+    assert not is_left_out(0), "what was adopted is proven"
 
 
 def test_an_arm_that_cannot_gain_yet_is_tried_behind_the_others_and_then_left_out() -> None:

@@ -29,7 +29,7 @@ from tests.sources.recorder_by_hand import Writer
 
 FACTS = {"device": "cpu", "processors": 2, "workers": 0, "threads": 2, "fused": False, "fused_why_not": "no gradients"}
 FACTS |= {"torch": "2.12.0", "gpu": None, "channels_last_why_not": "no weight has four dimensions"}
-BATCH = 30
+BATCH = 4
 STARVED = "60% of a step waits for data: what is faster waits longer"
 
 
@@ -237,6 +237,30 @@ def test_a_stop_leaves_the_owners_settings_and_a_second_tune_is_refused(tuner: T
     assert not (folder / fo.TUNE).exists()
 
 
+def test_a_tune_that_begins_as_many_seconds_after_another_as_that_gave_orders_is_answered(
+    tmp_path: Path, folder: Path, job: Job
+) -> None:
+    """The agent answers no order twice, and knows one by its number."""
+    past_s = [0.0]
+
+    class SetClock(SystemClock):
+        def now(self) -> Moment:
+            return Moment(super().now().monotonic_s, 1_000_000.0 + past_s[0])
+
+    agent = AgentByHand(folder, times())
+    agent.start()
+    tuner = Tuner(SetClock(), tmp_path, lambda _: job, poll_s=0.02)
+    tuner.start("one", types.TuneBody())
+    assert ended(tuner).problem is None
+    given = len(agent.ordered)
+    past_s[0] = given - 1.0
+    wait_until(lambda: not any(thread.name == "tune one" for thread in threading.enumerate()))
+    tuner.start("one", types.TuneBody())
+    wait_until(lambda: len(agent.ordered) > given)
+    tuner.stop("one")
+    agent.ended.set()
+
+
 class HastyClock(SystemClock):
     """A clock that runs two hundred times as fast."""
 
@@ -257,7 +281,7 @@ def test_a_tune_ends_where_steps_keep_coming_of_which_none_follows_the_one_befor
     agent.ended.set()
 
 
-def test_a_tune_of_a_training_that_claims_endless_batches_ahead_ends_and_leaves_others_their_turn(
+def test_a_tune_of_a_training_whose_claimed_batches_ahead_take_too_long_ends_and_leaves_others_their_turn(
     tmp_path: Path, folder: Path, job: Job
 ) -> None:
     elapsed_s = [0.0]
@@ -275,17 +299,31 @@ def test_a_tune_of_a_training_that_claims_endless_batches_ahead_ends_and_leaves_
         wait_until(lambda: agent.step >= step or tuner.report("one").state == "ended")
 
     agent = Claiming(folder, times())
-    agent.in_turns, agent.facts = True, {**FACTS, "prefetch": 65_536}
+    agent.in_turns, agent.facts = True, {**FACTS, "prefetch": 48}
     agent.start()
     tuner = Tuner(SteppedClock(), tmp_path, lambda _: job, poll_s=0.02)
     tuner.start("one", types.TuneBody(for_s=1000.0))
     wait_until(lambda: any(agent.ordered))
     while tuner.report("one").state != "ended":
         goes_on(agent.step + 2 * BATCH)
-        elapsed_s[0] += 100.0
+        elapsed_s[0] += 500.0
         assert elapsed_s[0] < 10_000.0
     agent.ended.set()
     assert "not done in 3 times the time given" in (tuner.report("one").problem or "")
+
+
+def test_an_arm_that_the_steps_of_a_tune_do_not_suffice_for_is_not_begun(tuner: Tuner, folder: Path) -> None:
+    """Of a training that claims 2,000 batches ahead: each exchange of its workers would leave as many uncounted."""
+    agent = AgentByHand(folder, times(workers2=0.2, workers4=0.2) | {'{"threads": 1}': 0.2})
+    agent.facts, agent.waits = {**FACTS, "prefetch": 1000}, 0.2
+    agent.start()
+    tuner.start("one", types.TuneBody())
+    report = ended(tuner)
+    agent.ended.set()
+    assert not any("workers" in settings for settings in agent.ordered)
+    assert report.refused
+    assert all(row.why.endswith("steps of this tune are left, too few to try and confirm it") for row in report.refused)
+    assert [(row.knob, row.value) for row in report.adopted] == [("threads", 1)]
 
 
 def test_more_workers_than_processors_are_not_tried_where_these_are_busy() -> None:

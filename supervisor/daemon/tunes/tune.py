@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from supervisor.core.readings import StepRecord
 from supervisor.core.sanitize import without_secrets
 from supervisor.core.tuning import compare
 from supervisor.core.tuning.bottleneck import Shares, find_bottlenecks, name_of
+from supervisor.core.tuning.budget import count_left, find_unaffordable
 from supervisor.core.tuning.guards import Block, Memory
 from supervisor.core.tuning.knob import Facts, Left, choose_knobs, facts_of
 from supervisor.core.tuning.session import Arm, Session, Trial, begin_session
@@ -136,7 +138,7 @@ class Tune(threading.Thread):
         self.poll_s = POLL_S
         self._clock, self.folder, self._given, self._find_fault = clock, folder, given, find_fault
         self._progress = Progress()
-        self._numbers = count(int(clock.now().unix_s))
+        self._numbers = count(int(1000 * clock.now().unix_s))  # no number of a tune before, which the agent has answered
         self._recorder = RecorderReader(folder)
         self._log = AgentLogReader(folder)
         self._cursor = 0
@@ -152,6 +154,9 @@ class Tune(threading.Thread):
         self._busy: dict[str, float | None] = {}
         """How many processors were busy, likewise."""
         self._newest: Collected | None = None
+        self._first_step = 0
+        self._taken: dict[tuple[object, ...], int] = {}
+        """How many steps the newest block took with all that was not counted, by what was exchanged of the loader."""
         self._warned: list[str] = []
         """What the training warned of since the block began."""
         self._proven_on: Mapping[str, object] = {}
@@ -226,6 +231,7 @@ class Tune(threading.Thread):
         """Return whether settings were adopted, which then hold."""
         now = self._progress
         facts = self._read_facts()
+        self._first_step = self._last_step()
         diagnosed = self._diagnose()
         wait = diagnosed.wait
         now.bottleneck_after = now.bottleneck_before
@@ -255,16 +261,34 @@ class Tune(threading.Thread):
         now.session, now.left = session, session.left
         return session
 
+    def _count_left(self) -> int:
+        pace_s = None if self._newest is None else self._newest.pace_s
+        return count_left(self._last_step() - self._first_step, self._spent_s(), pace_s)
+
+    def _count_steps(self, facts: Facts, held: Mapping[str, object], wanted: Mapping[str, object]) -> int:
+        """Return how many steps there are to the end of a block: as many as the newest of its kind took."""
+        taken = self._taken.get(_kind_of_switch(held, wanted))
+        if taken is not None:
+            return taken
+        block = max(compare.BLOCK_STEPS, _workers_of(wanted, facts))
+        if held == wanted:
+            return block
+        dropped = max(compare.DROPPED_STEPS, count_switch_steps(held, wanted, facts))
+        return block + dropped + self._count_stocked(held, wanted, facts)
+
     def _make_block(self, session: Session, facts: Facts) -> Session:
-        wanted = session.wanted or {}
+        wanted, held, first = session.wanted or {}, self._held, self._last_step()
         why = self._find_pointless(session, facts)
         if why is not None and session.trial is not None and session.trial.arm is not None:
             return session.postponed({session.trial.arm.knob}, why)
+        why = find_unaffordable(session, self._count_left(), partial(self._count_steps, facts))
+        if why is not None:
+            return session.after_refusal(why)
         drop, ahead, beaten_s = 0, 0, None
         if wanted != self._held:
-            ahead = self._count_stocked(wanted, facts)
+            ahead = self._count_stocked(held, wanted, facts)
             is_known = _key(wanted) in self._waited
-            switched = self._switch_steps(wanted, facts)
+            switched = count_switch_steps(held, wanted, facts)
             # What is allocated and looked for at first is so while the old batches of an exchanged loader come.
             drop = max(compare.DROPPED_STEPS if is_known else compare.FIRST_DROPPED_STEPS, switched)
             self._newest = None if switched else self._newest  # of another loader
@@ -283,7 +307,7 @@ class Tune(threading.Thread):
         arms_turn = session.trial is not None and session.trial.is_arms_turn
         self._warned = []
         collected = self._collect_paced(drop, _workers_of(wanted, facts), ahead, beaten_s)
-        self._newest = collected
+        self._newest, self._taken[_kind_of_switch(held, wanted)] = collected, self._last_step() - first
         self._waited[_key(wanted)], self._busy[_key(wanted)] = collected.wait, collected.busy
         why = self._find_new_warning() if arms_turn else None
         if why is not None:
@@ -291,10 +315,10 @@ class Tune(threading.Thread):
         memory = Memory(card_bytes=facts.card_bytes, host_bytes=psutil.virtual_memory().total)
         return session.after_block(compare.median_s(collected.times), collected.seen, memory)
 
-    def _count_stocked(self, wanted: Mapping[str, object], facts: Facts) -> int:
+    def _count_stocked(self, held: Mapping[str, object], wanted: Mapping[str, object], facts: Facts) -> int:
         """Return how many batches may lie ready when other settings begin, which their own pace would not have made."""
         wait = self._waited.get(_key(wanted))
-        if wait is not None and wait < WAITING_WORTH and not self._switch_steps(wanted, facts):
+        if wait is not None and wait < WAITING_WORTH and not count_switch_steps(held, wanted, facts):
             return 0  # known to wait for none: more of them ready makes no step faster
         return _count_ahead(wanted, facts)
 
@@ -311,12 +335,11 @@ class Tune(threading.Thread):
         """
         if not ahead or beaten_s is None:
             return self._collect(drop, compare.block_is_complete, workers, ahead)
-        first = self._last.step if self._last is not None else 0
+        first = self._last_step()
         early = self._collect(drop, compare.block_is_complete, workers)
         if compare.median_s(early.times) > (1 - compare.IDLE_GAIN) * beaten_s:
             return early
-        made = self._last.step - first if self._last is not None else 0
-        later = self._collect(0, compare.block_is_complete, workers, max(0, ahead - made))
+        later = self._collect(0, compare.block_is_complete, workers, max(0, ahead - (self._last_step() - first)))
         return replace(later, seen=early.seen.followed_by(later.seen))
 
     def _find_pointless(self, session: Session, facts: Facts) -> str | None:
@@ -343,12 +366,6 @@ class Tune(threading.Thread):
             if fact.agent_event is AgentEvent.TUNING:
                 self._warned += _list_texts(fact.facts.get("warned"))
         return found
-
-    def _switch_steps(self, wanted: Mapping[str, object], facts: Facts) -> int:
-        """Return how many batches of the old loader are still to come, and are none of the new one's pace."""
-        if all(self._held.get(name) == wanted.get(name) for name in LOADER_KNOBS):
-            return 0
-        return _count_ahead(self._held, facts) + _workers_of(wanted, facts) + 1
 
     def _adopt(self, session: Session) -> bool:
         now = self._progress
@@ -527,6 +544,9 @@ class Tune(threading.Thread):
         used_s = sum(row.user + row.system for row in found)
         return Used(used_s=used_s, at_s=self._clock.now().monotonic_s, processes=len(found)) if found else None
 
+    def _last_step(self) -> int:
+        return self._last.step if self._last is not None else 0
+
     def _spent_s(self) -> float:
         return self._clock.now().seconds_since(self._began)
 
@@ -568,6 +588,22 @@ def _count_ahead(settings: Mapping[str, object], facts: Facts) -> int:
     """Return how many batches the workers of a loader make ahead."""
     prefetch = settings.get("prefetch_factor", facts.prefetch or PREFETCH)
     return (prefetch if isinstance(prefetch, int) else PREFETCH) * _workers_of(settings, facts)
+
+
+def count_switch_steps(held: Mapping[str, object], wanted: Mapping[str, object], facts: Facts) -> int:
+    """Return how many batches of the old loader are still to come, and are none of the new one's pace."""
+    if _loader_of(held) == _loader_of(wanted):
+        return 0
+    return _count_ahead(held, facts) + _workers_of(wanted, facts) + 1
+
+
+def _loader_of(settings: Mapping[str, object]) -> tuple[object, ...]:
+    return tuple(settings.get(name) for name in sorted(LOADER_KNOBS))
+
+
+def _kind_of_switch(held: Mapping[str, object], wanted: Mapping[str, object]) -> tuple[object, ...]:
+    """Return what decides how many steps pass uncounted between two blocks: the loaders, and whether all else stays."""
+    return (_loader_of(held), _loader_of(wanted), held == wanted)
 
 
 def _waited_for(record: StepRecord, span_s: float) -> bool:

@@ -158,17 +158,26 @@ class Merging:
         with self._calls.replaying(params):
             losses, single = self._add_up(calls)
             loss, arm = self._grads(module, joined, cast)
-            with replay.shake_weights(self._torch, params, self._calls.rounding):
-                shaken = self._add_up(calls)[1]
+            moved = self._shake(calls, params, single)
         apart = abs(loss - losses) / max(abs(losses), 1e-12)
         if not apart <= max(APART_MIN, APART * self._calls.rounding):
             raise Refused("the loss of joined micro-batches is %.6g, that of single ones %.6g" % (loss, losses))
         differs = replay.difference(single, arm)
         limit = max(APART_MIN, APART * self._calls.rounding)
-        limit = max(limit, min(replay.SHAKEN * replay.difference(single, shaken), APART_MAX))
+        limit = max(limit, min(replay.SHAKEN * moved, APART_MAX))
         if not differs <= limit:
             raise Refused("gradients of joined micro-batches differ by %.2g, rounding explains %.2g" % (differs, limit))
         self._check_room()
+
+    def _shake(self, calls: List[Any], params: List[Any], single: List[Any]) -> float:
+        """Return by how much the shake of weights that moved gradients most has moved them, as a share of them."""
+        moved = 0.0
+        for direction in range(1, replay.SHAKES_MAX + 1):
+            with replay.shake_weights(self._torch, params, self._calls.rounding, direction):
+                moved = max(moved, replay.difference(single, self._add_up(calls)[1]))
+            if direction >= replay.SHAKES_MIN and moved < replay.MOVED:
+                break
+        return moved
 
     def _add_up(self, calls: List[Any]) -> Tuple[float, List[Any]]:
         """Return the sums of the losses and of the gradients of micro-batches, each computed by itself."""

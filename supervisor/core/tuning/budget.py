@@ -1,0 +1,41 @@
+"""How many steps a tune takes: an arm is not begun, or given up, where what is left does not suffice to prove it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from supervisor.core.tuning.session import Session
+
+STEPS = 720
+"""Of a tune with its last comparison; where that takes longer than was reckoned it has ended by the 800th."""
+STEPS_S = 30.0
+"""As many steps as this time has are a tune's where that is more: fast steps are judged by more of them."""
+
+Settings = Mapping[str, object]
+Count = Callable[[Settings, Settings], int]
+"""Of steps, from the end of a block of some settings to the end of the next one, of others or the same."""
+
+
+def count_left(made: int, spent_s: float, step_s: float | None) -> int:
+    """Return how many steps a tune has left that has made some, the newest of which took as long."""
+    in_time = int((STEPS_S - spent_s) / step_s) if step_s else 0
+    return max(0, STEPS - made, in_time)
+
+
+def find_unaffordable(session: Session, left: int, count: Count) -> str | None:
+    """Return why the arm under way is not to be tried any further; None where it is, or none is being tried.
+
+    A pair of blocks that was begun is ended, and the last comparison always takes place: it proves what is adopted.
+    """
+    trial = session.trial
+    if trial is None or trial.arm is None or (trial.blocks and trial.is_begun):
+        return None
+    base, arm = trial.base, trial.settings
+    if trial.is_begun:
+        needed = count(base, base) + max(count(base, arm), count(arm, base))
+    else:  # two pairs, in the order A B B A, of which the first block may have been made
+        needed = (0 if trial.blocks else count(base, base)) + count(base, arm) + count(arm, arm) + count(arm, base)
+    confirming = count(arm, arm) + count(arm, {}) + count({}, {}) + count({}, arm)
+    if needed + confirming <= left:
+        return None
+    return f"{left} steps of this tune are left, too few to try and confirm it"
