@@ -83,6 +83,7 @@ class Night:
     epochs: int = EPOCHS
     wounds: tuple[tuple[str, int, int], ...] = WOUNDS
     stall_limit_s: float = STALL_LIMIT_S
+    imgsz: int = 160
     began_s: float = field(default_factory=time.perf_counter)
 
     def run(self, breakfast: Callable[[], None] = lambda: None) -> list[dict[str, Any]]:
@@ -117,6 +118,7 @@ class Night:
 
     def _build_config(self, data: Path, url: str) -> str:
         command = [str(self.train_python), str(TRAINING), "--data", str(data), "--epochs", str(self.epochs)]
+        command += ["--imgsz", str(self.imgsz)]
         command += ["--project", str(self.folder / "runs"), "--scars", str(self.folder / "scars")]
         for name, epoch, batch in self.wounds:
             command += ["--wound", f"{name}:{epoch}:{batch}"]
