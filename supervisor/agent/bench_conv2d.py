@@ -62,23 +62,13 @@ def bench_layer(name: str, layer: Layer, device: str, dtype: Any, given: Dict[st
     with torch.no_grad():
         dy = torch.randn_like(conv2d(x, weight, **options, algorithm="planned"))
     forward, backward = passes(name, (x, weight), dy, options, given["scope"])
-    clock, taken = Clock(device), []
-    for _ in range(WARM_UPS):
-        backward(forward())
-    for _ in range(given["runs"]):
-        start = clock.mark()
-        y = forward()
-        middle = clock.mark()
-        gradients = backward(y)
-        end = clock.mark()
-        taken.append((clock.between(start, middle), clock.between(middle, end), clock.between(start, end)))
-        del y, gradients
+    clock = Clock(device)
+    forward_ms, backward_ms, total_ms = _time_passes(clock, forward, backward, given["runs"])
     before = clock.start()
     y = forward()
     held = clock.in_use() - before if clock.on_gpu else None
     backward(y)
     peak = clock.peak() - before if clock.on_gpu else None
-    forward_ms, backward_ms, total_ms = (median(list(column)) for column in zip(*taken))
     return {
         "forward_ms": forward_ms,
         "backward_ms": backward_ms,
@@ -86,6 +76,22 @@ def bench_layer(name: str, layer: Layer, device: str, dtype: Any, given: Dict[st
         "held_bytes": held,
         "peak_bytes": peak,
     }
+
+
+def _time_passes(clock: Clock, forward: Callable[[], Any], backward: Callable[[Any], Any], runs: int) -> List[float]:
+    """Return the medians in milliseconds of the forward pass, of the backward pass and of both."""
+    taken = []
+    for _ in range(WARM_UPS):
+        backward(forward())
+    for _ in range(runs):
+        start = clock.mark()
+        y = forward()
+        middle = clock.mark()
+        gradients = backward(y)
+        end = clock.mark()
+        taken.append((clock.between(start, middle), clock.between(middle, end), clock.between(start, end)))
+        del y, gradients
+    return [median(list(column)) for column in zip(*taken)]
 
 
 def attempt(kind: str, names: Dict[str, Any], work: Callable[[], Dict[str, Any]]) -> None:

@@ -91,10 +91,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument each option
     _make_folder(place)
     if os.environ.get("SLURM_JOB_ID"):
         os.execvp("bash", ["bash", "-c", write_body(asked)])  # noqa: S606, S607 - the script that --dry-run shows
-    script = place / "batch.sh"
-    script.write_text(text)
-    job = _submit_script(script)
-    (place / "job").write_text(f"{job}\n")
+    job = _submit_script(place, text)
     app.print(f"job {job}: training {training} on {nodes} nodes, {spares} spares")
     app.print(f"  supervisorctl training status {training if folder is None else place}")
 
@@ -112,17 +109,21 @@ def _make_folder(place: Path) -> None:
         raise CliError(text, "--folder names a folder that all nodes share and that you may write") from error
 
 
-def _submit_script(script: Path) -> str:
+def _submit_script(place: Path, text: str) -> str:
+    """Write the batch script and the number of its job into the training's folder; return the number."""
     from supervisor.programs import run  # noqa: PLC0415 - as above
 
+    script = place / "batch.sh"
+    script.write_text(text)
     try:
         ran = run(("sbatch", "--parsable", str(script)), COMMAND_LIMIT_S, together=True)
     except OSError as error:
         remedy = "run it where Slurm's commands are, or start `rocm-supervisord --role node` on each node by hand"
         raise CliError(f"sbatch: {error.strerror}", remedy) from error
-    text = ran.stdout.decode(errors="replace").strip()
-    found = _JOB_ID.match(text.splitlines()[-1]) if text and ran.status == 0 else None
+    printed = ran.stdout.decode(errors="replace").strip()
+    found = _JOB_ID.match(printed.splitlines()[-1]) if printed and ran.status == 0 else None
     if found is None:
-        answer = "no answer" if ran.status is None else text
+        answer = "no answer" if ran.status is None else printed
         raise CliError(f"sbatch {script}: {answer}", "the script is kept; correct it, or the options of --sbatch")
+    (place / "job").write_text(f"{found[0]}\n")
     return found[0]

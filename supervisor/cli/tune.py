@@ -106,20 +106,14 @@ def report_lines(report: dict[str, Any], pen: Pen) -> list[str]:
     if report["problem"]:
         text.append(f"it ended early: {one_line(report['problem'])}")
     rows = [
-        [
-            Cell(row["knob"]),
-            Cell(_format(row["value"])),
-            Cell("adopted", "green"),
-            Cell(_format_gain(row), right=True),
-            Cell(""),
-        ]
-        for row in report["adopted"]
+        [Cell(row["knob"]), Cell(_format(row["value"])), *_judged_cells(row, verdict)]
+        for verdict, found in (
+            ("adopted", report["adopted"]),
+            ("refused", report["refused"]),
+            ("not tried", report["left"]),
+        )
+        for row in found
     ]
-    for verdict, found in (("refused", report["refused"]), ("not tried", report["left"])):
-        rows += [
-            [Cell(row["knob"]), Cell(_format(row["value"])), Cell(verdict), Cell("-"), Cell(one_line(row["why"]))]
-            for row in found
-        ]
     if rows:
         text += ["", pen.table(HEAD, rows)]
     rates = report["samples_per_s"]
@@ -132,6 +126,12 @@ def report_lines(report: dict[str, Any], pen: Pen) -> list[str]:
     else:
         text += ["", "nothing was adopted: the owner's settings hold"]
     return text
+
+
+def _judged_cells(row: dict[str, Any], verdict: str) -> list[Cell]:
+    if verdict == "adopted":
+        return [Cell(verdict, "green"), Cell(_format_gain(row), right=True), Cell("")]
+    return [Cell(verdict), Cell("-"), Cell(one_line(row["why"]))]
 
 
 def _because(report: dict[str, Any]) -> str:

@@ -9,16 +9,18 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 from supervisor.control.client import Client, UnreachableError
-from supervisor.demo.receiver import Receiver
 from supervisor.shipped import module_command
 
+LARGEST_BYTES = 1 << 16
 IMAGES = Path(__file__).with_name("images.py")
 TRAINING = Path(__file__).with_name("training.py")
 """Run by the training's interpreter; never imported here, for they need what only that environment has."""
@@ -186,3 +188,31 @@ def _bare_environment() -> dict[str, str]:
 def daemon_command() -> tuple[str, ...]:
     """Return the command that starts the daemon of this installation."""
     return module_command("supervisor.daemon.main")
+
+
+class Receiver:
+    """Listens on a free port of 127.0.0.1 while it is entered."""
+
+    def __init__(self, receive: Callable[[dict[str, Any]], None]) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                length = min(int(self.headers.get("Content-Length") or 0), LARGEST_BYTES)
+                try:
+                    receive(json.loads(self.rfile.read(length)))
+                finally:
+                    self.send_response(204)
+                    self.end_headers()
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's own name
+                """Stay silent."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/"
+
+    def __enter__(self) -> Receiver:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()

@@ -164,6 +164,21 @@ def create(engine: Engine, *, shippers: tuple[str, ...] = (), readers: tuple[str
 
     A role that ships may insert, and read the revision; one that reads may select. Neither may change a row.
     """
+    with explained(), engine.begin() as connection:
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK})
+        connection.execute(text(f"CREATE SCHEMA IF NOT EXISTS {schema.SCHEMA}"))
+        shippers = _known_roles(connection, schema.SCHEMA, "INSERT", shippers)
+        readers = _known_roles(connection, schema.NODE_SCHEMA, "SELECT", readers)
+        connection.execute(text(f"DROP SCHEMA IF EXISTS {schema.NODE_SCHEMA} CASCADE"))
+        _migrate(connection)
+        connection.execute(text(f"CREATE SCHEMA {schema.NODE_SCHEMA}"))
+        for name, query in schema.views().items():
+            connection.execute(text(f"CREATE VIEW {schema.NODE_SCHEMA}.{name} AS {query}"))
+        for statement in _grants(connection, shippers, readers):
+            connection.execute(text(statement))
+
+
+def _migrate(connection: Connection) -> None:
     from alembic import command  # noqa: PLC0415 - 60 ms to import, needed by this command only
     from alembic.config import Config  # noqa: PLC0415
 
@@ -172,24 +187,9 @@ def create(engine: Engine, *, shippers: tuple[str, ...] = (), readers: tuple[str
     config.set_main_option("script_location", migrations)
     config.set_main_option("version_locations", f"{migrations}/fleet")
     config.set_main_option("path_separator", "os")
-    with explained(), engine.begin() as connection:
-        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK})
-        connection.execute(text(f"CREATE SCHEMA IF NOT EXISTS {schema.SCHEMA}"))
-        shippers = _known_roles(connection, schema.SCHEMA, "INSERT", shippers)
-        readers = _known_roles(connection, schema.NODE_SCHEMA, "SELECT", readers)
-        connection.execute(text(f"DROP SCHEMA IF EXISTS {schema.NODE_SCHEMA} CASCADE"))
-        config.attributes.update(
-            connection=connection,
-            metadata=schema.metadata,
-            schema=schema.SCHEMA,
-            version_table=schema.VERSION_TABLE,
-        )
-        command.upgrade(config, "head")
-        connection.execute(text(f"CREATE SCHEMA {schema.NODE_SCHEMA}"))
-        for name, query in schema.views().items():
-            connection.execute(text(f"CREATE VIEW {schema.NODE_SCHEMA}.{name} AS {query}"))
-        for statement in _grants(connection, shippers, readers):
-            connection.execute(text(statement))
+    own = {"metadata": schema.metadata, "schema": schema.SCHEMA, "version_table": schema.VERSION_TABLE}
+    config.attributes.update(own, connection=connection)
+    command.upgrade(config, "head")
 
 
 def _known_roles(connection: Connection, name: str, right: str, more: tuple[str, ...]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from supervisor.cli.progress import progress_lines
+from supervisor.cli.status import progress_lines
 from supervisor.cli.table import Pen
 from supervisor.control import types
 

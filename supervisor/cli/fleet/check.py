@@ -98,16 +98,9 @@ def command(  # noqa: PLR0913 - one argument an option
     if reason_file is not None:
         _write_reason(reason_file, reason)
     if app.json:
-        app.print_json(
-            {
-                "schema": 1,
-                "fit": None if found.unknown else not found.unfit,
-                "why": found.unfit,
-                "unknown": found.unknown,
-                "machine": found.machine,
-                "checks": found.rows,
-            }
-        )
+        fit = None if found.unknown else not found.unfit
+        facts = {"why": found.unfit, "unknown": found.unknown, "machine": found.machine, "checks": found.rows}
+        app.print_json({"schema": 1, "fit": fit, **facts})
     else:
         _print_table(app, found)
     if found.unfit:

@@ -79,11 +79,9 @@ def command(  # noqa: PLR0913 - its options
     except (OSError, ValueError) as error:
         raise click.ClickException(str(error)) from error
     if prefix is None:
-        click.echo("\nTo do manually:")
-        for line in remaining(
-            for_user=for_user, owner=owner, packaged=installation.packaged, booted=BOOTED.is_dir() and not dry_run
-        ):
-            click.echo(f"  {line}")
+        booted = BOOTED.is_dir() and not dry_run
+        left = remaining(for_user=for_user, owner=owner, packaged=installation.packaged, booted=booted)
+        click.echo("\n  ".join(["\nTo do manually:", *left]))
 
 
 def _remove_installation(*, for_user: bool, dry_run: bool, purge: bool) -> None:

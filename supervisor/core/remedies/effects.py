@@ -57,13 +57,8 @@ def changes_of(in_force: Iterable[InForce], remedies: Remedies) -> Changes:
                     gpu = address
                 case _:
                     assert_never(change)
-    return Changes(
-        env=tuple(env.items()),
-        settings=tuple(settings.items()),
-        conv2d=conv2d,
-        cpu=cpu,
-        gpu=None if cpu else gpu,
-    )
+    kept = tuple(settings.items())
+    return Changes(env=tuple(env.items()), settings=kept, conv2d=conv2d, cpu=cpu, gpu=None if cpu else gpu)
 
 
 def _multiply_setting(before: Setting | None, by: float, remedy: str) -> Setting:

@@ -16,7 +16,6 @@ from supervisor import programs
 from supervisor.children.child import Child
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading
-from supervisor.sources.gpu.amdgpu_presence import require_driver
 from supervisor.sources.gpu.source import SourceSilentError
 
 
@@ -87,3 +86,13 @@ class AmdTool(ABC):
 
     def close(self) -> None:  # noqa: B027 - every tool of theirs ends by itself
         """Do nothing: no resource is kept open."""
+
+
+def require_driver(sys_root: Path) -> None:
+    """Raise SourceSilentError if no amdgpu driver is loaded, so that no process is started for a query.
+
+    A driver that is built into the kernel has this folder too, for its parameters.
+    """
+    module = sys_root / "module/amdgpu"
+    if not module.exists():
+        raise SourceSilentError(f"no amdgpu driver ({module} does not exist)")

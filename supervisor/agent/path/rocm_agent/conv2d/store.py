@@ -12,16 +12,19 @@ its readable lines. Nothing here raises: a folder that cannot be written is repo
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import zlib
+from contextlib import contextmanager
+from time import monotonic_ns, sleep
 from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 from .crash_marker import CrashMarker
-from .file_lock import locked
 from .warn_once import warn_once
 
+WAIT_S = 5.0
 VERSION = 3
 LIMIT_BYTES = 8 << 20
 STRIKES = 3
@@ -209,3 +212,22 @@ def _bucket_distance(bucket: str, other: Tuple[int, int]) -> float:
     except ValueError:
         return float("inf")
     return abs(batch - other[0]) + abs(pixels - other[1])
+
+
+@contextmanager
+def locked(path: str) -> Iterator[None]:
+    """Hold PATH.lock for the block; raise OSError where it cannot be had within WAIT_S."""
+    file = os.open(path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        deadline = monotonic_ns() + int(WAIT_S * 1e9)
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if monotonic_ns() > deadline:
+                    raise
+                sleep(0.01)
+        yield
+    finally:
+        os.close(file)
