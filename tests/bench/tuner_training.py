@@ -69,6 +69,13 @@ AXES: Mapping[str, tuple[Mapping[str, object], ...]] = {
     "decoder": ({"autocast": "bfloat16"}, {"attention": "sdpa"}, {"fused_optimizer": True}),
 }
 """What is set or not, the first one changed last."""
+CPU_AXES: tuple[Mapping[str, object], ...] = (
+    {"threads": 2},
+    {"channels_last": True},
+    {"fused_optimizer": True},
+    {"autocast": "bfloat16"},
+)
+"""Without a GPU, for either kind."""
 
 Settings = Mapping[str, object]
 
@@ -198,7 +205,7 @@ class Bench:
     ) -> list[tuple[tuple[float, ...], Settings]]:
         """Measure the best ones and those that were adopted in rounds; return their rates, one of each round."""
         rows = [settings for _, settings in sorted(rates, key=lambda row: row[0], reverse=True)[:BEST]]
-        rows = list({_key(settings): settings for settings in (*rows, *adopted) if settings}.values())
+        rows = list({_key(settings): settings for settings in (*rows, *adopted)}.values())
         found: dict[str, list[float]] = {}
         for number in range(AGAIN):
             for settings in rows if number % 2 == 0 else reversed(rows):
@@ -215,14 +222,17 @@ def _key(settings: Settings) -> str:
 
 
 def list_grid(kind: str, facts: Facts, *, card: bool) -> Iterator[Settings]:
-    """Yield every combination of the axes."""
+    """Yield every combination of the axes; without a GPU the owner's own loader is one of those that are tried."""
     most = min(16, facts.processors or 1)
     counts = [] if kind == "decoder" else [count for count in (most, 2 * most) if count > (facts.workers or 0)]
-    for workers in [{"workers": count} for count in counts] or [{}]:  # each change of them costs many steps
-        fixed = {**workers, **FIXED[kind]} if card else workers
-        for chosen in itertools.product((True, False), repeat=len(AXES[kind])):
-            axes = [axis for axis, is_set in zip(AXES[kind], chosen, strict=True) if is_set]
-            yield {**fixed, **{knob: value for axis in axes for knob, value in axis.items()}}
+    loaders: list[dict[str, object]] = [{"workers": count} for count in counts]
+    axes = AXES[kind] if card else CPU_AXES
+    for workers in loaders if card and loaders else [{}, *loaders]:  # each change of them costs many steps
+        for chosen in itertools.product((True, False), repeat=len(axes)):
+            row = {
+                knob: value for axis, is_set in zip(axes, chosen, strict=True) if is_set for knob, value in axis.items()
+            }
+            yield {**workers, **(FIXED[kind] if card else {}), **row}
 
 
 def measure(eyes: Tune, settings: Settings, facts: Facts, *, again: bool = False) -> float | None:
