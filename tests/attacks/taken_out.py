@@ -45,6 +45,19 @@ DEFENCES = (
         "tests/border/test_attempt_border.py -k signal",
     ),
     Defence(
+        "a version is the daemon's word", "supervisor/runner/attempt_folder.py",
+        "as_int(read_note(folder, names.LAUNCH, LAUNCH_LIMIT_BYTES)", "as_int(read_note(folder, names.EXIT)",
+        "tests/daemon/test_daemon_recovery.py -k version",
+    ),
+    Defence(
+        "a most of threads", "supervisor/children/worker_threads.py", "elif self._threads < self._at_most:", "else:",
+        "tests/children/test_worker_threads.py",
+    ),
+    Defence(
+        "a hung part of evidence keeps one thread", "supervisor/runner/evidence.py",
+        "if earlier is not None and earlier.is_alive():", "if False:", "tests/runner/test_evidence.py -k one_thread",
+    ),
+    Defence(
         "pages are refused: Origin", "supervisor/control/origin.py", 'name == b"origin" or ', "",
         "tests/attacks/test_forwarded_socket.py",
     ),
