@@ -40,7 +40,9 @@ _OPENAT2, _RESOLVE_NO_XDEV, _RESOLVE_NO_SYMLINKS = 437, 1, 4
 """openat2(2), the same number on every architecture."""
 _OPEN_HOW = struct.Struct("=QQQ")
 _NO_OPENAT2 = frozenset({errno.ENOSYS, errno.EPERM})
-"""Linux before 5.6, units with RestrictSUIDSGID= (ours are), old containers. EPERM has no other cause here."""
+"""Linux before 5.6, units with RestrictSUIDSGID= (ours are), old containers."""
+_refusals: list[OSError] = []
+"""That of openat2 in this process; empty where it is allowed, or has not been called."""
 _AT_EMPTY_PATH, _AT_STATX_DONT_SYNC, _STATX_MNT_ID = 0x1000, 0x4000, 0x1000
 _STATX_BYTES, _MNT_ID_OFFSET = 256, 144
 """statx(2) of linux/stat.h."""
@@ -398,11 +400,13 @@ def _walk(at: int, place: str = "", depth: int = TREE_DEPTH_LIMIT) -> Iterator[t
 
 def _open_at(at: int, part: str, flags: int, mode: int = 0) -> int:
     """Open an entry of an open folder, unless something is mounted on it: EXDEV, and that is asked nothing."""
-    try:
-        return _openat2(at, part, flags, mode, _RESOLVE_NO_XDEV)
-    except OSError as error:
-        if error.errno not in _NO_OPENAT2:
-            raise
+    if not _refusals:
+        try:
+            return _openat2(at, part, flags, mode, _RESOLVE_NO_XDEV)
+        except OSError as error:
+            if error.errno not in _NO_OPENAT2:
+                raise
+            _keep_refusal()
     if not flags & os.O_PATH:
         with contextlib.suppress(FileNotFoundError):
             os.close(_open_at(at, part, _ENTRY))  # a path alone asks the file system nothing
@@ -430,6 +434,15 @@ def _mount_of(fd: int) -> int | None:
     return int(mount) if known & _STATX_MNT_ID else None
 
 
+def _keep_refusal() -> None:
+    """Keep that openat2 is refused, if it is for the folder of all files too: one file may be refused for itself."""
+    try:
+        os.close(_openat2(-1, "/", _ENTRY, 0, 0))
+    except OSError as error:
+        if error.errno in _NO_OPENAT2:
+            _refusals.append(error)
+
+
 def _openat2(at: int, name: str, flags: int, mode: int, resolve: int) -> int:
     """Call openat2(2). Raises OSError."""
     how = _OPEN_HOW.pack(flags, mode if flags & os.O_CREAT else 0, resolve)
@@ -445,6 +458,8 @@ def _openat2(at: int, name: str, flags: int, mode: int, resolve: int) -> int:
 def _stat_quickly(folder: Path, name: str) -> os.stat_result | None:
     """Return the status of a file in one step; None where that fails, for whatever reason."""
     _require_plain_name(name, folder)
+    if _refusals:
+        return None
     at = os.open(folder, _FOLDER)
     try:
         entry = _openat2(at, name, _ENTRY, 0, _RESOLVE_NO_XDEV | _RESOLVE_NO_SYMLINKS)

@@ -42,6 +42,7 @@ log = logging.getLogger(__name__)
 STOP_AGAIN_S = 1.0
 KILL_AGAIN_S = 2.0
 RESORT_CHARACTERS = 300
+UNREAD_END = "it was stopped; how it ended is in a record of a later version, which this one does not read"
 ERROR_CHARS_MAX = 2000
 
 
@@ -95,6 +96,8 @@ class ThreadExecutor:
         )
         self._launched: dict[str, threading.Event] = {}
         """Set once the launch of a job has succeeded or failed: a shim that has not started receives no signal."""
+        self._left_alone: set[tuple[str, int]] = set()
+        """Attempts whose records a later version wrote: no reader follows their files, or reports their end."""
 
     def folder(self, job: str, attempt: int) -> Path:
         """Return an attempt's folder."""
@@ -151,6 +154,10 @@ class ThreadExecutor:
         self._put(ev.Launched(at=now, job=job, attempt=attempt, shim_pid=note.pid, training_pid=note.training_pid))
         self._deps.exits.add(job, attempt, note.pid, note.start_ticks)
         return True
+
+    def leave_alone(self, job: str, attempt: int) -> None:
+        """Take an attempt for one whose records a later version wrote; a stop of it ends with its processes."""
+        self._left_alone.add((job, attempt))
 
     def _launch_and_release(self, decision: de.Launch, job: Job, launched: threading.Event) -> None:
         try:
@@ -239,9 +246,20 @@ class ThreadExecutor:
         while not self._deps.launcher.signal(decision.job, folder, number):
             # If the signal could not be sent (polkit is not running), it is sent again until the attempt has ended.
             if not self._deps.launcher.alive(decision.job, folder):
+                break
+            time.sleep(STOP_AGAIN_S)
+        else:
+            self._put(ev.Signalled(at=self._clock.now(), job=decision.job, attempt=decision.attempt))
+        self._report_unread_end(decision.job, decision.attempt)
+
+    def _report_unread_end(self, job: str, attempt: int) -> None:
+        """Wait until nothing runs any more of an attempt that was left alone, and report its end."""
+        while (job, attempt) in self._left_alone:
+            if not self._deps.launcher.alive(job, self.folder(job, attempt)):
+                self._left_alone.discard((job, attempt))
+                self._put(ev.HostLost(at=self._clock.now(), job=job, attempt=attempt, reason=UNREAD_END))
                 return
             time.sleep(STOP_AGAIN_S)
-        self._put(ev.Signalled(at=self._clock.now(), job=decision.job, attempt=decision.attempt))
 
     def _continue_attempt(self, decision: de.Continue) -> None:
         """Have the shim continue what is stopped; where it cannot be reached, the stop that follows says so."""
@@ -285,6 +303,7 @@ class ThreadExecutor:
     def _kill_attempt(self, decision: de.Kill) -> None:
         """SIGKILL until nothing is left: by the shim first, which reports the exit; from outside after that."""
         kill_until_gone(self._deps.launcher, decision.job, self.folder(decision.job, decision.attempt), KILL_AGAIN_S)
+        self._report_unread_end(decision.job, decision.attempt)
 
     def _run_last_resort(self, decision: de.LastResort) -> None:
         """Run the command of a last resort within its time limit, and report the result."""

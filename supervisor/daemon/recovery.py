@@ -93,7 +93,8 @@ class Recovery:
             time.sleep(0.05)
 
     def _leave_alone(self, job: str, attempt: int, why: str) -> None:
-        """Report an attempt whose records a later version wrote: it is neither judged nor called over."""
+        """Report an attempt whose records a later version wrote: it is neither judged nor called over, until a stop."""
+        self._executor.leave_alone(job, attempt)
         log.error("attempt.newer_version", extra={"fields": {"job": job, "attempt": attempt, "why": why}})
         place = ev.reading_place("its records")
         self._put(ev.SupervisionChanged(at=self._clock.now(), job=job, attempt=attempt, place=place, error=why))

@@ -309,7 +309,8 @@ def describe_newer(folder: Path) -> str | None:
     known = f"and this daemon reads up to {shim.VERSION}"
     remedy = "install the version of rocm-supervisor that wrote it, or a later one"
     path = folder / names.LAUNCH
-    return f"{path} has version {version}, {known}: {remedy}; until then the attempt is left as it is"
+    until_then = "until then the attempt is left as it is, and `supervisorctl stop` ends it"
+    return f"{path} has version {version}, {known}: {remedy}; {until_then}"
 
 
 def read_shim(folder: Path) -> ShimNote | None:

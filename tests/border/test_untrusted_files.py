@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import stat
 import subprocess
@@ -221,6 +222,21 @@ def test_what_is_mounted_is_asked_nothing_where_openat2_is_refused(folder: Path,
         assert isinstance(ran, subprocess.CompletedProcess), ran
         assert ran.stdout == "another file system is mounted there; unmount it\n"
         assert served.held == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("strace") is None, reason="counts system calls")
+def test_a_refusal_of_openat2_is_asked_for_once(folder: Path) -> None:
+    """Every poll of every file would pay for it: under the daemon's own unit it is always refused."""
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom supervisor import untrusted_files as gate\n"
+        "from tests.rigs import refused_calls\nrefused_calls.CLOSE_RANGE = 437\nrefused_calls.refuse()\n"
+        "folder = Path(sys.argv[1])\nstate = gate.state_of(gate.entry_status(folder, 'run/note'))\n"
+        "assert all(gate.is_unchanged(folder, 'run/note', state) for _ in range(20))\n"
+    )
+    words = ["strace", "-f", "-e", "trace=openat2", sys.executable, "-c", code, str(folder)]
+    ran = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ran.stderr.count("openat2(") == 2, "the first file, and the root to be sure"
 
 
 @pytest.mark.slow

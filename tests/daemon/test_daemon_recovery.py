@@ -29,6 +29,7 @@ class FakeHands:
     found: bool = True
     adopted: list[FollowedAttempt] = field(default_factory=list)
     acts: list[de.Decision] = field(default_factory=list)
+    left_alone: list[tuple[str, int]] = field(default_factory=list)
 
     def folder(self, job: str, attempt: int) -> Path:
         return self.state / "jobs" / job / str(attempt)
@@ -36,6 +37,9 @@ class FakeHands:
     def adopt(self, job: str, attempt: int, followed: FollowedAttempt) -> bool:
         self.adopted.append(followed)
         return self.found
+
+    def leave_alone(self, job: str, attempt: int) -> None:
+        self.left_alone.append((job, attempt))
 
     def act(self, decision: de.Decision, job: Job, history: History | None) -> None:
         self.acts.append(decision)
@@ -135,6 +139,7 @@ def test_a_launch_of_a_later_version_is_named_and_its_attempt_is_left_alone(worl
     before = job(phase, stop=StopOrder(at=START, reason="stopped by its user", save=True))
     assert world.take_up(before, cursors()) == before
     assert (world.hands.adopted, world.watch.lost, world.hands.acts) == ([], [], [])
+    assert world.hands.left_alone == [("one", 4)]
     (report,) = world.reported
     assert isinstance(report, ev.SupervisionChanged)
     assert f"{folder}/launch.json has version 2" in report.error

@@ -164,7 +164,7 @@ def test_a_daemon_that_was_put_back_leaves_alone_what_a_later_one_started(home: 
     home.start()
     home.step("one", 30)
     home.kill()
-    record = home.state / "jobs" / "one" / "1" / "run" / "shim.json"
+    record = home.state / "jobs" / "one" / "1" / "launch.json"
     written = record.read_text()
     record.write_text(json.dumps({**json.loads(written), "version": version}))
     home.start()
@@ -180,3 +180,25 @@ def test_a_daemon_that_was_put_back_leaves_alone_what_a_later_one_started(home: 
         home.start()
     home.resumed("one")
     assert home.incident("one")["rule"] == "stall"
+
+
+@pytest.mark.parametrize("command", ["stop", "restart"])
+def test_what_a_later_version_started_can_be_stopped_although_its_records_cannot_be_read(
+    home: House, command: str
+) -> None:
+    home.write(home.by_hand("one"))
+    home.start()
+    home.step("one", 30)
+    home.kill()
+    for name in ("launch.json", "run/shim.json"):
+        (home.state / "jobs" / "one" / "1" / name).write_text('{"version": 2}')
+    home.start()
+    hint = "`supervisorctl stop` ends it"
+    home.until(lambda: any(hint in item for item in home.job("one")["degraded"]), 30, "the way out to be named")
+    assert home.ctl(command, "one", "--wait").returncode == 0
+    if command == "restart":
+        home.step("one", 10, attempt=2)
+        assert home.incidents("one") == []
+    else:
+        assert (home.job("one")["phase"], home.job("one")["attempt"]) == ("stopped", 1)
+        home.nothing_runs()

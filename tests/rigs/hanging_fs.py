@@ -144,11 +144,18 @@ class HangingFs:
             ):
                 self.failed += 1
                 raise OSError(self.failure, os.strerror(self.failure))
+            self._refuse_deadlock(opcode, node, request)
             answer, failed = self._answer(opcode, node, request[IN_HEADER.size :]), 0
         except OSError as error:
             answer, failed = b"", error.errno or errno.EIO
         with contextlib.suppress(OSError):  # whoever asked is gone
             os.write(self._device, OUT_HEADER.pack(OUT_HEADER.size + len(answer), -failed, unique) + answer)
+
+    def _refuse_deadlock(self, opcode: int, node: int, request: bytes) -> None:
+        """Raise OSError where this process opens a database through itself: a page fault of its would wait for it."""
+        path, thread = self._paths.get(node, self.real), IN_HEADER.unpack_from(request)[6]
+        if opcode == OPEN and path.name.endswith("-shm") and Path(f"/proc/self/task/{thread}").exists():
+            raise OSError(errno.EDEADLK, "a database is opened in the process that serves it")
 
     def _answer(self, opcode: int, node: int, body: bytes) -> bytes:  # noqa: C901, PLR0912 - one arm a request
         path = self._paths.get(node, self.real)

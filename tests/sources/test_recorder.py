@@ -143,6 +143,28 @@ def test_what_is_no_recorder_is_a_problem_and_moves_no_cursor(path: Path, conten
     assert page.unreadable is not None, "it held steps before: that none is read is no absence of steps"
 
 
+@pytest.mark.parametrize("content", [None, b"", bytes(4096)])
+def test_a_recorder_that_is_still_being_made_is_no_damaged_one_and_a_damaged_one_is_none_in_the_making(
+    path: Path, content: bytes | None
+) -> None:
+    reader = RecorderReader(path.parent, path.name, keep_open=False)
+    if content is not None:
+        path.write_bytes(content)
+    assert reader.read(0, NOW).unreadable is None, "its maker is at work"
+    Writer(path)
+    assert reader.read(0, NOW).problem is None
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    assert reader.read(0, NOW).unreadable is not None, "it was made"
+
+
+@pytest.mark.parametrize("content", [b"x" * 4096, b"ROCM"])
+def test_what_is_damaged_before_its_first_step_is_not_readable(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    assert RecorderReader(path.parent, path.name).read(0, NOW).unreadable is not None
+
+
 def test_a_file_that_was_cut_short_gives_what_is_left_of_it(path: Path) -> None:
     writer, reader = Writer(path), RecorderReader(path.parent, path.name)
     for step in range(1, 7):
