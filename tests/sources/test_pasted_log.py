@@ -75,7 +75,9 @@ def test_messages_that_share_a_line_are_read_each(before: str, between: str) -> 
         "<timestamp> host kernel: ", "root@pve:~# [  123.456789] ", "(initramfs) [  123.456789] ",
         "pve login: [  123.456789] ", "Oct 10 10:10:10 ", "Thu Oct 10 10:10:10 2026 ", "12345.678901: ", "[12345] ",
         "[code][12345.678901] ", "Jul 10 09:08:07 [hostname] kernel: ", "Jul 10, 2026 @ 09:08:07.123 ",
-        "7/10/26 9:08:07 AM kernel: ", "[12345.678901] (4)[123:kworker/4:1]", "Jul 10 09:08:07 host kernel ",
+        "7/10/26 9:08:07 AM kernel: ",
+        "Aug 12 00:10:09 host vmunix: [22056.879920] ", "Aug 12 00:10:09 host klogd: ",
+        "[12345.678901] (4)[123:kworker/4:1]", "Jul 10 09:08:07 host kernel ",
     ],
 )  # fmt: skip
 def test_whatever_stands_in_the_place_of_a_stamp_hides_no_fault(prefix: str) -> None:
@@ -140,6 +142,9 @@ def test_a_disk_at_the_port_of_an_optical_drive_is_still_a_disk() -> None:
 @pytest.mark.parametrize(
     ("line", "severity", "device"),
     [
+        ("EXT4-fs (md125): bad geometry: block count 61865984 exceeds size of device (9)", Sev.FATAL, "md125"),
+        ("libceph: mon2 (2)10.0.0.3:3300 socket error on write", Sev.WARN, None),
+        ("ufshcd-qcom 1d84000.ufshc: Controller enable failed", Sev.WARN, None),
         ("F2FS-fs (sda1): access invalid blkaddr:4294967295", Sev.FATAL, "sda1"),
         ("mpt2sas0: diag reset: FAILED", Sev.FATAL, None),
         ("megaraid_sas 0000:03:00.0: resetting fusion adapter scsi0.", Sev.WARN, None),
@@ -207,6 +212,28 @@ def test_a_gpu_that_is_lost_while_it_is_reset_is_a_failed_reset() -> None:
         amd + "device lost from bus!",
         amd + "GPU reset end with ret = -19",
     ) == [(F.QUEUE_EVICTION, Sev.FATAL, CARD), (F.GPU_RESET_FAILED, Sev.FATAL, CARD)]
+
+
+@pytest.mark.parametrize(
+    ("vmid", "status", "expected"),
+    [
+        ("vmid:0 pasid:0", "0x00040B53", [(F.QUEUE_EVICTION, Sev.FATAL, CARD)]),
+        ("vmid:6 pasid:32777", "0x00640B53", [(F.QUEUE_EVICTION, Sev.FATAL, CARD), (F.PAGE_FAULT, Sev.FATAL, CARD)]),
+    ],
+)
+def test_a_page_fault_of_the_driver_itself_is_part_of_the_reset_that_it_falls_in(
+    vmid: str, status: str, expected: list[tuple[F, Sev, str | None]]
+) -> None:
+    amd = f"amdgpu {CARD}: amdgpu: "
+    assert (
+        found(
+            amd + "MES might be in unrecoverable state, issue a GPU reset",
+            amd + "GPU reset begin!",
+            amd + f"[gfxhub] page fault (src_id:0 ring:169 {vmid}, for process  pid 0 thread  pid 0)",
+            amd + f"GCVM_L2_PROTECTION_FAULT_STATUS:{status}",
+        )
+        == expected
+    )
 
 
 def test_a_gpu_that_is_lost_without_a_reset_is_lost_to_the_bus() -> None:

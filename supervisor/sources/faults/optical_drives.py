@@ -24,7 +24,7 @@ def without_optical_drives(events: Sequence[Event], lines: Iterable[str]) -> Ite
 
 def find_optical_drives(lines: Iterable[str]) -> frozenset[str]:
     """Return the names of the optical drives in a log, and of the ports that have no other device."""
-    log = "\n".join(lines)
+    log = "\n".join([line for line in lines if "ata" in line or "hd" in line])
     disks = set(_ATA.findall(log))
     optical = set(_ATAPI.findall(log)) - disks
     ports_of_disks = {name.partition(".")[0] for name in disks}

@@ -159,6 +159,8 @@ _PREFIXES = tuple(
         (r"\s", "", r"\s+"),
     )
 )
+_KERNEL = (None, "kernel", "vmunix", "klogd")
+"""What syslogs call the kernel."""
 _MSG = re.compile(r'\s*"(?:msg|MESSAGE|message|log)"\s*: ?(".*"),?\s*$')
 
 
@@ -202,7 +204,7 @@ def log_line(text: str) -> LogLine:
                 continue
             text = text[found.end() :]
             if found.re.groups:
-                user = user or (names_sender and found["who"] not in (None, "kernel"))
+                user = user or (names_sender and found["who"] not in _KERNEL)
                 prefixes = (*prefixes, found)
             moved = True
             break
