@@ -207,7 +207,9 @@ def start() -> None:
     """Time the start and end of an interpreter."""
     times = []
     for supervised in (True, False):
-        began = [(perf_counter_ns(), _python("pass", supervised=supervised), perf_counter_ns()) for _ in range(30)]
+        began = [
+            (perf_counter_ns(), _python("-c", "pass", supervised=supervised), perf_counter_ns()) for _ in range(30)
+        ]
         times.append(median(end - begin for begin, _, end in began))
     print(f"start of one interpreter                 {(times[0] - times[1]) / 1e6:8.2f} ms")
 
