@@ -1,8 +1,8 @@
 """Collects evidence of an attempt before it is killed, within a time limit.
 
 Every part that looks beyond the state directory runs in its own thread and writes its own file, so a part that hangs in
-the kernel (possibly by the fault under investigation) does not affect the others. The evidence may be passed on: only environment
-variables that concern the hardware are included, and recognizable secrets are removed from text.
+the kernel (possibly by the fault under investigation) does not affect the others. The evidence may be passed on: only
+environment variables that concern the hardware are included, and recognizable secrets are removed from text.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ class Tune(threading.Thread):
         self.poll_s = POLL_S
         self._clock, self.folder, self._given, self._find_fault = clock, folder, given, find_fault
         self._progress = Progress()
-        self._numbers = count(int(1000 * clock.now().unix_s))  # no number of a tune before, which the agent has answered
+        self._numbers = count(int(1000 * clock.now().unix_s))  # none that the agent has answered
         self._recorder = RecorderReader(folder)
         self._log = AgentLogReader(folder)
         self._cursor = 0
