@@ -38,8 +38,8 @@ log = logging.getLogger(__name__)
 R = TypeVar("R")
 T = TypeVar("T")
 
-Cleared = Callable[[str, Path], bool]
-"""Ends the processes that a killed shim left running (job, folder of the attempt); returns whether none is left."""
+Cleared = Callable[[str, Path, bool], bool]
+"""Ends what a shim left running (job, folder of the attempt, whether it has an exit record); whether none is left."""
 
 LOOK_EVERY_S = 0.2
 LOOK_BEHIND_EVERY_S = 0.1
@@ -455,7 +455,7 @@ class AttemptReader:
             followed,
             thread,
             "what is left of it",
-            lambda: cleared.append(self._cleared(followed.job, followed.folder)),
+            lambda: cleared.append(self._cleared(followed.job, followed.folder, bool(found))),
         )
         if cleared != [True]:
             # A training without its shim is not supervised; until it ends, nothing else may start on its GPU.

@@ -363,7 +363,10 @@ class Assembly:
             self._disk_limit = (self.settings, limit_bytes)
         return all(disk.free_bytes >= limit_bytes for disk in host.disks)
 
-    def _clear_remains(self, job: str, folder: Path) -> bool:
+    def _clear_remains(self, job: str, folder: Path, has_exit_record: bool) -> bool:  # noqa: FBT001 - AttemptReader's seam
+        # systemd ends what a shim leaves in its unit: after an exit record, its user has started that unit again.
+        if has_exit_record and self.launcher.find_unit(job, folder) is not None:
+            return True
         if not self.launcher.alive(job, folder):
             return True
         self.launcher.kill_all(job, folder)

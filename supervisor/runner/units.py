@@ -18,7 +18,7 @@ from pathlib import Path
 from supervisor import programs
 from supervisor.core import attempt_files as names
 from supervisor.runner import shim, standby
-from supervisor.runner.attempt_folder import living_shim, make_folder, point, read_shim, read_start_error
+from supervisor.runner.attempt_folder import living_shim, make_folder, names_another, point, read_shim, read_start_error
 from supervisor.runner.code_copy import SHIM_PROGRAM
 from supervisor.runner.launcher import LAUNCH_LIMIT_S, LaunchError
 
@@ -115,8 +115,8 @@ class UnitLauncher:
         process = living_shim(folder)
         if process is not None and shim.send(process, signal_number):
             return True
-        # systemd knows the unit's main process independently of shim.json, which the training can write.
-        if process is None and not self.alive(slot, folder):
+        # systemd knows the unit's main process independently of shim.json, which may name another.
+        if process is None and not names_another(folder):
             return False
         return self._send_signal(self.find_unit(slot, folder), "main", signal_number)
 

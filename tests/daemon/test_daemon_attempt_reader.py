@@ -37,7 +37,7 @@ class Leftovers:
         self.asked = 0
         self.none = True
 
-    def __call__(self, job: str, folder: Path) -> bool:
+    def __call__(self, job: str, folder: Path, has_exit_record: bool) -> bool:
         self.asked += 1
         return self.none
 
@@ -341,7 +341,7 @@ from supervisor.daemon.attempt_reader import AttemptReader, FollowedAttempt
 from supervisor.daemon.clock import SystemClock
 
 keep_files_apart()
-reader = AttemptReader(SystemClock(), lambda event: print(type(event).__name__, flush=True), lambda job, folder: True)
+reader = AttemptReader(SystemClock(), lambda event: print(type(event).__name__, flush=True), lambda *attempt: True)
 reader.look = apart
 reader.follow(FollowedAttempt(job="one", attempt=1, folder=Path(sys.argv[1]), output_limit_bytes=1_000_000))
 reader.start()
@@ -483,7 +483,7 @@ def test_an_end_that_takes_long_to_be_read_belongs_to_what_is_caught_up_with(
     """Its last step may be older than a stall may last: judged before its end is known it would be a stall."""
     asked, go_on = threading.Event(), threading.Event()
 
-    def cleared(job: str, folder: Path) -> bool:
+    def cleared(job: str, folder: Path, has_exit_record: bool) -> bool:
         asked.set()
         return go_on.wait(120)
 
@@ -535,7 +535,7 @@ def test_a_thread_that_died_is_replaced(watch: AttemptReader, events: list[ev.Ev
 def test_leftovers_that_cannot_be_asked_for_are_asked_for_again(events: list[ev.Event], tmp_path: Path) -> None:
     asked: list[Path] = []
 
-    def cleared(job: str, folder: Path) -> bool:
+    def cleared(job: str, folder: Path, has_exit_record: bool) -> bool:
         asked.append(folder)
         if len(asked) < 3:
             raise ValueError("systemd says what nobody expects")

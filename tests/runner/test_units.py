@@ -29,8 +29,10 @@ units = UnitLauncher(user=True, state=state)
 folder = prepare(state, "yolo", 1, argv=["/bin/sh", "-c", "cat /proc/self/cgroup; exec sleep 1000"], cwd="/", env={},
                  grace_s=5, save_s=1, group=None)
 units.launch("yolo", folder)
-print(units.alive("yolo", folder), units.signal("yolo", folder, signal.SIGTERM))
 deadline = time.perf_counter() + 60
+while not (folder / "run/output.log").read_text() and time.perf_counter() < deadline:
+    time.sleep(0.02)
+print(units.alive("yolo", folder), units.signal("yolo", folder, signal.SIGTERM))
 while units.alive("yolo", folder) and time.perf_counter() < deadline:
     time.sleep(0.02)
 print(units.alive("yolo", folder), read_exit(folder, Moment(0, 0)).signal)
