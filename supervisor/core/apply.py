@@ -21,7 +21,19 @@ from supervisor.core.findings import FaultClass
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.foreign_values import as_list, as_text
 from supervisor.core.incident import Incident
-from supervisor.core.job import ALIVE, ENDED, UNKILLABLE, Attempt, DesiredState, Job, Move, Phase, RetryPlan, StopOrder
+from supervisor.core.job import (
+    ALIVE,
+    ENDED,
+    MACHINE_SHORTAGE,
+    UNKILLABLE,
+    Attempt,
+    DesiredState,
+    Job,
+    Move,
+    Phase,
+    RetryPlan,
+    StopOrder,
+)
 from supervisor.core.moments import Moment
 from supervisor.core.readings import Stage, StepRecord
 from supervisor.core.remedies.budget import Ledger
@@ -548,6 +560,8 @@ def count_restart(job: Job, decision: de.Retry) -> Ledger:
     if decision.counts:
         known = _is_progress_known(job, decision.at)
         return job.ledger.restarted(decision.at, job.limits.budget, progress_known=known, cause=decision.cause or "")
+    if decision.flag is not None and decision.flag.fault == MACHINE_SHORTAGE:
+        return job.ledger.refused()
     return job.ledger if decision.cause is None else job.ledger.restarted_free()
 
 

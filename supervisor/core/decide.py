@@ -13,7 +13,17 @@ from dataclasses import replace
 from supervisor.core import decisions as de
 from supervisor.core.checkpoints.checkpoint import ResumePoint
 from supervisor.core.flags import RedFlag, Severity
-from supervisor.core.job import ALIVE, LAUNCH, UNKILLABLE, Attempt, DesiredState, Job, Phase, StopOrder
+from supervisor.core.job import (
+    ALIVE,
+    LAUNCH,
+    MACHINE_SHORTAGE,
+    UNKILLABLE,
+    Attempt,
+    DesiredState,
+    Job,
+    Phase,
+    StopOrder,
+)
 from supervisor.core.judge import spoiling, untold, worst
 from supervisor.core.moments import Moment
 from supervisor.core.readings import KernelWait
@@ -130,8 +140,6 @@ def describe_waits(waits: Sequence[KernelWait]) -> str | None:
     return f"{named}{more}, which only a GPU reset or a reboot ends"
 
 
-MACHINE_SHORTAGE = "machine_shortage"
-"""Fault of a launch that failed for lack of descriptors, memory, processes or disk space on the machine."""
 SAME_START_WAIT_S = 5.0
 """Before the last try of a start that failed twice in the same way: it comes at most once, so it need not wait long."""
 
@@ -178,7 +186,10 @@ def retry(job: Job, attempt: Attempt, flag: RedFlag, now: Moment, context: Remed
     again = de.Retry(
         at=now, job=job.name, attempt=number, reason=flag.message, not_before=not_before, flag=flag, cause=cause
     )
-    if flag.fault == MACHINE_SHORTAGE or (code is not None and code in budget.always_retry_exit_codes):
+    if flag.fault == MACHINE_SHORTAGE:
+        wait_s = job.ledger.refused_wait_s(budget, f"{job.name} {job.number}")
+        return replace(again, counts=False, not_before=now.plus(wait_s))
+    if code is not None and code in budget.always_retry_exit_codes:
         return replace(again, counts=False)
     step = _find_fault_step(attempt, flag, cause)
     choice = choose(job.course.failed(cause, now), job.limits.remedies, job.ended(cause, step, finding), context)

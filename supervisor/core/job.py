@@ -103,6 +103,8 @@ MOVES: dict[tuple[Phase, Move], Phase] = {
 
 LAUNCH = "launch"
 """Name of the flag of an attempt that could not be launched."""
+MACHINE_SHORTAGE = "machine_shortage"
+"""Fault of a launch that failed for lack of descriptors, memory, processes or disk space on the machine."""
 DEGRADED = "supervision_degraded"
 """Name of the flag of a job of which one part of the supervision failed; its subject is that part."""
 UNKILLABLE = "unkillable"

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import zlib
@@ -30,6 +31,8 @@ BALLAST_KEEPS_BYTES = 2048
 LIMIT_S, LIMIT_STALLS = 90.0, 10.0
 SMALL_DISK_MB = 4
 KEPT = 12
+ERROR_CHARS = 6000
+"""With the stacks of a training that does not end."""
 ENDING_TIMES = 5.0
 """A process that ends by itself may take so many times the limit of a stall for it.
 
@@ -99,7 +102,7 @@ def play(plan: Plan) -> Outcome:
                 run.play()
                 run.judge(outcome)
             except (AssertionError, ControlError, OSError, ValueError, subprocess.SubprocessError) as error:
-                outcome.wrong.append(f"{type(error).__name__}: {str(error)[:300]}")
+                outcome.wrong.append(f"{type(error).__name__}: {str(error)[:ERROR_CHARS]}")
             if outcome.wrong:
                 outcome.tail = run.house.read_output()[-5000:]
     finally:
@@ -140,7 +143,8 @@ class _Run:
         end_s = _unix_s() + limit_s
         while self._phase() not in ("finished", "failed", "stopped"):
             if _unix_s() > end_s:
-                raise AssertionError(f"not over after {limit_s:.0f} s; it is {self._phase()}")
+                stacks = "\n".join(list_stacks(pid) for pid in self.house.training_pids())
+                raise AssertionError(f"not over after {limit_s:.0f} s; it is {self._phase()}\n{stacks}")
             if self.kind.by and self.struck_s is None and self._reached():
                 self.struck_s = _unix_s()
                 self._strike()
@@ -396,6 +400,12 @@ def _lives(steps: list[Step]) -> list[list[Step]]:
 
 def _gaps(life: list[Step]) -> list[str]:
     return [f"step {late.step} after {early.step}" for early, late in pairwise(life) if late.step != early.step + 1]
+
+
+def list_stacks(pid: int) -> str:
+    """Return where each thread of a process is, as py-spy shows it."""
+    command = [str(Path(sys.executable).with_name("py-spy")), "dump", "--nonblocking", "--pid", str(pid)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
 
 
 def _stop_for(pids: list[int], seconds: float) -> None:

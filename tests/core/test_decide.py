@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from supervisor.core import decisions as de
@@ -359,7 +360,7 @@ def test_a_shutdown_ends_the_training_and_the_next_start_resumes_it() -> None:
 
 
 def test_a_machine_that_is_short_of_something_spends_no_restart_of_the_job() -> None:
-    """The neighbour that holds every descriptor must not use up this job's budget; the wait grows all the same."""
+    """The neighbour that holds every descriptor uses up neither this job's budget nor the waits of its own failures."""
     timeline, waits_s = life(), []
     for _ in range(40):
         before, ledger = timeline.now, timeline.job.ledger
@@ -371,9 +372,24 @@ def test_a_machine_that_is_short_of_something_spends_no_restart_of_the_job() -> 
         assert (timeline.job.ledger.in_a_row, timeline.job.ledger.total) == (ledger.in_a_row, ledger.total)
         timeline.silence(max(1.0, waits_s[-1])).looks()
         assert timeline.phase() is Phase.STARTING
-    assert waits_s[-1] > 500.0
-    timeline.fails_to_launch()
-    assert timeline.job.ledger.in_a_row == 1
+    assert [math.ceil(wait_s) for wait_s in waits_s[:5]] == [0, 1, 5, 15, 30]
+    assert 27.0 <= min(waits_s[5:]) <= max(waits_s) <= 30.0, (
+        "half a minute after the machine has it again at the latest"
+    )
+    before = timeline.now
+    retry = timeline.fails_to_launch().last
+    assert isinstance(retry, de.Retry)
+    assert (timeline.job.ledger.in_a_row, retry.not_before.seconds_since(before)) == (1, 0.0)
+
+
+def test_a_failed_restart_begins_the_waits_for_the_machine_from_their_first() -> None:
+    timeline = life()
+    for error, shortage in (("no space", "disk space"), ("no space", "disk space"), ("no unit", None)):
+        timeline.fails_to_launch(error, shortage).silence(60).looks()
+    before = timeline.now
+    retry = timeline.fails_to_launch("no space", "disk space").last
+    assert isinstance(retry, de.Retry)
+    assert retry.not_before.seconds_since(before) == 0.0
 
 
 def test_nothing_is_launched_where_launching_is_not_allowed() -> None:

@@ -517,6 +517,7 @@ def test_a_start_by_a_person_clears_all_limits_and_no_history() -> None:
         in_a_row=3,
         causes=(("crash", 3),),
         free_in_a_row=2,
+        refused_in_a_row=2,
         recent_unix_s=(1.0, 2.0),
         furthest_step=9,
         proven_step=7,

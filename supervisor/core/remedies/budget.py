@@ -23,6 +23,9 @@ runs longer saves less often (rocm_agent.snapshots.interval)."""
 GAPS_COUNTED = 8
 """Only the newest gaps between restarts count: faults repaired since are forgotten."""
 SHORTEST_GAP_S = 1.0
+REFUSED_WAITS_S = (0.0, 1.0, 5.0, 15.0, 30.0)
+"""Wait before the n-th launch in a row after the machine refused one; the last value repeats. A refused launch costs
+nothing but the try, and a job that waits longer than what it waits for loses its training's time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +62,8 @@ class Ledger:
     """`in_a_row` by cause."""
     free_in_a_row: int = 0
     """Restarts since the last progress that do not count; they wait as well."""
+    refused_in_a_row: int = 0
+    """Launches in a row that the machine refused for want of something; they lengthen no wait of the job's own."""
     recent_unix_s: tuple[float, ...] = ()
     """When the restarts of the last period were made; Unix seconds, for they must outlive a reboot."""
     furthest_step: int | None = None
@@ -96,7 +101,7 @@ class Ledger:
         return replace(self, in_a_row=min(self.in_a_row, since), causes=causes)
 
     def _clear_restarts(self) -> Ledger:
-        return replace(self, in_a_row=0, causes=(), free_in_a_row=0)
+        return replace(self, in_a_row=0, causes=(), free_in_a_row=0, refused_in_a_row=0)
 
     def rescaled(self, factor: float) -> Ledger:
         """Return the account with steps renumbered: an epoch has `factor` times as many of them now."""
@@ -108,7 +113,11 @@ class Ledger:
 
     def restarted_free(self) -> Ledger:
         """Return the account after a restart that does not count."""
-        return replace(self, free_in_a_row=self.free_in_a_row + 1)
+        return replace(self, free_in_a_row=self.free_in_a_row + 1, refused_in_a_row=0)
+
+    def refused(self) -> Ledger:
+        """Return the account after a launch that the machine refused: it spends nothing of the job's."""
+        return replace(self, refused_in_a_row=self.refused_in_a_row + 1)
 
     def restarted(self, at: Moment, budget: Budget, *, progress_known: bool, cause: str = "") -> Ledger:
         """Return the account after a restart that counts."""
@@ -121,12 +130,13 @@ class Ledger:
             total=self.total + 1,
             in_a_row=self.in_a_row + (1 if progress_known else 0),
             causes=tuple(by_cause.items()),
+            refused_in_a_row=0,
             recent_unix_s=(*kept, at.unix_s),
         )
 
     def forgiven(self) -> Ledger:
         """Return the account after a person started the job again, which clears all limits."""
-        return replace(self, in_a_row=0, causes=(), free_in_a_row=0, recent_unix_s=())
+        return replace(self._clear_restarts(), recent_unix_s=())
 
     def spent(self, at: Moment, budget: Budget, cause: str = "") -> str | None:
         """Return why no further restart is allowed after `cause`, or None where one is."""
@@ -154,7 +164,14 @@ class Ledger:
 
     def backoff_s(self, budget: Budget, seed: str = "") -> float:
         """Return how long the next restart has to wait; the same `seed` gives the same jitter."""
-        if not budget.backoff_s:
-            return 0.0
-        wait_s = budget.backoff_s[min(self.in_a_row + self.free_in_a_row, len(budget.backoff_s) - 1)]
-        return wait_s * (1.0 - budget.jitter_fraction * zlib.crc32(seed.encode()) / 2**32)
+        return _wait_s(budget.backoff_s, self.in_a_row + self.free_in_a_row, budget, seed)
+
+    def refused_wait_s(self, budget: Budget, seed: str = "") -> float:
+        """Return how long the next launch has to wait after one that the machine refused."""
+        return _wait_s(REFUSED_WAITS_S, self.refused_in_a_row, budget, seed)
+
+
+def _wait_s(waits_s: tuple[float, ...], before: int, budget: Budget, seed: str) -> float:
+    if not waits_s:
+        return 0.0
+    return waits_s[min(before, len(waits_s) - 1)] * (1.0 - budget.jitter_fraction * zlib.crc32(seed.encode()) / 2**32)
