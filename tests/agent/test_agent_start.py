@@ -168,6 +168,25 @@ def test_a_forked_child_answers_into_its_own_file_until_it_ends(attempt: Attempt
     assert list((attempt.folder / at.STACKS).iterdir()) == []
 
 
+def test_a_forked_child_does_not_write_through_a_link_in_place_of_the_folder(
+    attempt: Attempt, python: Path, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    stacks = attempt.folder / at.STACKS
+    program = f"""
+import os, shutil
+shutil.rmtree({str(stacks)!r})
+os.symlink({str(elsewhere)!r}, {str(stacks)!r})
+pid = os.fork()
+if pid == 0:
+    os._exit(len(os.listdir({str(elsewhere)!r})))
+raise SystemExit(os.WEXITSTATUS(os.waitpid(pid, 0)[1]))
+"""
+    assert attempt.run([python, "-c", program]).code == 0
+    assert list(elsewhere.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("program", "reported"),
     [

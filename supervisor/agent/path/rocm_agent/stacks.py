@@ -33,10 +33,15 @@ def end() -> None:
     global _path
     if _path is not None and _path == _own_path():
         path, _path = _path, None
+        try:
+            place = _open_folder()
+        except OSError:
+            return
         try:  # noqa: SIM105 - contextlib costs an import at every interpreter's start
-            os.unlink(path)
+            os.unlink(os.path.basename(path), dir_fd=place)
         except OSError:
             pass
+        os.close(place)
 
 
 def fork() -> None:
@@ -59,13 +64,24 @@ class _Ending:
 
 def _register_dump() -> None:
     global _file, _path
-    _path = _own_path()
-    early = _path + ".new"
+    path = _own_path()
+    name = os.path.basename(path)
+    early = name + ".new"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    _file = os.open(early, flags, 0o640)
-    os.fchmod(_file, 0o640)  # the daemon may be another user of the group, whatever the training's umask says
-    faulthandler.register(SIGRTMIN + STACKS_SIGNAL_OFFSET, file=_file, all_threads=True, chain=False)
-    os.rename(early, _path)  # only now may the signal come
+    place = _open_folder()
+    try:
+        _file = os.open(early, flags, 0o640, dir_fd=place)
+        os.fchmod(_file, 0o640)  # the daemon may be another user of the group, whatever the training's umask says
+        faulthandler.register(SIGRTMIN + STACKS_SIGNAL_OFFSET, file=_file, all_threads=True, chain=False)
+        os.rename(early, name, src_dir_fd=place, dst_dir_fd=place)  # only now may the signal come
+        _path = path
+    finally:
+        os.close(place)
+
+
+def _open_folder() -> int:
+    """Return a descriptor of the folder itself: a link in its place would have every process write elsewhere."""
+    return os.open(_folder or "", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
 def _own_path() -> str:
