@@ -185,6 +185,20 @@ def test_no_text_makes_it_raise_or_see_a_number_that_is_none(lines: list[str]) -
         ("steps: 30 loss: 2.3012 iter time (s): 0.512 samples/sec: 15.6", 30, None, None),
         (" iteration       20/     500 | consumed samples:          160 | lm loss: 1.08E+01 |", 20, 500, None),
         (" [2024-05-01 10:11:12] iteration       20/     500 | lm loss: 1.0E+01 |", 20, 500, None),
+        ("Steps: 100/1000 loss: 0.1", 100, 1000, None),
+        ("[2024-05-01 10:00:00,000 INFO] Step 50/100000; acc: 2.1; ppl: 3000.0; 3000/3000 tok/s", 50, 100000, None),
+        ("[2024-05-01 10:00:00] Ep. 1 : Up. 1000 : Sen. 64,000 : Cost 5.20000000 * 1,000", 1000, None, 1),
+        ("[Epoch 3/200] [Batch 5/938] [D loss: 0.500000] [G loss: 1.200000]", 5, 938, 2),
+        ("epoch [3/50], step [100/600], loss: 0.2345", 100, 600, 2),
+        ("[RANK0] Epoch 1 | Iter 100 | Train Loss 3.20000", 100, None, 1),
+        ("(epoch: 3, iters: 100, time: 0.100, data: 0.100) G_GAN: 0.5 D_real: 0.3", 100, None, 3),
+        ("| epoch 001:    100 / 3000 loss=12.1, nll_loss=11.9, wps=3000, num_updates=100", 100, 3000, 0),
+        ('2024-05-01 | INFO | train_inner | {"epoch": 1, "loss": "12.1", "num_updates": "100"}', 100, None, None),
+        ("[12]\ttrain-logloss:0.43\teval-logloss:0.5", 12, None, None),
+        ("[10]\ttraining's l2: 0.2\tvalid_0's l2: 0.21", 10, None, None),
+        ("[LightGBM] [Info] Iteration:7, training binary_logloss : 0.66", 7, None, None),
+        ("0:\tlearn: 0.68\ttest: 0.69\tbest: 0.69 (0)\ttotal: 52ms\tremaining: 52s", 0, None, None),
+        ("7: 2.302585, 2.302585 avg, 0.100000 rate, 0.5 seconds, 448 images", 7, None, None),
     ],
 )  # fmt: skip
 def test_lines_of_other_frameworks_are_read(line: str, batch: int, batches: int | None, epoch: int | None) -> None:
@@ -196,10 +210,28 @@ def test_lines_of_other_frameworks_are_read(line: str, batch: int, batches: int 
 @pytest.mark.parametrize(
     "line",
     [
+        "Progress:  12.5% words/sec/thread:  123456 lr:  0.044012 avg.loss:  1.234567 ETA:   0h 0m 3s",
+        "Alpha: 0.024  Progress: 12.5%  Words/thread/sec: 100.20k",
+        "Progress:  12.5%|█████                  |  ETA: 0:00:10",
+    ],
+)
+def test_a_printed_part_of_the_whole_is_a_place(line: str) -> None:
+    assert read(line).place == 125_000
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
         "| epoch | batches |",
         "[Rank 0] rank=0 time (ms) | fwd_microstep: 10.0",
         "downloading 12/313 files [fast]",
         "12 items [00:10, done]",
+        "epoch 3: the best so far, patience 10",
+        "saved epoch 3 to step_100.pt",
+        "Epoch 3, itself 4",
+        "[12] pages",
+        "12: 2.8902, 3.1",
+        "Progress: 12 of 40",
     ],
 )
 def test_lines_that_look_alike_are_no_progress(line: str) -> None:

@@ -51,11 +51,30 @@ _IMAGENET = re.compile(r"^Epoch: \[(?P<epoch>\d{1,7})\]\s?\[\s*(?P<batch>\d{1,9}
 """pytorch/examples imagenet: epochs and batches from 0."""
 _MMENGINE = re.compile(r"Epoch\(train\)\s+\[(?P<epoch>\d{1,7})\]\[\s*(?P<batch>\d{1,9})/(?P<batches>\d{1,9})\]")
 _ITERATION = re.compile(
-    r"^(?:\S+ )?(?:iter(?:ation)?|step|global[ _]step)[ :=#]+(?P<batch>\d{1,12})"
-    r"(?:\s*/\s*(?P<batches>\d{1,12}))?[\s:,|]",
+    r"^(?:\[[^\]]{8,40}\] |\S+ )?(?:iter(?:ation)?s?|steps?|global[ _]step)[ :=#]+(?P<batch>\d{1,12})"
+    r"(?:\s*/\s*(?P<batches>\d{1,12}))?[\s:,|;]",
     re.I,
 )
-"""nanoGPT `iter 10: loss 3.2`, and the lines of many custom loops."""
+"""nanoGPT `iter 10: loss 3.2`, OpenNMT behind its time, and the lines of many custom loops."""
+_EPOCH_AND_BATCH = re.compile(
+    r"^[^|%]{0,60}?\bep(?:och)?\b[\s:=#(\[.]{0,4}(?P<epoch>\d{1,7})(?:\s?(?:/|of)\s?(?P<epochs>\d{1,7}))?"
+    r"[^\w%]{1,8}(?:batch|step|it(?:er(?:ation)?s?)?|up)\b[\s:=#(\[.]{0,4}(?P<batch>\d{1,9})"
+    r"(?:\s?(?:/|of)\s?(?P<batches>\d{1,9}))?(?!\w)",
+    re.I,
+)
+"""Loops that name both: `epoch [3/50], step [100/600]`, `[Epoch 0/9] [Batch 5/93]`, Marian's `Ep. 1 : Up. 5`."""
+_FAIRSEQ = re.compile(
+    r"\bepoch (?P<epoch>\d{1,7}):\s{1,9}(?P<batch>\d{1,9}) / (?P<batches>\d{1,9})\s"
+    r"|\"num_updates\": \"(?P<updates>\d{1,12})\""
+)
+"""fairseq's lines in its formats `simple` (epochs from 1) and `json`."""
+_ROUND = re.compile(
+    r"^\s?\[?(?P<batch>\d{1,9})(?:\]\t\S|:\tlearn: |: \d{1,9}\.\d{1,9}, \d{1,9}\.\d{1,9} avg\b)"
+    r"|^\[LightGBM\] \[Info\] Iteration:(?P<other>\d{1,9}),"
+)
+"""Rounds of XGBoost, LightGBM and CatBoost, batches of darknet."""
+_PERCENT = re.compile(r"\bProgress:\s{1,4}(?P<percent>\d{1,3}(?:\.\d{1,4})?)%(?!\w)")
+"""fastText's and word2vec's part of the whole training, and Julia's bar."""
 _WORD_MODEL = re.compile(
     r"^\|\s*epoch\s+(?P<epoch>\d{1,7})\s*\|\s*(?P<batch>\d{1,9})/\s*(?P<batches>\d{1,9}) batches\b", re.I
 )
@@ -169,6 +188,32 @@ def _parse_deepspeed(line: str) -> Progress | None:
     return Progress(shape="iterations", batch=batch, losses=losses, lr=others.get("lr"), not_finite=not_finite)
 
 
+def _parse_fairseq(line: str) -> Progress | None:
+    found = _FAIRSEQ.search(line)
+    if found is None:
+        return None
+    if found["updates"]:
+        return Progress(shape="iterations", batch=int(found["updates"]))
+    return _build_progress("batches", found, epoch_from=1, rest=line[found.end() :])
+
+
+def _parse_epoch_and_batch(line: str) -> Progress | None:
+    found = _EPOCH_AND_BATCH.match(line)
+    if found is None:
+        return None
+    return _build_progress("batches", found, epoch_from=1 if found["epochs"] else 0, rest=line[found.end() :])
+
+
+def _parse_round(line: str) -> Progress | None:
+    found = _ROUND.match(line)
+    return None if found is None else Progress(shape="iterations", batch=int(found["batch"] or found["other"]))
+
+
+def _parse_percent(line: str) -> Progress | None:
+    found = _PERCENT.search(line)
+    return None if found is None else Progress(shape="percent", part=float(found["percent"]) / 100)
+
+
 def _parse_huggingface(line: str) -> Progress | None:
     """Parse the Trainer's log dictionaries: numbers in 4.x, quoted numbers in 5.x."""
     found = _DICT.match(line)
@@ -206,6 +251,10 @@ _READERS: tuple[tuple[Sequence[str], tuple[Reader, ...]], ...] = (
     (("{'",), (_parse_huggingface,)),
     ((" [",), (_reader("bar", _ENDLESS_BAR),)),
     (("iter", "Iter", "ITER", "step", "Step", "STEP"), (_reader("iterations", _ITERATION, overlap_chars=1),)),
+    (("epoch ", '"num_updates"'), (_parse_fairseq,)),
+    (("epoch", "Epoch", "Ep", "ep "), (_parse_epoch_and_batch,)),
+    (("]\t", ":\tlearn: ", " avg", "Iteration:"), (_parse_round,)),
+    (("Progress:",), (_parse_percent,)),
 )
 
 
