@@ -29,8 +29,6 @@ STYLES = {
 JOB_HEAD = ("JOB", "PHASE", "STAGE", "ATTEMPT", "EPOCH", "STEP", "STEPS/S", "LOSS", "ETA", "RESTARTS", "WHY")
 GPU_HEAD = ("GPU", "USE", "VRAM", "OF", "TEMP", "POWER", "READ", "NAME")
 STALE_S = 30.0
-STARTING_S = 120.0
-"""Longer than imports and loading a data set take until a hooked training makes its first report."""
 
 
 @click.command("status")
@@ -87,7 +85,7 @@ def lines(status: dict[str, Any], now: float, pen: Pen) -> list[str]:
 
 
 def _job_row(job: dict[str, Any], now: float) -> list[Cell]:
-    phase = _describe_phase(job, now)
+    phase = _describe_phase(job)
     return [
         Cell(one_line(job["name"]), "bold"),
         Cell(phase, STYLES.get(phase)),
@@ -103,12 +101,11 @@ def _job_row(job: dict[str, Any], now: float) -> list[Cell]:
     ]
 
 
-def _describe_phase(job: dict[str, Any], now: float) -> str:
-    """Return the phase; a process that has run for STARTING_S without reporting a step counts as running."""
+def _describe_phase(job: dict[str, Any]) -> str:
+    """Return the phase, and what is not known of the steps of a training that runs."""
     if job["stage"] == "loop" and job["phase"] == "running":
         return "running, steps not seen"
-    started = job["phase"] == "starting" and job["pid"] is not None and not job["hooked"]
-    if started and job["stage"] is None and now - job["since"] > STARTING_S:
+    if job["phase"] == "running" and not job["hooked"] and job["step"] is job.get("attempt_steps") is None:
         return "running, steps not reported"
     return one_line(job["phase"])
 

@@ -43,6 +43,8 @@ from supervisor.core.rules import cause_of
 from supervisor.core.scale import Scale, on_training, steps_between
 from supervisor.core.triage.state import TriageState
 
+SILENT_START_S = 120.0
+"""Longer than imports and loading a data set take until a hooked training makes its first report."""
 _BEGINNING = ResumePoint(checkpoint=None, possible=True, reason="start from the beginning requested")
 
 
@@ -269,6 +271,22 @@ def after_first_losses(job: Job, losses: Iterable[float | None]) -> Job:
     if incident is not None and incident.attempt < attempt.number:
         incident = incident.went_on_at(attempt.went_on_from, went_on=on)
     return replace(job, attempt=attempt, incident=incident)
+
+
+def after_silent_start(job: Job, now: Moment, lived_s: float) -> Job:
+    """Return the job whose process has lived for `lived_s` without a report: after `SILENT_START_S` it counts as running.
+
+    Where the attempts before made steps, the first step of this one is waited for: only it shows what was lost.
+    """
+    attempt, incident = job.attempt, job.incident
+    open_incident = incident if incident is not None and not incident.closed else None
+    if job.phase is not Phase.STARTING or attempt is None or attempt.over or lived_s < SILENT_START_S:
+        return job
+    if open_incident is not None and open_incident.attempt < attempt.number:
+        if open_incident.last_step is not None:
+            return job
+        job = replace(job, incident=open_incident.stepping_again(attempt.launched_at))
+    return job.moved(Move.STEP, now)
 
 
 def _locate_first_step(attempt: Attempt, event: ev.StepsMade) -> Attempt:

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
-from supervisor.core.apply import after_decision, after_event, after_first_losses, after_flags
+from supervisor.core.apply import after_decision, after_event, after_first_losses, after_flags, after_silent_start
 from supervisor.core.checkpoints.loss_curve import FIRST_LOSSES
 from supervisor.core.decide import decide
 from supervisor.core.flags import RedFlag, Severity
@@ -332,6 +332,9 @@ class Loop:
             try:
                 history.add(event)
                 _pass_on_scale(job_state, history, event)
+                if isinstance(event, ev.ProcessesRead) and not history.hooked:
+                    lived_s = history.output_known_s(history.launched_at)
+                    job_state.job = after_silent_start(job_state.job, event.at, lived_s)
             except Exception as error:
                 self.fences.failed(job_state, "history", error, event)
                 history.add_barely(event)

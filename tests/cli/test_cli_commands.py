@@ -216,7 +216,7 @@ class TestStatus:
 
     def test_a_process_that_runs_for_long_and_reports_no_step_is_not_starting(self, path: Path, view: FakeView) -> None:
         young = types.JobStatus(name="young", phase="starting", pid=7, since=NOW - 60)
-        view.jobs = [young, msgspec.structs.replace(young, name="old", since=NOW - 7200)]
+        view.jobs = [young, msgspec.structs.replace(young, name="old", phase="running", since=NOW - 7200)]
         lines = {line.split()[0]: line for line in call(path, "status").stdout.splitlines() if line.strip()}
         assert "running, steps not reported" in lines["old"]
         assert "starting" in lines["young"]

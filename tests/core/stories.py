@@ -9,7 +9,7 @@ from typing_extensions import Self
 
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
-from supervisor.core.apply import after_decision, after_event, after_flags
+from supervisor.core.apply import after_decision, after_event, after_flags, after_silent_start
 from supervisor.core.checkpoints.checkpoint import (
     Checkpoint,
     Fingerprint,
@@ -325,6 +325,8 @@ class Life(Story):
         """Apply an event, then decide until nothing is left to decide."""
         self.job = after_event(self.job, event)
         self.history.add(event)
+        if isinstance(event, ev.ProcessesRead) and not self.history.hooked:
+            self.job = after_silent_start(self.job, event.at, self.history.output_known_s(self.history.launched_at))
         for _ in range(20):
             decision = self.next_decision()
             if decision is None:

@@ -49,6 +49,36 @@ def test_a_compiled_loop_whose_steps_are_not_seen_makes_it_run() -> None:
     assert timeline.steps(1, 1).stage(Stage.LOOP).phase() is Phase.RUNNING
 
 
+def test_a_training_that_reports_nothing_counts_as_running_once_imports_are_over() -> None:
+    timeline = life().started().tree(100)
+    assert timeline.phase() is Phase.STARTING
+    assert timeline.tree(21).phase() is Phase.RUNNING
+
+
+def test_a_hooked_training_starts_until_its_first_step() -> None:
+    assert life().started().stage(Stage.SETUP).tree(600).phase() is Phase.STARTING
+
+
+def test_an_incident_of_a_training_whose_steps_are_not_seen_ends_when_it_runs_again() -> None:
+    timeline = life().started().tree(121).exits(signal=9).looks()
+    timeline.started()
+    incident = timeline.tree(121).job.incident
+    assert incident is not None
+    assert (timeline.phase(), incident.closed, incident.lost_steps) == (Phase.RUNNING, True, None)
+    assert incident.downtime_s is not None
+    assert incident.downtime_s < 120, "until the process was there again"
+
+
+def test_an_incident_whose_lost_steps_can_be_known_waits_for_the_next_step() -> None:
+    timeline = life().training(40).exits(signal=9).looks()
+    timeline.started().tree(600)
+    assert timeline.job.incident is not None
+    assert not timeline.job.incident.closed
+    incident = timeline.steps(1, 1).job.incident
+    assert incident is not None
+    assert (incident.closed, incident.lost_steps) == (True, 40)
+
+
 def test_steps_of_other_ranks_and_empty_pages_move_nothing() -> None:
     job = life().started().job
     record = StepRecord(at=START, step=7)
