@@ -274,7 +274,7 @@ def after_first_losses(job: Job, losses: Iterable[float | None]) -> Job:
 
 
 def after_silent_start(job: Job, now: Moment, lived_s: float) -> Job:
-    """Return the job whose process has lived for `lived_s` without a report: after `SILENT_START_S` it counts as running.
+    """Return the job whose process has lived for `lived_s` without a report: it runs after `SILENT_START_S`.
 
     Where the attempts before made steps, the first step of this one is waited for: only it shows what was lost.
     """

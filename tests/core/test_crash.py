@@ -101,6 +101,24 @@ def test_status_0_short_of_the_plan_ended_early() -> None:
     assert flag.since is None
 
 
+def test_status_0_after_an_exception_that_the_program_caught_and_printed_is_a_warning() -> None:
+    """A script that prints the traceback and ends: without a plan nobody can say that it was not complete."""
+    memory = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    flag = flag_of(story().training(40).prints(memory, FaultClass.OOM_GPU).prints("").exits(0))
+    assert (flag.fault, flag.severity) == ("oom_gpu", Severity.WARNING)
+    assert memory in flag.message
+    flag = flag_of(story().training(40).prints("ValueError: Expected more than 1 value per channel").exits(0))
+    assert (flag.fault, flag.severity) == ("ended_early", Severity.WARNING)
+
+
+def test_status_0_after_an_exception_that_was_survived_or_only_mentioned_is_a_finish() -> None:
+    memory = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    timeline = story().training(40).prints(memory, FaultClass.OOM_GPU).steps(41, 80).prints("done")
+    assert timeline.exits(0).check(RULE) is None
+    assert story().training(40).prints("Error rate: 0.02").exits(0).check(RULE) is None
+    assert story().training(40).prints("mean absolute Error: 0.1").exits(0).check(RULE) is None
+
+
 def test_a_training_that_ended_after_it_was_asked_to_save_has_not_come_to_its_end() -> None:
     timeline = story().says(ev.AgentEvent.PLAN, epochs=9, batches_per_epoch=50).training(100)
     timeline.says(ev.AgentEvent.CHECKPOINT_SAVED, requested=True).says(ev.AgentEvent.TRAIN_END)

@@ -72,6 +72,8 @@ _RAISED = (
 """Faults by an exception's type and message, in the words of HIP, CUDA and XLA; the first match counts."""
 
 
+_EXCEPTION_LINE = re.compile(r"(?:[A-Za-z_]\w{0,40}\.){0,8}[A-Z]\w{0,60}(?:Error|Exception)(?::|$)")
+"""The last line of a traceback."""
 _WORD = re.compile(r"\w")
 """A last line of dashes only, as below a launcher's report, is ignored."""
 _WORKER_READ = "in _try_get_data"
@@ -92,9 +94,10 @@ class Cause:
 class Crash:
     """The process ended otherwise than a training ends; `fault` is the class of the cause.
 
-    Status 0 is a finish, unless the training had reported a plan and stopped short of it. A training that was asked to
-    save before it ended was not complete either. Where torch was found and no step was ever seen, it is not known: that
-    is a warning without a retry, and so is a process that crashed after its training had ended.
+    Status 0 is a finish, unless the training had reported a plan and stopped short of it, or, without a plan, printed
+    an exception last: that is a warning. A training that was asked to save before it ended was not complete either.
+    Where torch was found and no step was ever seen, it is not known: that is a warning without a retry, and so is a
+    process that crashed after its training had ended.
     """
 
     name: ClassVar[str] = "crash"
@@ -210,7 +213,10 @@ def _explain_clean_end(history: History) -> Cause | None:
     """Return what is wrong with an end of status 0 that was not the training's own end."""
     unread = 0 in history.unread_ranks
     if history.steps:
-        if _plan_fulfilled(history) is not False:
+        fulfilled = _plan_fulfilled(history)
+        if fulfilled is None:
+            return _explain_printed_last(history)
+        if fulfilled:
             return None
         text = f"ended with status 0 at step {history.steps[-1].step}, short of its plan"
         if unread:
@@ -221,6 +227,17 @@ def _explain_clean_end(history: History) -> Cause | None:
     text = "ended with status 0 and not one step was seen"
     doubtful = unread or not (history.hooked and history.planned)
     return Cause(fault="ended_without_training", text=text, doubtful=doubtful)
+
+
+def _explain_printed_last(history: History) -> Cause | None:
+    """Return the exception that a program printed after its last step, before it ended with status 0: it caught it."""
+    last_step_at = history.steps[-1].at
+    fatal = [found for found in history.output if found.fatal and found.at.seconds_since(last_step_at) >= 0]
+    line = fatal[-1].line if fatal else history.last_line
+    if not fatal and not _EXCEPTION_LINE.match(line.strip()):
+        return None
+    fault = "ended_early" if not fatal or fatal[-1].fault is FaultClass.NAN else fatal[-1].fault.value
+    return Cause(fault=fault, text=f"ended with status 0 after it printed {line}", doubtful=True)
 
 
 def _describe_loss(history: History, reason: str) -> str:
