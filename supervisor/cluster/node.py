@@ -27,6 +27,7 @@ from supervisor.children.prompt_thread import PromptThread
 from supervisor.cluster import ranks as ra
 from supervisor.cluster.answers_later import AnswersLater
 from supervisor.cluster.connection import Connection
+from supervisor.cluster.end_watch import EndWatch
 from supervisor.cluster.rank_evidence import (
     Taken,
     collect_ranks,
@@ -43,6 +44,7 @@ from supervisor.core.fleet.link import Greeting, LinkError, Role
 from supervisor.core.fleet.resume import Offer
 from supervisor.core.moments import Moment
 from supervisor.core.scale import Place
+from supervisor.runner.shim import Process
 
 log = logging.getLogger(__name__)
 
@@ -171,6 +173,7 @@ class Node:
         self._waits_asked = AnswersLater[str | None]("cluster-waits", self._call)
         self._ranks_asked = AnswersLater[list[ra.RankProcess]]("cluster-ranks", self._call)
         self._address_asked = AnswersLater[Address | OSError]("cluster-address", self._call)
+        self._ends = EndWatch(lambda process: self._call(partial(self._take_begun_end, process)))
         self._steps: int | None = None
         """Of the ranks that run, when that was last answered."""
         self._settled: Epoch | None = None
@@ -609,6 +612,7 @@ class Node:
                 continue
             self._ranks.append(rank)
             self._ready.register(rank.handle, selectors.EVENT_READ, rank)
+            self._ends.add(rank.process)
 
     def _note_continued(self, epoch: Epoch, pids: Sequence[int]) -> None:
         for rank in self._ranks if self._running is not None and self._running.epoch == epoch else ():
@@ -619,6 +623,13 @@ class Node:
         with contextlib.suppress(KeyError, ValueError):
             self._ready.unregister(rank.handle)
         rank.close()
+        self._ends.remove(rank.process)
+
+    def _take_begun_end(self, process: Process) -> None:
+        """Act on the end of a rank whose memory the kernel has still to free."""
+        for rank in self._ranks if self._stopping_since_s is None and not self._leaving else ():
+            if rank.process is process and rank.ended_s is None:
+                self._take_rank_end(rank, self._clock())
 
     def _take_rank_end(self, rank: ra.RankProcess, now_s: float) -> None:
         """Act on the end of a rank: first nothing of it may be lost, then the leader is told.

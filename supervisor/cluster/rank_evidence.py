@@ -105,7 +105,7 @@ def shift_end(rank: RankEvidence, seconds: float) -> RankEvidence:
 
 def _describe(node: str, evidence: Path, rank: RankProcess, offset: ClockOffset, stuck: Set[int]) -> RankEvidence:
     """Return what its process shows."""
-    now = shim.read_living(rank.process)
+    now = shim.read_living(rank.process) if rank.ended_s is None else None  # else its memory may still be freed
     frames = () if now is None else read_frames(evidence, now.pid)
     state = now.state if now is not None and (now.state != "D" or now.pid in stuck) else None
     return RankEvidence(

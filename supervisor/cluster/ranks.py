@@ -263,9 +263,14 @@ def _read_reaped_status(handle: int) -> int | None:
     return int(status) if mask & PIDFD_INFO_EXIT else None
 
 
+def read_failure(process: Process) -> int | None:
+    """Return the status, as waitpid will have it, of a process that has begun to end by anything but status 0."""
+    return _read_status(process) or None
+
+
 def _read_status(process: Process) -> int | None:
     now = shim.read_process(process.pid)
-    if now is None or now.start_ticks != process.start_ticks or now.state != "Z":
+    if now is None or now.start_ticks != process.start_ticks or not (now.ending or now.state == "Z"):
         return None
     try:
         text = Path(f"/proc/{process.pid}/stat").read_text(encoding="ascii", errors="replace")

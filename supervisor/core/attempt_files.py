@@ -163,6 +163,8 @@ ENV_REPLICAS = "ROCM_SUPERVISOR_SNAPSHOT_REPLICAS"
 """A second folder for snapshots, of another machine; that of all machines where several train together."""
 ENV_EPOCH = "ROCM_SUPERVISOR_EPOCH"
 """Number of the launch, growing, as numbers joined by dots, or TRAINING.RESTARTS.RELAUNCH; without it the attempt's."""
+END_WORD, END_WORD_BYTES = "rocm-supervisor-end", 4096
+"""Memory that a rank of several nodes shares (memfd_create): a robust mutex of its main thread, first its futex."""
 ENV_STANDBY = "ROCM_SUPERVISOR_STANDBY"
 """Only in a standby interpreter: how it reaches its shim; removed once read."""
 ENV_TRIAGE = "ROCM_SUPERVISOR_TRIAGE"

@@ -41,6 +41,8 @@ STACKS_SIGNAL = signal.SIGRTMIN + 7
 VERSION = 1
 """Of launch.json, shim.json and exit.json."""
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+PF_EXITING = 1 << 2
+"""Of the flags in /proc/PID/stat: the thread has begun to end; what memory it has is freed after that."""
 RUN = "run"
 """The part of an attempt's folder that training and shim may write; the rest only the daemon may write."""
 START_ASKED = "start_asked"
@@ -83,11 +85,12 @@ class StartError(Exception):
 class Process:
     """One process as /proc/PID/stat describes it."""
 
-    __slots__ = ("parent", "pid", "session", "start_ticks", "state", "terminal")
+    __slots__ = ("ending", "parent", "pid", "session", "start_ticks", "state", "terminal")
 
     def __init__(self, pid: int, state: str, parent: int, session: int, start_ticks: int) -> None:
         self.pid, self.state, self.parent, self.session, self.start_ticks = pid, state, parent, session, start_ticks
         self.terminal = 0
+        self.ending = False
 
     @property
     def dead(self) -> bool:
@@ -102,7 +105,7 @@ def read_process(pid: int) -> Process | None:
             # The name may contain spaces and parentheses: the other fields follow the last parenthesis.
             fields = file.read().rpartition(b")")[2].split()
         found = Process(pid, fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]))
-        found.terminal = int(fields[4])
+        found.terminal, found.ending = int(fields[4]), bool(int(fields[6]) & PF_EXITING)
     except (OSError, ValueError, IndexError):
         return None
     return found

@@ -109,7 +109,7 @@ def may_answer(folder: Path, pid: int, name: str) -> bool:
     if pid == 0:
         return True
     process = shim.read_process(pid)
-    if process is None or process.state in "TtZX" or not shim.catches(pid, shim.STACKS_SIGNAL):
+    if process is None or process.ending or process.state in "TtZX" or not shim.catches(pid, shim.STACKS_SIGNAL):
         return False
     return untrusted_files.exists(folder, name)
 

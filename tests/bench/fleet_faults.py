@@ -12,6 +12,7 @@ Each node is a network namespace of this machine with a daemon, torchrun and DDP
     missing    a rank waits in another operation       both     daemon and leader get SIGKILL within a second
     within     a rank gets SIGKILL, and within the second after it the leader too
     leaderless  the leader gets SIGKILL, every process of a node too, and then the leader is started again
+    every      all ranks get SIGKILL at once: what the kernel takes to end them, if it is told at once
 
 `--peer` measures torchrun alone with the same program first (`killed`, and `stopped` where asked for), `--ft-launcher
 PROGRAM` NVRx too. `--json FILE` appends a line for each fault, `--show FILE ...` sums such lines: `side_by_side.py`
@@ -58,7 +59,7 @@ ROUNDS_TO_END = 500
 LEASE_S = 2.0
 STALL_S = 6.0
 HANGS = ("stopped", "held", "spinning", "loader", "missing")
-FAULTS = ("killed", *HANGS, "cut", "dead", "daemon", "leader", "both", "within", "leaderless")
+FAULTS = ("killed", *HANGS, "cut", "dead", "daemon", "leader", "both", "within", "leaderless", "every")
 WITH_LEADER = ("leader", "both", "within")
 LOST_NODE = ("cut", "dead", "daemon", "both", "leaderless")
 STEPS_BETWEEN = 10
@@ -288,6 +289,9 @@ def do_harm(training: Training, fault: str, victim: int, ranks: dict[int, shim.P
     match fault:
         case "killed" | "stopped" | "held" | "within":
             os.kill(ranks[victim].pid, signal.SIGSTOP if fault in ("stopped", "held") else signal.SIGKILL)
+        case "every":
+            for process in ranks.values():
+                os.kill(process.pid, signal.SIGKILL)
         case "cut":
             training.network.set_link(node, "down")
         case "dead" | "leaderless":
@@ -346,7 +350,7 @@ def undo(training: Training, fault: str, victim: int) -> None:
         assert daemon is not None
         daemon.wait()
         training.start_node(node)
-    elif fault not in ("killed", "stopped", "held", "leader", "within"):
+    elif fault not in ("killed", "stopped", "held", "leader", "within", "every"):
         (training.folder / f"{fault}-{victim}").unlink()
 
 
@@ -407,7 +411,7 @@ def judge(incident: dict[str, object], fault: str, victim: int, ranks: int) -> t
         first = fault in ("both", "leaderless") or incident["node"] == f"n{victim // ranks}"
         nobody = culprit["proof"] == "none" and first
         return named, culprit["nodes"] == [f"n{victim // ranks}"] or nobody
-    return named, culprit["ranks"] == [victim]
+    return named, fault == "every" or culprit["ranks"] == [victim]
 
 
 class Peer:

@@ -3,6 +3,7 @@
     python tests/bench/side_by_side.py --copies 5 -- tests/bench/fleet_faults.py --nodes 4 --json FILE --first {copy}
 
 `{copy}` in the words is the number of the copy. The end of this program ends all copies (root; `unshare` and `ip`).
+What they print is shown once all have ended; in the folder of `--outputs` it can be read meanwhile.
 """
 
 # ruff: noqa: T201 - a benchmark prints
@@ -33,10 +34,11 @@ def main() -> int:
     """Run all copies to their end; return 1 where one failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--copies", type=int, default=4)
+    parser.add_argument("--outputs", type=Path, help="a folder for what the copies print")
     parser.add_argument("words", nargs="+", help="a bench and its options, after --")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        outputs = [Path(folder) / str(number) for number in range(asked.copies)]
+        outputs = [(asked.outputs or Path(folder)) / str(number) for number in range(asked.copies)]
         copies = [
             begin([word.replace("{copy}", str(number)) for word in asked.words], output)
             for number, output in enumerate(outputs)

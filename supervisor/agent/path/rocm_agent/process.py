@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import sys
 
-from . import claim, events, exceptions, finder, remedies, stacks, tuning
+from . import claim, end_word, events, exceptions, finder, remedies, stacks, tuning
 from .fence import fenced
 from .layout import ENV_CONV2D, ENV_CONV2D_SCOPE, ENV_MEMORY_PROBE, ENV_TRIAGE
 
@@ -22,6 +22,7 @@ def start(folder: str) -> None:
     claim.begin(folder)
     events.begin(folder, claim.rank)
     tuning.begin(folder)
+    fenced(end_word.hold)()
     fenced(lambda: stacks.begin(folder))()
     prepare(folder)
     fenced(_report_alive)()
@@ -67,6 +68,7 @@ def begin(folder: str) -> None:
     claim.begin(folder)
     events.begin(folder, claim.rank)
     tuning.begin(folder)
+    fenced(end_word.hold)()
     fenced(lambda: stacks.begin(folder))()
     fenced(_report_alive)()
 
