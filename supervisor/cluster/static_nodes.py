@@ -1,4 +1,4 @@
-"""Nodes that are started from outside: by hand, by a start-up script, by a Kubernetes Job; no more can be had."""
+"""Nodes that are started from outside: by hand or by a start-up script; no more can be had."""
 
 from __future__ import annotations
 

@@ -283,15 +283,18 @@ def await_end(handles: list[int], began: float) -> float | None:
     return time.perf_counter() - began
 
 
+def signal_ranks(fault: str, harmed: list[shim.Process]) -> None:
+    """Stop or kill the ranks that a fault is about."""
+    for process in harmed:
+        os.kill(process.pid, signal.SIGSTOP if fault in ("stopped", "held") else signal.SIGKILL)
+
+
 def do_harm(training: Training, fault: str, victim: int, ranks: dict[int, shim.Process]) -> None:
     """Do what the fault is."""
     node = victim // training.ranks
     match fault:
-        case "killed" | "stopped" | "held" | "within":
-            os.kill(ranks[victim].pid, signal.SIGSTOP if fault in ("stopped", "held") else signal.SIGKILL)
-        case "every":
-            for process in ranks.values():
-                os.kill(process.pid, signal.SIGKILL)
+        case "killed" | "stopped" | "held" | "within" | "every":
+            signal_ranks(fault, [ranks[victim]] if fault != "every" else list(ranks.values()))
         case "cut":
             training.network.set_link(node, "down")
         case "dead" | "leaderless":

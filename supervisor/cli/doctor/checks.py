@@ -9,7 +9,7 @@ import sqlite3
 import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -103,6 +103,17 @@ def find_silence(looks: PathLooks, path: Path) -> str | None:
     except OSError:
         return None
     return None
+
+
+def engine(environment: Mapping[str, str]) -> Iterator[DoctorLine]:
+    """Say of an engine, where this is a part of one, how far it was tried."""
+    if environment.get("KUBERNETES_SERVICE_HOST"):
+        yield DoctorLine(
+            name="kubernetes",
+            level="warn",
+            found="`--engine kubernetes` was tried against a written API server; it was not run on a cluster",
+            remedy="try a stop of the leader's pod and the loss of a node before a long training depends on it",
+        )
 
 
 def silent_line(name: str, what: str, silent: str) -> DoctorLine:

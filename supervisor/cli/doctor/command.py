@@ -48,6 +48,7 @@ def run_checks(app: App) -> list[DoctorLine]:
             *checks.disk(settings, looks),
             *checks.devices(),
             *checks.training_units(),
+            *checks.engine(os.environ),
         ]
         lines += [*rocm.nvidia_devices(), *rocm.sensor_files(app.sys_root), *rocm.rocm()]
         lines += rocm.overrides(settings, os.environ)

@@ -13,6 +13,7 @@ import hashlib
 import logging
 import os
 import platform
+import secrets
 import signal
 import socket
 import sqlite3
@@ -26,13 +27,13 @@ import msgspec
 from supervisor.children.files_apart import apart_within, keep_files_apart
 from supervisor.children.shared_files import copy_over
 from supervisor.children.start import keep_apart
-from supervisor.cluster.leader import Leader
+from supervisor.cluster.leader import Engine, Leader
 from supervisor.cluster.leader_record import LeaderRecord
 from supervisor.cluster.leader_state import read_alerts, read_begin, read_known
 from supervisor.cluster.node import NodeSettings
 from supervisor.cluster.rendezvous import find_overriding
 from supervisor.cluster.secret import SecretError, read_secret
-from supervisor.cluster.slurm import SlurmEngine, read_allocation
+from supervisor.cluster.slurm import Allocation, SlurmEngine, read_allocation
 from supervisor.cluster.static_nodes import StaticNodes
 from supervisor.config.derive import snapshot_replicas, socket_path
 from supervisor.config.load import check
@@ -66,6 +67,8 @@ PROVE_LIMIT_S = 1500.0
 COPY_LIMIT_S = 60.0
 """For the copy of a node's database to a folder that all nodes share."""
 DATABASE = "supervisor.db"
+IDENTITY_BYTES = 8
+"""Of a process that leads: another one in the same pod is another."""
 UNLIMITED = 1_000_000_000
 """A node's own budget: restarts of all ranks are counted by the leader."""
 
@@ -108,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--host", help="node: where other nodes reach it; unset: the address from which it reaches the leader")
     add("--listen", metavar="HOST:PORT", default="0.0.0.0:29300", help="leader: where nodes reach it")
     add("--nodes", type=int, help="leader: how many nodes train")
-    add("--engine", choices=["none", "slurm"], default="none", help="leader: what gives nodes")
+    add("--engine", choices=["none", "slurm", "kubernetes"], default="none", help="leader: what gives nodes")
     add("--engine-restarts", type=int, default=0, help="leader: how often the engine has started the job again")
     add("--lease-s", type=float, default=5.0, help="leader: how long a node goes on without it")
     add("--evidence-s", type=float, default=1.0, help="leader: time for evidence before all ranks end; 0 for none")
@@ -151,6 +154,7 @@ def _run_leader(asked: argparse.Namespace) -> int:
         text = f"the allocation {allocation.job} has {allocation.nodes} nodes ({allocation.node_list})"
         raise ValueError(f"{text}, {asked.nodes} are needed: submit it with --nodes={asked.nodes} or more")
     clock = SystemClock()
+    engine = _find_engine(asked, allocation, clock)
     restarts = allocation.restarts if allocation is not None else asked.engine_restarts
     known = read_known(asked.state_dir, asked.training, clock.now(), boot_id())
     if known is None or restarts > known.epoch.engine_restarts:
@@ -182,13 +186,26 @@ def _run_leader(asked: argparse.Namespace) -> int:
         secret=secret,
         listening=listening,
         record=record,
-        engine=StaticNodes() if allocation is None else SlurmEngine(allocation),
+        engine=engine,
         announcer=LeaderAlerts(alerts, asked.training, asked.node, clock, keep=record.write_alerts, left=left),
         now=clock.now,
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: leader.ask_to_stop(f"the engine sent {signal.Signals(number).name}"))
     return leader.run()
+
+
+def _find_engine(asked: argparse.Namespace, allocation: Allocation | None, clock: SystemClock) -> Engine:
+    """Return what gives nodes; under Kubernetes once this process is the one that leads. Raises ValueError."""
+    if asked.engine != "kubernetes":
+        return StaticNodes() if allocation is None else SlurmEngine(allocation)
+    from supervisor.cluster import kubernetes  # noqa: PLC0415 - no other leader needs urllib3 for it
+
+    leases = kubernetes.Leases(kubernetes.find_server(os.environ), kubernetes.name_lease(asked.training))
+    own = f"{asked.node}_{secrets.token_hex(IDENTITY_BYTES)}"
+    engine = kubernetes.KubernetesEngine(leases, own, kubernetes.DURATION_S, clock.now)
+    engine.wait_to_lead()  # before the record is read: until then another leader may write it
+    return engine
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -1,0 +1,256 @@
+"""The Lease of a Kubernetes cluster keeps one leader, whatever clocks say and an API server answers.
+
+The API server is a written one: the endpoints of coordination.k8s.io/v1 that are used, with their conflicts.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from supervisor.cluster.kubernetes import (
+    ANSWER_BYTES_MAX,
+    ApiError,
+    KubernetesEngine,
+    LeaseLostError,
+    Leases,
+    Server,
+    find_server,
+)
+from supervisor.core.moments import Moment
+
+DURATION_S = 15
+HOUR_S = 3600.0
+Object = dict[str, object]
+
+
+@dataclass
+class Cluster:
+    """An API server: one Lease, and what it answers in its place where a story says so."""
+
+    lease: Object | None = None
+    version: int = 0
+    answer: tuple[int, bytes] | None = None
+    asked: list[str] = field(default_factory=list)
+    before_write: Callable[[], object] = lambda: None
+
+    def handle(self, method: str, path: str, token: str, body: bytes) -> tuple[int, bytes]:
+        self.asked.append(f"{method} {path} {token}")
+        if self.answer is not None:
+            return self.answer
+        if method == "GET":
+            return (404, b"{}") if self.lease is None else (200, json.dumps(self.lease).encode())
+        before, self.before_write = self.before_write, lambda: None
+        before()
+        facts = json.loads(body)
+        if method == "POST" and self.lease is not None:
+            return 409, b"{}"
+        if method == "PUT" and facts["metadata"].get("resourceVersion") != str(self.version):
+            return 409, b"{}"
+        self.version += 1
+        facts["metadata"]["resourceVersion"] = str(self.version)
+        self.lease = facts
+        return 201 if method == "POST" else 200, json.dumps(facts).encode()
+
+    @property
+    def spec(self) -> Object:
+        assert self.lease is not None
+        spec = self.lease["spec"]
+        assert isinstance(spec, dict)
+        return spec
+
+
+@dataclass
+class Clock:
+    """Of one machine."""
+
+    monotonic_s: float = 1000.0
+    unix_s: float = 1.7e9
+
+    def now(self) -> Moment:
+        return Moment(self.monotonic_s, self.unix_s)
+
+    def passes(self, seconds: float) -> None:
+        self.monotonic_s += seconds
+        self.unix_s += seconds
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+@pytest.fixture
+def server(cluster: Cluster, tmp_path: Path) -> Iterator[Server]:
+    class Handler(BaseHTTPRequestHandler):
+        def _answer(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            status, content = cluster.handle(self.command, self.path, self.headers["Authorization"], body)
+            self.send_response(status)
+            if 300 <= status < 400:
+                self.send_header("Location", "http://127.0.0.1:9/elsewhere")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_GET = do_PUT = do_POST = _answer  # noqa: N815 - as http.server calls them
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as http.server calls it
+            pass
+
+    listening = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=listening.serve_forever, daemon=True).start()
+    (tmp_path / "token").write_text("ticket\n")
+    yield Server(address=f"http://127.0.0.1:{listening.server_port}", namespace="train", token=tmp_path / "token")
+    listening.shutdown()
+    listening.server_close()
+
+
+def engine(server: Server, name: str, clock: Clock) -> KubernetesEngine:
+    return KubernetesEngine(Leases(server, "run"), name, DURATION_S, clock.now)
+
+
+def leads(process: KubernetesEngine) -> bool:
+    """Let it try once; return whether it holds the Lease by its own judgement."""
+    process.try_to_hold()
+    return process.holds
+
+
+def test_the_second_leads_once_the_first_has_not_renewed_for_the_duration(cluster: Cluster, server: Server) -> None:
+    clock, other_clock = Clock(), Clock()
+    first, second = engine(server, "a", clock), engine(server, "b", other_clock)
+    assert leads(first)
+    assert first.fence == 0
+    assert not leads(second)
+    other_clock.passes(DURATION_S - 1)
+    assert leads(first)  # renews
+    other_clock.passes(2)
+    assert not leads(second)  # it has changed since
+    other_clock.passes(DURATION_S)
+    assert leads(second)
+    assert second.fence == 1
+    assert cluster.spec["holderIdentity"] == "b"
+    with pytest.raises(LeaseLostError, match="'b'"):
+        first.try_to_hold()
+
+
+@pytest.mark.parametrize("ahead_s", [HOUR_S, -HOUR_S])
+def test_clocks_an_hour_apart_take_nothing_from_a_leader_that_renews(server: Server, ahead_s: float) -> None:
+    clock, other_clock = Clock(), Clock(unix_s=1.7e9 + ahead_s, monotonic_s=5.0)
+    first, second = engine(server, "a", clock), engine(server, "b", other_clock)
+    assert leads(first)
+    for _ in range(10):
+        clock.passes(5)
+        other_clock.passes(5)
+        assert leads(first)
+        assert not leads(second)
+
+
+def test_of_two_that_take_it_at_once_one_leads(cluster: Cluster, server: Server) -> None:
+    first, second = engine(server, "a", Clock()), engine(server, "b", Clock())
+    cluster.before_write = lambda: leads(second)
+    assert not leads(first)
+    assert second.holds
+    assert cluster.spec["holderIdentity"] == "b"
+
+
+def test_a_process_that_is_started_again_under_its_pods_name_is_another(cluster: Cluster, server: Server) -> None:
+    clock = Clock()
+    before, after = engine(server, "pod-0_1", clock), engine(server, "pod-0_2", clock)
+    assert leads(before)
+    assert not leads(after)
+    clock.passes(DURATION_S)
+    assert leads(after)
+    assert after.fence == 1
+    assert cluster.spec["leaseTransitions"] == 1
+
+
+def test_a_leader_whose_api_server_is_silent_ends_by_its_own_clock(cluster: Cluster, server: Server) -> None:
+    clock = Clock()
+    first = engine(server, "a", clock)
+    assert leads(first)
+    cluster.answer = (500, b"")
+    clock.passes(DURATION_S - 0.1)
+    with pytest.raises(ApiError, match="status 500"):
+        first.try_to_hold()
+    first.tick()
+    clock.passes(0.1)
+    with pytest.raises(LeaseLostError, match=r"not renewed for 15.0 s \(its duration: 15 s\)"):
+        first.tick()
+
+
+def test_a_lease_that_was_deleted_is_not_made_again_by_who_held_it(cluster: Cluster, server: Server) -> None:
+    first = engine(server, "a", Clock())
+    assert leads(first)
+    cluster.lease = None
+    with pytest.raises(LeaseLostError, match="deleted"):
+        first.try_to_hold()
+
+
+def spec(**facts: object) -> bytes:
+    known = {"holderIdentity": "x", "leaseDurationSeconds": 15, "leaseTransitions": 0, "renewTime": "now"}
+    return json.dumps({"kind": "Lease", "metadata": {"resourceVersion": "1"}, "spec": {**known, **facts}}).encode()
+
+
+@pytest.mark.parametrize(
+    ("status", "content", "what"),
+    [
+        (200, b"{" + b" " * (2 * ANSWER_BYTES_MAX), "no object"),
+        (200, b"[]", "no object"),
+        (200, b"\xff\xfe", "no object"),
+        (200, b"[" * 100_000, "no object"),
+        (200, b'{"kind": "Secret", "metadata": {"resourceVersion": "1"}}', "no Lease"),
+        (200, b'{"kind": "Lease", "metadata": [], "spec": 1}', "no Lease"),
+        (200, spec(leaseDurationSeconds=10**9), "leaseDurationSeconds"),
+        (200, spec(leaseDurationSeconds=0), "leaseDurationSeconds"),
+        (200, spec(leaseDurationSeconds=True), "leaseDurationSeconds"),
+        (200, spec(leaseTransitions=2**31), "leaseTransitions"),
+        (200, spec(leaseTransitions=-1), "leaseTransitions"),
+        (200, spec(holderIdentity=["x"]), "holderIdentity"),
+        (200, spec(holderIdentity="x" * 300), "holderIdentity"),
+        (302, b"", "status 302"),
+        (401, b"", "status 401"),
+        (503, b"", "status 503"),
+    ],
+)
+def test_what_is_no_lease_is_an_error_that_names_the_server(
+    cluster: Cluster, server: Server, status: int, content: bytes, what: str
+) -> None:
+    cluster.answer = (status, content)
+    waiting = engine(server, "a", Clock())
+    with pytest.raises(ApiError, match=what) as raised:
+        waiting.try_to_hold()
+    assert server.address in str(raised.value)
+    assert "ticket" not in str(raised.value)
+    assert not waiting.holds
+    assert len(cluster.asked) == 1
+
+
+def test_the_token_is_read_for_each_request(cluster: Cluster, server: Server) -> None:
+    first = engine(server, "a", Clock())
+    first.try_to_hold()
+    server.token.write_text("another\n")
+    first.try_to_hold()
+    assert cluster.asked[0].endswith("leases/run Bearer ticket")
+    assert cluster.asked[-1].endswith("leases/run Bearer another")
+
+
+def test_outside_of_a_pod_it_says_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is this a pod"):
+        find_server({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, tmp_path)
+    (tmp_path / "namespace").write_text("train\n")
+    with pytest.raises(ValueError, match="KUBERNETES_SERVICE_HOST"):
+        find_server({}, tmp_path)
+    found = find_server({"KUBERNETES_SERVICE_HOST": "fd00::1"}, tmp_path)
+    assert (found.address, found.namespace) == ("https://[fd00::1]:443", "train")
+
+
+def test_nodes_that_are_used_up_are_named_with_what_a_person_can_do(server: Server) -> None:
+    with pytest.raises(ValueError, match="`kubectl cordon` n3, then recreate the JobSet"):
+        engine(server, "a", Clock()).requeue(["n3"], "rank 3 ended")
