@@ -34,6 +34,7 @@ EVIDENCE = ("supervisor.runner.evidence_folder", "target")
 OWN_FOLDERS = "the daemon's own ground: no training can write there"
 CHECKPOINTS = "files of the training's user outside the state directory: found by name, opened by the prover alone"
 PROC = "below /proc or /sys, where no user makes files"
+SEALED = "memory without a name, found in /proc: opened without waiting, and mapped only where it cannot shrink"
 PERSON = "a path that the person at the command line named"
 
 CODE = "the program's own files"
@@ -51,6 +52,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "cli/evidence/command.py": {"command": PERSON, "_write_bundle": PERSON},
     "cli/replay/source.py": {"rules_in": PERSON},
     "cli/triage.py": {"_find_state_before": CHECKPOINTS, "_as_its_user": OWN_FOLDERS},
+    "cluster/end_watch.py": {"_map_word": SEALED, "_is_word": PROC},
     "cluster/rank_evidence.py": {"_read_wait": PROC},
     "control/disk_use.py": {"_file_bytes": OWN_FOLDERS},
     "control/record_view.py": {"_newest_attempt": OWN_FOLDERS},
