@@ -158,9 +158,12 @@ def _fold_lifecycle(attempt: Attempt, event: ev.Launched | ev.LaunchFailed | ev.
 
 
 def _has_train_ended(attempt: Attempt, event: ev.AgentReported | ev.StageEntered) -> bool:
-    """Whether the training has ended; the same process may train again after that."""
+    """Whether the training has ended; the same process may train again after that.
+
+    Its line in agent.jsonl may be lost, as on a full disk: an agent that reports every stage has reported this one too.
+    """
     if isinstance(event, ev.StageEntered):
-        return attempt.train_ended and event.stage not in (Stage.SETUP, Stage.WARMUP)
+        return event.ends_training or (attempt.train_ended and event.stage not in (Stage.SETUP, Stage.WARMUP))
     return event.agent_event is ev.AgentEvent.TRAIN_END or (
         attempt.train_ended and event.agent_event is not ev.AgentEvent.PLAN
     )

@@ -236,6 +236,11 @@ class StageEntered:
     stages_complete: bool = False
     """Whether the agent reports every stage, so that a long step is no unreported stage."""
 
+    @property
+    def ends_training(self) -> bool:
+        """Whether this is the end of the whole training; elsewhere it may be that of one of several loops."""
+        return self.stage is Stage.ENDED and self.stages_complete
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecorderIdle:

@@ -435,8 +435,8 @@ class History:
         self.paused = self.paused or event.stage in PAUSING
         if event.stage is Stage.CHECKPOINT and self.steps:
             self.saving_step = self.steps[-1].step
-        if event.stage in (Stage.SETUP, Stage.WARMUP):
-            self.train_ended = False
+        if event.stage in (Stage.SETUP, Stage.WARMUP) or event.ends_training:
+            self.train_ended = event.ends_training
 
     def _add_step(self, record: StepRecord) -> None:
         self.claimed = True

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import pytest
+
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.checkpoints.checkpoint import Verdict
@@ -132,6 +134,25 @@ def test_a_crash_after_the_training_ended_is_reported_and_finishes_the_job() -> 
     timeline = life().training().says(ev.AgentEvent.TRAIN_END).stage(Stage.ENDED).exits(signal=11)
     assert timeline.read_decisions() == ["Launch", "Warn", "Finish"]
     assert timeline.job.reason == "the training had finished before its process was killed by SIGSEGV"
+
+
+def test_a_finished_training_whose_last_words_a_disk_refused_is_not_trained_again() -> None:
+    """Neither its exit record nor its line in agent.jsonl was written: its recorder has the last stage."""
+    timeline = life().says(ev.AgentEvent.PLAN, epochs=2, batches_per_epoch=50).training(100)
+    timeline.stage(Stage.ENDED, stages_complete=True).lost("the shim ended without an exit record")
+    assert timeline.job.phase is Phase.FINISHED
+    decision = timeline.decisions[-1]
+    assert isinstance(decision, de.Finish)
+    assert decision.reason.startswith("the training had finished before its process")
+
+
+@pytest.mark.parametrize(("steps", "complete"), [(99, True), (100, False)])
+def test_what_may_not_have_finished_is_trained_again(steps: int, complete: bool) -> None:
+    """A loop that ended may be one of several where not every stage is reported, and a save may have cut it short."""
+    timeline = life().says(ev.AgentEvent.PLAN, epochs=2, batches_per_epoch=50).training(steps)
+    timeline.says(ev.AgentEvent.CHECKPOINT_SAVED, step=steps, requested=True)
+    timeline.stage(Stage.ENDED, stages_complete=complete).lost("the shim ended without an exit record")
+    assert timeline.job.phase is Phase.BACKOFF
 
 
 def test_torch_without_a_step_is_reported_and_finishes_the_job() -> None:
