@@ -33,7 +33,7 @@ from supervisor.daemon.launch.standby import StandbyStarter
 from supervisor.daemon.threads import Threads
 from supervisor.daemon.triage import TriageRunner
 from supervisor.runner import evidence, tools, tuned
-from supervisor.runner.attempt_folder import names_another, prepare, read_shim
+from supervisor.runner.attempt_folder import is_note_of, names_another, note_of, prepare, read_shim
 from supervisor.runner.exit_watch import ExitWatch
 from supervisor.runner.launcher import LAUNCH_LIMIT_S, Launcher, LaunchError, kill_until_gone, shortage_of
 
@@ -141,14 +141,16 @@ class ThreadExecutor:
             self._deps.threads.begin("clear", job.name, lambda: clear_replays(self._deps.state / "jobs" / job.name))
 
     def adopt(self, job: str, attempt: int, followed: FollowedAttempt) -> bool:
-        """Follow an attempt again whose shim wrote its record in this boot; return False if there is none."""
-        note = read_shim(followed.folder)
+        """Follow an attempt again whose shim runs, or wrote its record in this boot; return False if there is none."""
+        note, running = read_shim(followed.folder), self._deps.launcher.find_shim(job, followed.folder)
+        falsified = names_another(followed.folder) if running is None else not is_note_of(note, running)
+        if falsified:
+            pid = None if note is None else note.pid
+            log.error("shim.falsified", extra={"fields": {"job": job, "attempt": attempt, "pid": pid}})
+            note = None if running is None else note_of(running)
         followed.other_boot = note is not None and note.boot_id != self._deps.boot_id
         self._deps.attempts.follow(followed)
-        if note is None or note.boot_id != self._deps.boot_id:
-            return False
-        if names_another(followed.folder):
-            log.error("shim.falsified", extra={"fields": {"job": job, "attempt": attempt, "pid": note.pid}})
+        if note is None or followed.other_boot:
             return False
         now = self._clock.now()
         self._put(ev.Launched(at=now, job=job, attempt=attempt, shim_pid=note.pid, training_pid=note.training_pid))

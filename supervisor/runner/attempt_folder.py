@@ -346,6 +346,25 @@ def living_shim(folder: Path) -> Process | None:
     return process if _is_shim_of(process, folder) else None
 
 
+def is_note_of(note: ShimNote | None, running: Process) -> bool:
+    """Whether shim.json names this process: its training can replace what the shim wrote."""
+    known = (running.pid, running.start_ticks, shim.boot_id())
+    return note is not None and (note.pid, note.start_ticks, note.boot_id) == known
+
+
+def note_of(running: Process) -> ShimNote:
+    """Return what the kernel tells of a shim; its oldest child is the training."""
+    children = (process for process in shim.read_processes() if process.parent == running.pid)
+    training = min(children, key=lambda process: process.start_ticks, default=None)
+    return ShimNote(
+        pid=running.pid,
+        start_ticks=running.start_ticks,
+        boot_id=shim.boot_id(),
+        training_pid=None if training is None else training.pid,
+        training_start_ticks=None if training is None else training.start_ticks,
+    )
+
+
 def names_another(folder: Path) -> bool:
     """Whether shim.json names a running process that is not the attempt's shim, so that it must be searched for."""
     note = read_shim(folder)
@@ -360,7 +379,7 @@ def _is_shim_of(process: Process, folder: Path) -> bool:
         writer = untrusted_files.file_status(folder, names.SHIM)
     except OSError:
         return False
-    if writer is None or process.pid in _list_own_ancestors() or _effective_user(process.pid) != writer.st_uid:
+    if writer is None or process.pid in list_own_ancestors() or _effective_user(process.pid) != writer.st_uid:
         return False
     # Reading the command line of a process in state D may block.
     return process.state == "D" or has_shim_command(process.pid, folder)
@@ -386,7 +405,7 @@ def _effective_user(pid: int) -> int | None:
         return None
 
 
-def _list_own_ancestors() -> set[int]:
+def list_own_ancestors() -> set[int]:
     """Return the pids of this process and its ancestors."""
     line, pid = set[int](), os.getpid()
     while pid > 0 and pid not in line:

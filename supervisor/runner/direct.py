@@ -8,14 +8,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from supervisor.children.child import Child
 from supervisor.children.start import PIPE, STDOUT, start
+from supervisor.core import attempt_files as names
 from supervisor.programs import Output, read_output
 from supervisor.runner import shim, standby
-from supervisor.runner.attempt_folder import living_shim, read_shim, read_start_error
+from supervisor.runner.attempt_folder import list_own_ancestors, living_shim, read_shim, read_start_error
 from supervisor.runner.code_copy import SHIM_PROGRAM
 from supervisor.runner.launcher import LAUNCH_LIMIT_S, LaunchError
 from supervisor.runner.shim import Process
@@ -75,6 +76,10 @@ class DirectLauncher:
             for process in _shims_by_command(standby.folder_of(folder), shim.AS_STANDBY):
                 shim.send(process, signal.SIGKILL)
 
+    def find_shim(self, slot: str, folder: Path) -> Process | None:
+        """See `Launcher.find_shim`."""
+        return next(iter(self._find_shims(slot, folder)), None)
+
     def find_unit(self, slot: str, folder: Path) -> str | None:
         """See `Launcher.find_unit`: shims started here have no units."""
         return None
@@ -113,20 +118,21 @@ class DirectLauncher:
         return any(shim.send(process, signal_number) for process in self._find_shims(slot, folder))
 
     def kill_all(self, slot: str, folder: Path) -> None:
-        """See `Launcher.kill_all`. The tree first: without its shim it could be found only by its session."""
-        shims = self._find_shims(slot, folder)
+        """See `Launcher.kill_all`. The tree first: without its shim it is known by less."""
         for _ in range(KILL_ROUNDS):  # repeated, since a process may have forked in between
-            members = self._list_members(slot, folder, shims)
+            shims = self._find_shims(slot, folder)
+            members = [*self._list_members(slot, folder, shims), *_list_starting(folder)]
             reached = [process for process in members if shim.send(process, signal.SIGKILL)]
-            if all(process.state == "D" for process in reached):
-                break  # no process is left that a signal can end
-        for process in shims:
-            shim.send(process, signal.SIGKILL)
+            if any(process.state != "D" for process in reached):
+                continue
+            # No process of the tree is left that a signal can end.
+            if sum(shim.send(process, signal.SIGKILL) for process in shims) == 0:
+                break
 
     def alive(self, slot: str, folder: Path) -> bool:
         """See `Launcher.alive`. Counts orphans of a killed shim, and a shim that has not reported yet."""
         shims = self._find_shims(slot, folder)
-        return bool(shims or self._list_members(slot, folder, shims))
+        return bool(shims or _list_starting(folder) or self._list_members(slot, folder, shims))
 
     def _find_shims(self, slot: str, folder: Path) -> list[Process]:
         """Return the running shims of the attempt, including one that has not reported yet."""
@@ -147,13 +153,18 @@ class DirectLauncher:
     def _list_members(self, slot: str, folder: Path, shims: list[Process]) -> list[Process]:
         """Return the attempt's running processes without its shim.
 
-        These are the shim's descendants, since it adopts orphans; if the shim was killed, the processes of its session.
+        These are the shim's descendants, since it adopts orphans; if the shim was killed, the processes of its session
+        and those that were launched with the attempt's environment.
         """
         if shims:
             processes = shim.read_processes()
             return [below for process in shims for below in shim.descendants(process.pid, processes)]
+        processes = [process for process in shim.read_processes() if not process.dead]
+        left = {process.pid: process for process in _list_marked(folder, processes)}
         session = self._find_session(slot, folder)
-        return [] if session is None else _list_session(session)
+        if session is not None:
+            left.update((process.pid, process) for process in _list_session(session, processes))
+        return list(left.values())
 
     def _find_session(self, slot: str, folder: Path) -> int | None:
         """Return the pid of the attempt's shim, which is the number of its session; None where it is not known."""
@@ -172,31 +183,62 @@ def _find_shims(folder: Path) -> list[Process]:
     return [*_shims_by_command(folder), *promoted]
 
 
-def _list_session(session: int) -> list[Process]:
+def _list_session(session: int, processes: Sequence[Process]) -> list[Process]:
     """Return the running processes that a shim has left, whose session has its pid as its number."""
-    processes = shim.read_processes()
-    if any(process.pid == session and not process.dead for process in processes):
+    if any(process.pid == session for process in processes):
         return []  # the pid was reused, which the kernel does only when no process has it as its session
-    return [
-        process for process in processes if process.session == session and process.pid != session and not process.dead
-    ]
+    return [process for process in processes if process.session == session]
+
+
+def _list_marked(folder: Path, processes: Sequence[Process]) -> list[Process]:
+    """Return the running processes of this user that were started in the environment of an attempt.
+
+    What a user's shell runs in a copy of that environment is none of them: its session has another leader.
+    """
+    # The folder may hang: it is compared as it is written, and not looked at.
+    run = str(folder / names.RUN)
+    if os.environ.get(names.ENV_FOLDER) == run:
+        return []  # started by that training: this process, and each that it starts, has the environment too
+    passed_over, running = list_own_ancestors(), {process.pid for process in processes}
+    marked = {
+        process.pid: process
+        for process in processes
+        if process.pid not in passed_over and os.fsencode(f"{names.ENV_FOLDER}={run}") in _read_own(process, "environ")
+    }
+    return [process for process in marked.values() if process.session in marked or process.session not in running]
+
+
+def _list_starting(folder: Path) -> list[Process]:
+    """Return the processes that are about to become the attempt's shim: before their own session, and before exec."""
+    command = [os.fsencode(folder / SHIM_PROGRAM), os.fsencode(folder)]
+    found = []
+    for process in shim.read_processes():
+        arguments = _read_own(process, "cmdline")
+        if arguments[-2:-1] == command[1:] and command[0] in arguments:
+            found.append(process)
+    return found
+
+
+def _read_own(process: Process, name: str) -> list[bytes]:
+    """Return what a file of /proc lists of a process of this user; [] of another's.
+
+    It is not read of a process in state D, since that may block.
+    """
+    if process.state in "DZX":
+        return []
+    at = Path(f"/proc/{process.pid}")
+    try:
+        return (at / name).read_bytes().split(b"\0") if at.stat().st_uid == os.geteuid() else []
+    except OSError:
+        return []
 
 
 def _shims_by_command(folder: Path, program: str = shim.AS_MODULE) -> list[Process]:
-    """Return running shims by their command line: session leaders of this user for which it ends with the folder.
-
-    The command line of a process in state D is not read, since that may block.
-    """
+    """Return running shims by their command line: session leaders of this user for which it ends with the folder."""
     name = os.fsencode(folder.resolve())
     found = []
     for process in shim.read_processes():
-        if process.pid != process.session or process.state in "DZX":
-            continue
-        try:
-            at = Path(f"/proc/{process.pid}")
-            arguments = (at / "cmdline").read_bytes().split(b"\0") if at.stat().st_uid == os.geteuid() else []
-        except OSError:
-            continue
+        arguments = _read_own(process, "cmdline") if process.pid == process.session else []
         if arguments[-2:-1] == [name] and program.encode() in arguments:
             found.append(process)
     return found

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from supervisor.core import attempt_files as fo
+from supervisor.runner.shim import Process
 
 LAUNCH_LIMIT_S = 10.0
 """How long `launch` waits for a shim to report."""
@@ -105,6 +106,10 @@ class Launcher(Protocol):
 
     def dismiss(self, slot: str, folder: Path) -> None:
         """End the standby of the attempt in `folder`, if there is one; a promoted standby keeps running."""
+        ...
+
+    def find_shim(self, slot: str, folder: Path) -> Process | None:
+        """Return the running shim of an attempt, whatever its training has written in its name; None if none runs."""
         ...
 
     def find_unit(self, slot: str, folder: Path) -> str | None:

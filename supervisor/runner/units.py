@@ -18,9 +18,18 @@ from pathlib import Path
 from supervisor import programs
 from supervisor.core import attempt_files as names
 from supervisor.runner import shim, standby
-from supervisor.runner.attempt_folder import living_shim, make_folder, names_another, point, read_shim, read_start_error
+from supervisor.runner.attempt_folder import (
+    has_shim_command,
+    living_shim,
+    make_folder,
+    names_another,
+    point,
+    read_shim,
+    read_start_error,
+)
 from supervisor.runner.code_copy import SHIM_PROGRAM
 from supervisor.runner.launcher import LAUNCH_LIMIT_S, LaunchError
+from supervisor.runner.shim import Process
 
 log = logging.getLogger(__name__)
 
@@ -125,6 +134,15 @@ class UnitLauncher:
         unit = self.find_unit(slot, folder)
         if unit is not None:
             self._send_signal(unit, "all", signal.SIGKILL)
+
+    def find_shim(self, slot: str, folder: Path) -> Process | None:
+        """See `Launcher.find_shim`: where shim.json names none, the main process of the unit."""
+        process = living_shim(folder)
+        if process is not None or (unit := self.find_unit(slot, folder)) is None:
+            return process
+        main = self._manager.show(unit, "MainPID") or ""
+        process = shim.read_process(int(main)) if main.isdecimal() else None
+        return process if process is not None and has_shim_command(process.pid, folder) else None
 
     def find_unit(self, slot: str, folder: Path) -> str | None:
         """See `Launcher.find_unit`. None if no unit belongs to the attempt any more; systemd is not asked."""

@@ -281,3 +281,45 @@ def test_a_launch_that_fails_for_want_of_descriptors_says_so(runs: Attempts) -> 
 )
 def test_what_a_machine_is_short_of_is_distinguished_from_what_a_job_lacks(error: Exception, short: str | None) -> None:
     assert shortage_of(error) == short
+
+
+def test_a_process_that_is_about_to_become_the_shim_counts_and_can_be_killed(runs: Attempts, tmp_path: Path) -> None:
+    """Between fork and a session of its own it was not found, so that a second attempt could be started with it."""
+    folder = runs.prepare(["touch", str(tmp_path / "trained")])
+    program = folder / names.CODE / "runner/shim.py"
+    os.mkfifo(tmp_path / "go")
+    held_up = program.read_text().replace("os.setsid()", f"open({str(tmp_path / 'go')!r}).read(); os.setsid()")
+    code = tmp_path / "code/runner"
+    code.mkdir(parents=True)
+    (code / "shim.py").write_text(held_up)
+    (folder / names.CODE).unlink()
+    (folder / names.CODE).symlink_to(tmp_path / "code")
+    command = [sys.executable, "-I", "-S", str(program), "--detach", str(folder)]
+    subprocess.run(command, check=True, start_new_session=True, timeout=120)
+    assert runs.launcher.alive("job", folder)
+    assert not runs.launcher.signal("job", folder, signal.SIGTERM), "it is not the shim yet"
+    runs.launcher.kill_all("job", folder)
+    until(lambda: not runs.launcher.alive("job", folder), "its end")
+    with pytest.raises(OSError, match="No such device or address"):
+        os.open(tmp_path / "go", os.O_WRONLY | os.O_NONBLOCK)
+    assert not (tmp_path / "trained").exists()
+
+
+def test_what_a_shell_runs_in_a_copy_of_an_attempts_environment_is_not_the_attempts(
+    runs: Attempts, tmp_path: Path
+) -> None:
+    """As `env $(cat /proc/PID/environ) python`, to look for a fault by hand."""
+    folder = runs.launch(["true"])
+    runs.exit(folder)
+    until(lambda: not runs.launcher.alive("job", folder), "the shim's end")
+    env = {**os.environ, names.ENV_FOLDER: str(folder / names.RUN)}
+    words = ["sh", "-c", f'env {names.ENV_FOLDER}={env[names.ENV_FOLDER]} sh -c "echo; read line"; true']
+    with subprocess.Popen(words, start_new_session=True, stdin=-1, stdout=-1) as shell:
+        assert shell.stdout is not None
+        assert shell.stdout.readline() == b"\n"
+        assert not runs.launcher.alive("job", folder)
+        shell.kill()
+    alone = subprocess.Popen(["sleep", "600"], env=env, start_new_session=True)
+    assert runs.launcher.alive("job", folder)
+    runs.launcher.kill_all("job", folder)
+    assert alone.wait(60) == -signal.SIGKILL

@@ -87,6 +87,10 @@ class HangingLauncher:
     def dismiss(self, slot: str, folder: Path) -> None:
         self.released.wait()
 
+    def find_shim(self, slot: str, folder: Path) -> shim.Process | None:
+        self.released.wait()
+        return None
+
     def find_unit(self, slot: str, folder: Path) -> str | None:
         self.released.wait()
         return None
