@@ -14,6 +14,7 @@ import selectors
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from supervisor.children.child import Child
@@ -88,6 +89,17 @@ class SilentPathError(OSError):
         """`place` is the part of the path that it was asked for."""
         self.explanation = f"{place} does not answer within {limit_s:.0f} s"
         super().__init__(errno.ETIMEDOUT, self.explanation, place)
+
+
+def find_silent(looks: PathLooks, path: Path) -> str | None:
+    """Return which part of a path does not answer; None where all do, or nothing lies there."""
+    try:
+        looks.look(path)
+    except SilentPathError as silent:
+        return silent.explanation
+    except OSError:
+        return None
+    return None
 
 
 class PathLooks:

@@ -27,20 +27,27 @@ REPLAYS_DAYS = 2.0
 """No triage takes longer."""
 
 
-def sweep(state: Path, incidents_days: float, unix_s: float) -> int:
-    """Remove recorders of all but the newest attempts, and folders older than `incidents_days`; return how many."""
+def list_jobs(state: Path) -> tuple[str, ...]:
+    """Return the names in the folder of all jobs; what lies there is not looked at, since it may hang."""
+    return _list_names(state / "jobs", "")
+
+
+def sweep(job: Path, incidents_days: float, unix_s: float) -> int:
+    """Remove a job's recorders but those of the newest attempts, and folders older than `incidents_days`.
+
+    Returns how many were removed.
+    """
     removed = 0
-    for job in _list_folders(state / "jobs"):
-        attempts = _list_attempts(job)
-        for attempt in attempts[:-RECORDERS_KEPT]:
-            removed += _remove_recorders(attempt)
-        for attempt in attempts[:-1]:
-            removed += _remove_older(attempt, incidents_days, unix_s)
-        for replay in (path for path in _list_folders(job) if path.name.startswith(f"{fo.TRIAGE}-")):
-            # The daemon that made it died before it removed it.
-            removed += _remove_older(replay, REPLAYS_DAYS, unix_s)
+    attempts = _list_attempts(job)
+    for attempt in attempts[:-RECORDERS_KEPT]:
+        removed += _remove_recorders(attempt)
+    for attempt in attempts[:-1]:
+        removed += _remove_older(attempt, incidents_days, unix_s)
+    for replay in (path for path in _list_folders(job) if path.name.startswith(f"{fo.TRIAGE}-")):
+        # The daemon that made it died before it removed it.
+        removed += _remove_older(replay, REPLAYS_DAYS, unix_s)
     if removed:
-        log.info("attempts.swept", extra={"fields": {"removed": removed}})
+        log.info("attempts.swept", extra={"fields": {"job": job.name, "removed": removed}})
     return removed
 
 

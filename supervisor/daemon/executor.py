@@ -158,8 +158,12 @@ class ThreadExecutor:
         return True
 
     def leave_alone(self, job: str, attempt: int) -> None:
-        """Take an attempt for one whose records a later version wrote; a stop of it ends with its processes."""
+        """Read nothing of an attempt, as of a later version's records; a stop of it ends with its processes."""
         self._left_alone.add((job, attempt))
+
+    def take_back(self, job: str, attempt: int) -> None:
+        """Treat an attempt that was left alone as any other."""
+        self._left_alone.discard((job, attempt))
 
     def _launch_and_release(self, decision: de.Launch, job: Job, launched: threading.Event) -> None:
         try:

@@ -25,7 +25,7 @@ from supervisor.daemon.api import DaemonView
 from supervisor.daemon.checkpoints.candidates import expand_globs
 from supervisor.daemon.checkpoints.proof_queue import Saved
 from supervisor.daemon.checkpoints.record_pruning import RecordPruner
-from supervisor.daemon.cleanup import DAY_S, clear_code, sweep
+from supervisor.daemon.cleanup import DAY_S, clear_code, list_jobs, sweep
 from supervisor.daemon.doctor import DaemonChecks
 from supervisor.daemon.forget import ForgetJobs
 from supervisor.daemon.launch.remedy_context import memory_awaited
@@ -228,8 +228,12 @@ class Service:
 
     def _sweep_attempts(self) -> None:
         parts = self._parts
-        sweep(parts.state, parts.settings.retention.incidents_days, parts.clock.now().unix_s)
-        clear_code(parts.code_copies, parts.state, parts.launcher.alive)
+        days, unix_s = parts.settings.retention.incidents_days, parts.clock.now().unix_s
+        for job in list_jobs(parts.state):  # each in its own thread: the folder of one may hang
+            work = partial(sweep, parts.state / "jobs" / job, days, unix_s)
+            parts.threads.lane("sweep", job).do("sweeping its attempts", work, key="sweep")
+        clear = partial(clear_code, parts.code_copies, parts.state, parts.launcher.alive)
+        parts.threads.lane("sweep", "code", of_job=False).do("removing code of earlier versions", clear, key="sweep")
         self._prune_checkpoints()
 
     def _prune_checkpoints(self) -> None:

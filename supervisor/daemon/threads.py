@@ -62,7 +62,7 @@ class Post:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Work:
     what: str
-    do: Callable[[], None]
+    do: Callable[[], object]
     limit_s: float
 
 
@@ -82,7 +82,7 @@ class Lane:
         """Whether it is working or has work queued."""
         return self._post.at is not None or bool(self._waiting)
 
-    def do(self, what: str, work: Callable[[], None], *, key: Hashable = None, limit_s: float = LIMIT_S) -> None:
+    def do(self, what: str, work: Callable[[], object], *, key: Hashable = None, limit_s: float = LIMIT_S) -> None:
         """Queue work; with a key it replaces what is queued under that key."""
         with self._lock:
             self._waiting[object() if key is None else key] = _Work(what=what, do=work, limit_s=limit_s)

@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 
 from supervisor.children.files_apart import Look, apart, here
+from supervisor.children.path_looks import PathLooks, find_silent
+from supervisor.children.prompt_thread import PromptThread
 from supervisor.config.derive import database_url, expectation_of, limits_of, rules_of
 from supervisor.config.redact import redacted
 from supervisor.config.settings import JobSettings, Settings
@@ -73,6 +75,8 @@ EVIDENCE_STILL_S = 5.0
 EVIDENCE_READINGS = 120
 EVIDENCE_RECORD_S = 0.5
 """How long the evidence waits for the record's list of checkpoints: the training is stopped only then."""
+ANSWER_AWAITED_S = 86400.0
+"""How long one look at a folder that hangs may last; another follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,22 +321,60 @@ class Assembly:
         """Create the state of each configured job from the record, and re-adopt running attempts."""
         now = self.clock.now()
         known = {job.name: job for job in self.store.load_jobs(now)}
-        self.standbys.clear(self.settings.jobs)
-        lost = LostRecord(self.state, self.store, self.launcher.alive)
-        recovery = Recovery(self.clock, self.executor, self.attempts, self.launcher.alive, self.inbox.put)
-        for name, settings in self.settings.jobs.items():
-            job_state = self.add(name, settings, known.get(name), now)
-            job_state.job = lost.completed(job_state.job, now)
-            self._restore_stop(job_state, now)
-            attempt = job_state.job.attempt
-            for degraded in self.store.degraded(name, attempt) if attempt is not None and not attempt.over else ():
-                if ev.part_read(degraded.place) is None:  # this daemon's reader finds out by itself
-                    self.loop.fences.mark(job_state, degraded)
-            cursors = self.store.cursors(name, job_state.job.number)
-            recovery.take_up(job_state, cursors, self.settings.retention.output_limit_mb * 1_000_000)
+        with PathLooks() as looks:
+            for name, settings in self.settings.jobs.items():
+                job_state = self.add(name, settings, known.get(name), now)
+                silent = find_silent(looks, self.state / "jobs" / name)
+                if silent is None:
+                    self._take_up(job_state)
+                else:
+                    self._put_off(job_state, silent)
         for name in known.keys() - self.settings.jobs.keys():
             if known[name].phase in ALIVE:
                 log.warning("job.not_configured", extra={"fields": {"job": name, "phase": known[name].phase.value}})
+
+    def _take_up(self, job_state: JobState) -> None:
+        """Take up one job, whose folder answers."""
+        now, name = self.clock.now(), job_state.job.name
+        recovery = Recovery(self.clock, self.executor, self.attempts, self.launcher.alive, self.inbox.put)
+        self.standbys.clear((name,))
+        job_state.job = LostRecord(self.state, self.store, self.launcher.alive).completed(job_state.job, now)
+        self._restore_stop(job_state, now)
+        attempt = job_state.job.attempt
+        for degraded in self.store.degraded(name, attempt) if attempt is not None and not attempt.over else ():
+            if ev.part_read(degraded.place) is None:  # this daemon's reader finds out by itself
+                self.loop.fences.mark(job_state, degraded)
+        cursors = self.store.cursors(name, job_state.job.number)
+        recovery.take_up(job_state, cursors, self.settings.retention.output_limit_mb * 1_000_000)
+
+    def _put_off(self, job_state: JobState, why: str) -> None:
+        """Leave a job as it is until its folder answers: the start, and all others, would wait for that."""
+        self._restore_stop(job_state, self.clock.now())
+        job = job_state.job
+        self.executor.leave_alone(job.name, job.number)
+        log.error("job.put_off", extra={"fields": {"job": job.name, "why": why}})
+        error = f"{why}; until it does, its attempts are not followed: check that disk"
+        silent = ev.SupervisionChanged(
+            at=self.clock.now(), job=job.name, attempt=job.number, place=ev.reading_place("its folder"), error=error
+        )
+        self.inbox.put(silent)
+
+        def take_up() -> None:
+            if self.loop.job_states.get(job.name) is not job_state:
+                return
+            self.executor.take_back(job.name, job.number)
+            self.inbox.put(replace(silent, at=self.clock.now(), recovered=True))
+            # What has been launched since is followed by whoever launched it.
+            if job.phase in ALIVE and job_state.job.number == job.number:
+                self._take_up(job_state)
+
+        def wait_for_answer() -> None:
+            with PathLooks(ANSWER_AWAITED_S) as looks:  # one process that waits, however long
+                while find_silent(looks, self.state / "jobs" / job.name) is not None:
+                    pass
+            self.inbox.later(take_up)
+
+        PromptThread(wait_for_answer, f"put-off-{job.name}").start()
 
     def _restore_stop(self, job_state: JobState, now: Moment) -> None:
         """Apply a user's stop that the record lacks: it was carried out, and the daemon died before its commit."""

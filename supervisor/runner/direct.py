@@ -73,7 +73,7 @@ class DirectLauncher:
     def dismiss(self, slot: str, folder: Path) -> None:
         """See `Launcher.dismiss`."""
         if not standby.end(folder) and not standby.going(folder):
-            for process in _shims_by_command(standby.folder_of(folder), shim.AS_STANDBY):
+            for process in _shims_by_command(standby.folder_of(folder.resolve()), shim.AS_STANDBY):
                 shim.send(process, signal.SIGKILL)
 
     def find_shim(self, slot: str, folder: Path) -> Process | None:
@@ -141,7 +141,7 @@ class DirectLauncher:
             now = shim.read_living(known)
             return [] if now is None else [now]
         found = _find_shims(folder)
-        if found and read_shim(folder) is not None:  # one that has reported: its first process has ended
+        if found:
             self._known[slot] = (folder, found[0])
         return found
 
@@ -176,11 +176,16 @@ class DirectLauncher:
 
 
 def _find_shims(folder: Path) -> list[Process]:
+    running = _shims_by_command(folder)
+    if len(running) == 1:
+        return running  # and its folder, which may hang, was not asked
     living = living_shim(folder)
     if living is not None:
         return [living]
-    promoted = _shims_by_command(standby.folder_of(folder), shim.AS_STANDBY) if standby.going(folder) else []
-    return [*_shims_by_command(folder), *promoted]
+    resolved = folder.resolve()
+    running = running or (_shims_by_command(resolved) if resolved != folder else [])
+    promoted = _shims_by_command(standby.folder_of(resolved), shim.AS_STANDBY) if standby.going(folder) else []
+    return [*running, *promoted]
 
 
 def _list_session(session: int, processes: Sequence[Process]) -> list[Process]:
@@ -235,7 +240,7 @@ def _read_own(process: Process, name: str) -> list[bytes]:
 
 def _shims_by_command(folder: Path, program: str = shim.AS_MODULE) -> list[Process]:
     """Return running shims by their command line: session leaders of this user for which it ends with the folder."""
-    name = os.fsencode(folder.resolve())
+    name = os.fsencode(folder)
     found = []
     for process in shim.read_processes():
         arguments = _read_own(process, "cmdline") if process.pid == process.session else []

@@ -115,8 +115,8 @@ def test_what_is_swept_away_lies_in_the_folder(attempt: Path, tmp_path: Path) ->
     snapshots = attempt.with_name(names.SNAPSHOTS)
     snapshots.rmdir()
     snapshots.symlink_to(theirs)
-    sweep(tmp_path / "state", 3650, NOW.unix_s)
-    sweep(tmp_path / "state", 0, NOW.unix_s * 2)
+    sweep(attempt.parent, 3650, NOW.unix_s)
+    sweep(attempt.parent, 0, NOW.unix_s * 2)
     clear_snapshots(snapshots)
     assert sorted(path.name for path in theirs.iterdir()) == ["recorder.bin", "step-1.pt"]
 

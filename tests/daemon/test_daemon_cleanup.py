@@ -42,19 +42,19 @@ def folders(tmp_path: Path) -> list[Path]:
 
 
 def test_old_recorders_go_and_their_evidence_stays(tmp_path: Path, folders: list[Path]) -> None:
-    assert sweep(tmp_path, 3650, NOW) == 2 * 3
+    assert sweep(tmp_path / "jobs/night", 3650, NOW) == 2 * 3
     assert [(folder / "run" / "recorder.bin").exists() for folder in folders] == [False] * 3 + [True] * RECORDERS_KEPT
     assert all((folder / "evidence").is_dir() for folder in folders)
-    assert sweep(tmp_path, 3650, NOW) == 0
+    assert sweep(tmp_path / "jobs/night", 3650, NOW) == 0
 
 
 def test_folders_past_their_time_go_but_never_the_newest(tmp_path: Path, folders: list[Path]) -> None:
-    sweep(tmp_path, 1, NOW)
+    sweep(tmp_path / "jobs/night", 1, NOW)
     assert [folder.exists() for folder in folders] == [False] * (len(folders) - 1) + [True]
 
 
 def test_no_state_yet_is_nothing_to_sweep(tmp_path: Path) -> None:
-    assert sweep(tmp_path, 1, NOW) == 0
+    assert sweep(tmp_path / "jobs/night", 1, NOW) == 0
 
 
 def test_snapshots_of_a_finished_training_go_with_what_was_left_half_written(tmp_path: Path) -> None:
