@@ -239,6 +239,26 @@ def test_a_shim_that_is_killed_takes_its_training_along_and_is_replaced(home: Ni
     assert "notification message" not in journal, "a child of the daemon spoke to its notify socket"
 
 
+def test_a_daemon_that_starts_on_a_note_of_another_shim_adopts_the_training_of_the_unit(home: Night) -> None:
+    """The training can write it; the daemon ended the unit's processes as what a dead shim had left."""
+    home.write(home.by_hand("one"))
+    home.begin()
+    pid = home.step("one", 10)["pid"]
+    home.box.run(
+        "cd /var/lib/rocm-supervisor/jobs/one/1/run; "
+        'sed -E \'s/"pid": [0-9]+/"pid": 4194303/\' shim.json > /tmp/forged && cat /tmp/forged > shim.json',
+        check=True,
+    )
+    before, seen = home.shown("MainPID"), home.steps_made("one")[-1]
+    home.systemctl(f"restart {UNIT}")
+    home.another_daemon(before)
+    home.made_beyond("one", seen + 5)
+    job = home.step("one", seen + 6)
+    assert (job["phase"], job["attempt"], job["pid"], job["restarts"]) == ("running", 1, pid, 0)
+    assert home.asked("stop one --wait").status == 0
+    every_step_is_recorded_once(home)
+
+
 def test_a_home_that_was_closed_to_the_daemon_is_named_and_the_training_not_begun_again(home: Night) -> None:
     # With generations it would go on from the one that the daemon keeps.
     home.write(home.by_hand("one", table="checkpoints = { keep = false }"))
