@@ -353,7 +353,7 @@ def is_note_of(note: ShimNote | None, running: Process) -> bool:
 
 
 def note_of(running: Process) -> ShimNote:
-    """Return what the kernel tells of a shim; its oldest child is the training."""
+    """Return what the kernel reports of a shim; its oldest child is the training."""
     children = (process for process in shim.read_processes() if process.parent == running.pid)
     training = min(children, key=lambda process: process.start_ticks, default=None)
     return ShimNote(
