@@ -34,7 +34,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/e2e"), str(HERE)]
 
 from attack_plan import WEIGHTS, Action, from_script, plan, share, shrink, to_script  # noqa: E402 (after the path is set)
-from observer import HEALTHY, STALL_LIMIT_S, SUITE, Limits, Observer, Violation  # noqa: E402
+from observer import HEALTHY, STALL_LIMIT_S, SUITE, Limits, Observer, Violation, watched  # noqa: E402
 from sites import Foreground, Installed, foreground, installed, wait_until_answered  # noqa: E402
 
 from supervisor.control.client import ControlError  # noqa: E402
@@ -169,7 +169,9 @@ class Campaign:
         since_s = time.time()  # noqa: TID251 - compared with what the trainings noted
         self.site.replace_daemon()
         limit_s = self.observer.limits.ready_s
-        ready_s = wait_until_answered(self.site, limit_s)
+        with watched(lambda: process.pid if (process := self.site.daemon_process()) else None) as seen:
+            ready_s = wait_until_answered(self.site, limit_s)
+        self.observer.late += [f"restart of {ready_s:.1f} s {look}" for look in seen]
         self.observer.worst["restart s"] = max(self.observer.worst.get("restart s", 0.0), ready_s)
         self.observer.away(since_s)
         if ready_s >= limit_s:
@@ -213,6 +215,8 @@ def attack(
         worst["wounds"] = len(campaign.observer.wounds())
         if campaign.observer.crowd:
             say(f"  most threads: {campaign.observer.crowd}")
+        for look in () if quiet else campaign.observer.late:
+            say(f"LATE {look}")
         if campaign.observer.held_in:
             say(f"  late for: {campaign.observer.held_in}")
         return found, worst

@@ -18,7 +18,7 @@ import time
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,7 +34,7 @@ RULES = {"kill": "crash", "exit": "crash", "hang": "stall", "deaf": "stall", "na
 LIMIT_IN_FORCE_S = {"hang": STALL_LIMIT_S, "deaf": STALL_LIMIT_S}
 MB = 1 << 20
 LATE_S = 2.0
-"""A status that takes longer has the deciding thread looked at."""
+"""Whatever takes longer has the thread looked at that it waits for, each time after so long again."""
 FRAMES_SHOWN = 8
 
 
@@ -138,6 +138,10 @@ class Site(Protocol):
         """Return what else has to answer: its name, its socket and what to GET there."""
         ...
 
+    def door_process(self, name: str) -> int | None:
+        """Return the pid of the process behind one of the doors; None while there is none."""
+        ...
+
     def intrusions(self) -> int:
         """Return how many actions users have begun who own no training."""
         ...
@@ -177,6 +181,8 @@ class Observer:
     """How many threads of each name the daemon had when it had most."""
     held_in: str = ""
     """Where the deciding thread was when a status was last late."""
+    late: list[str] = field(default_factory=list)
+    """What a restart or another door that was late was waiting for."""
     _away: list[tuple[float, float]] = field(default_factory=list)
     _began_s: float = field(default_factory=time.time)  # noqa: TID251 - see _now_s
     _planted: dict[str, str] = field(default_factory=dict)
@@ -261,10 +267,13 @@ class Observer:
                 continue
             began = time.perf_counter()
             try:
-                status = _get(path, place, self.limits.door_s)
+                with watched(lambda name=name: self.site.door_process(name)) as seen:  # type: ignore[misc]
+                    status = _get(path, place, self.limits.door_s)
             except OSError as error:
-                yield self._violated(f"{name} answers", f"{type(error).__name__}: {error}")
+                yield self._violated(f"{name} answers", f"{type(error).__name__}: {error} {' '.join(seen)}")
                 continue
+            finally:
+                self.late += [f"{name} {look}" for look in seen]
             yield from self._measure(f"{name} latency s", time.perf_counter() - began, self.limits.door_s)
             if status != "200" and not (self.site.one_user and status == "503"):
                 yield self._violated(f"{name} answers", f"GET {place} has status {status!r}")
@@ -370,6 +379,31 @@ class Observer:
             if not own and _contains(path, secret):
                 found.append(self._violated("no secret is copied", str(path)))
         return found
+
+
+@contextmanager
+def watched(process_of: Callable[[], int | None]) -> Iterator[list[str]]:
+    """Yield what a block that takes longer than `LATE_S` waits for, as it comes: the load, and a process's threads.
+
+    `process_of` returns the pid to look at, None while there is none.
+    """
+    seen: list[str] = []
+    over = threading.Event()
+    began_s = time.perf_counter()
+
+    def watch() -> None:
+        while not over.wait(LATE_S):
+            pid = process_of()
+            threads = "no process" if pid is None else _dump(pid)
+            seen.append(f"after {time.perf_counter() - began_s:.1f} s, load {os.getloadavg()[0]:.0f}: {threads}")
+
+    watching = threading.Thread(target=watch, daemon=True)
+    watching.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        watching.join()
 
 
 def _dump(pid: int) -> str:

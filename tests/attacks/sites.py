@@ -139,6 +139,11 @@ class Foreground(House):
         """See `Site`: the page is a program of its own, which nobody starts here."""
         return [("metrics", self.state / "metrics.sock", "/metrics")]
 
+    def door_process(self, name: str) -> int | None:
+        """See `Site`: the daemon answers them all."""
+        process = self.daemon_process()
+        return None if process is None else process.pid
+
     def strangers(self) -> list[str]:
         """See `Site`: all are one user here."""
         return []
@@ -259,6 +264,15 @@ class Installed(Night):
     def doors(self) -> list[tuple[str, Path, str]]:
         """See `Site`."""
         return [("metrics", self.inside(METRICS), "/metrics"), ("page", self.inside(PAGE), "/")]
+
+    def door_process(self, name: str) -> int | None:
+        """See `Site`."""
+        unit = f"/{UNIT if name == 'metrics' else 'rocm-supervisor-web.service'}\n"
+        for process, _ in self._processes():
+            with suppress(psutil.Error, OSError):
+                if unit in Path(f"/proc/{process.pid}/cgroup").read_text():
+                    return process.pid
+        return None
 
     def intrusions(self) -> int:
         """See `Site`."""
