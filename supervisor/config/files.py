@@ -12,12 +12,13 @@ import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from supervisor.config.positions import Path as KeyPath
 from supervisor.config.positions import find_lines
-from supervisor.config.problems import Problem
+from supervisor.config.problems import PROBLEMS_NOTED, Problem
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -26,6 +27,8 @@ else:
 
 FOLDER = "conf.d"
 LARGEST_BYTES = 1 << 20
+DEEPEST = 32
+"""Tables and arrays within each other; what the configuration knows is five deep."""
 NAMED_TABLES = ("jobs", "alerts")
 """Tables of named tables, each of which is in one file only."""
 _PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
@@ -102,7 +105,16 @@ def parse(text: str, file: str) -> ConfigFile:
         raise _refuse(file, f"is not valid TOML: {what}", "correct it there", line=line, column=column) from error
     except (ValueError, RecursionError) as error:
         raise _refuse(file, f"cannot be used as TOML: {str(error)[:120]}", "correct it") from error
+    if _is_deeper(values, DEEPEST):
+        raise _refuse(file, f"has more than {DEEPEST} tables within each other", "name the configuration")
     return ConfigFile(path=file, text=text, values=values)
+
+
+def _is_deeper(value: object, levels: int) -> bool:
+    if not isinstance(value, (dict, list)):
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(_is_deeper(item, levels - 1) for item in inner)
 
 
 def merge(files: Sequence[ConfigFile]) -> tuple[dict[str, Any], list[Problem]]:
@@ -110,7 +122,7 @@ def merge(files: Sequence[ConfigFile]) -> tuple[dict[str, Any], list[Problem]]:
     merged: dict[str, Any] = {}
     problems: list[Problem] = []
     for index, file in enumerate(files):
-        for path in _merge_into(merged, file.values, ()):
+        for path in islice(_merge_into(merged, file.values, ()), PROBLEMS_NOTED):
             earlier = next(item for item in files[:index] if _defines(item.values, path))
             known = _line_of(earlier, path)
             first = earlier.path if known is None else f"{earlier.path}:{known}"

@@ -11,7 +11,7 @@ import msgspec
 from supervisor.children.path_looks import PathLooks
 from supervisor.config.cross import cross_check
 from supervisor.config.files import NAMED_TABLES, ConfigFile, FileError, as_text, merge, parse, read_files, read_text
-from supervisor.config.positions import find_lines, find_longest
+from supervisor.config.positions import dot_paths, find_lines, find_longest
 from supervisor.config.problems import ConfigError, Level, Problem
 from supervisor.config.read import Reader
 from supervisor.config.settings import Settings
@@ -111,7 +111,7 @@ def _names_in(file: ConfigFile, table: str) -> Collection[str]:
 
 def _locate_each(problems: Sequence[Problem], files: Sequence[ConfigFile]) -> Iterator[Problem]:
     """Yield each problem with the file and the line of its key, or of the nearest table around it."""
-    lines_by_file = {file.path: find_lines(file.text) for file in files} if problems else {}
+    lines_by_file = {file.path: dot_paths(find_lines(file.text)) for file in files} if problems else {}
     for problem in problems:
         best, place, line = 0, problem.file, None
         for file, lines in lines_by_file.items():

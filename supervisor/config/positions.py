@@ -42,13 +42,17 @@ def find_lines(text: str) -> Mapping[Path, int]:
         return {}
 
 
-def find_longest(lines: Mapping[Path, int], key: str) -> tuple[str, int] | None:
-    """Return what of a key written with dots is in the text, with its line; None where nothing of it is.
+def dot_paths(lines: Mapping[Path, int]) -> dict[str, int]:
+    """Return the lines of keys by their paths as they are written in messages."""
+    return {".".join(path): line for path, line in lines.items()}
+
+
+def find_longest(dotted: Mapping[str, int], key: str) -> tuple[str, int] | None:
+    """Return what of a key written with dots is in the text (`dot_paths`), with its line; None where nothing is.
 
     An index behind it (`paths[2]`) is left out. Where names contain dots, the longest name that fits is taken.
     """
     wanted = re.sub(r"\[[^\]]*\].*$", "", key)
-    dotted = {".".join(path): line for path, line in lines.items()}
     while wanted:
         if wanted in dotted:
             return wanted, dotted[wanted]

@@ -6,6 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+PROBLEMS_NOTED = 100
+"""A file with more of them is not a configuration; each takes time to describe and to find in the text."""
+
 
 class Level(Enum):
     """An error prevents the daemon from starting; a warning is only reported."""

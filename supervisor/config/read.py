@@ -13,7 +13,7 @@ import msgspec
 
 from supervisor.alerts.settings import AlertSettings
 from supervisor.config import schema
-from supervisor.config.problems import Problem
+from supervisor.config.problems import PROBLEMS_NOTED, Problem
 from supervisor.config.settings import JobSettings
 
 if TYPE_CHECKING:
@@ -54,7 +54,9 @@ class Reader:
         return kind(**read) if schema.required(kind) <= read.keys() else None
 
     def note(self, path: str, problem: str, allowed: str, value: object = None) -> None:
-        """Record a problem; the value is omitted if it may be a secret."""
+        """Record a problem, one of the first `PROBLEMS_NOTED`; the value is omitted if it may be a secret."""
+        if len(self.problems) >= PROBLEMS_NOTED:
+            return
         shown = None if value is None or _may_be_secret(path) else show(value)
         self.problems.append(Problem(file=self.file, key=path, problem=problem, allowed=allowed, value=shown))
 
@@ -158,6 +160,8 @@ class Reader:
     def _report_unknown(self, values: Mapping[str, object], known: Iterable[str], path: str, word: str = "key") -> None:
         names = tuple(known)
         for name in values:
+            if len(self.problems) >= PROBLEMS_NOTED:
+                return
             if name not in names:
                 near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
                 hint = f'did you mean "{near[0]}"? ' if near else ""

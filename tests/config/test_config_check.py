@@ -37,6 +37,20 @@ def test_an_empty_file_is_every_default() -> None:
     assert good("") == Settings()
 
 
+@pytest.mark.parametrize(
+    "text", ["a." * 2000 + "a = 1", "[" + "a." * 2000 + "a]", "a = " + "{a = " * 40 + "1" + "}" * 40]
+)
+def test_tables_within_tables_without_end_are_refused(text: str) -> None:
+    assert only(text).problem == "has more than 32 tables within each other"
+
+
+def test_a_file_of_something_else_is_answered_with_its_first_hundred_problems() -> None:
+    """Reading and reloading it must not keep the daemon for minutes."""
+    words = "".join(f"word{number} = 'x'\n" for number in range(3000))
+    problems = problems_of(words + "[jobs.night]\ncommand = ['true']\n" + words)
+    assert list(problems) == [f"word{number}" for number in range(100)]
+
+
 def test_everything_that_is_wrong_is_reported_at_once() -> None:
     found = problems_of(
         """

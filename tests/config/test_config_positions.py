@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.config import check_text
-from supervisor.config.positions import find_lines, find_longest
+from supervisor.config.positions import dot_paths, find_lines, find_longest
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -108,7 +108,7 @@ def test_dotted_keys_and_arrays_of_tables_are_found() -> None:
 
 
 def test_a_missing_key_is_looked_for_in_its_table() -> None:
-    lines = find_lines("[a]\n\n[a.b]\nc = [1,\n2]\n")
+    lines = dot_paths(find_lines("[a]\n\n[a.b]\nc = [1,\n2]\n"))
     found = [find_longest(lines, key) for key in ("a.b.c[1]", "a.b.d", "a.x", "y")]
     assert found == [("a.b.c", 4), ("a.b", 3), ("a", 1), None]
 
