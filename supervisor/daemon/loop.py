@@ -136,7 +136,7 @@ class Loop:
             if self._clock.now().seconds_since(ticked_at) >= TICK_S:
                 ticked_at = self._take_turn(self._inbox.get(0.0), ticking=True)
 
-    def _take_turn(self, entry: ev.Event | Inquiry | None, *, ticking: bool = False) -> Moment:
+    def _take_turn(self, entry: ev.Event | Inquiry | None, *, ticking: bool = False, deciding: bool = True) -> Moment:
         """Process an entry and those queued behind it in one turn, and return its time.
 
         While a turn takes long, more is queued than one event. A tick judges after all that was put before it: steps
@@ -152,7 +152,7 @@ class Loop:
             full = len(events) + len(questions) >= ENTRIES_PER_TURN
             entry = self._inbox.get(0.0) if not full and (ticking or self._inbox.queued) else None
         now = self._clock.now()
-        self.turn(*events, *([ev.Tick(at=now)] if ticking else []))
+        self.turn(*events, *([ev.Tick(at=now)] if ticking else []), deciding=deciding)
         for question in questions:
             self._answer_inquiry(question)
         return now
@@ -165,11 +165,7 @@ class Loop:
         known: list[bool] = []
         self._inbox.later(lambda: known.append(True))
         while not known:
-            entry = self._inbox.get(TICK_S)
-            if isinstance(entry, Inquiry):
-                self._answer_inquiry(entry)
-            elif entry is not None:
-                self.turn(entry, deciding=False)
+            self._take_turn(self._inbox.get(TICK_S), deciding=False)
 
     def turn(self, *events: ev.Event, deciding: bool = True) -> None:
         """Process events: record, apply, judge, decide, record the decisions, commit once, act once that is done."""

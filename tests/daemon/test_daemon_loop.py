@@ -383,6 +383,18 @@ def test_the_steps_made_while_no_daemon_was_there_are_not_missed() -> None:
     assert phases == [Phase.RUNNING, Phase.STOPPING]
 
 
+def test_what_happened_while_no_daemon_ran_is_recorded_in_few_commits() -> None:
+    """A training that wrote thousands of lines meanwhile must not keep the first status waiting, a commit each."""
+    world = World()
+    world.tick()
+    at, before = world.clock.now(), world.reported.count("committed")
+    for number in range(3000):
+        world.inbox.put(ev.OutputSeen(at=at, job="one", attempt=1, new_bytes=1, last_line="a line", offset=number))
+    world.loop.run(lambda: True)
+    assert world.reported.count("event OutputSeen of one") == 3000
+    assert world.reported.count("committed") - before <= 5
+
+
 class SlowRecord(Reported):
     """A record whose every commit takes half a minute, while the training's steps go on into the inbox."""
 
