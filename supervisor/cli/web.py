@@ -16,14 +16,12 @@ import click
 from supervisor.cli.app import App, end, pass_app
 from supervisor.cli.errors import CliError
 from supervisor.web.clock import now_unix_s
-from supervisor.web.configured import NotConfiguredError, PageSettings, read_settings
+from supervisor.web.configured import IDLE_S, NotConfiguredError, PageSettings, SettingsReading
 from supervisor.web.daemon import Daemon
 from supervisor.web.door import LOOPBACK_NAMES, Door
 from supervisor.web.login import REVOKE, TOKEN, ask_login
 from supervisor.web.page_data import PageData
 from supervisor.web.record import Record
-from supervisor.web.serve import serve
-from supervisor.web.service import IDLE_S, LOGIN, NotServableError, check_tls, run
 from supervisor.web.sessions import Sessions
 
 LOOPBACK = "127.0.0.1"
@@ -55,7 +53,10 @@ def command(  # noqa: PLR0913  # one argument each option
     than the loopback's needs TLS: --tls-certificate and --tls-key.
     """
     if activated:
-        settings = _read_settings(app)
+        reading = _begin_reading(app)
+        from supervisor.web.service import run  # noqa: PLC0415 - imports a server, as the settings are being read
+
+        settings = _await_settings(app, reading)
         end(run(_build_data(app, settings), settings, os.environ, idle_s))
     if asks_token or revoke:
         _ask_service(hosts, revoke=revoke)
@@ -71,7 +72,10 @@ def command(  # noqa: PLR0913  # one argument each option
     click.echo(address)
     if ssh:
         click.echo(f"on your own machine: ssh -N -L {door.port}:{LOOPBACK}:{door.port} {_destination()}")
-    data = _build_data(app, _read_settings(app))
+    reading = _begin_reading(app)
+    from supervisor.web.serve import serve  # noqa: PLC0415 - imports a server, as the settings are being read
+
+    data = _build_data(app, _await_settings(app, reading))
     try:
         with tempfile.TemporaryDirectory(prefix="rocm-supervisor-web-") as folder:
             if not (no_browser or ssh):
@@ -83,6 +87,8 @@ def command(  # noqa: PLR0913  # one argument each option
 
 def _ask_service(hosts: tuple[str, ...], *, revoke: bool) -> None:
     """Print what the service answers: a token, as an address where its host is given, or how many sessions ended."""
+    from supervisor.web.service import LOGIN  # noqa: PLC0415 - imports a server
+
     runtime = Path(os.environ.get("XDG_RUNTIME_DIR", "/run"))
     places = (runtime / SERVICE / LOGIN, Path("/run") / SERVICE / LOGIN)
     path = next((place for place in places if place.exists()), places[-1])
@@ -97,14 +103,27 @@ def _ask_service(hosts: tuple[str, ...], *, revoke: bool) -> None:
         click.echo(f"https://{hosts[0]}/#{answer}" if hosts else answer)
 
 
-def _read_settings(app: App) -> PageSettings:
+def _begin_reading(app: App) -> SettingsReading:
     try:
-        return read_settings(app.config, must_exist=app.config_given is not None)
+        return SettingsReading(app.config, must_exist=app.config_given is not None)
     except NotConfiguredError as error:
-        raise CliError(str(error), f"supervisorctl config check {app.config}", "bad_config") from error
+        raise _as_cli_error(app, error) from error
+
+
+def _await_settings(app: App, reading: SettingsReading) -> PageSettings:
+    try:
+        return reading.await_settings()
+    except NotConfiguredError as error:
+        raise _as_cli_error(app, error) from error
+
+
+def _as_cli_error(app: App, error: NotConfiguredError) -> CliError:
+    return CliError(str(error), f"supervisorctl config check {app.config}", "bad_config")
 
 
 def _check_tls(certificate: Path, key: Path) -> None:
+    from supervisor.web.service import NotServableError, check_tls  # noqa: PLC0415 - imports a server
+
     try:
         check_tls(certificate, key)
     except NotServableError as error:

@@ -14,6 +14,8 @@ import msgspec
 from supervisor.shipped import module_command
 
 LIMIT_S = 30.0
+IDLE_S = 90.0
+"""After so long without a question the page that runs as a service ends."""
 
 
 class PageSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,17 +39,29 @@ class NotConfiguredError(ValueError):
     """The configuration cannot be used; the text says why."""
 
 
-def read_settings(config: Path, *, must_exist: bool) -> PageSettings:
-    """Return the settings, or the defaults of a file that need not exist; raise NotConfiguredError."""
-    command = [*module_command(__name__), str(config), *(["must-exist"] if must_exist else [])]
-    try:
-        child = subprocess.run(command, capture_output=True, timeout=LIMIT_S, check=False)
-        if child.returncode == 0:
-            return msgspec.json.decode(child.stdout, type=PageSettings)
-    except (OSError, subprocess.TimeoutExpired, msgspec.MsgspecError) as error:
-        raise NotConfiguredError(f"{config} was not read: {error}") from error
-    why = child.stdout or child.stderr[-1000:]
-    raise NotConfiguredError(why.decode("utf-8", "replace").strip())
+class SettingsReading:
+    """The process that reads the settings; it runs while its parent makes the imports of a server."""
+
+    def __init__(self, config: Path, *, must_exist: bool) -> None:
+        """Begin to read; a file that need not exist has the defaults. Raises NotConfiguredError."""
+        self._config = config
+        command = [*module_command(__name__), str(config), *(["must-exist"] if must_exist else [])]
+        try:
+            self._child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        except OSError as error:
+            raise NotConfiguredError(f"{config} was not read: {error}") from error
+
+    def await_settings(self) -> PageSettings:
+        """Return the settings; raise NotConfiguredError where there are none that can be used."""
+        try:
+            output, errors = self._child.communicate(timeout=LIMIT_S)
+            if self._child.returncode == 0:
+                return msgspec.json.decode(output, type=PageSettings)
+        except (OSError, subprocess.TimeoutExpired, msgspec.MsgspecError) as error:
+            self._child.kill()
+            raise NotConfiguredError(f"{self._config} was not read: {error}") from error
+        why = output or errors[-1000:]
+        raise NotConfiguredError(why.decode("utf-8", "replace").strip())
 
 
 def main() -> None:

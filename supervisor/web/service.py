@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from supervisor.web.clock import now_unix_s
-from supervisor.web.configured import PageSettings
+from supervisor.web.configured import IDLE_S, PageSettings
 from supervisor.web.door import Door
 from supervisor.web.page_data import PageData
 from supervisor.web.serve import serve
@@ -19,7 +19,6 @@ from supervisor.web.sessions import Sessions
 
 log = logging.getLogger(__name__)
 
-IDLE_S = 90.0
 EX_CONFIG = 78
 """The configuration does not become right by starting again, sysexits.h."""
 FIRST_PASSED_FD = 3

@@ -214,3 +214,10 @@ def test_a_certificate_that_cannot_be_used_is_named(state: Path, tmp_path: Path,
 def test_started_by_hand_it_says_what_to_use() -> None:
     with pytest.raises(NotServableError, match="supervisorctl web"):
         open_doors([], PageSettings())
+
+
+def test_the_settings_are_read_while_the_server_is_imported() -> None:
+    """Both take a second or more where the machine is busy, and somebody waits for the page."""
+    asked = "import sys, supervisor.cli.web; print('uvicorn' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, timeout=LIMIT_S, check=True)
+    assert done.stdout.strip() == "False", "the command begins with the settings, whatever it imports comes after"
