@@ -84,6 +84,42 @@ def test_whatever_stands_in_the_place_of_a_stamp_hides_no_fault(prefix: str) -> 
     assert found(prefix + NVME) == [(F.IO_ERROR, Sev.FATAL, "nvme0")]
 
 
+STAMP = "[   12.345678] "
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"<pre><code>{STAMP}{NVME}",
+        f"<p>{STAMP}{NVME}</p>",
+        f'<div class="log">{STAMP}{NVME}<br />',
+        f"[code]{STAMP}{NVME}[/code]",
+        f"[quote=somebody]{STAMP}{NVME}[/quote]",
+        f"{{noformat}}{STAMP}{NVME}{{noformat}}",
+        f"{STAMP}{NVME}".replace(" ", "\u00a0"),
+        f"{STAMP}{NVME}".replace("  ", "&nbsp; "),
+        f"\ufeff{STAMP}{NVME}",
+        f"\u200b{STAMP}{NVME}",
+        f"{STAMP}{NVME}".replace("[", "\\[").replace("_", "\\_"),
+        f"[32m{STAMP}[0m[33mnvme nvme0: [0m[1m{NVME[12:]}[0m",
+        f"^[[32m{STAMP}^[[0m^[[31m{NVME}^[[0m",
+        f"#033[32m{STAMP}#033[0m{NVME}",
+        f'        "{STAMP}{NVME}",',
+        f"**{STAMP}{NVME}**",
+        f"`{STAMP}{NVME}`",
+    ],
+)
+def test_what_a_page_puts_around_and_into_a_line_hides_no_fault(line: str) -> None:
+    assert found(line) == [(F.IO_ERROR, Sev.FATAL, "nvme0")]
+
+
+def test_lines_that_a_page_joined_by_their_spelled_end_are_read_each() -> None:
+    killed = "[   13.345678] Out of memory: Killed process 812 (python) total-vm:9kB"
+    expected = [(F.IO_ERROR, Sev.FATAL, "nvme0"), (F.OOM_KILL, Sev.FATAL, None)]
+    assert found(f"{STAMP}{NVME}\\n{killed}") == expected
+    assert found(f"<p>{STAMP}{NVME}<br />{killed}</p>") == expected
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -94,6 +130,23 @@ def test_whatever_stands_in_the_place_of_a_stamp_hides_no_fault(prefix: str) -> 
 )
 def test_a_program_that_quotes_the_kernel_is_no_kernel(line: str) -> None:
     assert found(line) == []
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "[12345.678901 <    0.000731>] ", "[<    0.000731>] ", "[ XX.XXXXXX] ", "123456] ", "12345.678901 ",
+        "Jul 10 09:08:07 host kern:err kernel: ", "Jul 10 09:08:07 (none) kern.err kernel: [12345.678901] ",
+        "Fri 2026-07-10 09:08:07 +03 host kernel: ", "6.8.0,3,901,3723123456,-;", "7月10日 09:08:07 host kernel: ",
+        "heinä 10 09:08:07 host kernel: ", "7/10/26 9:08:07 PM\tkernel\t", "10.07.26 09:08:07:123\tkernel\t",
+        "Jul 10, 2026 @ 09:08:07.123 kernel: ", "2026-07-10T09:08:07.123Z\t[12345.678901] ",
+        "node017: [Fri Jul 10 09:08:07 2026] ", "[1,3]<stderr>:[12345.678901] ", "   812\t[12345.678901] ",
+        "812| [12345.678901] ", "09:08\t", "<3>[12345.678901]  [3:  kworker/3:1:  812] ", "<3>[12345.678901]c3 ",
+    ],
+)  # fmt: skip
+def test_stamps_of_further_tools_are_removed(prefix: str) -> None:
+    # The message begins with no words by which it would be found behind an unknown prefix.
+    assert found(prefix + "vfio-pci 0000:45:00.0: SMU error 0x0") == [(F.SMU, Sev.WARN, "0000:45:00.0")]
 
 
 def test_a_line_that_a_terminal_broke_within_a_word_is_read() -> None:
@@ -152,6 +205,13 @@ def test_a_disk_at_the_port_of_an_optical_drive_is_still_a_disk() -> None:
         ("device-mapper: thin: 253:2: switching pool to out-of-data-space (queue IO) mode", Sev.WARN, None),
         ("CIFS: VFS: Number of request timeouts exceeded 10. Reconnecting", Sev.WARN, None),
         ("nvme 0000:01:00.0: Cancelling I/O 101 QID 5", Sev.FATAL, "0000:01:00.0"),
+        ("qla2xxx [0000:06:00.0]-300d:1: Exchange starvation. Resetting RISC", Sev.WARN, None),
+        ("lpfc 0000:04:00.0: 0:0347 Adapter is very hot, please take corrective action.", Sev.WARN, None),
+        ("sd 0:0:0:0: [sda] Medium access timeout failure. Offlining disk!", Sev.FATAL, "sda"),
+        ("JBD2: Invalid checksum recovering block 1084 in log", Sev.FATAL, None),
+        ("XFS (sda1): Refcount BTree record corruption in AG 3 detected at xfs_check+0x1f!", Sev.FATAL, "sda1"),
+        ("md: disabled device sdb1, could not read superblock.", Sev.WARN, "sdb1"),
+        ("libceph: bad data crc, calculated 3, expected 4", Sev.WARN, None),
         ("XFS (sda1): xfs_do_force_shutdown(0x1) called from line 1 of file fs/xfs/xfs_trans_buf.c", Sev.FATAL, "sda1"),
     ],
 )
@@ -168,6 +228,10 @@ def test_drivers_of_storage_are_read_by_their_format_strings(line: str, severity
         "ata1.00: failed to get NCQ Send/Recv Log Emask 0x1",
         "ata6: limiting SATA link speed to <unknown>",
         "mmc0: error -110 whilst initialising SD card",
+        "lpfc 0000:04:00.0: 0:0400 lpfc_nodev_tmo attribute cannot be set to 3, allowed range is [1, 255]",
+        "lpfc 0000:04:00.0: 0:0817 BLKGRD: Injecting guard error: write lba x1f",
+        "XFS (sda1): Filesystem has duplicate UUID 1f2e3d4c - can't mount",
+        "XFS (sda1): alignment check failed: sunit/swidth vs. agsize(3)",
     ],
 )
 def test_what_storage_lacks_or_repeats_is_no_fault(line: str) -> None:
@@ -185,6 +249,10 @@ def test_what_storage_lacks_or_repeats_is_no_fault(line: str) -> None:
         ),
         ("+------ PCI-Express Device Error ------+", F.PCIE, Sev.WARN),
         ("[Hardware Error]: MC4_STATUS[-|CE|MiscV|-|AddrV|-|-|CECC]: 0x9c5a40f0a7080a13", F.ECC_CORRECTABLE, Sev.WARN),
+        ("EDAC DEVICE0: UE: l3 instance: l3 block: l3 count: 1 (L3)", F.ECC_UNCORRECTABLE, Sev.FATAL),
+        ("EDAC DEVICE0: CE: cpu-cache instance: cpu0 block: L2 count: 1 (L2)", F.ECC_CORRECTABLE, Sev.WARN),
+        ("radeon 0000:01:00.0: disabling GPU acceleration", F.GPU_INIT_FAILED, Sev.FATAL),
+        ("radeon 0000:01:00.0: Wait for MC idle timedout !", F.GPU_HANG, Sev.WARN),
         ("NVRM: Xid (0002:00): 13, 0001 00000000", F.XID, Sev.WARN),
         ("NVRM: API mismatch: the client has the version 515.65.01, but", F.GPU_INIT_FAILED, Sev.WARN),
         ("NVRM: API mismatch: the client 'python' (pid 812)", F.GPU_INIT_FAILED, Sev.WARN),

@@ -22,7 +22,7 @@ _DRIVER = (
     r"|Buffer I/O|(?:blk_update_request|print_req_error|end_request): |md(?:/raid\d*)?: ?|device-mapper: "
     r"|(?:EXT4-fs|BTRFS|XFS)(?:: | \(| \w+ )|nfs: server |CIFS: ))"
 )
-_WHO = rf"(?!{_DRIVER}) *{_HOST}(?:(?P<who>[^\s:\[\]]+)(?:\[\d+\])?: ?|kernel (?=\[ *\d+\.\d))"
+_WHO = rf"(?!{_DRIVER}) *{_HOST}(?:(?P<who>(?!kern:)[^\s:\[\]]+)(?:\[\d+\])?: ?|kernel (?=\[ *\d+\.\d))"
 # A bare `amdgpu 0000:0a:00.0: ` follows the ISO stamps of dmesg: only a host with its program is a sender there.
 _SENDER = r"[^\s\[\]]+ (?:(?P<who>(?!kernel)[^\s:\[\]]+)\[\d+\]|kernel(?:\[[\d-]*\])?): ?"
 _GREP = (
@@ -61,14 +61,19 @@ _PREFIXES = tuple(
         # grep over several files: /var/log/syslog:Apr  9 12:59:18 host kernel: message; syslog.1-Apr  9 of its context
         ("/", "", _GREP),
         *((r"[\w.]", name, _GREP) for name in ("log", "messages", ".txt")),
-        (r"\d", ";", r"\d{1,4},\d+,(?P<us>\d+),[^;\n]{1,40};"),
+        (r"\d", ";", r"(?:\d[\w.+-]{1,40},)?\d{1,4},\d+,(?P<us>\d+),[^;\n]{1,40};"),
         (
             "[kumdaslncf]",
             "",
             r"(?:kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local\d) *:\w+ *: *",
         ),
         # [ 12.3], [ 12.3] [ T140], [ 12.3][ C0], and of journalctl -o short-monotonic: [ 12.3] host kernel:
-        (r"\[", "", rf"\[ *(?P<s>\d+\.\d*)(?:@\d+)? *\]{_CALLER}(?:: | c\d+ )? ?(?:(?:[^\s\[\]]+ )?kernel: ?)?"),
+        (
+            r"\[",
+            "",
+            rf"\[ *(?P<s>\d+\.\d*)(?:@\d+)?(?: *< *\d+\.\d+>)? *\]{_CALLER}(?:: | ?c\d+ )? ?"
+            r"(?:(?:[^\s\[\]]+ )?kernel: ?)?",
+        ),
         # a virtual machine's console in the log of what runs it: [2026-09-10T01:28:40.86Z ERROR console] [ 60.9] ...
         (r"\[", "] [", r"\[\d{4}-\d\d-\d\dT[\d:]{8}(?:\.\d+)?Z +[A-Z]{4,5} [\w:.-]{1,60}\] (?=\[ *\d+\.\d+\])"),
         # dmesg -H, which names months and writes decimals as its user's language does
@@ -93,7 +98,7 @@ _PREFIXES = tuple(
         (
             r"[-+_*>|`~#;\"' \d]",
             "",
-            r"(?:[-+_*>|`~#;\"' ]{1,6}|\d{1,7}[:-] ?)"
+            r"(?:[-+_*>|`~#;\"' ]{1,6}|\d{1,7}[:|)\t-] ?)"
             r"(?=\[ *\+?\d+\.\d+\]|\[?\w{3} (?:\w{3} )? ?\d+ \d\d:|\[?\d{4}-\d\d-\d\d[T ])",
         ),
         # journalctl -o short-unix
@@ -102,28 +107,38 @@ _PREFIXES = tuple(
             r"\d",
             "",
             rf"(?:\d{{4}}/\d\d/\d\d|\d\d-\d\d|\d{{1,2}}[/.]\d{{1,2}}[/.]\d{{2,4}}),?"
-            rf" (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) (?:{_SENDER})?",
+            rf" (?P<clock>\d{{1,2}}:\d\d:\d\d(?:\.\d+)?)(?::\d+)?(?: [AP]M)?[ \t](?:{_SENDER})?",
         ),
         # a syslog that writes facility and severity after the host
-        (r"[\w.-]", " kernel: ", r"[\w.-]+ (?=(?:(?:kern|user|daemon)\.[a-z]{3,7} )?kernel: )"),
+        (r"[\w.(-]", " kernel: ", r"[\w.()-]+ (?=(?:(?:kern|user|daemon)[.:][a-z]{3,7} )?kernel: )"),
         # a program that wrote to the kernel's log
         ("[se]", "]: ", r"(?P<who>systemd(?:-\w+)?|earlyoom)\[\d+\]: "),
         # a stamp that was cut out, or its beginning
-        (r"\[", "...] ", r"\[\.\.\.\] "),
-        (r"\d", "] ", r"\d{1,7}\.\d{6}\] "),
+        (r"\[", "] ", r"\[[ .xX\u2026]+\] "),
+        (r"[\d.]", "] ", r"(?:\d{0,7}\.)?\d{1,6}\] "),
+        (r"\d", ".", r"\d{1,7}\.\d{6} "),
         # a serial console's name before the stamp
-        (r"[\[\w.-]", " [", rf"(?:[\w.-]{{1,40}}:?|\[[\w.-]{{1,40}}\]) (?=\[ *\d+\.\d+\]{_CALLER} \S)"),
+        (
+            r"[\[\w.-]",
+            " [",
+            rf"(?:[\w.-]{{1,40}}:?|\[[\w.-]{{1,40}}\]) (?=\[ *\d+\.\d+\]{_CALLER} \S|\[\w{{3}} \w{{3}} +\d)",
+        ),
         (
             r"\d",
             "",
             rf"(?P<iso>\d{{4}}-\d\d-\d\d[T ][\d:]{{8}}(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)"
-            rf"(?: [+-]\d{{4}})?(?: UTC)?{_CALLER} (?:{_SENDER})?",
+            rf"(?: [+-]\d{{4}})?(?: UTC)?{_CALLER}[ \t](?:{_SENDER})?",
         ),
-        (r"\w", "-", rf"(?:\w{{3}} )?(?P<isot>\d{{4}}-\d\d-\d\d [\d:]{{8}}(?:\.\d+)?) [A-Z][A-Z0-9+-]{{1,5}} {_WHO}"),
+        (
+            r"\w",
+            "-",
+            rf"(?:\w{{3}} )?(?P<isot>\d{{4}}-\d\d-\d\d [\d:]{{8}}(?:\.\d+)?)"
+            rf" (?:[A-Z][A-Z0-9+-]{{1,5}}|[+-]\d\d(?:\d\d)?) {_WHO}",
+        ),
         (
             r"\w",
             ":",
-            rf"(?:[^\W\d]{{2,5}}\.?|\d{{1,2}}[月월]) +\d{{1,2}}[日일]? (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) (?:{_WHO})?",
+            rf"(?:[^\W\d]{{2,7}}\.?|\d{{1,2}}[月월]) *\d{{1,2}}[日일]? (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) (?:{_WHO})?",
         ),
         # SONiC: 2025 Jul  2 06:56:57.749624 host ERR kernel: message; others write the year after the day, and no level
         (
@@ -143,8 +158,8 @@ _PREFIXES = tuple(
         ),
         # a viewer of logs that puts the day first: 04 Aug, 14:03:32 host kernel: message
         (r"\d", "", rf"\d{{1,2}} [^\W\d]{{3,5}}\.?,? (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) (?:{_WHO})?"),
-        ("k", "", r"kern\.[a-z]{3,7} (?=kernel: )"),
-        ("k", "", r"kernel(?:\[[\d-]*\])?: ?"),
+        ("k", "", r"kern[.:][a-z]{3,7} (?=kernel: )"),
+        ("k", "", r"kernel(?:(?:\[[\d-]*\])?: ?|\t+)"),
         # what container runtimes write as keys and values
         ("[a-z]", "msg=", r'(?:\w+=(?:"[^"]*"|[^\s"]+) +){0,6}msg="?'),
         (r"\[", "", r"\[kernel\] "),
@@ -155,6 +170,11 @@ _PREFIXES = tuple(
         # markdown: code, a list, a table; a viewer that numbers lines
         (r"[`\-•|]", "", r"`{1,3}|[-•] +|\| +"),
         (r"\d", "│", r"\d+ +│ +"),
+        # viewers that show only the minute or the day's name of a month, and what Android and MPI write
+        (r"\d", "\t", r"\d\d:\d\d\t"),
+        (r"[A-Z]", " @ ", rf"\w{{3}} \d{{1,2}}, \d{{4}} @ (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) (?:{_WHO})?"),
+        (r"\[", "]", r"\[\d+: *[^\[\]]{1,24}: *\d+\] |\[< *\d+\.\d+>\] |\[\d+,\d+\]<std(?:out|err)>:"),
+        (r"\(", ")[", r"\(\d+\)\[\d+:[^\[\]]{1,32}\] ?"),
         ("m", "", r"message repeated \d+ times: \[ ?"),
         (r"\s", "", r"\s+"),
     )
