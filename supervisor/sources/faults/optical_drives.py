@@ -10,7 +10,7 @@ from supervisor.sources.faults.events import Event
 # They begin with a literal, by which they are searched for in all of a log in little time.
 _ATAPI = re.compile(
     r"ata\d+(?:\.\d+)?(?=: (?:ATAPI: |cmd a0/|failed command: PACKET|(?:tag \d+ )?(?:cmd|command) 0xa[01]\b"
-    r"|qc timeout \(cmd 0xa[01]\)|failed to clear UNIT ATTENTION|TEST_UNIT_READY failed))"
+    r"|qc timeout \(cmd 0xa[01]\)|unsupported device, disabling|failed to clear UNIT ATTENTION|TEST_UNIT_READY failed))"
 )
 _ATA = re.compile(r"ata\d+(?:\.\d+)?(?=: (?:ATA-\d+: |failed command: (?!PACKET)|cmd (?!a0)[0-9a-f]{2}/))")
 _IDE_CD = re.compile(r"hd[a-z](?=: (?:ATAPI |packet command error))")
