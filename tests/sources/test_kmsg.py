@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from supervisor.core.findings import FaultClass as F
 from supervisor.core.findings import FaultSeverity as Sev
 from supervisor.core.moments import Moment
+from supervisor.sources.kernel.findings import RecordInterpreter
 from supervisor.sources.kernel.kmsg import REOPEN_S, KernelLog, current_boot_id, parse_record
 
 KMSG = Path("/dev/kmsg")
@@ -301,3 +302,15 @@ def test_a_first_start_on_the_real_device_reads_nothing_old() -> None:
     output = log.read(now())
     log.close()
     assert output is None or not any(mark in finding.line for finding in output.findings)
+
+
+def test_a_command_of_an_optical_drive_is_no_fault_of_a_disk(tmp_path: Path) -> None:
+    for name, kind in (("dev5.0", "atapi"), ("dev6.0", "ata"), ("dev6.1", "atapi")):
+        (tmp_path / "class/ata_device" / name).mkdir(parents=True)
+        (tmp_path / "class/ata_device" / name / "class").write_text(f"{kind}\n")
+    interpreter = RecordInterpreter("kmsg", sys_root=tmp_path)
+    first = "exception Emask 0x0 SAct 0x0 SErr 0x0 action 0x6 frozen"
+    lines = (f"ata5.00: {first}", "ata5: reset failed, giving up", f"ata6.01: {first}", f"ata6.00: {first}")
+    records = [parse_record(record(number, line)) for number, line in enumerate(lines)]
+    findings = interpreter.findings([item for item in records if item is not None], NOW)
+    assert [finding.device for finding in findings] == ["ata6.00"]

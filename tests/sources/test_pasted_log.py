@@ -216,6 +216,8 @@ def test_a_disk_at_the_port_of_an_optical_drive_is_still_a_disk() -> None:
         ("buffer_io_error: 7 callbacks suppressed", Sev.FATAL, None),
         ("Add. Sense: Unrecovered read error", Sev.FATAL, None),
         ("tegra-ahci: probe of 70027000.sata failed with error -110", Sev.WARN, None),
+        ("exynos-ufs 13100000.ufs: ufshcd_abort: Device abort task at tag 10", Sev.WARN, None),
+        ("dev_loss_tmo expired for SRP port-18:1 / host18.", Sev.WARN, None),
         ("libceph: bad data crc, calculated 3, expected 4", Sev.WARN, None),
         ("XFS (sda1): xfs_do_force_shutdown(0x1) called from line 1 of file fs/xfs/xfs_trans_buf.c", Sev.FATAL, "sda1"),
     ],
@@ -234,6 +236,7 @@ def test_drivers_of_storage_are_read_by_their_format_strings(line: str, severity
         "ata6: limiting SATA link speed to <unknown>",
         "mmc0: error -110 whilst initialising SD card",
         "sd 8:0:0:0: [sdk] tag#4 FAILED Result: hostbyte=DID_OK driverbyte=DRIVER_SENSE",  # its sense tells why
+        "nvmet: Unknown symbol nvme_find_pdev_from_bdev (err -2)",
         "lpfc 0000:04:00.0: 0:0400 lpfc_nodev_tmo attribute cannot be set to 3, allowed range is [1, 255]",
         "lpfc 0000:04:00.0: 0:0817 BLKGRD: Injecting guard error: write lba x1f",
         "XFS (sda1): Filesystem has duplicate UUID 1f2e3d4c - can't mount",

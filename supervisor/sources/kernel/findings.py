@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from supervisor.core.findings import About, KernelFinding
 from supervisor.core.moments import Moment
 from supervisor.sources.faults.events import Event, Events, kernel_finding
 from supervisor.sources.faults.kernel_table import kernel_grammar
+from supervisor.sources.faults.optical_drives import read_optical_drives
 from supervisor.sources.faults.pasted_log import card_of
 from supervisor.sources.faults.table import Grammar, Match
 
@@ -50,8 +52,16 @@ class _Reported:
 class RecordInterpreter:
     """Interprets the records of one log; keeps the events that later records can still join."""
 
-    def __init__(self, origin: str, *, accept_user_records: bool = False, grammar: Grammar | None = None) -> None:
+    def __init__(
+        self,
+        origin: str,
+        *,
+        accept_user_records: bool = False,
+        grammar: Grammar | None = None,
+        sys_root: Path = Path("/sys"),
+    ) -> None:
         self._origin = origin
+        self._sys_root = sys_root
         self._accept_user_records = accept_user_records
         self._grammar = grammar if grammar is not None else kernel_grammar()
         self._events = Events(self._grammar.kind)
@@ -85,7 +95,15 @@ class RecordInterpreter:
 
     def _match_records(self, records: Sequence[Record]) -> list[tuple[Record, Match]]:
         believed = (record for record in records if record.facility == _KERN or self._accept_user_records)
-        return [(record, match) for record in believed if (match := self._grammar.match(record.message)) is not None]
+        matches = ((record, self._grammar.match(record.message)) for record in believed)
+        return [
+            (record, match)
+            for record, match in matches
+            if match is not None and not self._is_of_optical_drive(match.device)
+        ]
+
+    def _is_of_optical_drive(self, device: str | None) -> bool:
+        return device is not None and device.startswith("ata") and device in read_optical_drives(self._sys_root)
 
     def _list_named_gpus(self, records: Sequence[Record]) -> list[tuple[int, str]]:
         named = [self._card] if self._card else []
