@@ -29,7 +29,8 @@ _BEGINS = re.compile(
     r"(?:amdgpu|radeon|nvidia|nvme|pcieport|megaraid_sas|hpsa|smartpqi|aacraid) [0-9a-f]{4}:|kfd kfd: |\[drm[\]:]"
     r"|NVRM: |AMD-Vi: |DMAR: |(?:nvme )?nvme\d|ata\d+(?:\.\d+)?: |sd [\d:]+: |mpt\dsas|md: |md/raid|device-mapper: "
     r"|nfs: server |CIFS|ceph: |libceph: |(?:EXT4|F2FS)-fs |BTRFS|XFS|JBD2|blk_update_request: |print_req_error: "
-    r"|end_request: |critical (?:medium|target|nexus|space) |I/O error|Buffer I/O|Aborting journal |mce: |EDAC |(?:\{\d+\})?\[Hardware Error\]"
+    r"|end_request: |I/O error|Buffer I/O|Aborting journal |mce: |EDAC |(?:\{\d+\})?\[Hardware Error\]"
+    r"|critical (?:medium|target|nexus|space) "
     r"|Memory failure: |CPU\d+: |INFO: |BUG: |watchdog: |NMI watchdog: |rcu: |Kernel panic |Out of memory"
     r"|Memory cgroup |oom-kill:|Killed process |WARNING: Pool )"
 )
