@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Draws the small data sets that the rows of rows.toml train on; run by the training's interpreter.
 
 Nothing is downloaded: images are noise with a pattern for each class, text is drawn from a small vocabulary. A script
@@ -111,6 +112,40 @@ def yolo_segment(folder):
 def yolo_pose(folder):
     """Boxes with two points each."""
     yolo_data(folder, "pose")
+
+
+def mnist_gzip(folder):
+    """MNIST's four files compressed, as they are downloaded."""
+    import gzip
+
+    mnist_lightning(folder)
+    for path in (folder / "MNIST" / "raw").iterdir():
+        (folder / (path.name + ".gz")).write_bytes(gzip.compress(path.read_bytes(), 1))
+
+
+def photographs(folder, count=40, side=96):
+    """Pictures to train and test with, in a folder each."""
+    from PIL import Image
+
+    rng = np.random.default_rng(5)
+    for split in ("train", "test"):
+        (folder / split).mkdir(parents=True, exist_ok=True)
+        for index in range(count):
+            image = np.stack([draw_image(index, side, rng)] * 3, axis=-1)
+            Image.fromarray(image).save(folder / split / ("%03d.jpg" % index))
+
+
+def masked_images(folder, count=60, side=64):
+    """Pictures with a mask for each, black and white: imgs and masks."""
+    from PIL import Image
+
+    rng = np.random.default_rng(4)
+    for name in ("imgs", "masks"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    for index in range(count):
+        image = np.stack([draw_image(index, side, rng)] * 3, axis=-1)
+        Image.fromarray(image).save(folder / "imgs" / ("%03d.png" % index))
+        Image.fromarray(((image[..., 0] > 120) * 255).astype(np.uint8)).save(folder / "masks" / ("%03d.png" % index))
 
 
 def font(path):
@@ -230,6 +265,13 @@ def sentences(folder, count=2000):
     (folder / "train.jsonl").write_text("\n".join(lines) + "\n")
 
 
+def wikitext(folder, count=4000):
+    """Lines of text, as the library `datasets` reads them by the name of the folder and of the settings."""
+    sentences(folder, count)
+    named = json.dumps([{"config_name": "wikitext-2-v1", "data_files": "train.jsonl"}])
+    (folder / "README.md").write_text("---\nconfigs: %s\n---\n" % named)
+
+
 def instructions(folder, count=2000):
     """Instructions with their answers, as the library `datasets` reads a folder."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -292,7 +334,8 @@ KINDS = {
     for kind in (
         mnist, mnist_lightning, mnist_table, image_folder, yolo_detect, yolo_segment, yolo_pose, font, text, long_text,
         characters, tiny_bert, tiny_gpt, tiny_llama, tiny_vit, sentences, instructions, questions, sentence_pairs,
-        accuracy_metric, sine_waves,
+        accuracy_metric, sine_waves, masked_images, wikitext,
+        photographs, mnist_gzip,
     )
 }  # fmt: skip
 

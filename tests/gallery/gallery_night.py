@@ -208,9 +208,9 @@ class Play:
             job = self._job()
             if self.house.incidents(self.name) or job["phase"] in ("failed", "finished", "backoff"):
                 return True
-            if not began and (self._steps(1) or not job["hooked"]) and job["phase"] == "running":
+            if not began and (self._steps(1) or self.row.steps == "unseen") and job["phase"] == "running":
                 began.append(time.monotonic())  # noqa: TID251 - a test's deadline
-            enough = self._steps(1) >= steps or not job["hooked"] or self.row.steps == "unseen"
+            enough = self._steps(1) >= steps or self.row.steps == "unseen"
             return bool(began) and enough and time.monotonic() - began[0] >= seconds  # noqa: TID251 - the same
 
         self.house.until(well, 2 * LIMIT_S, f"{self.name} to train")
@@ -290,7 +290,7 @@ class Play:
             if incident["id"] not in known and incident["resumed_at"]
         ]
         trains = self._steps(job["attempt"]) >= 6 or self.row.steps == "unseen"
-        return bool(closed and trains) or job["hooked"] is False
+        return bool(closed and trains)
 
     def _learn(self, wound: Wound, known: set[str], attempt: int) -> None:
         """Write down what was told of a wound, and what was true."""
