@@ -209,3 +209,33 @@ def test_the_order_of_what_takes_long_to_import_is_reported(
     assert attempt.run([sys.executable, "-c", code], PYTHONPATH=str(tmp_path)).code == 0
     (claimed,) = attempt.list_reports("claimed")
     assert claimed["imported"] == [[name, str(tmp_path / f"{name}.py")] for name in reported]
+
+
+COLLECTED = """
+import gc, sys
+def has_young(things):
+    return any(thing is young for thing in things for young in gc.get_objects(generation=0))
+import torchvision
+print(torchvision.collects, gc.isenabled(), has_young([torchvision.made]), gc.get_freeze_count() < 2000)
+del sys.modules["torchvision"]
+gc.disable()
+import torchvision
+print(torchvision.collects, gc.isenabled())
+gc.enable()
+gc.freeze()
+frozen = gc.get_freeze_count()
+try:
+    import lightning
+except ValueError:
+    print(gc.isenabled(), gc.get_freeze_count() == frozen)
+"""
+
+
+def test_the_collector_rests_while_a_large_package_is_imported_and_is_the_programs_again(
+    attempt: Attempt, python: Path, tmp_path: Path
+) -> None:
+    """One whose import fails too; a program that switched it off, or froze its objects, keeps both."""
+    (tmp_path / "torchvision.py").write_text("import gc\ncollects, made = gc.isenabled(), []\n")
+    (tmp_path / "lightning.py").write_text("raise ValueError('not this version')\n")
+    finished = attempt.run([python, "-c", COLLECTED], PYTHONPATH=str(tmp_path))
+    assert finished.output.splitlines() == ["False True False True", "False False", "True True"]

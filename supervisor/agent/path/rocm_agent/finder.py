@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -21,6 +22,10 @@ ROOTS = frozenset(
     | {"transformers", "transformers.trainer", "lightning", "lightning.pytorch", "pytorch_lightning"}
 )
 """Packages that take long to import, worth importing before they are needed."""
+LARGE = ROOTS | {"torch._dynamo"}
+"""Modules whose import makes so many objects that collecting takes a fifth of it; an optimizer imports the last."""
+FROZEN_BY_ITSELF = 2000
+"""Python 3.12 counts some hundred immortal objects as frozen; a program that freezes has thousands of objects."""
 
 _begun = []
 _environment = None
@@ -60,7 +65,7 @@ class Finder:
         if name in ROOTS and name not in _begun and (_environment == os.environ or any(map(_is_importing, _begun))):
             _begun.append(name)
         hook = self._hooks.get(name)
-        if hook is None:
+        if hook is None and name not in LARGE:
             return None
         for finder in sys.meta_path:
             find = getattr(finder, "find_spec", None)
@@ -68,12 +73,12 @@ class Finder:
                 continue
             spec = find(name, path, target)
             if spec is not None:
-                _call_after_import(spec, hook)
+                _import_with(spec, hook)
                 return spec
         return None
 
 
-def _call_after_import(spec: ModuleSpec, hook: Hook) -> None:
+def _import_with(spec: ModuleSpec, hook: Optional[Hook]) -> None:
     """Have this loader object call the hook once; it is restored afterwards."""
     loader = spec.loader
     try:
@@ -81,9 +86,31 @@ def _call_after_import(spec: ModuleSpec, hook: Hook) -> None:
 
         def exec_module(module: ModuleType) -> None:
             del loader.exec_module
-            execute(module)
-            fenced(hook)(module)
+            if spec.name in LARGE:
+                _execute_uncollected(execute, module)
+            else:
+                execute(module)
+            if hook is not None:
+                fenced(hook)(module)
 
         loader.exec_module = exec_module
     except Exception as error:
         failed("finder." + spec.name, error)
+
+
+def _execute_uncollected(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
+    """Execute a module while the collector rests: nearly all that an import makes stays, and is passed again and again.
+
+    What it made is then old, so that no collection of young objects passes it. A program that switched the collector
+    off, or has frozen objects of its own, keeps both.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        execute(module)
+    finally:
+        if collects:
+            if gc.get_freeze_count() < FROZEN_BY_ITSELF:
+                gc.freeze()  # the two move all objects to the oldest generation and look at none
+                gc.unfreeze()
+            gc.enable()
