@@ -18,7 +18,7 @@ MakeOnce = Callable[[str, Callable[[Path], object]], Path]
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """The tests of a file that begin warm in one environment share a process, and so the interpreter."""
-    if isinstance(item, pytest.Function) and "warm" in item.fixturenames and not _is_grouped(item):
+    if isinstance(item, pytest.Function) and {"warm", "plain"} & set(item.fixturenames) and not _is_grouped(item):
         environment = item.callspec.params.get("train_python", "once") if hasattr(item, "callspec") else "once"
         item.add_marker(pytest.mark.xdist_group(f"warm {item.path.stem} {environment}"))
 
@@ -37,14 +37,22 @@ def warm(make_once: MakeOnce, pytestconfig: pytest.Config) -> Warm:
     owner_pid = os.getppid() if shared else os.getpid()
 
     @functools.cache
-    def start(python: Path, *modules: str) -> WarmInterpreter:
+    def start(python: Path, *modules: str, supervised: bool = True) -> WarmInterpreter:
         def write(path: Path) -> None:
-            path.write_text(str(start_interpreter(python, modules or TORCH, owner_pid).address))
+            started = start_interpreter(python, modules or TORCH, owner_pid, supervised=supervised)
+            path.write_text(str(started.address))
 
-        named = hashlib.sha256("\n".join((str(owner_pid), str(python), *modules)).encode()).hexdigest()
+        words = (str(owner_pid), str(python), str(supervised), *modules)
+        named = hashlib.sha256("\n".join(words).encode()).hexdigest()
         return WarmInterpreter(python, Path(make_once(f"warm {named[:16]}", write).read_text()))
 
     return start
+
+
+@pytest.fixture(scope="session")
+def plain(warm: Warm) -> Warm:
+    """As `warm`, for programs that nobody supervises: what they print is what a supervised one has to print."""
+    return functools.partial(warm, supervised=False)
 
 
 @pytest.fixture

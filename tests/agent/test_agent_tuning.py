@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import functools
 import json
-import os
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from agent_by_hand import Attempt, Finished, wait_for
+from agent_by_hand import AGENT_PATH, Attempt, Finished, plain_environment, wait_for
 
 from supervisor.core import attempt_files as at
-from tests.rigs.warm import TRAINERS, Warm
+from tests.rigs.warm import TRAINERS, Warm, WarmInterpreter
 
 pytestmark = pytest.mark.train
 
@@ -90,17 +88,21 @@ def tuned(attempt: Attempt, foreign_python: Path, warm: Warm) -> Tuned:
     return Tuned(attempt, foreign_python)
 
 
+@pytest.fixture(name="unsupervised")
+def interpreter_without_an_agent(foreign_python: Path, plain: Warm) -> WarmInterpreter:
+    return plain(foreign_python, *TRAINERS)
+
+
 @pytest.fixture
-def alone(attempt: Attempt, foreign_python: Path) -> Callable[[], list[str]]:
+def alone(unsupervised: WarmInterpreter) -> Callable[[], list[str]]:
     """The lines of the same training without any order, and without an agent."""
-    return functools.partial(_train_alone, foreign_python)
+    return functools.partial(_train_alone, unsupervised)
 
 
 @functools.cache
-def _train_alone(python: Path) -> list[str]:
-    words = [str(python), "-c", STRANGER.replace("FLATTEN", "flatten(1)")]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("ROCM_", "PYTHON"))}
-    return subprocess.run(words, env=kept, capture_output=True, text=True, check=True).stdout.splitlines()
+def _train_alone(unsupervised: WarmInterpreter) -> list[str]:
+    words: list[str | Path] = [unsupervised.python, "-c", STRANGER.replace("FLATTEN", "flatten(1)")]
+    return unsupervised.run(words, plain_environment(), Path.cwd()).splitlines()
 
 
 def test_workers_come_and_go_within_an_epoch_and_no_sample_is_lost_or_drawn_twice(
@@ -209,10 +211,9 @@ for name, script in scripts.items():
 """
 
 
-def test_tf32_is_read_by_a_script_of_either_api_and_put_back(foreign_python: Path) -> None:
+def test_tf32_is_read_by_a_script_of_either_api_and_put_back(unsupervised: WarmInterpreter) -> None:
     """With the newer API alone the older one raises, into the training."""
-    path = Path(__file__).parents[2] / "supervisor" / "agent" / "path"
-    subprocess.run([foreign_python, "-c", SWITCHED], env=os.environ | {"PYTHONPATH": str(path)}, check=True)
+    assert _run_with_agent(unsupervised, SWITCHED) == []
 
 
 PINNED = """
@@ -247,14 +248,9 @@ print("done")
 """
 
 
-def test_batches_are_pinned_from_the_middle_of_an_iteration_and_none_is_lost(foreign_python: Path) -> None:
+def test_batches_are_pinned_from_the_middle_of_an_iteration_and_none_is_lost(unsupervised: WarmInterpreter) -> None:
     """What pins them is given to it: a machine without a GPU has no pinned memory."""
-    path = Path(__file__).parents[2] / "supervisor" / "agent" / "path"
-    words = [str(foreign_python), "-c", PINNED]
-    done = subprocess.run(
-        words, env=os.environ | {"PYTHONPATH": str(path)}, check=True, timeout=200, capture_output=True, text=True
-    )
-    assert done.stdout == "done\n", done.stderr
+    assert _run_with_agent(unsupervised, PINNED) == ["done"]
 
 
 UNSTEADY = """
@@ -298,20 +294,15 @@ judge(["in part", "in part"], wider=1.01)
 """
 
 
-def _run_with_agent(python: Path, script: str) -> list[str]:
+def _run_with_agent(unsupervised: WarmInterpreter, script: str) -> list[str]:
     """Run a script that imports parts of the agent; return the lines that it prints."""
-    path = Path(__file__).parents[2] / "supervisor" / "agent" / "path"
-    words = [str(python), "-c", script]
-    done = subprocess.run(
-        words, env=os.environ | {"PYTHONPATH": str(path)}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    environment = plain_environment(PYTHONPATH=str(AGENT_PATH))
+    return unsupervised.run([unsupervised.python, "-c", script], environment, Path.cwd()).splitlines()
 
 
-def test_batches_whose_gradients_rounding_alone_changes_tell_nothing_of_an_arm(foreign_python: Path) -> None:
+def test_batches_whose_gradients_rounding_alone_changes_tell_nothing_of_an_arm(unsupervised: WarmInterpreter) -> None:
     """Numbers that a layer normalises close to zero make another gradient with any rounding, right or wrong."""
-    first, wrong, nothing, mostly, part, wider = _run_with_agent(foreign_python, UNSTEADY)
+    first, wrong, nothing, mostly, part, wider = _run_with_agent(unsupervised, UNSTEADY)
     assert first == "taken"
     assert wrong == "results of the same batches differ by 0.01, rou"
     assert nothing == "results of the same batches are no numbers with"
@@ -349,9 +340,11 @@ judge(wrong=1.01)
 """
 
 
-def test_a_batch_sensitive_in_a_direction_that_one_shake_misses_is_shaken_in_others(foreign_python: Path) -> None:
+def test_a_batch_sensitive_in_a_direction_that_one_shake_misses_is_shaken_in_others(
+    unsupervised: WarmInterpreter,
+) -> None:
     """Of its three batches one has a gradient that rounding makes fourteen times as large."""
-    taken, wrong = _run_with_agent(foreign_python, NARROW)
+    taken, wrong = _run_with_agent(unsupervised, NARROW)
     assert taken == "taken"
     assert wrong == "results of the same batches differ by 0.01, rou"
 
@@ -386,8 +379,8 @@ judge(off=8e-6, wrong=2.0)
 """
 
 
-def test_micro_batches_sensitive_in_a_direction_that_one_shake_misses_are_joined(foreign_python: Path) -> None:
-    taken, wrong = _run_with_agent(foreign_python, JOINED)
+def test_micro_batches_sensitive_in_a_direction_that_one_shake_misses_are_joined(unsupervised: WarmInterpreter) -> None:
+    taken, wrong = _run_with_agent(unsupervised, JOINED)
     assert taken == "taken"
     assert wrong.startswith("gradients of joined micro-batches differ by 0.58")
 
@@ -436,9 +429,11 @@ judge(net, layout.ChannelsLast, True, *pictures)
 """
 
 
-def test_a_decoders_bfloat16_is_taken_and_kernels_that_are_wrong_with_an_arm_are_not(foreign_python: Path) -> None:
+def test_a_decoders_bfloat16_is_taken_and_kernels_that_are_wrong_with_an_arm_are_not(
+    unsupervised: WarmInterpreter,
+) -> None:
     """One that is 10 % off in half precision, and one that reads weights in channels_last as if they lay as before."""
-    decoder, scaled, layout, stale = _run_with_agent(foreign_python, HALVES)
+    decoder, scaled, layout, stale = _run_with_agent(unsupervised, HALVES)
     assert (decoder, layout) == ("taken", "taken")
     assert scaled == stale == "results of the same batches differ b"
 
@@ -492,7 +487,7 @@ def _read_steps(output: str) -> dict[int, tuple[float, ...]]:
 
 
 def test_micro_batches_of_an_update_are_computed_as_one_and_gradients_stay_what_they_were(
-    tuned: Tuned, attempt: Attempt, tmp_path: Path
+    tuned: Tuned, attempt: Attempt, tmp_path: Path, unsupervised: WarmInterpreter
 ) -> None:
     """The items of its micro-batches are unequal in number: a mean of their means would be another loss."""
     attempt.make_recorder(4096)
@@ -511,10 +506,8 @@ def test_micro_batches_of_an_update_are_computed_as_one_and_gradients_stay_what_
     assert (answers[0]["facts"]["micro_batches"], answers[0]["facts"]["micro_batch_why_not"]) == (4, None)
     assert [answer["refused"] for answer in answers[:4]] == [{}, {}, {}, {}]
     rows = _read_steps(output)
-    words = [str(tuned.python), "-c", ACCUMULATING, str(tmp_path / "alone"), str(max(rows))]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("ROCM_", "PYTHON"))}
-    alone = subprocess.run(words, env=kept, capture_output=True, text=True, check=True).stdout
-    own = _read_steps(alone)
+    words: list[str | Path] = [tuned.python, "-c", ACCUMULATING, tmp_path / "alone", str(max(rows))]
+    own = _read_steps(unsupervised.run(words, plain_environment(), tmp_path))
     counts = [row[0] for row in rows.values()]
     assert {4, 1, 2} <= set(counts), "a replay's calls are in the count of its step"
     assert (counts[0], counts[-1]) == (4, 4), "the owner's again"

@@ -111,12 +111,18 @@ class WarmInterpreter:
     def __init__(self, python: Path, address: Path) -> None:
         self.python, self.address = python, address
 
-    def start(self, command: Sequence[str | Path], env: Mapping[str, str], cwd: Path) -> WarmProgram:
-        """Start `python [-W ...] (-c code | script) word ...` in the attempt that `env` names."""
+    def start(
+        self, command: Sequence[str | Path], env: Mapping[str, str], cwd: Path, errors: int | None = None
+    ) -> WarmProgram:
+        """Start `python [-W ...] (-c code | script) word ...` in the attempt that `env` names, if it is supervised.
+
+        What it writes to its standard error goes into the open file `errors`, or where its output goes.
+        """
         python, *words = map(str, command)
         assert python == str(self.python)
         assert not [name for name in READ_ON_IMPORT if name in env], "these need an interpreter of their own"
-        assert not (Path(env[at.ENV_FOLDER]) / at.REMEDIES).exists(), "remedies are read before the imports"
+        folder = env.get(at.ENV_FOLDER)
+        assert folder is None or not (Path(folder) / at.REMEDIES).exists(), "remedies are read before the imports"
         rest, warned = list(words), []
         while rest[0] == "-W":
             warned.append(rest[1])
@@ -129,24 +135,43 @@ class WarmInterpreter:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.connect(str(self.address))
         data = json.dumps(request).encode() + b"\n"
-        sent = socket.send_fds(connection, [data], [reading, writing, writing])
+        sent = socket.send_fds(connection, [data], [reading, writing, writing if errors is None else errors])
         connection.sendall(data[sent:])
         os.close(reading)
         os.close(writing)
         return WarmProgram(connection, stdin, stdout)
+
+    def run(self, command: Sequence[str | Path], env: Mapping[str, str], cwd: Path) -> str:
+        """Run a program to its end, which is to be a good one; return its standard output."""
+        with tempfile.TemporaryFile() as errors:
+            program = self.start(command, env, cwd, errors.fileno())
+            output, _ = program.communicate()
+            errors.seek(0)
+            assert program.returncode == 0, errors.read().decode()
+        return output
 
 
 Warm = Callable[..., WarmInterpreter]
 """Of an interpreter and modules, TORCH where none is named."""
 
 
-def start_interpreter(python: Path, modules: Sequence[str], owner_pid: int) -> WarmInterpreter:
+def start_interpreter(
+    python: Path, modules: Sequence[str], owner_pid: int, *, supervised: bool = True
+) -> WarmInterpreter:
     """Return an interpreter that has imported `modules` and waits for programs until the process `owner_pid` ends."""
     folder = Path(tempfile.mkdtemp(prefix="warm"))  # short: the address of a socket has 107 characters
     address, name = folder / "socket", str(folder)
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("ROCM_", "PYTHON"))}
     quiet = {"OMP_NUM_THREADS": "1", "HOME": name, "YOLO_CONFIG_DIR": name, "YOLO_OFFLINE": "true"}
-    words = [str(python), str(SERVER), str(owner_pid), str(address), name, str(AGENT_PATH), *modules]
+    words = [
+        str(python),
+        str(SERVER),
+        str(owner_pid),
+        str(address),
+        name,
+        str(AGENT_PATH) if supervised else "",
+        *modules,
+    ]
     server = subprocess.Popen(words, env=kept | quiet, stdin=subprocess.DEVNULL, cwd=folder, start_new_session=True)
     _servers.append(server)
     _wait_until_ready(server, address)

@@ -3,12 +3,13 @@
     warm_interpreter.py PID SOCKET FOLDER AGENT MODULE ...
 
 It is to a program what the agent's standby is: the hooks are set (`process.prepare`), then the modules are imported,
-and each fork becomes the attempt (`process.begin`). A request is one connection: a message with the words and
-environment of the program and its standard files; it is answered by the program's pid and its status. It ends with the
-process PID, and FOLDER with it.
+and each fork becomes the attempt (`process.begin`). With an empty AGENT its programs are nobody's: no hook is set. A
+request is one connection: a message with the words and environment of the program and its standard files; it is
+answered by the program's pid and its status. It ends with the process PID, and FOLDER with it.
 """
 
 import array
+import gc
 import importlib
 import json
 import os
@@ -100,7 +101,10 @@ def take_on(request, files):
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed()
-    process.begin(os.environ["ROCM_SUPERVISOR_ATTEMPT_DIR"])
+    if agent:
+        process.begin(os.environ["ROCM_SUPERVISOR_ATTEMPT_DIR"])
+    else:
+        sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
 
 
 def compile_program(request):
@@ -116,17 +120,21 @@ def compile_program(request):
 
 owner_pid, socket_path, folder, agent, *modules = sys.argv[1:]
 owner_ended = os.pidfd_open(int(owner_pid))
-sys.path.insert(1, agent)
-from rocm_agent import events, process  # noqa: E402 - the path is set above
+gc.disable()
+if agent:
+    sys.path.insert(1, agent)
+    from rocm_agent import events, process
 
-events.hold()
-process.prepare(folder)
+    events.hold()
+    process.prepare(folder)
 for name in modules:
     try:
         importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name != name:  # some modules have begun with a later version
             raise
+gc.freeze()  # no program passes, and so copies, what was imported
+gc.enable()
 asked, standard = serve(socket_path, owner_ended)
 take_on(asked, standard)
 code, module = compile_program(asked)
