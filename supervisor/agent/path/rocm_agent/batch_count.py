@@ -15,9 +15,11 @@ class BatchCount:
     """What was drawn since the last step."""
 
     def __init__(self) -> None:
-        self._samples = 0
-        self._tokens = 0
+        self.samples = 0
+        self.tokens = 0
         self._begun = False
+        self._loader = 0
+        """The identity of the iterator that the newest batch was drawn from, 0 where that has ended."""
         self._look: Any = None
         """What the newest batch's counts followed from, and those counts."""
         self._counts = (0, 0)
@@ -25,26 +27,38 @@ class BatchCount:
         """Micro-batches whose losses a tune has computed as one, in the backward pass under way."""
 
     def saw(self, batch: Any, loader: Any = None) -> bool:
-        """A batch has come, by `loader`, an iterator of torch.utils.data; return whether it looks like the last one.
+        """A batch has come, by `loader`, an iterator of torch.utils.data; return whether it is like the last one.
 
         Then it has as many samples and tokens: most trainings draw thousands of batches that look alike.
         """
-        expected, look = expected_samples(loader), _look_of(batch)
-        alike = look is not None and self._look == (expected, look)
+        kind = type(batch)
+        if (kind is list or kind is tuple) and batch and hasattr(batch[0], "shape"):
+            first, length = batch[0], len(batch)
+            second = getattr(batch[1], "shape", None) if length == 2 else None
+            look = (length, first.shape, getattr(first, "dtype", None), second)  # type: Any
+        else:
+            look = _look_of_names(batch) if kind is dict else None
+        alike = look is not None and look == self._look and id(loader) == self._loader
         if not alike:
+            self._loader, expected = id(loader), expected_samples(loader)
             self._counts = (count_samples(batch, expected) or 0, count_tokens(batch) or 0)
-            self._look = (expected, look)
-        self._samples += self._counts[0]
-        self._tokens += self._counts[1]
+            self._look = look
+        samples, tokens = self._counts
+        self.samples += samples
+        self.tokens += tokens
         return alike
+
+    def begins(self) -> None:
+        """An iterator is made: it may have the identity of one that has ended."""
+        self._loader = 0
 
     def take(self) -> Tuple[int, int]:
         """Return the samples and the tokens of the step just made, 0 for unknown ones.
 
         Before its first step a training draws what it will not use: a resumed one skips to its place in the data.
         """
-        samples, tokens, begun = self._samples, self._tokens, self._begun
-        self._samples, self._tokens, self._begun = 0, 0, True
+        samples, tokens, begun = self.samples, self.tokens, self._begun
+        self.samples, self.tokens, self._begun = 0, 0, True
         return (samples, tokens) if begun else (0, 0)
 
 
@@ -72,14 +86,9 @@ def count_samples(batch: Any, expected: Optional[int]) -> Optional[int]:
     return lengths[-1] if lengths else None
 
 
-def _look_of(batch: Any) -> Any:
-    """Return what the counts and the shape of a batch follow from, None for one of an unusual kind."""
-    kind = type(batch)
-    if (kind is tuple or kind is list) and batch and hasattr(batch[0], "shape"):
-        first, length = batch[0], len(batch)
-        second = getattr(batch[1], "shape", None) if length == 2 else None
-        return (length, first.shape, getattr(first, "dtype", None), second)
-    if kind is dict and "input_ids" in batch and "img" not in batch:
+def _look_of_names(batch: Any) -> Any:
+    """Return what the counts and the shape of a batch follow from, None for one without token ids."""
+    if "input_ids" in batch and "img" not in batch:
         first, ids = next(iter(batch.values())), batch["input_ids"]
         if hasattr(first, "shape") and hasattr(ids, "shape"):
             return (first.shape, ids.shape, getattr(ids, "dtype", None))

@@ -29,6 +29,8 @@ RETRY_NS = 10_000_000_000
 """The process that holds the recorder may end, and this one take over."""
 
 rank = 0
+counting = None  # type: Optional[Recorder]
+"""The recorder, while this process has claimed it and the steps that torch's hooks count are reported."""
 _folder = None
 _recorder = None
 _source = 0
@@ -55,23 +57,19 @@ def local_rank() -> int:
 
 def take(source: int) -> Optional[Recorder]:
     """Return the recorder if this process holds or can claim it, and no better source than `source` reports."""
-    global _source
+    global _source, counting
     if _recorder is None and not _claim_recorder():
         return None
     if source < _source:
         return None
     _source = source
+    counting = _recorder if source <= GENERIC else None
     return _recorder
 
 
 def holding() -> Optional[Recorder]:
     """Return the recorder if this process has claimed it; claim nothing."""
     return _recorder
-
-
-def reporting(source: int) -> Optional[Recorder]:
-    """Return the recorder if this process has claimed it and reports of `source` count; claim nothing."""
-    return _recorder if source >= _source else None
 
 
 def is_reporting(source: int) -> bool:
@@ -90,9 +88,9 @@ def left_behind() -> int:
 
 def fork() -> None:
     """In a forked child: a claim stays with the parent, and the child never reports."""
-    global _recorder, _silent
+    global _recorder, _silent, counting
     if _recorder is not None:
-        recorder, _recorder, _silent = _recorder, None, True
+        recorder, _recorder, _silent, counting = _recorder, None, True, None
         recorder.abandon()
 
 

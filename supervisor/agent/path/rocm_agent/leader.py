@@ -28,8 +28,12 @@ class Leader:
             if leader is not None and self._others <= SILENT_STEPS and now_ns - self._leader_ns < SILENT_NS:
                 return False
             self._leader = weakref.ref(optimizer)
-        self._leader_ns, self._others = now_ns, 0
+        self.stepped(now_ns)
         return True
+
+    def stepped(self, now_ns: int) -> None:
+        """Note that the leader has stepped, where its steps are not asked about one by one."""
+        self._leader_ns, self._others = now_ns, 0
 
     def hand_over(self, optimizer: Any, other: Any) -> None:
         """Have `other` lead where `optimizer` does: it steps within the other from now on."""

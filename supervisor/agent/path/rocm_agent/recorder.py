@@ -12,10 +12,25 @@ from time import monotonic_ns
 from typing import Optional, Tuple
 
 from . import layout as at
+from .layout import (
+    CHECK_XOR,
+    COMMAND_OFFSET,
+    HEAD_OFFSET,
+    HEADER_BYTES,
+    KNOWN_DATA_WAIT,
+    KNOWN_EPOCH,
+    KNOWN_GPU_MEMORY,
+    KNOWN_GRAD_NORM,
+    KNOWN_LOSS,
+    KNOWN_LR,
+    KNOWN_SKIPPED,
+    KNOWN_TUNING,
+    STEP,
+)
 
 CAPACITY_LIMIT = 1 << 24
 # What every step needs is found by one look: it runs while the processor's caches hold the training.
-HEADER_BYTES, RECORD_BYTES, HEAD_OFFSET, ASIDE_OFFSET = at.HEADER_BYTES, at.RECORD.size, at.HEAD_OFFSET, at.ASIDE_OFFSET
+RECORD_BYTES, ASIDE_OFFSET = at.RECORD.size, at.ASIDE_OFFSET
 pack_record, pack_head, pack_aside = at.RECORD.pack_into, at.HEAD.pack_into, at.ASIDE.pack_into
 FLOAT_LIMIT = 3.4028234663852886e38
 COUNT_LIMIT = (1 << 32) - 1
@@ -92,6 +107,8 @@ class Recorder:
         self._head = at.HEAD.unpack_from(memory, at.HEAD_OFFSET)[0]
         self._stage = 0  # what an earlier process left in the header is overwritten by the first stage of this one
         self._aside, self._complete = 0, False
+        self.is_elsewhere = True
+        """Whether the stage is another than that of steps, or something keeps the present step from computing."""
         self.main_thread = threading.main_thread().ident
         """The thread whose waiting for a batch is the training's."""
         self.tuning = False
@@ -120,26 +137,25 @@ class Recorder:
         samples: int = 0,
         tokens: int = 0,
         now_ns: Optional[int] = None,
-    ) -> None:
+    ) -> bool:
         """Write one step, which then is over; None is unknown (0 for samples and tokens), NaN is NaN.
 
-        `now_ns`: when it was over, for a caller that has read the clock.
+        `now_ns`: when it was over, for a caller that has read the clock. Return whether `command` is to be looked at.
         """
         known = (
-            (epoch is not None)
-            | (loss is not None) << 1
-            | (lr is not None) << 2
-            | (grad_norm is not None) << 3
-            | (data_wait_s is not None) << 4
-            | (gpu_memory_bytes is not None) << 5
-            | bool(skipped) << 6
-            | self.tuning << 7
+            (0 if epoch is None else KNOWN_EPOCH)
+            | (0 if loss is None else KNOWN_LOSS)
+            | (0 if lr is None else KNOWN_LR)
+            | (0 if grad_norm is None else KNOWN_GRAD_NORM)
+            | (0 if data_wait_s is None else KNOWN_DATA_WAIT)
+            | (0 if gpu_memory_bytes is None else KNOWN_GPU_MEMORY)
+            | (KNOWN_SKIPPED if skipped else 0)
+            | (KNOWN_TUNING if self.tuning else 0)
         )
-        head, memory = self._head, self._memory
+        head, memory, held = self._head, self._memory, gpu_memory_bytes or 0
         sequence, offset = head + 1, HEADER_BYTES + head % self._capacity * RECORD_BYTES
-        check = (sequence & COUNT_LIMIT) ^ 0xA5A5A5A5
+        check = (sequence & COUNT_LIMIT) ^ CHECK_XOR
         ids = (sequence, step, now_ns or monotonic_ns(), epoch or 0, known, loss or 0.0)
-        held = gpu_memory_bytes or 0
         try:
             floats = (lr or 0.0, grad_norm or 0.0, data_wait_s or 0.0)
             pack_record(memory, offset, *ids, *floats, held, samples, tokens, check)
@@ -149,6 +165,7 @@ class Recorder:
             pack_record(memory, offset, *ids, *floats, held, *work, check)
         self._head = sequence
         pack_head(memory, HEAD_OFFSET, sequence)
+        return memory[COMMAND_OFFSET] != 0
 
     @property
     def written(self) -> int:
@@ -164,6 +181,7 @@ class Recorder:
     def stage(self, number: int) -> None:
         if number != self._stage:
             self._stage = number
+            self.is_elsewhere = number != STEP or self._aside != 0
             at.STAGE.pack_into(self._memory, at.STAGE_OFFSET, number, 0, monotonic_ns())
 
     @property
@@ -180,6 +198,7 @@ class Recorder:
         """Set `aside`, for a caller that has read the clock."""
         if number != self._aside:
             self._aside = number
+            self.is_elsewhere = number != 0 or self._stage != STEP
             pack_aside(self._memory, ASIDE_OFFSET, number, self._complete, now_ns)
 
     def reports_all_stages(self, *, complete: bool) -> None:

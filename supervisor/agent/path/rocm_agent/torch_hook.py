@@ -47,9 +47,16 @@ class Watch:
         """Whether `shapes` has seen a batch that looks like the newest one."""
         self.grad_norm: Any = None
         self.wait_ns = 0
-        self._loss: Any = None
+        self.settled = False
+        """Whether the last step was one of many alike: nothing is to be found out before the next is counted."""
+        self._leads = 0
+        """The identity of the optimizer that leads."""
+        self._last_ns = 0
+        self._held: Optional[int] = None
+        """Bytes of GPU memory."""
+        self.loss: Any = None
         self._scaled: Callable[[], Any] = lambda: None
-        self._unscaled: Any = None
+        self.unscaled: Any = None
         self._leader = Leader()
         self.step = 0
         """Number of the last step; 0 before the first."""
@@ -66,7 +73,7 @@ class Watch:
     def saw_scaling(self, loss: Any, scaled: Any) -> None:
         """A GradScaler multiplied `loss`; what backward is then called on is not the loss."""
         if is_scalar(loss) and is_scalar(scaled):
-            self._scaled, self._unscaled = weakref.ref(scaled), loss.detach()
+            self._scaled, self.unscaled = weakref.ref(scaled), loss.detach()
 
     def saw_backward(self, tensor: Any, *_: Any, **__: Any) -> None:
         """Keep the value, without its graph."""
@@ -74,12 +81,12 @@ class Watch:
             # The precision is decided by where the first losses lie; a number is had without a tensor more. That of
             # a tensor which is spread over ranks is had from all of them together, at the end of the step.
             plain = type(tensor) is self._tensor and not tensor.is_cuda
-            if plain and self.precision.decided and self._unscaled is None:
-                self._loss = tensor.item()
+            if plain and self.precision.decided and self.unscaled is None:
+                self.loss = tensor.item()
             else:
-                self._loss = self._unscaled if self._scaled() is tensor else tensor.detach()
+                self.loss = self.unscaled if self._scaled() is tensor else tensor.detach()
             if batch_count.drawn.joined > 1:
-                self._loss = self._loss / batch_count.drawn.joined
+                self.loss = self.loss / batch_count.drawn.joined
             if not self.optimizers_made:
                 self._counted_alone()
 
@@ -91,9 +98,9 @@ class Watch:
         self.step = self.step + 1 if self.step else self._first_step(None)
         self.passes.feeding = self.passes.drawn
         self._follow_loop()
-        loss, grad_norm = self._scalars.exchange(self._loss, self.grad_norm)
+        loss, grad_norm = self._scalars.exchange(self.loss, self.grad_norm)
         wait_s, self.wait_ns = self.wait_ns / 1e9 if self.wait_ns else None, 0
-        self._loss = self.grad_norm = None
+        self.loss = self.grad_norm = None
         recorder.record(
             self.step, self.epoch, loss, None, grad_norm, wait_s, self._memory.read(), 0, *batch_count.drawn.take()
         )
@@ -104,52 +111,80 @@ class Watch:
         """An optimizer has stepped, by itself and not within another's step, or its scaler has skipped that."""
         # Few calls and one look at the clock: a step passes them while the processor's caches hold the training.
         now_ns = monotonic_ns()
-        if not self._leader.takes_lead(optimizer, now_ns):
+        if id(optimizer) != self._leads and not self._takes_lead(optimizer, now_ns):
             return
+        self._last_ns = now_ns
+        drawn = batch_count.drawn
+        if self.settled:
+            self.step += 1
+            samples, tokens = drawn.samples, drawn.tokens
+            drawn.samples = drawn.tokens = 0
+        else:
+            self._settle(optimizer)
+            samples, tokens = drawn.take()
+        is_due = now_ns >= tuning.due_ns
+        if is_due:
+            self._held = self._memory.read(now_ns)
+        loss, grad_norm = self.loss, self.grad_norm
+        if type(loss) is not float or (grad_norm is not None and type(grad_norm) is not self._tensor):
+            loss, grad_norm = self._scalars.exchange(loss, grad_norm)
+        elif grad_norm is not None:
+            is_plain = not grad_norm.is_cuda and grad_norm.numel() == 1
+            grad_norm = grad_norm.item() if is_plain else self._scalars.exchange(loss, grad_norm)[1]
+        lr = optimizer.param_groups[0].get("lr")
+        lr = lr if type(lr) is float else number(lr)
+        lr = None if lr is None else lr * remedies.lr_factor
+        wait_s = self.wait_ns / 1e9 if self.wait_ns else None
+        is_commanded = recorder.record(
+            self.step, self.epoch, loss, lr, grad_norm, wait_s, self._held, self.skipped, samples, tokens, now_ns
+        )
+        self.loss = self.unscaled = self.grad_norm = None
+        self.wait_ns, self.skipped = 0, False
+        if recorder.is_elsewhere:
+            recorder.stage, recorder.aside = STEP, 0
+        if is_commanded and recorder.command() is not None:
+            save_command.refuse_unheard(recorder)
+        if is_due:
+            tuning.step_ended(optimizer, self.step, now_ns)
+
+    def _takes_lead(self, optimizer: Any, now_ns: int) -> bool:
+        """Whether `optimizer`, which is not the one that led until now, leads."""
+        if self._last_ns:
+            self._leader.stepped(self._last_ns)
+            self._last_ns = 0
+        if not self._leader.takes_lead(optimizer, now_ns):
+            return False
+        self._leads = id(optimizer)
+        return True
+
+    def _settle(self, optimizer: Any) -> None:
+        """Number a step of which not all is known that is known of those alike."""
         self.step = self.step + 1 if self.step else self._first_step(optimizer)
         self.passes.feeding = self.passes.drawn
         if self._loop is not None or not self._loop_sought:
             self._follow_loop()
         if not self.precision.decided:
-            self.precision.stepped(self._loss)
-        loss, grad_norm = self._scalars.exchange(self._loss, self.grad_norm)
-        wait_s = self.wait_ns / 1e9 if self.wait_ns else None
-        self._loss = self._unscaled = self.grad_norm = None
-        self.wait_ns = 0
-        lr = optimizer.param_groups[0].get("lr")
-        lr = lr if type(lr) is float else number(lr)
-        lr = None if lr is None else lr * remedies.lr_factor
-        skipped, self.skipped = self.skipped, False
-        samples, tokens = batch_count.drawn.take()
-        held = self._memory.read(now_ns)
-        recorder.record(self.step, self.epoch, loss, lr, grad_norm, wait_s, held, skipped, samples, tokens, now_ns)
-        recorder.stage, recorder.aside = STEP, 0
-        if recorder.command() is not None:
-            save_command.refuse_unheard(recorder)
-        tuning.step_ended(optimizer, self.step, now_ns)
+            self.precision.stepped(self.loss)
+        self.settled = self.precision.decided and self._loop is None
 
     def draws(self, iterator: Any, now_ns: int) -> Optional[Recorder]:
         """Report that the next batch of `iterator` is waited for; return the recorder where that counts."""
         if id(iterator) != workers.drawn_from:
             workers.draws(iterator)
-        recorder = claim.reporting(claim.GENERIC)
+        recorder = claim.counting
         if recorder is None:
             return None
-        if recorder.stage == VALIDATE:
+        if recorder.is_elsewhere and recorder.stage == VALIDATE:
             self.passes.begins(iterator._dataset)
         if get_ident() != recorder.main_thread:
             return None
         recorder.turn_aside(DATA_WAIT, now_ns)
         return recorder
 
-    def drew(self, batch: Any, iterator: Any, recorder: Optional[Recorder]) -> None:
-        """A batch has come, which `recorder` has waited for."""
+    def drew(self, batch: Any, iterator: Any, recorder: Optional[Recorder], *, alike: bool) -> None:
+        """A batch has come, which `recorder` has waited for; `alike`: as those before it."""
         self.passes.drawn = id(iterator._dataset)
-        try:
-            alike = batch_count.drawn.saw(batch, iterator)
-        except Exception as error:
-            alike = False
-            failed("batch_count.saw", error)
+        self.settled = self.settled and self.passes.feeding == self.passes.drawn
         if recorder is not None and not (alike and self.shape_is_seen):
             self.shapes.saw(batch, recorder)
         self.shape_is_seen = recorder is not None or (alike and self.shape_is_seen)
@@ -198,7 +233,7 @@ def install(torch: Any) -> None:
     global _watch
     _watch = watch = Watch(torch)
     _watch_optimizers(torch, watch)
-    _call_after(torch.Tensor, "backward", watch.saw_backward)
+    _watch_backward(torch, watch)
     _watch_scalers(torch, watch)
     _watch_clipping(torch, watch)
     _watch_loaders(torch, watch)
@@ -314,12 +349,12 @@ def _wrap_step(step: Callable[..., Any], watch: Watch, compiling: Callable[[], b
         if compiling():
             return bare(self, *args, **kwargs)
         watch.steps_called += 1
-        recorder = None if watch.stepping else claim.reporting(claim.GENERIC) or _take_recorder()
+        recorder = None if watch.stepping else claim.counting or _take_recorder()
         if recorder is None:
             return step(self, *args, **kwargs)
         watch.stepping = True
         try:
-            result = step(self, *args, **kwargs)
+            result = step(self, *args, **kwargs) if args or kwargs else step(self)
         finally:
             watch.stepping = False
         try:
@@ -351,6 +386,27 @@ def _steps_made(optimizer: Any) -> Optional[int]:
     state = next(iter(optimizer.state.values()), {})
     made = number(state.get("step")) if hasattr(state, "get") else None
     return None if made is None or not math.isfinite(made) else max(1, int(made))
+
+
+def _watch_backward(torch: Any, watch: Watch) -> None:
+    original, plain, drawn = torch.Tensor.backward, torch.Tensor, batch_count.drawn
+
+    @wraps(original)
+    def backward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs) if args or kwargs else original(self)
+        if claim.counting is not None or claim.is_reporting(claim.GENERIC):
+            try:
+                if not (watch.settled and watch.unscaled is None and drawn.joined == 1 and type(self) is plain):
+                    watch.saw_backward(self)
+                elif not self.is_cuda and self.numel() == 1:
+                    watch.loss = self.item()
+                else:
+                    watch.saw_backward(self)
+            except Exception as error:
+                failed("torch_hook.backward", error)
+        return result
+
+    torch.Tensor.backward = backward
 
 
 def _watch_scalers(torch: Any, watch: Watch) -> None:
@@ -436,13 +492,16 @@ def _watch_loaders(torch: Any, watch: Watch) -> None:
             watch.wait_ns += ended_ns - began_ns
             if recorder is not None:
                 recorder.turn_aside(0, ended_ns)
+        alike = False
         try:
-            watch.drew(batch, self, recorder)
+            alike = drawn.saw(batch, self)
         except Exception as error:
-            failed("torch_hook.drew", error)
+            failed("batch_count.saw", error)
+        if not (alike and watch.shape_is_seen and watch.settled):
+            drew(batch, self, recorder, alike=alike)
         return batch
 
-    ended = fenced(watch.passes.ended)
+    ended, drew, drawn = fenced(watch.passes.ended), fenced(watch.drew), batch_count.drawn
     kind.__next__ = __next__
     _watch_worker_start(torch, watch)
 
@@ -459,6 +518,7 @@ def _watch_worker_start(torch: Any, watch: Watch) -> None:
         _step_waits()
         if training() and claim.is_reporting(claim.GENERIC):
             _note_pass(self, watch.step)
+        batch_count.drawn.begins()
         made = original(self)
         began(kind, self, made)
         return made
@@ -522,7 +582,7 @@ def _enter_checkpoint() -> Optional[Tuple[Recorder, int]]:
 @fenced
 def _step_waits() -> None:
     """Report that the training waits for a batch; a thread that fetches ahead does not make it wait."""
-    recorder = claim.reporting(claim.GENERIC)
+    recorder = claim.counting
     if recorder is not None and get_ident() == recorder.main_thread:
         recorder.aside = DATA_WAIT
 

@@ -32,7 +32,8 @@ REPLAYED = frozenset({"channels_last", "tf32", "autocast", "attention", "checkpo
 WARNINGS_KEPT = 8
 WARNING_CHARACTERS = 200
 
-_next_look_ns = 0
+due_ns = 0
+"""When `step_ended` has something to do: until then a step need not call it."""
 _path = ""
 _seen = None  # type: Optional[Tuple[int, int]]
 _tune = None  # type: Optional[Tune]
@@ -46,12 +47,14 @@ def begin(folder: str) -> None:
 
 def step_ended(optimizer: Any, step: int, now_ns: int) -> None:
     """A step is over; `optimizer` made it."""
-    global _next_look_ns
-    if now_ns < _next_look_ns and (_tune is None or not _tune.busy):
+    global due_ns
+    if now_ns < due_ns:
         return
-    _next_look_ns = now_ns + (LOOK_WHILE_LENT_NS if _tune is not None and _tune.is_lent else LOOK_EVERY_NS)
     if _path and optimizer is not None:
         _look(optimizer, step, now_ns)
+    due_ns = now_ns + (LOOK_WHILE_LENT_NS if _tune is not None and _tune.is_lent else LOOK_EVERY_NS)
+    if _tune is not None and _tune.busy:
+        due_ns = 0
 
 
 @fenced
