@@ -56,6 +56,8 @@ class AgentByHand(threading.Thread):
         """The share of a step that waits, where batches come in no turns."""
         self.wait_share = 0.9
         """Of a step for whose batch the workers' turn has just begun."""
+        self.cold = 0.0
+        """How much longer the first step takes after an exchange of workers; each later one is less late by a tenth."""
 
     def run(self) -> None:
         answered = None
@@ -83,6 +85,8 @@ class AgentByHand(threading.Thread):
             decisive = {name: value for name, value in settings.items() if name != "prefetch_factor"}
             step_s = self.step_s[json.dumps(decisive)]
             wait_s = self.waits * step_s
+            step_s *= 1 + self.cold * 0.9**self.since_order if "workers" in settings else 1
+            self.since_order += not self.in_turns
             if self.in_turns:
                 step_s, wait_s = self._take_turns(step_s, settings)
             self.at_ns += int(step_s * 1e9)
@@ -181,6 +185,18 @@ def test_steps_whose_batches_come_in_turns_are_as_fast_as_a_whole_turn(tuner: Tu
     assert [(row.knob, row.value) for row in report.adopted] == [("workers", 2)]
     assert report.samples_per_s.before == pytest.approx(8 / 0.4, rel=0.05)
     assert report.samples_per_s.after == pytest.approx(8 / 0.2, rel=0.05)
+
+
+def test_workers_that_begin_slowly_are_judged_by_the_steps_after_that(tuner: Tuner, folder: Path) -> None:
+    """Two workers make a step in two thirds of its time; after each exchange the first takes three times that."""
+    agent = AgentByHand(folder, times(workers2=0.27, workers4=0.27))
+    agent.cold = 2.0
+    agent.start()
+    tuner.start("one", types.TuneBody())
+    report = ended(tuner)
+    agent.ended.set()
+    assert [(row.knob, row.value) for row in report.adopted] == [("workers", 2)]
+    assert report.adopted[0].gain > 0.2
 
 
 def test_batches_that_were_made_while_settings_changed_are_no_gain(tuner: Tuner, folder: Path) -> None:

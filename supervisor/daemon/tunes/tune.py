@@ -69,6 +69,10 @@ WARNINGS_READ = 8
 UNFINISHED = "it did not come to its end"
 PROVEN_ON = ("torch", "gpu")
 """Facts of the agent without which what was adopted proves nothing."""
+COLD = 1.08
+"""Of a block with new workers a first half that took so many times as long as the second was made while they began."""
+COLD_HALVES = 6
+"""So many such halves are left out of a block; after that its pace is what it is."""
 BLOCK_STEPS_MAX = 2000
 """Enough of a block whose steps take no time."""
 
@@ -290,7 +294,8 @@ class Tune(threading.Thread):
             is_known = _key(wanted) in self._waited
             switched = count_switch_steps(held, wanted, facts)
             # What is allocated and looked for at first is so while the old batches of an exchanged loader come.
-            drop = max(compare.DROPPED_STEPS if is_known else compare.FIRST_DROPPED_STEPS, switched)
+            settling = compare.DROPPED_STEPS if is_known and not switched else compare.FIRST_DROPPED_STEPS
+            drop = max(settling, switched)
             self._newest = None if switched else self._newest  # of another loader
             beaten_s = None if switched else self._find_beaten(session.trial)
             answer = self._order(wanted)
@@ -306,7 +311,8 @@ class Tune(threading.Thread):
                 return session.after_refusal(reasons[0], for_now=True)
         arms_turn = session.trial is not None and session.trial.is_arms_turn
         self._warned = []
-        collected = self._collect_paced(drop, _workers_of(wanted, facts), ahead, beaten_s)
+        is_cold = wanted != held and count_switch_steps(held, wanted, facts) > 0
+        collected = self._collect_paced(drop, _workers_of(wanted, facts), ahead, beaten_s, is_cold=is_cold)
         self._newest, self._taken[_kind_of_switch(held, wanted)] = collected, self._last_step() - first
         self._waited[_key(wanted)], self._busy[_key(wanted)] = collected.wait, collected.busy
         why = self._find_new_warning() if arms_turn else None
@@ -328,13 +334,15 @@ class Tune(threading.Thread):
         ready = wait is not None and wait < WAITING_WORTH
         return trial.blocks[0] if trial is not None and trial.is_arms_turn and trial.blocks and ready else None
 
-    def _collect_paced(self, drop: int, workers: int, ahead: int, beaten_s: float | None) -> Collected:
+    def _collect_paced(
+        self, drop: int, workers: int, ahead: int, beaten_s: float | None, *, is_cold: bool
+    ) -> Collected:
         """Return a block of steps, of which none is faster because its batches were made before.
 
         Batches that lie ready make no step slower: an arm that with them is no faster than `beaten_s` is none without.
         """
         if not ahead or beaten_s is None:
-            return self._collect(drop, compare.block_is_complete, workers, ahead)
+            return self._collect(drop, compare.block_is_complete, workers, ahead, COLD_HALVES if is_cold else 0)
         first = self._last_step()
         early = self._collect(drop, compare.block_is_complete, workers)
         if compare.median_s(early.times) > (1 - compare.IDLE_GAIN) * beaten_s:
@@ -461,13 +469,19 @@ class Tune(threading.Thread):
         return records
 
     def _collect(
-        self, drop: int, is_enough: Callable[[tuple[float, ...]], bool], workers: int = 0, ahead: int = 0
+        self,
+        drop: int,
+        is_enough: Callable[[tuple[float, ...]], bool],
+        workers: int = 0,
+        ahead: int = 0,
+        cold: int = 0,
     ) -> Collected:
         """Return what the steps after the first ones were like.
 
         Where they wait for their batches those come in turns of all `workers`, of which a block has a whole one. Up
         to `ahead` batches were made while the settings changed: they are not counted, up to the first that is waited
-        for. Where steps waited before, there were no more of them than that change took time to make.
+        for. Where steps waited before, there were no more of them than that change took time to make. Up to `cold`
+        times a first half is left out that new workers made before they delivered steadily.
         """
         before, newest = self._last, self._newest
         pace_s = newest.pace_s if newest is not None and (newest.wait or 0.0) >= WAITING_WORTH else None
@@ -502,6 +516,10 @@ class Tune(threading.Thread):
                 self._progress.per_sample = self._progress.per_sample and bool(record.samples)
                 counted.append(record)
                 self._progress.steps += 1
+            if cold and is_enough(tuple(spans)) and len(spans) >= 2 * workers:
+                half = find_cold_steps(spans, workers)
+                spans, times, counted = spans[half:], times[half:], counted[half:]
+                cold = cold - 1 if half else 0
             if self._clock.now().seconds_since(newest_at) > SILENT_S:
                 raise Ended(f"no two steps one after the other for {SILENT_S:.0f} s; the owner's settings hold")
             self._wait(self._held)  # also while steps keep coming: a tune can be ended, and its lease is renewed
@@ -549,6 +567,15 @@ class Tune(threading.Thread):
 
     def _spent_s(self) -> float:
         return self._clock.now().seconds_since(self._began)
+
+
+def find_cold_steps(spans: list[float], workers: int) -> int:
+    """Return how many of a block's first steps new workers made before they delivered steadily: none, or half of it."""
+    half = len(spans) // 2
+    half -= half % max(1, workers)
+    first, second = (_average_turns(part, workers) for part in (spans[:half], spans[half:]))
+    is_cold = half > 1 and compare.median_s(first) > COLD * compare.median_s(second)
+    return half if is_cold else 0
 
 
 def find_idle_loader(arm: Arm, wait: float, workers: int, facts: Facts, busy: float | None) -> str | None:
