@@ -106,7 +106,6 @@ def _young(seed: int, rounds: int, apart: float = 0.0) -> tuple[list[Block], lis
     ("arm", "why"),
     [
         (block(level=2.0), "losses are higher"),
-        (Block(losses=(0.0, 2.0) * 20), "losses spread"),
         (Block(losses=(1.0, math.nan)), "loss is no number"),
         (Block(grad_norms=(math.inf,)), "gradient norm is no number"),
         (block(gpu_bytes=(15 * GB, 15 * GB)), "94% of the GPU's memory"),
@@ -116,6 +115,17 @@ def _young(seed: int, rounds: int, apart: float = 0.0) -> tuple[list[Block], lis
 def test_harm_is_named(arm: Block, why: str) -> None:
     owner = block(gpu_bytes=(4 * GB, 4 * GB), available_bytes=20 * GB)
     assert why in (find_harm(*in_turn(owner, arm), MEMORY) or "")
+
+
+def test_losses_that_spread_further_under_an_arm_in_two_rounds_are_its_doing_and_in_one_its_place() -> None:
+    """The arm's blocks are the middle of a round, where a young training may be restless for some steps."""
+    wild = Block(losses=(0.0, 2.0) * 20)
+    (once, restless), (again, steady) = in_turn(block(), wild), in_turn(block(), block())
+    assert find_harm(once, restless, MEMORY) is None
+    assert "losses spread" in (find_doubt(once, restless) or "")
+    assert find_harm(once + again, restless + steady, MEMORY) is None
+    assert find_doubt(once + again, restless + steady) is None
+    assert "losses spread" in (find_harm(once + again, restless * 2, MEMORY) or "")
 
 
 def test_memory_that_grows_once_is_a_cache_and_in_each_block_a_leak() -> None:

@@ -31,6 +31,8 @@ CLIPPED = 4.0
 """Spreads from the median beyond which a loss counts as no further off."""
 WIDER = 4.0
 """Factor by which the losses of an arm may spread more."""
+WIDER_ROUNDS = 2
+"""Rounds of blocks one after the other in which they do."""
 SURE = 2.5
 """Deviations by which the losses of an arm may lie higher than they seem, and be no worse by a whole spread."""
 DOUBTFULLY_WIDER = 2.5
@@ -171,7 +173,7 @@ def find_doubt(owner: Sequence[Block], arm: Sequence[Block]) -> str | None:
     most = found.apart + SURE * found.error
     if most > max(found.width, found.relevant):
         return f"losses may be higher by {most:.2g} under it, at a spread of {found.width:.2g}"
-    return f"losses spread {found.wider:.1f} times as far under it" if found.is_wider(DOUBTFULLY_WIDER) else None
+    return _find_wider(owner, arm, 1, DOUBTFULLY_WIDER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,9 +218,26 @@ def _find_instability(what: str, owner: Sequence[Block], arm: Sequence[Block], n
     if all(course.is_harm for course in courses):
         level, width = found.level, found.width
         return f"{what} are higher by {found.apart:.2g} under it, at a level of {level:.2g} and a spread of {width:.2g}"
-    if name == "grad_norms":
-        return None  # a few bursts among steady norms are spread as they are: they are counted
-    return f"{what} spread {found.wider:.1f} times as far under it" if found.is_wider(WIDER) else None
+    # A few bursts among steady norms are spread as they are: they are counted.
+    return _find_wider(owner, arm, WIDER_ROUNDS, WIDER) if name == "losses" else None
+
+
+def _find_wider(owner: Sequence[Block], arm: Sequence[Block], rounds: int, limit: float) -> str | None:
+    """Return that the losses of an arm spread more than `limit` times as far in each of its newest rounds.
+
+    The blocks of an arm lie in the middle of a round: what a young training does once, there and in no other round, is
+    not the arm's doing.
+    """
+    newest = [_compare_courses("losses", *(kind[end - 2 : end] for kind in (owner, arm))) for end in _ends(arm, rounds)]
+    courses = [found[0] for found in newest if found is not None]
+    if len(courses) < rounds or not all(course.is_wider(limit) for course in courses):
+        return None
+    return f"losses spread {min(course.wider for course in courses):.1f} times as far under it"
+
+
+def _ends(arm: Sequence[Block], rounds: int) -> range:
+    """Return where each of the newest rounds of two blocks ends; fewer where there were not so many."""
+    return range(len(arm), max(1, len(arm) - 2 * rounds), -2)
 
 
 def _find_bursts(owner: Sequence[Block], arm: Sequence[Block], chance: float) -> str | None:
