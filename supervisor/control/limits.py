@@ -110,17 +110,18 @@ class LimitedListener(socket.socket):
         """End the connection of an owner that has waited longest for its client; return whether there was one."""
         if self._waiting is None:
             return False
-        since, now_s = self._waiting(), time.perf_counter()
+        since = self._waiting()
         found = [
             (waits_since_s, taken)
             for taken in self._taken
             # One that is not known there has not begun: it still agrees on TLS.
             if taken[0] == owner and (waits_since_s := since.get(taken[2].fileno(), taken[1])) is not None
-            if now_s - taken[1] >= STAYS_S
         ]
         if not found:
             return False
         _, longest = min(found, key=lambda item: item[0])
+        if time.perf_counter() - longest[1] < STAYS_S:
+            return False  # and none that has waited less long goes in its place
         self._taken.remove(longest)
         with suppress(OSError):
             longest[2].shutdown(socket.SHUT_RDWR)  # whoever serves it reads its end, and closes it

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from supervisor.control.connection import TimedProtocol
-from supervisor.control.limits import LimitedListener
+from supervisor.control.limits import STAYS_S, LimitedListener
 from supervisor.control.woken_server import WokenServer, build_config
 
 CONNECTIONS, OF_ONE = 8, 4
@@ -146,9 +146,12 @@ def test_many_addresses_together_keep_nobody_out(served: Served) -> None:
 
 
 def test_a_client_that_goes_on_asking_keeps_its_connection(served: Served) -> None:
+    """Also while those that wait longer are too young to be ended, which it is not."""
     with ExitStack() as held:
         steady = served.connect(held)
         idle(steady)
+        begun_s = time.perf_counter()
+        until(lambda: time.perf_counter() > begun_s + STAYS_S)
         crowd = [served.connect(held) for _ in range(OF_ONE - 1)]
         for client in crowd:
             idle(client)
