@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -24,6 +25,7 @@ from tests.rigs.forked_daemon import ForkedDaemon, start_daemon
 BIN = Path(sys.executable).parent
 TRAINING = Path(__file__).with_name("training_by_hand.py")
 RECORDED_S = 1.0
+OUTPUT_READ_S = 10.0
 QUERY = """
 import json, sqlite3, sys
 database = sqlite3.connect(f"file:{sys.argv[1]}?mode=ro", uri=True, timeout=60)
@@ -247,13 +249,18 @@ class House:
         self.until(lambda: not self.training_pids(), limit_s, "every process of the trainings to be gone", daemon=False)
 
     def read_output(self) -> str:
-        """Return what the daemon logged, and the newest output of each job."""
+        """Return what the daemon logged, and the newest output of each job whose folder does not hang."""
         text = [self.log.read_text(errors="replace")[-6000:] if self.log.exists() else ""]
+        reading = threading.Thread(target=self._read_outputs, args=(text,), daemon=True)
+        reading.start()
+        reading.join(OUTPUT_READ_S)
+        return "\n".join(text)
+
+    def _read_outputs(self, text: list[str]) -> None:
         for output in sorted(self.state.glob("jobs/*/[0-9]*/run/output.log")):
             with output.open("rb") as file:
                 file.seek(max(0, output.stat().st_size - 1500))
                 text.append(f"--- {output}\n{file.read().decode(errors='replace')}")
-        return "\n".join(text)
 
     def leave(self) -> None:
         """End everything that was started here."""

@@ -42,9 +42,8 @@ def both_train(home: House, env: dict[str, str] | None = None) -> int:
 
 
 def restart(home: House) -> None:
-    """Kill the daemon, which may wait in the kernel for as long as that disk hangs, and start the next."""
-    assert home.daemon is not None
-    home.daemon.kill()
+    """Kill the daemon and start the next, which is refused while anything of the last one holds the state."""
+    home.kill()
     home.start()
 
 
