@@ -42,8 +42,9 @@ def both_train(home: House, env: dict[str, str] | None = None) -> int:
 
 
 def restart(home: House) -> None:
-    """Kill the daemon and start the next, which is refused while anything of the last one holds the state."""
-    home.kill()
+    """Kill the daemon, which may wait in the kernel for as long as that disk hangs, and start the next."""
+    assert home.daemon is not None
+    home.daemon.kill()
     home.start()
 
 

@@ -11,6 +11,7 @@ import ctypes
 import fcntl
 import logging
 import os
+import time
 from pathlib import Path
 
 from supervisor.children.killed import was_killed
@@ -20,6 +21,8 @@ log = logging.getLogger(__name__)
 M_ARENA_MAX = -8
 """From glibc's malloc.h."""
 LOCK = "daemon.lock"
+LOCK_LOOKS, LOCK_LOOK_S = 21, 0.05
+"""A second is waited for a daemon that was killed just now."""
 
 
 class StateLockedError(RuntimeError):
@@ -53,17 +56,22 @@ def _write_holder(descriptor: int, state: Path) -> None:
 
 
 def _take_lock(state: Path) -> int:
-    descriptor = _open_lock(state)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return descriptor
-    except BlockingIOError:
-        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
-        os.close(descriptor)
-    if not holder.isdecimal() or not was_killed(int(holder)):
-        raise StateLockedError(
-            f"{state} is in use by another rocm-supervisord (pid {holder}); stop that one, or set supervisor.state_dir"
-        )
+    for further in reversed(range(LOCK_LOOKS)):
+        descriptor = _open_lock(state)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        except BlockingIOError:
+            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+            os.close(descriptor)
+        if holder.isdecimal() and was_killed(int(holder)):
+            break
+        if not further:
+            raise StateLockedError(
+                f"{state} is in use by another rocm-supervisord (pid {holder}); stop that one, or set "
+                "supervisor.state_dir"
+            )
+        time.sleep(LOCK_LOOK_S)  # what was killed just now takes some time to end
     (state / LOCK).unlink()  # what is left of that process keeps the file, and with it the lock
     descriptor = _open_lock(state)
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
