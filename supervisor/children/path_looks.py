@@ -92,7 +92,7 @@ class SilentPathError(OSError):
 
 
 def find_silent(looks: PathLooks, path: Path) -> str | None:
-    """Return which part of a path does not answer; None where all do, or nothing lies there."""
+    """Return which part of a path does not answer, so that it must not be touched; None where it may be."""
     try:
         looks.look(path)
     except SilentPathError as silent:

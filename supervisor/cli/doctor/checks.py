@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisor import __version__
-from supervisor.children.path_looks import PathLooks, SilentPathError
+from supervisor.children.path_looks import PathLooks, SilentPathError, find_silent
 from supervisor.cli.doctor.rocm import known_issues
 from supervisor.cli.paths import other_supervisor
 from supervisor.cli.setup.plan import SYSTEM_UNITS
@@ -70,7 +70,7 @@ def sqlite(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> Iterator[D
 
 def configuration(path: Path, looks: PathLooks) -> tuple[list[DoctorLine], Settings]:
     """Check the configuration; also return its settings, or the defaults if it is invalid."""
-    if (silent := find_silence(looks, path)) is not None:
+    if (silent := find_silent(looks, path)) is not None:
         return [silent_line("config", f"{path} cannot be read", silent)], Settings()
     if not path.exists():
         remedy = "run `supervisorctl setup`, which writes it"
@@ -92,17 +92,6 @@ def configuration(path: Path, looks: PathLooks) -> tuple[list[DoctorLine], Setti
     missing = None if checked.settings.jobs else f"add [jobs.NAME] to {path}"
     lines.append(DoctorLine(name="config", level=level, found=f"{path}, jobs: {jobs}", remedy=missing))
     return lines, checked.settings
-
-
-def find_silence(looks: PathLooks, path: Path) -> str | None:
-    """Return why a path must not be touched: its file system does not answer; None where it may be."""
-    try:
-        looks.look(path)
-    except SilentPathError as silent:
-        return silent.explanation
-    except OSError:
-        return None
-    return None
 
 
 def engine(environment: Mapping[str, str]) -> Iterator[DoctorLine]:

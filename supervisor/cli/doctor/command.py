@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from supervisor.children.path_looks import PathLooks
+from supervisor.children.path_looks import PathLooks, find_silent
 from supervisor.cli import exit_codes
 from supervisor.cli.app import App, end, json_option, pass_app
 from supervisor.cli.doctor import checks, rocm
@@ -53,7 +53,7 @@ def run_checks(app: App) -> list[DoctorLine]:
         lines += [*rocm.nvidia_devices(), *rocm.sensor_files(app.sys_root), *rocm.rocm()]
         lines += rocm.overrides(settings, os.environ)
         for needed in _paths_to_daemon(app, settings):
-            if (silent := checks.find_silence(looks, needed)) is not None:
+            if (silent := find_silent(looks, needed)) is not None:
                 return [*lines, checks.silent_line("daemon", "not asked", silent)]
     return [*lines, *shipping(settings, app.now()), *_check_daemon(app, settings)]
 
