@@ -288,8 +288,8 @@ class Tune(threading.Thread):
         why = find_unaffordable(session, self._count_left(), partial(self._count_steps, facts))
         if why is not None:
             return session.after_refusal(why)
-        drop, ahead, beaten_s = 0, 0, None
-        if wanted != self._held:
+        drop, ahead, switched, beaten_s = 0, 0, 0, None
+        if wanted != held:
             ahead = self._count_stocked(held, wanted, facts)
             is_known = _key(wanted) in self._waited
             switched = count_switch_steps(held, wanted, facts)
@@ -311,8 +311,7 @@ class Tune(threading.Thread):
                 return session.after_refusal(reasons[0], for_now=True)
         arms_turn = session.trial is not None and session.trial.is_arms_turn
         self._warned = []
-        is_cold = wanted != held and count_switch_steps(held, wanted, facts) > 0
-        collected = self._collect_paced(drop, _workers_of(wanted, facts), ahead, beaten_s, is_cold=is_cold)
+        collected = self._collect_paced(drop, _workers_of(wanted, facts), ahead, beaten_s, is_cold=switched > 0)
         self._newest, self._taken[_kind_of_switch(held, wanted)] = collected, self._last_step() - first
         self._waited[_key(wanted)], self._busy[_key(wanted)] = collected.wait, collected.busy
         why = self._find_new_warning() if arms_turn else None

@@ -95,15 +95,11 @@ class RecordInterpreter:
 
     def _match_records(self, records: Sequence[Record]) -> list[tuple[Record, Match]]:
         believed = (record for record in records if record.facility == _KERN or self._accept_user_records)
-        matches = ((record, self._grammar.match(record.message)) for record in believed)
-        return [
-            (record, match)
-            for record, match in matches
-            if match is not None and not self._is_of_optical_drive(match.device)
-        ]
-
-    def _is_of_optical_drive(self, device: str | None) -> bool:
-        return device is not None and device.startswith("ata") and device in read_optical_drives(self._sys_root)
+        found = [(record, match) for record in believed if (match := self._grammar.match(record.message)) is not None]
+        if not any(match.device is not None and match.device.startswith("ata") for _, match in found):
+            return found
+        optical = read_optical_drives(self._sys_root)
+        return [(record, match) for record, match in found if match.device not in optical]
 
     def _list_named_gpus(self, records: Sequence[Record]) -> list[tuple[int, str]]:
         named = [self._card] if self._card else []
