@@ -6,7 +6,7 @@ import os
 import pwd
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -23,6 +23,7 @@ PLACEHOLDER = "{checkpoint}"
 RESUMED_BY_THE_AGENT = frozenset({"yolo"})
 """Programs of which it is known that the agent resumes them without a command of their own."""
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+PYTHON = re.compile(r"(?:python|pypy)[0-9.]*t?")
 
 
 def cross_check(settings: Settings, file: str, looks: PathLooks) -> Iterator[Problem]:
@@ -51,8 +52,61 @@ def _check_job(job: JobSettings, key: str, file: str, looks: PathLooks, *, agent
     yield from _check_local_paths(job, key, file, looks)
     yield from _check_snapshots(job, key, file)
     yield from _check_triage(job, key, file, agent=agent)
-    if not agent:
+    if agent:
+        yield from _check_agent_loads(job, key, file)
+    else:
         yield from _check_without_agent(job, key, file)
+
+
+def _check_agent_loads(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
+    """Warn about a command whose words keep the agent out: nothing else says why such a training has none."""
+    cpu = job.profiles.cpu
+    commands = {"command": job.command, "resume.command": job.resume.command}
+    commands |= {"profiles.cpu.command": cpu.command, "profiles.cpu.resume_command": cpu.resume_command}
+    for where, words in commands.items():
+        cause = None if words is None else _find_agent_loss(words)
+        if words is not None and cause is not None:
+            yield Problem(
+                file=file,
+                key=f"{key}.{where}",
+                problem=f"runs without the agent, which is found by PYTHONPATH and loaded by site: {cause}",
+                allowed=f"set variables in {key}.env, where PYTHONPATH is added to the agent's, and give Python "
+                "none of -I, -E and -S; or supervisor.agent = false",
+                value=show(words),
+                level=Level.WARNING,
+            )
+
+
+def _find_agent_loss(command: Sequence[str]) -> str | None:
+    """Return what in a command, of `env` or of Python itself, keeps the agent out; None where nothing is seen."""
+    words = list(command)
+    if words and Path(words[0]).name == "env":
+        words.pop(0)
+        while words and (words[0].startswith("-") or "=" in words[0]):
+            word = words.pop(0)
+            if word in ("-u", "--unset", "-C", "--chdir") and words:
+                word = f"{word} {words.pop(0)}"
+            if word in ("-", "-i", "--ignore-environment") or re.match(r"(?:-u *|--unset[= ])?PYTHONPATH(?:=|$)", word):
+                return f"env {word}"
+    return _find_isolation(words[1:]) if words and PYTHON.fullmatch(Path(words[0]).name) else None
+
+
+def _find_isolation(options: Sequence[str]) -> str | None:
+    """Return the option with which Python ignores PYTHONPATH or site; see "Command line" of Python's manual."""
+    rest = iter(options)
+    for word in rest:
+        if not re.match(r"-[^-]", word):
+            return None  # the script
+        for index, letter in enumerate(word[1:], start=1):
+            if letter in "IES":
+                return f"python -{letter}"
+            if letter in "cm":
+                return None
+            if letter in "WX":  # the rest of the word is its value, or the next word
+                if index == len(word) - 1:
+                    next(rest, None)
+                break
+    return None
 
 
 def _check_without_agent(job: JobSettings, key: str, file: str) -> Iterator[Problem]:

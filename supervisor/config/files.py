@@ -31,6 +31,9 @@ DEEPEST = 32
 """Tables and arrays within each other; what the configuration knows is five deep."""
 NAMED_TABLES = ("jobs", "alerts")
 """Tables of named tables, each of which is in one file only."""
+_PART = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')[ \t]*"""
+_LONG_KEY = re.compile(rf"(?:^|[\[{{,])[ \t]*(?:{_PART}\.[ \t]*){{{DEEPEST}}}", re.MULTILINE)
+"""A key of more than `DEEPEST` parts; the parser takes time by the square of their number."""
 _PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
@@ -95,6 +98,8 @@ def read_text(path: Path) -> str:
 
 def parse(text: str, file: str) -> ConfigFile:
     """Return the values of a text; raises FileError."""
+    if (long_key := _LONG_KEY.search(text)) is not None:
+        raise _refuse_depth(file, line=text.count("\n", 0, long_key.end()) + 1)
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -106,7 +111,7 @@ def parse(text: str, file: str) -> ConfigFile:
     except (ValueError, RecursionError) as error:
         raise _refuse(file, f"cannot be used as TOML: {str(error)[:120]}", "correct it") from error
     if _is_deeper(values, DEEPEST):
-        raise _refuse(file, f"has more than {DEEPEST} tables within each other", "name the configuration")
+        raise _refuse_depth(file)
     return ConfigFile(path=file, text=text, values=values)
 
 
@@ -193,6 +198,10 @@ def _write(value: Any) -> str:
 
 def _quote(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007F")
+
+
+def _refuse_depth(file: str, line: int | None = None) -> FileError:
+    return _refuse(file, f"has more than {DEEPEST} tables within each other", "name the configuration", line=line)
 
 
 def _refuse(file: str, problem: str, allowed: str, line: int | None = None, column: int | None = None) -> FileError:

@@ -44,6 +44,20 @@ def test_tables_within_tables_without_end_are_refused(text: str) -> None:
     assert only(text).problem == "has more than 32 tables within each other"
 
 
+@pytest.mark.parametrize(
+    "key", ["a." * 20_000 + "a = 1", "[" + "a . " * 20_000 + "a]", "b = { 'a'." + '"a".' * 20_000 + "a = 1 }"]
+)
+def test_a_key_without_end_is_refused_with_its_line_before_it_is_parsed(key: str) -> None:
+    """The parser takes half a minute for one of them."""
+    problem = only(f"# of another program\n\n{key}\n")
+    assert (problem.line, problem.problem) == (3, "has more than 32 tables within each other")
+
+
+def test_dots_in_texts_and_comments_are_no_parts_of_a_key() -> None:
+    dots = "a." * 100 + "a"
+    good(f"# {dots}\n[jobs.night]\ncommand = ['true', '{dots}', \"{dots}\", '1.2.3']  # {dots}\n")
+
+
 def test_a_file_of_something_else_is_answered_with_its_first_hundred_problems() -> None:
     """Reading and reloading it must not keep the daemon for minutes."""
     words = "".join(f"word{number} = 'x'\n" for number in range(3000))
@@ -408,3 +422,43 @@ def test_a_time_zone_that_does_not_exist_is_a_warning_with_what_to_do(zone: str)
     found = problems_of(f'[alerts.phone]\nkind = "command"\ncommand = ["/bin/true"]\ntime_zone = "{zone}"')
     problem = found["alerts.phone.time_zone"]
     assert (problem.level, "the package tzdata holds them" in str(problem)) == (Level.WARNING, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        (["env", "PYTHONPATH=src", "python", "train.py"], "env PYTHONPATH=src"),
+        (["bin/env", "OMP_NUM_THREADS=4", "PYTHONPATH=", "python3"], "env PYTHONPATH="),
+        (["env", "-u", "PYTHONPATH", "python", "train.py"], "env -u PYTHONPATH"),
+        (["env", "--unset=PYTHONPATH", "yolo", "train"], "env --unset=PYTHONPATH"),
+        (["env", "-i", "PATH=/usr/bin", "python"], "env -i"),
+        (["python", "-I", "train.py"], "python -I"),
+        (["env", "A=1", "/opt/venv/bin/python3.12", "-uE", "train.py"], "python -E"),
+        (["python", "-W", "ignore", "-X", "dev", "-S", "-m", "train"], "python -S"),
+    ],
+)
+def test_a_command_that_keeps_the_agent_out_is_warned_of(words: list[str], cause: str) -> None:
+    problem = only(f"[jobs.night]\ncommand = {words!r}\n")
+    assert (problem.level, problem.key) == (Level.WARNING, "jobs.night.command")
+    assert problem.problem.endswith(f": {cause}")
+    assert "jobs.night.env" in problem.allowed
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["python", "train.py", "-I"],
+        ["python", "-m", "train", "-S"],
+        ["python", "-c", "import train", "-E"],
+        ["python", "-u", "-WIgnore", "-Ximporttime", "train.py"],
+        ["python", "-s", "-P", "-OO", "train.py"],
+        ["env", "OMP_NUM_THREADS=4", "-u", "LD_PRELOAD", "python", "train.py", "PYTHONPATH=src"],
+        ["bash", "-E", "train.sh"],
+    ],
+)
+def test_a_command_that_leaves_the_agent_its_way_is_not_warned_of(words: list[str]) -> None:
+    assert not problems_of(f"[jobs.night]\ncommand = {words!r}\n")
+
+
+def test_without_the_agent_nothing_can_keep_it_out() -> None:
+    assert not problems_of("supervisor.agent = false\n[jobs.night]\ncommand = ['python', '-I', 'train.py']\n")
