@@ -44,14 +44,16 @@ class TimedProtocol(H11Protocol):
             self._awaits = self.loop.call_later(self.exchange_limit_s, transport.abort)
             self._waited_since_s = time.perf_counter()
             scope.update(known)
-            await served(scope, receive, send)
+            await (_refuse_two_lengths if _has_two_lengths(scope) else served)(scope, receive, send)
 
         self.app = application
 
     @property
     def waits_since_s(self) -> float | None:
-        """Since when it waits for a request or the rest of one (`time.perf_counter`); None while it answers."""
-        return self._waited_since_s if self.conn.their_state in (h11.IDLE, h11.SEND_BODY) else None
+        """Since when it waits for its client to send a request or to read an answer (`time.perf_counter`), or None."""
+        if self.conn.their_state in (h11.IDLE, h11.SEND_BODY) or self.transport.get_write_buffer_size():
+            return self._waited_since_s
+        return None
 
     def describe(self, _transport: asyncio.Transport) -> dict[str, Any]:
         """Return what the scope of each request says of the connection."""
@@ -80,6 +82,18 @@ class TimedProtocol(H11Protocol):
                 self.cycle.disconnected = True  # the request whose body it is has its answer
         else:
             self.transport.abort()
+
+
+def _has_two_lengths(scope: Any) -> bool:
+    """Whether a request says both ways how long its body is; see RFC 9112, 6.1: a proxy may take it for two."""
+    names = {name for name, _ in scope["headers"]}
+    return {b"content-length", b"transfer-encoding"} <= names
+
+
+async def _refuse_two_lengths(_scope: Any, _receive: Any, send: Any) -> None:
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": 400, "headers": headers})
+    await send({"type": "http.response.body", "body": b"a body has Content-Length or Transfer-Encoding, not both\n"})
 
 
 class PeerProtocol(TimedProtocol):

@@ -14,7 +14,7 @@ import anyio.to_thread
 import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -59,7 +59,8 @@ def application(data: PageData, sessions: Sessions, door: Door) -> Guard:
         *(Route(path, _data_endpoint(answer, sessions), methods=["GET"]) for path, answer in _ANSWERS(data).items()),
     ]
     handlers = {HTTPException: _answer_refusal, RecordError: _answer_trouble, ControlError: _answer_trouble}
-    served = Starlette(routes=routes, exception_handlers={**handlers, Exception: _answer_defect})
+    others = {ClientDisconnect: _answer_departed, Exception: _answer_defect}
+    served = Starlette(routes=routes, exception_handlers={**handlers, **others})
     served.router.redirect_slashes = False
     return Guard(door, served, _refuse_foreign)
 
@@ -254,6 +255,11 @@ def _answer_failure(request: Request, status: int, message: str, remedy: str = "
 async def _answer_refusal(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return _answer_failure(request, error.status_code, error.detail)
+
+
+async def _answer_departed(request: Request, _: Exception) -> Response:
+    """Answer whoever left amid the body; it is not read, and is no defect of the page to be logged as such."""
+    return _answer_failure(request, 400, "the body of the request broke off")
 
 
 async def _answer_trouble(request: Request, error: Exception) -> Response:
