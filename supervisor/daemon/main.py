@@ -19,7 +19,7 @@ from supervisor.control.listen import ListenError
 from supervisor.daemon import reload
 from supervisor.daemon.launch.launchers import LauncherError
 from supervisor.daemon.process import logging_setup
-from supervisor.daemon.process.startup import StateLockedError, keep_one_heap
+from supervisor.daemon.process.startup import StateLockedError, keep_one_heap, wait_for_state
 from supervisor.daemon.process.systemd import Notifier
 from supervisor.daemon.service import Service
 from supervisor.daemon.wiring import assemble
@@ -97,6 +97,7 @@ def _find_remedy(error: OSError) -> str:
 def _run(settings: Settings, config: Path, refused: str | None) -> int:
     logging_setup.set_level(settings.supervisor.log_level)
     notifier = Notifier.take_from_environment()
+    wait_for_state(Path(settings.supervisor.state_dir), notifier)
     with assemble(settings) as parts:
         socket = socket_path(settings.supervisor, os.environ)
         if refused is None:

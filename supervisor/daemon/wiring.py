@@ -45,7 +45,7 @@ from supervisor.daemon.launch.launchers import launcher_of
 from supervisor.daemon.launch.remedy_context import RemedyContextReader
 from supervisor.daemon.launch.standby import StandbyDeps, StandbyStarter
 from supervisor.daemon.loop import Loop
-from supervisor.daemon.process.startup import lock_state
+from supervisor.daemon.process.startup import ANSWER_AWAITED_S, lock_state
 from supervisor.daemon.record.commit_thread import CommitThread
 from supervisor.daemon.record.lost_record import LostRecord
 from supervisor.daemon.record.persistence import BOOT_READ, KERNEL_BOOT, KERNEL_CURSOR, KERNEL_SEQUENCE, StoreRecord
@@ -75,8 +75,6 @@ EVIDENCE_STILL_S = 5.0
 EVIDENCE_READINGS = 120
 EVIDENCE_RECORD_S = 0.5
 """How long the evidence waits for the record's list of checkpoints: the training is stopped only then."""
-ANSWER_AWAITED_S = 86400.0
-"""How long one look at a folder that hangs may last; another follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from supervisor.daemon.process.startup import LOCK, StateLockedError, keep_one_heap, lock_state
+from supervisor.daemon.process.startup import LOCK, StateLockedError, keep_one_heap, lock_state, wait_for_state
+from supervisor.daemon.process.systemd import Notifier
 from tests.rigs.failing_disk import failing
 from tests.rigs.hanging_fs import hanging
 
@@ -181,3 +184,25 @@ print(*sorted({"urllib3", "smtplib", "supervisor.alerts.channels", "alembic", "t
 def test_a_daemon_without_receivers_loads_no_library_that_it_does_not_need() -> None:
     done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split() == []
+
+
+@pytest.mark.mounts
+def test_a_start_waits_for_a_state_directory_that_hangs_and_says_so(tmp_path: Path) -> None:
+    address = tmp_path / "notify"
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager,
+        hanging(tmp_path / "far", tmp_path / "behind") as far,
+    ):
+        manager.bind(str(address))
+        manager.settimeout(120)
+        (tmp_path / "behind" / "state").mkdir()
+        wait_for_state(far.at / "state", Notifier(str(address)))
+        far.hang()
+        waiting = threading.Thread(target=wait_for_state, args=(far.at / "state", Notifier(str(address))))
+        waiting.start()
+        assert manager.recv(4096).decode().startswith(f"STATUS=waits for its state directory: {far.at} does not answer")
+        assert manager.recv(4096).startswith(b"EXTEND_TIMEOUT_USEC=")
+        assert waiting.is_alive()
+        far.go_on()
+        waiting.join(120)
+        assert not waiting.is_alive()

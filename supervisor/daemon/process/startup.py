@@ -1,4 +1,4 @@
-"""What the process of the daemon sets up before its first thread, one heap and the lock of its state directory.
+"""What the process of the daemon sets up first, one heap and the lock of its state directory, which must answer.
 
 Threads come and go with every attempt. glibc gives each of them one of several heaps, and a heap keeps the memory that
 its threads have freed: over many restarts the memory of the daemon would grow by what unused heaps hold. Of the one
@@ -11,10 +11,14 @@ import ctypes
 import fcntl
 import logging
 import os
+import threading
 import time
 from pathlib import Path
 
 from supervisor.children.killed import was_killed
+from supervisor.children.path_looks import PathLooks, find_silent
+from supervisor.children.prompt_thread import PromptThread
+from supervisor.daemon.process.systemd import Notifier
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +27,9 @@ M_ARENA_MAX = -8
 LOCK = "daemon.lock"
 LOCK_LOOKS, LOCK_LOOK_S = 21, 0.05
 """A second is waited for a daemon that was killed just now."""
+ANSWER_AWAITED_S = 86400.0
+"""How long one look at a folder that hangs may last; another follows."""
+SAY_EVERY_S = 10.0
 
 
 class StateLockedError(RuntimeError):
@@ -81,6 +88,32 @@ def _take_lock(state: Path) -> int:
 
 def _open_lock(state: Path) -> int:
     return os.open(state / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+
+
+def wait_for_state(state: Path, notifier: Notifier) -> None:
+    """Wait while the file system of the state directory does not answer, and say so to the log and to systemd.
+
+    Whoever touches it waits in the kernel, where often no signal reaches it; asking is another process's.
+    """
+    with PathLooks() as looks:
+        silent = find_silent(looks, state)
+    if silent is None:
+        return
+    answered = threading.Event()
+
+    def wait_for_answer() -> None:
+        with PathLooks(ANSWER_AWAITED_S) as patient:  # one process that waits, however long
+            while find_silent(patient, state) is not None:
+                pass
+        answered.set()
+
+    PromptThread(wait_for_answer, "state directory").start()
+    log.error("state.silent", extra={"fields": {"state": str(state), "why": silent}})
+    while not answered.is_set():
+        notifier.status(f"waits for its state directory: {silent}; trainings go on")
+        notifier.extend_timeout(3 * SAY_EVERY_S)
+        answered.wait(SAY_EVERY_S)
+    log.warning("state.answers", extra={"fields": {"state": str(state)}})
 
 
 def keep_one_heap() -> bool:
