@@ -27,7 +27,7 @@ class WorkerThreads:
 
     def __init__(self, name: str, at_most: float = math.inf) -> None:
         self._name = name
-        self._at_most = at_most
+        self.at_most = at_most
         self._waiting: deque[tuple[Future[Any], Callable[[], Any], str]] = deque()
         self._threads = self._idle = 0
         self._changed = threading.Condition()
@@ -43,7 +43,7 @@ class WorkerThreads:
             self._waiting.append(queued)
             if self._idle >= len(self._waiting):
                 self._changed.notify()
-            elif self._threads < self._at_most:
+            elif self._threads < self.at_most:
                 try:
                     PromptThread(self._work, self._name).start()
                 except (RuntimeError, MemoryError):

@@ -45,6 +45,7 @@ _looking = WorkerThreads("answer by files", 8)
 """Threads of what reads files of trainings."""
 _recorded = WorkerThreads("answer by the record", 4)
 """Threads of what reads the record."""
+ANSWERING = (_live, _looking, _recorded)
 
 T = TypeVar("T")
 Body = TypeVar("Body", bound=msgspec.Struct)

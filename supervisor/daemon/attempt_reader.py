@@ -63,6 +63,8 @@ RANK_RECORDER = re.compile(r"recorder\.rank([1-9][0-9]{0,5})\.bin", re.ASCII)
 """`str.isdigit` would let through digits that are no number, such as a superscript."""
 HUNG_S = 5.0
 """Time limit of one read; a read that takes longer is abandoned to its thread, and another thread reads the rest."""
+GIVEN_UP_AT_MOST = 5
+"""Threads that hang in reading the attempts of one job and were replaced; one more is waited for."""
 CATCH_UP_LIMIT_S = 10.0
 """How long a start waits until what was written without a daemon is read."""
 
@@ -155,6 +157,8 @@ class AttemptReader:
         self._waiting = waiting
         self._threads = threads or Threads(clock, put)
         self._followed: dict[tuple[str, int], FollowedAttempt] = {}
+        self._given_up: dict[str, list[threading.Thread]] = {}
+        """The threads of each job that were replaced while they hung."""
         self._lock = threading.Lock()
         self._started = False
         self._ended = False
@@ -226,10 +230,11 @@ class AttemptReader:
             thread, at, age_s = followed.post.thread, followed.post.at, followed.post.age_s(now)
             if thread is None or followed.over or self._ended:
                 continue
-            if at is not None and age_s is not None and age_s > HUNG_S and at not in followed.blocked:
+            hangs = at is not None and age_s is not None and age_s > HUNG_S
+            if at is not None and hangs and at not in followed.blocked:
                 followed.blocked.add(at)
                 self._report_degraded(followed, at, f"has not been read for {age_s:.0f} s")
-            elif thread.is_alive():
+            if thread.is_alive() and not (hangs and self._may_give_up(followed.job, thread)):
                 continue
             followed.post.restarts += 1
             fields = {"job": followed.job, "attempt": followed.attempt, "at": at, "alive": thread.is_alive()}
@@ -239,6 +244,13 @@ class AttemptReader:
     def _list_followed(self) -> list[FollowedAttempt]:
         with self._lock:
             return list(self._followed.values())
+
+    def _may_give_up(self, job: str, hung: threading.Thread) -> bool:
+        """Whether a thread may be replaced; then it counts as one that was, until it has ended."""
+        given_up = [thread for thread in self._given_up.get(job, ()) if thread.is_alive()]
+        may = len(given_up) < GIVEN_UP_AT_MOST
+        self._given_up[job] = [*given_up, hung] if may else given_up
+        return may
 
     def _start_thread(self, followed: FollowedAttempt) -> None:
         """Start a new thread for an attempt; a thread that still hangs in a read ends when the read returns."""
@@ -283,7 +295,7 @@ class AttemptReader:
                 self._report_degraded(followed, name, "", recovered=True)
         if followed.thread == thread:
             followed.post.at = None
-        else:
+        if name in followed.blocked:
             followed.blocked.discard(name)
             self._report_degraded(followed, name, "", recovered=True)
 

@@ -8,6 +8,7 @@ from supervisor.children.start import why_not_apart
 from supervisor.control.types import DoctorLine
 from supervisor.core.remedies.gpu_issues import issues_of
 from supervisor.daemon.fence import describe_degraded
+from supervisor.daemon.thread_kinds import count_most, count_threads
 from supervisor.daemon.wiring import Assembly
 
 
@@ -58,8 +59,17 @@ class DaemonChecks:
                 yield DoctorLine(
                     name=f"thread {post.name}", level="warn", found=f"restarted {post.restarts} times{why}"
                 )
-        if not late:
-            yield DoctorLine(name="threads", level="ok", found=f"{len(posts)} threads, none overdue")
+        jobs = set(self._parts.settings.jobs) | {post.job for post in posts if post.job is not None}
+        most, count = count_most(len(jobs), len(self._parts.settings.alerts)), count_threads()
+        if count > most:
+            yield DoctorLine(
+                name="threads",
+                level="fail",
+                found=f"{count} threads, more than the {most} that {len(jobs)} jobs can need",
+                remedy="report this defect with the output of py-spy dump; restart the daemon, trainings go on",
+            )
+        elif not late:
+            yield DoctorLine(name="threads", level="ok", found=f"{count} threads of {most} at most, none overdue")
 
     def _check_sources(self) -> Iterator[DoctorLine]:
         for source_status in self._parts.gpus.status():

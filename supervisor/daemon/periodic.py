@@ -22,6 +22,9 @@ from supervisor.children.worker_threads import WorkerThreads
 
 log = logging.getLogger(__name__)
 
+PERIODIC_AT_ONCE = 16
+"""Each work runs once at a time; there are fewer kinds of it, so that none waits for another that hangs."""
+
 
 class Every(BaseTrigger):  # type: ignore[misc] # APScheduler 3 ships no types
     """Fires each `interval_s`; a run that lies in the past or too far ahead is scheduled again from the present."""
@@ -62,7 +65,7 @@ class Periodic:
         """`around` is entered with the name of what is done, for as long as that takes."""
         self._around = around
         self._scheduler = BackgroundScheduler(
-            executors={"default": InThreads(WorkerThreads("periodic"))},
+            executors={"default": InThreads(WorkerThreads("periodic", PERIODIC_AT_ONCE))},
             job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1},
             timezone=timezone.utc,
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 
 RESTART_AFTER_S = 1.0
 WAITING_AT_MOST = 500
+ACTS_AT_ONCE = 3
+"""Of one kind for one job; what comes beyond them waits its turn."""
 WAITS_S = 1.0
 """What takes longer at the end of the daemon is named there."""
 LIMIT_S = 10.0
@@ -124,6 +127,14 @@ class Lane:
             return self._waiting.pop(next(iter(self._waiting)))
 
 
+class _Acts:
+    """What is begun of one kind for one job."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[Callable[[], None]] = deque()
+        self.threads = 0
+
+
 class Threads:
     """Starts and lists threads. `check` is called in the deciding thread, the rest in any thread."""
 
@@ -134,6 +145,7 @@ class Threads:
         self._lock = threading.Lock()
         self._end = threading.Event()
         self._lanes: dict[str, Lane] = {}
+        self._acts: dict[tuple[str, str], _Acts] = {}
         self.workers = WorkerThreads("worker")
         """For what a thread of its own is begun; a lane keeps none while it has nothing to do."""
 
@@ -179,7 +191,7 @@ class Threads:
         return post
 
     def begin(self, what: str, job: str, work: Callable[[], None], limit_s: float | None = None) -> None:
-        """Run one piece of `work` in a thread of its own; an unexpected error is reported."""
+        """Run one piece of `work` in a thread of its own, see `ACTS_AT_ONCE`; an unexpected error is reported."""
         post = self.post(f"{what} {job} {id(work)}", job=job, limit_s=limit_s)
 
         def fenced() -> None:
@@ -193,10 +205,42 @@ class Threads:
                 self.leave(post.name)
 
         try:
-            self.workers.do(fenced, f"{what}-{job}")
+            self._take_up_act((what, job), fenced)
         except BaseException:
             self.leave(post.name)
             raise
+
+    def _take_up_act(self, kind: tuple[str, str], act: Callable[[], None]) -> None:
+        """Give an act a thread, or let it wait where `ACTS_AT_ONCE` of its kind and job have one."""
+        with self._lock:
+            acts = self._acts.setdefault(kind, _Acts())
+            acts.waiting.append(act)
+            if acts.threads >= ACTS_AT_ONCE:
+                return
+            acts.threads += 1
+        try:
+            self.workers.do(lambda: self._do_acts(kind), "-".join(kind))
+        except (RuntimeError, MemoryError):
+            with self._lock:
+                acts.threads -= 1
+                if act not in acts.waiting:
+                    return  # another thread of its kind took it
+                acts.waiting.remove(act)
+            raise
+
+    def _do_acts(self, kind: tuple[str, str]) -> None:
+        while (act := self._next_act(kind)) is not None:
+            act()
+
+    def _next_act(self, kind: tuple[str, str]) -> Callable[[], None] | None:
+        with self._lock:
+            acts = self._acts[kind]
+            if acts.waiting:
+                return acts.waiting.popleft()
+            acts.threads -= 1
+            if not acts.threads:
+                del self._acts[kind]
+            return None
 
     def lane(self, kind: str, name: str, *, of_job: bool = True) -> Lane:
         """Return the thread that does one kind of work for a job (or a path) alone."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -39,6 +40,8 @@ PROC_FILES = ("status", "wchan", "stack", "syscall", "stat", "limits", "cmdline"
 PROC_THREAD_FILES = ("comm", "wchan", "stack", "stat")
 PROC_FILE_LIMIT_BYTES = 16384
 THREADS_LIMIT = 64
+PARTS_AT_ONCE = 7
+"""Threads for one slot at most: the groups of `_build_parts`, the folder and the GPUs."""
 LOOK_LIMIT_S = 3.0
 """For the checkpoints: no thread is left to wait for a file system that hangs, one more at each incident."""
 
@@ -79,6 +82,7 @@ Parts: TypeAlias = dict[str, Part]
 
 _under_way: dict[tuple[str, str], PromptThread] = {}
 """The newest thread of each group, by slot and first part."""
+_starting = threading.Lock()
 
 
 def take(  # noqa: PLR0913 - whom to ask, about what, and for how long
@@ -157,12 +161,13 @@ def _start_parts(
     started = []
     for group in groups:
         first = next(iter(group))
-        earlier = _under_way.get((slot, first))
-        if earlier is not None and earlier.is_alive():
-            missing.update({name: [f"{name}: that of an earlier incident has not ended"] for name in group})
-            continue
-        thread = _under_way[slot, first] = PromptThread(partial(run, group), f"evidence-{first}")
-        thread.start()
+        with _starting:
+            earlier = _under_way.get((slot, first))
+            if earlier is not None and earlier.is_alive():
+                missing.update({name: [f"{name}: that of an earlier incident has not ended"] for name in group})
+                continue
+            thread = _under_way[slot, first] = PromptThread(partial(run, group), f"evidence-{first}")
+            thread.start()
         started.append(thread)
     return started
 

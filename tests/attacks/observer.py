@@ -26,6 +26,7 @@ from typing import Any, Protocol
 import psutil
 
 from supervisor.control.client import Client, ControlError
+from supervisor.daemon.thread_kinds import count_most
 
 HEALTHY, HOSTILE = "healthy", "hostile"
 STALL_LIMIT_S = 3.0
@@ -36,6 +37,8 @@ MB = 1 << 20
 LATE_S = 2.0
 """Whatever takes longer has the thread looked at that it waits for, each time after so long again."""
 FRAMES_SHOWN = 8
+CROWDED = 24
+"""Of more threads than so many it is noted of which kinds they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +57,6 @@ class Limits:
     still_s: float = 15.0
     """The healthy training may stand still for so long while it is resumed."""
     rss_bytes: int = 250 * MB
-    threads: int = 48
-    threads_per_training: int = 7
-    """For each hostile training beyond the first: what follows an attempt, proves its checkpoints, carries acts out."""
     descriptors: int = 256
     log_bytes_per_s: int = 100_000
     log_bytes: int = 4 * MB
@@ -285,12 +285,13 @@ class Observer:
             return
         try:
             with process.oneshot():
-                memory, threads, descriptors = process.memory_info().rss, process.num_threads(), process.num_fds()
+                memory, descriptors = process.memory_info().rss, process.num_fds()
+                threads = process.num_threads() - len(process.children())  # each child has one that waits for its end
         except psutil.Error:
             return  # it went between the question and the answer: the next look tells
         yield from self._measure("daemon memory bytes", memory, self.limits.rss_bytes)
-        threads_limit = self.limits.threads + self.limits.threads_per_training * (len(self.site.hostile) - 1)
-        if threads > self.worst.get("daemon threads", threads_limit / 2):
+        threads_limit = count_most(jobs=len(self.site.hostile) + 1, receivers=0)
+        if threads > self.worst.get("daemon threads", CROWDED):
             self.crowd = list_threads(process.pid)
         yield from self._measure("daemon threads", threads, threads_limit, self.crowd)
         yield from self._measure("daemon descriptors", descriptors, self.limits.descriptors)

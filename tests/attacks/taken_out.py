@@ -50,8 +50,16 @@ DEFENCES = (
         "tests/daemon/test_daemon_recovery.py -k version",
     ),
     Defence(
-        "a most of threads", "supervisor/children/worker_threads.py", "elif self._threads < self._at_most:", "else:",
+        "a most of threads", "supervisor/children/worker_threads.py", "elif self._threads < self.at_most:", "else:",
         "tests/children/test_worker_threads.py",
+    ),
+    Defence(
+        "a most of acts", "supervisor/daemon/threads.py", "if acts.threads >= ACTS_AT_ONCE:", "if False:",
+        "tests/daemon/test_daemon_thread_kinds.py -k one_kind",
+    ),
+    Defence(
+        "a most of hung readers", "supervisor/daemon/attempt_reader.py", "len(given_up) < GIVEN_UP_AT_MOST", "True",
+        "tests/daemon/test_daemon_attempt_reader.py -k files_all_hang",
     ),
     Defence(
         "a hung part of evidence keeps one thread", "supervisor/runner/evidence.py",

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from clocks_by_hand import until
@@ -22,10 +23,18 @@ from supervisor.core import attempt_files as fo
 from supervisor.core import events as ev
 from supervisor.core.moments import Moment
 from supervisor.core.readings import Stage
-from supervisor.daemon.attempt_reader import HUNG_S, RANKS_LIMIT, WAITING_LIMIT, AttemptReader, FollowedAttempt
+from supervisor.daemon.attempt_reader import (
+    GIVEN_UP_AT_MOST,
+    HUNG_S,
+    RANKS_LIMIT,
+    WAITING_LIMIT,
+    AttemptReader,
+    FollowedAttempt,
+)
 from supervisor.daemon.clock import SystemClock
 from supervisor.daemon.inbox import Inbox
 from supervisor.sources.attempt.output import OutputPage, OutputReader
+from supervisor.sources.attempt.recorder import RecorderPage, RecorderReader
 from tests.rigs.hanging_fs import hanging
 from tests.sources.recorder_by_hand import Writer
 
@@ -331,6 +340,39 @@ def test_a_reading_that_hangs_is_named_and_left_out_and_everything_else_is_read(
     )
     watch.check(later(0))
     assert threading.active_count() - threads_before < 8
+
+
+class HangingRecorder(RecorderReader):
+    """A recorder on a file system that does not answer, until it is let."""
+
+    hangs, go = threading.Semaphore(0), threading.Event()
+
+    def read(self, *given: Any, **named: Any) -> RecorderPage:
+        self.hangs.release()
+        assert self.go.wait(120)
+        return super().read(*given, **named)
+
+
+def test_of_a_job_whose_files_all_hang_no_more_threads_are_given_up_than_it_may_have(
+    watch: AttemptReader, events: list[ev.Event], tmp_path: Path
+) -> None:
+    (tmp_path / fo.RUN).mkdir(exist_ok=True)
+    (tmp_path / fo.OUTPUT).write_text("a line\n")
+    item = followed(tmp_path)
+    item.recorders = {rank: HangingRecorder(tmp_path) for rank in range(2 * GIVEN_UP_AT_MOST)}
+    watch.follow(item)
+    for _ in range(GIVEN_UP_AT_MOST + 1):
+        assert HangingRecorder.hangs.acquire(timeout=120)
+        watch.check(later(HUNG_S + 1))
+    for _ in range(3):
+        watch.check(later(HUNG_S + 1))
+    following = [thread for thread in threading.enumerate() if thread.name == f"follow-{item.job}"]
+    assert len(following) == GIVEN_UP_AT_MOST + 1
+    assert len(degraded(events)) == GIVEN_UP_AT_MOST + 1
+    HangingRecorder.go.set()
+    until(has_event(events, ev.OutputSeen), "the output, once they answer")
+    until(lambda: not item.blocked, "word of each that it reads again")
+    until(lambda: sum(thread.is_alive() for thread in following) <= 1, "those that were given up to end")
 
 
 FOLLOWING = """
