@@ -1,0 +1,85 @@
+"""The state directory's file system hangs: trainings go on, the daemon says what hangs, and follows again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from house import House, house
+
+from tests.rigs.hanging_fs import HangingFs, hanging
+
+pytestmark = [
+    pytest.mark.mounts,
+    pytest.mark.long,
+    pytest.mark.calm(reason="a training that waits for what hangs is a stall after its limit"),
+]
+
+STATUS_S = 1.0
+
+
+@pytest.fixture
+def far(tmp_path: Path) -> Iterator[HangingFs]:
+    with hanging(tmp_path / "far", tmp_path / "behind") as served:
+        yield served
+
+
+@pytest.fixture
+def home(tmp_path: Path, far: HangingFs) -> Iterator[House]:
+    """An installation whose state lies on that file system; the training's own folder and the socket do not."""
+    (tmp_path / "house").mkdir()
+    with house(tmp_path / "house") as item:
+        item.shares_imports, item.state = True, far.at / "state"
+        item.client.path = str(item.folder / "control.sock")
+        item.write(item.by_hand("one", stall="limit_s = 600"), head=f'socket = "{item.client.path}"')
+        yield item
+        far.end()  # or the training that waits there cannot be ended
+
+
+def trains(home: House) -> int:
+    """Start, wait for some steps, and return the pid of the training."""
+    home.start()
+    pid: int = home.step("one", 30)["pid"]
+    return pid
+
+
+def find_problem(home: House) -> str:
+    began_s = time.perf_counter()
+    status = home.status()
+    assert status is not None, home.read_output()
+    assert time.perf_counter() - began_s < STATUS_S
+    return status["daemon"]["problem"] or ""
+
+
+def goes_on(home: House, far: HangingFs, pid: int) -> None:
+    """Let it answer, and assert that the same training is followed."""
+    far.go_on()
+    home.until(lambda: home.status() is not None and not home.job("one")["degraded"], 60, "it to be followed")
+    made = home.steps_made("one")[-1]
+    home.until(lambda: (home.job("one")["step"] or 0) > made, 60, "its steps")
+    job = home.job("one")
+    assert (job["phase"], job["pid"], job["attempt"]) == ("running", pid, 1)
+    assert home.incidents("one") == []
+
+
+def test_a_daemon_whose_state_hangs_names_it_and_leaves_the_training_alone(home: House, far: HangingFs) -> None:
+    pid = trains(home)
+    far.hang()
+    made = len(home.steps_made("one"))
+    home.until(lambda: "the disk does not answer" in find_problem(home), 40, "the disk to be named")
+    assert len(home.steps_made("one")) > made, "it makes steps meanwhile"
+    goes_on(home, far, pid)
+
+
+def test_a_daemon_that_starts_meanwhile_says_what_it_waits_for_and_takes_the_training_up(
+    home: House, far: HangingFs
+) -> None:
+    pid = trains(home)
+    far.hang()
+    assert home.daemon is not None
+    home.daemon.kill()  # what is left of it may wait in the kernel until the disk answers
+    home.start(wait=False)
+    home.until(lambda: f"{far.at} does not answer" in home.log.read_text(), 40, "the disk to be named")
+    goes_on(home, far, pid)
