@@ -287,6 +287,46 @@ def test_further_wordings_of_older_kernels_are_known(line: str, fault: F, severi
 FATAL_ON_THE_BUS = "pcieport 0000:a9:10.0: DPC: containment event, status:0x2009 source:0x0000"
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "nvme nvme0: RCV name LS failed: No memory",  # drivers/nvme/host/fc.c
+        "mpt3sas_cm0: Failed to setup ISR error -22",  # drivers/scsi/mpt3sas/mpt3sas_base.c
+        "lpfc 0000:03:00.0: 0420 PCI enable MSI-X failed (-28)",  # drivers/scsi/lpfc/lpfc_init.c
+        "qla2xxx [0000:03:00.0]-1015:2: Couldn't delete rsp que 3.",  # drivers/scsi/qla2xxx/qla_mid.c
+        "CIFS: VFS: Unable to select appropriate authentication method!",  # fs/smb/client/sess.c
+        "mmc1: error -110 doing runtime resume",  # drivers/mmc/core/mmc.c
+        "device-mapper: cache metadata: unable to shrink cache due to dirty blocks",  # drivers/md/dm-cache-metadata.c
+        "NVRM: GPU0 kdispGetChannelNum_HAL failed!",  # src/nvidia/src/kernel/gpu/disp
+        "NVRM: GPU0 memmgrGetBank_IMPL: Heap Manager unable to get bank placement policy from HAL.",
+        "pcieport 0000:00:01.0: failed to get reset lines",  # drivers/pci/controller
+        "BUG: sleeping function called from invalid context at mm/slab.h:421",  # kernel/sched/core.c
+    ],
+)
+def test_a_step_of_a_drivers_setup_is_no_fault_whatever_its_words(line: str) -> None:
+    assert found(line) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "nvme nvme0: Reading CRTO failed (-4)",  # drivers/nvme/host/core.c
+        "smartpqi 0000:03:00.0: controller not ready after 180 seconds",  # drivers/scsi/smartpqi/smartpqi_sis.c
+        "EXT4-fs (loop0): couldn't read orphan inode 12 (err -5)",  # fs/ext4/ialloc.c
+        "device-mapper: era: era_postsuspend: bitset flush failed",  # drivers/md/dm-era-target.c
+        "qla2xxx [0000:03:00.0]-1015:2: MBX command error, Aborting ISP.",  # drivers/scsi/qla2xxx/qla_isr.c
+    ],
+)
+def test_what_failed_and_how_is_a_warning_in_any_drivers_words(line: str) -> None:
+    assert [(fault, severity) for fault, severity, _ in found(line)] == [(F.IO_ERROR, Sev.WARN)]
+
+
+def test_an_oops_and_the_panic_that_it_ends_in_are_one_fault() -> None:
+    oops = ("BUG: kernel NULL pointer dereference, address: 0000000000000018", "Oops: 0000 [#1] PREEMPT SMP NOPTI")
+    assert found(*oops, "Kernel panic - not syncing: Fatal exception") == [(F.KERNEL_PANIC, Sev.FATAL, None)]
+    assert found(*oops) == [(F.KERNEL_OOPS, Sev.WARN, None)]
+
+
 def test_a_disk_that_the_bus_cut_off_is_no_second_fault() -> None:
     lines = (FATAL_ON_THE_BUS, "nvme nvme1: frozen state error detected, reset controller")
     assert found(*lines) == [(F.PCIE, Sev.FATAL, "0000:a9:10.0")]

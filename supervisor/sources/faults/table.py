@@ -169,7 +169,8 @@ class _Reader:
 
     def shape(self, number: int, raw: Mapping[str, Any]) -> Row:
         """Return the row of a shape: its line belongs to the open event of its GPU, where there is one."""
-        place = f"shape {number} ({str(raw.get('about'))[:60]})"
+        about = raw["about"] if isinstance(raw.get("about"), str) else "|".join(raw.get("about", ()))
+        place = f"shape {number} ({about[:60]})"
         for key in raw.keys() - _SHAPE_KEYS:
             raise GrammarError(f"{place}: unknown key {key!r}; known keys: {', '.join(sorted(_SHAPE_KEYS))}")
         for key in ("speaker", "about", "trouble", "unless"):
@@ -177,13 +178,13 @@ class _Reader:
                 raise GrammarError(f"{place}: {key} is missing")
         trouble = self._look_up(place, "trouble", self._words, raw["trouble"])
         unless = self._join_phrases(place, tuple(raw["unless"]))
-        pattern = pattern_of(raw["about"], trouble)
+        pattern = pattern_of(about, trouble)
         plain = {key: value for key, value in raw.items() if key not in ("about", "trouble", "unless")}
         of_gpu = {"aftermath": "gpu"} if raw.get("device") == "gpu" else {}
         row = self.row(number, {**plain, **of_gpu, "pattern": pattern, "needles": ["|placeholder|"]})
         return replace(
             row,
-            pattern=f"shape: {raw['about']}",
+            pattern=f"shape: {about}",
             needles=needles_of(trouble),
             unless=unless,
             tentative=True,
