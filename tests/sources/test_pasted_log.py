@@ -287,6 +287,22 @@ def test_further_wordings_of_older_kernels_are_known(line: str, fault: F, severi
 FATAL_ON_THE_BUS = "pcieport 0000:a9:10.0: DPC: containment event, status:0x2009 source:0x0000"
 
 
+def test_a_shape_is_asked_for_the_whole_of_a_message_that_a_mail_wrapped() -> None:
+    stamp = "> Sep  8 22:26:03 localhost kernel: [ 6890.647808] "
+    assert found(stamp + "F2FS-fs (sdc1): Failed to", "> read root inode") == [(F.IO_ERROR, Sev.WARN, "sdc1")]
+    assert found(stamp + "nvme nvme0: Failed to read", "> smart log (error -5)") == []
+    assert found(stamp + "nvme nvme0: hm", "> Failed to read, I think") == []
+
+
+def test_a_memory_error_of_the_firmwares_record_is_found_by_its_entry_and_precedes_the_panic() -> None:
+    record = ("{1}[Hardware Error]:  Error 0, type: fatal", "{1}[Hardware Error]:   section_type: memory error")
+    panic = "Kernel panic - not syncing: Fatal hardware error!"
+    assert found(*record, panic) == [
+        (F.ECC_UNCORRECTABLE, Sev.FATAL, None),
+        (F.KERNEL_PANIC, Sev.FATAL, None),
+    ]
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -23,6 +23,8 @@ NEIGHBOUR_S = 1.5
 WRAPPED_LINES = 1000
 """A log with more lines comes from a file and not from a mail; no time is spent on what may be wrapped in it."""
 WRAPPED_PIECES = 2
+MAIL_COLUMNS = 70
+"""Mail programs wrap lines at 72 to 80 columns, and quote them afterwards."""
 PREFIX_LIMIT = 160
 _BEGINS = re.compile(
     r"(?<=[\s\])>|`':])(?:"
@@ -81,11 +83,11 @@ def _read_line(text: Sequence[str], place: int, grammar: Grammar, *, is_short: b
     return line, match
 
 
-def _read_wrapped(text: Sequence[str], place: int, grammar: Grammar) -> tuple[LogLine, Match] | None:
+def _read_wrapped(text: Sequence[str], place: int, grammar: Grammar) -> tuple[LogLine, Match | None] | None:
     """Return a message that a mail program wrapped, and the row that it matches; None if it is not wrapped.
 
     Its first piece has a stamp, and what follows has none and is no message of its own. What follows may be a person's
-    words, which complete no row but may have the words of a shape.
+    words, which complete no row. A shape, which reads any words, is asked where a piece was too long for the next word.
     """
     rest = [log_line(piece) for piece in text[place + 1 : place + 1 + WRAPPED_PIECES]]
     if not rest or not rest[0].message or rest[0].at_s is not None:
@@ -103,7 +105,19 @@ def _read_wrapped(text: Sequence[str], place: int, grammar: Grammar) -> tuple[Lo
             match = grammar.match(message, user=first.user) if grammar.may_match(message) else None
             if match is not None and not match.row.tentative:
                 return first._replace(message=message), match
-    return None
+    message = first.message
+    for before, piece in zip(text[place:], rest, strict=False):
+        if piece.at_s is not None or not piece.message or not _is_full(before, piece.message):
+            break
+        message = f"{message.rstrip()} {piece.message.lstrip()}"
+    if message == first.message:
+        return None
+    return first._replace(message=message), grammar.match(message, user=first.user)
+
+
+def _is_full(line: str, following: str) -> bool:
+    """Whether a line had no room for the next word in a mail."""
+    return len(line.rstrip()) + 1 + len(following.split(maxsplit=1)[0]) > MAIL_COLUMNS
 
 
 def _read_behind_prefix(line: LogLine, grammar: Grammar) -> tuple[LogLine, Match] | None:
