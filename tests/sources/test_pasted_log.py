@@ -316,6 +316,8 @@ def test_a_memory_error_of_the_firmwares_record_is_found_by_its_entry_and_preced
         "NVRM: GPU0 kdispGetChannelNum_HAL failed!",  # src/nvidia/src/kernel/gpu/disp
         "NVRM: GPU0 memmgrGetBank_IMPL: Heap Manager unable to get bank placement policy from HAL.",
         "pcieport 0000:00:01.0: failed to get reset lines",  # drivers/pci/controller
+        "amdgpu 0000:03:00.0: amdgpu: psp gfx command LOAD_IP_FW(0x6) failed and response status is (0x11)",
+        "ufshcd-qcom 1d84000.ufshc: ufshcd_wb_ctrl write booster enable failed 253",  # drivers/ufs/core/ufshcd.c
         "BUG: sleeping function called from invalid context at mm/slab.h:421",  # kernel/sched/core.c
     ],
 )
@@ -329,12 +331,33 @@ def test_a_step_of_a_drivers_setup_is_no_fault_whatever_its_words(line: str) -> 
         "nvme nvme0: Reading CRTO failed (-4)",  # drivers/nvme/host/core.c
         "smartpqi 0000:03:00.0: controller not ready after 180 seconds",  # drivers/scsi/smartpqi/smartpqi_sis.c
         "EXT4-fs (loop0): couldn't read orphan inode 12 (err -5)",  # fs/ext4/ialloc.c
+        "ufshcd-mtk 112b0000.ufshci: OCS error from controller = 3 for tag 19",  # drivers/ufs/core/ufshcd.c
+        "sd 0:0:0:1: [sdf] tag#9 data cmplt err -75 uas-tag 1 inflight:",  # drivers/usb/storage/uas.c
+        "pata_pcmcia: probe of 0.0 failed with error -12",  # drivers/base/dd.c
         "device-mapper: era: era_postsuspend: bitset flush failed",  # drivers/md/dm-era-target.c
         "qla2xxx [0000:03:00.0]-1015:2: MBX command error, Aborting ISP.",  # drivers/scsi/qla2xxx/qla_isr.c
     ],
 )
 def test_what_failed_and_how_is_a_warning_in_any_drivers_words(line: str) -> None:
     assert [(fault, severity) for fault, severity, _ in found(line)] == [(F.IO_ERROR, Sev.WARN)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Internal error: : 1b [#1] SMP ARM",  # arch/arm/kernel/traps.c
+        "init(1): Oops [#1]",  # arch/sparc/kernel/traps_64.c
+        "kernel stack overflow (double-fault): 0000 [#1] SMP PTI",  # arch/x86/kernel/dumpstack.c
+        "BUG: stack guard page was hit at 000000001056545c (stack is 00000000fa3f8fed..0000000005d39503)",
+    ],
+)
+def test_a_kernel_that_dies_is_known_by_the_count_of_its_deaths_whatever_it_names(line: str) -> None:
+    assert found(line) == [(F.KERNEL_OOPS, Sev.WARN, None)]
+
+
+def test_a_controller_that_is_tried_again_or_absent_is_not_given_up() -> None:
+    assert found("nvme 0000:01:00.0: probe with driver nvme failed with error -517") == []
+    assert found("ahci-mvebu: probe of d00e0000.sata failed with error -19") == []
 
 
 def test_an_oops_and_the_panic_that_it_ends_in_are_one_fault() -> None:
