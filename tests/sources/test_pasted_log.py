@@ -316,6 +316,8 @@ def test_a_memory_error_of_the_firmwares_record_is_found_by_its_entry_and_preced
         "NVRM: GPU0 kdispGetChannelNum_HAL failed!",  # src/nvidia/src/kernel/gpu/disp
         "NVRM: GPU0 memmgrGetBank_IMPL: Heap Manager unable to get bank placement policy from HAL.",
         "pcieport 0000:00:01.0: failed to get reset lines",  # drivers/pci/controller
+        "XFS (sdb1): Invalid superblock magic number",  # fs/xfs/xfs_mount.c: tried for a file system of another kind
+        "ata2.00: Invalid log directory version 0x0000",  # drivers/ata/libata-core.c
         "amdgpu 0000:03:00.0: amdgpu: psp gfx command LOAD_IP_FW(0x6) failed and response status is (0x11)",
         "ufshcd-qcom 1d84000.ufshc: ufshcd_wb_ctrl write booster enable failed 253",  # drivers/ufs/core/ufshcd.c
         "BUG: sleeping function called from invalid context at mm/slab.h:421",  # kernel/sched/core.c
@@ -334,6 +336,10 @@ def test_a_step_of_a_drivers_setup_is_no_fault_whatever_its_words(line: str) -> 
         "ufshcd-mtk 112b0000.ufshci: OCS error from controller = 3 for tag 19",  # drivers/ufs/core/ufshcd.c
         "sd 0:0:0:1: [sdf] tag#9 data cmplt err -75 uas-tag 1 inflight:",  # drivers/usb/storage/uas.c
         "pata_pcmcia: probe of 0.0 failed with error -12",  # drivers/base/dd.c
+        "F2FS-fs (loop5): Bitmap was wrongly set, blk:5634",  # fs/f2fs/segment.c
+        "F2FS-fs (nvme0n1): lz4 decompress failed, ret:-4155",  # fs/f2fs/compress.c
+        "device-mapper: block manager: array validator check failed for block 10",  # drivers/md/persistent-data
+        "XFS (sda1): xfs_iformat_local: bad inode 131, forkoff 0x3, ptr",  # fs/xfs/libxfs/xfs_inode_fork.c
         "device-mapper: era: era_postsuspend: bitset flush failed",  # drivers/md/dm-era-target.c
         "qla2xxx [0000:03:00.0]-1015:2: MBX command error, Aborting ISP.",  # drivers/scsi/qla2xxx/qla_isr.c
     ],
