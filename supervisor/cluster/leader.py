@@ -38,6 +38,9 @@ END_LIMIT_S = 5.0
 class Engine(Protocol):
     """What an engine adds: other nodes than those that have joined."""
 
+    fence: int
+    """By which the launches of this leader are newer than those of an earlier one; 0 where the engine counts none."""
+
     def requeue(self, excluded: Sequence[str], reason: str) -> None:
         """Have the whole job started again without some nodes. Raises OSError or ValueError with the reason."""
         ...

@@ -54,7 +54,7 @@ class SlurmEngine:
     """Implements `cluster.leader.Engine`."""
 
     def __init__(self, allocation: Allocation) -> None:
-        self._allocation = allocation
+        self._allocation, self.fence = allocation, allocation.restarts
 
     def tick(self) -> None:
         """Do nothing: the batch script starts the daemon of a node again."""

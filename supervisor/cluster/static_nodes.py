@@ -8,6 +8,8 @@ from collections.abc import Sequence
 class StaticNodes:
     """Implements `cluster.leader.Engine`: a spare is a node that has joined, and there are no others."""
 
+    fence = 0
+
     def requeue(self, excluded: Sequence[str], reason: str) -> None:
         """Refuse."""
         raise ValueError(f"no engine to requeue at, without {', '.join(excluded)}: {reason}")

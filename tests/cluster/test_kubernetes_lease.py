@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -27,6 +28,7 @@ from supervisor.core.moments import Moment
 
 DURATION_S = 15
 HOUR_S = 3600.0
+LIMIT_S = 30.0
 Object = dict[str, object]
 
 
@@ -105,11 +107,19 @@ def server(cluster: Cluster, tmp_path: Path) -> Iterator[Server]:
             pass
 
     listening = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=listening.serve_forever, daemon=True).start()
+    threading.Thread(target=listening.serve_forever, args=(0.02,), daemon=True).start()
     (tmp_path / "token").write_text("ticket\n")
     yield Server(address=f"http://127.0.0.1:{listening.server_port}", namespace="train", token=tmp_path / "token")
     listening.shutdown()
     listening.server_close()
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    """Wait for a condition; fail where it does not come true in time."""
+    deadline = time.perf_counter() + LIMIT_S
+    while not condition():
+        assert time.perf_counter() < deadline, what
+        time.sleep(0.01)
 
 
 def engine(server: Server, name: str, clock: Clock) -> KubernetesEngine:
@@ -132,7 +142,9 @@ def test_the_second_leads_once_the_first_has_not_renewed_for_the_duration(cluste
     assert leads(first)  # renews
     other_clock.passes(2)
     assert not leads(second)  # it has changed since
-    other_clock.passes(DURATION_S)
+    other_clock.passes(DURATION_S - 0.1)
+    assert not leads(second)
+    other_clock.passes(0.1)
     assert leads(second)
     assert second.fence == 1
     assert cluster.spec["holderIdentity"] == "b"
@@ -185,12 +197,60 @@ def test_a_leader_whose_api_server_is_silent_ends_by_its_own_clock(cluster: Clus
         first.tick()
 
 
+def test_a_renewal_counts_from_when_it_was_sent_however_long_its_answer_took(cluster: Cluster, server: Server) -> None:
+    clock = Clock()
+    first = engine(server, "a", clock)
+    cluster.before_write = lambda: clock.passes(10)
+    assert leads(first)
+    clock.passes(DURATION_S - 10.1)
+    first.tick()
+    clock.passes(0.1)
+    with pytest.raises(LeaseLostError, match=r"not renewed for 15\.0 s"):
+        first.tick()
+
+
 def test_a_lease_that_was_deleted_is_not_made_again_by_who_held_it(cluster: Cluster, server: Server) -> None:
     first = engine(server, "a", Clock())
     assert leads(first)
     cluster.lease = None
     with pytest.raises(LeaseLostError, match="deleted"):
         first.try_to_hold()
+
+
+def test_a_leader_waits_for_the_api_server_renews_by_itself_and_ends_once_another_leads(
+    cluster: Cluster, server: Server
+) -> None:
+    first = KubernetesEngine(Leases(server, "run"), "a", 1, Clock().now)
+    cluster.answer = (503, b"")
+    leading = threading.Thread(target=first.wait_to_lead, daemon=True)
+    leading.start()
+    until(lambda: len(cluster.asked) >= 2, "a second question")
+    assert leading.is_alive()
+    cluster.answer = None
+    until(lambda: cluster.version >= 3, "two renewals")
+    leading.join(LIMIT_S)
+    first.tick()
+
+    def be_taken() -> None:
+        """Another process takes it while the first is about to renew it."""
+        cluster.version += 1
+        spec = {**cluster.spec, "holderIdentity": "b", "leaseTransitions": 1}
+        cluster.lease = {"metadata": {"resourceVersion": str(cluster.version)}, "spec": spec}
+
+    cluster.before_write = be_taken
+    until(lambda: not first.holds, "the end of the first")
+    with pytest.raises(LeaseLostError, match="is held by 'b' now"):
+        first.tick()
+    assert cluster.spec["holderIdentity"] == "b"
+
+
+def test_a_lease_whose_transitions_somebody_has_changed_is_not_held_any_more(cluster: Cluster, server: Server) -> None:
+    first = engine(server, "a", Clock())
+    assert leads(first)
+    cluster.spec["leaseTransitions"] = 5
+    with pytest.raises(LeaseLostError):
+        first.try_to_hold()
+    assert first.fence == 0, "the launches that it has ordered have this number"
 
 
 def spec(**facts: object) -> bytes:

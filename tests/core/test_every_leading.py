@@ -292,7 +292,7 @@ def describe_state(leading: Leading) -> str:
             held["newest"] = None if value.resumed is held["newest"] else held["newest"]
         else:
             held[name.lstrip("_")] = value
-    for name in ("epoch", "limits", "stage", "fleet", "incident", "unfinished", "ticked_s", "back_s"):
+    for name in ("epoch", "fence", "limits", "stage", "fleet", "incident", "unfinished", "ticked_s", "back_s"):
         del held[name]
     held |= {name: sorted(held[name]) for name in ("answered", "rejected", "offers")}
     members = {name: show(member) for name, member in held.pop("members").items()}

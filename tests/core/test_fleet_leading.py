@@ -338,7 +338,7 @@ def test_leader_and_node_daemon_killed_together_are_one_incident_and_one_trainin
     assert set(nodes.running.values()) == {Epoch("run", 0, 2)}
 
 
-def take_over(nodes: Nodes, *, open_incident: bool) -> None:
+def take_over(nodes: Nodes, *, open_incident: bool, fence: int = 0) -> None:
     """Another leader begins with what the one before it had written down."""
     before = nodes.leading
     nodes.leading = Leading.take_over(
@@ -347,6 +347,7 @@ def take_over(nodes: Nodes, *, open_incident: bool) -> None:
             fleet=before.fleet,
             incident=nodes.records[-1].incident if open_incident else None,
             incidents=before.incidents,
+            fence=fence,
             steps=before.progress.steps,
         ),
         LIMITS,
@@ -373,6 +374,19 @@ def test_a_leader_that_is_killed_within_an_incident_leaves_it_to_its_successor_w
     assert closed.culprit.ranks == (1,)
     assert nodes.leading.incidents == 1
     assert set(nodes.running.values()) == {Epoch("run", 0, 2)}
+
+
+def test_the_launches_of_a_leader_with_a_higher_fence_are_newer_than_any_that_the_one_before_still_orders() -> None:
+    nodes = begun()
+    before = nodes.leading
+    take_over(nodes, open_incident=False, fence=1)
+    nodes.join("n0", "n1")
+    assert set(nodes.running.values()) == {Epoch("run", 0, 1)}, "the training goes on"
+    nodes.fault("n0")
+    nodes.wait(1.0)
+    assert set(nodes.running.values()) == {Epoch("run", 1, 2)}
+    assert nodes.running["n0"] is not None
+    assert nodes.running["n0"].is_newer_than(before.epoch.next().next()), "though it orders two more"
 
 
 def test_what_was_found_of_ranks_that_the_leader_before_had_ended_still_names_the_culprit() -> None:

@@ -12,7 +12,10 @@ LAUNCHES_MAX = 100_000_000
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """One launch of all ranks: the engine's job, how often the engine restarted it, how often the leader did since.
+    """One launch of all ranks: the engine's job, how often the engine restarted it, how often the leader did.
+
+    Kubernetes counts leaders in place of restarts: of two that each take themselves for the leader, the later one's
+    launches are the newer.
 
     `TORCHELASTIC_RESTART_COUNT` cannot serve: after a fault it differs between the nodes.
     """
@@ -37,9 +40,9 @@ class Epoch:
         own, its = (self.engine_restarts, self.relaunch), (other.engine_restarts, other.relaunch)
         return self.job == other.job and own > its
 
-    def next(self) -> Epoch:
-        """Return the number of the next launch."""
-        return Epoch(self.job, self.engine_restarts, self.relaunch + 1)
+    def next(self, fence: int = 0) -> Epoch:
+        """Return the number of the next launch by a leader whose engine has counted `fence`."""
+        return Epoch(self.job, max(self.engine_restarts, fence), self.relaunch + 1)
 
 
 def read_epoch(text: object) -> Epoch | None:

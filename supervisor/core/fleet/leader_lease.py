@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
+from supervisor.core.fleet.epoch import LAUNCHES_MAX
 from supervisor.core.foreign_values import as_dict, as_int, as_text
 
 API_VERSION, KIND = "coordination.k8s.io/v1", "Lease"
-DURATION_MAX_S, TRANSITIONS_MAX = 3600, 2**31 - 2
+DURATION_MAX_S = 3600
 VERSION_CHARS_MAX, HOLDER_CHARS_MAX = 128, 253
 
 
@@ -54,14 +55,14 @@ def read_lease(facts: Mapping[str, object]) -> LeaderLease:
     spec = as_dict(facts.get("spec"))
     version = as_text(as_dict(facts.get("metadata")).get("resourceVersion"), VERSION_CHARS_MAX)
     duration_s = as_int(spec.get("leaseDurationSeconds"), 1, DURATION_MAX_S)
-    transitions = as_int(spec.get("leaseTransitions", 0), 0, TRANSITIONS_MAX)
+    transitions = as_int(spec.get("leaseTransitions", 0), 0, LAUNCHES_MAX)
     holder, renewed = spec.get("holderIdentity") or "", spec.get("renewTime") or ""
     if facts.get("kind", KIND) != KIND or version is None:
         raise ValueError("the answer is no Lease")
     if duration_s is None:
         raise ValueError(f"leaseDurationSeconds is not 1 to {DURATION_MAX_S}")
     if transitions is None:
-        raise ValueError(f"leaseTransitions is not 0 to {TRANSITIONS_MAX}")
+        raise ValueError(f"leaseTransitions is not 0 to {LAUNCHES_MAX}")
     named = as_text(holder, HOLDER_CHARS_MAX)
     at = as_text(renewed, VERSION_CHARS_MAX)
     if (holder and named is None) or (renewed and at is None):

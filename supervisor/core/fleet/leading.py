@@ -51,6 +51,7 @@ class Leading:
     ) -> None:
         """`epoch`: the last one that was launched, its relaunch 0 before the first; `is_live`: unless it had ended."""
         self.epoch, self.limits = epoch, limits
+        self._fence = 0
         self.stage, self.since_s = Stage.GATHERING, now_s
         self.members: dict[str, Member] = {}
         self.fleet = fleet
@@ -78,7 +79,7 @@ class Leading:
     def take_over(cls, known: Known, limits: LeaderLimits, now_s: float) -> Leading:
         """Return the training as the leader before this one left it."""
         leading = cls(known.epoch, limits, now_s, known.fleet, is_live=known.is_live)
-        leading.incidents, leading.began_unix_s = known.incidents, known.began_unix_s
+        leading.incidents, leading.began_unix_s, leading._fence = known.incidents, known.began_unix_s, known.fence
         leading.progress = LaunchProgress(known.steps, known.resumed, known.fruitless)
         leading._unfinished = known.incident if known.is_live else None
         return leading
@@ -334,7 +335,7 @@ class Leading:
     def _launch(self, fleet: Fleet, offer: Offer | None, now_s: float) -> list[Command]:
         if self.progress.launch(offer, now_s):
             fleet = replace(fleet, same_restarts=0)
-        self.fleet, self.epoch, self._unfinished = fleet, self.epoch.next(), None
+        self.fleet, self.epoch, self._unfinished = fleet, self.epoch.next(self._fence), None
         self._enough_since_s, self._epoch_over = None, False
         self._enter(Stage.RUNNING, now_s)
         host = self.members[fleet.nodes[0]].host

@@ -163,6 +163,8 @@ class Known:
     incident: Incident | None = None
     """Of that launch, begun and not closed."""
     incidents: int = 0
+    fence: int = 0
+    """Of the engine, for the launches of this leader (`cluster.leader.Engine`)."""
     steps: int | None = None
     began_unix_s: float = 0.0
     """When the training began, by its first leader's clock."""

@@ -160,7 +160,7 @@ def _run_leader(asked: argparse.Namespace) -> int:
     if known is None or restarts > known.epoch.engine_restarts:
         known = Known(epoch=Epoch(asked.training, restarts, 0), is_live=False)
     began = read_begin(asked.state_dir)
-    known = replace(known, began_unix_s=clock.now().unix_s if began is None else began)
+    known = replace(known, began_unix_s=clock.now().unix_s if began is None else began, fence=engine.fence)
     limits = LeaderLimits(
         nodes=asked.nodes,
         evidence_s=asked.evidence_s,
