@@ -33,7 +33,7 @@ class Connection:
         except BlockingIOError:
             return
         if not data:
-            raise LinkError(f"{self.link.peer_text}: closed the connection")
+            raise self.link.closed()
         for message in self.link.feed(data):
             try:
                 yield decode(message)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import selectors
 import socket
 from collections.abc import Callable, Sequence
@@ -30,6 +31,7 @@ UNPROVEN_MAX = 64
 """Connections that have not proven who they are; more than that are a flood, and the oldest is closed."""
 STRANGERS_LOGGED, STRANGERS_EVERY_S = 10, 10.0
 """How many links that proved nothing are logged, and in what time: who needs no secret must not fill the log."""
+SAME_STRANGER_S = 600.0
 CLOCK_WARN_S = 60.0
 END_LIMIT_S = 5.0
 """How long the last messages may take to leave."""
@@ -106,6 +108,8 @@ class Leader:
         self._refused: dict[str, str] = {}
         """Why the last daemon that was refused under a name was: told once, however often it tries."""
         self._strangers_since_s, self._strangers = 0.0, 0
+        self._strangers_logged: dict[str, float] = {}
+        """When each was logged last, by what was logged without its port."""
         self._status: int | None = None
         self._asked_to_stop: str | None = None
 
@@ -228,8 +232,10 @@ class Leader:
     def _drop(self, peer: Peer, why: str, *, quiet: bool = False) -> None:
         with contextlib.suppress(KeyError, ValueError):
             self._ready.unregister(peer.connection.socket)
+        with contextlib.suppress(LinkError, OSError):
+            peer.connection.flush()  # who this leader is, to a node that does not belong to it
         peer.connection.close()
-        quiet = quiet or (peer in self._unproven and not self._may_log_stranger())
+        quiet = quiet or (peer in self._unproven and not self._may_log_stranger(peer, why))
         for peers in (self._unproven, self._proven):
             if peer in peers:
                 peers.remove(peer)
@@ -239,9 +245,18 @@ class Leader:
             del self._nodes[node]
             self._leading.disconnected(node)
 
-    def _may_log_stranger(self) -> bool:
-        """Count a link that ends before anything was proven; return whether it is one of the first of its time."""
-        now_s = self._clock()
+    def _may_log_stranger(self, peer: Peer, why: str) -> bool:
+        """Count a link that ends before anything was proven; return whether it is one of the first of its time.
+
+        What a node says that tries again and again is logged once, and again after a while.
+        """
+        now_s, address = self._clock(), peer.connection.link.address
+        text = why.replace(address, address.rpartition(":")[0])
+        if now_s - self._strangers_logged.get(text, -math.inf) < SAME_STRANGER_S:
+            return False
+        if len(self._strangers_logged) >= UNPROVEN_MAX:
+            self._strangers_logged.clear()
+        self._strangers_logged[text] = now_s
         if now_s - self._strangers_since_s >= STRANGERS_EVERY_S:
             if self._strangers > STRANGERS_LOGGED:
                 fields = {

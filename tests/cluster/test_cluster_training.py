@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -17,9 +18,12 @@ import pytest
 from cluster_by_hand import Cluster, gone, until
 from generations_by_hand import damage, write_generation, write_shard
 
+from supervisor import __version__
+from supervisor.cluster.connection import Connection
 from supervisor.cluster.secret import read_secret
 from supervisor.cluster.slurm import read_allocation
-from supervisor.core.fleet.link import SECRET_BYTES_LEAST
+from supervisor.core.fleet import messages as ms
+from supervisor.core.fleet.link import NONCE_BYTES, PROTOCOL, SECRET_BYTES_LEAST, Greeting, Role, encode_greeting
 from supervisor.daemon.roles.program import read_address, settings_of_node
 from tests.alerts.receiver_by_hand import receiver, status
 
@@ -161,6 +165,59 @@ def test_strangers_at_the_port_neither_join_nor_disturb(cluster: Cluster) -> Non
         stranger.close()
     assert cluster.state()["nodes"] == ["n0", "n1"]
     until(lambda: "does not have the secret of training run" in (cluster.folder / "n9.log").read_text(), "n9 is told")
+    refused = (
+        r"127\.0\.0\.1:\d+, which calls itself n9: did not accept .* secret of training run; give .* --secret-file"
+    )
+    assert len(re.findall(refused, log.read_text())) == 1, "once, however often it tries"
+
+
+def _greet(port: int, **change: object) -> bytes:
+    """Greet a leader as a node; return what it answers until it closes the connection."""
+    facts = json.loads(encode_greeting(Role.NODE, Greeting(name="n8", version="9.9", job="run"), b"n" * NONCE_BYTES))
+    frame = json.dumps({**facts, **change}).encode()
+    with socket.create_connection(("127.0.0.1", port)) as opened:
+        opened.sendall(len(frame).to_bytes(4, "big") + frame)
+        return b"".join(iter(lambda: opened.recv(1 << 16), b""))
+
+
+def test_a_node_of_another_version_is_named_with_both_versions(cluster: Cluster) -> None:
+    cluster.start_leader()
+    until(lambda: _answers(cluster.port), "the leader listens")
+    log = cluster.folder / "boss.log"
+    answer = _greet(cluster.port, protocol=PROTOCOL + 1)
+    text = (
+        rf"127\.0\.0\.1:\d+ \(n8\): uses protocol {PROTOCOL + 1} \(rocm-supervisor 9\.9\), this is {PROTOCOL}: install"
+    )
+    until(lambda: re.search(text, log.read_text()), "the leader's log")
+    assert json.loads(answer[4:])["version"] == __version__, "for the other's own log"
+    greeting = Greeting(name="n8", version="9.9", job="run")
+    opened = socket.create_connection(("127.0.0.1", cluster.port))
+    link = Connection(opened, Role.NODE, greeting, read_secret(cluster.secret), "boss")
+    link.flush()
+    until(lambda: list(link.read()) == [] and link.link.peer is not None, "the leader's proof")
+    link.send(ms.Joined(running=None, ordered=None, host="127.0.0.1", unix_s=0.0))
+    text = f'leader.version_differs node="n8" version="9.9" own="{__version__}"'
+    until(lambda: text in log.read_text(), "its protocol is the same: it may train, and is named")
+    link.close()
+
+
+def test_a_node_that_finds_a_leader_of_another_version_says_so(cluster: Cluster) -> None:
+    theirs = json.loads(encode_greeting(Role.LEADER, Greeting(name="b", version="9.9", job="run"), b"l" * NONCE_BYTES))
+    frame = json.dumps({**theirs, "protocol": PROTOCOL + 1}).encode()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def greet() -> None:
+            while True:
+                try:
+                    met, _ = other.accept()
+                except OSError:
+                    return
+                met.sendall(len(frame).to_bytes(4, "big") + frame)
+
+        threading.Thread(target=greet, daemon=True).start()
+        cluster.start_node("n0", port=other.getsockname()[1])
+        text = rf"\(b\): uses protocol {PROTOCOL + 1} \(rocm-supervisor 9\.9\), this is {PROTOCOL}: install one version"
+        until(lambda: re.search(text, (cluster.folder / "n0.log").read_text()), "the node's complaint")
 
 
 def _answers(port: int) -> bool:

@@ -130,6 +130,18 @@ def test_who_has_another_secret_is_refused_by_both_before_any_message() -> None:
     assert b.peer is None
     with pytest.raises(LinkError, match="has not proven who it is"):
         b.send(b"launch")
+    assert str(b.closed()) == (
+        "10.0.0.7:40000, which calls itself n7: did not accept this leader's proof that it has the secret of training "
+        "run; give the leader and all nodes the same --secret-file"
+    )
+
+
+def test_an_end_that_closes_is_named() -> None:
+    a, b = node(), leader()
+    assert str(b.closed()) == "10.0.0.7:40000: closed the connection"
+    carry(a, b)
+    assert str(a.closed()) == "leader boss (10.0.0.1:29300): closed the connection"
+    assert str(b.closed()) == "node n7 (10.0.0.7:40000): closed the connection"
 
 
 def test_a_leader_that_sends_our_own_proof_back_proves_nothing() -> None:
@@ -181,8 +193,10 @@ def test_a_foreign_program_is_named_for_what_it_is(stream: bytes, text: str) -> 
 def test_a_peer_that_does_not_belong_here_is_named(change: dict[str, object], text: str) -> None:
     facts = json.loads(encode_greeting(Role.NODE, NODE, b"x" * NONCE_BYTES)) | change
     frame = json.dumps(facts).encode()
+    met = leader()
     with pytest.raises(LinkError, match=text):
-        list(leader().feed(len(frame).to_bytes(4, "big") + frame))
+        list(met.feed(len(frame).to_bytes(4, "big") + frame))
+    assert json.loads(take(met)[4:])["name"] == "boss", "it learns whom it has met, and that it does not belong there"
 
 
 def test_sizes_are_bounded_before_and_after_the_proof() -> None:

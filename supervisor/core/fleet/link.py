@@ -33,6 +33,7 @@ GREETING_BYTES_MAX = 2048
 MESSAGE_BYTES_MAX = 1 << 20
 """The evidence of 64 ranks takes a quarter of it."""
 _LENGTH_BYTES = 4
+_SAME_FILE = "give the leader and all nodes the same --secret-file"
 
 
 class LinkError(ValueError):
@@ -105,6 +106,13 @@ class Link:
         self._put_frame(self._mac(self._role, self._sent_count, message) + message)
         self._sent_count += 1
 
+    def closed(self) -> LinkError:
+        """Return the error for a peer that has closed the connection."""
+        if self._role is Role.LEADER and self.peer is None and self._claimed is not None:
+            why = f"did not accept this leader's proof that it has the secret of training {self._job}; {_SAME_FILE}"
+            return LinkError(f"{self.peer_text}: {why}")
+        return LinkError(f"{self.peer_text}: closed the connection")
+
     @property
     def peer_text(self) -> str:
         """The peer as errors name it: what it claims counts only once it is proven."""
@@ -117,14 +125,15 @@ class Link:
 
     def _greet(self, frame: bytes) -> None:
         if self._their_greeting is None:
+            if self._role is Role.LEADER:  # also to a node of another version or training, which finds the same
+                self._put_frame(self._own)
             self._claimed = self._read_greeting(frame)
             self._their_greeting = frame
             if self._role is Role.LEADER:
-                self._put_frame(self._own)
                 self._put_frame(self._prove(Role.LEADER))
             return
         if not hmac.compare_digest(frame, self._prove(self._role.other)):
-            raise LinkError(f"{self.peer_text}: does not have the secret of training {self._job}")
+            raise LinkError(f"{self.peer_text}: does not have the secret of training {self._job}; {_SAME_FILE}")
         if self._role is Role.NODE:
             self._put_frame(self._prove(Role.NODE))
         self._keys = {role: self._derive(f"{role.value} sends") for role in Role}
