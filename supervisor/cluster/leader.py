@@ -110,6 +110,7 @@ class Leader:
         self._strangers_since_s, self._strangers = 0.0, 0
         self._strangers_logged: dict[str, float] = {}
         """When each was logged last, by what was logged without its port."""
+        self._resume_problem: str | None = None
         self._status: int | None = None
         self._asked_to_stop: str | None = None
 
@@ -143,6 +144,7 @@ class Leader:
             self._drop(peer, f"{peer.connection.link.peer_text}: has not proven who it is within {PROVE_LIMIT_S:.0f} s")
         self._engine.tick()
         self._announcer.tick()
+        self._warn_of_resume()
         problem = self._record.find_problem()
         if problem is not None:
             self._announcer.warn_of_record(problem)
@@ -222,6 +224,13 @@ class Leader:
         if abs(ahead_s) >= CLOCK_WARN_S:
             fields = {"node": node, "ahead_s": round(ahead_s)}
             log.warning("leader.clock_differs", extra={"fields": fields})
+
+    def _warn_of_resume(self) -> None:
+        """Warn, once for each reason, that a launch waits because a node cannot look for what to resume from."""
+        problem, before = self._leading.resume_problem, self._resume_problem
+        self._resume_problem = problem
+        if problem is not None and problem != before:
+            log.warning("leader.resume_unknown", extra={"fields": {"why": problem}})
 
     def _flush(self, peer: Peer) -> None:
         peer.connection.flush()

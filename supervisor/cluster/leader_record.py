@@ -202,6 +202,7 @@ def state_facts(leading: Leading) -> dict[str, object]:
         "steps": leading.progress.steps,
         "began_unix_s": leading.began_unix_s,
         "resumed": None if leading.progress.resumed is None else leading.progress.resumed.name,
+        "resume_problem": leading.resume_problem,
         "incidents": leading.incidents,
         "fruitless": dict(leading.progress.fruitless),
         "nodes": [] if fleet is None else list(fleet.nodes),

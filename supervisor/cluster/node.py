@@ -526,7 +526,8 @@ class Node:
         try:
             answer = ms.ResumeOffers(number=asked.number, offers=self._host.find_resume(asked))
         except Exception as error:
-            log.exception("cluster.resume_failed")
+            unexpected = not isinstance(error, OSError)
+            log.warning("cluster.resume_failed", extra={"fields": {"why": str(error)}}, exc_info=unexpected)
             answer = ms.ResumeOffers(number=asked.number, problem=f"{type(error).__name__}: {error}")
         self._call(lambda: self._send(answer) if self._connection is asker else None)
 

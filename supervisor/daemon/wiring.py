@@ -25,6 +25,7 @@ from supervisor.core.apply import after_event
 from supervisor.core.history import History
 from supervisor.core.job import ALIVE, DesiredState, Job, Phase
 from supervisor.core.moments import Moment
+from supervisor.core.readings import DiskReading
 from supervisor.core.rules.disk_low import DiskLow
 from supervisor.daemon.alerts.alerting import Announcer, Receivers
 from supervisor.daemon.alerts.loss_pictures import LossPictures
@@ -393,15 +394,19 @@ class Assembly:
 
     def may_launch(self) -> bool:
         """Whether a launch is allowed: on a full disk every later checkpoint would fail."""
+        return self.find_full_disk() is None
+
+    def find_full_disk(self) -> DiskReading | None:
+        """Return a disk with too little room for a launch."""
         host = self.newest.host
         if host is None:
-            return True
+            return None
         # Asked in every turn of every job; the settings only change at a reload, which puts others in their place.
         settings, limit_bytes = self._disk_limit
         if settings is not self.settings:
             limit_bytes = min((_disk_limit_bytes(job) for job in self.settings.jobs.values()), default=0.0)
             self._disk_limit = (self.settings, limit_bytes)
-        return all(disk.free_bytes >= limit_bytes for disk in host.disks)
+        return next((disk for disk in host.disks if disk.free_bytes < limit_bytes), None)
 
     def _clear_remains(self, job: str, folder: Path, has_exit_record: bool) -> bool:  # noqa: FBT001 - AttemptReader's seam
         # systemd ends what a shim leaves in its unit: after an exit record, its user has started that unit again.

@@ -57,6 +57,22 @@ def test_leader_and_nodes_end_while_the_leaders_folder_and_that_of_the_snapshots
         assert daemon.wait(ENDS_IN_S) == 0
 
 
+def test_while_the_folder_of_the_snapshots_hangs_the_nodes_that_cannot_look_are_named_and_nothing_is_launched(
+    cluster: Cluster, far: HangingFs
+) -> None:
+    share(cluster, far, "all")
+    cluster.start()
+    before = cluster.await_epoch(1)
+    far.hang()
+    os.kill(before[3], signal.SIGKILL)
+    named = r'leader\.resume_unknown why="n[01]: TimeoutError: .*/all'
+    until(lambda: re.search(named, (cluster.folder / "boss.log").read_text()), "the node that cannot look")
+    assert cluster.state()["stage"] == "choosing"
+    assert cluster.pids(2) == {}
+    far.go_on()
+    cluster.await_epoch(2)
+
+
 def test_a_node_whose_own_folder_hangs_ends_its_ranks_when_it_is_cut_off(cluster: Cluster, tmp_path: Path) -> None:
     (cluster.folder / "n0").mkdir()
     with hanging(cluster.folder / "n0" / "jobs", tmp_path / "behind-jobs") as own:

@@ -56,3 +56,16 @@ def test_a_proof_that_comes_later_is_taken() -> None:
     nodes.saved["n1"] = (generation(10),)
     nodes.wait(6.0)
     assert {order.resume_from for order in nodes.launches} == {"step-000000000010"}
+
+
+def test_a_node_that_cannot_look_is_named_until_it_can() -> None:
+    nodes = Nodes(Leading(Epoch("run", 0, 0), LIMITS, BEGAN_S))
+    nodes.blind = {"n1": "/shared: has not answered for 30 s"}
+    nodes.join("n0", "n1")
+    for _ in range(120):
+        nodes.wait(0.1)
+        assert nodes.leading.resume_problem == "n1: /shared: has not answered for 30 s", "also while it is asked again"
+    nodes.blind.clear()
+    nodes.wait(6.0)
+    assert nodes.leading.stage is Stage.RUNNING
+    assert nodes.leading.resume_problem is None

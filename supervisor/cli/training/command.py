@@ -123,6 +123,8 @@ def status(app: App, name: str) -> None:
             f"not recorded: {state['not_recorded']} lines of incidents, while the leader's folder hung or was full"
         )
     app.print(f"resumed from: {state.get('resumed') or 'no saved state'}")
+    if state.get("resume_problem"):
+        app.print(f"the next launch waits for {state['resume_problem']}")
     for key in ("nodes", "spares", "excluded", "missing"):
         names = state.get(key)
         app.print(f"{key}: {', '.join(map(str, names)) if isinstance(names, list) and names else 'none'}")

@@ -84,6 +84,13 @@ class Leading:
         leading._unfinished = known.incident if known.is_live else None
         return leading
 
+    @property
+    def resume_problem(self) -> str | None:
+        """Why the next launch waits: which node could not look for what to resume from."""
+        if self.stage is not Stage.CHOOSING or self.fleet is None:
+            return None
+        return self._question.find_problem(self.fleet.nodes)
+
     # --- what happens ---------------------------------------------------------------------------------------------
 
     def find_namesake(self, node: str, joined: ms.Joined, now_s: float) -> bool:

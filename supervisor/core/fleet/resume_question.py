@@ -17,6 +17,8 @@ class ResumeQuestion:
         self.number = 0
         self._rejected: frozenset[str] = frozenset()
         self._answers: dict[str, ms.ResumeOffers] = {}
+        self._problems: dict[str, str] = {}
+        """Of nodes that could not look, until they can."""
         self._again_at_s = now_s
         """When it may be asked again where that would bring the same answers."""
 
@@ -40,6 +42,14 @@ class ResumeQuestion:
     def take(self, node: str, answer: ms.ResumeOffers) -> None:
         """Take a node's answer to the present question."""
         self._answers[node] = answer
+        self._problems.pop(node, None)
+        if answer.problem is not None:
+            self._problems[node] = answer.problem
+
+    def find_problem(self, nodes: Sequence[str]) -> str | None:
+        """Return which of the nodes could not look when it was last asked, and why; None where all could."""
+        known = [f"{node}: {self._problems[node]}" for node in nodes if node in self._problems]
+        return "; ".join(known)[: ms.REASON_CHARS_MAX] or None
 
     def judge(
         self, nodes: Sequence[str], passed_over: frozenset[str], since_s: float, now_s: float

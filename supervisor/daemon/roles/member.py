@@ -7,6 +7,7 @@ leader that does not act leaves the flagged attempt to this daemon's own deadlin
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
@@ -40,6 +41,8 @@ LEADER = "the leader of the training"
 FACTS_LIMIT_S = 0.2
 ANNOUNCED_S = 5.0
 """Until the ranks of all nodes have come to the step at which rank 0 has them save."""
+DISKS_LIMIT_S = 5.0
+"""How long the first reading of the disks is waited for."""
 LOOK_S = 0.1
 CLEAR_LIMIT_S = 30.0
 """How long removing the snapshots of a training that has finished may take before the daemon ends all the same."""
@@ -174,7 +177,13 @@ class Member:
         return taken.folder
 
     def find_resume(self, asked: ms.FindResume) -> tuple[Offer, ...]:
-        """See `Host.find_resume`."""
+        """See `Host.find_resume`. A node whose disk has no room for a launch cannot be launched either."""
+        until_s = self._parts.clock.now().monotonic_s + DISKS_LIMIT_S
+        while self._parts.newest.host is None and self._parts.clock.now().monotonic_s < until_s:
+            time.sleep(LOOK_S)
+        if (disk := self._parts.find_full_disk()) is not None:
+            text = f"{disk.free_bytes / 1e9:.2f} of {disk.total_bytes / 1e9:.2f} GB are free, too little for a launch"
+            raise OSError(errno.ENOSPC, text, disk.path)
         return self._offers.find(asked)
 
     def leave(self, reason: str, *, finished: bool) -> None:
