@@ -18,11 +18,14 @@ from torch.distributed.fsdp import fully_shard
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=4)
+parser.add_argument("--epochs-in", type=Path, help="a file with their number, for a launch, in its place")
 parser.add_argument("--die-after", type=int, default=0, help="batches and a snapshot of this process; 0: not at all")
 parser.add_argument("--step-s", type=float, default=0.0)
 parser.add_argument("--data", type=int, default=62)
 parser.add_argument("--ddp", action="store_true", help="replicas in place of parts")
 asked = parser.parse_args()
+if asked.epochs_in and asked.epochs_in.exists():
+    asked.epochs = int(asked.epochs_in.read_text())
 torch.set_num_threads(1)
 meeting = os.environ.get("MEETING")
 torch.distributed.init_process_group(

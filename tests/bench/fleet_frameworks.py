@@ -1,8 +1,10 @@
 """Deterministic trainings of other frameworks that shard weights or moments, each with the framework's own checkpoints.
 
-    fleet_frameworks.py fsdp1|lightning|zero1|zero2|zero3 --steps N [--step-s S]
+    fleet_frameworks.py fsdp1|lightning|zero1|zero2|zero3|accelerate --steps N [--step-s S]
+    fleet_frameworks.py trainer --steps N [--steps-in FILE] [--step-s S]
 
-What it resumes from is named by the supervisor's variable. Batches depend on step and rank alone.
+What it resumes from is named by the supervisor's variable. Batches depend on step and rank alone; those of `trainer`,
+which is Hugging Face's and saves nothing by itself, are drawn as its loader draws them.
 """
 
 from __future__ import annotations
@@ -181,17 +183,92 @@ def train_lightning(asked: argparse.Namespace) -> None:
     show_digest([weights.full_tensor() for weights in module.parameters()])
 
 
+def train_accelerate(asked: argparse.Namespace) -> None:
+    """Accelerate with its own `save_state`. On a CPU it leaves out FSDP without a message, and so does the Trainer."""
+    from accelerate import Accelerator  # type: ignore[import-not-found]  # noqa: PLC0415 - not in every environment
+
+    accelerator = Accelerator()
+    begin()
+    model = make_model()
+    model, optimizer = accelerator.prepare(model, torch.optim.Adam(model.parameters(), 0.001))
+    first = 0
+    if RESUME_FROM:
+        accelerator.load_state(RESUME_FROM)
+        first = int(Path(RESUME_FROM).name.removeprefix("step-"))
+    for step in range(first + 1, asked.steps + 1):
+        accelerator.backward(model(draw(step)).pow(2).mean())
+        optimizer.step()
+        optimizer.zero_grad()
+        if step % EVERY == 0:
+            save_as(step, lambda part: accelerator.save_state(str(part)))
+        time.sleep(asked.step_s)
+    show_digest(list(accelerator.get_state_dict(model).values()))
+
+
+def train_trainer(asked: argparse.Namespace) -> None:
+    """Hugging Face's Trainer, with dropout and random masks."""
+    from transformers import (  # type: ignore[import-not-found]  # noqa: PLC0415 - not in every environment
+        BertConfig,
+        BertForMaskedLM,
+        Trainer,
+        TrainerCallback,
+        TrainingArguments,
+    )
+
+    class Sentences(torch.utils.data.Dataset):  # type: ignore[misc]
+        def __len__(self) -> int:
+            return 62
+
+        def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+            words = torch.full((12,), index % 50 + 5)
+            labels = words.clone()
+            words[torch.rand(12) < 0.2] = 4
+            return {"input_ids": words, "labels": labels}
+
+    class Slow(TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, *_: object, **__: object) -> None:
+            time.sleep(asked.step_s)
+
+    torch.manual_seed(5)
+    config = BertConfig(vocab_size=60, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=48)
+    steps = int(asked.steps_in.read_text()) if asked.steps_in and asked.steps_in.exists() else asked.steps
+    arguments = TrainingArguments(
+        output_dir="out",
+        max_steps=steps,
+        per_device_train_batch_size=4,
+        seed=11,
+        save_strategy="no",
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+        logging_steps=50,
+        learning_rate=1e-3,
+        lr_scheduler_type="constant",
+        fsdp="full_shard" if asked.fsdp else None,
+    )
+    trainer = Trainer(BertForMaskedLM(config), arguments, train_dataset=Sentences(), callbacks=[Slow()])
+    trainer.train()
+    moments = [value for state in trainer.optimizer.state_dict()["state"].values() for value in state.values()]
+    show_digest([*trainer.model.state_dict().values(), *moments])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("kind", choices=("fsdp1", "lightning", "zero1", "zero2", "zero3"))
+    parser.add_argument("kind", choices=("fsdp1", "lightning", "zero1", "zero2", "zero3", "accelerate", "trainer"))
     parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--steps-in", type=Path, help="a file with their number, for a launch, in its place")
     parser.add_argument("--step-s", type=float, default=0.0)
+    parser.add_argument("--fsdp", action="store_true", help="have the Trainer asked for FSDP")
     asked = parser.parse_args()
     match asked.kind:
         case "fsdp1":
             train_fsdp1(asked)
         case "lightning":
             train_lightning(asked)
+        case "accelerate":
+            train_accelerate(asked)
+        case "trainer":
+            train_trainer(asked)
         case _:
             train_zero(asked, int(asked.kind[-1]))
     dist.destroy_process_group()

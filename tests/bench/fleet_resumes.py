@@ -7,7 +7,8 @@ Each node is a network namespace of this machine with a daemon and torchrun on g
 torchrun alone with as many ranks. Printed: who was killed, what all ranks resumed from, the work that was redone in
 seconds and steps, and whether weights, moments and each rank's place in its data are equal bit by bit at the end.
 `--whom ranks,daemon,leader,both` kills daemons and the leader too, and starts them again; after each kill every
-generation that lies there is proven.
+generation that lies there is proven. Hundreds of kills: `--warm --every-s 0.001 --step-s 0.01`, where ranks are forked
+from an interpreter on each node that has imported torch (`fleet_warm.py`): a launch takes a second in place of ten.
 """
 
 # ruff: noqa: T201 - a benchmark prints
@@ -43,10 +44,12 @@ from fleet_faults import (  # noqa: E402 - a program, started by its path
 from supervisor.agent import prove  # noqa: E402 - the same
 from supervisor.cluster.secret import make_secret  # noqa: E402 - the same
 from supervisor.core import attempt_files as at  # noqa: E402 - the same
+from tests.rigs.warm import RANKS, TRAINERS, start_interpreter  # noqa: E402 - the same
 
 PROGRAM = ROOT / "tests" / "agent" / "own_shards.py"
 FRAMEWORKS = ROOT / "tests" / "bench" / "fleet_frameworks.py"
 OWN_PROGRAM = ROOT / "tests" / "bench" / "fleet_dcp.py"
+WARM = ROOT / "tests" / "bench" / "fleet_warm.py"
 AGENT = ROOT / "supervisor" / "agent" / "path"
 ANYWHERE_S = 8.0
 """What a rank takes to import, join and load, on a busy machine."""
@@ -54,6 +57,11 @@ LEAST_S = 0.5
 """Of which the moment of a kill is drawn."""
 BATCHES = 4
 """Of an epoch with 4 ranks."""
+ROWS, BATCH = 62, 4
+"""What the program trains on, and how much of it each rank takes a step."""
+ENDLESS = 1_000_000
+"""Epochs of the program, until it is known how many kills there were."""
+ALONE_PORT = "29555"
 STEP_NUMBER = re.compile(r"step-(\d{12})")
 
 
@@ -68,6 +76,9 @@ class Training:
             f'[supervisor]\nlauncher = "held"\n[jobs.run]\ncommand = ["true"]\nsnapshot_every_s = {asked.every_s}\n'
             + ('[jobs.run.checkpoints]\npaths = ["own/step-*/"]\n' if asked.dcp else "")
         )
+        self.killed: dict[str, int] = {}
+        self.began_s = time.perf_counter()
+        self.launchers = [find_launcher(asked, network, number) for number in range(asked.nodes)]
         self.own = folder / "own" if asked.dcp else folder / "snapshots" / "run"
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ROCM_SUPERVISOR")}
         self.env = {
@@ -93,8 +104,7 @@ class Training:
             words = [*self._daemon("node", f"n{number}", f"n{number}"), "--leader", "10.77.0.1:29300"]
             words += ["--config", str(folder / "settings.toml")]
             words += ["--"] if asked.dcp else ["--snapshots", str(folder / "snapshots"), "--"]
-            launcher = [str(LAUNCHER)] if asked.fork else ["-m", "torch.distributed.run"]
-            words += [PYTHON, *launcher, "--nproc-per-node", str(asked.ranks), *command(asked)]
+            words += [*self.launchers[number], "--nproc-per-node", str(asked.ranks), *command(asked, folder)]
             self._start(f"n{number}", network.within(number, *words))
 
     def _daemon(self, role: str, state: str, node: str) -> list[str]:
@@ -114,6 +124,16 @@ class Training:
     def start_again(self, name: str) -> None:
         """Start what was killed."""
         self._start(name, self._words[name])
+
+    def await_leader(self) -> None:
+        """Wait until the leader that was started last has written its state."""
+        file = self.folder / "leader" / "state.json"
+        before = file.stat().st_mtime_ns
+        until(lambda: file.stat().st_mtime_ns > before, "the leader's state", START_LIMIT_S)
+
+    def note(self, text: str) -> None:
+        """Print a line with the time since the start and the load."""
+        print(f"  {time.perf_counter() - self.began_s:6.1f} s, load {os.getloadavg()[0]:.1f}: {text}", flush=True)
 
     def launch(self) -> int:
         """Return the number of the newest launch, 0 before the first."""
@@ -166,22 +186,44 @@ def program(asked: argparse.Namespace) -> Path:
     return FRAMEWORKS if asked.framework else OWN_PROGRAM if asked.dcp else PROGRAM
 
 
-def command(asked: argparse.Namespace) -> list[str]:
+def find_launcher(asked: argparse.Namespace, network: Network, number: int) -> list[str]:
+    """Return the words that start a node's ranks, up to torchrun's options."""
+    if not asked.warm:
+        return [PYTHON, str(LAUNCHER)] if asked.fork else [PYTHON, "-m", "torch.distributed.run"]
+    modules = TRAINERS if asked.framework else RANKS
+    interpreter = start_interpreter(Path(PYTHON), modules, os.getpid(), within=network.within(number))
+    return [sys.executable, "-S", str(WARM), str(interpreter.address)]
+
+
+def command(asked: argparse.Namespace, folder: Path) -> list[str]:
     """Return the program and its options."""
     if asked.dcp:
         first = [str(FRAMEWORKS), asked.framework] if asked.framework else [str(OWN_PROGRAM)]
         return [*first, "--steps", str(asked.epochs * BATCHES), "--step-s", str(asked.step_s)]
+    if asked.framework:
+        steps = ["--steps", str(ENDLESS), "--steps-in", str(folder / "epochs")]
+        return [str(FRAMEWORKS), asked.framework, *steps, "--step-s", str(asked.step_s)]
     kind = [] if asked.fsdp else ["--ddp"]
-    return [str(PROGRAM), "--epochs", str(asked.epochs), "--step-s", str(asked.step_s), *kind]
+    epochs = ["--epochs", str(ENDLESS), "--epochs-in", str(folder / "epochs")]
+    return [str(PROGRAM), *epochs, "--step-s", str(asked.step_s), *kind]
 
 
-def run_alone(asked: argparse.Namespace, folder: Path) -> list[str]:
-    """Return what the ranks of an undisturbed run under torchrun alone end with."""
+def run_alone(asked: argparse.Namespace, folder: Path, launcher: list[str]) -> list[str]:
+    """Return what the ranks of an undisturbed run end with: under torchrun alone, or forked as the others were."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ROCM_SUPERVISOR")}
-    words = [PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(asked.nodes * asked.ranks)]
-    alone = argparse.Namespace(**{**vars(asked), "step_s": 0.0})
     env = {**environment, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(AGENT), "GLOO_SOCKET_IFNAME": "lo"}
-    ran = subprocess.run([*words, *command(alone)], env=env, cwd=folder, capture_output=True, text=True, check=False)
+    words = [PYTHON, "-m", "torch.distributed.run", "--standalone"]
+    if launcher:
+        attempt = folder / "alone" / at.RECORDER
+        attempt.parent.mkdir(parents=True)
+        attempt.touch()
+        place = {"PET_NODE_RANK": "0", "PET_NNODES": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": ALONE_PORT}
+        words, env = launcher, {**env, **place, at.ENV_FOLDER: str(attempt.parent)}
+    words = [*words, "--nproc-per-node", str(asked.nodes * asked.ranks)]
+    alone = argparse.Namespace(**{**vars(asked), "step_s": 0.0})
+    ran = subprocess.run(
+        [*words, *command(alone, folder)], env=env, cwd=folder, capture_output=True, text=True, check=False
+    )
     shutil.rmtree(folder / "own", ignore_errors=True)
     for path in folder.glob("states-*"):
         path.rename(folder / f"alone-{path.name}")
@@ -226,10 +268,12 @@ def kill_once(training: Training, rng: random.Random, log: list[float], rejected
     time.sleep(rng.random() if ended else 0.0)
     for name in ended:
         training.start_again(name)
+    training.killed[whom] = training.killed.get(whom, 0) + 1
     if whom == "leader":
+        training.await_leader()
         until(lambda: is_over() or training.newest() > newest, f"steps of launch {launch}", START_LIMIT_S)
         kept = training.launch() == launch
-        print(f"  launch {launch}: leader killed, {'the training went on' if kept else 'LAUNCHED AGAIN'}", flush=True)
+        training.note(f"launch {launch}: leader killed, {'the training went on' if kept else 'LAUNCHED AGAIN'}")
         log.append(0.0)
         return judged
     until(lambda: training.launch() > launch, f"the launch after {launch}", START_LIMIT_S)
@@ -243,17 +287,28 @@ def note_redone(training: Training, launch: int, who: str, log: list[float]) -> 
     made = training.records(launch)
     resumed = STEP_NUMBER.fullmatch(Path(str(training.state().get("resumed"))).name)
     if resumed is None or not made:
-        print(f"  launch {launch}: {who} killed, resumed from {training.state().get('resumed')}", flush=True)
+        training.note(f"launch {launch}: {who} killed, resumed from {training.state().get('resumed')}")
         log.append(float("inf"))
         return
     at_step, (last, last_s) = int(resumed[1]), made[-1]
     at_s = max((seconds for step, seconds in made if step <= at_step), default=made[0][1])
     log.append(last_s - at_s)
-    print(
-        f"  launch {launch}: {who} killed after step {last}, all resumed from {at_step}: "
-        f"{last - at_step} steps, {last_s - at_s:.2f} s to redo",
-        flush=True,
+    training.note(
+        f"launch {launch}: {who} killed after step {last}, all resumed from {at_step}: "
+        f"{last - at_step} steps, {last_s - at_s:.2f} s to redo"
     )
+
+
+def let_finish(training: Training) -> None:
+    """End all ranks, and have the next launch end after the next epochs."""
+    asked = training.asked
+    until(lambda: len(training.find_ranks()) == asked.nodes * asked.ranks, "all ranks", START_LIMIT_S)
+    for pid in training.find_ranks().values():
+        os.kill(pid, signal.SIGKILL)
+    batches = math.ceil(math.ceil(ROWS / (asked.nodes * asked.ranks)) / BATCH)
+    part = training.folder / "epochs.part"
+    part.write_text(str(training.newest() + 2 * batches if asked.framework else training.newest() // batches + 2))
+    part.rename(training.folder / "epochs")
 
 
 def judge(folder: Path, rejected: list[str]) -> int:
@@ -292,29 +347,35 @@ def compare_states(folder: Path) -> list[str]:
 
 def measure(asked: argparse.Namespace, folder: Path, network: Network) -> int:
     """Disturb a training until it finishes; return 0 where its end equals that of the other."""
-    wanted = run_alone(asked, folder)
+    wanted = run_alone(asked, folder, []) if asked.dcp else []
     training, rng = Training(folder, network, asked), random.Random(asked.seed)
     redone: list[float] = []
     rejected: list[str] = []
     judged, began = 0, time.perf_counter()
+    training.note("all daemons started")
     try:
-        for _ in range(asked.kills):
+        while len(redone) < asked.kills and time.perf_counter() - began < asked.limit_s:
             proven = kill_once(training, rng, redone, rejected)
-            if proven is None or time.perf_counter() - began > asked.limit_s:
+            if proven is None:
                 break
             judged += proven
+        if not asked.dcp:
+            let_finish(training)
+        training.note(f"killed {training.killed}, {judged} generations judged, {len(rejected)} torn or mixed")
         until(lambda: training.state().get("stage") == "over", "the end of the training", 1200.0)
         found = training.digests()
         path = folder / "leader" / "incidents.jsonl"
         history = path.read_text().splitlines() if path.exists() else []
     finally:
         training.close()
+    wanted = wanted or run_alone(asked, folder, training.launchers[0] if asked.warm else [])
     incidents, steps = {json.loads(line)["id"] for line in history}, training.state().get("steps")
     middle = sorted(redone)[len(redone) // 2] if redone else 0.0
-    kind = f"{asked.framework or 'FSDP2'}, own checkpoints" if asked.dcp else "FSDP2" if asked.fsdp else "DDP"
+    kind = asked.framework or ("FSDP2" if asked.fsdp or asked.dcp else "DDP")
+    kind += ", own checkpoints" if asked.dcp else ""
     print(
         f"{kind}, {asked.nodes} nodes x {asked.ranks} ranks, a snapshot each {asked.every_s} s, steps of at least "
-        f"{asked.step_s} s: {len(redone)} kills, {len(incidents)} incidents, redone at most "
+        f"{asked.step_s} s: {len(redone)} kills {training.killed}, {len(incidents)} incidents, redone at most "
         f"{max(redone, default=0.0):.2f} s, median {middle:.2f} s; {judged} generations judged, {len(rejected)} "
         f"torn or mixed; {steps} steps; the "
         f"end is {'equal' if found == wanted else 'NOT EQUAL'} bit by bit ({time.perf_counter() - began:.0f} s)"
@@ -335,21 +396,23 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--every-s", type=float, default=2.0)
     parser.add_argument("--step-s", type=float, default=0.05)
-    parser.add_argument("--epochs", type=int, default=0, help="0: enough for the kills")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--fsdp", action="store_true", help="weights spread by FSDP2 in place of replicas")
     parser.add_argument(
         "--dcp", action="store_true", help="FSDP2 that saves by itself, with torch.distributed.checkpoint"
     )
-    parser.add_argument("--framework", default="", help="of `fleet_frameworks.py`, which saves by itself")
+    parser.add_argument(
+        "--framework", default="", help="of `fleet_frameworks.py`; all but `trainer` save by themselves"
+    )
     parser.add_argument(
         "--anywhere", action="store_true", help="kill while ranks import, join and load too, not after a save alone"
     )
     parser.add_argument("--fork", action="store_true", help="fork ranks from torchrun: torch is imported once a node")
+    parser.add_argument("--warm", action="store_true", help="fork ranks from an interpreter of each node")
     parser.add_argument("--keep", action="store_true")
     asked = parser.parse_args()
-    asked.dcp = asked.dcp or bool(asked.framework)
-    asked.epochs = asked.epochs or int((asked.kills + 1) * 2.5 * asked.every_s / asked.step_s / BATCHES)
+    asked.dcp = asked.dcp or asked.framework not in ("", "trainer")
+    asked.epochs = int((asked.kills + 1) * 2.5 * asked.every_s / asked.step_s / BATCHES)
     network, folder = Network(asked.nodes), Path(tempfile.mkdtemp(prefix="fleet-resumes-"))
     try:
         return measure(asked, folder, network)

@@ -156,14 +156,18 @@ Warm = Callable[..., WarmInterpreter]
 
 
 def start_interpreter(
-    python: Path, modules: Sequence[str], owner_pid: int, *, supervised: bool = True
+    python: Path, modules: Sequence[str], owner_pid: int, *, supervised: bool = True, within: Sequence[str] = ()
 ) -> WarmInterpreter:
-    """Return an interpreter that has imported `modules` and waits for programs until the process `owner_pid` ends."""
+    """Return an interpreter that has imported `modules` and waits for programs until the process `owner_pid` ends.
+
+    `within` are the words of a command that runs it where its programs are to be, such as `ip netns exec`.
+    """
     folder = Path(tempfile.mkdtemp(prefix="warm"))  # short: the address of a socket has 107 characters
     address, name = folder / "socket", str(folder)
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("ROCM_", "PYTHON"))}
     quiet = {"OMP_NUM_THREADS": "1", "HOME": name, "YOLO_CONFIG_DIR": name, "YOLO_OFFLINE": "true"}
     words = [
+        *within,
         str(python),
         str(SERVER),
         str(owner_pid),

@@ -47,7 +47,11 @@ def keep(connection, files):
     for number in files:
         os.close(number)
     os.close(ready)
-    connection.sendall(b"%d\n" % pid)
+    try:
+        connection.sendall(b"%d\n" % pid)
+    except BrokenPipeError:  # who asked for it has ended
+        os.kill(pid, signal.SIGKILL)
+        os._exit(0)
     os.close(go)
     status = os.waitpid(pid, 0)[1]
     try:
