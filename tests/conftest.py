@@ -23,6 +23,10 @@ sys.dont_write_bytecode = False
 """As on a user's machine; without byte code every process of the suite compiles each module that it imports, and every
 collection rewrites the assertions of all tests."""
 
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).resolve().parent), os.environ.get("PATH", os.defpath)])
+"""Tools written in Python (rocm-smi) begin with `env python3`: what a version manager has there is a shell script that
+takes longer than the tool, and each incident of a test runs some."""
+
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENTS = {"current": "ROCM_SUPERVISOR_TRAIN_PYTHON", "owner": "ROCM_SUPERVISOR_OWNER_PYTHON"}
 COLLECTED = ROOT.parent / "shared" / "corpus"
