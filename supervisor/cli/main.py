@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from supervisor import __version__
 from supervisor.cli import exit_codes
 from supervisor.cli.app import App
 from supervisor.cli.errors import WrongUsageError
@@ -144,6 +145,7 @@ class LazyGroup(click.Group):
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, errors included.")
 @click.option("--fleet", is_flag=True, help="Read the fleet's database: status, history, show, account.")
 @click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
+@click.version_option(__version__, message="rocm-supervisor %(version)s", help="Print the version.")
 @click.pass_context
 def cli(  # noqa: PLR0913 - one argument each option
     context: click.Context, config: Path | None, socket: Path | None, color: str, *, as_json: bool, fleet: bool

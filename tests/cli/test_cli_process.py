@@ -58,6 +58,12 @@ def run(
 ALONE = {"ROCM_SUPERVISOR_ALLOW_COLLISION": "1"}
 
 
+def test_the_version_is_printed_by_a_command_and_by_the_option_that_every_tool_has() -> None:
+    command, option = run("version", **ALONE), run("--version", **ALONE)
+    assert (option.returncode, option.stdout) == (0, command.stdout)
+    assert option.stdout.startswith("rocm-supervisor ")
+
+
 def test_status_imports_nothing_that_it_does_not_need(path: Path) -> None:
     code = "import atexit; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); main()"
     done = run("--socket", str(path), "status", code=code, **ALONE)
