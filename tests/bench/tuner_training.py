@@ -1,7 +1,7 @@
 """Tunes a living training from bad settings by daemon and command line, and compares with the grid of its knobs.
 
     python tests/bench/tuner_training.py --train-python PYTHON [--device cuda|cpu] [--size full|tiny] [--tunes 3]
-                                         [--only resnet decoder] [--for 150s] [--grid-s 90] [--json FILE]
+                                         [--only resnet decoder] [--for 150s] [--until-s 90] [--record FILE]
 
 `slow_training.py` says what the trainings are. Each tune's settings are undone by the command line. After the last
 the grid is searched: what multiplies the speed of such a training (workers, pinning and TF32; joined micro-batches,
@@ -10,8 +10,9 @@ and measured over 40 steps, or 10 that take long: with as many workers as proces
 three, and what each tune has adopted, are then measured again in rounds of one block each, of 60 steps or 12 that take
 long, every second round in the opposite order. What a tune has adopted is compared with the best of these, which has
 the highest median, round by round: the share is the median of the rounds', with its range. Blocks of one setting differ
-by more than good settings do, so that the best of a grid measured once is partly luck. Combinations for which the time
-was too short are counted.
+by more than good settings do, so that the best of a grid measured once is partly luck. After `--until-s` nothing is
+begun; what was measured is in the record, a line of JSON each, and the same command goes on from there. The rounds
+begin when all combinations were measured.
 """
 
 # ruff: noqa: T201 - a benchmark prints, and measures with the tuner's own eyes
@@ -28,7 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,31 @@ CPU_AXES: tuple[Mapping[str, object], ...] = (
 """Without a GPU, for either kind."""
 
 Settings = Mapping[str, object]
+Row = Mapping[str, Any]
+
+
+class Record:
+    """What was measured, a line each, in this run and those before it."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        lines = path.read_text().splitlines() if path is not None and path.exists() else []
+        self._rows: list[Row] = [json.loads(line) for line in lines]
+
+    def add(self, kind: str, row: Row) -> None:
+        """Keep what was measured of a training."""
+        self._rows.append({"kind": kind, **row})
+        if self._path is not None:
+            with self._path.open("a") as file:
+                file.write(json.dumps(self._rows[-1]) + "\n")
+
+    def read(self, kind: str, key: str) -> list[Row]:
+        """Return the rows of a training that have a key."""
+        return [row for row in self._rows if row["kind"] == kind and key in row]
+
+    def read_tunes(self, kind: str) -> list[Tuned]:
+        """Return the tunes of a training."""
+        return [Tuned(report=row["tune"], steps=row["steps"], took_s=row["took_s"]) for row in self.read(kind, "tune")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +113,11 @@ class Tuned:
     report: Mapping[str, Any]
     steps: int
     took_s: float
+
+    @property
+    def row(self) -> Row:
+        """Return the line of the record."""
+        return {"tune": self.report, "steps": self.steps, "took_s": self.took_s}
 
     @property
     def gain(self) -> float:
@@ -100,43 +131,28 @@ class Tuned:
         return {row["knob"]: row["value"] for row in self.report["adopted"]}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What the tunes of one training and the grid came to."""
-
-    tunes: list[Tuned]
-    combinations: int
-    not_run: int
-    best_rates: tuple[float, ...]
-    best: Settings
-    rates: list[tuple[float, Settings]]
-    shares: list[tuple[float, ...]]
-    """Of the best combination's rate in each round, that the settings adopted by each tune reach."""
-
-
 class Bench:
     """One daemon with a training that is tuned."""
 
-    def __init__(self, item: House, given: argparse.Namespace) -> None:
-        self._house, self._given = item, given
+    def __init__(self, item: House, given: argparse.Namespace, record: Record) -> None:
+        self._house, self._given, self._record = item, given, record
 
-    def tune(self, kind: str) -> Found:
+    def tune(self, kind: str) -> None:
         """Start a training, tune it as often as wanted, search the grid, end it."""
         self._house.client.post(f"/v1/jobs/{kind}/start")
         self._house.step(kind, FIRST_STEPS, limit_s=240)
         say(f"{kind}: steps on {self._given.device}")
         try:
-            tunes = []
-            for _ in range(self._given.tunes):
-                tunes.append(self._tune_once(kind))
+            while len(self._record.read(kind, "tune")) < self._given.tunes and not is_over(self._given):
+                tune = self._tune_once(kind)
+                self._record.add(kind, tune.row)
                 self._house.step(kind, self._step(kind) + SETTLED_STEPS[kind], limit_s=240)
-                print_tune(kind, tunes[-1])
-                if tunes[-1].gain < self._given.least:
+                print_tune(kind, tune)
+                if tune.gain < self._given.least:
                     raise SystemExit(f"{kind}: a tune gained less than {self._given.least}x")
-            found = self._search(kind, tunes)
+            self._search(kind)
         finally:
             self._house.client.post(f"/v1/jobs/{kind}/stop")
-        return found
 
     def _tune_once(self, kind: str) -> Tuned:
         """Tune, and undo what was adopted."""
@@ -162,59 +178,54 @@ class Bench:
     def _step(self, kind: str) -> int:
         return int(self._house.job(kind)["step"] or 0)
 
-    def _search(self, kind: str, tunes: list[Tuned]) -> Found:
+    def _search(self, kind: str) -> None:
         folder = self._house.state / "jobs" / kind / str(self._house.job(kind)["attempt"])
         eyes = Tune(SystemClock(), kind, folder, types.TuneBody(), lambda: None)
-        until_s = time.perf_counter() + self._given.grid_s
-        rates: list[tuple[float, Settings]] = []
         try:
             facts = eyes._read_facts()
+            known = {_key(row["grid"]) for row in self._record.read(kind, "grid")}
             grid = list(list_grid(kind, facts, card=self._given.device == "cuda"))
-            for number, settings in enumerate(grid):
-                if time.perf_counter() > until_s:
-                    break
+            for settings in grid:
+                if _key(settings) in known:
+                    continue
+                if is_over(self._given):
+                    return
                 rate = measure(eyes, settings, facts)
+                self._record.add(kind, {"grid": settings, "rate": rate})
+                known.add(_key(settings))
                 if rate is not None:
-                    rates.append((rate, settings))
-                    say(f"  grid {number + 1}/{len(grid)} {rate:10.1f}/s  {json.dumps(settings)}")
-            again = self._measure_again(eyes, rates, [tune.adopted for tune in tunes], facts) if rates else []
+                    say(f"  grid {len(known)}/{len(grid)} {rate:10.1f}/s  {json.dumps(settings)}")
+            self._measure_again(kind, eyes, facts)
         except Ended as error:
             raise RuntimeError(f"{error}\n{self._house.read_output()}") from None
         finally:
             tuned.withdraw_order(folder)
-        best_rates, best = max(again, key=lambda row: median(row[0]), default=((), {}))
-        by_settings = {_key(settings): made for made, settings in again}
-        return Found(
-            tunes=tunes,
-            combinations=len(rates),
-            not_run=len(grid) - len(rates),
-            best_rates=best_rates,
-            best=best,
-            rates=[*rates, *((rate, settings) for made, settings in again for rate in made)],
-            shares=[
-                tuple(
-                    own / other for own, other in zip(by_settings.get(_key(tune.adopted), ()), best_rates, strict=False)
-                )
-                for tune in tunes
-            ],
-        )
 
-    @staticmethod
-    def _measure_again(
-        eyes: Tune, rates: list[tuple[float, Settings]], adopted: Sequence[Settings], facts: Facts
-    ) -> list[tuple[tuple[float, ...], Settings]]:
-        """Measure the best ones and those that were adopted in rounds; return their rates, one of each round."""
-        rows = [settings for _, settings in sorted(rates, key=lambda row: row[0], reverse=True)[:BEST]]
-        rows = list({_key(settings): settings for settings in (*rows, *adopted)}.values())
-        found: dict[str, list[float]] = {}
-        for number in range(AGAIN):
+    def _measure_again(self, kind: str, eyes: Tune, facts: Facts) -> None:
+        """Measure the best ones and those that were adopted in rounds; each round is kept when it is whole."""
+        rows = list_again(self._record, kind)
+        for number in range(len(self._record.read(kind, "again")), AGAIN):
+            if is_over(self._given):
+                return
+            made: list[tuple[Settings, float | None]] = []
             for settings in rows if number % 2 == 0 else reversed(rows):
                 rate = measure(eyes, settings, facts, again=True)
-                found.setdefault(_key(settings), []).extend([] if rate is None else [rate])
-        for settings in rows:
-            made = found[_key(settings)]
-            say(f"  again {', '.join(f'{rate:.1f}' for rate in made)}/s  {json.dumps(settings)}")
-        return [(tuple(found[_key(settings)]), settings) for settings in rows if len(found[_key(settings)]) == AGAIN]
+                say(f"  round {number + 1}: {rate or 0.0:8.1f}/s  {json.dumps(settings)}")
+                made.append((settings, rate))
+            self._record.add(kind, {"again": made})
+
+
+def is_over(given: argparse.Namespace) -> bool:
+    """Whether nothing more is to be begun."""
+    return time.perf_counter() - BEGAN_S > float(given.until_s)
+
+
+def list_again(record: Record, kind: str) -> list[Settings]:
+    """Return the settings that are measured in rounds: the best of the grid, and what each tune adopted."""
+    rates = [row for row in record.read(kind, "grid") if row["rate"] is not None]
+    best = [row["grid"] for row in sorted(rates, key=lambda row: float(row["rate"]), reverse=True)[:BEST]]
+    adopted = [tune.adopted for tune in record.read_tunes(kind) if tune.adopted]
+    return list({_key(settings): settings for settings in (*best, *adopted)}.values())
 
 
 def _key(settings: Settings) -> str:
@@ -280,14 +291,28 @@ def print_tune(kind: str, tune: Tuned) -> None:
     print(f"{'seconds of the tune':28}{tune.took_s:>24.0f}", flush=True)
 
 
-def print_grid(kind: str, found: Found) -> None:
-    """Print what share of the grid's best each tune has reached."""
-    for rows in found.shares:
-        share = f"{median(rows):.1%} ({min(rows):.1%}-{max(rows):.1%})" if rows else "-"
+def print_grid(kind: str, record: Record) -> int:
+    """Print what share of the grid's best each tune has reached; return how many combinations were measured."""
+    rates = [row["rate"] for row in record.read(kind, "grid") if row["rate"] is not None]
+    print(f"combinations measured: {len(rates)}, refused: {len(record.read(kind, 'grid')) - len(rates)}", flush=True)
+    rounds = [{_key(settings): rate for settings, rate in row["again"]} for row in record.read(kind, "again")]
+    rows = [
+        (tuple(found[_key(settings)] for found in rounds), settings)
+        for settings in list_again(record, kind)
+        if rounds and all(found.get(_key(settings)) is not None for found in rounds)
+    ]
+    if not rows:
+        return len(rates)
+    best_rates, best = max(rows, key=lambda row: median(row[0]))
+    for made, settings in rows:
+        print(f"  {median(made):10.1f}/s ({', '.join(f'{rate:.1f}' for rate in made)})  {json.dumps(settings)}")
+    for tune in record.read_tunes(kind):
+        own = next((made for made, settings in rows if _key(settings) == _key(tune.adopted)), ())
+        shares = [rate / other for rate, other in zip(own, best_rates, strict=False)]
+        share = f"{median(shares):.1%} ({min(shares):.1%}-{max(shares):.1%})" if shares else "nothing adopted"
         print(f"{'share of the grid':28}{share:>24}{MUST[kind][2]:>18}")
-    if found.best_rates:
-        print(f"best of {found.combinations}: {median(found.best_rates):.0f}/s with {json.dumps(found.best)}")
-    print(f"combinations not run or refused: {found.not_run}", flush=True)
+    print(f"best of {len(rates)}: {median(best_rates):.0f}/s with {json.dumps(best)}", flush=True)
+    return len(rates)
 
 
 def main() -> None:
@@ -299,31 +324,21 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--tunes", type=int, default=1, help="tunes of each training, one after the other")
     parser.add_argument("--for", dest="span", default="150s", help="time of a tune, as its command takes it")
-    parser.add_argument("--grid-s", type=float, default=90.0, help="no combination is begun after it")
+    parser.add_argument("--until-s", type=float, default=3600.0, help="no tune, combination or round is begun after it")
     parser.add_argument("--least", type=float, default=0.0, help="ends after a tune that gained less than this factor")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--record", type=Path, help="what was measured, a line each; another run goes on from it")
     parser.add_argument("--keep", type=Path, help="folder for the flight recorder and the agent's reports of a tune")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    written: dict[str, object] = {}
+    record = Record(given.record)
     unmeasured: list[str] = []
     with tempfile.TemporaryDirectory(prefix="tuner-") as place, house(Path(place)) as item:
         item.bin = Path(os.environ.get("SUPERVISOR_BIN", item.bin))
         item.write("\n".join(describe_job(item, kind, given) for kind in given.only))
         item.start()
         for kind in given.only:
-            found = Bench(item, given).tune(kind)
-            print_grid(kind, found)
-            unmeasured += [] if found.combinations else [kind]
-            written[kind] = {
-                "tunes": [{"report": tune.report, "steps": tune.steps, "took_s": tune.took_s} for tune in found.tunes],
-                "best": found.best,
-                "best_rates": found.best_rates,
-                "rates": found.rates,
-                "shares": found.shares,
-            }
-            if given.json is not None:
-                given.json.write_text(json.dumps(written))
+            Bench(item, given, record).tune(kind)
+            unmeasured += [] if print_grid(kind, record) else [kind]
     if unmeasured:
         raise SystemExit(f"{', '.join(unmeasured)}: no combination of the grid was measured, there is no share of it")
 
