@@ -25,12 +25,21 @@ PROVEN_ORDER = 1
 MODE = 0o640
 
 
-def write_order(
-    folder: Path, number: int, settings: Mapping[str, object], *, until_s: float | None, facts: bool = False
+def write_order(  # noqa: PLR0913 - the fields of an order
+    folder: Path,
+    number: int,
+    settings: Mapping[str, object],
+    *,
+    until_s: float | None,
+    facts: bool = False,
+    traces: bool = False,
 ) -> None:
-    """Order the agent of an attempt to hold `settings` until `until_s` of the monotonic clock; raise OSError."""
+    """Order the agent of an attempt to hold `settings` until `until_s` of the monotonic clock; raise OSError.
+
+    `traces`: it is to trace some steps before it answers.
+    """
     until_ns = None if until_s is None else int(until_s * 1e9)
-    _write(folder, id=number, settings=dict(settings), until_ns=until_ns, facts=facts)
+    _write(folder, id=number, settings=dict(settings), until_ns=until_ns, facts=facts, traces=traces)
 
 
 def write_proven(folder: Path, settings: Mapping[str, object], proven_on: Mapping[str, object]) -> None:

@@ -33,7 +33,7 @@ from supervisor.core.stats.histogram import Histogram, HistogramKnown
 from supervisor.core.stats.rate_limit import Allowance
 from supervisor.core.triage.finding import Finding, Replay, conclude
 from supervisor.core.triage.state import TriageState, find_earlier_finding, looked_for
-from supervisor.core.tuning.bottleneck import Shares, find_bottlenecks
+from supervisor.core.tuning.bottleneck import Shares, explain, find_bottlenecks, name_of, share_out, traced_of
 from supervisor.core.tuning.compare import Comparison
 from supervisor.core.tuning.knob import COPIED_BYTES_MIN, KNOBS, Facts, Kind, Knob, Left, Phase, choose_knobs, facts_of
 
@@ -185,23 +185,59 @@ def tell_bottlenecks() -> str:
         Shares(wait=1.0),
         Shares(communication=0.10),
         Shares(communication=0.099),
-        Shares(gpu_busy=0.79, idle_by_host=0.5),
-        Shares(gpu_busy=0.80, idle_by_host=0.5),
-        Shares(gpu_busy=0.79, idle_by_host=0.49),
-        Shares(gpu_busy=0.79, idle_by_host=0.5, step_growth_at_double_batch=0.29),
-        Shares(gpu_busy=0.79, idle_by_host=0.5, step_growth_at_double_batch=0.30),
-        Shares(gpu_busy=0.79, idle_by_host=0.5, wait=0.10),
-        Shares(gpu_busy=0.90),
-        Shares(gpu_busy=0.89),
-        Shares(gpu_busy=0.9, element_wise=0.5),
-        Shares(gpu_busy=0.9, element_wise=0.49, gemm=0.5),
-        Shares(gpu_busy=0.9, gemm=0.49),
-        Shares(gpu_busy=0.9, gemm=0.5, achieved=0.35),
-        Shares(gpu_busy=0.9, gemm=0.5, achieved=0.34),
-        Shares(memory_limited=True),
+        Shares(host=0.20),
+        Shares(host=0.199),
+        Shares(host=0.30, on_gpu=False),
+        Shares(host=NAN),
+        Shares(computing=0.50),
+        Shares(computing=0.499),
+        Shares(computing=0.9, moving=0.50),
+        Shares(computing=0.9, moving=0.499),
+        Shares(computing=0.9, moving=0.2, on_gpu=False),
+        Shares(computing=0.9, moving=0.8, on_gpu=False),
+        Shares(wait=0.40, host=0.20, communication=0.21, computing=0.19),
+        Shares(wait=0.40, host=0.199, communication=0.19, computing=0.21),
+        Shares(wait=0.10, computing=0.9, moving=0.1, phases={"forward": 0.3, "backward": 0.6, "optimizer": 0.001}),
     )
-    lines = [f"{show(item)}: {show(find_bottlenecks(item)) or 'nothing'}" for item in cases]
-    return "\n".join([*lines, ""])
+    lines = []
+    for item in cases:
+        found = find_bottlenecks(item)
+        lines += [f"{show(item)}: {show(found) or 'nothing'}", f"  {name_of(found)}: {explain(item) or 'nothing'}"]
+    return "\n".join([*lines, "", *list_traces(), ""])
+
+
+TRACE = {
+    "steps": 10,
+    "span_s": 2.0,
+    "waited_s": 0.5,
+    "starved_s": 0.4,
+    "communication_s": 0.2,
+    "computing_s": 1.0,
+    "matrix_s": 0.6,
+    "phases": {"forward": 0.4, "backward": 0.5, "optimizer": 0.1, "transfer": 0.0},
+    "on_gpu": True,
+}
+
+
+def list_traces() -> list[str]:
+    """Return the shares of steps that were traced, with those that were not."""
+    processor = TRACE | {"on_gpu": False}
+    cases: tuple[tuple[str, float | None, float | None, object], ...] = (
+        ("waiting of the trace's own", None, None, TRACE),
+        ("more waiting without a trace", 0.5, 0.2, TRACE),
+        ("a step without tracing is shorter", 0.2, 0.15, TRACE),
+        ("a processor's is not asked for", 0.2, 0.15, processor),
+        ("no waiting was traced", 0.3, 0.2, TRACE | {"waited_s": 0.0, "starved_s": 0.0}),
+        ("nothing computes", 0.0, 0.2, TRACE | {"computing_s": 0.0, "matrix_s": 0.0, "phases": {}}),
+        ("more than all", 0.0, 0.2, TRACE | {"computing_s": 9.0, "communication_s": 9.0}),
+        ("no trace", 0.3, 0.2, None),
+        ("no steps", 0.3, 0.2, TRACE | {"steps": 0}),
+        ("no time", 0.3, 0.2, TRACE | {"span_s": 0.0}),
+        ("nonsense", 0.3, 0.2, TRACE | {"waited_s": "long"}),
+        ("less than nothing", 0.3, 0.2, TRACE | {"matrix_s": -1.0}),
+        ("nonsense in a phase", 0.3, 0.2, TRACE | {"phases": {"forward": True, "other": 1.0}}),
+    )
+    return [f"{name}: {show(share_out(wait, pace_s, traced_of(trace)))}" for name, wait, pace_s, trace in cases]
 
 
 def tell_comparisons() -> str:

@@ -52,6 +52,7 @@ class AgentByHand(threading.Thread):
         self.batch = BATCH
         """How many steps it makes between two looks at its order."""
         self.facts: dict[str, object] = FACTS
+        self.traced: dict[str, object] | None = None
         self.waits = 0.6
         """The share of a step that waits, where batches come in no turns."""
         self.wait_share = 0.9
@@ -75,6 +76,7 @@ class AgentByHand(threading.Thread):
     def _answer(self, order: dict[str, object]) -> None:
         fields = {"event": "tuning", "pid": 1, "rank": 0, "monotonic_ns": 1, "unix_s": 1.0, "id": order["id"]}
         fields |= {"step": self.step, "applied": order["settings"], "refused": {}, "facts": self.facts}
+        fields |= {"traced": self.traced if order.get("traces") else None}
         with (self.folder / fo.AGENT).open("a") as file:
             file.write(json.dumps(fields) + "\n")
         self.since_order = 0
@@ -530,3 +532,22 @@ def test_what_was_kept_and_then_spoilt_keeps_no_attempt_from_its_start(folder: P
     assert tuned.apply_kept(folder, argv, ()) == {"workers": 2}
     tuned.keep(folder.parent, argv, {"adopted": rows}, {})
     assert tuned.apply_kept(folder, argv, ()) == {}
+
+
+def test_a_diagnosis_says_what_traced_steps_were_spent_on_and_tries_nothing(tuner: Tuner, folder: Path) -> None:
+    agent = AgentByHand(folder, times())
+    agent.waits = 0.0
+    parts = {"waited_s": 0.0, "starved_s": 0.0, "communication_s": 0.1, "computing_s": 1.0, "matrix_s": 0.9}
+    phases = {"forward": 0.3, "backward": 0.6, "optimizer": 0.1, "transfer": 0.0}
+    agent.traced = {"steps": 5, "span_s": 2.0, **parts, "phases": phases, "on_gpu": False}
+    agent.start()
+    tuner.start("one", types.TuneBody(dry_run=True))
+    report = ended(tuner)
+    agent.ended.set()
+    assert report.problem is None
+    assert report.bottleneck.before == "host-bound"
+    assert report.why == (
+        "in 45% of a step the program computes nothing of its model, and waits for no data; "
+        "of a step: other ranks 5%, host 45%, forward 15%, backward 30%, optimizer 5%"
+    )
+    assert agent.ordered == [{}, {}], "the owner's settings hold all the while"

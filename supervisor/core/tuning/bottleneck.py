@@ -1,21 +1,52 @@
-"""What holds a training back, by measured shares of its step; a reading that is absent excludes its verdict."""
+"""What holds a training back: the share of its step that each thing takes, and the verdict that follows.
+
+What does not compute is lost: waiting for data, for other ranks, for the host. The greatest loss is the verdict,
+`mixed` where another is comparable; where little is lost, what computes holds it back. A reading that is absent
+excludes its verdict. Of the time of other ranks no more is known than how long they are waited for: one that is slow
+because it starves looks like a slow link from here.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from supervisor.core.foreign_values import as_dict, as_float, as_int
 
 WAITING = 0.10
 MOSTLY_WAITING = 0.99
 """Beyond it what is left of a step is less than its measurement errs by."""
 HEADSPACE = 0.05
 """What batches from memory must gain before the loader is to blame."""
-GPU_BUSY = 0.90
-GPU_IDLE = 0.80
 COMMUNICATING = 0.10
-IDLE_BY_HOST = 0.5
-MOSTLY = 0.5
-ACHIEVED = 0.35
-STEP_GROWS = 0.30
+HOST = 0.20
+COMPUTING = 0.50
+MOVING = 0.50
+"""Of the computing time, what is no matrix product: such kernels are as fast as memory."""
+COMPARABLE = 0.50
+"""A loss that is this part of the greatest is a verdict too."""
+SPAN_MAX_S = 1e6
+PHASES = ("forward", "backward", "optimizer", "transfer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced:
+    """Some steps as the agent traced them: the seconds that they took, in all and in parts."""
+
+    steps: int
+    span_s: float
+    waited_s: float
+    """For data."""
+    starved_s: float
+    """Of it, in which nothing was computed either."""
+    communication_s: float
+    """Between ranks, while nothing was computed."""
+    computing_s: float
+    matrix_s: float
+    """Of it, in matrix products, convolutions and attention."""
+    on_gpu: bool
+    phases: Mapping[str, float] = field(default_factory=dict)
+    """Of the computing time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,33 +56,75 @@ class Shares:
     wait: float | None = None
     headspace_gain: float | None = None
     """What batches from memory would gain: 0.5 is half as many samples a second more."""
-    gpu_busy: float | None = None
-    idle_by_host: float | None = None
-    """Of the GPU's idle time, the part in which no kernel had been launched."""
-    step_growth_at_double_batch: float | None = None
-    gemm: float | None = None
-    """Of the GPU's busy time, in matrix products and convolutions."""
-    achieved: float | None = None
-    """Of the measured peak of such kernels."""
-    element_wise: float | None = None
-    """Of the GPU's busy time, in element-wise kernels, norms, copies and the optimizer."""
     communication: float | None = None
-    memory_limited: bool = False
-    """Whether checkpointing, a small micro-batch or a remedy against OOM trades speed for memory."""
+    host: float | None = None
+    """In which neither anything was computed nor waited for: Python's own time, and that of launching."""
+    computing: float | None = None
+    moving: float | None = None
+    """Of the computing time, in what is no matrix product: element-wise kernels, norms, copies and the optimizer."""
+    on_gpu: bool = True
+    phases: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bottleneck:
-    """The verdict, and the measurement that it rests on."""
+    """The verdict, the share of a step that it is about, and the measurement that it rests on."""
 
     name: str
+    share: float
     why: str
+
+
+def traced_of(reported: object) -> Traced | None:
+    """Return what the agent reports of steps that it traced; None where it is incomplete or cannot be."""
+    fields = as_dict(reported)
+    steps, span_s = as_int(fields.get("steps"), 1), as_float(fields.get("span_s"), 0.0, SPAN_MAX_S)
+    names = ("waited_s", "starved_s", "communication_s", "computing_s", "matrix_s")
+    parts = {name: as_float(fields.get(name), 0.0, SPAN_MAX_S) for name in names}
+    known = {name: part for name, part in parts.items() if part is not None}
+    if steps is None or not span_s or len(known) < len(names):
+        return None
+    phases = {name: as_float(as_dict(fields.get("phases")).get(name), 0.0, SPAN_MAX_S) or 0.0 for name in PHASES}
+    return Traced(steps=steps, span_s=span_s, on_gpu=fields.get("on_gpu") is True, phases=phases, **known)
+
+
+def share_out(wait: float | None, pace_s: float | None, traced: Traced | None) -> Shares:
+    """Return the shares of a step; `wait` and the mean time of a step `pace_s` are of more steps, not traced.
+
+    Batches lie ready when a trace begins, so that its few steps wait for less. Of a GPU the time without tracing
+    counts, which slows the host alone; of a processor both the computing and the step are slowed.
+    """
+    if traced is None:
+        return Shares(wait=wait)
+    starved = traced.starved_s / traced.span_s
+    if wait is not None:
+        starved = wait * (traced.starved_s / traced.waited_s if traced.waited_s > 0 else 1.0)
+    step_s = (traced.span_s - traced.starved_s) / traced.steps
+    if traced.on_gpu and pace_s is not None:
+        step_s = min(step_s, pace_s * (1 - starved))
+    rest = 1 - starved
+    computing = _part(traced.computing_s, traced.steps * step_s) * rest
+    communication = min(_part(traced.communication_s, traced.steps * step_s) * rest, rest - computing)
+    whole_s = traced.computing_s or 1.0
+    return Shares(
+        wait=starved,
+        communication=communication,
+        host=max(0.0, rest - computing - communication),
+        computing=computing,
+        moving=1 - _part(traced.matrix_s, traced.computing_s) if traced.computing_s > 0 else None,
+        on_gpu=traced.on_gpu,
+        phases={name: computing * part_s / whole_s for name, part_s in traced.phases.items()},
+    )
 
 
 def find_bottlenecks(shares: Shares) -> tuple[Bottleneck, ...]:
     """Return every verdict whose definition holds, the one with most to gain first; none: nothing stands out."""
-    checks = (_data(shares), _communication(shares), _host(shares), _gpu(shares), _memory(shares))
-    return tuple(found for found in checks if found is not None)
+    lost = [found for found in (_data(shares), _communication(shares), _host(shares)) if found is not None]
+    lost = sorted(lost, key=lambda found: found.share, reverse=True)
+    if lost:
+        return tuple(found for found in lost if found.share >= COMPARABLE * lost[0].share)
+    computing = _computing(shares)
+    return (computing,) if computing is not None else ()
 
 
 def name_of(found: tuple[Bottleneck, ...]) -> str | None:
@@ -59,6 +132,18 @@ def name_of(found: tuple[Bottleneck, ...]) -> str | None:
     if not found:
         return None
     return found[0].name if len(found) == 1 else "mixed"
+
+
+def explain(shares: Shares) -> str:
+    """Return the measurements that the verdict rests on, with the share of each part of a step."""
+    parts = {"waiting": shares.wait, "other ranks": shares.communication, "host": shares.host, **shares.phases}
+    known = [f"{name} {part:.0%}" for name, part in parts.items() if part is not None and round(part, 2) > 0]
+    split = f"of a step: {', '.join(known)}" if shares.computing is not None and known else ""
+    return "; ".join(text for text in (*(found.why for found in find_bottlenecks(shares)), split) if text)
+
+
+def _part(part_s: float, of_s: float) -> float:
+    return min(1.0, part_s / of_s) if of_s > 0 else 0.0
 
 
 def _data(shares: Shares) -> Bottleneck | None:
@@ -73,41 +158,33 @@ def _data(shares: Shares) -> Bottleneck | None:
         text = f"an infinitely fast loader would gain {bound} {1 / busy - 1:.0%}"
     else:
         text = f"the same batches from memory gain {gain:.0%}"
-    return Bottleneck(name="data-bound", why=f"{shares.wait:.0%} of a step waits for its batch; {text}")
+    why = f"{shares.wait:.0%} of a step waits for its batch; {text}"
+    return Bottleneck(name="data-bound", share=shares.wait, why=why)
 
 
 def _communication(shares: Shares) -> Bottleneck | None:
     share = shares.communication
     if share is None or not share >= COMMUNICATING:
         return None
-    return Bottleneck(name="communication-bound", why=f"{share:.0%} of a step is spent on reducing gradients")
+    why = f"{share:.0%} of a step waits for other ranks: their gradients, or themselves"
+    return Bottleneck(name="communication-bound", share=share, why=why)
 
 
 def _host(shares: Shares) -> Bottleneck | None:
-    busy, idle, growth = shares.gpu_busy, shares.idle_by_host, shares.step_growth_at_double_batch
-    waiting = shares.wait is not None and shares.wait >= WAITING
-    if waiting or busy is None or not busy < GPU_IDLE or idle is None or not idle >= IDLE_BY_HOST:
+    share = shares.host
+    if share is None or not share >= HOST:
         return None
-    if growth is not None and not growth < STEP_GROWS:
-        return None
-    return Bottleneck(name="host-bound", why=f"the GPU is busy {busy:.0%}, {idle:.0%} of its idle time awaits launches")
+    idle = "the GPU has nothing to compute" if shares.on_gpu else "the program computes nothing of its model"
+    return Bottleneck(name="host-bound", share=share, why=f"in {share:.0%} of a step {idle}, and waits for no data")
 
 
-def _gpu(shares: Shares) -> Bottleneck | None:
-    busy = shares.gpu_busy
-    if busy is None or not busy >= GPU_BUSY:
+def _computing(shares: Shares) -> Bottleneck | None:
+    share, moving = shares.computing, shares.moving
+    if share is None or not share >= COMPUTING:
         return None
-    if shares.element_wise is not None and shares.element_wise >= MOSTLY:
-        return Bottleneck(name="bandwidth-bound", why=f"{shares.element_wise:.0%} of the GPU's time moves data")
-    if shares.gemm is None or not shares.gemm >= MOSTLY:
-        return Bottleneck(name="GPU-bound", why=f"the GPU is busy {busy:.0%}")
-    slow = shares.achieved is not None and shares.achieved < ACHIEVED
-    reached = "" if shares.achieved is None else f" at {shares.achieved:.0%} of the measured peak"
-    name = "GPU-bound, slow kernels" if slow else "GPU-bound"
-    return Bottleneck(name=name, why=f"{shares.gemm:.0%} of the GPU's time is matrix products{reached}")
-
-
-def _memory(shares: Shares) -> Bottleneck | None:
-    if not shares.memory_limited:
-        return None
-    return Bottleneck(name="memory-bound", why="checkpointing, micro-batch or a remedy trades speed for memory")
+    what = "the GPU" if shares.on_gpu else "the processor"
+    if moving is not None and moving >= MOVING:
+        why = f"{what} is busy {share:.0%}, {moving:.0%} of it moves data: no matrix products"
+        return Bottleneck(name="memory-bound", share=share, why=why)
+    name = "GPU-bound" if shares.on_gpu else "compute-bound"
+    return Bottleneck(name=name, share=share, why=f"{what} is busy {share:.0%}, most of it in matrix products")

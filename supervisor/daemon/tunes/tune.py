@@ -24,7 +24,7 @@ from supervisor.core.foreign_values import as_dict
 from supervisor.core.readings import StepRecord
 from supervisor.core.sanitize import without_secrets
 from supervisor.core.tuning import compare
-from supervisor.core.tuning.bottleneck import Shares, find_bottlenecks, name_of
+from supervisor.core.tuning.bottleneck import Shares, explain, find_bottlenecks, name_of, share_out, traced_of
 from supervisor.core.tuning.budget import count_left, find_unaffordable
 from supervisor.core.tuning.guards import Block, Memory
 from supervisor.core.tuning.knob import Facts, Left, choose_knobs, facts_of
@@ -157,6 +157,8 @@ class Tune(threading.Thread):
         """The share of steps that waited for data, by the newest block of each settings."""
         self._busy: dict[str, float | None] = {}
         """How many processors were busy, likewise."""
+        self._paces: dict[str, float] = {}
+        """The mean time of a step, likewise."""
         self._newest: Collected | None = None
         self._first_step = 0
         self._taken: dict[tuple[object, ...], int] = {}
@@ -237,10 +239,8 @@ class Tune(threading.Thread):
         facts = self._read_facts()
         self._first_step = self._last_step()
         diagnosed = self._diagnose()
-        wait = diagnosed.wait
         now.bottleneck_after = now.bottleneck_before
         knobs, left = choose_knobs(facts, may=self._given.may, remedied=tuned.remedied_settings(self.folder))
-        self._waited, self._busy = {_key({}): wait}, {_key({}): diagnosed.busy}
         now.left = left
         session = begin_session(knobs, left, facts).having(compare.median_s(diagnosed.times), diagnosed.seen)
         if self._given.dry_run:
@@ -313,7 +313,7 @@ class Tune(threading.Thread):
         self._warned = []
         collected = self._collect_paced(drop, _workers_of(wanted, facts), ahead, beaten_s, is_cold=switched > 0)
         self._newest, self._taken[_kind_of_switch(held, wanted)] = collected, self._last_step() - first
-        self._waited[_key(wanted)], self._busy[_key(wanted)] = collected.wait, collected.busy
+        self._note_block(wanted, collected)
         why = self._find_new_warning() if arms_turn else None
         if why is not None:
             return session.after_refusal(why)
@@ -383,8 +383,7 @@ class Tune(threading.Thread):
             answer = self._order(session.settings)
             if answer.get("refused"):
                 raise Ended(f"what was proven could not be set again: {answer.get('refused')}")
-        wait = self._waited.get(_key(session.settings))
-        now.bottleneck_after = name_of(find_bottlenecks(Shares(wait=wait)))
+        now.bottleneck_after = name_of(find_bottlenecks(self._trace(session.settings)))
         # Under a number of its own: the agent answers it, and marks no more steps as those of a tune.
         self._number = next(self._numbers)
         tuned.write_order(self.folder, self._number, session.settings, until_s=None)
@@ -405,17 +404,25 @@ class Tune(threading.Thread):
 
     def _diagnose(self) -> Collected:
         collected = self._collect(compare.DROPPED_STEPS, _is_diagnosed)
-        found = find_bottlenecks(Shares(wait=collected.wait))
-        self._progress.bottleneck_before, self._progress.why_before = (
-            name_of(found),
-            "; ".join(row.why for row in found),
-        )
+        self._note_block({}, collected)
+        shares = self._trace({})
+        self._progress.bottleneck_before = name_of(find_bottlenecks(shares))
+        self._progress.why_before = explain(shares)
         return collected
 
-    def _order(self, settings: Mapping[str, object], *, facts: bool = False) -> Mapping[str, Any]:
-        """Order settings and return the agent's answer to it."""
+    def _note_block(self, settings: Mapping[str, object], block: Collected) -> None:
+        key = _key(settings)
+        self._waited[key], self._busy[key], self._paces[key] = block.wait, block.busy, block.pace_s
+
+    def _trace(self, settings: Mapping[str, object]) -> Shares:
+        """Have some steps traced under settings that hold, and of which a block was made."""
+        traced = traced_of(self._order(settings, traces=True).get("traced"))
+        return share_out(self._waited.get(_key(settings)), self._paces.get(_key(settings)), traced)
+
+    def _order(self, settings: Mapping[str, object], *, facts: bool = False, traces: bool = False) -> Mapping[str, Any]:
+        """Order settings and return the agent's answer to it, with facts or with a trace of some steps."""
         self._number = next(self._numbers)
-        self._write(settings, facts=facts)
+        self._write(settings, facts=facts, traces=traces)
         began = self._clock.now()
         while True:
             for fact in self._read_reports():
@@ -427,14 +434,14 @@ class Tune(threading.Thread):
                     return fact.facts
             if self._clock.now().seconds_since(began) > SILENT_S:
                 raise Ended("the agent did not answer: the training makes no steps of an optimizer that it follows")
-            self._wait(settings, facts=facts)
+            self._wait(settings, facts=facts, traces=traces)
 
-    def _write(self, settings: Mapping[str, object], *, facts: bool = False) -> None:
-        now_s = self._clock.now().monotonic_s
-        tuned.write_order(self.folder, self._number, settings, until_s=now_s + LEASE_S, facts=facts)
-        self._renew_at = now_s + RENEW_S
+    def _write(self, settings: Mapping[str, object], *, facts: bool = False, traces: bool = False) -> None:
+        until_s = self._clock.now().monotonic_s + LEASE_S
+        tuned.write_order(self.folder, self._number, settings, until_s=until_s, facts=facts, traces=traces)
+        self._renew_at = until_s - LEASE_S + RENEW_S
 
-    def _wait(self, settings: Mapping[str, object], *, facts: bool = False) -> None:
+    def _wait(self, settings: Mapping[str, object], *, facts: bool = False, traces: bool = False) -> None:
         """Wait a moment, renewing the lease; raise Ended where the training or the tune ended."""
         if self.ended.wait(self.poll_s):
             raise Ended("stopped; the owner's settings hold")
@@ -445,7 +452,7 @@ class Tune(threading.Thread):
         if fault is not None:
             raise Ended(fault)
         if self._clock.now().monotonic_s > self._renew_at:
-            self._write(settings, facts=facts)
+            self._write(settings, facts=facts, traces=traces)
 
     def _skip_steps(self, step: int) -> None:
         """Forget what was made up to `step`, the last one under the settings before."""

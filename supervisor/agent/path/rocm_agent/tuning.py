@@ -110,6 +110,9 @@ class Tune:
         self._loader.install()
         self._merging = merging.Merging(torch)
         self._merging.install()
+        self._trace = None  # type: Any
+        self._traced = None  # type: Optional[Dict[str, Any]]
+        """What the steps that were traced for the present order were spent on."""
         self._optimizer = None  # type: Any
         self._proven = set()  # type: Set[str]
         """Settings that held before in this tune: to set them again they are not replayed again."""
@@ -147,6 +150,8 @@ class Tune:
         if not self.busy:
             return
         self._make_knobs(optimizer)
+        if order.get("traces") and not self._has_traced(optimizer, now_ns):
+            return
         if self._captured < CAPTURED_STEPS and self._has_to_see_steps(order):
             self._calls.keep()
             self._captured += 1
@@ -170,8 +175,10 @@ class Tune:
             refused = dict.fromkeys(order["settings"], other)
         facts = self._facts(optimizer) if order.get("facts") else None
         self._calls.stop()
+        number, traced, self._traced = self._answered, self._traced, None
+        lent = self.is_lent
         events.write(
-            "tuning", id=self._answered, step=step, applied=applied, refused=refused, facts=facts, lent=self.is_lent
+            "tuning", id=number, step=step, applied=applied, refused=refused, facts=facts, lent=lent, traced=traced
         )
 
     def _mark(self, *, lent: bool) -> None:
@@ -267,6 +274,27 @@ class Tune:
             return "%s: %s" % (type(error).__name__, error)
         return None
 
+    def _has_traced(self, optimizer: Any, now_ns: int) -> bool:
+        """Trace the steps from now on; return whether enough were traced, or none can be."""
+        from .knobs import list_params
+        from .step_trace import StepTrace
+
+        if self._trace is None:
+            params = list_params(optimizer)
+            trace = StepTrace(self._torch, on_gpu=bool(params) and params[0].is_cuda)
+            if trace.why_not() is not None:
+                return True
+            self._trace = trace
+        try:
+            if not self._trace.step_ended(now_ns):
+                return False
+            self._traced = self._trace.stop()
+        except Exception as error:
+            failed("tuning.trace", error)
+            fenced(self._trace.stop)()
+        self._trace = None
+        return True
+
     def _name_other(self, proven_on: Any, optimizer: Any) -> Optional[str]:
         """Return why settings that were proven earlier do not hold here; None where they do."""
         found = self._identity(optimizer)
@@ -293,6 +321,9 @@ class Tune:
         for name in reversed(list(self._applied)):
             self._knobs[name].revert()
         self._applied = {}
+        if self._trace is not None:
+            trace, self._trace = self._trace, None
+            fenced(trace.stop)()
         try:
             self._loader.settle()
         except Refused as error:
