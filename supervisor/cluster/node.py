@@ -458,7 +458,9 @@ class Node:
 
     def _launch(self, order: ms.Launch) -> None:
         if not order.epoch.is_newer_than(self._ordered) or self._running is not None:
-            log.warning("cluster.launch_refused", extra={"fields": {"epoch": str(order.epoch)}})
+            leader = None if self._connection is None else self._connection.link.peer_text
+            fields = {"epoch": str(order.epoch), "newest": str(self._ordered), "leader": leader}
+            log.warning("cluster.launch_refused", extra={"fields": fields})
             return
         self._ordered, self._stopping_since_s = order.epoch, None
         self._faults, self._taken = [], None

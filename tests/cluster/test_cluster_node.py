@@ -244,6 +244,28 @@ def test_what_ended_a_launch_is_reported_to_each_leader_that_comes(boss: Boss) -
         node.end()
 
 
+def test_a_leader_of_the_past_launches_nothing_and_no_launch_is_made_twice(
+    boss: Boss, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has the secret, and takes itself for the leader still: its fence is lower."""
+    daemon = Daemon()
+    node = begin(boss, daemon, CLOCK.now)
+    newer, older = Epoch("run", 1, 3), Epoch("run", 0, 9)
+    try:
+        link = boss.accept()
+        boss.take_until(link, lambda message: isinstance(message, ms.Joined))
+        for epoch in (newer, older, newer):
+            link.send(ms.Launch(epoch=epoch, node_rank=0, nodes=1, host="127.0.0.1", port=1))
+        until(lambda: len([item for item in caplog.records if "refused" in item.message]) == 2, "two refusals")
+        answer(boss, link, now_s)
+        assert daemon.ordered == [newer]
+        port = boss.listening.getsockname()[1]
+        fields = vars(next(item for item in caplog.records if "refused" in item.message))["fields"]
+        assert fields == {"epoch": "run.0.9", "newest": "run.1.3", "leader": f"leader boss (127.0.0.1:{port})"}
+    finally:
+        node.end()
+
+
 def test_a_node_that_is_refused_says_why_and_tries_again(boss: Boss) -> None:
     elapsed_s = [0.0]
     node = begin(boss, Daemon(), lambda: Moment(monotonic_s=1000.0 + elapsed_s[0], unix_s=0.0))
