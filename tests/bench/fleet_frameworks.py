@@ -13,6 +13,7 @@ import argparse
 import hashlib
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -67,7 +68,8 @@ def show_digest(tensors: list[torch.Tensor]) -> None:
     found = hashlib.sha256()
     for tensor in tensors:
         found.update(tensor.detach().contiguous().numpy().tobytes())
-    print(f"DIGEST {dist.get_rank()} {found.hexdigest()}", flush=True)  # noqa: T201 - read by who started it
+    sys.stdout.write(f"DIGEST {dist.get_rank()} {found.hexdigest()}\n")  # at once: all ranks write into one pipe
+    sys.stdout.flush()
 
 
 def train_fsdp1(asked: argparse.Namespace) -> None:
@@ -184,10 +186,14 @@ def train_lightning(asked: argparse.Namespace) -> None:
 
 
 def train_accelerate(asked: argparse.Namespace) -> None:
-    """Accelerate with its own `save_state`. On a CPU it leaves out FSDP without a message, and so does the Trainer."""
+    """Accelerate's replicas on a CPU, with its own `save_state`.
+
+    Asked for FSDP it trains replicas there all the same, as the Trainer does, without a message; without `cpu` each
+    process trains for itself.
+    """
     from accelerate import Accelerator  # type: ignore[import-not-found]  # noqa: PLC0415 - not in every environment
 
-    accelerator = Accelerator()
+    accelerator = Accelerator(cpu=True)
     begin()
     model = make_model()
     model, optimizer = accelerator.prepare(model, torch.optim.Adam(model.parameters(), 0.001))
