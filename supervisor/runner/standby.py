@@ -98,11 +98,6 @@ def going(attempt: Path) -> bool:
     return _has_file(attempt, names.GOING)
 
 
-def ready(attempt: Path) -> bool:
-    """Whether the standby has finished its imports and is waiting."""
-    return was_ready(attempt) and waits(attempt)
-
-
 def was_ready(attempt: Path) -> bool:
     """Whether the standby finished its imports, whether it is still waiting or not."""
     return _has_file(attempt, names.READY)

@@ -6,7 +6,9 @@ import decimal
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import pytest
 from clocks_by_hand import START, until
 
 from supervisor.config.settings import JobSettings
+from supervisor.core import attempt_files as names
 from supervisor.core import events as ev
 from supervisor.core.job import Attempt, DesiredState, Job, Phase
 from supervisor.core.moments import Moment
@@ -124,6 +127,24 @@ def test_it_makes_room_where_memory_is_short_and_comes_back(machine: Machine) ->
         assert not standby.waits(machine.second)
         assert not standby.folder_of(machine.second).exists()
         machine.available = 8
+
+
+def test_one_that_becomes_ready_while_it_is_looked_at_has_not_ended(machine: Machine) -> None:
+    machine.claimed(training(machine))
+    machine.looks()
+    until(lambda: machine.looks() == "ready", "it to be ready")
+    note, over = standby.folder_of(machine.second) / names.READY, threading.Event()
+
+    def come_and_go() -> None:
+        while not over.is_set():
+            note.rename(note.with_name("aside")).rename(note)
+
+    with ThreadPoolExecutor(1) as other:
+        flapping = other.submit(come_and_go)
+        looks = {machine.looks() for _ in range(2000)}
+        over.set()
+        flapping.result()
+    assert looks == {"importing", "ready"}
 
 
 @pytest.mark.parametrize("why", ["stopped", "switched off", "removed"])

@@ -75,8 +75,8 @@ class Standing:
         )
         standby.prepare(self.runs.state, "job", wanted, self.before, None)
         self.runs.launcher.stand_by("job", self.attempt)
-        until(lambda: standby.ready(self.attempt) or standby.refused(self.attempt), "the standby")
-        assert standby.ready(self.attempt) == ready, standby.refused(self.attempt)
+        until(lambda: standby.was_ready(self.attempt) or standby.refused(self.attempt), "the standby")
+        assert standby.was_ready(self.attempt) == ready, standby.refused(self.attempt)
 
     def end_before(self) -> None:
         self.runs.signal(self.before, names.SHIM_KILL)

@@ -39,8 +39,8 @@ def stand_by(number, before):
                             modules=[("fractions", None)], alone_s=60.0)
     attempt = standby.prepare(STATE, "yolo", wanted, before, (STATE / "jobs").stat().st_gid)
     units.stand_by("yolo", attempt)
-    ready = until(lambda: standby.ready(attempt) or standby.refused(attempt))
-    print(number, "ready", standby.ready(attempt), standby.refused(attempt), units.alive("yolo", attempt))
+    ready = until(lambda: standby.was_ready(attempt) or standby.refused(attempt))
+    print(number, "ready", standby.was_ready(attempt), standby.refused(attempt), units.alive("yolo", attempt))
     return attempt
 
 def go(number, before):

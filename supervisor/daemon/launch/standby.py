@@ -164,11 +164,12 @@ class StandbyStarter:
 
     def _read_state(self, standing: _Standing) -> str:
         """Return the standby's progress; raise LaunchError where it has ended."""
-        if standby.ready(standing.attempt):
+        imported = standby.was_ready(standing.attempt)  # one look: it may become ready between two
+        if imported and standby.waits(standing.attempt):
             return "ready"
         if (why := standby.refused(standing.attempt)) is not None:
             raise LaunchError(why)
-        if standby.was_ready(standing.attempt):
+        if imported:
             raise LaunchError(standby.UNASKED)
         if self._world.clock.now().seconds_since(standing.since) > IMPORT_LIMIT_S:
             raise LaunchError(f"it was not ready within {IMPORT_LIMIT_S:.0f} s")
