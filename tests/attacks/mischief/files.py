@@ -55,6 +55,9 @@ def rename(target: Target, chance: Random) -> str:
     first, second = target.target(chance), target.target(chance)
     if not (target.inside(first) and target.inside(second)):
         raise OSError("one of them lies elsewhere")
+    if target.tame and stat.S_ISREG((there := first.lstat()).st_mode) and there.st_nlink > 1:
+        # As the training's output it would be read: where all are one user, the file outside is the training's own.
+        raise OSError("a second name of a file outside stays where it is")
     first.rename(second)
     return f"{first} renamed to {second}"
 
