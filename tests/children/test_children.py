@@ -262,7 +262,7 @@ def test_a_program_whose_start_is_stuck_is_not_started_again_until_that_has_ende
     """Each would keep a thread, and a process that no signal ends."""
     (far.real / "program").write_text("#!/bin/sh\n")
     (far.real / "program").chmod(0o755)
-    far.hang()
+    far.hang(beyond_sigkill=True)
     with pytest.raises(TimeoutError, match="did not begin within"):
         start((str(far.at / "program"),))
     threads = threading.active_count()
