@@ -21,6 +21,8 @@ from supervisor.children.child import Child
 from supervisor.children.start import PIPE, start
 
 ANSWER_LIMIT_S = 1.0
+ANSWER_AWAITED_S = 86400.0
+"""How long one look may last where the answer is waited for; another follows."""
 BEGIN_LIMIT_S = 10.0
 PIECE_BYTES = 65536
 LINKS_MAX = 40
@@ -100,6 +102,13 @@ def find_silent(looks: PathLooks, path: Path) -> str | None:
     except OSError:
         return None
     return None
+
+
+def wait_until_answered(path: Path) -> None:
+    """Wait until every part of a path answers, however long that takes."""
+    with PathLooks(ANSWER_AWAITED_S) as looks:  # one process, whose wait may be beyond any signal
+        while find_silent(looks, path) is not None:
+            pass
 
 
 class PathLooks:

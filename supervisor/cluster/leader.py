@@ -32,6 +32,7 @@ UNPROVEN_MAX = 64
 STRANGERS_LOGGED, STRANGERS_EVERY_S = 10, 10.0
 """How many links that proved nothing are logged, and in what time: who needs no secret must not fill the log."""
 SAME_STRANGER_S = 600.0
+"""How long what was logged of such a link is not logged again."""
 CLOCK_WARN_S = 60.0
 END_LIMIT_S = 5.0
 """How long the last messages may take to leave."""

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from supervisor.children.files_apart import Look, apart, here
-from supervisor.children.path_looks import PathLooks, find_silent
+from supervisor.children.path_looks import PathLooks, find_silent, wait_until_answered
 from supervisor.children.prompt_thread import PromptThread
 from supervisor.config.derive import database_url, expectation_of, limits_of, rules_of
 from supervisor.config.redact import redacted
@@ -46,7 +46,7 @@ from supervisor.daemon.launch.launchers import launcher_of
 from supervisor.daemon.launch.remedy_context import RemedyContextReader
 from supervisor.daemon.launch.standby import StandbyDeps, StandbyStarter
 from supervisor.daemon.loop import Loop
-from supervisor.daemon.process.startup import ANSWER_AWAITED_S, lock_state
+from supervisor.daemon.process.startup import lock_state
 from supervisor.daemon.record.commit_thread import CommitThread
 from supervisor.daemon.record.lost_record import LostRecord
 from supervisor.daemon.record.persistence import BOOT_READ, KERNEL_BOOT, KERNEL_CURSOR, KERNEL_SEQUENCE, StoreRecord
@@ -368,9 +368,7 @@ class Assembly:
                 self._take_up(job_state)
 
         def wait_for_answer() -> None:
-            with PathLooks(ANSWER_AWAITED_S) as looks:  # one process that waits, however long
-                while find_silent(looks, self.state / "jobs" / job.name) is not None:
-                    pass
+            wait_until_answered(self.state / "jobs" / job.name)
             self.inbox.later(take_up)
 
         PromptThread(wait_for_answer, f"put-off-{job.name}").start()

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from supervisor.children.killed import was_killed
-from supervisor.children.path_looks import PathLooks, find_silent
+from supervisor.children.path_looks import PathLooks, find_silent, wait_until_answered
 from supervisor.children.prompt_thread import PromptThread
 from supervisor.daemon.process.systemd import Notifier
 
@@ -27,8 +27,6 @@ M_ARENA_MAX = -8
 LOCK = "daemon.lock"
 LOCK_LOOKS, LOCK_LOOK_S = 21, 0.05
 """A second is waited for a daemon that was killed just now."""
-ANSWER_AWAITED_S = 86400.0
-"""How long one look at a folder that hangs may last; another follows."""
 SAY_EVERY_S = 10.0
 
 
@@ -102,9 +100,7 @@ def wait_for_state(state: Path, notifier: Notifier) -> None:
     answered = threading.Event()
 
     def wait_for_answer() -> None:
-        with PathLooks(ANSWER_AWAITED_S) as patient:  # one process that waits, however long
-            while find_silent(patient, state) is not None:
-                pass
+        wait_until_answered(state)
         answered.set()
 
     PromptThread(wait_for_answer, "state directory").start()
