@@ -24,6 +24,17 @@ except ImportError as error:
 
 BOUNDS = {"float32": 2e-5, "tf32": 3e-3, "float16": 1e-2, "bfloat16": 6e-2}
 """Largest distance to float64, relative to its norm, that is right."""
+BUCKET_BYTES = {"host": 8 << 20, "host-bf16": 8 << 20}
+DDP_BUCKET_BYTES = 25 << 20
+"""Where the agent asks for none of another size."""
+BACKWARD_SHARE = 0.6
+"""Of a step, from the first gradients of a backward pass on."""
+REDUCED = 7
+CURES = {
+    "nccl, no direct transfers": {"NCCL_P2P_DISABLE": "1"},
+    "nccl, simple protocol": {"NCCL_PROTO": "Simple"},
+}
+"""What lets RCCL run on some machines where it hangs: ROCm/vllm#390, ROCm/rocm-systems#5480."""
 LEAST_S = 0.2
 RUNS_LIMIT = 200
 CHECKED_ROWS = 64
@@ -192,23 +203,37 @@ def _time_copy(bench: Bench, source: Any, target: Any, size: int) -> Dict[str, A
 
 
 def bench_allreduce(bench: Bench) -> None:
-    """The mean of a gradient over processes: RCCL or NCCL with several GPUs, and gloo through the host."""
+    """The mean of a gradient over processes: RCCL or NCCL with several GPUs, gloo, and the agent's own."""
     count = torch.cuda.device_count() if bench.device == "cuda" else 0
-    for backend in ("nccl", "gloo"):
-        if backend == "nccl" and count < 2:
-            say("row", bench=bench.bench, name="nccl", problem=f"it takes two GPUs, and torch sees {count}")
-            continue
-        bench.report(backend, lambda: _time_reduce(bench, backend))  # noqa: B023 - called at once
+    if count < 2:
+        say("row", bench=bench.bench, name="nccl", problem=f"it takes two GPUs, and torch sees {count}")
+    elif not _report_reduce(bench, "nccl", "nccl", {}):
+        for name, env in CURES.items():
+            _report_reduce(bench, name, "nccl", env)
+    for backend in ("gloo", "host", *(["host-bf16"] if count > 1 else [])):  # a CPU rounds slower than it copies
+        _report_reduce(bench, backend, backend, {})
 
 
-def _time_reduce(bench: Bench, backend: str) -> Dict[str, Any]:
+def _report_reduce(bench: Bench, name: str, backend: str, env: Dict[str, str]) -> bool:
+    """Print a row; return whether its result was right."""
+    found: Dict[str, Any] = {}
+
+    def work() -> Dict[str, Any]:
+        found.update(_time_reduce(bench, backend, env))
+        return found
+
+    bench.report(name, work)
+    return bool(found.get("right"))
+
+
+def _time_reduce(bench: Bench, backend: str, more: Dict[str, str]) -> Dict[str, Any]:
     import socket  # noqa: PLC0415 - as below
     import subprocess  # noqa: PLC0415 - by this bench alone
 
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
-    env = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    env = {**os.environ, **more, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
     facts = json.dumps({**bench.given, "backend": backend, "device": bench.device})
     command = [sys.executable, os.path.abspath(__file__), facts]
     ranks = [
@@ -228,30 +253,78 @@ def _time_reduce(bench: Bench, backend: str) -> Dict[str, Any]:
     return measured
 
 
+class Bucket:
+    """A part of a gradient, as DDP gives it to a communication hook."""
+
+    def __init__(self, part: Any, *, last: bool) -> None:
+        self._part, self._last = part, last
+
+    def buffer(self) -> Any:
+        """Return the part."""
+        return self._part
+
+    def is_last(self) -> bool:
+        """Whether it is the last of its step."""
+        return self._last
+
+
 def reduce_as_rank(given: Dict[str, Any]) -> None:
-    """Be one of the two processes."""
+    """Be one of the two processes: average a gradient in buckets of DDP's size, as far as possible side by side."""
     import torch.distributed as dist  # noqa: PLC0415 - in a rank only
 
-    rank = int(os.environ["RANK"])
-    dist.init_process_group(given["backend"])
-    device = f"cuda:{rank}" if given["backend"] == "nccl" else "cpu"
-    size = given["mib"] << 20
-    gradient = torch.full((size // 4,), float(rank + 1), device=device)
-    dist.all_reduce(gradient)
-    right = bool((gradient == 3.0).all())
-    taken = []
-    for _ in range(7):
-        gradient.fill_(1.0)
+    rank, backend = int(os.environ["RANK"]), given["backend"]
+    own = backend if backend in ("nccl", "gloo") else "gloo"
+    several = given["device"] == "cuda" and torch.cuda.device_count() > 1
+    device = torch.device("cuda", rank) if several else torch.device("cpu")
+    if several:
+        torch.cuda.set_device(device)
+    dist.init_process_group(own)
+    gradient = torch.full((given["mib"] << 18,), float(rank + 1), device=device)
+    parts = gradient.split(BUCKET_BYTES.get(backend, DDP_BUCKET_BYTES) // 4)
+    begin = _make_mean(dist, backend, gradient)
+
+    def average(some: Any) -> float:
         dist.barrier()
         began = time.perf_counter()
-        dist.all_reduce(gradient)
-        if device != "cpu":
+        for work in [begin(Bucket(part, last=index == len(some) - 1)) for index, part in enumerate(some)]:
+            work.wait()
+        if several:
             torch.cuda.synchronize()
-        taken.append((time.perf_counter() - began) * 1e3)
-    ms = sorted(taken)[3]
-    sys.stdout.write(json.dumps({"ms": ms, "value": size / ms / 1e6, "unit": "GB/s", "right": right}) + "\n")
+        return (time.perf_counter() - began) * 1e3
+
+    average(parts)
+    right = bool((gradient == 1.5).all())
+    taken, last = (sorted(average(some) for _ in range(REDUCED)) for some in (parts, parts[-1:]))
+    ms, last_ms = taken[REDUCED // 2], last[REDUCED // 2]
+    rate = (given["mib"] << 20) / ms / 1e6
+    row = {"ms": ms, "value": rate, "unit": "GB/s", "right": right, "last_ms": last_ms}
+    if given.get("step_ms"):
+        row["speedup"] = predict_speedup(given["step_ms"], ms, last_ms)
+    sys.stdout.write(json.dumps(row) + "\n")
     sys.stdout.flush()
+    dist.barrier()
     dist.destroy_process_group()
+
+
+def _make_mean(dist: Any, backend: str, gradient: Any) -> Callable[[Bucket], Any]:
+    """Return what begins the mean of a bucket and returns something to wait for."""
+    if backend in ("nccl", "gloo"):
+        return lambda bucket: dist.all_reduce(bucket.buffer().div_(2), async_op=True)
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "path"))
+    from rocm_agent.ranks import host_mean  # noqa: PLC0415 - by this way alone
+
+    mean = host_mean.prepare(torch, dist, [gradient], torch.bfloat16 if backend == "host-bf16" else None)
+    return lambda bucket: mean.hook(None, bucket)
+
+
+def predict_speedup(step_ms: float, mean_ms: float, last_ms: float) -> float:
+    """Return how many times as fast two GPUs train as one whose step takes `step_ms`, with the same batch on each.
+
+    The mean begins with the first gradients, so that most of it hides behind the backward pass; that of the last bucket
+    cannot.
+    """
+    shown_ms = max(last_ms, mean_ms - BACKWARD_SHARE * step_ms)
+    return 2 * step_ms / (step_ms + shown_ms)
 
 
 BENCHES = {"gemm": bench_gemm, "attention": bench_attention, "copy": bench_copy, "allreduce": bench_allreduce}

@@ -181,7 +181,7 @@ GUARDED = "the system allows no layer over the files: existing files were guarde
 
 def _read_command(app: App, job: str, limit_s: float) -> Any:
     from supervisor.cli.configured import settings as read_settings  # noqa: PLC0415  # costs its memory
-    from supervisor.config.derive import conv2d_environment  # noqa: PLC0415  # as above
+    from supervisor.config.derive import agent_environment  # noqa: PLC0415  # as above
     from supervisor.runner.memory_probe import Command  # noqa: PLC0415  # as above
 
     known = read_settings(app)
@@ -196,7 +196,7 @@ def _read_command(app: App, job: str, limit_s: float) -> Any:
         cwd=settings.cwd or str(Path.cwd()),
         env=settings.env,
         conv2d=conv2d,
-        conv2d_settings=conv2d_environment(settings),
+        agent_settings=agent_environment(settings),
         limit_s=limit_s,
     )
 

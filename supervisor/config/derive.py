@@ -65,13 +65,14 @@ def expectation_of(job: JobSettings) -> Expectation:
     )
 
 
-def conv2d_environment(job: JobSettings) -> dict[str, str]:
-    """Return the agent's variables for the replacement of Conv2d."""
+def agent_environment(job: JobSettings) -> dict[str, str]:
+    """Return the agent's variables for the replacement of Conv2d and for the backend of several ranks."""
     return {
         attempt_files.ENV_CONV2D_SCOPE: job.conv2d_scope,
         attempt_files.ENV_CONV2D_WORKSPACE: str(job.conv2d_workspace_mb),
         attempt_files.ENV_CONV2D_WINOGRAD: "on" if job.conv2d_winograd else "off",
         attempt_files.ENV_CONV2D_TUNE: f"{job.conv2d_tune_s:g}",
+        attempt_files.ENV_RANKS_BACKEND: "" if job.ranks_backend == "script" else job.ranks_backend,
     }
 
 

@@ -225,6 +225,8 @@ class JobSettings(Struct, frozen=True, kw_only=True):
     """Whether float32 may be computed by Winograd's transforms: relative error up to 1e-5 in place of 1e-6."""
     conv2d_tune_s: NonNegative = 60.0
     """How long one process may time algorithms; 0: rules choose."""
+    ranks_backend: Literal["script", "gloo", "host", "host-bf16"] = "script"
+    """What the ranks of one machine use in place of RCCL or NCCL; host: DDP's gradients through the host's memory."""
     snapshot_every_s: SnapshotEvery = SNAPSHOT_EVERY_S
     """How often the agent saves a snapshot during an epoch; `derive.snapshot_every` converts it for the agent."""
     snapshot_replicas: PathText | None = None

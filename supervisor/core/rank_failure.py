@@ -26,6 +26,7 @@ _CONSEQUENCE = re.compile(
     r"gloo/transport|pair closure|connectFullMesh|failed to pass monitoredBarrier"
     r"|closed by peer|reset by peer|broken pipe|remote process (?:exited|has)|ncclRemoteError|ncclSystemError"
     r"|unhandled system error|Watchdog caught collective|collective operation timeout|Socket ?Timeout|TCPStore"
+    r"|rank \d+ is gone"
     r"|Dist(?:Backend|Store|Network)Error|store->get|wait timeout|heartbeat|Aborted|communicator was aborted",
     re.I,
 )

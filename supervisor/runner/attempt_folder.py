@@ -235,7 +235,7 @@ def compose_env(  # noqa: PLR0913 - one argument a variable
     inherited: Mapping[str, str],
     agent: Path | None,
     conv2d: str,
-    conv2d_settings: Mapping[str, str],
+    agent_settings: Mapping[str, str],
     resume_from: str | None,
     snapshot_every: str,
     mean_fault_s: float,
@@ -245,8 +245,8 @@ def compose_env(  # noqa: PLR0913 - one argument a variable
     """Return the variables that the training gets in addition to those that its shim inherits.
 
     `env` is the job's own, `inherited` the daemon's environment, `agent` the folder of its copy or None for a
-    training without agent, `conv2d_settings` the agent's settings for Conv2d. The user's PYTHONPATH follows the
-    agent's; PYTHONUNBUFFERED is set unless the user sets it.
+    training without agent, `agent_settings` what else the job's settings ask of the agent. The user's PYTHONPATH
+    follows the agent's; PYTHONUNBUFFERED is set unless the user sets it.
     """
     given = {**inherited, **env}
     composed = dict(env)
@@ -256,7 +256,7 @@ def compose_env(  # noqa: PLR0913 - one argument a variable
             names.ENV_JOB: job,
             names.ENV_ATTEMPT: str(number),
             names.ENV_CONV2D: conv2d,
-            **conv2d_settings,
+            **agent_settings,
             # Empty, not absent: a daemon started by a supervised program must not pass on that program's value.
             names.ENV_RESUME_FROM: resume_from or "",
             names.ENV_RESUME_STEPS: resume_steps,

@@ -45,7 +45,7 @@ class Command:
     cwd: str
     env: Mapping[str, str]
     conv2d: str = "off"
-    conv2d_settings: Mapping[str, str] = field(default_factory=dict)
+    agent_settings: Mapping[str, str] = field(default_factory=dict)
     limit_s: float = 600.0
 
 
@@ -139,7 +139,7 @@ def build_env(command: Command, what_if: WhatIf, folder: Path, code: Code, *, gu
         inherited=os.environ,
         agent=code.agent,
         conv2d=command.conv2d,
-        conv2d_settings=command.conv2d_settings,
+        agent_settings=command.agent_settings,
         resume_from=None,
         snapshot_every="0",
         mean_fault_s=0.0,

@@ -10,7 +10,7 @@ import pytest
 
 from supervisor.config import Settings, check_text
 from supervisor.config.derive import (
-    conv2d_environment,
+    agent_environment,
     database_url,
     expectation_of,
     limits_of,
@@ -65,13 +65,16 @@ def test_limits_are_the_jobs_own() -> None:
 
 
 def test_the_agents_planner_knows_what_it_may_do() -> None:
-    job = settings(JOB + "conv2d_workspace_mb = 256\nconv2d_winograd = false\nconv2d_tune_s = 0.5").jobs["yolo"]
-    assert conv2d_environment(job) == {
+    given = 'conv2d_workspace_mb = 256\nconv2d_winograd = false\nconv2d_tune_s = 0.5\nranks_backend = "host"'
+    job = settings(JOB + given).jobs["yolo"]
+    assert agent_environment(job) == {
         attempt_files.ENV_CONV2D_SCOPE: "modules",
         attempt_files.ENV_CONV2D_WORKSPACE: "256",
         attempt_files.ENV_CONV2D_WINOGRAD: "off",
         attempt_files.ENV_CONV2D_TUNE: "0.5",
+        attempt_files.ENV_RANKS_BACKEND: "host",
     }
+    assert agent_environment(settings(JOB).jobs["yolo"])[attempt_files.ENV_RANKS_BACKEND] == "", "the script's own"
 
 
 class TestDifference:

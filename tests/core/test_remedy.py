@@ -55,6 +55,11 @@ def trains(timeline: Life, steps: int = 60, *, patched: bool = False) -> Life:
     return timeline.steps((start.step or 0) + 1 if start else 1, steps)
 
 
+def asks_for_nccl(timeline: Life) -> Life:
+    """Its script makes a process group of several ranks, with NCCL."""
+    return timeline.says(ev.AgentEvent.SETTING_ASKED, setting="ranks_backend")
+
+
 def raises(kind: str, message: str) -> Callable[[Life], object]:
     return lambda timeline: trains(timeline).says(ev.AgentEvent.EXCEPTION, type=kind, message=message).exits(1)
 
@@ -128,8 +133,28 @@ LADDERS: dict[str, tuple[Callable[[Life], object], tuple[str, ...]]] = {
         raises("RuntimeError", "DataLoader worker (pid 7) is killed"),
         ("restart", "fewer_workers", "no_workers"),
     ),
+    "collective": (
+        lambda timeline: (
+            asks_for_nccl(trains(timeline))
+            .says(ev.AgentEvent.EXCEPTION, type="DistBackendError", message="NCCL error: ncclUnhandledCudaError")
+            .exits(1)
+        ),
+        ("restart", "rccl_no_p2p", "rccl_simple", "ranks_host"),
+    ),
     "crash": (raises("TypeError", "x"), ("restart", "older_generation")),
 }
+
+
+@pytest.mark.parametrize(
+    ("hurt", "before"), [(never_steps, "restart"), (stalls, "no_workers")], ids=["slow_start", "stall"]
+)
+def test_ranks_that_stand_still_leave_nccl_where_they_asked_for_it(hurt: Callable[[Life], object], before: str) -> None:
+    def hurt_ranks(timeline: Life) -> object:
+        asks_for_nccl(timeline.started())
+        return hurt(timeline)
+
+    taken = walk(patient(), hurt_ranks)
+    assert taken[taken.index("ranks_host") - 1] == before
 
 
 def walk(timeline: Life, hurt: Callable[[Life], object], times: int = 20) -> list[str | None]:

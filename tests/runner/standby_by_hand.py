@@ -56,7 +56,7 @@ class Standing:
             inherited=os.environ,
             agent=INSTALLED.agent,
             conv2d="off",
-            conv2d_settings={},
+            agent_settings={},
             resume_from=resume_from,
             snapshot_every="0",
             mean_fault_s=1.0,

@@ -37,7 +37,7 @@ def make(state: Path, number: int, group: int | None = None) -> Path:
 def compose(env: dict[str, str], inherited: dict[str, str], agent: Path | None = None) -> dict[str, str]:
     return compose_env(
         job="yolo", number=3, folder=Path("/s/3"), env=env, inherited=inherited, agent=agent, conv2d="off",
-        conv2d_settings={names.ENV_CONV2D_SCOPE: "all", names.ENV_CONV2D_WORKSPACE: "256"}, resume_from=None,
+        agent_settings={names.ENV_CONV2D_SCOPE: "all", names.ENV_CONV2D_WORKSPACE: "256"}, resume_from=None,
         snapshot_every="300.0", mean_fault_s=86400.0,
     )  # fmt: skip
 
@@ -219,7 +219,7 @@ def test_what_the_daemons_own_environment_holds_is_not_written_into_the_launch()
     inherited = {"WANDB_API_KEY": "s3cret-key", "PYTHONPATH": "/theirs", "HOME": "/home/owner"}
     composed = compose_env(
         job="one", number=1, folder=Path("/state/jobs/one/1"), env={"BATCH": "4"}, inherited=inherited,
-        agent=Path("/agent"), conv2d="auto", conv2d_settings={}, resume_from=None, snapshot_every="auto",
+        agent=Path("/agent"), conv2d="auto", agent_settings={}, resume_from=None, snapshot_every="auto",
         mean_fault_s=1.0,
     )  # fmt: skip
     assert "s3cret-key" not in composed.values()

@@ -32,7 +32,7 @@ argv = [{str(PYTHON)!r}, "-c", {PROGRAM!r}]
 def env(number, resume_from):
     folder = STATE / "jobs" / "yolo" / str(number)
     return compose_env(job="yolo", number=number, folder=folder, env={{}}, inherited={{}}, agent=INSTALLED.agent,
-                       conv2d="off", conv2d_settings={{}}, resume_from=resume_from, snapshot_every="0", mean_fault_s=1)
+                       conv2d="off", agent_settings={{}}, resume_from=resume_from, snapshot_every="0", mean_fault_s=1)
 
 def stand_by(number, before):
     wanted = standby.Wanted(number=number, argv=argv, cwd="/home/ann", env=env(number, "some"), remedies={{}},

@@ -26,6 +26,9 @@ from supervisor.cli.table import Cell, Pen
 from supervisor.core.sanitize import one_line
 
 SCRIPT = "bench_machine.py"
+WORTH_MOVING = 1.1
+ADVICE = {name: f': ranks_backend = "{name}" in the job' for name in ("gloo", "host", "host-bf16")}
+ADVICE |= {"nccl, no direct transfers": ": NCCL_P2P_DISABLE=1", "nccl, simple protocol": ": NCCL_PROTO=Simple"}
 PATH = re.compile(r"\S*[/\\\\]\S*")
 Line = dict[str, Any]
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -76,7 +79,16 @@ def _decide_allreduce(rows: list[Line]) -> str:
     if not rates:
         return "several GPUs: no way to average gradients is right here: one GPU"
     best = max(rates, key=lambda name: rates[name])
-    return f"several GPUs: {best} averages gradients at {rates[best]:.1f} GB/s, 1 GB in {1 / rates[best]:.2f} s a step"
+    speedups = {row["name"]: row["speedup"] for row in rows if row.get("right") and "speedup" in row}
+    if speedups:
+        best = max(speedups, key=lambda name: speedups[name])
+        if speedups[best] < WORTH_MOVING:
+            return f"several GPUs: two would train {speedups[best]:.2f}x as fast at best ({best}): stay with one GPU"
+        return f"several GPUs: two train {speedups[best]:.2f}x as fast as one by {best}{ADVICE.get(best, '')}"
+    return (
+        f"several GPUs: {best} averages gradients at {rates[best]:.1f} GB/s, 1 GB in {1 / rates[best]:.2f} s a step"
+        f"{ADVICE.get(best, '')}"
+    )
 
 
 BENCHES = {
@@ -85,7 +97,7 @@ BENCHES = {
         Bench(name="gemm", title="Matrix products by type", decides=_decide_gemm),
         Bench(name="attention", title="Causal attention, both passes", decides=_decide_attention),
         Bench(name="copy", title="Copies", decides=_decide_copy),
-        Bench(name="allreduce", title="Sum over two processes", decides=_decide_allreduce),
+        Bench(name="allreduce", title="Mean over two processes", decides=_decide_allreduce),
     )
 }
 
@@ -106,6 +118,11 @@ def options(function: Command) -> Command:
             "--dtype", type=click.Choice(["auto", "float32", "float16", "bfloat16"]), default="auto", help="(attention)"
         ),
         click.option("--mib", type=click.IntRange(1, 16384), default=256, show_default=True, help="(copy, allreduce)"),
+        click.option(
+            "--step-ms",
+            type=click.FloatRange(0.001),
+            help="A step on one GPU: predicts two with --mib of gradients (allreduce).",
+        ),
         click.option("--limit-s", type=click.FloatRange(1), default=60.0, show_default=True, help="(allreduce)"),
         json_option,
     ):

@@ -16,6 +16,8 @@ NO_KERNEL_IMAGE = "no_kernel_image"
 BLAS = "blas"
 COMPILE = "compile"
 LOADER = "loader"
+COLLECTIVE = "collective"
+"""RCCL or NCCL failed between GPUs, or its watchdog gave a collective up."""
 CRASH = "crash"
 HARDWARE = "hardware"
 """Numbers that are not finite because a GPU computed them wrong: the finding of a triage."""
@@ -35,6 +37,7 @@ CAUSES = (
     BLAS,
     COMPILE,
     LOADER,
+    COLLECTIVE,
     CRASH,
     HARDWARE,
 )
@@ -64,6 +67,8 @@ OF_FAULT = {
     "no_kernel_image": NO_KERNEL_IMAGE,
     "blas": BLAS,
     "compile": COMPILE,
+    "nccl_error": COLLECTIVE,
+    "nccl_timeout": COLLECTIVE,
     "data_loader": LOADER,
     "stall_data": STALL_DATA,
 }

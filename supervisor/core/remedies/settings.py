@@ -54,6 +54,7 @@ class Remedies(Amounts):
     blas: Ladder = default_ladder(causes.BLAS)
     compile: Ladder = default_ladder(causes.COMPILE)
     loader: Ladder = default_ladder(causes.LOADER)
+    collective: Ladder = default_ladder(causes.COLLECTIVE)
     crash: Ladder = default_ladder(causes.CRASH)
     hardware: Ladder = default_ladder(causes.HARDWARE)
 

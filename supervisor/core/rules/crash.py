@@ -67,6 +67,7 @@ _RAISED = (
     (COMPILE, re.compile(r"BackendCompilerFailed|InductorError|TorchRuntimeError|torch\._(?:dynamo|inductor)", re.I)),
     (FaultClass.DATA_LOADER.value, re.compile(r"DataLoader worker|unable to allocate shared memory", re.I)),
     (FaultClass.DISK_FULL.value, re.compile(r"No space left on device|Disk quota exceeded", re.I)),
+    (FaultClass.NCCL_ERROR.value, re.compile(r"\b[nr]ccl(?:[A-Z]\w*Error|Invalid\w+)|\bNCCL [Ee]rror")),
     (NON_FINITE, NOT_FINITE),
 )
 """Faults by an exception's type and message, in the words of HIP, CUDA and XLA; the first match counts."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.config.derive import conv2d_environment, snapshot_every, snapshot_replicas
+from supervisor.config.derive import agent_environment, snapshot_every, snapshot_replicas
 from supervisor.config.settings import JobSettings, ProfileSettings
 from supervisor.core import attempt_files as names
 from supervisor.core.checkpoints.checkpoint import Checkpoint
@@ -167,7 +167,7 @@ class LaunchBuilder:
         if ordered is not None:
             checkpoint = ordered.resume_from  # one state for all ranks, and not what this node has by itself
         launch = build_launch(settings, job, checkpoint, self.gfx_versions(settings), self.visible(job.gpu))
-        planned, code = conv2d_environment(settings), self.code()
+        planned, code = agent_environment(settings), self.code()
         return LaunchPlan(
             argv=_prepend_placement(code, launch.argv, checkpoint, settings.resume.to),
             cwd=settings.cwd or str(folder / names.RUN),
@@ -180,7 +180,7 @@ class LaunchBuilder:
                 agent=code.agent if self.with_agent() else None,
                 conv2d=launch.conv2d,
                 # What a remedy set of them for this attempt counts.
-                conv2d_settings={name: launch.env.get(name, value) for name, value in planned.items()},
+                agent_settings={name: launch.env.get(name, value) for name, value in planned.items()},
                 resume_from=checkpoint.path if checkpoint else None,
                 resume_steps=resume_steps(
                     checkpoint, self.kept(job.name), self.saves(job.name), asked=_has_resume_setting(settings)

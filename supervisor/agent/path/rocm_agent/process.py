@@ -41,6 +41,8 @@ def prepare(folder: str) -> None:
                 "torch": _torch_imported,
                 "multiprocessing.popen_fork": _children_imported,
                 "torch._dynamo.callback": _compiler_imported,
+                "torch.distributed.distributed_c10d": _process_groups_imported,
+                "torch.nn.parallel.distributed": _ddp_imported,
                 "torch.distributed.checkpoint.state_dict": _state_dicts_imported,
                 "torch.distributed.elastic.multiprocessing.api": _elastic_imported,
                 "safetensors.torch": _safetensors_imported,
@@ -165,6 +167,18 @@ def _state_dicts_imported(module: ModuleType) -> None:
     from . import torch_hook
 
     torch_hook.watch_state_dicts(module)
+
+
+def _process_groups_imported(module: ModuleType) -> None:
+    from .ranks import backend
+
+    backend.install(module)
+
+
+def _ddp_imported(module: ModuleType) -> None:
+    from .ranks import backend
+
+    backend.install_ddp(module)
 
 
 def _elastic_imported(module: ModuleType) -> None:
