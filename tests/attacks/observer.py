@@ -142,8 +142,8 @@ class Site(Protocol):
         """Return the pid of the process behind one of the doors; None while there is none."""
         ...
 
-    def intrusions(self) -> int:
-        """Return how many actions users have begun who own no training."""
+    def intrusions(self) -> dict[str, int]:
+        """Return how many actions each user has begun who owns no training."""
         ...
 
 

@@ -148,9 +148,9 @@ class Foreground(House):
         """See `Site`: all are one user here."""
         return []
 
-    def intrusions(self) -> int:
+    def intrusions(self) -> dict[str, int]:
         """See `Site`: there is nobody else here."""
-        return 0
+        return {}
 
 
 class Installed(Night):
@@ -274,11 +274,17 @@ class Installed(Night):
                     return process.pid
         return None
 
-    def intrusions(self) -> int:
+    def intrusions(self) -> dict[str, int]:
         """See `Site`."""
         for story in self._stories:
             story.read()
-        return sum(story.count for story in self._stories)
+        return {user: story.count for user, story in zip(self.intruders, self._stories, strict=True)}
+
+    def leave(self) -> None:
+        """End the users without a training, the daemon and all trainings."""
+        others = " ".join(f"intruder-{user}" for user in self.intruders)
+        killed = f"systemctl kill --signal=KILL {UNIT} 'rocm-run@*.service'"
+        self.box.run(f"{killed}; systemctl stop rocm-supervisor.socket {UNIT} {others}")
 
     def _processes(self) -> Iterator[tuple[psutil.Process, int]]:
         """Yield each process of the box with its pid in there."""

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from sites import started_as
+import shlex
+from contextlib import suppress
+
+import psutil
+import pytest
+from attack_plan import Action
+from campaign import jobs
+from sites import HERE, Installed, installed, started_as
+
+from tests.rigs.installed_box import may_boot
 
 ROOT_UID, OWNER_UID = 0, 991
 
@@ -33,3 +42,29 @@ def test_a_process_that_runs_as_root_once_it_is_started_is_seen() -> None:
     process = Starting(ROOT_UID)
     started_as(process)
     assert started_as(process)[1] == {ROOT_UID}
+
+
+@pytest.mark.slow
+@pytest.mark.systemd
+def test_nothing_of_an_attack_runs_when_the_installed_units_are_left() -> None:
+    reason = may_boot()
+    if reason:
+        pytest.skip(reason)
+    with installed(1) as site:
+        site.plant([Action("lease", number) for number in range(20)], per_s=20.0)
+        site.write(jobs(site, wound_every=250))
+        site.begin()
+        # A lease of a training that still runs would stop whoever looks into the file for 45 s.
+        site.until((site.folder / "hostile.said").exists, 60, "an action")
+        site.until(lambda: all(site.intrusions().values()), 60, "an action of both other users")
+        site.leave()
+        assert [command for command in commands_of(site) if str(HERE) in command or "rocm-supervisord" in command] == []
+
+
+def commands_of(site: Installed) -> list[str]:
+    """Return the commands of the box's processes."""
+    found = []
+    for process, _ in site._processes():
+        with suppress(psutil.Error):
+            found.append(shlex.join(process.cmdline()))
+    return found
