@@ -419,3 +419,46 @@ def test_the_usb_or_sound_function_of_a_card_is_no_second_fault() -> None:
         "NVRM: Xid (PCI:0000:07:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
     )
     assert found(*lines) == [(F.XID, Sev.FATAL, "0000:07:00.0")]
+
+
+SHUT_DOWN = (
+    "XFS (vdb): User initiated shutdown received.",
+    "XFS (vdb): Metadata I/O Error (0x4) detected at xfs_fs_goingdown+0x4b/0x180 [xfs] (fs/xfs/xfs_fsops.c:492)."
+    "  Shutting down filesystem.",
+    "XFS (vdb): Please unmount the filesystem and rectify the problem(s)",
+    "XFS (vdb): log I/O error -5",
+)
+"""fs/xfs/xfs_fsops.c: xfs_do_force_shutdown; xfs_log.c."""
+
+
+def test_a_file_system_that_a_person_or_a_test_shut_down_is_no_fault() -> None:
+    assert list(findings_in([f"[  100.{n}00000] {line}" for n, line in enumerate(SHUT_DOWN)], TABLE)) == []
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        "[  100.900000] XFS (vdc): log I/O error -5",
+        "[  100.900000] I/O error, dev vdb, sector 8 op 0x1:(WRITE) flags 0x0 phys_seg 1 prio class 2",
+        "[  100.900000] XFS (vdb): Metadata corruption detected at xfs_inode_buf_verify",
+        "[  200.000000] XFS (vdb): log I/O error -5",
+    ],
+)
+def test_what_no_shutdown_explains_is_a_fault_after_it(after: str) -> None:
+    lines = [*(f"[  100.{n}00000] {line}" for n, line in enumerate(SHUT_DOWN)), after]
+    assert [finding.severity for finding in findings_in(lines, TABLE)] == [Sev.FATAL]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "qla2xxx [0000:81:00.0]-f801:2: qla_target(0): abort of a command 1 failed",
+        "qla2xxx [0000:81:00.0]-10005:2: qla_target(0): aborting of the session 1 timed out",
+        "BTRFS error (device sdb): open_ctree failed",
+        "BTRFS error (device sdb): devid 2 uuid 6b0a8f7a-0000-4000-8000-5c6f0f5b1a2c is missing",
+        "BTRFS error (device sdb): unable to start balance with target data profile 128",
+        "pcieport 0000:00:1c.0: pciehp: Timeout on hotplug command 0x1038 (issued 65284 msec ago)",
+    ],
+)
+def test_a_targets_initiators_and_what_a_mount_or_a_slot_lacks_are_no_fault(line: str) -> None:
+    assert list(findings_in([line], TABLE)) == []

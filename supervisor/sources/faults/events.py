@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from supervisor.core.findings import About, FaultClass, FaultSeverity, KernelFinding
 from supervisor.core.moments import Moment
+from supervisor.sources.faults.rows import compiled
 from supervisor.sources.faults.table import LINE_LIMIT, Match, Row
 
 OPEN_EVENTS = 64
@@ -95,12 +96,16 @@ class Events:
     def __init__(self, kind: str) -> None:
         self._kind = kind
         self._open: deque[Event] = deque(maxlen=OPEN_EVENTS)
+        self._asked: dict[str, tuple[Row, float]] = {}
+        """By a speaker: the row of what somebody had asked for, and when it or a consequence was last reported."""
 
     def add(self, match: Match, *, number: int, line: str, at_s: float, card: str | None = None) -> Event | None:
-        """Return the event that a line began or joined; None for a detail without an event to join.
+        """Return the event that a line began or joined; None for a detail without one and for what was asked for.
 
         `at_s` may have any origin; `card` is the address of the GPU whose driver wrote the line, if known.
         """
+        if self._was_asked_for(match.row, line, at_s):
+            return None
         device = match.pci or (card if match.row.device in ("gpu", "pci") else None) or match.device
         event = self._find_open_event(match, device, at_s)
         if event is not None:
@@ -112,6 +117,19 @@ class Events:
         self._move_begun(event)
         self._open.append(event)
         return event
+
+    def _was_asked_for(self, row: Row, line: str, at_s: float) -> bool:
+        """Return whether a line reports what somebody asked for, or a consequence of it."""
+        speaker, _, words = line.partition(": ")
+        if row.asked is None:
+            asked, last_s = self._asked.get(speaker, (None, 0.0))
+            if asked is None or asked.asked is None or abs(at_s - last_s) > asked.grouping.within_s:
+                return False
+            if not compiled(asked.asked).search(words):
+                return False
+            row = asked
+        self._asked[speaker] = row, at_s
+        return True
 
     def _begin_event(self, match: Match, device: str | None, *, number: int, line: str, at_s: float) -> Event:
         row = match.row

@@ -85,6 +85,8 @@ class Row:
     """Finds the device in a matching line of which the expression has none, by a group of that name."""
     recovers: bool = False
     """Whether it reports that an event of lower rank has been recovered from, so that the event is not fatal."""
+    asked: str | None = None
+    """Somebody asked for what it reports; matches the consequences, which the same speaker reports next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

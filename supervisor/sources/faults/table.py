@@ -56,10 +56,10 @@ DEVICES: tuple[About, ...] = ("gpu", "pci", "disk", "host", "none")
 _ROW_KEYS = frozenset(
     {"class", "severity", "speaker", "pattern", "needles", "device", "remedy", "source", "examples"}
     | {"codes", "rank", "detail", "aftermath", "event", "of_process", "user", "what", "recovers"}
-    | {"until_rank", "named"}
+    | {"until_rank", "named", "asked"}
 )
 _SHAPE_KEYS = (
-    _ROW_KEYS - {"pattern", "needles", "codes", "detail", "of_process", "recovers", "aftermath", "until_rank"}
+    _ROW_KEYS - {"pattern", "needles", "codes", "detail", "of_process", "recovers", "aftermath", "until_rank", "asked"}
 ) | {
     "about",
     "trouble",
@@ -165,6 +165,7 @@ class _Reader:
             user=bool(raw.get("user", False)),
             named=raw.get("named"),
             recovers=bool(raw.get("recovers", False)),
+            asked=raw.get("asked"),
         )
 
     def shape(self, number: int, raw: Mapping[str, Any]) -> Row:
