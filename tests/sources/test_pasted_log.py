@@ -454,6 +454,7 @@ def test_what_no_shutdown_explains_is_a_fault_after_it(after: str) -> None:
     [
         "qla2xxx [0000:81:00.0]-f801:2: qla_target(0): abort of a command 1 failed",
         "qla2xxx [0000:81:00.0]-10005:2: qla_target(0): aborting of the session 1 timed out",
+        "nvme nvme0: Connect Invalid Data Parameter, cntlid: 65535",
         "BTRFS error (device sdb): open_ctree failed",
         "BTRFS error (device sdb): devid 2 uuid 6b0a8f7a-0000-4000-8000-5c6f0f5b1a2c is missing",
         "BTRFS error (device sdb): unable to start balance with target data profile 128",
@@ -462,3 +463,18 @@ def test_what_no_shutdown_explains_is_a_fault_after_it(after: str) -> None:
 )
 def test_a_targets_initiators_and_what_a_mount_or_a_slot_lacks_are_no_fault(line: str) -> None:
     assert list(findings_in([line], TABLE)) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "severity"),
+    [
+        ("NILFS (sdb1): broken superblock, retrying with spare superblock (blocksize = 1024)", Sev.WARN),
+        ("gfs2: fsid=dm-2.0: error freezing FS: -5", Sev.WARN),
+        ("sd 0:0:0:0: [sda] tag#17 Done: FAILED Result: hostbyte=DID_OK driverbyte=DRIVER_OK cmd_age=0s", Sev.FATAL),
+        ("ufshcd-qcom 1d84000.ufshc: ufshcd_check_errors: saved_err 0x20000 saved_uic_err 0x0", Sev.WARN),
+        ("bcache: bch_cache_set_error() bcache: error on 3f2a: journal io error, disabling caching", Sev.FATAL),
+    ],
+)
+def test_what_gave_way_is_read_whatever_was_done_about_it(line: str, severity: Sev) -> None:
+    """fs/nilfs2/the_nilfs.c, gfs2/super.c, scsi/scsi_logging.c, ufs/core/ufshcd.c, md/bcache/super.c of Linux 4.19."""
+    assert [finding.severity for finding in findings_in([line], TABLE)] == [severity]
