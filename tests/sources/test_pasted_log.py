@@ -478,3 +478,21 @@ def test_a_targets_initiators_and_what_a_mount_or_a_slot_lacks_are_no_fault(line
 def test_what_gave_way_is_read_whatever_was_done_about_it(line: str, severity: Sev) -> None:
     """fs/nilfs2/the_nilfs.c, gfs2/super.c, scsi/scsi_logging.c, ufs/core/ufshcd.c, md/bcache/super.c of Linux 4.19."""
     assert [finding.severity for finding in findings_in([line], TABLE)] == [severity]
+
+
+@pytest.mark.parametrize(
+    ("line", "fault", "severity"),
+    [
+        ("kvm [371]: nVHE hyp panic at: [<ffff8000090a51d0>] __kvm_nvhe_recursive_death+0x10/0x34!", F.KERNEL_PANIC, 2),
+        ("kvm [304]: nVHE hyp BUG at: arch/arm64/kvm/hyp/nvhe/mem_protect.c:271!", F.KERNEL_PANIC, 2),
+        ("Unhandled fault: external abort on non-linefetch (0x1008) at 0xf0c8802c", F.KERNEL_OOPS, 1),
+        ("Kernel panic - not syncing: alloc_low_pages: can not alloc memory", F.OOM_KILL, 2),
+        ("Kernel panic - not syncing: early_pgtable_alloc: Failed to allocate page table page", F.OOM_KILL, 2),
+        ("REISERFS warning (device sdb1): sh-2029: reiserfs_read_bitmap_block: bitmap block (#1) reading failed",
+         F.IO_ERROR, 1),
+        ("overlayfs: failed to get inode (-5)", F.IO_ERROR, 1),
+    ],
+)  # fmt: skip
+def test_a_hypervisor_that_dies_and_what_a_layer_could_not_read_is_known(line: str, fault: F, severity: int) -> None:
+    """arch/arm64/kvm/handle_exit.c, arm/mm/fault.c, x86/mm/init.c, fs/reiserfs/bitmap.c, fs/overlayfs/export.c."""
+    assert [(finding.fault, int(finding.severity)) for finding in findings_in([line], TABLE)] == [(fault, severity)]
