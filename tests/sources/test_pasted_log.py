@@ -496,3 +496,28 @@ def test_what_gave_way_is_read_whatever_was_done_about_it(line: str, severity: S
 def test_a_hypervisor_that_dies_and_what_a_layer_could_not_read_is_known(line: str, fault: F, severity: int) -> None:
     """arch/arm64/kvm/handle_exit.c, arm/mm/fault.c, x86/mm/init.c, fs/reiserfs/bitmap.c, fs/overlayfs/export.c."""
     assert [(finding.fault, int(finding.severity)) for finding in findings_in([line], TABLE)] == [(fault, severity)]
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("riscv login: [178876.406122] Unable to handle kernel paging request at virtual address 0000000000012a28",
+         F.KERNEL_OOPS),
+        ("[10:53] <user> [    3.384408] Unable to handle kernel paging request at virtual address 000000004afb0080",
+         F.KERNEL_OOPS),
+        ("Page fault: bad address: Code=15 (Data TLB miss fault) at addr 800002e76660997f", F.KERNEL_OOPS),
+        ("systemd(1): Instruction fault 4", F.KERNEL_OOPS),
+        ("CIFS: VFS: smbdirect_connect_rdma_event_handler:251 event=rejected status=8", F.IO_ERROR),
+        ("(ocfs2dc-ED62,1602,1):ocfs2_downconvert_lock:3674 ERROR: DLM error -16 while calling ocfs2_dlm_lock",
+         F.IO_ERROR),
+        ("(ocfs2dc-ED62,1602,1):ocfs2_unblock_lock:3918 ERROR: status = -16", F.IO_ERROR),
+    ],
+)  # fmt: skip
+def test_a_prompt_before_a_stamp_and_words_of_other_architectures_hide_no_fault(line: str, fault: F) -> None:
+    """arch/parisc/mm/fault.c, alpha/kernel/traps.c, fs/smb/client/smbdirect.c, ocfs2/dlmglue.c."""
+    assert [finding.fault for finding in findings_in([line], TABLE)] == [fault]
+
+
+@pytest.mark.parametrize("status", [-2, -28, -122])
+def test_what_ocfs2_lacks_for_its_user_is_no_fault(status: int) -> None:
+    assert list(findings_in([f"(touch,612,1):ocfs2_create:412 ERROR: status = {status}"], TABLE)) == []

@@ -93,8 +93,8 @@ _PREFIXES = tuple(
         ("[IWEF]", "", r"[IWEF]\d{4} [\d:.]{15} +\d+ [\w./-]{1,60}:\d+\] "),
         (r"\d", "", r"\d\d-\d\d (?P<clock>\d\d:\d\d:\d\d\.\d{3}) +\d+ +\d+ [VDIWEF] [^:]{0,40}: "),
         (r"[\w.-]", "| ", r"[\w.-]{1,40} +\| "),
-        # a shell's prompt that the console's line followed; marks of a diff and of markdown, grep's number of the line
-        (".", " [", r"(?:\[[^\[\]]{1,40}\]|[^\n\[]{0,60})[#$>] (?=\[ *\d+\.\d+\])"),
+        # a prompt that the console's line followed; marks of a diff and of markdown, grep's number of the line
+        (".", " [", r"(?:\[[^\[\]]{1,40}\])?[^\n\[]{0,60}(?:[#$>]|login:) (?=\[ *\d+\.\d+\])"),
         (
             r"[-+_*>|`~#;\"' \d]",
             "",
