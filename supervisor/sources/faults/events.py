@@ -97,7 +97,7 @@ class Events:
         self._kind = kind
         self._open: deque[Event] = deque(maxlen=OPEN_EVENTS)
         self._asked: dict[str, tuple[Row, float]] = {}
-        """By a speaker: the row of what somebody had asked for, and when it or a consequence was last reported."""
+        """By a speaker: the row of what was asked for, and when it or a consequence was last reported."""
 
     def add(self, match: Match, *, number: int, line: str, at_s: float, card: str | None = None) -> Event | None:
         """Return the event that a line began or joined; None for a detail without one and for what was asked for.
@@ -119,7 +119,7 @@ class Events:
         return event
 
     def _was_asked_for(self, row: Row, line: str, at_s: float) -> bool:
-        """Return whether a line reports what somebody asked for, or a consequence of it."""
+        """Return whether a line reports what a person or a test asked for, or a consequence of it."""
         speaker, _, words = line.partition(": ")
         if row.asked is None:
             asked, last_s = self._asked.get(speaker, (None, 0.0))

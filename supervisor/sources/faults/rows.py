@@ -86,7 +86,7 @@ class Row:
     recovers: bool = False
     """Whether it reports that an event of lower rank has been recovered from, so that the event is not fatal."""
     asked: str | None = None
-    """Somebody asked for what it reports; matches the consequences, which the same speaker reports next."""
+    """Of a row whose report was asked for: matches the consequences, which the same speaker reports next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
