@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PORT = 29300
+LAUNCHER_PID = "ROCM_SUPERVISOR_SRUN"
+"""What the batch script names the process of its srun by."""
 TIME_LIMIT_WARNING_S = 120
 """How long before the job's time limit the training is saved and ended."""
 CONFIG_ERRORS_FROM = 64
@@ -91,6 +93,7 @@ def write_body(asked: Submission) -> str:
 export ROCM_SUPERVISOR_LEADER="${{SLURMD_NODENAME:-$(hostname)}}:{PORT}"
 export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-1}}"
 srun --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 --no-kill bash -c {_quote(on_node)} &
+export {LAUNCHER_PID}=$!
 # The leader: the batch step is the one process of a job that Slurm keeps unique.
 exec {shlex.join(leader)}
 """

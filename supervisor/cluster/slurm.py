@@ -5,13 +5,19 @@ As an ordinary user: a node is left out by `ExcNodeList` of the own pending job;
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import signal
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from supervisor.children.start import start
+from supervisor.cluster.batch import LAUNCHER_PID
 from supervisor.programs import run
 
 log = logging.getLogger(__name__)
@@ -79,6 +85,7 @@ class SlurmEngine:
 def leave_allocation(job: str, excluded: Sequence[str]) -> None:
     """Requeue a job and change it once it is pending. Raises ValueError."""
     names = ",".join([*read_excluded(job), *excluded])
+    _give_back(job, excluded)
     _scontrol("requeue", job)
     end = time.perf_counter() + PENDING_LIMIT_S
     if names:
@@ -87,7 +94,33 @@ def leave_allocation(job: str, excluded: Sequence[str]) -> None:
         if time.perf_counter() >= end:
             raise ValueError(f"job {job} was requeued and is not pending after {PENDING_LIMIT_S:.0f} s")
         time.sleep(PENDING_EVERY_S)
+    _end_launcher(os.environ)
     _repeat(end, "update", f"JobId={job}", "StartTime=now")
+
+
+def _give_back(job: str, excluded: Sequence[str]) -> None:
+    """Take nodes out of a running job: else one that is dead holds it until Slurm finds that out (300 s by default).
+
+    The host of the batch step stays. Where the site does not allow it (`disable_job_shrink`) the job waits.
+    """
+    shown = _show(job) or {}
+    listed = run(("scontrol", "show", "hostnames", shown.get("NodeList", "")), COMMAND_LIMIT_S).stdout.decode().split()
+    kept = [node for node in listed if node not in excluded or node == shown.get("BatchHost")]
+    if kept == listed:
+        return
+    with tempfile.TemporaryDirectory() as folder:  # scontrol leaves scripts there for who would go on in the job
+        try:
+            _scontrol("update", f"JobId={job}", f"NodeList={','.join(kept)}", cwd=folder)
+        except ValueError as error:
+            log.warning("slurm.nodes_kept", extra={"fields": {"job": job, "why": str(error)}})
+
+
+def _end_launcher(environment: Mapping[str, str]) -> None:
+    """End the srun of the allocation that is over: seconds later it would end the new one's step of the same number."""
+    pid = environment.get(LAUNCHER_PID, "")
+    with contextlib.suppress(OSError):
+        if pid.isdigit() and Path(f"/proc/{pid}/comm").read_text(encoding="ascii") == "srun\n":
+            os.kill(int(pid), signal.SIGKILL)
 
 
 def _repeat(end: float, *arguments: str) -> None:
@@ -124,8 +157,8 @@ def _show(job: str) -> dict[str, str] | None:
     return dict(word.partition("=")[::2] for word in text.split())
 
 
-def _scontrol(*arguments: str) -> None:
-    ran = run(("scontrol", *arguments), COMMAND_LIMIT_S, together=True)
+def _scontrol(*arguments: str, cwd: str | None = None) -> None:
+    ran = run(("scontrol", *arguments), COMMAND_LIMIT_S, together=True, cwd=cwd)
     if ran.status != 0:
         text = "no answer" if ran.status is None else ran.stdout.decode(errors="replace").strip()
         raise ValueError(f"scontrol {' '.join(arguments)}: {text}")

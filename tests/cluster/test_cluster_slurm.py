@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,8 @@ from tests.rigs.slurm import Slurm, missing, slurm
 
 pytestmark = [pytest.mark.waits, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
 
+SPARES_S = 3.0
+"""For which the leader waits for further nodes by default."""
 DIES = """
 while not (folder / "finish").exists():
     if (folder / f"kill-{os.environ['RANK']}").exists():
@@ -32,7 +36,8 @@ class Submitted:
         self.cluster, self.folder = cluster, folder
         beginning, _, _ = RANK.partition("while not")
         where = "(folder / f\"node-{os.environ['RANK']}\").write_text(os.uname().nodename)\n"
-        (folder / "rank.py").write_text(beginning + where + DIES)
+        placed = beginning.replace("with (folder", where + "with (folder", 1)  # before the rank is there to be seen
+        (folder / "rank.py").write_text(placed + DIES)
         (folder / "launcher.py").write_text(LAUNCHER)
 
     def supervisorctl(self, *words: str) -> str:
@@ -61,9 +66,23 @@ class Submitted:
         self.cluster.await_condition(begun, f"four ranks of {epoch}\n{self.log()}")
         return {rank: (self.folder / f"node-{rank}").read_text() for rank in range(4)}
 
-    def log(self) -> str:
+    def read_launches(self) -> list[tuple[float, float]]:
+        """Return of the first launch in each allocation when its last node joined and when it was ordered."""
+        found = re.findall(
+            r"^(\S+ \S+) info (leader\.joined|cluster\.launch epoch=\"run\.\d\.1\")", self.log(whole=True), re.M
+        )
+        events = sorted((datetime.fromisoformat(when.replace(",", ".")).timestamp(), what) for when, what in found)
+        return [
+            (at_s, after_s)
+            for (at_s, what), (after_s, then) in itertools.pairwise(events)
+            if what == "leader.joined" and then != what
+        ]
+
+    def log(self, *, whole: bool = False) -> str:
         path = self.folder / "slurm.log"
-        return path.read_text()[-3000:] if path.exists() else shlex.join(map(str, self.folder.iterdir()))
+        return (
+            path.read_text()[0 if whole else -3000 :] if path.exists() else shlex.join(map(str, self.folder.iterdir()))
+        )
 
 
 @pytest.fixture
@@ -84,6 +103,11 @@ def test_a_training_outlives_a_killed_rank_and_a_dead_node(submitted: Submitted)
     after = submitted.await_launch("run.1.1")
     assert nodes[3] not in after.values(), "requeued without the dead node, though its user is no administrator"
     assert submitted.cluster.job(job)["ExcNodeList"] == nodes[3]
+    assert "down" not in submitted.cluster.states()[nodes[3]], "long before Slurm took the node for dead"
+    assert not list(Path.cwd().glob("slurm_job_*")), "scontrol's scripts for a job that goes on with fewer nodes"
+    waits_s = [launched - joined for joined, launched in submitted.read_launches()]
+    assert len(waits_s) == 2
+    assert max(waits_s) < SPARES_S, "no other node can come"
     incidents = json.loads(submitted.supervisorctl("training", "history", str(submitted.folder), "--json"))["incidents"]
     assert [(incident["id"], incident["rung"]) for incident in incidents] == [
         ("run.0.1", "same_nodes"),

@@ -33,7 +33,7 @@ SlurmdPidFile={folder}/slurmd.%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/slurmd.%n.log
 SlurmctldTimeout=60
-SlurmdTimeout=5
+SlurmdTimeout=300
 KillWait=2
 MessageTimeout=5
 ReturnToService=2
@@ -87,8 +87,8 @@ class Slurm:
         self.await_condition(self.states, "the controller's answer")
         for name in self.names:
             words = ["ip", "netns", "exec", self._namespaces[name], "unshare", "--uts", "--pid", "--mount-proc"]
-            script = ["--kill-child", "--fork", "sh", "-c", NODE, "sh", name, str(self.folder / "slurm.conf")]
-            self._nodes[name] = self._start(name, *words, *script)
+            inner = ["--kill-child", "--fork", "sh", "-c", NODE, "sh", name, str(self.folder / "slurm.conf")]
+            self._nodes[name] = self._start(name, *words, *inner)
         self.await_condition(lambda: self.states() == dict.fromkeys(self.names, "idle"), "nodes that are idle")
 
     def end(self) -> None:

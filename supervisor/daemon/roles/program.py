@@ -166,7 +166,7 @@ def _run_leader(asked: argparse.Namespace) -> int:
         evidence_s=asked.evidence_s,
         lease_s=asked.lease_s,
         gather_s=asked.gather_s,
-        spares_s=asked.spares_s,
+        spares_s=asked.spares_s if allocation is None or allocation.nodes > asked.nodes else 0.0,  # else none can come
         port=asked.port,
         fleet=FleetLimits(
             restarts_per_cause=asked.restarts,
