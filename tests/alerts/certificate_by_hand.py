@@ -1,4 +1,4 @@
-"""A certificate of one's own for hooks.example."""
+"""A certificate of one's own."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 
-def make_certificate(folder: Path) -> Path:
-    """Return a file with a certificate for hooks.example and its key."""
+def make_certificate(folder: Path, name: str = "DNS:hooks.example") -> Path:
+    """Return a file with a certificate for a name and its key."""
     file = folder / "cert.pem"
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     command += ["-keyout", str(file), "-out", f"{file}.crt", "-days", "2", "-subj", "/CN=hooks.example"]
     try:
-        subprocess.run([*command, "-addext", "subjectAltName=DNS:hooks.example"], check=True, capture_output=True)
+        subprocess.run([*command, "-addext", f"subjectAltName={name}"], check=True, capture_output=True)
     except FileNotFoundError:
         pytest.skip("no openssl to make a certificate with")
     with file.open("ab") as opened:

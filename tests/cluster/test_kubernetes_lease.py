@@ -1,6 +1,6 @@
 """The Lease of a Kubernetes cluster keeps one leader, whatever clocks say and an API server answers.
 
-The API server is a written one: the endpoints of coordination.k8s.io/v1 that are used, with their conflicts.
+The API server is a written one (`api_server_by_hand.py`).
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from api_server_by_hand import ApiServer, serve
 
 from supervisor.cluster.kubernetes import (
     ANSWER_BYTES_MAX,
@@ -29,43 +29,6 @@ from supervisor.core.moments import Moment
 DURATION_S = 15
 HOUR_S = 3600.0
 LIMIT_S = 30.0
-Object = dict[str, object]
-
-
-@dataclass
-class Cluster:
-    """An API server: one Lease, and what it answers in its place where a story says so."""
-
-    lease: Object | None = None
-    version: int = 0
-    answer: tuple[int, bytes] | None = None
-    asked: list[str] = field(default_factory=list)
-    before_write: Callable[[], object] = lambda: None
-
-    def handle(self, method: str, path: str, token: str, body: bytes) -> tuple[int, bytes]:
-        self.asked.append(f"{method} {path} {token}")
-        if self.answer is not None:
-            return self.answer
-        if method == "GET":
-            return (404, b"{}") if self.lease is None else (200, json.dumps(self.lease).encode())
-        before, self.before_write = self.before_write, lambda: None
-        before()
-        facts = json.loads(body)
-        if method == "POST" and self.lease is not None:
-            return 409, b"{}"
-        if method == "PUT" and facts["metadata"].get("resourceVersion") != str(self.version):
-            return 409, b"{}"
-        self.version += 1
-        facts["metadata"]["resourceVersion"] = str(self.version)
-        self.lease = facts
-        return 201 if method == "POST" else 200, json.dumps(facts).encode()
-
-    @property
-    def spec(self) -> Object:
-        assert self.lease is not None
-        spec = self.lease["spec"]
-        assert isinstance(spec, dict)
-        return spec
 
 
 @dataclass
@@ -84,34 +47,15 @@ class Clock:
 
 
 @pytest.fixture
-def cluster() -> Cluster:
-    return Cluster()
+def cluster() -> ApiServer:
+    return ApiServer()
 
 
 @pytest.fixture
-def server(cluster: Cluster, tmp_path: Path) -> Iterator[Server]:
-    class Handler(BaseHTTPRequestHandler):
-        def _answer(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            status, content = cluster.handle(self.command, self.path, self.headers["Authorization"], body)
-            self.send_response(status)
-            if 300 <= status < 400:
-                self.send_header("Location", "http://127.0.0.1:9/elsewhere")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        do_GET = do_PUT = do_POST = _answer  # noqa: N815 - as http.server calls them
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as http.server calls it
-            pass
-
-    listening = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=listening.serve_forever, args=(0.02,), daemon=True).start()
+def server(cluster: ApiServer, tmp_path: Path) -> Iterator[Server]:
     (tmp_path / "token").write_text("ticket\n")
-    yield Server(address=f"http://127.0.0.1:{listening.server_port}", namespace="train", token=tmp_path / "token")
-    listening.shutdown()
-    listening.server_close()
+    with serve(cluster) as port:
+        yield Server(address=f"http://127.0.0.1:{port}", namespace="train", token=tmp_path / "token")
 
 
 def until(condition: Callable[[], object], what: str) -> None:
@@ -132,7 +76,7 @@ def leads(process: KubernetesEngine) -> bool:
     return process.holds
 
 
-def test_the_second_leads_once_the_first_has_not_renewed_for_the_duration(cluster: Cluster, server: Server) -> None:
+def test_the_second_leads_once_the_first_has_not_renewed_for_the_duration(cluster: ApiServer, server: Server) -> None:
     clock, other_clock = Clock(), Clock()
     first, second = engine(server, "a", clock), engine(server, "b", other_clock)
     assert leads(first)
@@ -164,7 +108,7 @@ def test_clocks_an_hour_apart_take_nothing_from_a_leader_that_renews(server: Ser
         assert not leads(second)
 
 
-def test_of_two_that_take_it_at_once_one_leads(cluster: Cluster, server: Server) -> None:
+def test_of_two_that_take_it_at_once_one_leads(cluster: ApiServer, server: Server) -> None:
     first, second = engine(server, "a", Clock()), engine(server, "b", Clock())
     cluster.before_write = lambda: leads(second)
     assert not leads(first)
@@ -172,7 +116,7 @@ def test_of_two_that_take_it_at_once_one_leads(cluster: Cluster, server: Server)
     assert cluster.spec["holderIdentity"] == "b"
 
 
-def test_a_process_that_is_started_again_under_its_pods_name_is_another(cluster: Cluster, server: Server) -> None:
+def test_a_process_that_is_started_again_under_its_pods_name_is_another(cluster: ApiServer, server: Server) -> None:
     clock = Clock()
     before, after = engine(server, "pod-0_1", clock), engine(server, "pod-0_2", clock)
     assert leads(before)
@@ -183,7 +127,7 @@ def test_a_process_that_is_started_again_under_its_pods_name_is_another(cluster:
     assert cluster.spec["leaseTransitions"] == 1
 
 
-def test_a_leader_whose_api_server_is_silent_ends_by_its_own_clock(cluster: Cluster, server: Server) -> None:
+def test_a_leader_whose_api_server_is_silent_ends_by_its_own_clock(cluster: ApiServer, server: Server) -> None:
     clock = Clock()
     first = engine(server, "a", clock)
     assert leads(first)
@@ -197,7 +141,9 @@ def test_a_leader_whose_api_server_is_silent_ends_by_its_own_clock(cluster: Clus
         first.tick()
 
 
-def test_a_renewal_counts_from_when_it_was_sent_however_long_its_answer_took(cluster: Cluster, server: Server) -> None:
+def test_a_renewal_counts_from_when_it_was_sent_however_long_its_answer_took(
+    cluster: ApiServer, server: Server
+) -> None:
     clock = Clock()
     first = engine(server, "a", clock)
     cluster.before_write = lambda: clock.passes(10)
@@ -209,7 +155,7 @@ def test_a_renewal_counts_from_when_it_was_sent_however_long_its_answer_took(clu
         first.tick()
 
 
-def test_a_lease_that_was_deleted_is_not_made_again_by_who_held_it(cluster: Cluster, server: Server) -> None:
+def test_a_lease_that_was_deleted_is_not_made_again_by_who_held_it(cluster: ApiServer, server: Server) -> None:
     first = engine(server, "a", Clock())
     assert leads(first)
     cluster.lease = None
@@ -218,7 +164,7 @@ def test_a_lease_that_was_deleted_is_not_made_again_by_who_held_it(cluster: Clus
 
 
 def test_a_leader_waits_for_the_api_server_renews_by_itself_and_ends_once_another_leads(
-    cluster: Cluster, server: Server
+    cluster: ApiServer, server: Server
 ) -> None:
     first = KubernetesEngine(Leases(server, "run"), "a", 1, Clock().now)
     cluster.answer = (503, b"")
@@ -244,7 +190,9 @@ def test_a_leader_waits_for_the_api_server_renews_by_itself_and_ends_once_anothe
     assert cluster.spec["holderIdentity"] == "b"
 
 
-def test_a_lease_whose_transitions_somebody_has_changed_is_not_held_any_more(cluster: Cluster, server: Server) -> None:
+def test_a_lease_whose_transitions_somebody_has_changed_is_not_held_any_more(
+    cluster: ApiServer, server: Server
+) -> None:
     first = engine(server, "a", Clock())
     assert leads(first)
     cluster.spec["leaseTransitions"] = 5
@@ -280,7 +228,7 @@ def spec(**facts: object) -> bytes:
     ],
 )
 def test_what_is_no_lease_is_an_error_that_names_the_server(
-    cluster: Cluster, server: Server, status: int, content: bytes, what: str
+    cluster: ApiServer, server: Server, status: int, content: bytes, what: str
 ) -> None:
     cluster.answer = (status, content)
     waiting = engine(server, "a", Clock())
@@ -292,7 +240,7 @@ def test_what_is_no_lease_is_an_error_that_names_the_server(
     assert len(cluster.asked) == 1
 
 
-def test_the_token_is_read_for_each_request(cluster: Cluster, server: Server) -> None:
+def test_the_token_is_read_for_each_request(cluster: ApiServer, server: Server) -> None:
     first = engine(server, "a", Clock())
     first.try_to_hold()
     server.token.write_text("another\n")
