@@ -74,6 +74,7 @@ class SlurmEngine:
         """
         job = self._allocation.job
         log.warning("slurm.requeue", extra={"fields": {"job": job, "excluded": list(excluded), "reason": reason}})
+        _give_back(job, excluded)  # while the job runs: it ends with this process
         start(
             (sys.executable, "-m", "supervisor.cluster.requeue", job, *excluded),
             stdout=STANDARD_ERROR,
@@ -85,7 +86,6 @@ class SlurmEngine:
 def leave_allocation(job: str, excluded: Sequence[str]) -> None:
     """Requeue a job and change it once it is pending. Raises ValueError."""
     names = ",".join([*read_excluded(job), *excluded])
-    _give_back(job, excluded)
     _scontrol("requeue", job)
     end = time.perf_counter() + PENDING_LIMIT_S
     if names:
