@@ -104,9 +104,9 @@ WITNESSES = 6
 """Healthy ranks besides the faulty one: more of them change no proof."""
 
 
-def draw_kind(random: Random) -> FaultKind:
+def draw_kind(random: Random, kinds: Sequence[FaultKind] = NODE_KINDS) -> FaultKind:
     """Return a kind of fault of a node, by the shares."""
-    return random.choices(NODE_KINDS, [kind.share for kind in NODE_KINDS])[0]
+    return random.choices(kinds, [kind.share for kind in kinds])[0]
 
 
 def leave_evidence(kind: FaultKind, node: str, nodes: Sequence[str], random: Random) -> list[RankEvidence]:

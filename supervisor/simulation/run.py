@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
 from supervisor.core.fleet.culprit import name_culprit
 from supervisor.core.fleet.ladder import Fleet, FleetLimits, Restart, Rung, choose_restart
-from supervisor.simulation.faults import PROGRAM, FaultKind, draw_kind, leave_evidence
+from supervisor.simulation.faults import NODE_KINDS, PROGRAM, FaultKind, draw_kind, leave_evidence
 from supervisor.simulation.outcome import Outcome
 from supervisor.simulation.scenario import DAY_S, Scenario
 
@@ -18,9 +18,9 @@ REPEATED_AFTER_S = 600.0
 """A node that is not repaired fails again after this time, on average."""
 
 
-def simulate(scenario: Scenario, seed: int) -> Outcome:
-    """Play one training of `scenario.days`; the same seed plays the same."""
-    played = Training(scenario, Random(seed))  # noqa: S311 - a simulation that can be repeated
+def simulate(scenario: Scenario, seed: int, kinds: Sequence[FaultKind] = NODE_KINDS) -> Outcome:
+    """Play one training of `scenario.days`, whose nodes have faults of these kinds; the same seed plays the same."""
+    played = Training(scenario, Random(seed), kinds)  # noqa: S311 - a simulation that can be repeated
     while played.now_s < played.end_s:
         played.play_one_fault()
     played.outcome.total_s = played.now_s
@@ -64,8 +64,8 @@ class NodeLives:
 class Training:
     """A simulated training, the nodes it has, and what it spent."""
 
-    def __init__(self, scenario: Scenario, random: Random) -> None:
-        self.scenario, self.random = scenario, random
+    def __init__(self, scenario: Scenario, random: Random, kinds: Sequence[FaultKind]) -> None:
+        self.scenario, self.random, self.kinds = scenario, random, kinds
         self.names = [f"n{number}" for number in range(scenario.nodes + scenario.spares)]
         self.fleet = Fleet(nodes=tuple(self.names[: scenario.nodes]), spares=tuple(self.names[scenario.nodes :]))
         self.in_use = set(self.fleet.nodes)
@@ -96,7 +96,7 @@ class Training:
             self.next_program_s = self._draw_program_s(self.now_s)
             kind, node = PROGRAM, self.random.choice(self.fleet.nodes)
         else:
-            kind = draw_kind(self.random)
+            kind = draw_kind(self.random, self.kinds)
             self.lives.begin(node, self.now_s)
         self._lose_work(ran_s, kind)
         self._recover(node, kind)

@@ -8,7 +8,7 @@ from statistics import mean
 import pytest
 
 from supervisor.core.fleet.ladder import Rung
-from supervisor.simulation.faults import NODE_KINDS
+from supervisor.simulation.faults import NODE_KINDS, FaultKind
 from supervisor.simulation.run import simulate
 from supervisor.simulation.scenario import DAY_S, Scenario, ScenarioError
 
@@ -22,6 +22,18 @@ def unproductive(scenario: Scenario, seeds: int = 8) -> float:
 
 def test_the_shares_of_the_kinds_are_all_of_the_published_interruptions() -> None:
     assert sum(kind.share for kind in NODE_KINDS) == pytest.approx(1.0)
+
+
+def test_a_cluster_has_the_kinds_of_faults_that_it_is_given() -> None:
+    kinds = (
+        FaultKind(name="often", share=0.75, detection_s=10.0),
+        FaultKind(name="rare", share=0.25, detection_s=50.0),
+    )
+    still = Scenario(nodes=100, faults_per_node_day=0.05, days=90, restart_s=0, evidence_s=0)
+    outcome = simulate(still, 1, kinds)
+    assert set(outcome.faults) == {"often", "rare"}
+    assert outcome.faults["rare"] / outcome.faults.total() == pytest.approx(0.25, abs=0.05)
+    assert outcome.spent_s["detection"] / outcome.faults.total() == pytest.approx(20.0, rel=0.1)
 
 
 @pytest.mark.parametrize(("gpus", "published_h"), [(16_384, 1.8), (131_072, 0.23)])
