@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "cluster")]
 os.environ["PYTHONPATH"] = str(ROOT)
 
-from test_cluster_slurm import Submitted  # noqa: E402 (after the path is set)
+from test_cluster_slurm import Submitted  # type: ignore[import-not-found]  # noqa: E402 (after the path is set)
 
 from tests.rigs.slurm import missing, slurm  # noqa: E402
 
