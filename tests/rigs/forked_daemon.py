@@ -8,6 +8,7 @@ installation) needs a start of the real command.
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib
 import json
 import os
@@ -191,7 +192,10 @@ def _run(request: dict[str, Any]) -> int:
 def main(descriptor: int) -> int:
     """Make the imports and serve the socket of this descriptor; in a fork, run its daemon."""
     sys.path[0] = str(ROOT)
+    gc.disable()
     importlib.import_module(DAEMON)
+    gc.freeze()  # no daemon passes, and so copies, what was imported
+    gc.enable()
     request = _serve(socket.socket(fileno=descriptor))
     return 0 if request is None else _run(request)
 

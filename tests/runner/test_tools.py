@@ -74,11 +74,22 @@ def test_every_installed_tool_speaks_and_the_others_are_not_missed(
     path = tmp_path / "gpus.txt"
     assert (
         tools.write_gpu_tools(
-            EvidenceFolder(tmp_path.parent, tmp_path.name), ("rocm-smi -a", "a-tool-that-nobody-has --all")
+            EvidenceFolder(tmp_path.parent, tmp_path.name), ("rocm-smi -a", "a-tool-that-nobody-has --all"), tmp_path
         )
         == []
     )
     assert path.read_text() == "== rocm-smi -a\nGPU use 99\n\n"
+
+
+def test_without_the_amdgpu_driver_no_tool_of_rocm_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("rocm-smi", "amd-smi"):
+        tool(tmp_path, name, f"touch {tmp_path}/started; exit 1")
+    tool(tmp_path, "nvidia-smi", "echo 99 %")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    target = EvidenceFolder(tmp_path.parent, tmp_path.name)
+    assert tools.write_gpu_tools(target, amdgpu=tmp_path / "module/amdgpu") == []
+    assert (tmp_path / "gpus.txt").read_text() == "== nvidia-smi -q\n99 %\n\n"
+    assert not (tmp_path / "started").exists()
 
 
 def test_of_the_environment_only_what_concerns_the_hardware_is_kept() -> None:
