@@ -7,13 +7,14 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests import units
 from tests.examples import Sampling, load_profile, sampling
+from tests.rigs.hanging_fs import HangingFs, hanging
 
 load_profile()
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -154,6 +155,21 @@ def make_folder_once(
         return make_once(name, write).with_name(f"{name} folder")
 
     return make
+
+
+@pytest.fixture(scope="session")
+def code_copies(make_folder_once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
+    """The folder of a state directory in which this package has been copied and compiled for trainings."""
+    from supervisor.runner.code_copy import FOLDER, CodeCopies  # noqa: PLC0415 - few tests need it
+
+    return make_folder_once("code", lambda state: CodeCopies(state, same_user=True).current()) / FOLDER
+
+
+@pytest.fixture
+def far(tmp_path: Path) -> Iterator[HangingFs]:
+    """A disk that can be slow, fail, or hang."""
+    with hanging(tmp_path / "far", tmp_path / "behind") as served:
+        yield served
 
 
 def interpreter(environment: str) -> Path:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,18 +17,12 @@ from supervisor.children.child import Child
 from supervisor.children.keeper import Keeper
 from supervisor.children.posix_spawn import Program
 from supervisor.children.start import PIPE, STDOUT, start
-from tests.rigs.hanging_fs import HangingFs, hanging
+from tests.rigs.hanging_fs import HangingFs
 
 ROOT = Path(__file__).resolve().parents[2]
 SHORT_S = 1.0
 LONG_S = 60.0
 TRUE = "/bin/true"
-
-
-@pytest.fixture
-def far(tmp_path: Path) -> Iterator[HangingFs]:
-    with hanging(tmp_path / "far", tmp_path / "behind") as served:
-        yield served
 
 
 @pytest.fixture(scope="module")

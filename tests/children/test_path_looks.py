@@ -13,17 +13,16 @@ import psutil
 import pytest
 
 from supervisor.children.path_looks import PathLooks, SilentPathError
-from tests.rigs.hanging_fs import HangingFs, hanging
+from tests.rigs.hanging_fs import HangingFs
 
 LIMIT_S = 1.0
 ENDS_WITHIN_S = 60.0
 
 
 @pytest.fixture
-def far(tmp_path: Path) -> Iterator[HangingFs]:
-    with hanging(tmp_path / "far", tmp_path / "behind") as served:
-        (served.real / "data").mkdir()
-        yield served
+def far(far: HangingFs) -> HangingFs:
+    (far.real / "data").mkdir()
+    return far
 
 
 @pytest.fixture

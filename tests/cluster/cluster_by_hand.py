@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -13,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from supervisor.cluster.secret import make_secret
-from supervisor.runner import shim
+from supervisor.runner import code_copy, shim
 from tests.rigs.forked_daemon import ForkedDaemon, start_daemon
 
 Daemon = subprocess.Popen[bytes] | ForkedDaemon
@@ -75,8 +76,11 @@ def free_port() -> int:
 class Cluster:
     """One training; `with` ends every process of it."""
 
-    def __init__(self, folder: Path, nodes: int, command: list[str] | None = None) -> None:
-        self.folder, self.count = folder, nodes
+    def __init__(
+        self, folder: Path, nodes: int, command: list[str] | None = None, code_copies: Path | None = None
+    ) -> None:
+        """With `code_copies` nodes find the code that each would copy and compile for its first launch."""
+        self.folder, self.count, self._code_copies = folder, nodes, code_copies
         self.secret, self.port = folder / "secret", free_port()
         self.rendezvous_port = free_port()
         make_secret(self.secret)
@@ -115,7 +119,10 @@ class Cluster:
         given = ["--leader", at, "--host", "127.0.0.1", "--snapshots", str(self.folder / "all")]
         given += ["--config", str(self.settings)] if self.settings is not None else []
         given += ["--local-dir", str(self.folder / "own"), "--", *self.command]
-        self.daemons[name] = self._start("node", self.folder / (state or name), name, *given)
+        folder = self.folder / (state or name)
+        if self._code_copies is not None and not folder.exists():
+            shutil.copytree(self._code_copies, folder / code_copy.FOLDER)
+        self.daemons[name] = self._start("node", folder, name, *given)
 
     def start(self, *options: str) -> None:
         """Start everything; returns once every rank runs."""

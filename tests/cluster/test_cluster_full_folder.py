@@ -18,8 +18,8 @@ pytestmark = pytest.mark.mounts
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path, 2) as made:
+def cluster(tmp_path: Path, code_copies: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path, 2, code_copies=code_copies) as made:
         yield made
 
 

@@ -19,16 +19,10 @@ ENDS_IN_S = 120
 
 
 @pytest.fixture
-def far(tmp_path: Path) -> Iterator[HangingFs]:
-    with hanging(tmp_path / "far", tmp_path / "behind") as served:
-        yield served
-
-
-@pytest.fixture
-def cluster(tmp_path: Path, far: HangingFs) -> Iterator[Cluster]:
+def cluster(tmp_path: Path, far: HangingFs, code_copies: Path) -> Iterator[Cluster]:
     home = tmp_path / "home"
     home.mkdir()
-    with Cluster(home, 2) as made:
+    with Cluster(home, 2, code_copies=code_copies) as made:
         yield made
         far.end()
 

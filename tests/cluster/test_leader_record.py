@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from supervisor.core.fleet.ladder import Fleet
 from supervisor.core.fleet.leading import WITNESSES_MAX, Leading
 from supervisor.core.fleet.training import Incident, LeaderLimits, Stage
 from supervisor.core.moments import Moment
-from tests.rigs.hanging_fs import HangingFs, hanging
+from tests.rigs.hanging_fs import HangingFs
 from tests.rigs.small_disk import mounted
 
 EPOCH = Epoch("run", 0, 1)
@@ -54,12 +53,6 @@ def lines(folder: Path) -> list[dict[str, object]]:
 @pytest.fixture
 def world() -> World:
     return World()
-
-
-@pytest.fixture
-def far(tmp_path: Path) -> Iterator[HangingFs]:
-    with hanging(tmp_path / "far", tmp_path / "behind") as served:
-        yield served
 
 
 def test_a_folder_that_hangs_costs_bounded_memory_and_says_how_much_was_not_recorded(

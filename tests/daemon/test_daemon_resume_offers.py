@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from supervisor.core.fleet.resume import AskAgain, NoneProven, Offer, Resume, ch
 from supervisor.daemon.roles.resume_offers import OwnCheckpoints, ResumeOffers
 from supervisor.runner.proving import Proof, Prover
 from tests.cluster.generations_by_hand import damage, write_generation, write_shard
-from tests.rigs.hanging_fs import HangingFs, hanging
+from tests.rigs.hanging_fs import HangingFs
 
 RANKS = 3
 
@@ -119,12 +119,6 @@ def test_what_is_launched_is_what_was_proven(nodes: Nodes) -> None:
         nodes.nodes["n1"].locate(_launch(answer.offer))
     with pytest.raises(ValueError, match="no such generation is known here"):
         nodes.nodes["n1"].locate(_launch(Offer(name="../elsewhere", digest="a")))
-
-
-@pytest.fixture
-def far(tmp_path: Path) -> Iterator[HangingFs]:
-    with hanging(tmp_path / "far", tmp_path / "behind") as served:
-        yield served
 
 
 @pytest.mark.mounts

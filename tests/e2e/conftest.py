@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from house import House, house
 
-from supervisor.runner.code_copy import FOLDER, CodeCopies
 from tests.rigs.hanging_fs import HangingFs, hanging
-
-
-@pytest.fixture(scope="session")
-def code_copies(make_folder_once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
-    """The folder of a state directory in which this package has been copied and compiled for trainings."""
-    return make_folder_once("code", lambda state: CodeCopies(state, same_user=True).current()) / FOLDER
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from house import House, house
 
-from tests.rigs.hanging_fs import HangingFs, hanging
+from tests.rigs.hanging_fs import HangingFs
 
 pytestmark = pytest.mark.mounts
 compares_tenths = pytest.mark.alone(reason="compares durations of tenths of a second with limits")
@@ -22,12 +22,6 @@ ANSWER_S = 0.1
 HANGS_AT = 100
 DOCTOR_LIMIT_S = 60
 ENDS_IN_S = 10
-
-
-@pytest.fixture
-def far(tmp_path: Path) -> Iterator[HangingFs]:
-    with hanging(tmp_path / "far", tmp_path / "behind") as served:
-        yield served
 
 
 @pytest.fixture

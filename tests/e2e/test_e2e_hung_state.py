@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from house import House, house
 
-from tests.rigs.hanging_fs import HangingFs, hanging
+from tests.rigs.hanging_fs import HangingFs
 
 pytestmark = [
     pytest.mark.mounts,
@@ -18,12 +18,6 @@ pytestmark = [
 ]
 
 STATUS_S = 1.0
-
-
-@pytest.fixture
-def far(tmp_path: Path) -> Iterator[HangingFs]:
-    with hanging(tmp_path / "far", tmp_path / "behind") as served:
-        yield served
 
 
 @pytest.fixture
