@@ -117,6 +117,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "runner/shared_generations.py": {"read_own": CHECKPOINTS},
     "runner/standby.py": {"stood_by_for": OWN_FOLDERS, "clear": OWN_FOLDERS},
+    "runner/tools.py": {"write_gpu_tools": PROC},
     "runner/units.py": {"stand_by": OWN_FOLDERS, "_is_current": OWN_FOLDERS, "populated": PROC, "available": PROC},
 }
 
