@@ -116,3 +116,13 @@ def test_a_report_has_no_paths_and_a_terminal_gets_bars() -> None:
     text = "\n".join(report_lines(found, Pen()))
     assert "██████████" in text
     assert "WRONG" in text
+
+
+def test_two_gpus_are_predicted_by_the_mean_of_gradients_that_the_backward_pass_does_not_hide() -> None:
+    slow, fast = row("gloo", 1.0, speedup=1.04), row("host", 20.0, speedup=1.9)
+    assert (
+        BENCHES["allreduce"]
+        .decides([slow, fast])
+        .endswith('1.90x as fast as one by host: ranks_backend = "host" in the job')
+    )
+    assert BENCHES["allreduce"].decides([slow]).endswith("1.04x as fast at best (gloo): stay with one GPU")

@@ -84,7 +84,7 @@ def _decide_allreduce(rows: list[Line]) -> str:
         best = max(speedups, key=lambda name: speedups[name])
         if speedups[best] < WORTH_MOVING:
             return f"several GPUs: two would train {speedups[best]:.2f}x as fast at best ({best}): stay with one GPU"
-        return f"several GPUs: two train {speedups[best]:.2f}x as fast as one by {best}{ADVICE.get(best, '')}"
+        return f"several GPUs: two train at most {speedups[best]:.2f}x as fast as one by {best}{ADVICE.get(best, '')}"
     return (
         f"several GPUs: {best} averages gradients at {rates[best]:.1f} GB/s, 1 GB in {1 / rates[best]:.2f} s a step"
         f"{ADVICE.get(best, '')}"

@@ -15,6 +15,8 @@ import threading
 from contextlib import suppress
 from typing import Any, Callable, List, Optional
 
+from rocm_agent.snapshots.copying import copy_all
+
 from . import links
 
 ALIGNED_BYTES = 4096
@@ -121,9 +123,9 @@ class HostMean:
                 self._links.await_part(source, *place)
                 flat = part.to(self._device)  # a copy that is waited for, so that the source may write again
                 flat = flat.clone() if flat is part else flat
-                for tensor, values in zip(some, flat.split([tensor.numel() for tensor in some])):
-                    tensor.copy_(values.view(tensor.shape))
                 self._links.answer(source, *place)
+                parts = flat.split([tensor.numel() for tensor in some])
+                copy_all(torch, some, [values.view(tensor.shape) for tensor, values in zip(some, parts)])
         return True
 
     def close(self) -> None:

@@ -72,7 +72,7 @@ class Copier:
         events = []
         for device, some in by_device.items():
             if device.type != "cuda":
-                _copy_pairs(self._torch, some)
+                copy_all(self._torch, *_unzip(some))
                 continue
             stream = self._streams.get(device) or cuda.Stream(device)
             self._streams[device] = stream
@@ -81,7 +81,7 @@ class Copier:
             stream.wait_stream(main)
             with cuda.stream(stream):
                 began.record(stream)
-                _copy_pairs(self._torch, some)
+                copy_all(self._torch, *_unzip(some))
                 ended.record(stream)
             main.wait_event(ended)
             events.append((began, ended))
@@ -96,13 +96,18 @@ class Copier:
         return wait
 
 
-def _copy_pairs(torch: Any, pairs: List[Tuple[Any, Any]]) -> None:
+def _unzip(pairs: List[Tuple[Any, Any]]) -> Tuple[List[Any], List[Any]]:
+    return [first for first, _ in pairs], [second for _, second in pairs]
+
+
+def copy_all(torch: Any, targets: List[Any], sources: List[Any]) -> None:
+    """Copy each source into its target, in one call where this torch has it."""
     together = getattr(torch, "_foreach_copy_", None)
     if together is not None:
-        together([pair for pair, _ in pairs], [other for _, other in pairs], non_blocking=True)
+        together(targets, sources, non_blocking=True)
         return
-    for buffer, tensor in pairs:
-        buffer.copy_(tensor, non_blocking=True)
+    for target, source in zip(targets, sources):
+        target.copy_(source, non_blocking=True)
 
 
 def mapped(state: Any, function: Callable[[Place, Any], Any], place: Place = ()) -> Any:
