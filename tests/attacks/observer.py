@@ -34,6 +34,7 @@ RULES = {"kill": "crash", "exit": "crash", "hang": "stall", "deaf": "stall", "na
 """By the kind of wound, the rule that has to find it."""
 LIMIT_IN_FORCE_S = {"hang": STALL_LIMIT_S, "deaf": STALL_LIMIT_S}
 MB = 1 << 20
+BODY_CHARACTERS = 300
 LATE_S = 2.0
 """Whatever takes longer has the thread looked at that it waits for, each time after so long again."""
 FRAMES_SHOWN = 8
@@ -268,7 +269,7 @@ class Observer:
             began = time.perf_counter()
             try:
                 with watched(lambda name=name: self.site.door_process(name)) as seen:  # type: ignore[misc]
-                    status = _get(path, place, self.limits.door_s)
+                    status, body = _get(path, place, self.limits.door_s)
             except OSError as error:
                 yield self._violated(f"{name} answers", f"{type(error).__name__}: {error} {' '.join(seen)}")
                 continue
@@ -276,7 +277,7 @@ class Observer:
                 self.late += [f"{name} {look}" for look in seen]
             yield from self._measure(f"{name} latency s", time.perf_counter() - began, self.limits.door_s)
             if status != "200" and not (self.site.one_user and status == "503"):
-                yield self._violated(f"{name} answers", f"GET {place} has status {status!r}")
+                yield self._violated(f"{name} answers", f"GET {place} has status {status!r}: {body}")
 
     def _resources(self) -> Iterator[Violation]:
         process = self.site.daemon_process()
@@ -433,14 +434,15 @@ def _now_s() -> float:
     return time.time()  # noqa: TID251 - compared with what the trainings noted
 
 
-def _get(path: Path, place: str, limit_s: float) -> str:
-    """Return the status that a GET at a unix socket is answered with; raises OSError where it is not."""
+def _get(path: Path, place: str, limit_s: float) -> tuple[str, str]:
+    """Return the status of a GET at a unix socket and how the body begins; raises OSError where none is answered."""
     with socket.socket(socket.AF_UNIX) as asking:
         asking.settimeout(limit_s)
         asking.connect(str(path))
         with suppress(BrokenPipeError, ConnectionResetError):  # it may be answered as one too many, and ended
             asking.sendall(f"GET {place} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
-        return asking.recv(4096).decode("latin-1").partition(" ")[2][:3]
+        head, _, body = asking.recv(4096).decode("latin-1").partition("\r\n\r\n")
+        return head.partition(" ")[2][:3], body[:BODY_CHARACTERS]
 
 
 def _files(top: Path) -> Iterator[Path]:

@@ -22,7 +22,7 @@ from supervisor.core import attempt_files as at
 
 SERVER = Path(__file__).with_name("warm_interpreter.py")
 AGENT_PATH = Path(__file__).resolve().parents[2] / "supervisor" / "agent" / "path"
-READ_ON_IMPORT = (at.ENV_CONV2D, at.ENV_CONV2D_SCOPE, at.ENV_TRIAGE, at.ENV_MEMORY_PROBE)
+READ_ON_IMPORT = (at.ENV_CONV2D, at.ENV_CONV2D_SCOPE, at.ENV_TRIAGE, at.ENV_MEMORY_PROBE, at.ENV_RANKS_BACKEND)
 """Settings that the agent reads while it prepares or while torch is imported: not those of a warm program."""
 TORCH = ("torch", "torch.utils.data", "torch._dynamo")
 """The last is imported by the first optimizer, and takes as long as torch itself."""

@@ -87,6 +87,7 @@ class HostMean:
             sent = self._divided(gradient)
             self._part(self._links.rank, place, sent.dtype).copy_(sent, non_blocking=True)
             event.record(self._up)
+        sent.record_stream(self._down)  # which reads it later, when this stream may have given its memory away
         return sent, place, event
 
     def _divided(self, gradient: Any) -> Any:
