@@ -6,10 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from agent_by_hand import Attempts
+from agent_by_hand import Attempt, Attempts
 
 from supervisor.core import attempt_files as at
 from supervisor.core.rank_failure import is_consequence
+from tests.rigs.warm import RANKS, Warm
 
 HERE = Path(__file__).resolve().parent
 
@@ -58,3 +59,26 @@ def test_the_jobs_setting_asks_for_half_the_bytes_and_all_ranks_still_have_the_s
     halved, whole = {row[3] for row in rows}, {row[4] for row in rows}
     assert (len(halved), len(whole)) == (1, 1)
     assert halved != whole, "bfloat16 rounds"
+
+
+ASKS = """
+import sys, torch.distributed as dist
+try:
+    dist.init_process_group(sys.argv[1], store=dist.HashStore(), rank=0, world_size=int(sys.argv[2]))
+except (RuntimeError, ValueError) as error:
+    print(error)
+"""
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("asked", ["nccl 2", "nccl 1", "gloo 1"])
+def test_ranks_that_ask_for_nccl_are_reported_before_it_can_hang(
+    asked: str, current_python: Path, tmp_path: Path, warm: Warm
+) -> None:
+    script = tmp_path / "asks.py"
+    script.write_text(ASKS)
+    attempt = Attempt(tmp_path / "0", tmp_path, warm(current_python, *RANKS))
+    finished = attempt.run([current_python, script, *asked.split()])
+    assert finished.code == 0, finished.output
+    named = [report["setting"] for report in attempt.list_reports("setting_asked")]
+    assert named == (["ranks_backend"] if asked == "nccl 2" else [])

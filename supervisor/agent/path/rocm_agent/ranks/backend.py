@@ -54,16 +54,15 @@ def _watch(module: ModuleType) -> None:
 
     @wraps(original)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        _note_backend(module, kwargs.get("backend", args[0] if args else None))
-        return result
+        _note_backend(module, kwargs.get("backend", args[0] if args else None), kwargs.get("world_size", -1))
+        return original(*args, **kwargs)  # which may never return, where RCCL hangs
 
     module.init_process_group = init_process_group
 
 
 @fenced
-def _note_backend(module: ModuleType, backend: Any) -> None:
-    ranks = module.get_world_size()
+def _note_backend(module: ModuleType, backend: Any, given: int) -> None:
+    ranks = given if given > 0 else int(os.environ.get("WORLD_SIZE", "1"))
     here = os.environ.get("LOCAL_WORLD_SIZE", str(ranks))
     chosen = "nccl" if backend is None and module.torch.cuda.is_available() else str(backend)
     if ranks > 1 and here == str(ranks) and RCCL.search(chosen):
