@@ -17,7 +17,7 @@ import threading
 import time
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,6 +35,9 @@ RULES = {"kill": "crash", "exit": "crash", "hang": "stall", "deaf": "stall", "na
 LIMIT_IN_FORCE_S = {"hang": STALL_LIMIT_S, "deaf": STALL_LIMIT_S}
 MB = 1 << 20
 BODY_CHARACTERS = 300
+LEAST_S = 0.001
+SETTLED_S = 5.0
+"""A daemon that was away has caught up after so long; what a slow machine takes more is within the limits."""
 LATE_S = 2.0
 """Whatever takes longer has the thread looked at that it waits for, each time after so long again."""
 FRAMES_SHOWN = 8
@@ -264,7 +267,7 @@ class Observer:
     def _doors(self) -> Iterator[Violation]:
         now_s = _now_s()
         for name, path, place in self.site.doors():
-            if self._was_away(now_s - self.limits.door_s, now_s):
+            if up_s(self._away, now_s - SETTLED_S, now_s) < SETTLED_S:
                 continue
             began = time.perf_counter()
             try:
@@ -313,13 +316,10 @@ class Observer:
         made, now_s = self.steps_made(), _now_s()
         if not made:
             return
-        due = bisect_right(made, now_s - self.limits.recorded_s, key=lambda step: step[1])
-        recorded = self.site.steps_recorded(HEALTHY)
-        if not self._was_away(now_s - self.limits.recorded_s, now_s):
-            yield from self._measure("steps not recorded in time", due - recorded, 0)
-        still_s = now_s - made[-1][1]
-        if not self._was_away(made[-1][1], now_s):
-            yield from self._measure("healthy training stands still s", still_s, self.limits.still_s)
+        due = bisect_right(made, since_up_s(self._away, self.limits.recorded_s, now_s), key=lambda step: step[1])
+        yield from self._measure("steps not recorded in time", due - self.site.steps_recorded(HEALTHY), 0)
+        still_s = up_s(self._away, made[-1][1], now_s)
+        yield from self._measure("healthy training stands still s", still_s, self.limits.still_s)
 
     def _wounds(self) -> Iterator[Violation]:
         now_s = _now_s()
@@ -330,10 +330,10 @@ class Observer:
         wounds = self.wounds()  # after the answer: a wound may strike, and be found, while it is waited for
         incidents.sort(key=lambda incident: incident["at"])
         for wound in wounds:
-            limit_s = LIMIT_IN_FORCE_S.get(wound["kind"], 0.0) + self.limits.found_s
+            in_force_s = LIMIT_IN_FORCE_S.get(wound["kind"], 0.0)
             mine = [item for item in incidents if item["at"] >= wound["unix_s"] - 0.05]
             if not mine:
-                if now_s > wound["unix_s"] + limit_s + 2 and not self._was_away(wound["unix_s"], now_s):
+                if up_s(self._away, wound["unix_s"], now_s) > in_force_s + self.limits.found_s + 2:
                     yield self._violated(f"fault {wound['kind']} is found", f"step {wound['step']}")
                 continue
             first = mine[0]
@@ -341,9 +341,8 @@ class Observer:
             if first["rule"] != RULES[wound["kind"]]:
                 detail = f"{wound['kind']} at step {wound['step']} was found as {first['rule']}: {first['message']}"
                 yield self._violated("faults are found as what they are", detail)
-            late_s = first["at"] - wound["unix_s"] - limit_s + self.limits.found_s
-            if not self._was_away(wound["unix_s"], first["at"]):
-                yield from self._measure("fault found late s", late_s, self.limits.found_s, wound["kind"])
+            late_s = up_s(self._away, wound["unix_s"], first["at"]) - in_force_s
+            yield from self._measure("fault found late s", late_s, self.limits.found_s, wound["kind"])
         for item in incidents:
             yield self._violated("no false kill", f"{item['rule']}: {item['message']}")
 
@@ -354,10 +353,6 @@ class Observer:
         except FileNotFoundError:
             return []
         return [json.loads(line) for line in lines]
-
-    def _was_away(self, since_s: float, until_s: float) -> bool:
-        """Whether the daemon was away on purpose in that time, or had just come back."""
-        return any(begin_s <= until_s and end_s + self.limits.found_s + 5 >= since_s for begin_s, end_s in self._away)
 
     # --- everything else ---------------------------------------------------------------------------------------------
 
@@ -428,6 +423,20 @@ def list_threads(pid: int) -> str:
     names = re.findall(r'^Thread .*: "([^"]*)"', _dump(pid), re.MULTILINE)
     counted = Counter(re.sub(rf"[ -]({HEALTHY}|{HOSTILE})?[0-9]*$|/.*", "", name) for name in names)
     return ", ".join(f"{count} {name}" for name, count in counted.most_common())
+
+
+def up_s(away: Sequence[tuple[float, float]], since_s: float, until_s: float) -> float:
+    """Return for how much of that time the daemon was not away on purpose, and had settled since."""
+    gone_s = (max(0.0, min(until_s, end_s + SETTLED_S) - max(since_s, begin_s)) for begin_s, end_s in away)
+    return until_s - since_s - sum(gone_s)
+
+
+def since_up_s(away: Sequence[tuple[float, float]], wanted_s: float, until_s: float) -> float:
+    """Return the time since which the daemon was up for `wanted_s` in all."""
+    since_s = until_s - wanted_s
+    while (missing_s := wanted_s - up_s(away, since_s, until_s)) > LEAST_S:
+        since_s -= missing_s
+    return since_s
 
 
 def _now_s() -> float:
