@@ -145,8 +145,12 @@ def recorded_job() -> Job:
 def recorded_limits() -> Limits:
     """The limits of that job: ladders are recorded as they were, without the rungs that came later."""
     limits = job().limits
-    rungs = tuple(rung for rung in limits.remedies.oom_gpu if rung != "xla_memory")
-    return replace(limits, remedies=replace(limits.remedies, oom_gpu=rungs))
+    came_later = {"oom_gpu": "xla_memory", "slow_start": "ranks_host", "stall": "ranks_host"}
+    ladders = {
+        cause: tuple(rung for rung in limits.remedies.ladder(cause) if rung != later)
+        for cause, later in came_later.items()
+    }
+    return replace(limits, remedies=replace(limits.remedies, **ladders))
 
 
 @pytest.fixture(params=schema.REVISIONS)

@@ -91,7 +91,7 @@ def _with_gloo(signature: inspect.Signature, args: Any, kwargs: Any) -> Optional
     if given is not None:
         changed = RCCL.sub("gloo", str(given))
         if changed == str(given) and "gloo" not in changed:
-            return None  # MPI, UCC: somebody's choice
+            return None  # MPI, UCC: the script's choice
         bound.arguments["backend"] = changed
         remedies.report_applied(SETTING, "%s in place of %s" % (wanted(), given))
     for name in ("device_id", "pg_options"):
