@@ -146,7 +146,7 @@ def recorded_limits() -> Limits:
     """The limits of that job: ladders are recorded as they were, without the rungs that came later."""
     limits = job().limits
     came_later = {"oom_gpu": "xla_memory", "slow_start": "ranks_host", "stall": "ranks_host"}
-    ladders = {
+    ladders: dict[str, Any] = {
         cause: tuple(rung for rung in limits.remedies.ladder(cause) if rung != later)
         for cause, later in came_later.items()
     }
