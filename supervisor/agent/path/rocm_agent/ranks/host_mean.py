@@ -44,6 +44,8 @@ class HostMean:
         self._ranks = len(found.slabs)
         self._size = size
         self._maps = [mmap.mmap(descriptor, _file_bytes(size)) for descriptor in found.slabs]
+        for descriptor in found.slabs:
+            os.close(descriptor)
         self._slabs = [torch.frombuffer(content, dtype=torch.uint8) for content in self._maps]
         self._cuda = device.type == "cuda"
         if self._cuda:
@@ -104,30 +106,28 @@ class HostMean:
 
         No mean is under way: DDP calls this before a forward pass, when those of the last backward pass are done.
         """
-        torch = self._torch
-        kinds = sorted({tensor.dtype for tensor in tensors}, key=str)
-        groups = [[tensor for tensor in tensors if tensor.dtype == kind] for kind in kinds]
-        if sum(tensor.numel() * tensor.element_size() for tensor in tensors) > BUFFERS_BYTES:
+        if _bytes_of(tensors) > BUFFERS_BYTES:
             return False
-        for some in groups:
-            size = sum(tensor.numel() * tensor.element_size() for tensor in some)
-            place = (self._number, SLABS * self._size, size)
+        for kind in sorted({tensor.dtype for tensor in tensors}, key=str):
+            some = [tensor for tensor in tensors if tensor.dtype == kind]
+            place = (self._number, SLABS * self._size, _bytes_of(some))
             self._number += 1
-            part = self._part(source, place, some[0].dtype)
+            part = self._part(source, place, kind)
             if source == self._links.rank:
-                part.copy_(torch.cat([tensor.detach().reshape(-1) for tensor in some]))
+                part.copy_(self._torch.cat([tensor.detach().reshape(-1) for tensor in some]))
                 self._links.announce(*place)
-                for rank in range(self._ranks):
-                    if rank != source:
-                        self._links.await_part(rank, *place)
+                self._links.await_others(*place)
             else:
                 self._links.await_part(source, *place)
-                flat = part.to(self._device)  # a copy that is waited for, so that the source may write again
-                flat = flat.clone() if flat is part else flat
-                self._links.answer(source, *place)
-                parts = flat.split([tensor.numel() for tensor in some])
-                copy_all(torch, some, [values.view(tensor.shape) for tensor, values in zip(some, parts)])
+                self._take(part, some, lambda: self._links.tell(source, *place))  # noqa: B023 - called at once
         return True
+
+    def _take(self, part: Any, tensors: List[Any], read: Callable[[], None]) -> None:
+        """Copy a slab's part into the tensors; call `read` as soon as the slab may be written again."""
+        flat = part.to(self._device, copy=True)  # which is waited for
+        read()
+        parts = flat.split([tensor.numel() for tensor in tensors])
+        copy_all(self._torch, tensors, [values.view(tensor.shape) for tensor, values in zip(tensors, parts)])
 
     def close(self) -> None:
         """End, once what was begun is done: the model is gone."""
@@ -151,9 +151,7 @@ class HostMean:
                 else:
                     event.synchronize()
                 self._links.announce(*place)
-                for rank in range(self._ranks):
-                    if rank != self._links.rank:
-                        self._links.await_part(rank, *place)
+                self._links.await_others(*place)
                 self._add(future, gradient, sent, place)
             except Exception as error:
                 self._failed = error
@@ -161,7 +159,10 @@ class HostMean:
 
     def _release(self) -> None:
         self._links.close()
-        for slab in self._slabs if self._cuda else ():
+        if not self._cuda:
+            return
+        self._down.synchronize()
+        for slab in self._slabs:
             with suppress(AttributeError, RuntimeError):
                 self._torch.cuda.cudart().cudaHostUnregister(slab.data_ptr())
 
@@ -222,6 +223,10 @@ def prepare(torch: Any, dist: Any, parameters: List[Any], wire: Optional[Any]) -
         if listener is not None:
             listener.close()
     return made
+
+
+def _bytes_of(tensors: List[Any]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def _file_bytes(size: int) -> int:

@@ -43,16 +43,18 @@ class Links:
 
     def announce(self, number: int, offset: int, size: int) -> None:
         """Say to all others that a part lies ready."""
-        message = PART.pack(number, offset, size)
         for rank, connection in enumerate(self.sockets):
             if connection is not None:
-                try:
-                    connection.sendall(message)
-                except OSError as error:
-                    raise LinkError("rank %d is gone: %s" % (rank, error)) from error
+                self.tell(rank, number, offset, size)
 
-    def answer(self, rank: int, number: int, offset: int, size: int) -> None:
-        """Say to one rank that its part was read."""
+    def await_others(self, number: int, offset: int, size: int) -> None:
+        """Wait until all others have announced the same part."""
+        for rank, connection in enumerate(self.sockets):
+            if connection is not None:
+                self.await_part(rank, number, offset, size)
+
+    def tell(self, rank: int, number: int, offset: int, size: int) -> None:
+        """Say to one rank that this one's part lies ready, or that its own was read."""
         connection = self.sockets[rank]
         assert connection is not None
         try:
