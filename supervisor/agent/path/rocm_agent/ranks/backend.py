@@ -159,8 +159,8 @@ def _register(ddp: Any, register: Callable[..., None]) -> None:
     register(ddp, None, average)
     _broadcast_by(ddp, mean)
     weakref.finalize(ddp, mean.close).atexit = False  # a thread that ends while the interpreter does aborts it
-    gibibytes = sum(item.numel() * item.element_size() for item in parameters) / 2**30
-    remedies.report_applied(SETTING, "gradients of %.2f GiB averaged through the host's memory" % gibibytes)
+    size = host_mean.bytes_of(parameters) / 2**30
+    remedies.report_applied(SETTING, "gradients of %.2f GiB averaged through the host's memory" % size)
 
 
 def _broadcast_by(ddp: Any, mean: Any) -> None:

@@ -106,11 +106,11 @@ class HostMean:
 
         No mean is under way: DDP calls this before a forward pass, when those of the last backward pass are done.
         """
-        if _bytes_of(tensors) > BUFFERS_BYTES:
+        if bytes_of(tensors) > BUFFERS_BYTES:
             return False
         for kind in sorted({tensor.dtype for tensor in tensors}, key=str):
             some = [tensor for tensor in tensors if tensor.dtype == kind]
-            place = (self._number, SLABS * self._size, _bytes_of(some))
+            place = (self._number, SLABS * self._size, bytes_of(some))
             self._number += 1
             part = self._part(source, place, kind)
             if source == self._links.rank:
@@ -225,7 +225,8 @@ def prepare(torch: Any, dist: Any, parameters: List[Any], wire: Optional[Any]) -
     return made
 
 
-def _bytes_of(tensors: List[Any]) -> int:
+def bytes_of(tensors: List[Any]) -> int:
+    """Return what the elements of these tensors take."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
