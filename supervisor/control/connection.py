@@ -18,6 +18,8 @@ EXCHANGE_LIMIT_S = 60.0
 """From a request's headers to the end of its answer: its body may drip, and its answer may never be read."""
 CONNECTION_LIMIT_S = 60.0
 """From the start of the connection to its end, even in the middle of an answer."""
+READING = frozenset({"GET", "HEAD"})
+"""Requests that change nothing, so that they may end with their client."""
 
 
 class TimedProtocol(H11Protocol):
@@ -35,6 +37,7 @@ class TimedProtocol(H11Protocol):
         known = self.describe(transport)
         self._awaits = self.loop.call_later(self.request_limit_s, transport.abort)
         self._limits: list[asyncio.TimerHandle] = []
+        self._answering: asyncio.Task[Any] | None = None
         if self.connection_limit_s is not None:
             self._limits.append(self.loop.call_later(self.connection_limit_s, transport.abort))
         served = self.app
@@ -44,7 +47,14 @@ class TimedProtocol(H11Protocol):
             self._awaits = self.loop.call_later(self.exchange_limit_s, transport.abort)
             self._waited_since_s = time.perf_counter()
             scope.update(known)
-            await (_refuse_two_lengths if _has_two_lengths(scope) else served)(scope, receive, send)
+            self._answering = asyncio.current_task() if scope["method"] in READING else None
+            try:
+                await (_refuse_two_lengths if _has_two_lengths(scope) else served)(scope, receive, send)
+            except asyncio.CancelledError:
+                if not self.cycle.disconnected:
+                    raise
+            finally:
+                self._answering = None
 
         self.app = application
 
@@ -60,10 +70,15 @@ class TimedProtocol(H11Protocol):
         return {}
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the time limits."""
+        """Forget the time limits, and what would be read for a client that is gone.
+
+        Clients that ask and leave would else have more answered at once than there may be connections.
+        """
         for limit in (self._awaits, *self._limits):
             limit.cancel()
         super().connection_lost(exc)
+        if self._answering is not None:
+            self._answering.cancel()
 
     def on_response_complete(self) -> None:
         """Wait for the next request for a limited time, also where it has begun."""

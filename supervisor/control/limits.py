@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 
 CONNECTIONS_PER_USER = 24
 """A browser opens six; what asks a status each second has one."""
+RESERVED, FEW = 16, 4
+"""Connections beyond the number over all users, and which users may have them: those who have fewer than FEW. Three
+users can fill every other place with requests that are being answered, of which none is ended for another."""
 STAYS_S = 0.25
 """A connection is not ended for another before: its request may be on its way."""
 REFUSALS_PER_TURN = 256
@@ -47,7 +50,7 @@ class LimitedListener(socket.socket):
         connections_per_user: int = CONNECTIONS_PER_USER,
         waiting: Callable[[], Mapping[int, float | None]] | None = None,
     ) -> None:
-        """Listen where `listening` does, which stays open; `connections` is the number over all users.
+        """Listen where `listening` does, which stays open; `connections` over all users, besides RESERVED.
 
         `waiting` returns by descriptor since when connections wait for their clients (`time.perf_counter`), None for
         those that are being answered. Without it no connection is ended for another.
@@ -95,7 +98,7 @@ class LimitedListener(socket.socket):
         crowded: Hashable = None
         if held[owner] >= self._connections_per_user:
             crowded = owner
-        elif len(self._taken) >= self._connections:
+        elif len(self._taken) >= self._connections + (RESERVED if held[owner] < FEW else 0):
             crowded = held.most_common(1)[0][0]
         if crowded is None or self._end_longest_waiting(crowded):
             self._taken.append((owner, time.perf_counter(), connection))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 import time
@@ -18,6 +19,7 @@ from supervisor.control.woken_server import WokenServer, build_config
 CONNECTIONS, OF_ONE = 8, 4
 ANSWER = b"HTTP/1.1 200 OK\r\n"
 GET = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
+NEVER = b"GET /never HTTP/1.1\r\nHost: here\r\n\r\n"
 SLOW = b"GET /slow HTTP/1.1\r\nHost: here\r\n\r\n"
 HALF = b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 9\r\n\r\n{"
 LIMIT_S = 30.0
@@ -43,6 +45,8 @@ class Served:
         if scope["method"] == "POST":
             await receive()
             await receive()  # the rest of a body that does not come
+        if scope["path"] == "/never":
+            await asyncio.Event().wait()
         if scope["path"] == "/slow":
             self.slow += 1
             await anyio.to_thread.run_sync(self.released.wait)
@@ -143,6 +147,30 @@ def test_many_addresses_together_keep_nobody_out(served: Served) -> None:
         for client in crowd:
             idle(client)
         until(lambda: served.ask("127.0.0.4") == ANSWER)
+
+
+def test_a_few_addresses_that_fill_every_place_with_requests_keep_no_other_out(served: Served) -> None:
+    """None of what is being answered is ended for it."""
+    with ExitStack() as held:
+        crowd = [served.connect(held, f"127.0.0.{number}") for number in (2, 2, 2, 2, 3, 3, 3, 3)]
+        for client in crowd:
+            client.sendall(SLOW)
+        until(lambda: served.slow == CONNECTIONS)
+        assert served.ask("127.0.0.4") == ANSWER
+        served.released.set()
+        assert [read_answer(client) for client in crowd] == [ANSWER] * CONNECTIONS
+
+
+def test_clients_that_ask_and_leave_keep_nobody_out(served: Served) -> None:
+    """What is read for them ends with them: the server answers 503 to all where too much is being answered."""
+    tasks = served.server.server_state.tasks
+    for _ in range(3 * CONNECTIONS):
+        with ExitStack() as held:
+            served.connect(held, "127.0.0.2").sendall(NEVER)
+            until(lambda: len(tasks) >= 1)
+        until(lambda: not served.server.server_state.connections)
+    assert served.ask() == ANSWER
+    until(lambda: not tasks)
 
 
 def test_a_client_that_goes_on_asking_keeps_its_connection(served: Served) -> None:
