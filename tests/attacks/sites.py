@@ -309,11 +309,12 @@ class AnyProcess(Protocol):
 def started_as(process: AnyProcess) -> tuple[list[str], set[int]]:
     """Return a process's command and its users; nobody for systemd's own, which has yet to become the unit's user.
 
-    Between fork and exec it is called (NAME). Read the other way round, the users were those before the exec and the
-    command that after it.
+    Between fork and exec it is called as the manager is, and then (NAME). Read the other way round, the users were
+    those before the exec and the command that after it.
     """
     command = process.cmdline()
-    return command, set() if command[:1] and command[0].startswith("(") else set(process.uids())
+    forked = command[:1] and (command[0].startswith("(") or (command[0].endswith("/systemd") and "--system" in command))
+    return command, set() if forked else set(process.uids())
 
 
 def _free_port() -> int:

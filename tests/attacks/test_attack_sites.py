@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from contextlib import suppress
 
 import psutil
@@ -19,8 +20,8 @@ ROOT_UID, OWNER_UID = 0, 991
 class Starting:
     """A unit's process as systemd starts it: it becomes its user and its command between two looks."""
 
-    def __init__(self, user: int) -> None:
-        self._states = [(["(python)"], ROOT_UID), (["/usr/bin/python", "shim.py"], user)]
+    def __init__(self, user: int, *, first: Sequence[str] = ("(python)",)) -> None:
+        self._states = [(list(first), ROOT_UID), (["/usr/bin/python", "shim.py"], user)]
 
     def cmdline(self) -> list[str]:
         return self._look()[0]
@@ -32,8 +33,12 @@ class Starting:
         return self._states.pop(0) if len(self._states) > 1 else self._states[0]
 
 
-def test_a_process_that_systemd_is_about_to_start_runs_as_nobody_yet() -> None:
-    process = Starting(OWNER_UID)
+MANAGER = ("/usr/lib/systemd/systemd", "--system", "--unit=box.target")
+
+
+@pytest.mark.parametrize("first", [("(python)",), MANAGER])
+def test_a_process_that_systemd_is_about_to_start_runs_as_nobody_yet(first: Sequence[str]) -> None:
+    process = Starting(OWNER_UID, first=first)
     assert started_as(process)[1] == set()
     assert started_as(process) == (["/usr/bin/python", "shim.py"], {OWNER_UID})
 
