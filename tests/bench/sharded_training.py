@@ -21,10 +21,14 @@ parser.add_argument("--steps", type=int, default=60)
 parser.add_argument("--every", type=int, default=12, help="steps between two checkpoints of torch's")
 parser.add_argument("--layers", type=int, default=8)
 parser.add_argument("--width", type=int, default=1024)
-parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cuda: all ranks share the first GPU")
+parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cuda: NCCL, if each rank has a GPU")
 asked = parser.parse_args()
 torch.set_num_threads(1)
-dist.init_process_group("cpu:gloo,cuda:gloo", timeout=timedelta(seconds=300))
+local_rank, gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+backend = "nccl" if asked.device == "cuda" and gpus >= int(os.environ["LOCAL_WORLD_SIZE"]) else "gloo"
+if asked.device == "cuda":
+    torch.cuda.set_device(local_rank % gpus)
+dist.init_process_group(f"cpu:gloo,cuda:{backend}", timeout=timedelta(seconds=300))
 rank, ranks = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(3)
 model = torch.nn.Sequential(*(torch.nn.Linear(asked.width, asked.width) for _ in range(asked.layers))).to(asked.device)
@@ -73,7 +77,9 @@ for step in range(1, asked.steps + 1):
             shutil.rmtree(place)
         dist.barrier()
 size = sum(tensor.numel() * tensor.element_size() for tensor in model.parameters()) * 3
-found = {"boundaries": boundaries, "saves": saves, "waits": waits, "bytes": size}
+found = {"boundaries": boundaries, "saves": saves, "waits": waits, "bytes": size, "torch": torch.__version__}
+name = f"{gpus} x {torch.cuda.get_device_name()}" if asked.device == "cuda" else "CPU"
+found["runs_on"] = f"{name}, {backend}"
 every = [None] * ranks
 dist.all_gather_object(every, found)
 if rank == 0:

@@ -1,10 +1,11 @@
 """Measures what a snapshot of FSDP2's weights costs the training, beside torch.distributed.checkpoint in the same run.
 
-    python tests/bench/shards.py --train-python PYTHON [--ranks 2] [--runs 3]
+    python tests/bench/shards.py --train-python PYTHON [--ranks 2] [--runs 3] [--device cuda]
 
 A snapshot's cost is what the step's boundary takes, the slowest of all ranks, at the steps of which a generation was
-made; torch's is `dcp.save` on the same state, and what `dcp.async_save` takes before it returns. With gloo, on a
-CPU or one GPU (`--device cuda`), where what is enqueued on it is counted as well.
+made; torch's is `dcp.save` on the same state, and what `dcp.async_save` takes before it returns. With gloo on a CPU;
+with `--device cuda` under NCCL, a GPU for each rank, or with gloo where there are fewer, and what is enqueued on them
+counts too.
 """
 
 # ruff: noqa: T201 - a benchmark prints
@@ -77,7 +78,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=72)
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--width", type=int, default=1024)
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cuda: all ranks share the first GPU")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cuda: NCCL, if each rank has a GPU")
     asked = parser.parse_args()
     missed = 0
     for number in range(asked.runs):
@@ -92,7 +93,8 @@ def main() -> int:
         snapshot, full = statistics.median(taken), statistics.median(saves[1])
         missed += snapshot > LIMIT * full
         print(
-            f"run {number + 1}: {found[0]['bytes'] / 1e6:.0f} MB, {asked.ranks} ranks, load {os.getloadavg()[0]:.0f}: "
+            f"run {number + 1}: {found[0]['bytes'] / 1e6:.0f} MB, {asked.ranks} ranks, {found[0]['runs_on']}, torch "
+            f"{found[0]['torch']}, load {os.getloadavg()[0]:.1f}: "
             f"snapshot {_span(taken)} ({len(taken)} of them; of a processor {used * 1e3:.2f} ms), another boundary "
             f"{statistics.median(others) * 1e3:.3f} ms; dcp.save {_span(saves[1])} (of a processor, with its state, "
             f"{statistics.median(saves[2]) * 1e3:.0f} ms), its state {_span(saves[0])}, dcp.async_save "
