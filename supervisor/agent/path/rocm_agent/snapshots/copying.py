@@ -125,6 +125,8 @@ def mapped(state: Any, function: Callable[[Place, Any], Any], place: Place = ())
     if isinstance(state, dict):
         return {key: mapped(value, function, (*place, key)) for key, value in state.items()}
     if isinstance(state, (list, tuple)):
+        if sharding.is_plain(state):
+            return state if isinstance(state, tuple) else list(state)
         parts = [mapped(value, function, (*place, index)) for index, value in enumerate(state)]
         if hasattr(state, "_fields"):
             return type(state)(*parts)

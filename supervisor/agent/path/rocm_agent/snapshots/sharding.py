@@ -16,6 +16,8 @@ PART = "rocm_supervisor_part"
 """Marks, in a state, what stands for a tensor that is spread."""
 LOCAL = "local"
 Place = Tuple[str, ...]
+PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
+"""Types of values in which there is no tensor."""
 
 _layouts: Dict[Tuple[Any, ...], Dict[str, Any]] = {}
 """How tensors of a mesh, a shape and a spreading lie; there are few of them, and they do not change."""
@@ -87,6 +89,14 @@ def replicas_in(modules: Dict[str, Any]) -> List[Any]:
     """Return the parameters that are not spread, of which every rank has to hold the same."""
     found = [parameter for module in modules.values() for parameter in module.parameters()]
     return [parameter.detach() for parameter in found if not is_spread(parameter)]
+
+
+def is_plain(values: Any) -> bool:
+    """Whether a list or a tuple holds plain values alone, as the 625 numbers of Python's random state do.
+
+    The training waits meanwhile: a call for each of them takes longer than the copy's begin.
+    """
+    return PLAIN.issuperset(map(type, values))
 
 
 def _part_of(tensor: Any) -> Dict[str, Any]:
@@ -233,6 +243,8 @@ def _mapped(state: Any, chosen: Callable[[Any], bool], function: Callable[[Place
             made._metadata = state._metadata  # by which modules know the layout that a state has
         return made
     if isinstance(state, (list, tuple)):
+        if is_plain(state):
+            return state if isinstance(state, tuple) else list(state)
         parts = [_mapped(value, chosen, function, (*place, str(index))) for index, value in enumerate(state)]
         if hasattr(state, "_fields"):
             return type(state)(*parts)
