@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.children.killed import was_killed
 from supervisor.daemon.process.startup import LOCK, StateLockedError, keep_one_heap, lock_state, wait_for_state
 from supervisor.daemon.process.systemd import Notifier
 from tests.rigs.failing_disk import failing
@@ -81,6 +82,42 @@ def test_the_lock_of_one_that_was_killed_while_a_trainings_disk_hung_is_taken_ov
         with pytest.raises(StateLockedError, match=f"pid {os.getpid()}"):
             lock_state(state)  # also when the file of the former lock was closed at last
         os.close(held)
+
+
+HOLD_AND_WAIT = """
+import sys
+from pathlib import Path
+from supervisor.daemon.process.startup import lock_state
+lock_state(Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.readline()
+Path(sys.argv[2]).stat()
+"""
+
+
+@pytest.mark.mounts
+def test_the_lock_of_one_that_was_killed_and_whose_main_thread_has_not_ended_is_taken_over(tmp_path: Path) -> None:
+    """It waits in the kernel here; on a busy machine it waits for a processor, and is as dead."""
+    state = tmp_path / "state"
+    state.mkdir()
+    command = [sys.executable, "-c", HOLD_AND_WAIT, str(state), str(tmp_path / "far" / "file")]
+    with (
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first,
+        hanging(tmp_path / "far", tmp_path / "behind") as far,  # unmounted before its end is waited for
+    ):
+        assert first.stdin is not None
+        assert first.stdout is not None
+        assert first.stdout.readline() == "held\n"
+        far.hang(beyond_sigkill=True)
+        print(file=first.stdin, flush=True)
+        wait_until(lambda: far.waiting)
+        assert not was_killed(first.pid)
+        with pytest.raises(StateLockedError, match=f"pid {first.pid}"):
+            lock_state(state)
+        first.kill()
+        os.close(lock_state(state))
+        far.go_on()
+        first.wait(60)
 
 
 @pytest.mark.mounts

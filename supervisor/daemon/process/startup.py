@@ -41,11 +41,12 @@ def lock_state(state: Path) -> int:
     """
     guard = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(guard, fcntl.LOCK_EX)  # held for the next few lines: of two that start, one takes a lock over
+        # Of two that start one takes a lock over; the other finds its pid there, never that of the one before it.
+        fcntl.flock(guard, fcntl.LOCK_EX)
         descriptor = _take_lock(state)
+        _write_holder(descriptor, state)
     finally:
         os.close(guard)
-    _write_holder(descriptor, state)
     return descriptor
 
 
