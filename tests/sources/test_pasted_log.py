@@ -6,6 +6,7 @@ import pytest
 
 from supervisor.core.findings import FaultClass as F
 from supervisor.core.findings import FaultSeverity as Sev
+from supervisor.sources.faults.events import SPEAKERS_KEPT, Event, Events
 from supervisor.sources.faults.kernel_table import kernel_grammar
 from supervisor.sources.faults.pasted_log import findings_in
 
@@ -521,3 +522,20 @@ def test_a_prompt_before_a_stamp_and_words_of_other_architectures_hide_no_fault(
 @pytest.mark.parametrize("status", [-2, -28, -122])
 def test_what_ocfs2_lacks_for_its_user_is_no_fault(status: int) -> None:
     assert list(findings_in([f"(touch,612,1):ocfs2_create:412 ERROR: status = {status}"], TABLE)) == []
+
+
+def test_of_speakers_that_report_what_was_asked_for_the_newest_are_remembered() -> None:
+    """A loop of tests, each on a device of its own, reports for as long as the daemon runs."""
+    table = kernel_grammar()
+    events = Events(table.kind)
+
+    def add(line: str, at_s: float) -> Event | None:
+        match = table.match(line)
+        assert match is not None
+        return events.add(match, number=1, line=line, at_s=at_s)
+
+    for number in range(1000):
+        assert add(f"XFS (loop{number}): User initiated shutdown received.", number / 1000) is None
+    assert len(events._asked) == SPEAKERS_KEPT
+    assert add("XFS (loop999): log I/O error -5", 1.5) is None
+    assert add("XFS (loop0): log I/O error -5", 1.5) is not None

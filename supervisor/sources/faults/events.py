@@ -16,6 +16,8 @@ from supervisor.sources.faults.table import LINE_LIMIT, Match, Row
 
 OPEN_EVENTS = 64
 """Limit of events that a further line can still join; beyond it, the oldest is closed."""
+SPEAKERS_KEPT = 64
+"""Limit of speakers whose consequences of what was asked for are known as those; beyond it, the oldest is forgotten."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +99,7 @@ class Events:
         self._kind = kind
         self._open: deque[Event] = deque(maxlen=OPEN_EVENTS)
         self._asked: dict[str, tuple[Row, float]] = {}
-        """By a speaker: the row of what was asked for, and when it or a consequence was last reported."""
+        """By a speaker: the row of what was asked for, and when it or a consequence was last reported; oldest first."""
 
     def add(self, match: Match, *, number: int, line: str, at_s: float, card: str | None = None) -> Event | None:
         """Return the event that a line began or joined; None for a detail without one and for what was asked for.
@@ -128,7 +130,10 @@ class Events:
             if not compiled(asked.asked).search(words):
                 return False
             row = asked
+        self._asked.pop(speaker, None)
         self._asked[speaker] = row, at_s
+        if len(self._asked) > SPEAKERS_KEPT:
+            del self._asked[next(iter(self._asked))]
         return True
 
     def _begin_event(self, match: Match, device: str | None, *, number: int, line: str, at_s: float) -> Event:
