@@ -126,13 +126,20 @@ def merge(files: Sequence[ConfigFile]) -> tuple[dict[str, Any], list[Problem]]:
     """Return the values of all files as one, and a problem for each key that two of them define."""
     merged: dict[str, Any] = {}
     problems: list[Problem] = []
+    lines_by_file: dict[int, Mapping[KeyPath, int]] = {}
+
+    def find_line(index: int, path: KeyPath) -> int | None:
+        if index not in lines_by_file:  # a text is read once, however many of its keys are looked for
+            lines_by_file[index] = find_lines(files[index].text)
+        return _line_of(lines_by_file[index], path)
+
     for index, file in enumerate(files):
         for path in islice(_merge_into(merged, file.values, ()), PROBLEMS_NOTED):
-            earlier = next(item for item in files[:index] if _defines(item.values, path))
-            known = _line_of(earlier, path)
-            first = earlier.path if known is None else f"{earlier.path}:{known}"
+            earlier = next(item for item in range(index) if _defines(files[item].values, path))
+            known = find_line(earlier, path)
+            first = files[earlier].path if known is None else f"{files[earlier].path}:{known}"
             problem = f"is defined twice: here and at {first}"
-            line = _line_of(file, path)
+            line = find_line(index, path)
             key = ".".join(path)
             problems.append(
                 Problem(file=file.path, key=key, problem=problem, allowed="remove one of the two", line=line)
@@ -174,9 +181,8 @@ def _defines(values: Mapping[str, Any], path: KeyPath) -> bool:
     return True
 
 
-def _line_of(file: ConfigFile, path: KeyPath) -> int | None:
+def _line_of(lines: Mapping[KeyPath, int], path: KeyPath) -> int | None:
     """Return the line of a key, or of the nearest table around it."""
-    lines = find_lines(file.text)
     return next((lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in lines), None)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,10 @@ from click.testing import CliRunner
 from supervisor.cli.app import App
 from supervisor.cli.main import cli
 from supervisor.cli.paths import read_table
-from supervisor.config import ConfigError, check, check_text, load
+from supervisor.config import ConfigError, check, check_text, files, load
 from supervisor.config.difference import difference
 from supervisor.config.load import check_alone, read_merged
+from supervisor.config.positions import find_lines
 
 JOB = '[jobs.{}]\ncommand = ["true"]\n'
 
@@ -43,6 +45,25 @@ def test_files_of_the_folder_add_jobs_receivers_and_keys(main: Path) -> None:
     assert (settings.supervisor.log_level, settings.telemetry.interval_s) == ("debug", 2.0)
     names = [Path(file).name for file in check(main).files]
     assert names == ["config.toml", "10-times.toml", "20-day.toml"]
+
+
+def test_many_keys_that_two_files_define_are_found_in_one_reading_of_each(
+    main: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred are noted; to look through a large text for each took a minute, in which a reload was not answered."""
+    texts: list[str] = []
+
+    def find_and_count(text: str) -> Mapping[tuple[str, ...], int]:
+        texts.append(text)
+        return find_lines(text)
+
+    monkeypatch.setattr(files, "find_lines", find_and_count)
+    keys = "".join(f"k{number} = 1\n" for number in range(1000))
+    main.write_text(keys)
+    add(main, "a.toml", keys)
+    problem = check(main).problems[99]
+    assert problem.problem == f"is defined twice: here and at {main}:100"
+    assert len(texts) == 2
 
 
 def test_other_files_of_the_folder_are_not_read(main: Path) -> None:
