@@ -30,11 +30,12 @@ def check_command(app: App, file: Path | None) -> None:
     Exits with 1 if there is an error.
     """
     from supervisor.cli.configured import refuse_unreadable  # noqa: PLC0415  # other commands do not need it
-    from supervisor.config import check  # noqa: PLC0415  # likewise
+    from supervisor.config.load import check_if_it_answers  # noqa: PLC0415  # likewise
 
     path = file or app.config
-    refuse_unreadable(path)
-    checked = check(path)
+    checked, answers = check_if_it_answers(path)
+    if answers:
+        refuse_unreadable(path)
     if app.json:
         app.print_json(_as_object(path, checked))
     else:

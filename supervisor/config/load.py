@@ -8,9 +8,20 @@ from pathlib import Path
 
 import msgspec
 
-from supervisor.children.path_looks import PathLooks
+from supervisor.children.path_looks import PathLooks, find_silent
 from supervisor.config.cross import cross_check
-from supervisor.config.files import NAMED_TABLES, ConfigFile, FileError, as_text, merge, parse, read_files, read_text
+from supervisor.config.files import (
+    FOLDER,
+    NAMED_TABLES,
+    ConfigFile,
+    FileError,
+    as_text,
+    list_paths,
+    merge,
+    parse,
+    read_files,
+    read_text,
+)
 from supervisor.config.positions import dot_paths, find_lines, find_longest
 from supervisor.config.problems import ConfigError, Level, Problem
 from supervisor.config.read import Reader
@@ -46,6 +57,28 @@ def check(path: Path) -> Checked:
         return _check_files(read_files(path))
     except FileError as error:
         return Checked(settings=None, problems=(error.problem,))
+
+
+def check_if_it_answers(config: Path) -> tuple[Checked, bool]:
+    """Check the configuration, and return whether its file systems answer: one that does not is not touched."""
+    silent = _find_silent(config)
+    if silent is None:
+        return check(config), True
+    remedy = "see to its file system, or name a configuration elsewhere"
+    problem = Problem(file=str(config), key="", problem=f"cannot be read: {silent}", allowed=remedy)
+    return Checked(settings=None, problems=(problem,)), False
+
+
+def _find_silent(config: Path) -> str | None:
+    with PathLooks() as looks:
+        for path in (config, config.parent / FOLDER):
+            if (silent := find_silent(looks, path)) is not None:
+                return silent
+        try:
+            others = list_paths(config)[1:]
+        except OSError:
+            return None  # what is wrong there is said by whoever reads it
+        return next((silent for path in others if (silent := find_silent(looks, path)) is not None), None)
 
 
 def check_alone(path: Path) -> Checked:

@@ -115,7 +115,7 @@ def _job_actions(view: View, socket_gid: int) -> dict[str, Endpoint]:
     async def reload(request: Request) -> Response:
         peer = actor(request, socket_gid)
         dry_run = (await body(request, types.ReloadBody)).dry_run
-        report = await asked(lambda: view.reload(dry_run=dry_run))
+        report = await asked(lambda: view.reload(dry_run=dry_run), _looking)
         counts = {"applied": len(report.applied), "problems": len(report.problems)}
         _log_action("control.reload_tried" if dry_run else "control.reloaded", peer, **counts)
         return answer(report)

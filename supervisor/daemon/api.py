@@ -231,7 +231,7 @@ class DaemonView:
 
     def reload(self, *, dry_run: bool = False) -> types.ReloadReport:
         """Read the configuration again; a dry run only reports what would be applied."""
-        return self._inbox.ask(self._preview_reload if dry_run else self._reload)
+        return self._preview_reload() if dry_run else self._reload()
 
 
 def _check_applies(job: Job, ask: ev.Ask, *, fresh: bool) -> None:

@@ -13,7 +13,7 @@ from supervisor import __version__
 from supervisor.children.files_apart import keep_files_apart
 from supervisor.children.start import keep_apart
 from supervisor.config.derive import socket_path
-from supervisor.config.load import check
+from supervisor.config.load import check_if_it_answers
 from supervisor.config.settings import Settings
 from supervisor.control.listen import ListenError
 from supervisor.daemon import reload
@@ -41,16 +41,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _choose_settings(config: Path) -> tuple[Settings | None, str | None]:
-    """Return the settings to run with, and why they are not those of the file; None where there are none."""
-    checked = check(config)
+def _choose_settings(config: Path) -> tuple[Settings | int, str | None]:
+    """Return the settings to run with, or the exit status where there are none; and why they are not the file's."""
+    checked, answers = check_if_it_answers(config)
     for problem in checked.problems:
         print(problem, file=sys.stderr)  # noqa: T201 - for the person who starts it
     if checked.settings is not None:
         return checked.settings, None
     kept = reload.find(os.environ)
     if kept is None or kept[1].settings is None:
-        return None, None
+        return EX_CONFIG if answers else EX_UNAVAILABLE, None
     refused = f"{checked.problems[0]}; running with the configuration that was last in force ({kept[0]})"
     print(refused, file=sys.stderr)  # noqa: T201 - for the person who starts it
     return kept[1].settings, refused
@@ -74,8 +74,8 @@ def main(arguments: list[str] | None = None) -> int:
     keep_files_apart()
     logging_setup.begin("info", journal="JOURNAL_STREAM" in os.environ)
     settings, refused = _choose_settings(config)
-    if settings is None:
-        return EX_CONFIG
+    if isinstance(settings, int):
+        return settings
     try:
         return _run(settings, config.absolute(), refused)
     except LauncherError as error:

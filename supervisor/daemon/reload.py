@@ -7,6 +7,7 @@ machine boots, at any time after it was edited.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from supervisor.children.shared_files import replace_file
 from supervisor.config.derive import expectation_of, limits_of, rules_of
 from supervisor.config.difference import difference
 from supervisor.config.files import FileError
-from supervisor.config.load import Checked, check, check_alone, check_text, read_merged
+from supervisor.config.load import Checked, check_alone, check_if_it_answers, check_text, read_merged
 from supervisor.config.problems import Level
 from supervisor.config.settings import JobSettings, Settings
 from supervisor.control import types
@@ -34,6 +35,12 @@ from supervisor.daemon.wiring import Assembly
 log = logging.getLogger(__name__)
 
 NAME = "last-good.toml"
+BUSY_LIMIT_S = 2.0
+"""How long a reload waits for the one before it; the client waits for both."""
+IN_PROGRESS = (
+    "another reload is still reading the configuration; where that lasts, the file system of a file that it names does "
+    "not answer: reload again once it does"
+)
 
 
 def keep(state: Path, config: Path, settings: Settings) -> None:
@@ -84,47 +91,70 @@ class Reloading:
         self._notifier = notifier
         self._schedule = schedule
         self._removed: set[str] = set()
+        self._reading = threading.Lock()
+        """Held from reading to keeping: what was read later is applied later."""
         self.refused: str | None = None
         """Why the current file was not applied; None where it was."""
         parts.on_turn(self._forget_removed)
 
     def reload(self) -> types.ReloadReport:
-        """Read and apply; called in the deciding thread."""
-        self._notifier.reloading(int(self._parts.clock.now().monotonic_s * 1e6))
-        report = self._read_and_apply()
+        """Read and apply; not called in the deciding thread, which goes on while a large file or a slow disk is read.
+
+        Raises TimeoutError where the deciding thread does not answer.
+        """
+        if not self._reading.acquire(timeout=BUSY_LIMIT_S):
+            return types.ReloadReport(problems=[IN_PROGRESS])
+        try:
+            self._notifier.reloading(int(self._parts.clock.now().monotonic_s * 1e6))
+            try:
+                report = self._read_and_apply()
+            finally:
+                self._notifier.ready()
+        finally:
+            self._reading.release()
         for key in ("applied", "needs_restart", "problems"):
             for text in getattr(report, key):
                 level = logging.ERROR if key == "problems" else logging.INFO
                 log.log(level, "reload.%s", key, extra={"fields": {"change": text}})
         self.refused = f"reload refused: {report.problems[0]}" if report.problems else None
-        self._notifier.ready()
         return report
 
     def preview(self) -> types.ReloadReport:
-        """Return what `reload` would report, and change nothing; called in the deciding thread."""
-        return self._read()[0]
+        """Return what `reload` would report, and change nothing; not called in the deciding thread."""
+        read = self._read()
+        return read if isinstance(read, types.ReloadReport) else self._parts.inbox.ask(lambda: self._compare(read[0]))
 
     def _read_and_apply(self) -> types.ReloadReport:
-        report, found = self._read()
-        if found is not None:
-            self._apply_settings(*found)
-            keep(self._parts.state, self._config, found[0])
+        read = self._read()
+        if isinstance(read, types.ReloadReport):
+            return read
+
+        def apply() -> types.ReloadReport:
+            report = self._compare(read[0])
+            self._apply_settings(*read)
+            return report
+
+        report = self._parts.inbox.ask(apply)
+        keep(self._parts.state, self._config, read[0])
         return report
 
-    def _read(self) -> tuple[types.ReloadReport, tuple[Settings, ReadReceivers] | None]:
-        """Return the report of the file as it is, and what is to be applied; None where it is refused."""
-        checked = check(self._config)
+    def _read(self) -> tuple[Settings, ReadReceivers] | types.ReloadReport:
+        """Return what is to be applied, or the report of why the file as it is, is refused."""
+        checked, _ = check_if_it_answers(self._config)
         if checked.settings is None:
             errors = [str(problem) for problem in checked.problems if problem.level is Level.ERROR]
-            return types.ReloadReport(problems=errors), None
+            return types.ReloadReport(problems=errors)
         # At a reload a user is there to correct it: a receiver that cannot be read is refused, at a start lived with.
         receivers = read_receivers(checked.settings.alerts)
         if receivers.problems:
-            return types.ReloadReport(problems=list(receivers.problems.values())), None
-        changed = difference(self._parts.settings, checked.settings)
-        kept = self._still_running(checked.settings)
-        report = types.ReloadReport(applied=list(changed.applied), needs_restart=[*changed.needs_restart, *kept])
-        return report, (checked.settings, receivers)
+            return types.ReloadReport(problems=list(receivers.problems.values()))
+        return checked.settings, receivers
+
+    def _compare(self, new: Settings) -> types.ReloadReport:
+        """Return what of the settings is applied, and what is not; called in the deciding thread."""
+        changed = difference(self._parts.settings, new)
+        kept = self._still_running(new)
+        return types.ReloadReport(applied=list(changed.applied), needs_restart=[*changed.needs_restart, *kept])
 
     def _still_running(self, new: Settings) -> list[str]:
         gone = self._parts.settings.jobs.keys() - new.jobs.keys()

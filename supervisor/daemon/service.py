@@ -331,12 +331,18 @@ class Service:
     def _on_signal(self, number: int, _: object) -> None:
         name = signal.Signals(number).name
         if number == signal.SIGHUP:
-            self._parts.inbox.later(self._reloading.reload)
+            self._parts.inbox.later(self._begin_reload)
         elif self._stopping is not None:
             self._leave_running = True  # requested twice: do not wait
         else:
             self._stopping = name
             self._parts.inbox.later(self._begin_stop)
+
+    def _reload(self) -> None:
+        self._reloading.reload()
+
+    def _begin_reload(self) -> None:
+        self._parts.threads.begin("reading the configuration", "the daemon", self._reload)
 
     def _begin_stop(self) -> None:
         log.info("daemon.stopping", extra={"fields": {"signal": self._stopping}})

@@ -147,6 +147,7 @@ def test_a_configuration_of_one_file_is_kept_as_it_is_written(main: Path) -> Non
     assert read_merged(main) == main.read_text()
 
 
+@pytest.mark.slow
 def test_config_check_covers_the_folder(main: Path) -> None:
     def run(*words: str) -> tuple[int, str, str]:
         result = CliRunner().invoke(cli, ["--config", str(main), *words], obj=App())
