@@ -212,6 +212,7 @@ def state_facts(leading: Leading) -> dict[str, object]:
         "named_at_s": {} if fleet is None else {node: list(times) for node, times in fleet.named_at_s.items()},
         "restarted_at_s": [] if fleet is None else list(fleet.restarted_at_s),
         "same_restarts": 0 if fleet is None else fleet.same_restarts,
+        "ranks_until_s": leading.ranks_until_s or None,
         "missing": [
             node
             for node in (fleet.nodes if fleet is not None else ())

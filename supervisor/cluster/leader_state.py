@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -58,6 +59,8 @@ def read_known(folder: Path, job: str, now: Moment, boot: str) -> Known | None:
         epoch=epoch,
         fleet=_read_fleet(facts, _later_by_s(facts, now, boot)),
         is_live=stage in LIVE and not closed,
+        is_over=stage == Stage.OVER.value,
+        ranks_until_s=_read_ranks_until(facts, boot),
         incident=None if last is None or closed else _read_incident(last, epoch),
         incidents=(as_int(facts.get("incidents")) or 0) + not_counted,
         steps=as_int(facts.get("steps")),
@@ -83,6 +86,19 @@ def read_alerts(folder: Path) -> list[dict[str, object]]:
     return [] if facts is None else [as_dict(alert) for alert in as_list(facts.get("alerts"))]
 
 
+def find_ranks_end(known: Known | None, engine_restarts: int) -> float:
+    """Return until when ranks of the job's earlier runs may still run, as `Known.ranks_until_s` has it.
+
+    Only the leader of the run just before this one can know that it is earlier than a lease from now, by having
+    written down that it came to its end.
+    """
+    if engine_restarts == 0:
+        return 0.0
+    if known is None or not known.is_over or known.epoch.engine_restarts != engine_restarts - 1:
+        return math.inf
+    return known.ranks_until_s
+
+
 def _read_object(path: Path) -> dict[str, object] | None:
     """Return the object in a file, {} for anything else; None where there is no file."""
     try:
@@ -101,6 +117,15 @@ def _later_by_s(facts: Mapping[str, object], now: Moment, boot: str) -> float:
     if facts.get("boot") == boot or at_s is None or at_unix_s is None:
         return 0.0
     return now.monotonic_s - at_s - max(0.0, now.unix_s - at_unix_s)
+
+
+def _read_ranks_until(facts: Mapping[str, object], boot: str) -> float:
+    """Return until when ranks may run; a time by another clock is none: wall clocks may differ by an hour."""
+    until_s = facts.get("ranks_until_s")
+    if until_s is None:
+        return 0.0  # the leader waited for their end
+    read = as_float(until_s)
+    return math.inf if read is None or facts.get("boot") != boot else read
 
 
 def _read_fleet(facts: Mapping[str, object], later_by_s: float) -> Fleet | None:

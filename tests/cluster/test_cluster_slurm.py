@@ -22,6 +22,7 @@ SPARES_S = 3.0
 """For which the leader waits for further nodes by default."""
 DIES = """
 while not (folder / "finish").exists():
+    (folder / f"alive-{os.environ['RANK']}-{os.uname().nodename}").touch()
     if (folder / f"kill-{os.environ['RANK']}").exists():
         (folder / f"kill-{os.environ['RANK']}").unlink()
         os.kill(os.getpid(), 9)
@@ -78,6 +79,11 @@ class Submitted:
             if what == "leader.joined" and then != what
         ]
 
+    def find_logged_s(self, pattern: str) -> float:
+        """Return when a line was logged last, in Unix seconds."""
+        found = re.findall(rf"^(\S+ \S+) \w+ {pattern}", self.log(whole=True), re.M)
+        return datetime.fromisoformat(max(found).replace(",", ".")).timestamp()
+
     def log(self, *, whole: bool = False) -> str:
         path = self.folder / "slurm.log"
         return (
@@ -118,3 +124,18 @@ def test_a_training_outlives_a_killed_rank_and_a_dead_node(submitted: Submitted)
     (submitted.folder / "finish").touch()
     submitted.cluster.await_condition(lambda: submitted.cluster.job(job).get("JobState") == "COMPLETED", "its end")
     assert "finished" in submitted.supervisorctl("training", "status", str(submitted.folder))
+
+
+def test_the_ranks_of_a_cut_off_node_have_ended_before_those_of_the_requeued_job_begin(submitted: Submitted) -> None:
+    """The job is requeued while they still run; their node ends them by its lease."""
+    submitted.submit()
+    nodes = submitted.await_launch("run.0.1")
+    submitted.cluster.cut_node(nodes[3])
+    after = submitted.await_launch("run.1.1")
+    assert nodes[3] not in after.values()
+    began_s = min((submitted.folder / f"node-{rank}").stat().st_mtime for rank in after)
+    cut_off = [path for rank in (2, 3) for path in submitted.folder.glob(f"alive-{rank}-{nodes[3]}")]
+    assert len(cut_off) == 2
+    ended_s = max(path.stat().st_mtime for path in cut_off)
+    requeued_s = submitted.find_logged_s(r"slurm\.requeue")
+    assert requeued_s < ended_s < began_s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from cluster_by_hand import until
 
 from supervisor.children.shared_files import append_lines
 from supervisor.cluster.leader_record import INCIDENTS, LINES_MAX, STATE, WRITE_LIMIT_S, LeaderRecord
-from supervisor.cluster.leader_state import read_begin, read_known
+from supervisor.cluster.leader_state import find_ranks_end, read_begin, read_known
 from supervisor.core.fleet import messages as ms
 from supervisor.core.fleet.epoch import Epoch
 from supervisor.core.fleet.ladder import Fleet
@@ -161,6 +162,34 @@ def test_an_open_incident_is_read_back_and_a_closed_one_ends_its_launch(tmp_path
     known = read_known(tmp_path, "run", world.now(), "boot")
     assert known is not None
     assert (known.is_live, known.incident) == (False, None)
+
+
+def test_until_when_ranks_may_run_is_known_to_the_leader_of_the_next_run_on_the_same_machine_alone(
+    tmp_path: Path, world: World
+) -> None:
+    leading = running()
+    leading.stage, leading.ranks_until_s = Stage.OVER, world.monotonic_s + 4.0
+    write(tmp_path, world, leading, False, True)
+    same, another = (read_known(tmp_path, "run", world.now(), boot) for boot in ("boot", "another boot"))
+    assert same is not None
+    assert another is not None
+    assert find_ranks_end(same, 1) == leading.ranks_until_s
+    assert find_ranks_end(another, 1) == math.inf, "another machine's clock; wall clocks may differ by an hour"
+    assert find_ranks_end(same, 2) == math.inf, "of the run between nothing was written down"
+    assert find_ranks_end(None, 1) == math.inf
+    assert find_ranks_end(None, 0) == 0.0, "a new training"
+    leading.ranks_until_s = 0.0
+    write(tmp_path, world, leading)
+    ended = read_known(tmp_path, "run", world.now(), "another boot")
+    assert find_ranks_end(ended, 1) == 0.0, "that leader had waited for their end"
+
+
+def test_a_state_that_was_not_written_at_the_end_says_nothing_of_when_ranks_end(tmp_path: Path, world: World) -> None:
+    write(tmp_path, world, running(), False, True)  # the disk was full after the closed incident
+    known = read_known(tmp_path, "run", world.now(), "boot")
+    assert known is not None
+    assert not known.is_live
+    assert find_ranks_end(known, 1) == math.inf
 
 
 def test_what_is_held_against_nodes_keeps_its_age_over_a_reboot_of_the_leader_s_machine(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -265,6 +267,77 @@ def test_where_the_engine_requeues_a_lost_node_is_left_out() -> None:
     nodes.wait(8.0)
     assert [requeue.excluded for requeue in nodes.requeues] == [("n1",)]
     assert nodes.leading.stage is Stage.OVER
+
+
+def requeued_without(lost: str) -> Nodes:
+    """Return a training that was requeued while a lost node still has ranks."""
+    nodes = begun(replace(LIMITS, fleet=FleetLimits(may_requeue=True)))
+    nodes.silent.add(lost)
+    wait_until(nodes, lambda: nodes.requeues)
+    assert nodes.running[lost] is not None
+    return nodes
+
+
+def wait_until(nodes: Nodes, condition: Callable[[], object]) -> None:
+    """Let time pass until a condition holds; fail after 20 s."""
+    end_s = nodes.now_s + 20.0
+    while not condition():
+        assert nodes.now_s < end_s
+        nodes.wait(0.1)
+
+
+def next_leader(nodes: Nodes, ranks_until_s: float) -> None:
+    """Have the leader of the requeued job take over."""
+    known = Known(epoch=Epoch("run", 1, 0), is_live=False, ranks_until_s=ranks_until_s)
+    nodes.leading = Leading.take_over(known, nodes.leading.limits, nodes.now_s)
+    nodes.launches.clear()
+
+
+def test_a_requeue_takes_its_time_while_the_lease_of_a_lost_node_runs_out_and_nothing_is_launched_before() -> None:
+    nodes = requeued_without("n1")
+    until_s = nodes.leading.ranks_until_s
+    assert until_s == pytest.approx(nodes.now_s + LIMITS.fence_s)
+    next_leader(nodes, until_s)
+    nodes.join("n0", "n2")
+    wait_until(nodes, lambda: nodes.launches)
+    assert nodes.now_s == pytest.approx(until_s, abs=0.11)
+    assert [str(order.epoch) for order in nodes.launches] == ["run.1.1", "run.1.1"]
+
+
+@pytest.mark.parametrize("until_s", [math.inf, BEGAN_S + 1e6])
+def test_a_leader_that_does_not_know_when_ranks_end_waits_for_a_lease_from_its_own_begin(until_s: float) -> None:
+    nodes = requeued_without("n1")
+    next_leader(nodes, until_s)
+    began_s = nodes.now_s
+    nodes.join("n0", "n2")
+    wait_until(nodes, lambda: nodes.launches)
+    assert nodes.now_s - began_s == pytest.approx(LIMITS.fence_s, abs=0.11)
+
+
+def test_a_node_that_is_back_with_ranks_after_a_requeue_ends_them_before_others_begin() -> None:
+    """Its link to the next leader renews its lease."""
+    nodes = requeued_without("n1")
+    next_leader(nodes, nodes.leading.ranks_until_s)
+    nodes.join("n0", "n2")
+    nodes.stuck.add("n1")
+    nodes.join("n1")
+    nodes.wait(LIMITS.fence_s + 2.0)
+    assert not nodes.launches
+    nodes.stuck.clear()
+    nodes.running["n1"] = None
+    nodes.tell("n1", ms.Stopped(epoch=Epoch("run", 0, 1)))
+    nodes.wait(0.2)
+    assert [str(order.epoch) for order in nodes.launches] == ["run.1.1", "run.1.1"]
+
+
+def test_a_lost_node_is_replaced_by_a_spare_only_after_its_lease_where_a_requeue_is_allowed_too() -> None:
+    nodes = begun(replace(LIMITS, fleet=FleetLimits(may_requeue=True)), "n0", "n1", "n2")
+    nodes.silent.add("n1")
+    nodes.wait(LIMITS.lease_s + 1.0)
+    assert not any(record.closed for record in nodes.records), "it may be back, and its evidence counts"
+    nodes.wait(5.0)
+    assert [record.incident.rung for record in nodes.records if record.closed] == [Rung.SPARE]
+    assert not nodes.requeues
 
 
 def test_a_node_daemon_that_is_killed_and_started_again_is_one_incident() -> None:

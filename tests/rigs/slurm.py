@@ -96,7 +96,10 @@ class Slurm:
         for process in (*self._nodes.values(), *reversed(self._processes)):
             process.kill()
             process.wait()
-        for namespace in self._namespaces.values():
+        for number, namespace in enumerate(self._namespaces.values(), start=1):
+            # Else the kernel removes it with its namespace, which is later than the next cluster makes the same.
+            link = ("ip", "link", "del", f"{self._bridge}v{number}")
+            subprocess.run(link, check=False, capture_output=True)
             subprocess.run(("ip", "netns", "del", namespace), check=False, capture_output=True)
             shutil.rmtree(Path("/etc/netns") / namespace, ignore_errors=True)
         subprocess.run(("ip", "link", "del", self._bridge), check=False, capture_output=True)
@@ -106,6 +109,10 @@ class Slurm:
         node = self._nodes.pop(name)
         node.send_signal(signal.SIGKILL)
         node.wait()
+
+    def cut_node(self, name: str) -> None:
+        """Take the link of a node down: its processes go on."""
+        run("ip", "link", "set", f"{self._bridge}v{self.names.index(name) + 1}", "down")
 
     def states(self) -> Mapping[str, str]:
         """Return the state of each node; {} while the controller does not answer."""

@@ -5,8 +5,9 @@ gathering -> choosing -> running -> collecting -> stopping -> waiting -> gatheri
 
 On the first fault every node is asked for evidence, for `evidence_s` at most; then every process of the launch is
 ended on every node; then whoever is at fault is named (`culprit.py`) and all ranks start again (`ladder.py`) under a
-new epoch. A node that does not answer has ended its ranks by its lease before the next launch. Before each launch the
-nodes say what they could resume from (`resume.py`): all ranks are launched from the same state, or none is.
+new epoch. A node that does not answer has ended its ranks by its lease before the next launch: a job is requeued while
+that lease runs out, and the leader after this one waits for its end. Before each launch the nodes say what they could
+resume from (`resume.py`): all ranks are launched from the same state, or none is.
 """
 
 from __future__ import annotations
@@ -74,6 +75,8 @@ class Leading:
         """When the leader last did what was due, and since when it has done so without a gap."""
         self._epoch_over = epoch.relaunch == 0 or not is_live
         """Whether the processes of the present epoch must have ended: none of it may be taken for a training."""
+        self.ranks_until_s = 0.0
+        """Until when ranks of an earlier launch may still run, on nodes that this leader may never hear of."""
 
     @classmethod
     def take_over(cls, known: Known, limits: LeaderLimits, now_s: float) -> Leading:
@@ -82,6 +85,7 @@ class Leading:
         leading.incidents, leading.began_unix_s, leading._fence = known.incidents, known.began_unix_s, known.fence
         leading.progress = LaunchProgress(known.steps, known.resumed, known.fruitless)
         leading._unfinished = known.incident if known.is_live else None
+        leading.ranks_until_s = min(known.ranks_until_s, now_s + limits.fence_s)
         return leading
 
     @property
@@ -212,7 +216,7 @@ class Leading:
             case Stage.STOPPING:
                 return self._await_stopped(now_s)
             case Stage.WAITING:
-                return self._restart(now_s) if self._is_lease_over(now_s) else []
+                return self._restart(now_s)
             case Stage.LEAVING:
                 ended = not any(member.running for member in self.members.values() if member.connected)
                 if ended or now_s - self.since_s >= self.limits.leave_s:
@@ -244,7 +248,7 @@ class Leading:
             self._enough_since_s = now_s
         if running:
             # A leader that came back to a part of its training: the rest of it is lost, or about to be back.
-            if now_s - self._enough_since_s < self.limits.lease_s + self.limits.lease_margin_s:
+            if now_s - self._enough_since_s < self.limits.fence_s:
                 return []
             return self._take_up_remains(running, usable, now_s)
         usable = [node for node in usable if self.members[node].running is None]
@@ -268,10 +272,16 @@ class Leading:
         return reason + here + back
 
     def _may_run_unseen(self, now_s: float) -> bool:
-        """Whether a node that has not joined this leader may still have ranks of the launch before it, by its lease."""
-        if self._epoch_over or now_s - self.since_s >= self.limits.lease_s + self.limits.lease_margin_s:
+        """Whether a node may still have ranks of a launch before this leader's, by its lease."""
+        if now_s < self.ranks_until_s or any(self._may_end_late(member, now_s) for member in self.members.values()):
+            return True
+        if self._epoch_over or now_s - self.since_s >= self.limits.fence_s:
             return False
         return self.fleet is None or not set(self.fleet.nodes) <= set(self._connected())
+
+    def _may_end_late(self, member: Member, now_s: float) -> bool:
+        """Whether a node was heard of with ranks, which it has been ordered to end, so that its lease was renewed."""
+        return member.running is not None and not member.unkillable and now_s - member.seen_s < self.limits.fence_s
 
     def _record_lost_launch(self, now_s: float) -> list[Command]:
         """Return the incident of a launch that ended on all nodes, by their leases, while there was no leader."""
@@ -291,7 +301,7 @@ class Leading:
         expected = set(self.fleet.nodes) if self.fleet is not None else set()
         here = set(self._connected())
         all_here = expected <= here if expected else len(here) >= self.limits.nodes
-        if not all_here and now_s - self.since_s < self.limits.lease_s + self.limits.lease_margin_s:
+        if not all_here and now_s - self.since_s < self.limits.fence_s:
             return []
         if not here:
             return []
@@ -343,7 +353,7 @@ class Leading:
         if self.progress.launch(offer, now_s):
             fleet = replace(fleet, same_restarts=0)
         self.fleet, self.epoch, self._unfinished = fleet, self.epoch.next(self._fence), None
-        self._enough_since_s, self._epoch_over = None, False
+        self._enough_since_s, self._epoch_over, self.ranks_until_s = None, False, 0.0
         self._enter(Stage.RUNNING, now_s)
         host = self.members[fleet.nodes[0]].host
         port = self.limits.port + self.epoch.relaunch % self.limits.ports
@@ -468,33 +478,38 @@ class Leading:
         self._enter(Stage.WAITING, now_s)
         return self.tick(now_s)
 
-    def _is_lease_over(self, now_s: float) -> bool:
-        """Whether every node that does not answer has ended its ranks by itself."""
+    def _find_ranks_end_s(self) -> float:
+        """Return by when every node that does not answer has ended its ranks by itself; 0 where all have answered."""
         unheard = [node for node in self._training() if self._runs(node) and not self.members[node].connected]
-        if not unheard:
-            return True
-        return now_s - self.since_s >= self.limits.lease_s + self.limits.lease_margin_s
+        return self.since_s + self.limits.fence_s if unheard else 0.0
 
     # --- what follows ---------------------------------------------------------------------------------------------
 
     def _restart(self, now_s: float) -> list[Command]:
+        """Close the incident and start again, once no rank runs; a requeue takes its time until then."""
         assert self.incident is not None
         assert self.fleet is not None
+        ranks_end_s = self._find_ranks_end_s()
+        if now_s < ranks_end_s and not self.limits.fleet.may_requeue:
+            return []
         evidence = complete_evidence(self.incident, self.fleet, self.members)
         culprit = name_culprit(evidence)
         joined = tuple(node for node in self._usable() if node not in self.fleet.nodes)
-        self.progress.end(culprit, evidence)
         known = self.progress.is_known(self.incident.began_s, self.limits.fleet.settle_s)
         fleet = replace(self.fleet, spares=joined)
         restart = choose_restart(culprit, fleet, now_s, self.limits.fleet, progress_known=known)
+        if now_s < ranks_end_s and restart.rung is not Rung.REQUEUE:
+            return []
+        self.progress.end(culprit, evidence)
         self.incident = replace(
             self.incident, culprit=culprit, rung=restart.rung, excluded=restart.excluded, taken=restart.taken
         )
         closed: list[Command] = [Record(incident=self.incident, closed=True)]
         self.incident, self._unfinished, self._epoch_over = None, None, True
+        self.ranks_until_s = ranks_end_s if now_s < ranks_end_s else 0.0
         for member in self.members.values():
             if not member.connected:
-                member.running = None  # its lease is over
+                member.running = None  # its lease is over, or the next leader waits for that
         lost = {rank.node for rank in evidence if not rank.reachable}
         return [*closed, *self._carry_out(restart, self._may_wait(culprit, lost), now_s)]
 

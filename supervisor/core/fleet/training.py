@@ -61,6 +61,11 @@ class LeaderLimits:
     """Rendezvous ports, one after the other: the last one may not be free yet."""
     fleet: FleetLimits = field(default_factory=lambda: FleetLimits(may_requeue=False))
 
+    @property
+    def fence_s(self) -> float:
+        """After the last word of a node, or the last step, its ranks have ended by themselves."""
+        return self.lease_s + self.lease_margin_s
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
@@ -160,6 +165,10 @@ class Known:
     fleet: Fleet | None = None
     is_live: bool = True
     """Whether that launch had not ended."""
+    is_over: bool = False
+    """Whether that leader had come to its end, and wrote that down."""
+    ranks_until_s: float = 0.0
+    """Until when ranks of a launch may still run, on this leader's clock; inf: not known, for a lease from now on."""
     incident: Incident | None = None
     """Of that launch, begun and not closed."""
     incidents: int = 0

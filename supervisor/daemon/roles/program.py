@@ -29,7 +29,7 @@ from supervisor.children.shared_files import copy_over
 from supervisor.children.start import keep_apart
 from supervisor.cluster.leader import Engine, Leader
 from supervisor.cluster.leader_record import LeaderRecord
-from supervisor.cluster.leader_state import read_alerts, read_begin, read_known
+from supervisor.cluster.leader_state import find_ranks_end, read_alerts, read_begin, read_known
 from supervisor.cluster.node import NodeSettings
 from supervisor.cluster.rendezvous import find_overriding
 from supervisor.cluster.secret import SecretError, read_secret
@@ -158,7 +158,8 @@ def _run_leader(asked: argparse.Namespace) -> int:
     restarts = allocation.restarts if allocation is not None else asked.engine_restarts
     known = read_known(asked.state_dir, asked.training, clock.now(), boot_id())
     if known is None or restarts > known.epoch.engine_restarts:
-        known = Known(epoch=Epoch(asked.training, restarts, 0), is_live=False)
+        ranks_until_s = find_ranks_end(known, restarts)
+        known = Known(epoch=Epoch(asked.training, restarts, 0), is_live=False, ranks_until_s=ranks_until_s)
     began = read_begin(asked.state_dir)
     known = replace(known, began_unix_s=clock.now().unix_s if began is None else began, fence=engine.fence)
     limits = LeaderLimits(
