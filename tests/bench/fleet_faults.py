@@ -50,6 +50,7 @@ from supervisor.runner import shim  # noqa: E402 - the same
 
 LAUNCHER = ROOT / "tests" / "bench" / "fleet_launcher.py"
 TRAINING = ROOT / "tests" / "bench" / "fleet_training.py"
+PLAIN = ROOT / "tests" / "bench" / "fleet_plain.py"
 PYTHON = os.environ.get("ROCM_SUPERVISOR_TRAIN_PYTHON", sys.executable)
 START_LIMIT_S = 240.0
 END_LIMIT_S = 120.0
@@ -67,6 +68,8 @@ STEPS_BETWEEN = 10
 APART_S = 1.0
 """Between the two kills of `both` and `within`, at most."""
 STEPS = re.compile(r"(\S+) (\d+)")
+PLAIN_FAULTS = 2
+"""Of one training without torch: it shows no steps, so that the leader waits before each further restart."""
 PROGRAM_SAVES = 10
 """Steps between two saves of the training."""
 
@@ -168,6 +171,9 @@ class Training:
     def __init__(self, folder: Path, network: Network, asked: argparse.Namespace) -> None:
         self.folder, self.network, self.ranks, self.evidence_s = folder, network, asked.ranks, asked.evidence_s
         self.launcher = [str(LAUNCHER)] if asked.fork else ["-m", "torch.distributed.run"]
+        self.program = PLAIN if asked.plain else TRAINING
+        if asked.plain:
+            self.launcher = ["-S", str(PLAIN)]
         self.nodes = len(network.names)
         make_secret(folder / "secret")
         (folder / "settings.toml").write_text(
@@ -207,7 +213,7 @@ class Training:
     def start_node(self, number: int) -> None:
         words = self._daemon("node", self.folder / f"n{number}", f"n{number}")
         words += ["--leader", "10.77.0.1:29300", "--config", str(self.folder / "settings.toml"), "--"]
-        words += [PYTHON, *self.launcher, "--nproc-per-node", str(self.ranks), str(TRAINING)]
+        words += [PYTHON, *self.launcher, "--nproc-per-node", str(self.ranks), str(self.program)]
         self.daemons[number] = self._start(f"n{number}", self.network.within(number, *words, str(self.folder)))
 
     def close(self) -> None:
@@ -360,7 +366,10 @@ def undo(training: Training, fault: str, victim: int) -> None:
 def measure(training: Training, fault: str, victim: int, epoch: str) -> tuple[Measured, str]:
     """Do one fault and wait until the training is back; return what was measured and the new launch."""
     _, step = training.await_steps(None)
-    ranks, before = find_ranks(TRAINING, training.folder), len({str(item["id"]) for item in training.incidents()})
+    ranks, before = (
+        find_ranks(training.program, training.folder),
+        len({str(item["id"]) for item in training.incidents()}),
+    )
     assert len(ranks) == training.nodes * training.ranks, f"{len(ranks)} ranks"
     handles = [os.pidfd_open(process.pid) for process in ranks.values()]
     began = time.perf_counter()
@@ -564,7 +573,9 @@ def run_faults(asked: argparse.Namespace, network: Network, folder: Path, note: 
         training = Training(place, network, asked)
         try:
             epoch, _ = training.await_steps(None)
-            while wanted and time.perf_counter() < over_s:
+            for _ in range(PLAIN_FAULTS if asked.plain else len(wanted)):
+                if time.perf_counter() >= over_s:
+                    break
                 number, fault = wanted[0]
                 victim = ((number + asked.first) * 3 + 1) % (asked.nodes * asked.ranks)
                 training.await_steps(None, training.await_steps(None)[1] + STEPS_BETWEEN)
@@ -593,6 +604,7 @@ def main() -> None:
     parser.add_argument("--faults", default=",".join(FAULTS))
     parser.add_argument("--evidence-s", type=float, default=1.0)
     parser.add_argument("--fork", action="store_true", help="fork ranks from torchrun: torch is imported once a node")
+    parser.add_argument("--plain", action="store_true", help="ranks without torch: the supervisor's own share is left")
     parser.add_argument("--peer", action="store_true")
     parser.add_argument("--ft-launcher", help="NVRx' program, beside --peer")
     parser.add_argument("--keep", action="store_true", help="keep the folder with logs and records")
@@ -605,6 +617,7 @@ def main() -> None:
         sum_up(asked.show)
         return
     way = f"{asked.nodes} nodes x {asked.ranks} ranks, evidence {asked.evidence_s:g} s{', forked' * asked.fork}"
+    way += ", plain" * asked.plain
 
     def note(**what: object) -> None:
         if asked.json is not None:
