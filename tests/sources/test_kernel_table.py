@@ -861,6 +861,17 @@ def test_a_wording_of_a_disk_that_no_row_lists_names_its_disk(line: str, device:
         ("CPU 0: Machine Check Exception: 4 Bank 0: b200000410000800", F.ECC_UNCORRECTABLE, Sev.FATAL),
         ('EDAC MC0: CE page 0x3f1d4, offset 0x880, grain 8, row 1, label "": amd64', F.ECC_CORRECTABLE, Sev.WARN),
         ("EEH: Frozen PE#1fb on PHB#0 detected", F.PCIE, Sev.WARN),  # arch/powerpc/kernel/eeh.c
+        ("EEH: Unrecoverable slot failure on PHB#0-PE#1", F.PCIE, Sev.FATAL),
+        ("modprobe[812]: NaT consumption 17179869216 [1]", F.KERNEL_OOPS, Sev.WARN),  # arch/ia64/kernel/traps.c
+        ("Illegal instruction in kernel: sig: 9 [#1]", F.KERNEL_OOPS, Sev.WARN),  # arch/xtensa/kernel/traps.c
+        ("Kernel attempted to read user page (0) - exploit attempt? (uid: 0)", F.KERNEL_OOPS, Sev.WARN),  # powerpc
+        ("---[ end Kernel panic - not syncing: Hard LOCKUP ]---", F.HUNG_TASK, Sev.FATAL),
+        ("---[ end Kernel panic - not syncing: Out of memory and no killable processes... ]---", F.OOM_KILL, Sev.FATAL),
+        ("exFAT-fs (sda1): broken FAT chain.", F.IO_ERROR, Sev.FATAL),
+        ("EXT4-fs (sda1): ext4_check_descriptors: Inode table for group 3 overlaps superblock", F.IO_ERROR, Sev.FATAL),
+        ("erofs: (device sda1): erofs_readdir: bogus dirent @ nid 36", F.IO_ERROR, Sev.FATAL),
+        ("sda1: writeback error on inode 123, offset 0, sector 456", F.IO_ERROR, Sev.FATAL),  # fs/iomap
+        ("nvme nvme0: queue 3 tag 0x1f short data-in: got 3 of 4", F.IO_ERROR, Sev.WARN),  # drivers/nvme/host/tcp.c
         ("Internal error: synchronous external abort: 0000000096000410 [#1] SMP", F.KERNEL_OOPS, Sev.WARN),
         ("traps: PANIC: double fault, error_code: 0x0", F.KERNEL_OOPS, Sev.WARN),
         ("BUG: Unable to handle kernel data access at 0x5deadbeef0000122", F.KERNEL_OOPS, Sev.WARN),  # powerpc
@@ -925,6 +936,11 @@ def test_a_kill_by_a_program_that_watches_memory_is_one_of_its_own(line: str) ->
         "BTRFS error (device sda1): cannot mount because of unknown incompat features (0x40)",
         "pcieport 0000:00:1c.0: DPC: RP PIO log size 0 is invalid",
         "watchdog: Delayed init of the lockup detector failed: -19",
+        "EXT4-fs (sda1): shut down requested (2)",
+        "FAT-fs (sda1): bogus number of reserved sectors",
+        "XFS (sda1): Invalid superblock magic number",
+        "overlayfs: missing 'lowerdir'",
+        "BUG kmalloc-64 (Tainted: G W): Poison overwritten",
     ],
 )
 def test_what_a_program_asked_for_in_vain_and_what_a_device_lacks_is_no_fault(line: str) -> None:
