@@ -863,6 +863,9 @@ def test_a_wording_of_a_disk_that_no_row_lists_names_its_disk(line: str, device:
         ("EEH: Frozen PE#1fb on PHB#0 detected", F.PCIE, Sev.WARN),  # arch/powerpc/kernel/eeh.c
         ("EEH: Unrecoverable slot failure on PHB#0-PE#1", F.PCIE, Sev.FATAL),
         ("modprobe[812]: NaT consumption 17179869216 [1]", F.KERNEL_OOPS, Sev.WARN),  # arch/ia64/kernel/traps.c
+        ("systemd-udevd[115]: NaT consumption 2216203124768 [1]", F.KERNEL_OOPS, Sev.WARN),  # no word of a program
+        ("Entered OS MCA handler. PSP=20010000fff21320 cpu=2 monarch=1", F.ECC_UNCORRECTABLE, Sev.FATAL),
+        ("mpt3sas_cm0: failure at drivers/scsi/mpt3sas/mpt3sas_scsih.c:10626/_scsih_probe()!", F.IO_ERROR, Sev.WARN),
         ("Illegal instruction in kernel: sig: 9 [#1]", F.KERNEL_OOPS, Sev.WARN),  # arch/xtensa/kernel/traps.c
         ("Kernel attempted to read user page (0) - exploit attempt? (uid: 0)", F.KERNEL_OOPS, Sev.WARN),  # powerpc
         ("---[ end Kernel panic - not syncing: Hard LOCKUP ]---", F.HUNG_TASK, Sev.FATAL),
@@ -937,6 +940,7 @@ def test_a_kill_by_a_program_that_watches_memory_is_one_of_its_own(line: str) ->
         "pcieport 0000:00:1c.0: DPC: RP PIO log size 0 is invalid",
         "watchdog: Delayed init of the lockup detector failed: -19",
         "EXT4-fs (sda1): shut down requested (2)",
+        "blk_update_request: I/O error, dev loop0, sector 0 op 0x1:(WRITE) flags 0x800 phys_seg 0 prio class 0",
         "FAT-fs (sda1): bogus number of reserved sectors",
         "XFS (sda1): Invalid superblock magic number",
         "overlayfs: missing 'lowerdir'",

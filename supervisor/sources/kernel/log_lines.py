@@ -111,8 +111,8 @@ _PREFIXES = tuple(
         ),
         # a syslog that writes facility and severity after the host
         (r"[\w.(-]", " kernel: ", r"[\w.()-]+ (?=(?:(?:kern|user|daemon)[.:][a-z]{3,7} )?kernel: )"),
-        # a program that wrote to the kernel's log
-        ("[se]", "]: ", r"(?P<who>systemd(?:-\w+)?|earlyoom)\[\d+\]: "),
+        # a program that wrote to the kernel's log; IA-64 begins an oops, which ends with its count, in the same way
+        ("[se]", "]: ", r"(?P<who>systemd(?:-\w+)?|earlyoom)\[\d+\]: (?!.{0,160}\[\d{1,3}\]$)"),
         # a stamp that was cut out, or its beginning
         (r"\[", "] ", r"\[[ .xX\u2026]+\] "),
         (r"[\d.]", "] ", r"(?:\d{0,7}\.)?\d{1,6}\] "),
