@@ -940,6 +940,7 @@ def test_a_kill_by_a_program_that_watches_memory_is_one_of_its_own(line: str) ->
         "pcieport 0000:00:1c.0: DPC: RP PIO log size 0 is invalid",
         "watchdog: Delayed init of the lockup detector failed: -19",
         "EXT4-fs (sda1): shut down requested (2)",
+        "pcieport 0001:00:01.0: AER: request AER IRQ -22 failed",
         "blk_update_request: I/O error, dev loop0, sector 0 op 0x1:(WRITE) flags 0x800 phys_seg 0 prio class 0",
         "FAT-fs (sda1): bogus number of reserved sectors",
         "XFS (sda1): Invalid superblock magic number",
@@ -1002,3 +1003,9 @@ def test_a_program_that_writes_to_the_kernels_log_is_no_kernel() -> None:
     kill = "Marked /a.slice/b.scope for killing due to memory pressure for /a.slice being 85.03% > 80.00%"
     assert found(f"[   77.749670] systemd-oomd[659]: {kill}") == [(F.OOM_KILL, Sev.FATAL, None)]
     assert found(f"[   77.749670] systemd[1]: {FAILED}") == []
+
+
+def test_what_a_disk_loses_by_a_shutdown_that_was_asked_for_is_no_fault_of_it() -> None:
+    lost = "sda3: writeback error on inode 60042, offset 63640576, sector 2306320"
+    assert found("XFS (sda3): User initiated shutdown received.", lost) == []
+    assert found("XFS (sdb1): User initiated shutdown received.", lost) == [(F.IO_ERROR, Sev.FATAL, "sda3")]

@@ -99,14 +99,15 @@ class Events:
         self._kind = kind
         self._open: deque[Event] = deque(maxlen=OPEN_EVENTS)
         self._asked: dict[str, tuple[Row, float]] = {}
-        """By a speaker: the row of what was asked for, and when it or a consequence was last reported; oldest first."""
+        """By a speaker or a device: the row of what was asked for, and when it or a consequence was last reported; oldest
+        first."""
 
     def add(self, match: Match, *, number: int, line: str, at_s: float, card: str | None = None) -> Event | None:
         """Return the event that a line began or joined; None for a detail without one and for what was asked for.
 
         `at_s` may have any origin; `card` is the address of the GPU whose driver wrote the line, if known.
         """
-        if self._was_asked_for(match.row, line, at_s):
+        if self._was_asked_for(match, line, at_s):
             return None
         device = match.pci or (card if match.row.device in ("gpu", "pci") else None) or match.device
         event = self._find_open_event(match, device, at_s)
@@ -120,19 +121,21 @@ class Events:
         self._open.append(event)
         return event
 
-    def _was_asked_for(self, row: Row, line: str, at_s: float) -> bool:
+    def _was_asked_for(self, match: Match, line: str, at_s: float) -> bool:
         """Return whether a line reports what a person or a test asked for, or a consequence of it."""
         speaker, _, words = line.partition(": ")
+        names, row = (speaker, match.device or speaker), match.row
         if row.asked is None:
-            asked, last_s = self._asked.get(speaker, (None, 0.0))
+            asked, last_s = next((self._asked[name] for name in names if name in self._asked), (None, 0.0))
             if asked is None or asked.asked is None or abs(at_s - last_s) > asked.grouping.within_s:
                 return False
             if not compiled(asked.asked).search(words):
                 return False
             row = asked
-        self._asked.pop(speaker, None)
-        self._asked[speaker] = row, at_s
-        if len(self._asked) > SPEAKERS_KEPT:
+        for name in names:
+            self._asked.pop(name, None)
+            self._asked[name] = row, at_s
+        while len(self._asked) > SPEAKERS_KEPT:
             del self._asked[next(iter(self._asked))]
         return True
 
