@@ -99,8 +99,7 @@ class Events:
         self._kind = kind
         self._open: deque[Event] = deque(maxlen=OPEN_EVENTS)
         self._asked: dict[str, tuple[Row, float]] = {}
-        """By a speaker or a device: the row of what was asked for, and when it or a consequence was last reported; oldest
-        first."""
+        """By a speaker or device, oldest first: the row of what was asked for, when it or a consequence last came."""
 
     def add(self, match: Match, *, number: int, line: str, at_s: float, card: str | None = None) -> Event | None:
         """Return the event that a line began or joined; None for a detail without one and for what was asked for.
