@@ -15,6 +15,7 @@ from feed_by_hand import ListFeed
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisor.core.events import KernelFinding
 from supervisor.core.findings import FaultClass as F
 from supervisor.core.findings import FaultSeverity as Sev
 from supervisor.core.moments import Moment
@@ -286,7 +287,7 @@ def test_a_real_record_is_found_where_it_is_ordered_to_be_believed(log: KernelLo
     assert wait_for(again, mark)[0] == sequence
     again.close()
     strict = KernelLog(KMSG, False, current_boot_id(), sequence - 1)
-    findings = []
+    findings: list[KernelFinding] = []
     while strict.sequence is None or strict.sequence < sequence:  # a read is of a part of a long log
         output = strict.read(now())
         findings += output.findings if output is not None else ()
