@@ -15,9 +15,9 @@ from feed_by_hand import ListFeed
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.events import KernelFinding
 from supervisor.core.findings import FaultClass as F
 from supervisor.core.findings import FaultSeverity as Sev
+from supervisor.core.findings import KernelFinding
 from supervisor.core.moments import Moment
 from supervisor.sources.kernel.findings import RecordInterpreter
 from supervisor.sources.kernel.kmsg import REOPEN_S, KernelLog, current_boot_id, parse_record
