@@ -24,7 +24,7 @@ CHILD = "child"
 JOBS_LANES = ("sweep", "checkpoints", "the record of checkpoints", "processes", "requests of the user")
 DAEMONS_LANES = ("record commits", "sweep code", "programs in PATH")
 JOBS_ACTS = ("launch", "continue", "stop", "kill", "last resort", "triage", "evidence", "clear", SEARCH)
-DAEMONS_ACTS = ("asking systemd",)
+DAEMONS_ACTS = ("asking systemd", "reading the configuration")
 
 OF_THE_DAEMON: Mapping[str, int] = {
     "deciding, log, exits, scheduler, presence, starter of children": 6,

@@ -17,7 +17,11 @@ from cluster_by_hand import LAUNCHER, RANK, Cluster
 from supervisor.core.fleet.training import LeaderLimits
 from tests.rigs.slurm import Slurm, missing, slurm
 
-pytestmark = [pytest.mark.waits, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
+pytestmark = [
+    pytest.mark.waits,
+    pytest.mark.xdist_group("slurm"),  # each has the same addresses
+    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
+]
 
 SPARES_S = 3.0
 """For which the leader waits for further nodes by default."""
