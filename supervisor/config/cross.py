@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from supervisor.alerts.settings import AlertSettings, explain_zone
 from supervisor.children.path_looks import Found, PathLooks, SilentPathError
+from supervisor.config.environments import LAUNCHERS, PYTHON, split_command
 from supervisor.config.problems import Level, Problem
 from supervisor.config.read import join, show
 from supervisor.config.settings import JobSettings, Settings
@@ -23,7 +24,6 @@ PLACEHOLDER = "{checkpoint}"
 RESUMED_BY_THE_AGENT = frozenset({"yolo"})
 """Programs of which it is known that the agent resumes them without a command of their own."""
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-PYTHON = re.compile(r"(?:python|pypy)[0-9.]*t?")
 
 
 def cross_check(settings: Settings, file: str, looks: PathLooks) -> Iterator[Problem]:
@@ -47,6 +47,7 @@ def cross_check(settings: Settings, file: str, looks: PathLooks) -> Iterator[Pro
 
 def _check_job(job: JobSettings, key: str, file: str, looks: PathLooks, *, agent: bool) -> Iterator[Problem]:
     yield from _check_environment(job, key, file)
+    yield from _check_environments(job, key, file)
     yield from _check_commands(job, key, file)
     yield from _check_resume(job, key, file)
     yield from _check_local_paths(job, key, file, looks)
@@ -121,7 +122,9 @@ def _check_without_agent(job: JobSettings, key: str, file: str) -> Iterator[Prob
 
 
 def _check_environment(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
-    for name in (*job.env, *job.profiles.cpu.env):
+    tables = {"env": job.env, "profiles.cpu.env": job.profiles.cpu.env}
+    tables |= {join("environments", name) + ".env": item.env for name, item in job.environments.items()}
+    for table, name in ((table, name) for table, variables in tables.items() for name in variables):
         if VARIABLE.fullmatch(name) is None:
             problem, allowed = (
                 "is not the name of an environment variable",
@@ -131,8 +134,23 @@ def _check_environment(job: JobSettings, key: str, file: str) -> Iterator[Proble
             problem, allowed = "is set by the daemon itself", f"choose a name that does not begin with {OURS}"
         else:
             continue
-        table = f"{key}.env" if name in job.env else f"{key}.profiles.cpu.env"
-        yield Problem(file=file, key=join(table, name), problem=problem, allowed=allowed)
+        yield Problem(file=file, key=join(f"{key}.{table}", name), problem=problem, allowed=allowed)
+
+
+def _check_environments(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
+    """Require of a job with other environments commands whose interpreter can be exchanged for theirs."""
+    if not job.environments:
+        return
+    for where, words in {"command": job.command, "resume.command": job.resume.command}.items():
+        if words is not None and split_command(words) is None:
+            yield Problem(
+                file=file,
+                key=f"{key}.{where}",
+                problem="cannot run in another environment: its interpreter is not known",
+                allowed=f"begin it with a Python or one of {', '.join(sorted(LAUNCHERS))} (env and variables "
+                f"before it), or remove {key}.environments",
+                value=show(words),
+            )
 
 
 def _check_triage(job: JobSettings, key: str, file: str, *, agent: bool) -> Iterator[Problem]:

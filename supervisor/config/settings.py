@@ -175,6 +175,15 @@ class ProfileSettings(Struct, frozen=True, kw_only=True):
     env: dict[str, str] = field(default_factory=dict)
 
 
+class EnvironmentSettings(Struct, frozen=True, kw_only=True):
+    """Another environment that the job can run in, tried as the remedy `other_environment`."""
+
+    python: PathText
+    """The interpreter that takes the place of the command's own."""
+    env: dict[str, str] = field(default_factory=dict)
+    """Added to the job's own."""
+
+
 class ProfilesSettings(Struct, frozen=True, kw_only=True):
     """The other ways to run a job."""
 
@@ -248,6 +257,8 @@ class JobSettings(Struct, frozen=True, kw_only=True):
     budget: Budget = field(default_factory=Budget)
     expect: ExpectSettings = field(default_factory=ExpectSettings)
     remedies: Remedies = field(default_factory=Remedies)
+    environments: dict[str, EnvironmentSettings] = field(default_factory=dict)
+    """By name, in the order in which they are tried."""
     profiles: ProfilesSettings = field(default_factory=ProfilesSettings)
     last_resorts: LastResortSettings = field(default_factory=LastResortSettings)
     tune: TuneSettings = field(default_factory=TuneSettings)

@@ -580,7 +580,7 @@ class RemedyTried(Struct, frozen=True, kw_only=True):
     step: int | None = None
     """The step of the fault."""
     outcome: str
-    """open, helped, failed, unclear"""
+    """open, helped, failed, unclear, skipped"""
     settled_at: float | None = None
     reason: str | None = None
 

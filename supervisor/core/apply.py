@@ -406,7 +406,11 @@ def _fold_give_up(job: Job, decision: de.GiveUp) -> Job:
     incident = moved.incident
     if incident and not incident.closed:
         incident = replace(incident, outcome="gave_up", reason=decision.reason)
-    course = job.course if decision.flag is None else job.course.failed(cause_of(decision.flag), decision.at)
+    course = job.course
+    if job.environment_refused:
+        course = course.never_began(decision.at).without("other_environment")
+    elif decision.flag is not None:
+        course = course.failed(cause_of(decision.flag), decision.at)
     return replace(
         moved,
         stop=None,
@@ -431,12 +435,16 @@ def _plan_retry(job: Job, flag: RedFlag | None, not_before: Moment, reason: str)
 def _fold_retry(job: Job, decision: de.Retry) -> Job:
     moved = _open_incident(job.moved(Move.RETRY, decision.at, decision.reason), decision.flag, "retry")
     plan = _plan_retry(job, decision.flag, decision.not_before, decision.reason)
+    if decision.refused_environment is not None and job.retry is not None:
+        plan = replace(job.retry, reason=decision.reason, resume_point=None, resort=None)
     if job.fresh_asked:
         plan = replace(plan, resume_point=_BEGINNING)
     elif decision.remedy == "older_generation" and job.attempt is not None:
         plan = replace(plan, older_than=job.attempt.resume_from)
     if decision.remedy in RESORTS:
         plan = replace(plan, resort=decision.remedy)
+    if decision.refused_environment is not None:
+        moved = replace(moved, course=moved.course.never_began(decision.at).without("other_environment"))
     moved = begin_trial(moved, decision)
     return replace(moved, stop=None, retry=plan, ledger=count_restart(job, decision), unkillable=False)
 
@@ -577,7 +585,9 @@ def end_remedy(job: Job, decision: de.Stop) -> Job:
 
 
 def count_restart(job: Job, decision: de.Retry) -> Ledger:
-    """Return the restart account after a retry."""
+    """Return the restart account after a retry; one that is decided again was counted before."""
+    if decision.refused_environment is not None:
+        return job.ledger
     if decision.counts:
         known = _is_progress_known(job, decision.at)
         return job.ledger.restarted(decision.at, job.limits.budget, progress_known=known, cause=decision.cause or "")
@@ -596,6 +606,7 @@ def begin_trial(job: Job, decision: de.Retry) -> Job:
         cause=decision.cause,
         remedy=decision.remedy,
         step=decision.step,
+        environment=decision.environment,
         start_failure=decision.flag.start_failure,
         reason=decision.why or "",
     )

@@ -22,6 +22,7 @@ from supervisor.core.job import (
     DesiredState,
     Job,
     Phase,
+    RetryPlan,
     StopOrder,
 )
 from supervisor.core.judge import spoiling, untold, worst
@@ -207,7 +208,15 @@ def retry(job: Job, attempt: Attempt, flag: RedFlag, now: Moment, context: Remed
     if finding is None and (examine := _plan_triage(job, again, flag, cause, fault_step)) is not None:
         return examine
     gpu = choice.gpu or (flag.subject.split(" ")[0] or None if cause == GPU_LOST else None)
-    return replace(again, remedy=choice.remedy, why=choice.reason, step=step, gpu=gpu, finding=finding)
+    return replace(
+        again,
+        remedy=choice.remedy,
+        why=choice.reason,
+        step=step,
+        gpu=gpu,
+        finding=finding,
+        environment=choice.environment,
+    )
 
 
 def _choose_after_same_start(job: Job, attempt: Attempt, flag: RedFlag, last: Trial, context: RemedyContext) -> Choice:
@@ -349,12 +358,48 @@ def _after_backoff(job: Job, now: Moment, context: RemedyContext) -> de.Decision
     if plan is None or plan.resume_point is None or now.seconds_since(plan.not_before) < 0:
         return None
     point = plan.resume_point
+    if job.environment_refused:
+        return _choose_after_refused(job, plan, point, now, context)
     if not point.possible:
         return de.GiveUp(at=now, job=job.name, attempt=job.number, reason=point.reason)
     held = _find_held_memory(job, context)
     if held and now.seconds_since(job.since) < job.limits.gpu_memory_release_s:
         return None
     return _launch(job, point, held, now, context)
+
+
+def _choose_after_refused(
+    job: Job, plan: RetryPlan, point: ResumePoint, now: Moment, context: RemedyContext
+) -> de.Decision:
+    """Decide the retry again where the environment that it would run in does not load what it resumes from.
+
+    Nothing was launched, so that no budget is spent. A remedy that is not the environment itself is kept.
+    """
+    trial, incident, refused = job.course.open_trial, job.incident, job.course.environment
+    reason = f"environment {refused} is skipped: {point.environment_problem}"
+    again = de.Retry(
+        at=now,
+        job=job.name,
+        attempt=job.number,
+        reason=reason,
+        not_before=plan.not_before,
+        counts=False,
+        refused_environment=refused or "",
+    )
+    if trial is None or trial.attempt <= job.number or incident is None:
+        return again
+    flag = incident.flag
+    again = replace(again, flag=flag, cause=trial.cause, step=trial.step)
+    if trial.remedy != "other_environment":
+        held = next((item for item in job.course.in_force if item.attempt == trial.attempt), None)
+        return replace(again, remedy=trial.remedy, why=trial.reason, gpu=None if held is None else held.gpu)
+    course = job.course.never_began(now)
+    choice = choose(course, job.limits.remedies, job.ended(trial.cause, trial.step, incident.finding), context)
+    if choice.remedy is None:
+        why = f"{reason}; {choice.reason}; last: {flag.message}"
+        return de.GiveUp(at=now, job=job.name, attempt=job.number, reason=why, flag=flag)
+    why = f"{trial.reason}; skipped: {point.environment_problem}; {choice.reason}"
+    return replace(again, remedy=choice.remedy, why=why, gpu=choice.gpu, environment=choice.environment)
 
 
 def _launch(

@@ -145,6 +145,10 @@ class Retry:
     """The step of the fault that the remedy is against."""
     gpu: str | None = None
     """PCI address that the remedy is about."""
+    environment: str | None = None
+    """Name of the environment that the remedy is about."""
+    refused_environment: str | None = None
+    """The environment that it decides about again: no attempt is launched in it, since it failed its proof."""
     finding: Finding | None = None
     """The finding of a triage about the fault, or about the one before it at the same step."""
 

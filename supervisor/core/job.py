@@ -332,6 +332,17 @@ class Job:
         return self.course.gpu if self.limits.remedies.allows("other_gpu") and not self.on_cpu else None
 
     @property
+    def environment(self) -> str | None:
+        """The environment that a remedy moved it to, unless the remedy is forbidden by now."""
+        return self.course.environment if self.limits.remedies.allows("other_environment") else None
+
+    @property
+    def environment_refused(self) -> bool:
+        """Whether its next attempt cannot be launched in the environment that a remedy chose."""
+        point = self.retry.resume_point if self.retry is not None else None
+        return self.phase is Phase.BACKOFF and point is not None and point.environment_problem is not None
+
+    @property
     def on_cpu(self) -> bool:
         """Whether it runs by the CPU profile."""
         return self.course.has("cpu_profile") and self.limits.remedies.allows("cpu_profile")

@@ -333,6 +333,8 @@ class ThreadExecutor:
 def _ended_without_evidence(decision: de.StartTriage | de.Retry | de.GiveUp, job: Job) -> bool:
     """Whether an attempt ended without being stopped, so that no evidence was collected before."""
     incident, triage_state = job.incident, job.triage
+    if isinstance(decision, de.Retry) and decision.refused_environment is not None:
+        return False  # it was taken with the first decision
     if (
         triage_state is not None
         and triage_state.attempt == decision.attempt

@@ -39,6 +39,7 @@ from supervisor.daemon.clock import Clock, Presence, SystemClock, boot_id
 from supervisor.daemon.executor import ExecutorDeps, ThreadExecutor
 from supervisor.daemon.inbox import Inbox
 from supervisor.daemon.job_state import JobState
+from supervisor.daemon.launch.environment_proof import EnvironmentProof
 from supervisor.daemon.launch.gpus import GpuAvailability, JobGpus
 from supervisor.daemon.launch.last_resorts import Installed
 from supervisor.daemon.launch.launch_spec import LaunchBuilder, LaunchOrder
@@ -160,7 +161,7 @@ class Assembly:
         self.save_steps = SaveSteps(clock, self.state, self._find_job, boot_id)
         self.code_copies = CodeCopies(self.state, same_user=group is None)
         self.collector = self._build_collector()
-        self.resume_search = self._build_resume_search()
+        self.resume_search = self._build_resume_search(group)
         self.compose = self._build_launch_builder()
         self.standbys = self._build_standbys(group)
         self.executor = ThreadExecutor(clock, self.inbox.put, self._build_executor_deps(group), self.resume_search)
@@ -198,7 +199,7 @@ class Assembly:
     def _take_order(self, attempt: int) -> LaunchOrder | None:
         return self._leads.take_order(attempt)
 
-    def _build_resume_search(self) -> ResumeSearch:
+    def _build_resume_search(self, group: int | None) -> ResumeSearch:
         return ResumeSearch(
             clock=self.clock,
             put=self.inbox.put,
@@ -209,6 +210,15 @@ class Assembly:
             steps=self.save_steps,
             threads=self.threads,
             left_to_leader=lambda: self._leads.leads,
+            environment_problem=EnvironmentProof(
+                clock=self.clock,
+                state=self.state,
+                launcher=self.launcher,
+                settings=lambda name: self.settings.jobs[name],
+                job=self._find_job,
+                code=self.code_copies.current,
+                group=group,
+            ).find_problem,
         )
 
     def _build_collector(self) -> JobCollectors:

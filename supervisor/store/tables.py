@@ -199,7 +199,7 @@ remedies = Table(
     _text_column("remedy", required=True),
     _integer_column("step"),
     _text_column("reason"),
-    _text_column("outcome", required=True),  # open, helped, failed, unclear
+    _text_column("outcome", required=True),  # open, helped, failed, unclear, skipped
     _real_column("settled_unix_s"),
     PrimaryKeyConstraint("job", "attempt"),
 )

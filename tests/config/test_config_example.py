@@ -33,11 +33,12 @@ SHOWN_OTHERWISE = {
     "jobs.yolo.rules.throughput_drop.at_least_per_s",
     "jobs.yolo.rules.deadline.at_unix_s",
     "jobs.yolo.profiles",
+    "jobs.yolo.environments",
 }
 """Keys whose line is an example, as their default is to be unset or empty."""
 
 
-CHILD = {"jobs": "jobs.yolo"}
+CHILD = {"jobs": "jobs.yolo", "environments": "environments.older"}
 
 
 def uncommented() -> str:

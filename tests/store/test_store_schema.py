@@ -145,9 +145,11 @@ def recorded_job() -> Job:
 def recorded_limits() -> Limits:
     """The limits of that job: ladders are recorded as they were, without the rungs that came later."""
     limits = job().limits
-    came_later = {"oom_gpu": "xla_memory", "slow_start": "ranks_host", "stall": "ranks_host"}
+    environment = dict.fromkeys(("crash", "miopen", "no_kernel_image"), ("other_environment",))
+    hosts = dict.fromkeys(("slow_start", "stall"), ("ranks_host", "other_environment"))
+    came_later = {"oom_gpu": ("xla_memory",), **environment, **hosts}
     ladders: dict[str, Any] = {
-        cause: tuple(rung for rung in limits.remedies.ladder(cause) if rung != later)
+        cause: tuple(rung for rung in limits.remedies.ladder(cause) if rung not in later)
         for cause, later in came_later.items()
     }
     return replace(limits, remedies=replace(limits.remedies, **ladders))

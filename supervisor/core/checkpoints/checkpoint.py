@@ -104,6 +104,8 @@ class ResumePoint:
     reason: str
     curve: Curve | None = None
     """The losses around the checkpoint's step, which the resumed training is to continue."""
+    environment_problem: str | None = None
+    """Why the environment that a remedy chose cannot go on from here: the checkpoint does not load there."""
 
 
 def newest_first(checkpoints: Iterable[Checkpoint]) -> tuple[Checkpoint, ...]:

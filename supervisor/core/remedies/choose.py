@@ -7,13 +7,13 @@ taken, and where none is left, that is the answer.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from supervisor.core.remedies.context import Ended, RemedyContext, Situation
 from supervisor.core.remedies.last_resorts import RESORTS, would_help
 from supervisor.core.remedies.settings import Remedies
 from supervisor.core.remedies.table import BY_NAME
-from supervisor.core.remedies.trials import Course, Trial
+from supervisor.core.remedies.trials import Course, Outcome, Trial
 from supervisor.core.scale import on_training, same_place
 from supervisor.core.triage.finding import Finding
 
@@ -28,18 +28,21 @@ class Choice:
     remedy: str | None
     reason: str
     gpu: str | None = None
+    environment: str | None = None
 
 
 def choose(course: Course, remedies: Remedies, ended: Ended, context: RemedyContext) -> Choice:
     """Return the remedy for an attempt that ended; `course` contains its outcome already."""
     if not remedies.enabled:
         return Choice(remedy="restart", reason="remedies are disabled")
-    past = course.episode(ended.cause)
+    listed = course.episode(ended.cause)
+    past = tuple(trial for trial in listed if trial.outcome is not Outcome.SKIPPED)
     again = next((trial for trial in reversed(past) if _is_same_place(trial.step, ended.step, remedies)), None)
     reasons = [] if again is None else _explain_again(again, ended)
     order, notes = _order_ladder(remedies, ended, context)
     reasons += notes
     held = tuple(remedy.remedy for remedy in course.in_force)
+    context = replace(context, environments=_list_untried(context, course, listed))
     situation = Situation(
         ended=ended,
         context=context,
@@ -50,13 +53,21 @@ def choose(course: Course, remedies: Remedies, ended: Ended, context: RemedyCont
         possible = remedies.allows(remedy) and BY_NAME[remedy].is_available(situation)
         if possible and not _is_used_up(remedy, past, held, remedies, ended):
             gpu = context.free_gpus[0] if remedy == "other_gpu" else None
-            return Choice(remedy=remedy, reason="; ".join([*reasons, BY_NAME[remedy].words]), gpu=gpu)
+            environment = context.environments[0] if remedy == "other_environment" else None
+            words = BY_NAME[remedy].words + (f": {environment}" if environment is not None else "")
+            return Choice(remedy=remedy, reason="; ".join([*reasons, words]), gpu=gpu, environment=environment)
     in_vain = ended.finding.in_vain if ended.finding is not None else ()
     if again is None and remedies.allows("restart") and "restart" not in in_vain:
         place = "place is not known" if ended.step is None else "place is another"
         why = f"no remedy is left, and the {place}: " if past else "no remedy applies: "
         return Choice(remedy="restart", reason="; ".join([*reasons, why + BY_NAME["restart"].words]))
     return Choice(remedy=None, reason="; ".join([*reasons, f"no remedy is left for {ended.cause}"]))
+
+
+def _list_untried(context: RemedyContext, course: Course, past: Sequence[Trial]) -> tuple[str, ...]:
+    """Return the environments that were not tried in this episode and that the job is not in."""
+    tried = {course.environment, *(trial.environment for trial in past)}
+    return tuple(name for name in context.environments if name not in tried)
 
 
 def _explain_again(again: Trial, ended: Ended) -> list[str]:
@@ -130,6 +141,8 @@ def _is_used_up(remedy: str, past: Sequence[Trial], held: Sequence[str], remedie
     tried = [trial for trial in past if trial.remedy == remedy]
     if remedy in RESORTS:
         return bool(tried)
+    if remedy == "other_environment":
+        return False  # each environment is tried once, and those that were are none of the context's
     if not BY_NAME[remedy].lasts:
         here = any(_is_same_place(trial.step, ended.step, remedies) for trial in tried)
         return here or len(tried) >= PLAIN_TRIES

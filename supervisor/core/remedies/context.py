@@ -26,6 +26,8 @@ class RemedyContext:
     agent: bool = True
     conv2d_auto: bool = True
     cpu_profile: bool = False
+    environments: tuple[str, ...] = ()
+    """The job's other environments, in the order in which they are tried."""
     free_gpus: tuple[str, ...] = ()
     """PCI addresses of GPUs that answer and that no job uses, the best first."""
     answering_s: tuple[tuple[str, float], ...] = ()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing_extensions import assert_never
 
 from supervisor.core.remedies.settings import Remedies
-from supervisor.core.remedies.spec import Assign, Env, InForce, Multiply, ReplaceConv2d, UseCpu, UseGpu
+from supervisor.core.remedies.spec import Assign, Env, InForce, Multiply, ReplaceConv2d, UseCpu, UseEnvironment, UseGpu
 from supervisor.core.remedies.table import BY_NAME
 
 
@@ -31,13 +31,16 @@ class Changes:
     cpu: bool = False
     gpu: str | None = None
     """PCI address to run on."""
+    environment: str | None = None
+    """Name of the environment to run in; None: the job's own."""
 
 
-def changes_of(in_force: Iterable[InForce], remedies: Remedies) -> Changes:
+def changes_of(in_force: Iterable[InForce], remedies: Remedies) -> Changes:  # noqa: C901 - a case a kind of change
     """Return what remedies in force change; those that are forbidden by now, or not known, change nothing."""
     env: dict[str, str] = {}
     settings: dict[str, Setting] = {}
     conv2d, cpu, gpu = False, False, None
+    environment: str | None = None
     for held in in_force:
         if not remedies.allows(held.remedy) or held.remedy not in BY_NAME:
             continue
@@ -55,10 +58,19 @@ def changes_of(in_force: Iterable[InForce], remedies: Remedies) -> Changes:
                     cpu = True
                 case UseGpu(address):
                     gpu = address
+                case UseEnvironment(name):
+                    environment = name
                 case _:
                     assert_never(change)
     kept = tuple(settings.items())
-    return Changes(env=tuple(env.items()), settings=kept, conv2d=conv2d, cpu=cpu, gpu=None if cpu else gpu)
+    return Changes(
+        env=tuple(env.items()),
+        settings=kept,
+        conv2d=conv2d,
+        cpu=cpu,
+        gpu=None if cpu else gpu,
+        environment=environment,
+    )
 
 
 def _multiply_setting(before: Setting | None, by: float, remedy: str) -> Setting:

@@ -51,6 +51,8 @@ class InForce:
     step: int | None = None
     gpu: str | None = None
     """PCI address: the GPU to run on (`other_gpu`), or the one that was lost (`cpu_profile`)."""
+    environment: str | None = None
+    """Name of the environment to run in (`other_environment`)."""
     applied: str | None = None
     """What the agent reported that it set; None: nothing was reported."""
 
@@ -96,7 +98,14 @@ class UseGpu:
     gpu: str | None
 
 
-Change: TypeAlias = Multiply | Assign | Env | ReplaceConv2d | UseCpu | UseGpu
+@dataclass(frozen=True, slots=True)
+class UseEnvironment:
+    """The training runs in another of its configured environments, by name."""
+
+    environment: str | None
+
+
+Change: TypeAlias = Multiply | Assign | Env | ReplaceConv2d | UseCpu | UseGpu | UseEnvironment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

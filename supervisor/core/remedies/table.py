@@ -38,6 +38,7 @@ from supervisor.core.remedies.spec import (
     RemedySpec,
     ReplaceConv2d,
     UseCpu,
+    UseEnvironment,
     UseGpu,
 )
 from supervisor.core.scale import is_beyond, on_training
@@ -255,6 +256,21 @@ REMEDIES: tuple[RemedySpec, ...] = (
         words="compilation disabled",
         changes=lambda _held, _amounts: (Env("TORCHDYNAMO_DISABLE", "1"), Assign("compile", value=False)),
         ladder={SLOW_START: 40, COMPILE: 10},
+    ),
+    RemedySpec(
+        name="other_environment",
+        words="another environment",
+        costly=True,
+        condition=lambda situation: bool(situation.context.environments),
+        changes=lambda held, _amounts: (UseEnvironment(held.environment),),
+        ladder={
+            CRASH: 30,
+            MIOPEN: 25,
+            SLOW_START: 55,
+            STALL: 35,
+            COLLECTIVE: 50,
+            NO_KERNEL_IMAGE: 25,
+        },
     ),
     RemedySpec(
         name="other_gpu",

@@ -26,6 +26,8 @@ class Outcome(Enum):
     """The training got well past the place of the fault, or to its end."""
     FAILED = "failed"
     """The same cause came back before that."""
+    SKIPPED = "skipped"
+    """Its attempt was never launched: the environment failed its proof."""
     UNCLEAR = "unclear"
     """Something else happened first, or the agent never reported the remedy as applied."""
 
@@ -41,6 +43,8 @@ class Trial:
     remedy: str
     step: int | None = None
     """Where in the training the fault occurred that it is tried against; None where that is not known."""
+    environment: str | None = None
+    """Name of the environment that was tried."""
     start_failure: str | None = None
     """What identifies the end before the first step that it is tried against."""
     reason: str = ""
@@ -69,6 +73,12 @@ class Course:
     def gpu(self) -> str | None:
         """The GPU that a remedy moved the job to."""
         return next((remedy.gpu for remedy in reversed(self.in_force) if remedy.remedy == "other_gpu"), None)
+
+    @property
+    def environment(self) -> str | None:
+        """The environment that a remedy moved the job to."""
+        held = (remedy.environment for remedy in reversed(self.in_force) if remedy.remedy == "other_environment")
+        return next(held, None)
 
     def has(self, remedy: str) -> bool:
         """Whether it is in force."""
@@ -115,6 +125,15 @@ class Course:
         """Return it once the outcome can no longer be determined."""
         return self._settle_trial(Outcome.UNCLEAR, at)
 
+    def never_began(self, at: Moment) -> Course:
+        """Return it where the attempt of the open trial is not launched: nothing was learned, and it is taken back."""
+        trial = self.open_trial
+        return (
+            self
+            if trial is None
+            else self._settle_trial(Outcome.SKIPPED, at).without(trial.remedy, attempt=trial.attempt)
+        )
+
     def _settle_trial(self, outcome: Outcome, at: Moment) -> Course:
         trial = self.open_trial
         if trial is None:
@@ -126,7 +145,14 @@ class Course:
         trials = (*self.trials, trial)[-TRIALS_KEPT:]
         if trial.remedy in BY_NAME and not BY_NAME[trial.remedy].lasts:
             return replace(self, trials=trials)
-        remedy = InForce(remedy=trial.remedy, cause=trial.cause, attempt=trial.attempt, step=trial.step, gpu=gpu)
+        remedy = InForce(
+            remedy=trial.remedy,
+            cause=trial.cause,
+            attempt=trial.attempt,
+            step=trial.step,
+            gpu=gpu,
+            environment=trial.environment,
+        )
         return replace(self, trials=trials, in_force=(*self.in_force, remedy))
 
     def without(self, remedy: str, *, attempt: int | None = None) -> Course:

@@ -51,6 +51,8 @@ UNRECORDED_SAVES = 200
 """Reports of an attempt that are looked at, the newest: each may name several files, all looked up on the disk."""
 SEARCH_LIMIT_S = 60.0
 """A search that takes longer is reported as not answering; it continues once the file system answers."""
+ENVIRONMENT_LIMIT_S = 180.0
+"""How long the proof of another environment may take in addition, until nothing of it runs any more."""
 
 
 class ResumeSearch:
@@ -68,8 +70,12 @@ class ResumeSearch:
         steps: SaveSteps,
         threads: Threads | None = None,
         left_to_leader: Callable[[], bool] = lambda: False,
+        environment_problem: Callable[[Job, Checkpoint | None], str | None] = lambda _job, _checkpoint: None,
     ) -> None:
-        """`left_to_leader`: whether the leader of a training on several nodes says what all of them resume from."""
+        """`left_to_leader`: whether the leader of a training on several nodes says what all of them resume from.
+
+        `environment_problem` returns why the environment that a remedy chose cannot go on from a checkpoint.
+        """
         self._clock = clock
         self._put = put
         self._state = state
@@ -80,6 +86,7 @@ class ResumeSearch:
         self._closed: dict[tuple[str, int], tuple[str, ...]] = {}
         self._threads = threads or Threads(clock, put)
         self._left_to_leader = left_to_leader
+        self._find_environment_problem = environment_problem
 
     def working_directory(self, job: str, settings: JobSettings) -> str:
         """Return where relative checkpoint patterns start: without a `cwd`, in every attempt's folder."""
@@ -111,7 +118,8 @@ class ResumeSearch:
             step_of=partial(self._steps.step_of, job.name),
             rejected_because=_why_rejected(job),
         )
-        self._threads.begin(SEARCH, job.name, lambda: self._search_and_answer(job, partly), SEARCH_LIMIT_S)
+        limit_s = SEARCH_LIMIT_S if job.environment is None else SEARCH_LIMIT_S + ENVIRONMENT_LIMIT_S
+        self._threads.begin(SEARCH, job.name, lambda: self._search_and_answer(job, partly), limit_s)
 
     def _snapshot_globs(self, name: str, settings: JobSettings) -> tuple[str, ...]:
         """Return where snapshots of a job lie, those of shards also on another machine."""
@@ -250,6 +258,8 @@ class ResumeSearch:
             folders = [self._state / "jobs" / job.name / str(number) for number in range(job.number, 0, -1)]
             curve = past_curve(folders, point.checkpoint.step, search.fault_step, self._clock.now())
             point = replace(point, curve=curve)
+        if point.possible and job.environment is not None:
+            point = replace(point, environment_problem=self._find_environment_problem(job, point.checkpoint))
         self._put(ev.ResumePointFound(at=self._clock.now(), job=job.name, attempt=job.number, point=point))
 
     def _read_unrecorded_saves(self, job: Job, known: tuple[Checkpoint, ...]) -> Iterator[Checkpoint]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.config.derive import agent_environment, snapshot_every, snapshot_replicas
+from supervisor.config.environments import command_in
 from supervisor.config.settings import JobSettings, ProfileSettings
 from supervisor.core import attempt_files as names
 from supervisor.core.checkpoints.checkpoint import Checkpoint
@@ -52,14 +53,17 @@ def build_launch(
     """Return what to launch; `visible` shows the GPU that the job was moved to, where it was and that is known."""
     changes = changes_of(job.course.in_force, settings.remedies)
     profile = settings.profiles.cpu if changes.cpu else None
+    environment = settings.environments.get(changes.environment or "")
+    argv = command_of(settings, checkpoint, profile)
     conv2d = "off"
     if profile is None:
         failed = job.miopen_failed or changes.conv2d
         conv2d = conv2d_algorithm(settings.conv2d, gfx_versions, miopen_failed=failed)
     return LaunchSpec(
-        argv=command_of(settings, checkpoint, profile),
+        argv=argv if environment is None else command_in(environment, argv),
         env={
             **settings.env,
+            **(environment.env if environment is not None else {}),
             **(profile.env if profile is not None else {}),
             **dict(changes.env),
             **(visible.env if visible is not None else {}),

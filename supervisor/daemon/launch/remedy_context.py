@@ -46,7 +46,8 @@ class RemedyContextReader:
         job = settings.jobs.get(job_state.job.name)
         if job is None or job_state.job.phase in ENDED:
             return RemedyContext()
-        if job_state.job.phase not in ALIVE and not job_state.job.awaits_triage:
+        waits = job_state.job.awaits_triage or job_state.job.environment_refused
+        if job_state.job.phase not in ALIVE and not waits:
             return RemedyContext(
                 memory=self._read_memory(job_state, now), resorts=self._list_last_resorts(job_state, job)
             )
@@ -58,10 +59,11 @@ class RemedyContextReader:
             conv2d_auto=job.conv2d == "auto",
             resume_command=job.resume.command is not None,
             cpu_profile=job.profiles.cpu.enabled,
+            environments=tuple(job.environments),
             free_gpus=self._list_free_gpus([gpu for gpu, _ in answering]) if over else (),
             answering_s=answering,
             experience=self._experience() if over else (),
-            memory=self._read_memory(job_state, now) if job_state.job.awaits_triage else (),
+            memory=self._read_memory(job_state, now) if waits else (),
             resorts=self._list_last_resorts(job_state, job) if worst else (),
         )
 

@@ -222,6 +222,8 @@ def _flag_raised_by(before: Job, decision: de.Decision) -> RedFlag | None:
     """Return the flag to record with a decision; the flag that stopped an attempt is not recorded again at its end."""
     if isinstance(decision, de.Warn | de.Continue | de.Stop):
         return decision.flag
+    if isinstance(decision, de.Retry) and decision.refused_environment is not None:
+        return None  # decided again: it was recorded with the first decision
     stopped = before.stop is not None and before.stop.flag is not None
     if isinstance(decision, de.StartTriage | de.Retry | de.GiveUp) and not stopped and not before.awaits_triage:
         return decision.flag
