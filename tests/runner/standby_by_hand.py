@@ -13,6 +13,7 @@ from supervisor.core import attempt_files as names
 from supervisor.runner import attempt_folder as attempts
 from supervisor.runner import standby
 from supervisor.runner.code_copy import INSTALLED
+from supervisor.runner.launcher import LaunchError
 from supervisor.runner.shim import read_process
 
 SLEEPING = ["sleep", "60"]
@@ -74,7 +75,11 @@ class Standing:
             alone_s=self.alone_s,
         )
         standby.prepare(self.runs.state, "job", wanted, self.before, None)
-        self.runs.launcher.stand_by("job", self.attempt)
+        try:
+            self.runs.launcher.stand_by("job", self.attempt)
+        except LaunchError:  # it can refuse before it is seen to stand by
+            if ready:
+                raise
         until(lambda: standby.was_ready(self.attempt) or standby.refused(self.attempt), "the standby")
         assert standby.was_ready(self.attempt) == ready, standby.refused(self.attempt)
 
