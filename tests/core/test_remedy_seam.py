@@ -71,7 +71,7 @@ def test_one_row_adds_a_remedy(extended: Path) -> None:
     )
     assert ran.stderr == ""
     assert ran.stdout.splitlines() == [
-        "('slower_clock', 'restart') ('restart', 'older_generation', 'slower_clock')",
+        "('slower_clock', 'restart') ('restart', 'older_generation', 'other_environment', 'slower_clock')",
         "restart | restart without changes",
         "restart | restart without changes",
         "slower_clock | clock limited to 1 GHz",
