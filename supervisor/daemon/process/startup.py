@@ -62,27 +62,29 @@ def _write_holder(descriptor: int, state: Path) -> None:
 
 
 def _take_lock(state: Path) -> int:
+    killed: str | None = None
     for further in reversed(range(LOCK_LOOKS)):
         descriptor = _open_lock(state)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return descriptor
         except BlockingIOError:
-            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or killed or "unknown"
             os.close(descriptor)
-        if holder.isdecimal() and was_killed(int(holder)):
+        else:
+            if killed is not None:
+                fields = {"state": str(state), "from_pid": killed}
+                log.warning("state.lock_taken_over", extra={"fields": fields})
+            return descriptor
+        if holder.isdecimal() and was_killed(int(holder)) and killed is None:
+            killed = holder
+            (state / LOCK).unlink()  # what is left of that process keeps the file, and with it the lock
+        elif not further:
             break
-        if not further:
-            raise StateLockedError(
-                f"{state} is in use by another rocm-supervisord (pid {holder}); stop that one, or set "
-                "supervisor.state_dir"
-            )
-        time.sleep(LOCK_LOOK_S)  # what was killed just now takes some time to end
-    (state / LOCK).unlink()  # what is left of that process keeps the file, and with it the lock
-    descriptor = _open_lock(state)
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    log.warning("state.lock_taken_over", extra={"fields": {"state": str(state), "from_pid": holder}})
-    return descriptor
+        else:
+            time.sleep(LOCK_LOOK_S)  # what was killed just now takes some time to end
+    raise StateLockedError(
+        f"{state} is in use by another rocm-supervisord (pid {holder}); stop that one, or set supervisor.state_dir"
+    )
 
 
 def _open_lock(state: Path) -> int:
