@@ -62,8 +62,8 @@ def _write_holder(descriptor: int, state: Path) -> None:
 
 
 def _take_lock(state: Path) -> int:
-    killed: str | None = None
-    for further in reversed(range(LOCK_LOOKS)):
+    looks, killed = LOCK_LOOKS, None
+    while True:
         descriptor = _open_lock(state)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -75,16 +75,17 @@ def _take_lock(state: Path) -> int:
                 fields = {"state": str(state), "from_pid": killed}
                 log.warning("state.lock_taken_over", extra={"fields": fields})
             return descriptor
-        if holder.isdecimal() and was_killed(int(holder)) and killed is None:
-            killed = holder
+        if killed is None and holder.isdecimal() and was_killed(int(holder)):
             (state / LOCK).unlink()  # what is left of that process keeps the file, and with it the lock
-        elif not further:
-            break
-        else:
-            time.sleep(LOCK_LOOK_S)  # what was killed just now takes some time to end
-    raise StateLockedError(
-        f"{state} is in use by another rocm-supervisord (pid {holder}); stop that one, or set supervisor.state_dir"
-    )
+            looks, killed = LOCK_LOOKS, holder
+            continue
+        looks -= 1
+        if not looks:
+            raise StateLockedError(
+                f"{state} is in use by another rocm-supervisord (pid {holder}); stop that one, or set "
+                "supervisor.state_dir"
+            )
+        time.sleep(LOCK_LOOK_S)  # what was killed just now takes some time to end
 
 
 def _open_lock(state: Path) -> int:
