@@ -294,6 +294,28 @@ def test_a_connection_to_a_loaders_worker_that_broke_is_the_loaders_death() -> N
     assert flag_of(timeline.exits(1)).fault == "data_loader"
 
 
+def test_what_fails_while_a_want_of_memory_is_handled_is_put_down_to_that() -> None:
+    """Pytorch-UNet's train.py answers it by a call that fails: the memory is what to help with."""
+    handled = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    between = "\n\nDuring handling of the above exception, another exception occurred:\n\n"
+    trace = f"{TRACEBACK}{handled}{between}{TRACEBACK}TypeError: 'module' object is not callable"
+    said = {"type": "TypeError", "message": "'module' object is not callable", "traceback": trace}
+    flag = flag_of(story().training().says(ev.AgentEvent.EXCEPTION, **said).exits(1))
+    assert flag.fault == "oom_gpu"
+    assert flag.message.startswith(f"{handled}, and while that was handled TypeError: 'module' object is not callable")
+
+
+def test_what_else_was_handled_when_an_exception_was_raised_changes_nothing() -> None:
+    between = "\n\nThe above exception was the direct cause of the following exception:\n\n"
+    trace = f"{TRACEBACK}KeyError: 'a file named out of memory'{between}{TRACEBACK}ValueError: no such row"
+    timeline = (
+        story().training().says(ev.AgentEvent.EXCEPTION, type="ValueError", message="no such row", traceback=trace)
+    )
+    flag = flag_of(timeline.exits(1))
+    assert flag.fault == "exception"
+    assert flag.message.startswith("ValueError: no such row (")
+
+
 def test_an_exception_without_words_is_still_one() -> None:
     flag = flag_of(story().training().says(ev.AgentEvent.EXCEPTION).exits(1))
     assert flag.fault == "exception"

@@ -77,6 +77,12 @@ _EXCEPTION_LINE = re.compile(r"(?:[A-Za-z_]\w{0,40}\.){0,8}[A-Z]\w{0,60}(?:Error
 """The last line of a traceback."""
 _WORD = re.compile(r"\w")
 """A last line of dashes only, as below a launcher's report, is ignored."""
+_CHAIN = re.compile(
+    r"\n\n(?:During handling of the above exception, another exception occurred"
+    r"|The above exception was the direct cause of the following exception):\n"
+)
+"""Between the tracebacks of an exception and of one that was raised while it was handled, the earlier one first."""
+_OUT_OF_MEMORY = tuple((fault, pattern) for fault, pattern in _RAISED if fault.startswith("oom_"))
 _WORKER_READ = "in _try_get_data"
 """Where torch reads what a loader's worker sent: before it knows that the worker died, the broken connection is all."""
 
@@ -298,9 +304,27 @@ def _cause_of(raised: Raised) -> Cause:
     trace = str(raised.facts.get("traceback") or "")
     other = FaultClass.DATA_LOADER.value if _WORKER_READ in trace else "exception"
     fault = next((fault for fault, pattern in _RAISED if pattern.search(text)), other)
+    handled = None if fault != "exception" else _find_out_of_memory(trace)
+    if handled is not None:
+        fault, text = handled[0], f"{handled[1]}, and while that was handled {_one_line(text)[:100]}"
     who = f"rank {raised.rank}: " if raised.rank else ""
     frames = [line for line in trace.splitlines() if " line " in line]
     return Cause(fault=fault, text=f"{who}{_one_line(text)[:200]} ({frames[-1].strip()})" if frames else who + text)
+
+
+def _find_out_of_memory(trace: str) -> tuple[str, str] | None:
+    """Return the class and words of the want of memory that was being handled when the last exception was raised.
+
+    Programs do not often run what they do then, so that it fails in turn; more memory helps against both.
+    """
+    for earlier in reversed(_CHAIN.split(trace)[:-1]):
+        lines = earlier.splitlines()
+        frames = [number for number, line in enumerate(lines) if line.startswith(" ")]
+        words = _one_line(" ".join(lines[frames[-1] + 1 :] if frames else lines))[:100]
+        for fault, pattern in _OUT_OF_MEMORY:
+            if pattern.search(words):
+                return fault, words
+    return None
 
 
 def _by_signal(status: ExitStatus) -> Cause | None:
