@@ -12,6 +12,8 @@ from tests.e2e.house import house
 
 pytestmark = pytest.mark.train
 NIGHTS = {"yolo-classify": ["kill"], "yolo-pose": ["oom", "nan"]}
+REST_S = 0.3
+"""After each step: a night waits for whole seconds; meanwhile a training leaves the cores to others."""
 RULES = {"kill": "crash (killed_by_signal)", "oom": "crash (oom_gpu)", "nan": "non_finite_loss"}
 
 
@@ -20,7 +22,7 @@ def test_a_training_of_somebody_elses_is_reported_and_goes_on_after_each_wound(
     name: str, tmp_path: Path, current_python: Path
 ) -> None:
     with house(tmp_path) as home:
-        night = Play(load_rows()[name], home, current_python, tmp_path / "sources").play(NIGHTS[name])
+        night = Play(load_rows()[name], home, current_python, tmp_path / "sources", REST_S).play(NIGHTS[name])
         assert not night.problem, (night, home.read_output())
         assert night.hooked == "ultralytics: steps"
         assert night.false_alarms == []
