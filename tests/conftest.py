@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import functools
+import gc
 import os
 import re
 import sys
@@ -50,6 +51,20 @@ def pytest_configure(config: pytest.Config) -> None:
     """Have each run hold its units to starting no process."""
     if not config.pluginmanager.is_registered(units):
         config.pluginmanager.register(units)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None]:
+    """Collect without a look for garbage, and let none pass over what stays to the end: that took a fifth of the time.
+
+    Thousands of tests and their modules are made at once, by each process of a run.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)
