@@ -16,18 +16,32 @@ from supervisor.runner.code_copy import DIGESTS, INSTALLED, PARTS, Code, CodeCop
 LONG_S = 120.0
 
 
-@pytest.fixture
-def package(tmp_path: Path) -> Path:
-    """An installation that a test may upgrade."""
-    folder = tmp_path / "installed"
+LARGE = ("conv2d", "knobs", "loops", "snapshots")
+"""Folders with more than half of the code, which each copy would compile."""
+
+
+def install(folder: Path, *without: str) -> Path:
+    """Put an installation into a folder, without some of its own."""
     for part in PARTS:
         target = folder / part
         target.parent.mkdir(parents=True, exist_ok=True)
         if (INSTALLED.root / part).is_dir():
-            shutil.copytree(INSTALLED.root / part, target, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(INSTALLED.root / part, target, ignore=shutil.ignore_patterns("__pycache__", *without))
         else:
             shutil.copy(INSTALLED.root / part, target)
     return folder
+
+
+@pytest.fixture
+def whole_package(tmp_path: Path) -> Path:
+    """All that is installed."""
+    return install(tmp_path / "installed")
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """An installation that a test may upgrade, whatever files it has."""
+    return install(tmp_path / "installed", *LARGE)
 
 
 def upgrade(package: Path, line: str = "NEW = True\n") -> None:
@@ -44,13 +58,13 @@ def places(state: Path) -> set[str]:
     return {path.name for path in (state / "code").iterdir()}
 
 
-def test_a_copy_holds_what_is_installed_and_can_be_read_and_not_be_written(tmp_path: Path, package: Path) -> None:
+def test_a_copy_holds_what_is_installed_and_can_be_read_and_not_be_written(tmp_path: Path, whole_package: Path) -> None:
     umask = os.umask(0o077)
     try:
-        code = CodeCopies(tmp_path / "state", installed=package).current()
+        code = CodeCopies(tmp_path / "state", installed=whole_package).current()
     finally:
         os.umask(umask)
-    assert contents(code) == contents(Code(package))
+    assert contents(code) == contents(Code(whole_package))
     assert (code.agent / "sitecustomize.py").is_file()
     for path in (code.root.parent, code.root, *code.root.rglob("*")):
         mode = path.stat().st_mode & 0o777
@@ -195,8 +209,8 @@ def test_a_lost_copy_of_a_version_that_is_no_longer_installed_asks_for_a_restart
         copies.current()
 
 
-def test_importing_from_a_copy_leaves_nothing_in_it(tmp_path: Path, package: Path) -> None:
-    code = CodeCopies(tmp_path, installed=package).current()
+def test_importing_from_a_copy_leaves_nothing_in_it(tmp_path: Path, whole_package: Path) -> None:
+    code = CodeCopies(tmp_path, installed=whole_package).current()
     before = sorted(code.root.rglob("*"))
     env = {**os.environ, "PYTHONPATH": str(code.agent), "ROCM_SUPERVISOR_ATTEMPT_DIR": str(tmp_path)}
     env.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -208,11 +222,11 @@ def test_importing_from_a_copy_leaves_nothing_in_it(tmp_path: Path, package: Pat
     assert sorted(code.root.rglob("*")) == before
 
 
-def test_a_copy_has_its_byte_code_where_all_other_byte_code_lies_elsewhere(tmp_path: Path, package: Path) -> None:
+def test_a_copy_has_its_byte_code_where_all_other_byte_code_lies_elsewhere(tmp_path: Path, whole_package: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     program = (
         "from pathlib import Path; from supervisor.runner.code_copy import CodeCopies; "
-        f"print(CodeCopies(Path({str(tmp_path / 'state')!r}), installed=Path({str(package)!r})).current().root)"
+        f"print(CodeCopies(Path({str(tmp_path / 'state')!r}), installed=Path({str(whole_package)!r})).current().root)"
     )
     env = {**os.environ, "PYTHONPYCACHEPREFIX": str(elsewhere)}
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
