@@ -20,6 +20,8 @@ from tests.rigs.hanging_fs import HangingFs, hanging
 load_profile()
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 """Of every training that a test starts: the threads of several trainings on a few cores mostly wait for each other."""
+os.environ["TESTS_QUICK_EXIT"] = "1"
+"""Of interpreters of our training environments (Makefile): 0.7 s of processor time for each that imported torch."""
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 """As on a user's machine; without byte code every process of the suite compiles each module that it imports, and every
