@@ -14,6 +14,8 @@ from supervisor.config.redact import redacted
 from supervisor.config.settings import Settings
 
 ABSENT = object()
+CHANGES_NAMED = 1000
+"""More of them are no answer that a person reads, and each takes time to log and to send."""
 DAEMON = "with the daemon's next start"
 PAGE = "with the next start of rocm-supervisor-web"
 SHIPPER = "with the next start of rocm-supervisor-fleet"
@@ -60,7 +62,12 @@ def difference(old: Settings, new: Settings) -> Difference:
             waiting.append(f"{text} ({waits_for})")
         else:
             applied.append(text)
-    return Difference(applied=tuple(applied), needs_restart=tuple(waiting))
+    return Difference(applied=_shorten(applied), needs_restart=_shorten(waiting))
+
+
+def _shorten(changes: list[str]) -> tuple[str, ...]:
+    more = len(changes) - CHANGES_NAMED
+    return (*changes[:CHANGES_NAMED], *([f"and {more} more"] if more > 0 else []))
 
 
 def _comings_and_goings(old: Settings, new: Settings) -> Iterator[str]:

@@ -36,6 +36,8 @@ class Checked:
     problems: tuple[Problem, ...]
     files: tuple[str, ...] = ()
     """What it was read from: the file itself, then those of `conf.d`; empty where one of them cannot be read."""
+    text: str | None = None
+    """All of it as one text: the file as it is, or merged with what is in `conf.d`; None without settings."""
 
     @property
     def warnings(self) -> tuple[Problem, ...]:
@@ -97,12 +99,6 @@ def check_text(text: str, file: str) -> Checked:
         return Checked(settings=None, problems=(error.problem,))
 
 
-def read_merged(path: Path) -> str:
-    """Return the configuration as one text: the file as it is, or merged with what is in `conf.d`; raises FileError."""
-    files = read_files(path)
-    return read_text(path) if len(files) == 1 else as_text(merge(files)[0])
-
-
 def _check_files(files: Sequence[ConfigFile]) -> Checked:
     values, twice = merge(files)
     main = files[0].path
@@ -119,7 +115,10 @@ def _check_files(files: Sequence[ConfigFile]) -> Checked:
     located = [*twice, *_locate_each(problems, files)]
     usable = not any(problem.level is Level.ERROR for problem in located)
     names = tuple(file.path for file in files)
-    return Checked(settings=settings if usable else None, problems=tuple(located), files=names)
+    if not usable:
+        return Checked(settings=None, problems=tuple(located), files=names)
+    text = files[0].text if len(files) == 1 else as_text(values)
+    return Checked(settings=settings, problems=tuple(located), files=names, text=text)
 
 
 def _cross_check_each(settings: Settings, files: Iterable[ConfigFile]) -> Iterator[Problem]:

@@ -133,18 +133,17 @@ class Reader:
         return {key: value for key, value in values.items() if key != "act"}
 
     def _read_leaf(self, kind: Any, name: str, value: object, path: str) -> Any | None:
-        allowed = schema.allowed(kind)
         try:
             read = msgspec.convert(value, kind)
         except msgspec.ValidationError as error:
             what, place = _explain_error(error)
-            self.note(path + place, what, f"allowed: {allowed}", _value_at(value, place))
+            self.note(path + place, what, f"allowed: {schema.allowed(kind)}", _value_at(value, place))
             return None
         broken = _why_unfit(read) or schema.number_problem(name, read)
         if broken is not None:
             self.note(path, "cannot be used", f"allowed: {broken}", value)
             return None
-        return self._expand_path(read, path) if schema.is_path(kind) else read
+        return self._expand_path(read, path) if kind is not str and schema.is_path(kind) else read
 
     def _expand_path(self, value: str, path: str) -> str | None:
         try:

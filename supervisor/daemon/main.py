@@ -13,7 +13,7 @@ from supervisor import __version__
 from supervisor.children.files_apart import keep_files_apart
 from supervisor.children.start import keep_apart
 from supervisor.config.derive import socket_path
-from supervisor.config.load import check_if_it_answers
+from supervisor.config.load import Checked, check_if_it_answers
 from supervisor.config.settings import Settings
 from supervisor.control.listen import ListenError
 from supervisor.daemon import reload
@@ -41,19 +41,19 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _choose_settings(config: Path) -> tuple[Settings | int, str | None]:
-    """Return the settings to run with, or the exit status where there are none; and why they are not the file's."""
+def _choose_settings(config: Path) -> tuple[Checked | int, str | None]:
+    """Return what to run with, or the exit status where there is nothing; and why that is not the file."""
     checked, answers = check_if_it_answers(config)
     for problem in checked.problems:
         print(problem, file=sys.stderr)  # noqa: T201 - for the person who starts it
     if checked.settings is not None:
-        return checked.settings, None
+        return checked, None
     kept = reload.find(os.environ)
     if kept is None or kept[1].settings is None:
         return EX_CONFIG if answers else EX_UNAVAILABLE, None
     refused = f"{checked.problems[0]}; running with the configuration that was last in force ({kept[0]})"
     print(refused, file=sys.stderr)  # noqa: T201 - for the person who starts it
-    return kept[1].settings, refused
+    return kept[1], refused
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -73,11 +73,13 @@ def main(arguments: list[str] | None = None) -> int:
     keep_apart()  # before the first file
     keep_files_apart()
     logging_setup.begin("info", journal="JOURNAL_STREAM" in os.environ)
-    settings, refused = _choose_settings(config)
-    if isinstance(settings, int):
-        return settings
+    chosen, refused = _choose_settings(config)
+    if isinstance(chosen, int):
+        return chosen
+    assert chosen.settings is not None
+    settings, text = chosen.settings, chosen.text if refused is None else None
     try:
-        return _run(settings, config.absolute(), refused)
+        return _run(settings, config.absolute(), refused, text)
     except LauncherError as error:
         print(f"{config}: {error}", file=sys.stderr)  # noqa: T201 - for the person who starts it
         return EX_UNAVAILABLE if error.may_pass else EX_CONFIG
@@ -94,14 +96,13 @@ def _find_remedy(error: OSError) -> str:
     return "; mount its file system so that it can be written" if error.errno == errno.EROFS else ""
 
 
-def _run(settings: Settings, config: Path, refused: str | None) -> int:
+def _run(settings: Settings, config: Path, refused: str | None, text: str | None) -> int:
     logging_setup.set_level(settings.supervisor.log_level)
     notifier = Notifier.take_from_environment()
     wait_for_state(Path(settings.supervisor.state_dir), notifier)
     with assemble(settings) as parts:
         socket = socket_path(settings.supervisor, os.environ)
-        if refused is None:
-            reload.keep(parts.state, config, settings)
+        reload.keep(parts.state, text)
         return Service(parts, config, socket, notifier, refused).run()
 
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
 from supervisor.children.shared_files import replace_file
 from supervisor.config.derive import expectation_of, limits_of, rules_of
-from supervisor.config.difference import difference
-from supervisor.config.files import FileError
-from supervisor.config.load import Checked, check_alone, check_if_it_answers, check_text, read_merged
+from supervisor.config.difference import Difference
+from supervisor.config.load import Checked, check_alone
 from supervisor.config.problems import Level
+from supervisor.config.read_apart import read_apart
 from supervisor.config.settings import JobSettings, Settings
 from supervisor.control import types
 from supervisor.core import events as ev
@@ -43,17 +43,16 @@ IN_PROGRESS = (
 )
 
 
-def keep(state: Path, config: Path, settings: Settings) -> None:
-    """Copy the configuration, merged with `conf.d`, into the state directory, unless it is no longer in force.
+def keep(state: Path, text: str | None) -> None:
+    """Keep the text of the configuration in force, merged with `conf.d`, in the state directory.
 
     What goes wrong is logged: the daemon runs without the copy.
     """
+    if text is None:
+        return
     try:
-        text = read_merged(config)
-        if check_text(text, str(config)).settings != settings:
-            return
         replace_file(state / NAME, text.encode(), 0o600)
-    except (OSError, FileError) as error:
+    except OSError as error:
         log.warning("config.not_kept", extra={"fields": {"error": str(error)}})
 
 
@@ -73,7 +72,15 @@ def find(environ: Mapping[str, str]) -> tuple[Path, Checked] | None:
     return kept, checked
 
 
-log = logging.getLogger(__name__)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usable:
+    """A configuration that can be applied."""
+
+    settings: Settings
+    text: str | None
+    receivers: ReadReceivers
+    changes: Difference
+    """How the settings differ from those that were in force when it was read."""
 
 
 class Reloading:
@@ -122,7 +129,7 @@ class Reloading:
     def preview(self) -> types.ReloadReport:
         """Return what `reload` would report, and change nothing; not called in the deciding thread."""
         read = self._read()
-        return read if isinstance(read, types.ReloadReport) else self._parts.inbox.ask(lambda: self._compare(read[0]))
+        return read if isinstance(read, types.ReloadReport) else self._parts.inbox.ask(lambda: self._report(read))
 
     def _read_and_apply(self) -> types.ReloadReport:
         read = self._read()
@@ -130,17 +137,17 @@ class Reloading:
             return read
 
         def apply() -> types.ReloadReport:
-            report = self._compare(read[0])
-            self._apply_settings(*read)
+            report = self._report(read)
+            self._apply_settings(read.settings, read.receivers)
             return report
 
         report = self._parts.inbox.ask(apply)
-        keep(self._parts.state, self._config, read[0])
+        keep(self._parts.state, read.text)
         return report
 
-    def _read(self) -> tuple[Settings, ReadReceivers] | types.ReloadReport:
+    def _read(self) -> Usable | types.ReloadReport:
         """Return what is to be applied, or the report of why the file as it is, is refused."""
-        checked, _ = check_if_it_answers(self._config)
+        checked, changes = read_apart(self._config, self._parts.settings)
         if checked.settings is None:
             errors = [str(problem) for problem in checked.problems if problem.level is Level.ERROR]
             return types.ReloadReport(problems=errors)
@@ -148,13 +155,12 @@ class Reloading:
         receivers = read_receivers(checked.settings.alerts)
         if receivers.problems:
             return types.ReloadReport(problems=list(receivers.problems.values()))
-        return checked.settings, receivers
+        return Usable(settings=checked.settings, text=checked.text, receivers=receivers, changes=changes)
 
-    def _compare(self, new: Settings) -> types.ReloadReport:
+    def _report(self, read: Usable) -> types.ReloadReport:
         """Return what of the settings is applied, and what is not; called in the deciding thread."""
-        changed = difference(self._parts.settings, new)
-        kept = self._still_running(new)
-        return types.ReloadReport(applied=list(changed.applied), needs_restart=[*changed.needs_restart, *kept])
+        waiting = [*read.changes.needs_restart, *self._still_running(read.settings)]
+        return types.ReloadReport(applied=list(read.changes.applied), needs_restart=waiting)
 
     def _still_running(self, new: Settings) -> list[str]:
         gone = self._parts.settings.jobs.keys() - new.jobs.keys()

@@ -15,7 +15,7 @@ from supervisor.cli.main import cli
 from supervisor.cli.paths import read_table
 from supervisor.config import ConfigError, check, check_text, files, load
 from supervisor.config.difference import difference
-from supervisor.config.load import check_alone, read_merged
+from supervisor.config.load import check_alone
 from supervisor.config.positions import find_lines
 
 JOB = '[jobs.{}]\ncommand = ["true"]\n'
@@ -139,12 +139,13 @@ def test_the_merged_text_has_the_same_settings(main: Path) -> None:
     words = "['a \\\"word\\\" \\u00e9 \\u007f', '']".replace("'", '"')
     text = f"[jobs.day]\ncommand = ['x']\nresume.command = {words}\nenv = {{A = 'b'}}\nsnapshot_every_s = 5\n"
     add(main, "a.toml", text + "[telemetry]\ninterval_s = 0.25\n")
-    merged = read_merged(main)
-    assert check_text(merged, str(main)).settings == load(main)
+    checked = check(main)
+    assert checked.text is not None
+    assert check_text(checked.text, str(main)).settings == checked.settings
 
 
 def test_a_configuration_of_one_file_is_kept_as_it_is_written(main: Path) -> None:
-    assert read_merged(main) == main.read_text()
+    assert check(main).text == main.read_text()
 
 
 @pytest.mark.slow
