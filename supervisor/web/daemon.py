@@ -1,6 +1,6 @@
 """What the daemon is asked, by GET alone: the live state, the metrics, and the record where it is reached.
 
-Answers are kept for a moment, so that five viewers cost the daemon no more than one.
+Answers are kept for a moment, so that five viewers cost the daemon no more than one; a failure is not.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from functools import partial
+from typing import Generic, NoReturn, TypeVar
 
-from supervisor.control.client import Client, ControlError
+from supervisor.control.client import Client
 
 T = TypeVar("T")
 KEPT_S = 2.0
@@ -19,9 +20,10 @@ KEPT_S = 2.0
 ANSWER_LIMIT_S = 5.0
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Kept(Generic[T]):
-    value: T
+    answer: Callable[[], T]
+    """Returns it, or raises what was raised."""
     until_s: float
 
 
@@ -34,14 +36,26 @@ class Kept(Generic[T]):
         self._asking: dict[str, threading.Lock] = {}
 
     def get(self, question: str, ask: Callable[[], T]) -> T:
-        """Return the answer that is kept, or that of `ask`, whose exceptions are not kept."""
+        """Return the answer that is kept, or that of `ask`; what that raises is for who waited meanwhile."""
+        came_s = time.perf_counter()
         with self._asking.setdefault(question, threading.Lock()):
             kept = self._answers.get(question)
-            if kept is None or kept.until_s < time.perf_counter():
+            if kept is None or kept.until_s < came_s:
                 if len(self._answers) >= self._limit:
                     self._answers.clear()
-                kept = self._answers[question] = _Kept(ask(), time.perf_counter() + self._life_s)
-            return kept.value
+                kept = self._answers[question] = self._ask(ask)
+            return kept.answer()
+
+    def _ask(self, ask: Callable[[], T]) -> _Kept[T]:
+        try:
+            answer = ask()
+        except Exception as error:  # noqa: BLE001 - raised again for each who waited for it
+            return _Kept(partial(_fail, error), time.perf_counter())
+        return _Kept(lambda: answer, time.perf_counter() + self._life_s)
+
+
+def _fail(error: Exception) -> NoReturn:
+    raise error
 
 
 class Daemon:
@@ -49,21 +63,11 @@ class Daemon:
 
     def __init__(self, socket: str) -> None:
         self._client = Client(socket, ANSWER_LIMIT_S)
-        self._kept: Kept[dict[str, object] | ControlError] = Kept(KEPT_S)
+        self._kept: Kept[dict[str, object]] = Kept(KEPT_S)
 
     def get(self, route: str, **query: str | int | None) -> dict[str, object]:
         """Return the answer to GET `route`, at most two seconds old."""
-
-        def ask() -> dict[str, object] | ControlError:
-            try:
-                return self._client.get(route, **query)
-            except ControlError as error:
-                return error
-
-        answer = self._kept.get(f"{route} {query}", ask)
-        if isinstance(answer, ControlError):
-            raise answer
-        return answer
+        return self._kept.get(f"{route} {query}", lambda: self._client.get(route, **query))
 
     def metrics(self, accept: str) -> str:
         """Return the metrics as text."""
