@@ -69,6 +69,14 @@ def pytest_collection() -> Generator[None]:
         gc.enable()
 
 
+@pytest.fixture(autouse=True)
+def units_look_at_files_themselves(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the command line look at a configuration without a fork in a test that may start no process."""
+    paths = sys.modules.get("supervisor.cli.paths")
+    if paths is not None and not any(map(request.node.get_closest_marker, units.NOT_QUICK)):
+        monkeypatch.setattr(paths, "look_apart", lambda work: work())
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Under CI a test that is skipped for a missing part has failed: CI installs the parts."""

@@ -21,6 +21,14 @@ from supervisor.control.client import Client, ControlError, UnreachableError
 from supervisor.core.sanitize import one_line, sanitized
 
 
+class UncheckedPath(click.Path):
+    """A path that is not looked at before the command runs: its file system may hang, and the command is to say so."""
+
+    def convert(self, value: str | os.PathLike[str], *_: object) -> Path:
+        """Return the path as it was given."""
+        return Path(value)
+
+
 def wall_clock() -> float:
     """Return Unix seconds, for ages such as "12 min ago"."""
     return time.time_ns() / 1e9
@@ -49,7 +57,7 @@ class App:
     @cached_property
     def socket(self) -> Path:
         """The daemon's socket."""
-        return find_socket(self.socket_given, self.config, os.environ)
+        return self.socket_given or find_socket(self.config, os.environ)
 
     @cached_property
     def pen(self) -> Pen:

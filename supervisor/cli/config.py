@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from supervisor.cli import exit_codes
-from supervisor.cli.app import App, end, json_option, pass_app
+from supervisor.cli.app import App, UncheckedPath, end, json_option, pass_app
 from supervisor.core.sanitize import one_line
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def command() -> None:
 
 
 @command.command("check", short_help="Report every error and warning.")
-@click.argument("file", required=False, type=click.Path(path_type=Path, readable=False))
+@click.argument("file", required=False, type=UncheckedPath())
 @json_option
 @pass_app
 def check_command(app: App, file: Path | None) -> None:

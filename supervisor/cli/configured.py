@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from supervisor.cli.errors import CliError, RefusedError
+from supervisor.cli.paths import refuse_silent
 from supervisor.config import Settings, check
 from supervisor.control.client import describe_access
 
@@ -31,7 +32,8 @@ class GlobalOptions(Protocol):
 
 
 def settings(app: GlobalOptions) -> Settings:
-    """Return the settings, or the defaults if there is no file; raise CliError if the file is invalid."""
+    """Return the settings, or the defaults if there is no file; raise CliError for one that cannot be used."""
+    refuse_silent(app.config)
     if app.config_given is None and not app.config.exists():
         return Settings()
     refuse_unreadable(app.config)

@@ -11,7 +11,7 @@ import click
 
 from supervisor import __version__
 from supervisor.cli import exit_codes
-from supervisor.cli.app import App
+from supervisor.cli.app import App, UncheckedPath
 from supervisor.cli.errors import WrongUsageError
 from supervisor.cli.paths import other_supervisor
 
@@ -76,14 +76,6 @@ FOREIGN = frozenset({"add", "avail", "clear", "fg", "maintail", "open", "pid", "
 FOREIGN |= {"signal", "tail", "update", "quit", "exit"}
 """Commands of the supervisorctl of the Supervisor project (supervisord.org)."""
 ALLOW_COLLISION = "ROCM_SUPERVISOR_ALLOW_COLLISION"
-
-
-class UncheckedPath(click.Path):
-    """A path that is not looked at before the command runs: its file system may hang, and `doctor` is to say so."""
-
-    def convert(self, value: str | os.PathLike[str], *_: object) -> Path:
-        """Return the path as it was given."""
-        return Path(value)
 
 
 class LazyGroup(click.Group):

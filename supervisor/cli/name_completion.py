@@ -40,4 +40,4 @@ def _find_daemon(context: click.Context) -> tuple[Client, Path]:
     """Return a client of the daemon selected by the global options, and its configuration."""
     given = context.find_root().params
     config = find_config(given.get("config"), os.environ)
-    return Client(find_socket(given.get("socket"), config, os.environ), timeout_s=TIMEOUT_S), config
+    return Client(given.get("socket") or find_socket(config, os.environ), timeout_s=TIMEOUT_S), config

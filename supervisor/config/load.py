@@ -63,7 +63,8 @@ def check(path: Path) -> Checked:
 
 def check_if_it_answers(config: Path) -> tuple[Checked, bool]:
     """Check the configuration, and return whether its file systems answer: one that does not is not touched."""
-    silent = _find_silent(config)
+    with PathLooks() as looks:
+        silent = find_silent_part(config, looks)
     if silent is None:
         return check(config), True
     remedy = "see to its file system, or name a configuration elsewhere"
@@ -71,16 +72,16 @@ def check_if_it_answers(config: Path) -> tuple[Checked, bool]:
     return Checked(settings=None, problems=(problem,)), False
 
 
-def _find_silent(config: Path) -> str | None:
-    with PathLooks() as looks:
-        for path in (config, config.parent / FOLDER):
-            if (silent := find_silent(looks, path)) is not None:
-                return silent
-        try:
-            others = list_paths(config)[1:]
-        except OSError:
-            return None  # what is wrong there is said by whoever reads it
-        return next((silent for path in others if (silent := find_silent(looks, path)) is not None), None)
+def find_silent_part(config: Path, looks: PathLooks) -> str | None:
+    """Return which part of the paths of a configuration does not answer, so that it must not be touched."""
+    for path in (config, config.parent / FOLDER):
+        if (silent := find_silent(looks, path)) is not None:
+            return silent
+    try:
+        others = list_paths(config)[1:]
+    except OSError:
+        return None  # what is wrong there is said by whoever reads it
+    return next((silent for path in others if (silent := find_silent(looks, path)) is not None), None)
 
 
 def check_alone(path: Path) -> Checked:

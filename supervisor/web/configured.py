@@ -66,16 +66,17 @@ class SettingsReading:
 
 def main() -> None:
     """Print the settings as JSON; or, with exit status 1, what is wrong."""
-    from supervisor.config import Settings, check  # noqa: PLC0415  # in the child alone: this is what costs memory
+    from supervisor.config import Settings  # noqa: PLC0415  # in the child alone: this is what costs memory
     from supervisor.config.derive import database_url  # noqa: PLC0415  # the same
+    from supervisor.config.load import check_if_it_answers  # noqa: PLC0415  # the same
     from supervisor.store.errors import StoreError  # noqa: PLC0415  # the same
     from supervisor.store.files import database_path  # noqa: PLC0415  # the same
 
     config, must_exist = Path(sys.argv[1]), len(sys.argv) > 2
-    checked = check(config) if must_exist or config.exists() else None
-    settings = Settings() if checked is None else checked.settings
+    checked, answers = check_if_it_answers(config)
+    absent = answers and not must_exist and not config.exists()
+    settings = Settings() if absent else checked.settings
     if settings is None:
-        assert checked is not None
         sys.stdout.write(str(checked.problems[0]))
         sys.exit(1)
     web = settings.web

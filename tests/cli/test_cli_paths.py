@@ -37,24 +37,23 @@ def test_without_an_own_configuration_the_systems_counts(home: dict[str, str]) -
 def test_the_socket_is_the_one_that_the_configuration_names(tmp_path: Path) -> None:
     config = tmp_path / "c.toml"
     config.write_text(f"[supervisor]\nstate_dir = '{tmp_path}/state'")
-    assert find_socket(None, config, {}) == tmp_path / "state/control.sock"
+    assert find_socket(config, {}) == tmp_path / "state/control.sock"
     config.write_text("[supervisor]\nsocket = '/else/where.sock'")
-    assert find_socket(None, config, {}) == Path("/else/where.sock")
-    assert find_socket(None, config, {"ROCM_SUPERVISOR_SOCKET": "/v.sock"}) == Path("/v.sock")
-    assert find_socket(Path("/g.sock"), config, {"ROCM_SUPERVISOR_SOCKET": "/v.sock"}) == Path("/g.sock")
+    assert find_socket(config, {}) == Path("/else/where.sock")
+    assert find_socket(config, {"ROCM_SUPERVISOR_SOCKET": "/v.sock"}) == Path("/v.sock")
 
 
 def test_the_users_daemon_is_looked_for_in_their_runtime_directory(home: dict[str, str], tmp_path: Path) -> None:
     own = own_config(home, f"[supervisor]\nstate_dir = '{tmp_path}/state'")
     environment = {**home, "XDG_RUNTIME_DIR": str(tmp_path / "run")}
     runtime = tmp_path / "run/rocm-supervisor/control.sock"
-    assert find_socket(None, own, environment) == runtime
+    assert find_socket(own, environment) == runtime
     (tmp_path / "state").mkdir()
     (tmp_path / "state/control.sock").touch()
-    assert find_socket(None, own, environment) == tmp_path / "state/control.sock"
+    assert find_socket(own, environment) == tmp_path / "state/control.sock"
     runtime.parent.mkdir(parents=True)
     runtime.touch()
-    assert find_socket(None, own, environment) == runtime
+    assert find_socket(own, environment) == runtime
 
 
 def test_another_configuration_never_leads_to_a_standing_daemon(home: dict[str, str], tmp_path: Path) -> None:
@@ -63,7 +62,7 @@ def test_another_configuration_never_leads_to_a_standing_daemon(home: dict[str, 
     runtime.touch()
     config = tmp_path / "trial.toml"
     config.write_text(f"[supervisor]\nstate_dir = '{tmp_path}/trial'")
-    found = find_socket(None, config, {**home, "XDG_RUNTIME_DIR": str(tmp_path / "run")})
+    found = find_socket(config, {**home, "XDG_RUNTIME_DIR": str(tmp_path / "run")})
     assert found == tmp_path / "trial/control.sock"
 
 
@@ -71,7 +70,7 @@ def test_another_configuration_never_leads_to_a_standing_daemon(home: dict[str, 
 def test_a_broken_configuration_still_leads_somewhere(tmp_path: Path, text: str) -> None:
     config = tmp_path / "c.toml"
     config.write_bytes(text.encode("latin-1"))
-    assert find_socket(None, config, {}) == Path("/var/lib/rocm-supervisor/control.sock")
+    assert find_socket(config, {}) == Path("/var/lib/rocm-supervisor/control.sock")
 
 
 def test_the_other_supervisor_is_found_by_its_distribution(tmp_path: Path) -> None:

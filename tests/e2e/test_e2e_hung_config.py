@@ -1,8 +1,9 @@
-"""The file system of the configuration hangs: jobs are judged as before, and a reload and a start say what hangs."""
+"""The file system of the configuration hangs: jobs are judged as before, and whoever needs it says what hangs."""
 
 from __future__ import annotations
 
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,3 +73,74 @@ def test_a_start_meanwhile_runs_with_what_was_last_in_force_or_ends_to_be_tried_
     assert status is not None
     assert "running with the configuration that was last in force" in status["daemon"]["problem"]
     assert home.resumed("one")["rule"] == "stall"
+
+
+@pytest.fixture
+def fragment(home_of_fragment: House) -> House:
+    """An installation of whose configuration a file in `conf.d` alone lies on that file system; its daemon runs."""
+    home_of_fragment.start()
+    home_of_fragment.step("one", 2)
+    return home_of_fragment
+
+
+@pytest.fixture
+def home_of_fragment(tmp_path: Path, far: HangingFs) -> Iterator[House]:
+    (tmp_path / "house/conf.d").mkdir(parents=True)
+    with house(tmp_path / "house") as item:
+        item.shares_imports = True
+        item.write("")
+        (far.at / "one.toml").write_text(item.by_hand("one"))
+        (tmp_path / "house/conf.d/one.toml").symlink_to(far.at / "one.toml")
+        yield item
+        far.end()
+
+
+def run_command(home: House, *words: str) -> tuple[int, str]:
+    """Run supervisorctl; return its exit status and what it wrote, which takes bounded time."""
+    began_s = time.perf_counter()
+    done = home.ctl(*words)
+    assert time.perf_counter() - began_s < RELOAD_S
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("beyond_sigkill", [False, True])
+def test_a_command_says_that_a_fragment_hangs_or_needs_it_not(
+    fragment: House, far: HangingFs, monkeypatch: pytest.MonkeyPatch, *, beyond_sigkill: bool
+) -> None:
+    far.hang(beyond_sigkill=beyond_sigkill)
+    assert f"{far.at} does not answer" in refused(fragment)
+    code, text = run_command(fragment, "config", "check")
+    assert (code, f"{far.at} does not answer" in text) == (1, True), text
+    code, text = run_command(fragment, "config", "check", str(fragment.config))
+    assert (code, f"{far.at} does not answer" in text) == (1, True), text
+    code, text = run_command(fragment, "status")
+    assert (code, f"{fragment.config}, or conf.d next to it, does not answer" in text) == (1, True), text
+    assert "--socket or ROCM_SUPERVISOR_SOCKET" in text
+    code, text = run_command(fragment, "doctor")
+    assert f"{far.at} does not answer" in text, text
+    code, text = run_command(fragment, "--socket", fragment.client.path, "status")
+    assert (code, "one" in text) == (0, True), text
+    monkeypatch.setenv("ROCM_SUPERVISOR_SOCKET", fragment.client.path)
+    assert run_command(fragment, "status")[0] == 0
+    fragment.kill()
+    code, text = run_command(fragment, "history")
+    assert (code, f"{fragment.config}, or conf.d next to it, does not answer" in text) == (1, True), text
+
+
+def test_the_users_daemon_is_found_while_their_configuration_hangs(
+    fragment: House, far: HangingFs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "own/.config/rocm-supervisor"
+    own.parent.mkdir(parents=True)
+    own.symlink_to(far.at)
+    (far.at / "config.toml").write_text(fragment.config.read_text())
+    (tmp_path / "run/rocm-supervisor").mkdir(parents=True)
+    (tmp_path / "run/rocm-supervisor/control.sock").symlink_to(fragment.client.path)
+    monkeypatch.setenv("HOME", str(tmp_path / "own"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    far.hang()
+    began_s = time.perf_counter()
+    command = [str(fragment.bin / "rocm-supervisorctl"), "status"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert time.perf_counter() - began_s < RELOAD_S
+    assert (done.returncode, "one" in done.stdout) == (0, True), done.stderr

@@ -134,9 +134,11 @@ def find_interpreter(app: App, job: str | None, python: Path | None) -> Path:
 
 
 def _of_job(app: App, /, job: str) -> Path:
-    from supervisor.config import ConfigError, load  # noqa: PLC0415  # other commands do not need it
+    from supervisor.cli.paths import refuse_silent  # noqa: PLC0415  # other commands do not need it
+    from supervisor.config import ConfigError, load  # noqa: PLC0415  # the same
     from supervisor.runner.proving import interpreter_of  # noqa: PLC0415  # the same
 
+    refuse_silent(app.config)
     try:
         settings = load(app.config).jobs.get(job)
     except ConfigError as error:

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisor import __version__
-from supervisor.children.path_looks import PathLooks, SilentPathError, find_silent
+from supervisor.children.path_looks import PathLooks, SilentPathError
 from supervisor.cli.doctor.rocm import known_issues
 from supervisor.cli.paths import other_supervisor
 from supervisor.cli.setup.plan import SYSTEM_UNITS
 from supervisor.config import Settings, check
+from supervisor.config.load import find_silent_part
 from supervisor.control.types import DoctorLine, Level
 from supervisor.core.moments import Moment
 
@@ -70,7 +71,7 @@ def sqlite(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> Iterator[D
 
 def configuration(path: Path, looks: PathLooks) -> tuple[list[DoctorLine], Settings]:
     """Check the configuration; also return its settings, or the defaults if it is invalid."""
-    if (silent := find_silent(looks, path)) is not None:
+    if (silent := find_silent_part(path, looks)) is not None:
         return [silent_line("config", f"{path} cannot be read", silent)], Settings()
     if not path.exists():
         remedy = "run `supervisorctl setup`, which writes it"

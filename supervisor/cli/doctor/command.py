@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -16,6 +16,7 @@ from supervisor.cli.doctor import checks, rocm
 from supervisor.cli.doctor.shipping import shipping
 from supervisor.cli.table import Pen, cells
 from supervisor.config import Settings
+from supervisor.config.load import find_silent_part
 from supervisor.control.client import Client, ControlError
 from supervisor.control.types import Doctor, DoctorLine
 from supervisor.core.sanitize import one_line
@@ -52,17 +53,18 @@ def run_checks(app: App) -> list[DoctorLine]:
         ]
         lines += [*rocm.nvidia_devices(), *rocm.sensor_files(app.sys_root), *rocm.rocm()]
         lines += rocm.overrides(settings, os.environ)
-        for needed in _paths_to_daemon(app, settings):
-            if (silent := find_silent(looks, needed)) is not None:
-                return [*lines, checks.silent_line("daemon", "not asked", silent)]
+        if (silent := _find_silent_before_daemon(app, settings, looks)) is not None:
+            return [*lines, checks.silent_line("daemon", "not asked", silent)]
     return [*lines, *shipping(settings, app.now()), *_check_daemon(app, settings)]
 
 
-def _paths_to_daemon(app: App, settings: Settings) -> Iterator[Path]:
-    """Yield what has to answer before the daemon is asked; the socket is looked for in those before it."""
-    yield app.config
-    yield Path(settings.supervisor.state_dir)
-    yield app.socket.parent
+def _find_silent_before_daemon(app: App, settings: Settings, looks: PathLooks) -> str | None:
+    """Return what does not answer of what the daemon is found by; its socket is looked for in the others."""
+    return (
+        find_silent_part(app.config, looks)
+        or find_silent(looks, Path(settings.supervisor.state_dir))
+        or find_silent(looks, app.socket.parent)
+    )
 
 
 def _check_daemon(app: App, settings: Settings) -> list[DoctorLine]:
