@@ -25,6 +25,7 @@ from pathlib import Path
 import msgspec
 
 from supervisor.children.files_apart import apart_within, keep_files_apart
+from supervisor.children.path_looks import PathLooks, SilentPathError
 from supervisor.children.shared_files import copy_over
 from supervisor.children.start import keep_apart
 from supervisor.cluster.leader import Engine, Leader
@@ -48,7 +49,7 @@ from supervisor.core.remedies.settings import Remedies
 from supervisor.daemon.clock import SystemClock, boot_id
 from supervisor.daemon.launch.launchers import LauncherError
 from supervisor.daemon.process import logging_setup
-from supervisor.daemon.process.startup import StateLockedError, keep_one_heap
+from supervisor.daemon.process.startup import StateLockedError, keep_one_heap, wait_for_state
 from supervisor.daemon.process.systemd import Notifier
 from supervisor.daemon.roles.leader_alerts import LeaderAlerts
 from supervisor.daemon.roles.member import Member
@@ -88,6 +89,8 @@ def main(arguments: list[str]) -> int:
         return _refuse(asked, str(error), EX_CONFIG)
     except (StoreError, StateLockedError, ListenError) as error:
         return _refuse(asked, str(error), EX_UNAVAILABLE)
+    except SilentPathError as error:
+        return _refuse(asked, f"{error.explanation}; see to its file system, or name another", EX_UNAVAILABLE)
     except OSError as error:
         return _refuse(asked, f"{error.filename or ''}: {error.strerror or error}", EX_UNAVAILABLE)
 
@@ -133,6 +136,18 @@ def _refuse(asked: argparse.Namespace, text: str, status: int) -> int:
     return status
 
 
+def _refuse_silent(asked: argparse.Namespace) -> None:
+    """Raise SilentPathError where the configuration or the secret does not answer: the start is tried again."""
+    with PathLooks() as looks:
+        for path in filter(None, (asked.config, asked.secret_file)):
+            try:
+                looks.look(path)
+            except SilentPathError:
+                raise
+            except OSError:
+                continue  # what is wrong there is said by whoever reads it
+
+
 def read_address(text: str | None, option: str) -> tuple[str, int]:
     """Return host and port. Raises ValueError."""
     host, _, port = (text or "").rpartition(":")
@@ -147,6 +162,7 @@ def read_address(text: str | None, option: str) -> tuple[str, int]:
 
 def _run_leader(asked: argparse.Namespace) -> int:
     keep_files_apart()
+    _refuse_silent(asked)
     allocation = read_allocation(os.environ) if asked.engine == "slurm" else None
     if asked.nodes is None or asked.nodes < 1:
         raise ValueError("--nodes: give the number of nodes that train")
@@ -156,6 +172,7 @@ def _run_leader(asked: argparse.Namespace) -> int:
     clock = SystemClock()
     engine = _find_engine(asked, allocation, clock)
     restarts = allocation.restarts if allocation is not None else asked.engine_restarts
+    wait_for_state(asked.state_dir, Notifier.take_from_environment())
     known = read_known(asked.state_dir, asked.training, clock.now(), boot_id())
     if known is None or restarts > known.epoch.engine_restarts:
         ranks_until_s = find_ranks_end(known, restarts)
@@ -229,6 +246,7 @@ def _run_node(asked: argparse.Namespace, command: list[str]) -> int:
     keep_one_heap()  # before the first thread
     keep_apart()  # before the first file
     keep_files_apart()
+    _refuse_silent(asked)
     settings = settings_of_node(asked.training, asked.state_dir.absolute(), asked.config, command, asked.snapshots)
     if asked.local_dir is not None:
         settings = move_database(settings, asked.local_dir)
@@ -241,6 +259,7 @@ def _run_node(asked: argparse.Namespace, command: list[str]) -> int:
         secret=read_secret(asked.secret_file),
         host=asked.host or find_own_address(*leader),
     )
+    wait_for_state(asked.state_dir, notifier)
     with assemble(settings) as parts:
         shared = snapshot_replicas(settings.jobs[asked.training], asked.training)
         prover = Prover(
