@@ -16,6 +16,7 @@ from supervisor.config.difference import Difference, difference
 from supervisor.config.load import Checked, check_if_it_answers
 from supervisor.config.problems import Problem
 from supervisor.config.settings import Settings
+from supervisor.core.sanitize import one_line
 from supervisor.shipped import module_command
 
 LIMIT_S = 60.0
@@ -43,7 +44,11 @@ def read_apart(config: Path, in_force: Settings) -> tuple[Checked, Difference]:
     if ran.status != 0:
         why = ran.stderr.decode("utf-8", "replace").strip()[-WHY_CHARS:]
         return _refuse(config, f"the process that reads it ended with {ran.status}: {why}", "reload again")
-    found: tuple[Checked, Difference] = pickle.loads(ran.stdout)  # noqa: S301 - from a child of ours, over a pipe that only it has
+    try:
+        found: tuple[Checked, Difference] = pickle.loads(ran.stdout)  # noqa: S301 - from a child of ours, over a pipe that only it has
+    except Exception as error:  # noqa: BLE001 - whatever the classes of another version make of it
+        why = f"what is installed is not what this daemon runs ({one_line(str(error), WHY_CHARS)})"
+        return _refuse(config, why, "restart the daemon")
     return found
 
 

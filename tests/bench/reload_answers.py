@@ -4,7 +4,8 @@
 
 One training steps throughout. A second file in `conf.d` doubles the keys of the first: the same ones, which is refused,
 or those of another job, which is applied. Reloads follow each other until a status was asked so many times, each 50 ms
-after the answer before. A status is answered by the deciding thread: none of its rounds took longer than the slowest.
+after the answer before. A status is answered by the deciding thread: a round of it in which it is asked for took no
+longer than the slowest.
 """
 
 from __future__ import annotations

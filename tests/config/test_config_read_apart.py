@@ -72,3 +72,7 @@ def test_a_reading_that_does_not_end_or_begin_is_refused(config: Path, monkeypat
     monkeypatch.setattr(read_apart, "module_command", lambda _name: ("/bin/sh", "-c", "echo why >&2; exit 3"))
     (problem,) = read_apart.read_apart(config, Settings())[0].problems
     assert "was not read: the process that reads it ended with 3: why" in str(problem)
+    monkeypatch.setattr(read_apart, "module_command", lambda _name: ("/bin/echo", "of another version"))
+    (problem,) = read_apart.read_apart(config, Settings())[0].problems
+    assert "was not read: what is installed is not what this daemon runs" in str(problem)
+    assert "restart the daemon" in str(problem)
