@@ -544,3 +544,53 @@ def test_on_rocm_a_patched_training_keeps_batch_norm_from_miopen_too(attempt: At
         _trainer(attempt, owner_python)(as_rocm + "_avoid_miopen(torch); print(torch.backends.cudnn.enabled)")
         == "False\n"
     )
+
+
+LONG = """
+import torch
+from torch.utils.data import DataLoader
+from rocm_agent import torch_hook
+torch.set_num_threads(1)
+weight = torch.ones(4, requires_grad=True)
+class Still(torch.optim.Optimizer):
+    def step(self, closure=None): pass
+optimizer = Still([weight], {"lr": 0.5})
+texts = torch.arange(4 * 299).view(299, 4) % 7
+changed = {40: 0.25, 41: torch.tensor(0.125), 43: 1e300, 45: 0.5}
+for number, (batch, following) in enumerate(DataLoader(list(zip(texts, texts)), batch_size=5)):
+    if number == 35: torch_hook.epoch_is(1)
+    optimizer.param_groups[0]["lr"] = changed.get(number, optimizer.param_groups[0]["lr"])
+    loss = (weight * batch.float()).sum()
+    loss.backward()
+    if number % 2:
+        norm = torch.nn.utils.clip_grad_norm_([weight], 1e9)
+        torch_hook._watch.grad_norm = {51: norm.double() * 1e300, 53: 3.0}.get(number, norm)
+    if number != 57: optimizer.step()
+    if number == 30: optimizer.step()
+    print(loss.item())
+"""
+
+
+def test_steps_like_the_last_one_are_recorded_with_numbers_of_their_own(
+    attempt: Attempt, train: Callable[..., str]
+) -> None:
+    """From the twenty-first on: an epoch, a learning rate, a norm or a batch that changes is of its own step."""
+    losses = [float(line) for line in train(LONG).splitlines()]
+    records = attempt.records()
+    assert [record.step for record in records] == list(range(1, 61))
+    again = records.pop(31)
+    assert (again.loss, again.known, again.samples) == (0.0, at.KNOWN_LR, 0), "one that drew nothing"
+    assert len(losses) == 60
+    del losses[57]  # no step was made of it
+    for number, (record, loss) in enumerate(zip(records, losses, strict=True)):
+        batch = number + (number >= 57)
+        epoch, norm = (at.KNOWN_EPOCH if batch >= 35 else 0), (at.KNOWN_GRAD_NORM if batch % 2 or batch == 58 else 0)
+        assert record.known == at.KNOWN_LOSS | at.KNOWN_LR | at.KNOWN_DATA_WAIT | epoch | norm, batch
+        assert (record.loss, record.epoch, record.grad_norm > 0) == (loss, int(batch >= 35), norm > 0)
+        lr = 0.5 if not 40 <= batch < 45 else 0.25 if batch == 40 else 0.125 if batch < 43 else 3.4028235e38
+        assert record.lr == pytest.approx(lr)
+        assert record.data_wait_s > 0
+    assert records[51].grad_norm == pytest.approx(3.4028235e38)
+    assert records[53].grad_norm == 3.0
+    assert {(record.samples, record.tokens) for record in records[1:57]} == {(5, 20)}
+    assert [(record.samples, record.tokens) for record in records[57:]] == [(10, 40), (4, 16)]

@@ -23,6 +23,9 @@ class BatchCount:
         self._look: Any = None
         """What the newest batch's counts followed from, and those counts."""
         self._counts = (0, 0)
+        self._kind = self._first = self._dtype = self._shape = None  # type: Any
+        """By these the next batch is known to be like the newest one at a glance; its kind None: by none."""
+        self._length = 0
         self.joined = 1
         """Micro-batches whose losses a tune has computed as one, in the backward pass under way."""
 
@@ -31,11 +34,27 @@ class BatchCount:
 
         Then it has as many samples and tokens: most trainings draw thousands of batches that look alike.
         """
-        kind = type(batch)
+        if type(batch) is self._kind and len(batch) == self._length and id(loader) == self._loader:
+            first = batch[0]
+            if type(first) is self._first and first.shape == self._shape and first.dtype is self._dtype:
+                samples, tokens = self._counts
+                self.samples += samples
+                if tokens:
+                    self.tokens += tokens
+                return True
+        return self._look_at(batch, loader)
+
+    def _look_at(self, batch: Any, loader: Any) -> bool:
+        """See a batch of which it does not show at a glance that it is like the last one."""
+        kind, self._kind = type(batch), None
         if (kind is list or kind is tuple) and batch and hasattr(batch[0], "shape"):
             first, length = batch[0], len(batch)
             second = getattr(batch[1], "shape", None) if length == 2 else None
-            look = (length, first.shape, getattr(first, "dtype", None), second)  # type: Any
+            dtype = getattr(first, "dtype", None)
+            look = (kind, length, first.shape, dtype, second)  # type: Any
+            if dtype is not None and not (length == 2 and _holds_integers(first)):  # a second one may make it text
+                self._kind, self._length = kind, length
+                self._first, self._shape, self._dtype = type(first), first.shape, dtype
         else:
             look = _look_of_names(batch) if kind is dict else None
         alike = look is not None and look == self._look and id(loader) == self._loader

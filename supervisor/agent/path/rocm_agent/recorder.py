@@ -29,9 +29,14 @@ from .layout import (
 )
 
 CAPACITY_LIMIT = 1 << 24
-# What every step needs is found by one look: it runs while the processor's caches hold the training.
+# What every step needs is found by one look: it runs while the processor's caches hold the training. A step like the
+# last one writes words of 8 and of 4 bytes, which touches less of the caches than struct does.
 RECORD_BYTES, ASIDE_OFFSET = at.RECORD.size, at.ASIDE_OFFSET
 pack_record, pack_head, pack_aside = at.RECORD.pack_into, at.HEAD.pack_into, at.ASIDE.pack_into
+FIRST_WORD, RECORD_WORDS = HEADER_BYTES // 8, RECORD_BYTES // 8
+HEAD_WORD, COMMAND_HALF = HEAD_OFFSET // 8, COMMAND_OFFSET // 4
+ASIDE_HALF, ASIDE_SINCE_WORD = ASIDE_OFFSET // 4, ASIDE_OFFSET // 8 + 1
+HAS_GRAD_NORM, HAS_DATA_WAIT = KNOWN_GRAD_NORM << 32, KNOWN_DATA_WAIT << 32
 FLOAT_LIMIT = 3.4028234663852886e38
 COUNT_LIMIT = (1 << 32) - 1
 NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC
@@ -113,6 +118,13 @@ class Recorder:
         """The thread whose waiting for a batch is the training's."""
         self.tuning = False
         """Whether a tune tries settings: the steps made carry its mark."""
+        whole = memoryview(memory)
+        self.words, self.halves = whole.cast("Q"), whole.cast("I")
+        """All of it as words of 8 and of 4 bytes."""
+        self._doubles, self._floats = whole.cast("d"), whole.cast("f")
+        self._views = (self.words, self.halves, self._doubles, self._floats, whole)
+        self._marks = self._held_low = self._held_high = 0
+        """Words of the record that `record_alike` goes by: its epoch and what is known; memory of the GPU."""
         at.ASIDE.pack_into(memory, at.ASIDE_OFFSET, 0, 0, 0)
         at.COLLECTIVE.pack_into(memory, at.COLLECTIVE_OFFSET, 0, 0)
         answer, number = at.ANSWER.unpack_from(memory, at.ANSWER_OFFSET)
@@ -167,6 +179,53 @@ class Recorder:
         pack_head(memory, HEAD_OFFSET, sequence)
         return memory[COMMAND_OFFSET] != 0
 
+    def keep(self) -> None:
+        """Have `record_alike` go by the record just written."""
+        first = FIRST_WORD + (self._head - 1) % self._capacity * RECORD_WORDS
+        self._marks = self.words[first + 3] & ~(HAS_GRAD_NORM | HAS_DATA_WAIT)
+        self._held_low, self._held_high = self.halves[2 * first + 13] << 32, self.halves[2 * first + 14]
+
+    def record_alike(  # noqa: PLR0913, PLR0917 - the fields of a record
+        self,
+        step: int,
+        now_ns: int,
+        loss: float,
+        lr: float,
+        grad_norm: Optional[float],
+        wait_ns: int,
+        samples: int,
+        tokens: int,
+    ) -> bool:
+        """Write a step as `record` does, of the epoch, GPU memory and marks of the record that was kept.
+
+        `lr` is one that a single-precision float holds; `wait_ns` 0: nothing was waited for. It raises for a number
+        that its field does not hold, and has recorded nothing then.
+        """
+        head, words, halves, floats = self._head, self.words, self.halves, self._floats
+        first = FIRST_WORD + head % self._capacity * RECORD_WORDS
+        head += 1
+        words[first] = head
+        words[first + 1] = step
+        words[first + 2] = now_ns
+        self._doubles[first + 4] = loss
+        half, marks = first + first, self._marks
+        words[first + 6] = self._held_low  # its other half is the wait
+        if wait_ns:
+            marks |= HAS_DATA_WAIT
+            floats[half + 12] = wait_ns / 1e9
+        floats[half + 10] = lr
+        if grad_norm is None:
+            floats[half + 11] = 0.0
+        else:
+            marks |= HAS_GRAD_NORM
+            floats[half + 11] = grad_norm if grad_norm <= FLOAT_LIMIT else _clamp_to_float32(grad_norm)
+        words[first + 3] = marks
+        words[first + 7] = self._held_high | samples << 32
+        halves[half + 16] = tokens
+        halves[half + 17] = (head & COUNT_LIMIT) ^ CHECK_XOR
+        self._head = words[HEAD_WORD] = head
+        return halves[COMMAND_HALF] != 0
+
     @property
     def written(self) -> int:
         """How many steps were recorded."""
@@ -187,7 +246,7 @@ class Recorder:
     @property
     def aside(self) -> int:
         """What keeps the present step from computing: waiting for its batch, compiling, or 0 for nothing."""
-        return self._aside
+        return self.halves[ASIDE_HALF]
 
     @aside.setter
     def aside(self, number: int) -> None:
@@ -220,6 +279,8 @@ class Recorder:
 
     def abandon(self) -> None:
         """Close it in a forked child: the lock must end with the parent."""
+        for view in self._views:
+            view.release()
         self._memory.close()
         os.close(self._lock)
 

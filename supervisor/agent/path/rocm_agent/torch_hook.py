@@ -22,7 +22,7 @@ from .fence import failed, fenced
 from .layout import CHECKPOINT, COMPILE, DATA_WAIT, ENDED, STEP, VALIDATE
 from .leader import Leader
 from .passes import Passes
-from .recorder import Recorder
+from .recorder import ASIDE_HALF, ASIDE_SINCE_WORD, FLOAT_LIMIT, Recorder
 from .scalars import GpuMemory, LateScalars, is_scalar, number
 from .shapes import Shapes
 
@@ -49,6 +49,11 @@ class Watch:
         self.wait_ns = 0
         self.settled = False
         """Whether the last step was one of many alike: nothing is to be found out before the next is counted."""
+        self.alike = False
+        """Whether the last step was recorded in full, of a `settled` loop: the next one may differ in its numbers."""
+        self._lr: Any = None
+        self._lr_made = 0.0
+        """The newest learning rate, and what was made of it."""
         self._leads = 0
         """The identity of the optimizer that leads."""
         self._last_ns = 0
@@ -72,6 +77,7 @@ class Watch:
 
     def saw_scaling(self, loss: Any, scaled: Any) -> None:
         """A GradScaler multiplied `loss`; what backward is then called on is not the loss."""
+        self.alike = False
         if is_scalar(loss) and is_scalar(scaled):
             self._scaled, self.unscaled = weakref.ref(scaled), loss.detach()
 
@@ -114,6 +120,37 @@ class Watch:
         if id(optimizer) != self._leads and not self._takes_lead(optimizer, now_ns):
             return
         self._last_ns = now_ns
+        loss, grad_norm, drawn = self.loss, self.grad_norm, batch_count.drawn
+        lr = optimizer.param_groups[0].get("lr")
+        if (
+            not self.alike
+            or type(loss) is not float
+            or now_ns >= tuning.due_ns
+            or (lr is not self._lr and not self._takes_lr(lr))
+            or (grad_norm is not None and getattr(grad_norm, "is_cuda", True))
+        ):
+            self._record(recorder, optimizer, now_ns)
+            return
+        step = self.step + 1
+        try:
+            if grad_norm is not None:
+                grad_norm = grad_norm.item()
+            is_commanded = recorder.record_alike(
+                step, now_ns, loss, self._lr_made, grad_norm, self.wait_ns, drawn.samples, drawn.tokens
+            )
+        except Exception:  # no number, or one that its field does not hold
+            self._record(recorder, optimizer, now_ns)
+            return
+        self.step = step
+        self.loss = self.grad_norm = None
+        self.wait_ns = drawn.samples = drawn.tokens = 0
+        if recorder.is_elsewhere:
+            recorder.stage, recorder.aside = STEP, 0
+        if is_commanded and recorder.command() is not None:
+            save_command.refuse_unheard(recorder)
+
+    def _record(self, recorder: Recorder, optimizer: Any, now_ns: int) -> None:
+        """Record a step in full: what it has in common with the next ones, `record_alike` takes from there."""
         drawn = batch_count.drawn
         if self.settled:
             self.step += 1
@@ -125,19 +162,17 @@ class Watch:
         is_due = now_ns >= tuning.due_ns
         if is_due:
             self._held = self._memory.read(now_ns)
-        loss, grad_norm = self.loss, self.grad_norm
-        if type(loss) is not float or (grad_norm is not None and type(grad_norm) is not self._tensor):
-            loss, grad_norm = self._scalars.exchange(loss, grad_norm)
-        elif grad_norm is not None:
-            is_plain = not grad_norm.is_cuda and grad_norm.numel() == 1
-            grad_norm = grad_norm.item() if is_plain else self._scalars.exchange(loss, grad_norm)[1]
         lr = optimizer.param_groups[0].get("lr")
-        lr = lr if type(lr) is float else number(lr)
+        self.alike = self.settled and not (is_due or self.skipped) and type(self.loss) is float and self._takes_lr(lr)
+        loss, grad_norm = self._scalars.exchange(self.loss, self.grad_norm)
+        lr = number(lr)
         lr = None if lr is None else lr * remedies.lr_factor
         wait_s = self.wait_ns / 1e9 if self.wait_ns else None
         is_commanded = recorder.record(
             self.step, self.epoch, loss, lr, grad_norm, wait_s, self._held, self.skipped, samples, tokens, now_ns
         )
+        if self.alike:
+            recorder.keep()
         self.loss = self.unscaled = self.grad_norm = None
         self.wait_ns, self.skipped = 0, False
         if recorder.is_elsewhere:
@@ -146,6 +181,13 @@ class Watch:
             save_command.refuse_unheard(recorder)
         if is_due:
             tuning.step_ended(optimizer, self.step, now_ns)
+
+    def _takes_lr(self, lr: Any) -> bool:
+        """Whether steps with this learning rate are alike: one that is no float may change and be the same object."""
+        if type(lr) is not float or not abs(lr * remedies.lr_factor) <= FLOAT_LIMIT:
+            return False
+        self._lr, self._lr_made = lr, lr * remedies.lr_factor
+        return True
 
     def _takes_lead(self, optimizer: Any, now_ns: int) -> bool:
         """Whether `optimizer`, which is not the one that led until now, leads."""
@@ -174,7 +216,7 @@ class Watch:
         recorder = claim.counting
         if recorder is None:
             return None
-        if recorder.is_elsewhere and recorder.stage == VALIDATE:
+        if recorder.stage == VALIDATE:
             self.passes.begins(iterator._dataset)
         if get_ident() != recorder.main_thread:
             return None
@@ -185,6 +227,7 @@ class Watch:
         """A batch has come, which `recorder` has waited for; `alike`: as those before it."""
         self.passes.drawn = id(iterator._dataset)
         self.settled = self.settled and self.passes.feeding == self.passes.drawn
+        self.alike = self.alike and self.settled
         if recorder is not None and not (alike and self.shape_is_seen):
             self.shapes.saw(batch, recorder)
         self.shape_is_seen = recorder is not None or (alike and self.shape_is_seen)
@@ -305,7 +348,7 @@ def steps_are_reported() -> None:
 def epoch_is(number: Optional[int]) -> None:
     """Note the epoch under way, as a framework counts it from 0."""
     if _watch is not None:
-        _watch.epoch = number
+        _watch.epoch, _watch.alike = number, False
 
 
 @fenced
@@ -324,7 +367,9 @@ def steps_were_made(number: int) -> None:
 
 def _watch_optimizers(torch: Any, watch: Watch) -> None:
     base = torch.optim.Optimizer
-    compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None) or (lambda: False)
+    compiler = getattr(torch, "compiler", None)
+    # By either of them torch.compile knows that it traces; the first calls nothing else.
+    compiling = getattr(compiler, "is_dynamo_compiling", None) or getattr(compiler, "is_compiling", lambda: False)
 
     def step_is_watched(optimizer: Any, *_: Any, **__: Any) -> None:
         watch.optimizers_made = True
@@ -393,15 +438,19 @@ def _watch_backward(torch: Any, watch: Watch) -> None:
 
     @wraps(original)
     def backward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs) if args or kwargs else original(self)
+        if args or kwargs:
+            result = original(self, *args, **kwargs)
+        else:
+            result = original(self)
+            try:
+                if watch.alike and type(self) is plain and drawn.joined == 1 and claim.counting and not self.is_cuda:
+                    watch.loss = self.item()  # it has one element
+                    return result
+            except Exception as error:
+                failed("torch_hook.backward", error)
         if claim.counting is not None or claim.is_reporting(claim.GENERIC):
             try:
-                if not (watch.settled and watch.unscaled is None and drawn.joined == 1 and type(self) is plain):
-                    watch.saw_backward(self)
-                elif not self.is_cuda and self.numel() == 1:
-                    watch.loss = self.item()
-                else:
-                    watch.saw_backward(self)
+                watch.saw_backward(self)
             except Exception as error:
                 failed("torch_hook.backward", error)
         return result
@@ -426,7 +475,7 @@ def _watch_skipping(kind: Any, watch: Watch) -> None:
         before = watch.steps_called
         result = original(self, optimizer, *args, **kwargs)
         if watch.steps_called == before:
-            watch.skipped = True
+            watch.skipped, watch.alike = True, False
             _count_skipped(watch, optimizer)
         return result
 
@@ -477,23 +526,31 @@ def _watch_loaders(torch: Any, watch: Watch) -> None:
         if not training():  # waiting for a validation batch belongs to no step
             _enter_validation()
             return original(self)
-        began_ns, recorder = monotonic_ns(), None
-        try:
-            recorder = watch.draws(self, began_ns)
-        except Exception as error:
-            failed("torch_hook.draws", error)
+        began_ns, recorder = monotonic_ns(), claim.counting
+        if (
+            recorder is None
+            or recorder.is_elsewhere
+            or id(self) != workers.drawn_from
+            or get_ident() != recorder.main_thread
+        ):
+            recorder = _draw(watch, self, began_ns)
+        else:
+            # As `turn_aside` does, but only for who reads the header.
+            recorder.words[ASIDE_SINCE_WORD] = began_ns
+            recorder.halves[ASIDE_HALF] = DATA_WAIT
         try:
             batch = original(self)
-        except StopIteration:
-            ended(self._dataset)
+        except BaseException as error:
+            watch.wait_ns += monotonic_ns() - began_ns
+            _end_wait(watch, self, recorder, error)
             raise
-        finally:
-            ended_ns = monotonic_ns()
-            watch.wait_ns += ended_ns - began_ns
-            if recorder is not None:
-                recorder.turn_aside(0, ended_ns)
+        watch.wait_ns += monotonic_ns() - began_ns
         alike = False
         try:
+            if recorder is not None:
+                recorder.halves[ASIDE_HALF] = 0
+                if recorder.is_elsewhere:
+                    recorder.turn_aside(0, monotonic_ns())
             alike = drawn.saw(batch, self)
         except Exception as error:
             failed("batch_count.saw", error)
@@ -501,7 +558,7 @@ def _watch_loaders(torch: Any, watch: Watch) -> None:
             drew(batch, self, recorder, alike=alike)
         return batch
 
-    ended, drew, drawn = fenced(watch.passes.ended), fenced(watch.drew), batch_count.drawn
+    drew, drawn = fenced(watch.drew), batch_count.drawn
     kind.__next__ = __next__
     _watch_worker_start(torch, watch)
 
@@ -577,6 +634,25 @@ def _enter_checkpoint() -> Optional[Tuple[Recorder, int]]:
     stage = recorder.stage
     recorder.stage, recorder.aside = CHECKPOINT, 0
     return recorder, stage
+
+
+def _draw(watch: Watch, iterator: Any, now_ns: int) -> Optional[Recorder]:
+    """Report that a batch is waited for; return the recorder where that counts."""
+    try:
+        return watch.draws(iterator, now_ns)
+    except Exception as error:
+        failed("torch_hook.draws", error)
+        return None
+
+
+@fenced
+def _end_wait(watch: Watch, iterator: Any, recorder: Optional[Recorder], error: BaseException) -> None:
+    """Report that a wait has ended without a batch."""
+    if recorder is not None:
+        recorder.halves[ASIDE_HALF] = 0
+        recorder.turn_aside(0, monotonic_ns())
+    if isinstance(error, StopIteration):
+        watch.passes.ended(iterator._dataset)
 
 
 @fenced
