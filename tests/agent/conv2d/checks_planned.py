@@ -11,7 +11,18 @@ import torch
 from comparing import differences, operands, outcome, unlike
 from everything import everywhere
 from patching import Spy
-from rocm_agent.conv2d import batch_parts, conv2d, depthwise_aten, layout_copy, limits, mec, planner, shifted, winograd
+from rocm_agent.conv2d import (
+    batch_parts,
+    conv2d,
+    depthwise_aten,
+    layout_copy,
+    limits,
+    mec,
+    planner,
+    shifted,
+    winograd,
+    winograd_strips,
+)
 from rocm_agent.conv2d.candidates import PASSES, candidates
 from rocm_agent.conv2d.case import Case as Planned
 from rocm_agent.conv2d.geometry import Geometry, geometry
@@ -103,7 +114,44 @@ def check_winograd_stays_within_its_error_in_float32() -> None:
     shape = geometry(tuple(x.shape), tuple(weight.shape), (128,), (1, 1), (1, 1), (1, 1), 1)
     with torch.no_grad():
         expected = native(x.double(), weight.double(), bias.double(), padding=1)
-        assert not unlike("y", winograd.forward(x, weight, bias, shape).double(), expected, bound=1e-5)
+        for family in (winograd, winograd_strips):
+            assert not unlike("y", family.forward(x, weight, bias, shape).double(), expected, bound=1e-5)
+
+
+STRIPPED = (
+    ((3, 4, 30, 41), (5, 4, 3, 3), {"padding": 1}),
+    ((7, 3, 9, 8), (2, 3, 3, 3), {}),
+    ((2, 2, 16, 24), (6, 2, 3, 3), {"padding": (2, 1)}),
+)
+
+
+def check_winograds_passes_agree_whatever_strips_a_map_or_a_batch_is_divided_into() -> None:
+    before = winograd_strips.STRIP, winograd_strips.LEAST
+    try:
+        for most in (1, 7, 20, 1 << 20):
+            winograd_strips.STRIP, winograd_strips.LEAST = 1, most
+            for x_size, w_size, options in STRIPPED:
+                case = case_of(x_size, w_size, options)
+                for layout in (torch.contiguous_format, torch.channels_last):
+                    made = operands(x_size, w_size, torch.float64)
+                    x, weight = (tensor.detach().to(memory_format=layout).requires_grad_() for tensor in made[:2])
+                    given = passes((x, weight, made[2]), options, case.shape)
+                    with torch.no_grad():
+                        for kind in ("forward", "input", "weight"):
+                            operands_, expected = given[kind]
+                            found = case.candidates(kind)["winograd"].run(*operands_)
+                            assert not unlike(kind, found, expected[0], 1e-12), (most, x_size, kind, layout)
+    finally:
+        winograd_strips.STRIP, winograd_strips.LEAST = before
+
+
+def check_winograd_on_a_cpu_takes_the_same_workspace_for_any_batch_of_large_maps() -> None:
+    few, many = (case_of((batch, 64, 80, 80), (64, 64, 3, 3), {"padding": 1}) for batch in (1, 64))
+    for kind in ("forward", "input", "weight"):
+        need = few.candidates(kind)["winograd"].need
+        assert need == many.candidates(kind)["winograd"].need
+        assert need.a_sample == 0, need
+        assert need.fixed < 1 << 22, need
 
 
 LARGE: dict[str, tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any], float]] = {

@@ -24,6 +24,7 @@ from . import (
     shifted,
     subpixel,
     winograd,
+    winograd_strips,
 )
 from .sizes import Need, Sizes
 
@@ -92,7 +93,7 @@ def candidates(  # noqa: PLR0913, PLR0917 - what decides them
         if lowers(shape):
             found.update(_row_candidates(kind, sizes, shape, wide=wide))
         if wide and takes_winograd(shape):
-            found.update(_winograd_candidates(kind, sizes))
+            found.update(_winograd_candidates(kind, sizes, device))
     if device.type == "cpu" and x[0] > 1:
         found.update(
             {f"{name}/1": item._replace(one_by_one=True) for name, item in found.items() if _fits_caches(name)}
@@ -164,9 +165,13 @@ def _gradients_of_stride_one(kind: str, s: Sizes, *, wide: bool) -> Candidates:
     return {**found, "shifted": Candidate(shifted.input_gradient, s.shifted_input())} if wide else found
 
 
-def _winograd_candidates(kind: str, s: Sizes) -> Candidates:
+def _winograd_candidates(kind: str, s: Sizes, device: torch.device) -> Candidates:
     if kind == BOTH:
         return {}
+    if device.type == "cpu":
+        strips = winograd_strips
+        run = {FORWARD: strips.forward, INPUT: strips.input_gradient, WEIGHT: strips.weight_gradient}[kind]
+        return {"winograd": Candidate(run, s.winograd_strips(of_input=kind == INPUT))}
     run = {FORWARD: winograd.forward, INPUT: winograd.input_gradient, WEIGHT: winograd.weight_gradient}[kind]
     need = {FORWARD: s.winograd_forward, INPUT: s.winograd_input, WEIGHT: s.winograd_weight}[kind]
     return {"winograd": Candidate(run, need())}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Tuple
 from .depthwise import Axis, forward_axes, gradient_axes
 from .subpixel import taps
 from .sums import HALVES, LONGEST, multiplies_wide
+from .winograd_strips import Strips
 
 if TYPE_CHECKING:
     import torch
@@ -238,6 +239,17 @@ class Sizes:
         more = max(self.channels * (room + 72 * tiles), self.outputs * (room + 16 * tiles))
         low = Need(36 * self.outputs * tiles + more, 2 * self.weights)
         return self._sum_need(low, Need(0, 4 * self.weights), self.batch * tiles, 36)
+
+    def winograd_strips(self, *, of_input: bool) -> Need:
+        """A strip's padded maps, their tiles twice, the products and the result twice, whatever the batch.
+
+        `of_input`: from dy to dx.
+        """
+        size = (self.height, self.width) if of_input else self.shape.out
+        channels, outputs = (self.outputs, self.channels) if of_input else (self.channels, self.outputs)
+        strips = Strips.of(self.batch, max(channels, outputs), size)
+        room = channels * strips.samples * (4 * strips.rows + 2) * (4 * strips.wide + 2)
+        return Need(0, room + (72 * channels + 68 * outputs) * strips.tiles + 6 * self.weights)
 
     # --- 1x1 ------------------------------------------------------------------------------------------------------
 

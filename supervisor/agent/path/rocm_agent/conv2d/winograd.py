@@ -46,7 +46,7 @@ _OUTPUT = (
 
 
 @lru_cache(maxsize=16)
-def _make_transforms(dtype: torch.dtype, device: torch.device) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def transforms(dtype: torch.dtype, device: torch.device) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the transforms of input (36, 36), kernel (36, 9) and output (16, 36)."""
     made = [torch.tensor(m, dtype=torch.float64) for m in (_INPUT, _KERNEL, _OUTPUT)]
     return tuple(torch.kron(m, m).to(device=device, dtype=dtype) for m in made)  # type: ignore[return-value] # three
@@ -57,14 +57,14 @@ def _transformed_input(x: torch.Tensor, top: int, left: int, high: int, wide: in
     tiles = windows(padded(x, top, left, 4 * high + 2, 4 * wide + 2), (6, 6), (4, 4), (1, 1))
     flat = rearranged(tiles, (1, 0, 4, 5, 2, 3)).view(-1, 36)
     del tiles
-    return torch.mm(_make_transforms(x.dtype, x.device)[0], flat.t()).view(36, x.shape[1], -1)
+    return torch.mm(transforms(x.dtype, x.device)[0], flat.t()).view(36, x.shape[1], -1)
 
 
 def _convolve_tiles(x: torch.Tensor, weight: torch.Tensor, top: int, left: int, size: Tuple[int, int]) -> torch.Tensor:
     """Return the convolution to `size` as a view (N, O, size); `weight` is (O, C, 3, 3) in any layout."""
     (height, width), batch, out_channels = size, x.shape[0], weight.shape[0]
     high, wide = -(-height // 4), -(-width // 4)
-    _, kernel, output = _make_transforms(x.dtype, x.device)
+    _, kernel, output = transforms(x.dtype, x.device)
     lines = torch.mm(kernel, weight.permute(2, 3, 0, 1).reshape(9, -1)).view(36, out_channels, -1)
     product = torch.bmm(lines, _transformed_input(x, top, left, high, wide))
     tiles = torch.mm(product.view(36, -1).t(), output.t()).view(out_channels, batch, high, wide, 4, 4)
@@ -89,7 +89,7 @@ def weight_gradient(dy: torch.Tensor, x: torch.Tensor, shape: Geometry) -> torch
     """Return the weight's gradient: the adjoint of `forward`, 36 products (O, tiles) by (tiles, C)."""
     (height, width), batch, out_channels = shape.out, dy.shape[0], dy.shape[1]
     high, wide = -(-height // 4), -(-width // 4)
-    _, kernel, output = _make_transforms(x.dtype, x.device)
+    _, kernel, output = transforms(x.dtype, x.device)
     tiles = padded(dy, 0, 0, 4 * high, 4 * wide).view(batch, out_channels, high, 4, wide, 4)
     tiles = rearranged(tiles, (1, 0, 2, 4, 3, 5)).view(-1, 16)
     tiles = torch.mm(output.t(), tiles.t()).view(36, out_channels, -1)
