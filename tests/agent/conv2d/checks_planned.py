@@ -15,6 +15,7 @@ from rocm_agent.conv2d import (
     batch_parts,
     conv2d,
     depthwise_aten,
+    direct_strips,
     layout_copy,
     limits,
     mec,
@@ -92,7 +93,7 @@ def check_every_candidate_for_every_pass_agrees_with_native_on_any_geometry() ->
             assert not found, found
     forwards = {name for kind, name in seen if kind == "forward" and "/" not in name}
     assert forwards == {
-        "columns", "im2col", "mec", "direct", "shifted", "winograd", "pointwise", "pointwise-turned",
+        "columns", "im2col", "mec", "direct", "direct-strips", "shifted", "winograd", "pointwise", "pointwise-turned",
         "pointwise-whole", "tiles", "taps", "dense",
     }  # fmt: skip
     assert {name for kind, name in seen if kind == "both"} >= {"im2col", "mec", "direct", "tiles"}
@@ -109,6 +110,21 @@ def check_the_ways_of_copying_that_large_sizes_take_agree_with_native_too() -> N
         mec.FEW_A_PROCESSOR, shifted.SMALL_A_PROCESSOR, layout_copy.WORTH = before
 
 
+def check_direct_strips_of_one_row_and_of_a_few_agree_with_native() -> None:
+    before = direct_strips.STRIP
+    try:
+        for direct_strips.STRIP in (0, 400):
+            for shape, made, options in cases(((3, 3), (2, 5)), STRIDES, PADDINGS, ((1, 1), (1, 2))):
+                case = Planned(tuple(made[0].shape), tuple(made[1].shape), made[0].dtype, CPU, shape, KEPT_NOWHERE)
+                for kind, (given, expected) in passes(made, options, shape).items():
+                    if "direct-strips" in case.candidates(kind):
+                        with torch.no_grad():
+                            found = case.candidates(kind)["direct-strips"].run(*given)
+                        assert not unlike(kind, found, expected[0], 1e-12), (case.exact, kind)
+    finally:
+        direct_strips.STRIP = before
+
+
 def check_winograd_stays_within_its_error_in_float32() -> None:
     x, weight, bias = operands((1, 128, 20, 22), (128, 128, 3, 3))
     shape = geometry(tuple(x.shape), tuple(weight.shape), (128,), (1, 1), (1, 1), (1, 1), 1)
@@ -118,6 +134,7 @@ def check_winograd_stays_within_its_error_in_float32() -> None:
             assert not unlike("y", family.forward(x, weight, bias, shape).double(), expected, bound=1e-5)
 
 
+CPU = torch.device("cpu")
 STRIPPED = (
     ((3, 4, 30, 41), (5, 4, 3, 3), {"padding": 1}),
     ((7, 3, 9, 8), (2, 3, 3, 3), {}),
@@ -145,20 +162,21 @@ def check_winograds_passes_agree_whatever_strips_a_map_or_a_batch_is_divided_int
         winograd_strips.STRIP, winograd_strips.LEAST = before
 
 
-def check_winograd_on_a_cpu_takes_the_same_workspace_for_any_batch_of_large_maps() -> None:
+def check_strips_on_a_cpu_take_the_same_workspace_for_any_batch_of_large_maps() -> None:
     few, many = (case_of((batch, 64, 80, 80), (64, 64, 3, 3), {"padding": 1}) for batch in (1, 64))
     for kind in ("forward", "input", "weight"):
-        need = few.candidates(kind)["winograd"].need
-        assert need == many.candidates(kind)["winograd"].need
-        assert need.a_sample == 0, need
-        assert need.fixed < 1 << 22, need
+        for name in ("winograd", "direct-strips"):
+            need = few.candidates(kind)[name].need
+            assert need == many.candidates(kind)[name].need
+            assert need.a_sample == 0, (name, need)
+            assert need.fixed < 1 << 22, (name, need)
 
 
 LARGE: dict[str, tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any], float]] = {
     "a first layer": ("mec", (2, 3, 64, 62), (16, 3, 3, 3), {"stride": 2, "padding": 1}, 2e-6),
     "few channels": ("mec", (2, 16, 31, 33), (24, 16, 3, 3), {"padding": 1}, 2e-6),
     "a wide kernel": ("mec", (2, 8, 31, 33), (8, 8, 5, 7), {"padding": (2, 3)}, 2e-6),
-    "wide rows": ("direct/1", (2, 4, 8, 140), (4, 4, 3, 3), {"padding": 1}, 2e-6),
+    "wide rows": ("direct-strips", (2, 4, 8, 140), (4, 4, 3, 3), {"padding": 1}, 2e-6),
     "many channels": ("winograd", (1, 96, 17, 18), (128, 96, 3, 3), {"padding": 1}, 1e-5),
     "1x1": ("pointwise", (2, 32, 17, 18), (48, 32, 1, 1), {}, 2e-6),
     "1x1 on small maps": ("pointwise-whole", (4, 32, 5, 4), (48, 32, 1, 1), {"stride": 2}, 2e-6),

@@ -19,6 +19,7 @@ from . import (
     depthwise_dense,
     depthwise_taps,
     direct,
+    direct_strips,
     mec,
     pointwise,
     shifted,
@@ -92,6 +93,8 @@ def candidates(  # noqa: PLR0913, PLR0917 - what decides them
     if shape.groups == 1:
         if lowers(shape):
             found.update(_row_candidates(kind, sizes, shape, wide=wide))
+            if device.type == "cpu":
+                found.update(_strip_candidates(kind, sizes, shape, wide=wide))
         if wide and takes_winograd(shape):
             found.update(_winograd_candidates(kind, sizes, device))
     if device.type == "cpu" and x[0] > 1:
@@ -152,6 +155,18 @@ def _row_candidates(kind: str, s: Sizes, shape: Geometry, *, wide: bool) -> Cand
     if wide:
         found["shifted"] = Candidate(shifted.strided_input_gradient, s.shifted_strided_input())
     return found
+
+
+def _strip_candidates(kind: str, s: Sizes, shape: Geometry, *, wide: bool) -> Candidates:
+    strips = direct_strips
+    if kind == INPUT and shape.stride != (1, 1):
+        fits = shape.dilation == (1, 1)
+        return {"direct-strips": Candidate(strips.strided_input_gradient, s.strips_strided_input())} if fits else {}
+    if kind == BOTH or (kind == WEIGHT and not wide):
+        return {}
+    run = {FORWARD: strips.forward, INPUT: strips.input_gradient, WEIGHT: strips.weight_gradient}[kind]
+    need = {FORWARD: s.strips_forward, INPUT: s.strips_input, WEIGHT: s.strips_weight}[kind]
+    return {"direct-strips": Candidate(run, need())}
 
 
 def _gradients_of_stride_one(kind: str, s: Sizes, *, wide: bool) -> Candidates:

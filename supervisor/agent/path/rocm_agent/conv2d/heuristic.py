@@ -54,9 +54,9 @@ def _rank_row_families(case: Case, kind: str, shape: Geometry) -> Tuple[str, ...
     if kind == FORWARD and not cached and shape.stride == (1, 1) and _shifting_pays(case):
         return ("shifted", "mec", "columns")
     if kind in (FORWARD, WEIGHT) or shape.stride == (1, 1):
-        return (*first, "mec", "columns")
+        return (*(("direct-strips",) if cached else ()), *first, "mec", "columns")
     assert kind == INPUT
-    return (("subpixel/1",) if cached else ()) + ("subpixel", "columns")
+    return (("direct-strips", "subpixel/1") if cached else ()) + ("subpixel", "columns")
 
 
 def _winograd_pays(case: Case, shape: Geometry) -> bool:

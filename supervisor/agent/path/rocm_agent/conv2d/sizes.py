@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Tuple
 
 from .depthwise import Axis, forward_axes, gradient_axes
+from .direct_strips import rows_of_strip
 from .subpixel import taps
 from .sums import HALVES, LONGEST, multiplies_wide
 from .winograd_strips import Strips
@@ -160,6 +161,32 @@ class Sizes:
     def direct_both(self) -> Need:
         """D and the padded dy; a weight a row of input."""
         return Need(sum(self._lowered_gradient()), (self.height + 3) * self.weights)
+
+    def _strip_elements(self, channels: int, stride: int, size: Tuple[int, int]) -> Tuple[int, int]:
+        """Return the rows of a strip of the result and the elements that are lowered for them."""
+        kernel = self.shape.kernel
+        rows = rows_of_strip(channels, kernel, stride, size)
+        return rows, ((rows - 1) * stride + kernel[0]) * kernel[1] * channels * size[1]
+
+    def strips_forward(self) -> Need:
+        """A strip's lowered rows, whatever the batch."""
+        return Need(0, self._strip_elements(self.channels, self.shape.stride[0], self.shape.out)[1] + self.weights)
+
+    def strips_input(self) -> Need:
+        """The same of dy."""
+        return Need(0, self._strip_elements(self.outputs, 1, (self.height, self.width))[1] + 2 * self.weights)
+
+    def strips_strided_input(self) -> Need:
+        """A strip's lowered rows of dy, and the phases' images, those twice where they are cut."""
+        images, fixed, (high, wide), kernel = self._phase_elements()
+        rows = rows_of_strip(self.outputs, kernel, 1, (high, wide))
+        low = (rows + kernel[0] - 1) * kernel[1] * self.outputs * wide
+        return Need(0, low + 2 * rows * images * wide + fixed)
+
+    def strips_weight(self) -> Need:
+        """As forward, and a weight a row of the strip."""
+        rows, low = self._strip_elements(self.channels, self.shape.stride[0], self.shape.out)
+        return Need(0, low + (rows + 2) * self.weights)
 
     # --- shifts ---------------------------------------------------------------------------------------------------
 
