@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from checking import Skip
 from comparing import unlike
-from rocm_agent.conv2d import conv2d, sums
+from rocm_agent.conv2d import candidates, conv2d, sums, winograd
 from torch.utils._python_dispatch import TorchDispatchMode
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
@@ -97,11 +97,13 @@ class Lengths(TorchDispatchMode):  # type: ignore[misc] # torch is not installed
 
 @contextmanager
 def at_most(longest: int) -> Iterator[None]:
-    """Have this machine's products add no more at once, as a card's do."""
-    sums.LONGEST["cpu"] = {torch.float32: longest}
+    """Have this machine's products add no more at once, as a card's do, and Winograd's passes be those of a card."""
+    sums.LONGEST["cpu"], strips = {torch.float32: longest}, candidates.winograd_strips
+    candidates.winograd_strips = winograd
     try:
         yield
     finally:
+        candidates.winograd_strips = strips
         del sums.LONGEST["cpu"]
 
 
