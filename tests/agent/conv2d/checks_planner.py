@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from comparing import differences, operands
 from rocm_agent.conv2d import conv2d, limits, planner, tuner
 from rocm_agent.conv2d.candidates import Candidate, Candidates
 from rocm_agent.conv2d.case import Case
+from rocm_agent.conv2d.clock import Watch
 from rocm_agent.conv2d.geometry import geometry
 from rocm_agent.conv2d.sizes import Need
 from rocm_agent.conv2d.store import UNANSWERED, VERSION, Store
@@ -338,3 +340,8 @@ def check_warnings_that_are_errors_do_not_reach_the_training() -> None:
         warnings.simplefilter("error")
         with planning(f"{file.name}/of/errors"):
             train()
+
+
+def check_what_a_cpu_waits_for_is_not_a_candidates_cost() -> None:
+    watch = Watch(functools.partial(time.sleep, 0.1), torch.device("cpu"), 1.0, by_sample=False)
+    assert watch.run() < 50

@@ -47,9 +47,9 @@ class Watch:
             with torch.cuda.device(self._device):
                 self._run_on_gpu()
         else:
-            began = time.perf_counter()
+            began = time.thread_time()  # what else runs on the processors shall choose nothing
             self._work()
-            self._host_ms = min(self._host_ms, (time.perf_counter() - began) * 1e3)
+            self._host_ms = min(self._host_ms, (time.thread_time() - began) * 1e3)
         return self.ms
 
     def _run_on_gpu(self) -> None:
