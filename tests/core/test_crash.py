@@ -299,8 +299,8 @@ def test_what_fails_while_a_want_of_memory_is_handled_is_put_down_to_that() -> N
     handled = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
     between = "\n\nDuring handling of the above exception, another exception occurred:\n\n"
     trace = f"{TRACEBACK}{handled}{between}{TRACEBACK}TypeError: 'module' object is not callable"
-    said = {"type": "TypeError", "message": "'module' object is not callable", "traceback": trace}
-    flag = flag_of(story().training().says(ev.AgentEvent.EXCEPTION, **said).exits(1))
+    facts = {"type": "TypeError", "message": "'module' object is not callable", "traceback": trace}
+    flag = flag_of(story().training().says(ev.AgentEvent.EXCEPTION, **facts).exits(1))
     assert flag.fault == "oom_gpu"
     assert flag.message.startswith(f"{handled}, and while that was handled TypeError: 'module' object is not callable")
 
