@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .case import Case
     from .geometry import Geometry
 
-WINOGRAD_CHANNELS = {"cuda": 96, "cpu": 64}
+WINOGRAD_CHANNELS, WINOGRAD_ON_CPU = 96, 64
 """From here on float32 sums are long enough that saving multiplications pays for the transforms."""
 SHIFTED_CHANNELS = 16
 SHIFTED_A_PROCESSOR = 1 << 18
@@ -61,7 +61,7 @@ def _rank_row_families(case: Case, kind: str, shape: Geometry) -> Tuple[str, ...
 
 def _winograd_pays(case: Case, shape: Geometry) -> bool:
     precise = case.dtype in (torch.float32, torch.float64)
-    enough = min(case.x[1], case.weight[0]) >= WINOGRAD_CHANNELS[case.device.type]
+    enough = min(case.x[1], case.weight[0]) >= (WINOGRAD_ON_CPU if case.device.type == "cpu" else WINOGRAD_CHANNELS)
     return case.limits.winograd and takes_winograd(shape) and precise and enough
 
 
