@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from supervisor.core import events as ev
 from supervisor.core.foreign_values import BYTES_MAX, EPOCH_MAX, PID_MAX, as_dict, as_float, as_int, as_list, as_message
@@ -16,10 +17,20 @@ EPOCHS_KEPT = 512
 METRICS_KEPT = 64
 LOADERS_KEPT = 64
 RANKS_KEPT = 64
+GPU_INDEX_MAX = 63
+HOLDERS_KEPT = 128
 TRAINERS_KEPT = 256
 ERROR_CHARACTERS = 500
 EVERY_MAX_S = 1e6
 """Between two snapshots; a longer interval is ignored as invalid."""
+
+
+class Holder(NamedTuple):
+    """The memory of one GPU that a process holds: a model may be split over several."""
+
+    rank: int
+    gpu: int | None = None
+    """As torch counts them in that process; None where it was not reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,9 +149,8 @@ class Saving:
 class AgentReports:
     """The reports of one attempt, newest last, bounded."""
 
-    allocations: dict[int, deque[Allocation]] = field(default_factory=dict)
-    """By rank."""
-    allocated: dict[int, Trend] = field(default_factory=dict)
+    allocations: dict[Holder, deque[Allocation]] = field(default_factory=dict)
+    allocated: dict[Holder, Trend] = field(default_factory=dict)
     epochs: deque[EpochEnd] = field(default_factory=lambda: deque(maxlen=EPOCHS_KEPT))
     loaders: dict[tuple[int | None, int], Loader] = field(default_factory=dict)
     """By parent and the agent's number of the iteration; those that were shut down are removed."""
@@ -176,10 +186,19 @@ class AgentReports:
             case _:
                 pass
 
+    def name_holder(self, holder: Holder) -> str:
+        """Return "rank 1", or "rank 1, GPU 0" where the rank holds memory on several."""
+        alone = sum(other.rank == holder.rank for other in self.allocations) == 1
+        return f"rank {holder.rank}" if alone or holder.gpu is None else f"rank {holder.rank}, GPU {holder.gpu}"
+
     def _add_allocation(self, report: ev.AgentReported) -> None:
-        facts, rank = report.facts, report.rank or 0
+        facts, holder = (
+            report.facts,
+            Holder(report.rank or 0, as_int(report.facts.get("gpu_index"), maximum=GPU_INDEX_MAX)),
+        )
         reserved, allocated = _read_bytes(facts, "reserved_bytes"), _read_bytes(facts, "allocated_bytes")
-        if reserved is None or allocated is None or (rank not in self.allocations and rank >= RANKS_KEPT):
+        is_full = holder.rank >= RANKS_KEPT or len(self.allocations) >= HOLDERS_KEPT
+        if reserved is None or allocated is None or (holder not in self.allocations and is_full):
             return
         reading = Allocation(
             at=report.at,
@@ -190,8 +209,8 @@ class AgentReports:
             ooms=as_int(facts.get("ooms")) or 0,
             total_bytes=_read_bytes(facts, "total_bytes"),
         )
-        self.allocations.setdefault(rank, deque(maxlen=ALLOCATIONS_KEPT)).append(reading)
-        self.allocated.setdefault(rank, Trend()).add(report.at, float(allocated))
+        self.allocations.setdefault(holder, deque(maxlen=ALLOCATIONS_KEPT)).append(reading)
+        self.allocated.setdefault(holder, Trend()).add(report.at, float(allocated))
 
     def _add_epoch(self, report: ev.AgentReported) -> None:
         epoch, metrics = as_int(report.facts.get("epoch"), maximum=EPOCH_MAX), as_dict(report.facts.get("metrics"))

@@ -79,8 +79,9 @@ Fields of agent.jsonl besides the common ones, by event:
     resumed           path, epoch, step; lost where a snapshot's place in the data could not be taken up: why
     train_end         epoch, step
     hook_failed       where, error
-    allocator         reserved_bytes, allocated_bytes, inactive_split_bytes, retries, ooms, total_bytes; at a step's
-                      end, each half minute, and at most every 2 s where a retry, an OOM or a change of 1 % came
+    allocator         gpu_index (as torch counts), reserved_bytes, allocated_bytes, inactive_split_bytes, retries, ooms,
+                      total_bytes; of each GPU that the process holds memory on, at a step's end, each half minute, and
+                      at most every 2 s where a retry, an OOM or a change of 1 % came
     workers           loader (number of the iteration), pids (list), training (whether the training draws from it),
                       iterable, ended (true once they have ended)
     trains            of a process that trains, and has no recorder; ended (true once it comes to its end,

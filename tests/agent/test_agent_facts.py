@@ -59,11 +59,12 @@ import sys
 from types import SimpleNamespace
 from rocm_agent import scalars
 stats = {"reserved_bytes.all.current": 1000, "allocated_bytes.all.current": 600, "num_alloc_retries": 0}
+second_gpu = {}
 cuda = SimpleNamespace(
     is_initialized=lambda: True,
-    memory_stats=lambda: dict(stats),
-    current_device=lambda: 0,
-    get_device_properties=lambda device: SimpleNamespace(total_memory=24000),
+    device_count=lambda: 2,
+    memory_stats=lambda gpu: dict([stats, second_gpu][gpu]),
+    get_device_properties=lambda gpu: SimpleNamespace(total_memory=24000),
 )
 clock = [0]
 memory = scalars.GpuMemory(SimpleNamespace(cuda=cuda), clock=lambda: clock[0])
@@ -73,10 +74,12 @@ def second(**changed):
     return memory.read()
 print([second() for _ in range(29)][-1])
 second(**{"reserved_bytes.all.current": 1005})
-cuda.get_per_process_memory_fraction = lambda: 0.25
+cuda.get_per_process_memory_fraction = lambda gpu: 0.25
 second(num_alloc_retries=1), second(num_alloc_retries=2), second(num_alloc_retries=3)
 stats.clear()
 second(), second()
+second_gpu.update({"reserved_bytes.all.current": 8000, "allocated_bytes.all.current": 5000})
+print(second())
 """
 
 NEEDS_A_GPU = """
@@ -176,11 +179,12 @@ def test_the_allocator_is_reported_each_half_minute_and_at_once_where_it_tried_a
     attempt: Attempt, tmp_path: Path
 ) -> None:
     output = run(attempt, sys.executable, tmp_path, ALLOCATOR)
-    assert output.split() == ["1000"]
+    assert output.split() == ["1000", "8000"], "of the fuller GPU"
     reported = attempt.list_reports("allocator")
     first = {"reserved_bytes": 1000, "allocated_bytes": 600, "inactive_split_bytes": 0, "total_bytes": 24000}
     assert first.items() <= reported[0].items()
-    assert [report["retries"] for report in reported] == [0, 1, 3, 0]
+    assert [(report["gpu_index"], report["retries"]) for report in reported] == [(0, 0), (0, 1), (0, 3), (0, 0), (1, 0)]
+    assert reported[4]["reserved_bytes"] == 8000, "a model may be split over several"
     assert reported[1]["total_bytes"] == 6000, "a program that allows itself a share of the card is full when that is"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from supervisor.core import events as ev
-from supervisor.core.agent_reports import ALLOCATIONS_KEPT, LOADERS_KEPT
+from supervisor.core.agent_reports import ALLOCATIONS_KEPT, HOLDERS_KEPT, LOADERS_KEPT, Holder
 
 from .long_stories import long_story
 from .stories import GB
@@ -39,6 +39,10 @@ def test_it_is_bounded() -> None:
         timeline.allocator(GB, reserved=2 * GB, rank=number)
         timeline.rank_says(ev.AgentEvent.WORKERS, loader=number, pids=[number + 10])
     known = timeline.history.reports
-    assert len(known.allocations[0]) == ALLOCATIONS_KEPT
+    assert len(known.allocations[Holder(0)]) == ALLOCATIONS_KEPT
     assert len(known.allocations) <= 65
+    for gpu in range(100):
+        for rank in range(60):
+            timeline.allocator(GB, reserved=2 * GB, rank=rank, gpu_index=gpu)
+    assert len(known.allocations) == HOLDERS_KEPT
     assert len(known.loaders) <= LOADERS_KEPT

@@ -31,6 +31,17 @@ def test_a_full_gpu_whose_allocations_are_retried_again_and_again_acts_and_saves
     )
 
 
+def test_the_gpu_that_is_in_pieces_is_named_where_a_model_is_split_over_several() -> None:
+    timeline = trained()
+    for retries in (0, 2, 5):
+        timeline.silence(2).allocator(8 * GB, reserved=9 * GB, gpu_index=0)
+        timeline.allocator(15 * GB, reserved=23 * GB, retries=retries, gpu_index=1)
+    flag = timeline.check(ACTS)
+    assert flag is not None
+    assert flag.subject == "rank 0, GPU 1"
+    assert flag.message.startswith("rank 0, GPU 1: 5 allocations in 4 s had to be retried")
+
+
 def test_it_reports_by_default() -> None:
     flag = retrying(0, 2, 5).check(Fragmentation())
     assert flag is not None

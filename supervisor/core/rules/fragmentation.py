@@ -46,15 +46,18 @@ class Fragmentation:
         )
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
-        """Return how many allocations of each rank had to be retried lately."""
-        ranks = history.reports.allocations
-        why = history.why_not_stepping() or (None if ranks else "allocator statistics not reported by this training")
+        """Return how many allocations of each rank, and on each of its GPUs, had to be retried lately."""
+        held = history.reports.allocations
+        why = history.why_not_stepping() or (None if held else "allocator statistics not reported by this training")
         if why is not None:
             return not_applicable("allocations that had to be retried", why)
-        return tuple(self._measure_rank(rank, self._list_recent(history, readings)) for rank, readings in ranks.items())
+        return tuple(
+            self._measure_holder(history.reports.name_holder(holder), self._list_recent(history, readings))
+            for holder, readings in held.items()
+        )
 
-    def _measure_rank(self, rank: int, recent: Sequence[Allocation]) -> Gauge:
-        what = f"retried allocations of rank {rank} in {self.window_s:.0f} s"
+    def _measure_holder(self, name: str, recent: Sequence[Allocation]) -> Gauge:
+        what = f"retried allocations of {name} in {self.window_s:.0f} s"
         if not recent:
             return Gauge(what=what, not_watched="no recent allocator statistics")
         return Gauge(
@@ -63,7 +66,7 @@ class Fragmentation:
             limit=self.min_retries,
             lacks=self._find_lack(recent),
             severity=Severity.acting(act=self.act),
-            observe=partial(_observe_retries, rank, recent),
+            observe=partial(_observe_retries, name, recent),
         )
 
     def _list_recent(self, history: History, readings: Iterable[Allocation]) -> list[Allocation]:
@@ -80,7 +83,7 @@ class Fragmentation:
         return None if grew >= 2 else "retries in two readings"
 
 
-def _observe_retries(rank: int, recent: Sequence[Allocation]) -> Observation:
+def _observe_retries(name: str, recent: Sequence[Allocation]) -> Observation:
     first, newest = recent[0], recent[-1]
     total_bytes = newest.total_bytes or newest.reserved_bytes
     pieces = newest.inactive_split_bytes
@@ -88,12 +91,12 @@ def _observe_retries(rank: int, recent: Sequence[Allocation]) -> Observation:
     tried, ooms = newest.retries - first.retries, newest.ooms - first.ooms
     failed = f", {ooms} failed" if ooms else ""
     return Observation(
-        message=f"rank {rank}: {tried} allocations in {newest.at.seconds_since(first.at):.0f} s had to be retried "
+        message=f"{name}: {tried} allocations in {newest.at.seconds_since(first.at):.0f} s had to be retried "
         f"after all cached memory was given back{failed}; the allocator holds "
         f"{newest.reserved_bytes / 1e9:.2f} of {total_bytes / 1e9:.2f} GB, "
         f"{newest.unused_bytes / 1e9:.2f} GB unused{split}",
         can_save=True,
-        subject=f"rank {rank}",
+        subject=name,
         diagnosis=PIECES,
     )
 

@@ -77,12 +77,12 @@ def _observe_leak(subject: str, slope: Slope, used: float, total: float) -> Obse
 def _list_memories(history: History) -> Iterator[tuple[str, Trend, float, float]]:
     """Yield (what, its trend, used bytes, total bytes) of each memory whose trend is known."""
     reported = False
-    for rank, readings in history.reports.allocations.items():
+    for holder, readings in history.reports.allocations.items():
         newest = readings[-1]
         if newest.total_bytes:
             reported = True
-            trend = history.reports.allocated[rank]
-            yield f"rank {rank}", trend, float(newest.reserved_bytes), float(newest.total_bytes)
+            trend = history.reports.allocated[holder]
+            yield history.reports.name_holder(holder), trend, float(newest.reserved_bytes), float(newest.total_bytes)
     if reported:
         return
     for gpu, readings_of_gpu in history.readings_by_gpu().items():

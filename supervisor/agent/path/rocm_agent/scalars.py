@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from time import monotonic_ns
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from . import events
 from .fence import fenced
@@ -93,9 +93,10 @@ class LateArray:
 
 
 class GpuMemory:
-    """Memory that the allocator holds on this process's GPU, asked at most once a second.
+    """Memory that the allocator holds on this process's GPUs, asked at most once a second.
 
-    The allocator's other counters are reported as an event: each half minute, and sooner where it had to try again.
+    The allocator's other counters are reported as an event of each GPU that it holds memory on, as of a model that is
+    split over several: each half minute, and sooner where it had to try again.
     """
 
     def __init__(self, torch: Any, clock: Callable[[], int] = monotonic_ns) -> None:
@@ -103,11 +104,11 @@ class GpuMemory:
         self._clock = clock
         self._next_ns = 0
         self._bytes: Optional[int] = None
-        self._reported_ns = -REPORT_EVERY_NS
-        self._reported: Tuple[int, int, int] = (0, 0, 0)
+        self._reported: Dict[int, Tuple[int, int, int, int]] = {}
+        """By GPU: when it was last reported, its bytes, retries and failures."""
 
     def read(self, now_ns: Optional[int] = None) -> Optional[int]:
-        """Return bytes, None where no GPU is in use; `now_ns`: for a caller that has read the clock."""
+        """Return bytes of the GPU with most, None where none is in use; `now_ns`: for a caller that read the clock."""
         now = self._clock() if now_ns is None else now_ns
         if now >= self._next_ns:
             self._next_ns = now + MEMORY_EVERY_NS
@@ -115,30 +116,39 @@ class GpuMemory:
         return self._bytes
 
     def _read_allocator(self, now: int) -> int:
-        stats = self._cuda.memory_stats()
-        reserved = int(stats.get("reserved_bytes.all.current", 0))
-        counts = (reserved, int(stats.get("num_alloc_retries", 0)), int(stats.get("num_ooms", 0)))
-        since, before = now - self._reported_ns, self._reported
-        changed = counts[1:] != before[1:] or abs(reserved - before[0]) * 100 > max(reserved, before[0])
-        if since >= REPORT_EVERY_NS or (changed and since >= REPORT_AGAIN_NS):
-            self._reported_ns, self._reported = now, counts
-            self._report_allocator(stats, counts)
-        return reserved
+        most = 0
+        for gpu in range(self._cuda.device_count()):
+            stats = self._cuda.memory_stats(gpu)
+            reserved = int(stats.get("reserved_bytes.all.current", 0))
+            counts = (reserved, int(stats.get("num_alloc_retries", 0)), int(stats.get("num_ooms", 0)))
+            if (reserved or gpu in self._reported) and self._is_due(gpu, counts, now):
+                self._reported[gpu] = (now, *counts)
+                self._report_allocator(gpu, stats, counts)
+            most = max(most, reserved)
+        return most
+
+    def _is_due(self, gpu: int, counts: Tuple[int, int, int], now: int) -> bool:
+        if gpu not in self._reported:
+            return True
+        at, *before = self._reported[gpu]
+        changed = list(counts[1:]) != before[1:] or abs(counts[0] - before[0]) * 100 > max(counts[0], before[0])
+        return now - at >= (REPORT_AGAIN_NS if changed else REPORT_EVERY_NS)
 
     @fenced
-    def _report_allocator(self, stats: Any, counts: Tuple[int, int, int]) -> None:
+    def _report_allocator(self, gpu: int, stats: Any, counts: Tuple[int, int, int]) -> None:
         events.write(
             "allocator",
+            gpu_index=gpu,
             reserved_bytes=counts[0],
             allocated_bytes=int(stats.get("allocated_bytes.all.current", 0)),
             inactive_split_bytes=int(stats.get("inactive_split_bytes.all.current", 0)),
             retries=counts[1],
             ooms=counts[2],
-            total_bytes=self._may_take_bytes(),
+            total_bytes=self._may_take_bytes(gpu),
         )
 
-    def _may_take_bytes(self) -> int:
+    def _may_take_bytes(self, gpu: int) -> int:
         """Return the GPU's memory, or the share of it that the program allows itself: full is full."""
-        total_bytes = int(self._cuda.get_device_properties(self._cuda.current_device()).total_memory)
+        total_bytes = int(self._cuda.get_device_properties(gpu).total_memory)
         share = getattr(self._cuda, "get_per_process_memory_fraction", None)  # torch 1.13 keeps it to itself
-        return total_bytes if share is None else int(total_bytes * share())
+        return total_bytes if share is None else int(total_bytes * share(gpu))
