@@ -105,6 +105,7 @@ STAMP = "[   12.345678] "
         f"[32m{STAMP}[0m[33mnvme nvme0: [0m[1m{NVME[12:]}[0m",
         f"^[[32m{STAMP}^[[0m^[[31m{NVME}^[[0m",
         f"#033[32m{STAMP}#033[0m{NVME}",
+        f"[32m{STAMP}[m{NVME}[m",
         f'        "{STAMP}{NVME}",',
         f"**{STAMP}{NVME}**",
         f"`{STAMP}{NVME}`",
@@ -112,6 +113,11 @@ STAMP = "[   12.345678] "
 )
 def test_what_a_page_puts_around_and_into_a_line_hides_no_fault(line: str) -> None:
     assert found(line) == [(F.IO_ERROR, Sev.FATAL, "nvme0")]
+
+
+def test_a_tag_that_begins_as_the_end_of_a_colour_does_is_read() -> None:
+    fault = "amdgpu 0000:03:00.0: amdgpu: [mmhub0] no-retry page fault (src_id:0 ring:0 vmid:3 pasid:32769)"
+    assert found(f"{STAMP}{fault}") == [(F.PAGE_FAULT, Sev.FATAL, "0000:03:00.0")]
 
 
 def test_lines_that_a_page_joined_by_their_spelled_end_are_read_each() -> None:

@@ -28,8 +28,11 @@ _MARKUP = re.compile(
     r"|\[/?(?:code|quote|pre|spoiler|hide|icode|noparse)(?:=[^\[\]]{1,80})?\]|\{(?:noformat|code)(?::[^{}]{1,40})?\}",
     re.IGNORECASE,
 )
-_COLOUR = re.compile(r"(?:\^\[|\bESC|#033|\\e|\\033|\\x1b|\u241b)?\[(?:\d{1,2}(?:;\d{1,3})*)?m|#033\[K")
-"""A terminal's colours, whose escape character a page dropped or spelled."""
+_COLOUR = re.compile(
+    r"(?:\^\[|\bESC|#033|\\e|\\033|\\x1b|\u241b)\[(?:\d{1,2}(?:;\d{1,3})*)?m|\[\d{1,2}(?:;\d{1,3})*m"
+    r"|\[m(?![^\[\]]{1,40}\])|#033\[K"
+)
+"""A terminal's colours, whose escape character a page dropped or spelled; `[mmhub0]` and `[mlx5_core]` are none."""
 _ESCAPED = re.compile(r"\\(?=[\[\]_*<>#`~|])")
 _ENCLOSED = re.compile(r"(?:(\*\*|[`'])(.*\S)\1|\"((?:[^\"\\]|\\.)+)\")[,;]?\s*")
 
