@@ -502,6 +502,7 @@ def list_reports() -> Iterator[tuple[ev.AgentEvent, dict[str, object], int | Non
     yield word.ALLOCATOR, {"reserved_bytes": 2**60, "allocated_bytes": 2**60}, 1, 7
     yield word.ALLOCATOR, {"reserved_bytes": 2**60 + 1, "allocated_bytes": 1}, 1, 7
     yield from ((word.ALLOCATOR, full, rank, 7) for rank in (RANKS_KEPT - 1, RANKS_KEPT))
+    yield from ((word.ALLOCATOR, {**full, "gpu_index": index}, 0, 7) for index in (1, -1))
     yield (
         word.EPOCH_END,
         {"epoch": 0, "fitness": 0.5, "train_loss": 2.0, "val_loss": 3.0, "metrics": {"a": 1, "b": "x"}},
@@ -554,9 +555,9 @@ def tell_reports() -> Iterator[str]:
         )
         reports.add(event)
         after = {
-            **{f"allocations of {key}": show(tuple(items)) for key, items in reports.allocations.items()},
-            **{f"unused by {key}": show(items[-1].unused_bytes) for key, items in reports.allocations.items()},
-            **{f"allocated by {key}": show(trend.newest) for key, trend in reports.allocated.items()},
+            **{f"allocations of {reports.name_holder(key)}": show(tuple(items)) for key, items in reports.allocations.items()},
+            **{f"unused by {reports.name_holder(key)}": show(items[-1].unused_bytes) for key, items in reports.allocations.items()},
+            **{f"allocated by {reports.name_holder(key)}": show(trend.newest) for key, trend in reports.allocated.items()},
             **{f"epoch {item.epoch}": f"{show(item)} merit {show(item.merit)}" for item in reports.epochs},
             **{f"loader {key}": show(item) for key, item in reports.loaders.items()},
             "workers": show(reports.workers),
