@@ -548,6 +548,7 @@ def list_reports() -> Iterator[tuple[ev.AgentEvent, dict[str, object], int | Non
 def tell_reports() -> Iterator[str]:
     """Yield what each report of an agent adds to those before it."""
     reports = AgentReports()
+    name = reports.name_holder
     before: dict[str, str] = {}
     for second, (word, facts, rank, pid) in enumerate(list_reports()):
         event = ev.AgentReported(
@@ -555,9 +556,9 @@ def tell_reports() -> Iterator[str]:
         )
         reports.add(event)
         after = {
-            **{f"allocations of {reports.name_holder(key)}": show(tuple(items)) for key, items in reports.allocations.items()},
-            **{f"unused by {reports.name_holder(key)}": show(items[-1].unused_bytes) for key, items in reports.allocations.items()},
-            **{f"allocated by {reports.name_holder(key)}": show(trend.newest) for key, trend in reports.allocated.items()},
+            **{f"allocations of {name(key)}": show(tuple(items)) for key, items in reports.allocations.items()},
+            **{f"unused by {name(key)}": show(items[-1].unused_bytes) for key, items in reports.allocations.items()},
+            **{f"allocated by {name(key)}": show(trend.newest) for key, trend in reports.allocated.items()},
             **{f"epoch {item.epoch}": f"{show(item)} merit {show(item.merit)}" for item in reports.epochs},
             **{f"loader {key}": show(item) for key, item in reports.loaders.items()},
             "workers": show(reports.workers),
