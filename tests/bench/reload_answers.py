@@ -23,9 +23,9 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT)]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests/e2e")]
 
-from tests.e2e.house import House, house  # noqa: E402
+from house import House, house  # noqa: E402
 
 EVERY_S = 0.05
 KINDS = 3
