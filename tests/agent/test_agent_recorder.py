@@ -215,6 +215,19 @@ def test_a_script_reports_what_lies_inside_a_step_and_its_next_step_ends_that(at
     assert attempt.header(at.ASIDE_OFFSET, at.ASIDE)[0] == 0
 
 
+def test_a_wait_goes_on_in_the_header_while_it_is_noted_that_all_stages_are_reported(
+    attempt: Attempt, python: Path
+) -> None:
+    """A loader's wait is written straight into the header."""
+    program = (
+        "import os\nfrom rocm_agent import recorder\n"
+        f"own = recorder.open_recorder({str(attempt.folder / 'own')!r}, 0)\n"
+        "own.halves[recorder.ASIDE_HALF] = 1\nown.reports_all_stages(complete=True)\nprint(own.aside)\nos._exit(0)\n"
+    )
+    finished = attempt.run([python, "-u", "-c", program])
+    assert finished == (0, "1\n")
+
+
 def test_a_script_that_asks_saves_on_command_and_goes_on(attempt: Attempt, python: Path) -> None:
     attempt.make_recorder()
     attempt.command(at.COMMAND_SAVE, 7)

@@ -264,7 +264,7 @@ class Recorder:
         """Record whether every stage is reported, including kernel searches for a new shape of batches."""
         if complete != self._complete:
             self._complete = complete
-            at.ASIDE.pack_into(self._memory, at.ASIDE_OFFSET, self._aside, complete, monotonic_ns())
+            at.ASIDE.pack_into(self._memory, at.ASIDE_OFFSET, self.aside, complete, monotonic_ns())
 
     def command(self, unpack=at.COMMAND.unpack_from) -> Optional[Tuple[int, int]]:
         """Return (command, its id) while one is unanswered; read at every step boundary."""
