@@ -511,6 +511,34 @@ list_reports("end")
     assert attempt.header(at.ASIDE_OFFSET, at.ASIDE)[1] == 0, "what a script does between its steps is not known"
 
 
+def test_the_writer_of_a_snapshot_leaves_the_stage_to_the_training(train: Callable[..., str]) -> None:
+    """A training that hangs while its snapshot is written would be granted the time of a save otherwise."""
+    program = (
+        PRELUDE
+        + """
+import io, threading
+from rocm_agent import claim
+from rocm_agent.snapshots.files import Unfailing
+class File(io.BytesIO):
+    def write(self, piece):
+        stages.add(claim.holding().stage)
+        return super().write(piece)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    model(data[0][0]).sum().backward(); optimizer.step()
+def save_and_show(target):
+    writer = threading.Thread(target=torch.save, args=(model.state_dict(), target))
+    writer.start(); writer.join()
+    print(*stages); stages.clear()
+stages = set()
+save_and_show(Unfailing(File()))
+save_and_show(File())
+"""
+    )
+    step, checkpoint = (at.STAGES.index(name) for name in ("step", "checkpoint"))
+    assert train(program).splitlines() == [f"{step}", f"{checkpoint}"]
+
+
 def test_a_compilation_is_reported_while_it_lasts(attempt_of_today: Attempt, current_python: Path) -> None:
     attempt = attempt_of_today
     program = (

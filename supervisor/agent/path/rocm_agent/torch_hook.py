@@ -589,14 +589,15 @@ def _watch_saving(torch: Any, watch: Watch) -> None:
 
     @wraps(original)
     def save(*args: Any, **kwargs: Any) -> Any:
-        recorder, stage = _enter_checkpoint() or (None, STEP)
+        target = args[1] if len(args) > 1 else kwargs.get("f")
+        recorder, stage = _enter_checkpoint(target) or (None, STEP)
         try:
             result = original(*args, **kwargs)
         finally:
-            own_saves.seen(*args[1:2])
+            own_saves.seen(target)
             if recorder is not None:
                 recorder.stage = stage
-        _report_saved(watch, args, kwargs)
+        _report_saved(watch, target)
         return result
 
     torch.save = save
@@ -615,21 +616,25 @@ def _watch_loading(torch: Any) -> None:
 
 
 @fenced
-def _report_saved(watch: Watch, args: Any, kwargs: Any) -> None:
+def _report_saved(watch: Watch, target: Any) -> None:
     """Report the step of a saved file, unless a framework's hook, which knows more, reports it."""
     if claim.holding() is None or threading.current_thread() is not threading.main_thread():
         return
     step = watch.step if claim.is_reporting(claim.GENERIC) else script.last_step()
-    target = args[1] if len(args) > 1 else kwargs.get("f")
     if step:
         origin.saves(target, step)
 
 
 @fenced
-def _enter_checkpoint() -> Optional[Tuple[Recorder, int]]:
-    """Report the stage checkpoint; return the stage that is resumed after it."""
+def _enter_checkpoint(target: object) -> Optional[Tuple[Recorder, int]]:
+    """Report the stage checkpoint; return the stage that is resumed after it.
+
+    The training goes on while the agent writes a snapshot in a thread of its own, so that the stage is not its.
+    """
     recorder = claim.holding()
     if recorder is None or not claim.is_reporting(claim.GENERIC) or recorder.stage not in (STEP, VALIDATE):
+        return None
+    if get_ident() != recorder.main_thread and getattr(target, "of_the_agent", False):
         return None
     stage = recorder.stage
     recorder.stage, recorder.aside = CHECKPOINT, 0
