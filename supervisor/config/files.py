@@ -75,20 +75,20 @@ def read_files(path: Path) -> list[ConfigFile]:
     return [first, *(parse(read_text(other), str(other)) for other in others)]
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path, largest_bytes: int = LARGEST_BYTES) -> str:
     """Return the text of one file; raises FileError."""
     file = str(path)
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise _refuse(file, "is not a regular file", "name a TOML file")
         with path.open("rb") as stream:
-            content = stream.read(LARGEST_BYTES + 1)
+            content = stream.read(largest_bytes + 1)
     except OSError as error:
         allowed = "name a TOML file that this user may read"
         raise _refuse(file, f"cannot be read: {error.strerror}", allowed) from error
-    if len(content) > LARGEST_BYTES:
+    if len(content) > largest_bytes:
         allowed = "name the configuration, not some other file"
-        raise _refuse(file, f"is larger than {LARGEST_BYTES} bytes", allowed)
+        raise _refuse(file, f"is larger than {largest_bytes} bytes", allowed)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

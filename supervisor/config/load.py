@@ -12,6 +12,7 @@ from supervisor.children.path_looks import PathLooks, find_silent
 from supervisor.config.cross import cross_check
 from supervisor.config.files import (
     FOLDER,
+    LARGEST_BYTES,
     NAMED_TABLES,
     ConfigFile,
     FileError,
@@ -84,10 +85,10 @@ def find_silent_part(config: Path, looks: PathLooks) -> str | None:
     return next((silent for path in others if (silent := find_silent(looks, path)) is not None), None)
 
 
-def check_alone(path: Path) -> Checked:
+def check_alone(path: Path, largest_bytes: int = LARGEST_BYTES) -> Checked:
     """Read and check one file without `conf.d`; never raises for what it holds or for its absence."""
     try:
-        return check_text(read_text(path), str(path))
+        return check_text(read_text(path, largest_bytes), str(path))
     except FileError as error:
         return Checked(settings=None, problems=(error.problem,))
 

@@ -35,6 +35,8 @@ from supervisor.daemon.wiring import Assembly
 log = logging.getLogger(__name__)
 
 NAME = "last-good.toml"
+LARGEST_KEPT_BYTES = 64 << 20
+"""Many files of `conf.d` make one text, which may be larger than one of them."""
 BUSY_LIMIT_S = 2.0
 """How long a reload waits for the one before it; the client waits for both."""
 IN_PROGRESS = (
@@ -65,7 +67,7 @@ def find(environ: Mapping[str, str]) -> tuple[Path, Checked] | None:
     if not named:
         return None
     kept = Path(named) / NAME
-    checked = check_alone(kept)
+    checked = check_alone(kept, LARGEST_KEPT_BYTES)
     # One that was moved here from another state directory would take up the trainings of that one.
     if checked.settings is None or Path(checked.settings.supervisor.state_dir) != Path(named):
         return None

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.config import check
+from supervisor.config.files import LARGEST_BYTES
 from supervisor.core.flags import Act
 from supervisor.core.rules.advisory.deadline import Deadline
 from supervisor.core.rules.hang import Hang
@@ -47,6 +48,19 @@ def test_what_is_in_force_from_several_files_is_kept_as_one(config: Path, tmp_pa
     assert (state / reload.NAME).stat().st_mode & 0o777 == 0o600
     reload.keep(state, check(config).text)  # what is broken does not replace it
     assert found(state) == 9
+
+
+def test_what_is_in_force_from_several_files_may_be_larger_than_one_of_them(config: Path, tmp_path: Path) -> None:
+    (tmp_path / "conf.d").mkdir()
+    for name in "abc":
+        variable = f"env = {{ LONG = '{'x' * 500_000}' }}"
+        (tmp_path / "conf.d" / f"{name}.toml").write_text(f"[jobs.{name}]\ncommand = ['true']\n{variable}\n")
+    text = check(config).text
+    assert text is not None
+    assert len(text) > LARGEST_BYTES
+    reload.keep(tmp_path, text)
+    config.write_text("[jobs")
+    assert found(tmp_path) == 7
 
 
 def test_a_configuration_of_another_state_directory_is_not_taken(config: Path, tmp_path: Path) -> None:
