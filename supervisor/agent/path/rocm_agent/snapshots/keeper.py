@@ -17,7 +17,7 @@ from rocm_agent.layout import ENV_MEAN_FAULT, ENV_SNAPSHOT_EVERY, ENV_SNAPSHOTS
 
 from . import files
 from .background import Background
-from .copying import Copier
+from .copying import Copier, all_made
 from .interval import Interval
 
 Collect = Callable[[], Any]
@@ -148,7 +148,7 @@ class Keeper:
         try:
             if not self._reserved:
                 self._announce_snapshots()
-                state = collect()
+                state = all_made(collect())
                 self._background.begin(lambda: self._copier.reserve(state))
                 return
             began_ns, taken_ns = monotonic_ns(), time.time_ns()

@@ -12,6 +12,7 @@ from rocm_agent.layout import ENV_RESUME_FROM
 
 from . import files, randomness, replicas
 from .boundary import Boundary
+from .copying import Later
 from .files import OURS
 from .keeper import Form
 from .moment import Moment
@@ -42,8 +43,8 @@ class State:
         """Return the complete state, nothing of it copied yet."""
         return {
             "step": self.step,
-            OURS: {"loop": 1, "step": self.step, "epoch": self.epoch, **self._data_position()},
             **{name: _state_of(part) for name, part in self._parts.items()},
+            OURS: Later(lambda: {"loop": 1, "step": self.step, "epoch": self.epoch, **self._data_position()}),
         }
 
     def _data_position(self) -> Dict[str, Any]:

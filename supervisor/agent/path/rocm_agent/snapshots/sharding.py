@@ -99,8 +99,8 @@ def is_plain(values: Any) -> bool:
     return PLAIN.issuperset(map(type, values))
 
 
-def _part_of(tensor: Any) -> Dict[str, Any]:
-    """Return this rank's part; the training waits for it, so that nothing is reckoned or dispatched twice.
+def local_of(tensor: Any) -> Any:
+    """Return this rank's part of a tensor that is spread, not copied; raise ValueError while it is being gathered.
 
     `detach` and `to_local` of a DTensor are operations that torch dispatches, for each tensor of each snapshot.
     """
@@ -109,11 +109,20 @@ def _part_of(tensor: Any) -> Dict[str, Any]:
         local = tensor.detach().to_local()
     if type(local).__name__ == "AsyncCollectiveTensor":
         raise ValueError("a weight is being gathered: no step boundary")
+    return local
+
+
+def layout_at(tensor: Any) -> Dict[str, Any]:
+    """Return how a tensor that is spread lies, and which part of it is this rank's."""
     key = (tensor.device_mesh, tensor.shape, tensor.placements)
     layout = _layouts.get(key)
     if layout is None:
         layout = _layouts[key] = _layout_of(tensor)
-    return {PART: 1, LOCAL: local.detach(), **layout}
+    return layout
+
+
+def _part_of(tensor: Any) -> Dict[str, Any]:
+    return {PART: 1, LOCAL: local_of(tensor).detach(), **layout_at(tensor)}
 
 
 def _layout_of(tensor: Any) -> Dict[str, Any]:

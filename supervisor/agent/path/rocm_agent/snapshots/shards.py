@@ -22,7 +22,7 @@ from rocm_agent.layout import COMMAND_SAVE_AND_STOP, ENV_EPOCH, ENV_REPLICAS
 from . import board, files, generation, replicas, sharding
 from .background import Background
 from .board import Announced
-from .copying import Copier
+from .copying import Copier, Later, all_made, made_now
 from .files import OURS
 from .generation import Fence, Incomplete, Shard
 from .keeper import Form, Keeper, folder
@@ -69,7 +69,7 @@ class Shards(Meeting):
         self._folders: List[str] = [os.path.abspath(path) for path in found if path]
         if not self._folders:
             raise OSError("no folder for snapshots")
-        self._copier = Copier(torch)
+        self._copier = Copier(torch, parts=world.spread)
         self._background = Background("snapshot-shard-writer")
         self._reserved = False
         self._reported = ""
@@ -118,7 +118,7 @@ class Shards(Meeting):
         self._reserved = True
         if self._rank == 0:
             keeper.open_shards()
-        state = self._collect(moment, board.Announced(0, 0, 0))
+        state = sharding.to_parts(all_made(self._collect(moment, board.Announced(0, 0, 0))))
         self._background.begin(lambda: self._copier.reserve(state))
 
     # --- each rank ------------------------------------------------------------------------------------------------
@@ -155,20 +155,21 @@ class Shards(Meeting):
 
     def _collect(self, moment: Moment, due: Announced) -> Dict[str, Any]:
         """Return what this rank writes, nothing of it copied: all that it holds, or what rank 0 does not hold."""
-        state = moment.collect()
+        state = dict(moment.collect())
         modules, optimizers = moment.replicas()
         says = {
             "rank": self._rank, "size": self._size, "step": moment.step, "epoch": self._epoch, "number": due.number,
         }  # fmt: skip
-        ours = {**state[OURS], generation.SHARD_KEY: says, SPREAD: self._spread}
+        found = state.pop(OURS)
+        ours = Later(lambda: {**made_now(found), generation.SHARD_KEY: says, SPREAD: self._spread})
         if self._spread:
-            sample = replicas.sample(sharding.replicas_in(modules))
-            return {ALIKE: sample, **sharding.to_parts(state), OURS: ours}
-        sample = replicas.alike(modules, optimizers)
+            sample = Later(lambda: replicas.sample(sharding.replicas_in(modules)))
+            return {**state, OURS: ours, ALIKE: sample}
+        sample = Later(lambda: replicas.alike(modules, optimizers))
         if self._rank:
             own = {**moment.own(), replicas.BUFFERS: replicas.buffers(modules)}
-            return {ALIKE: sample, OURS: {**ours, **own}}
-        return {ALIKE: sample, **state, OURS: ours}
+            return {OURS: {**ours.make(), **own}, ALIKE: sample}
+        return {**state, OURS: ours, ALIKE: sample}
 
     def _write(self, taken: Taken) -> Shard:
         """Write this rank's shard, say so in every folder, and return what is said; raise what prevents it."""
