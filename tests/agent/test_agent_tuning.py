@@ -58,12 +58,19 @@ class Tuned:
     def __init__(self, attempt: Attempt, python: Path) -> None:
         self.attempt, self.python = attempt, python
 
-    def run(self, flatten: str, *orders: dict[str, object] | None, gap_steps: int = 8, frozen: str = "") -> Finished:
+    def run(
+        self,
+        flatten: str,
+        *orders: dict[str, object] | None,
+        gap_steps: int = 8,
+        frozen: str = "",
+        begins: str = "",
+    ) -> Finished:
         """Train, giving an order each some steps, the last one None: the daemon withdrew it."""
         self.attempt.make_recorder(256)
-        process = self.attempt.start(
-            [self.python, "-c", STRANGER.replace("FLATTEN", flatten).replace("# FROZEN", frozen)]
-        )
+        script = STRANGER.replace("FLATTEN", flatten).replace("# FROZEN", frozen)
+        script = script.replace("shuffle=True)", f"shuffle=True){begins}")
+        process = self.attempt.start([self.python, "-c", script])
         for order in orders:
             until = self.attempt.head() + gap_steps
             wait_for(lambda until=until: self.attempt.head() >= until or process.poll() is not None)  # type: ignore[misc]
@@ -113,6 +120,17 @@ def test_workers_come_and_go_within_an_epoch_and_no_sample_is_lost_or_drawn_twic
     assert finished.output.splitlines() == alone()
     assert [(fact["applied"], fact["refused"]) for fact in attempt.list_reports("tuning")] == [({"workers": 2}, {})]
     assert {len(fact["pids"]) for fact in attempt.list_reports("workers") if fact.get("training")} >= {0, 2}
+    assert not attempt.failures()
+
+
+def test_workers_of_a_loader_that_goes_on_with_an_iterator_of_its_own_change_as_well(
+    tuned: Tuned, attempt: Attempt, alone: Callable[[], list[str]]
+) -> None:
+    """Ultralytics' loader keeps one for all epochs, and begins none by itself as a loop does."""
+    orders = ({"id": 1, "settings": {"workers": 2}}, None)
+    finished = tuned.run("flatten(1)", *orders, gap_steps=15, begins="._get_iterator()")
+    assert finished.output.splitlines() == alone()
+    assert [(fact["applied"], fact["refused"]) for fact in attempt.list_reports("tuning")] == [({"workers": 2}, {})]
     assert not attempt.failures()
 
 
@@ -309,6 +327,29 @@ def test_batches_whose_gradients_rounding_alone_changes_tell_nothing_of_an_arm(u
     assert mostly.startswith(("results of the same batches", "gradients of the same batches"))
     assert part == "taken", "two of the three gradients of each call are steady"
     assert wider.startswith(("results of the same batches", "gradients of the same batches"))
+
+
+COUNTING = """
+import torch
+from rocm_agent.knobs import replay
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(8))
+    def forward(self, batch):
+        assert (batch["kinds"] == batch["kinds"].round()).all(), "kinds are no numbers of kinds"
+        return batch["rows"] * self.weight
+net, calls = Net(), replay.Calls(torch)
+calls.keep()
+net({"rows": torch.randn(4, 8), "kinds": torch.tensor([[2.0], [0.0], [5.0]])})
+replay.Proof(torch, calls, [net.weight]).compare()
+print("taken")
+"""
+
+
+def test_what_numbers_kinds_and_pictures_is_not_shaken(unsupervised: WarmInterpreter) -> None:
+    """A YOLO looks up the kind of a box, and its picture, by a number that it is given among real ones."""
+    assert _run_with_agent(unsupervised, COUNTING) == ["taken"]
 
 
 NARROW = """

@@ -567,6 +567,14 @@ def _watch_worker_start(torch: Any, watch: Watch) -> None:
     """Report waiting from the start of the workers on, which may take longer than many batches."""
     kind, training = torch.utils.data.DataLoader, torch.is_grad_enabled
     original, began, begins = kind.__iter__, fenced(loader.begins), fenced(watch.passes.begins)
+    make_iterator = kind._get_iterator
+
+    @wraps(make_iterator)
+    def _get_iterator(self: Any) -> Any:
+        # Some loaders begin with this one alone: that of ultralytics, which goes on with one iterator for all epochs.
+        made = make_iterator(self)
+        began(kind, self, made)
+        return made
 
     @wraps(original)
     def __iter__(self: Any) -> Any:  # noqa: N807 - it takes that method's place
@@ -580,7 +588,7 @@ def _watch_worker_start(torch: Any, watch: Watch) -> None:
         began(kind, self, made)
         return made
 
-    kind.__iter__ = __iter__
+    kind.__iter__, kind._get_iterator = __iter__, _get_iterator
 
 
 def _watch_saving(torch: Any, watch: Watch) -> None:

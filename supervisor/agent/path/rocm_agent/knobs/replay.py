@@ -37,6 +37,8 @@ A call that no direction moves much is settled after the first ones, so that ste
 """
 MOVED = 0.1
 """Relative difference of gradients by a shake, from which on a call is shaken in all directions."""
+COUNTING_DIMENSIONS = 2
+"""At most, of a tensor that numbers something."""
 DROPOUTS = frozenset({"Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout"})
 APART_MAX = (0.1, 1.0)
 """Of results and of gradients: beyond it rounding is no explanation; unrelated gradients are 1.4 apart."""
@@ -367,12 +369,18 @@ def _copied(value: Any) -> Any:
 def _shaken(torch: Any, value: Any, size: float) -> Any:
     """Return arguments with every tensor of real numbers off by a relative size."""
     if hasattr(value, "is_floating_point"):
-        return value * (1 + size * torch.randn_like(value)) if value.is_floating_point() else value
+        shakes = value.is_floating_point() and not _counts(value)
+        return value * (1 + size * torch.randn_like(value)) if shakes else value
     if isinstance(value, dict):
         return {name: _shaken(torch, item, size) for name, item in value.items()}
     if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
         return type(value)(_shaken(torch, item, size) for item in value)
     return value
+
+
+def _counts(value: Any) -> bool:
+    """Whether a tensor may hold numbers of something: a YOLO has the kind of each box, and its picture, as floats."""
+    return value.dim() <= COUNTING_DIMENSIONS and bool((value == value.round()).all())
 
 
 def _tensors(value: Any) -> Iterator[Any]:
