@@ -13,6 +13,8 @@ import argparse
 import concurrent.futures
 import gc
 import json
+import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -119,6 +121,7 @@ class Trainings:
 
         self._name, self._train, self.cuda = name, train, torch.cuda
         self.tried: dict[int, bool] = {}
+        self.steps = TRUE_STEPS
         self.cuda.init()
 
     def run(self, count: int) -> bool:
@@ -127,7 +130,7 @@ class Trainings:
         self.cuda.empty_cache()
         self.cuda.reset_peak_memory_stats()
         try:
-            self._train(self._name, count, BATCHES[self._name][1], TRUE_STEPS)  # type: ignore[no-untyped-call]  # a script
+            self._train(self._name, count, BATCHES[self._name][1], self.steps)  # type: ignore[no-untyped-call]  # a script
         except self.cuda.OutOfMemoryError:
             return False
         return True
@@ -173,30 +176,43 @@ def share(found: float, true: float) -> float:
     return found / true - 1
 
 
+HEAD = (
+    f"{'network':36} {'':5} {'batch':>5} {'true':>9} {'probe':>7} {'x2 line':>7} {'no GPU':>7} {'x2':>7} "
+    f"{'chosen':>7} {'largest':>7} {'share':>6}\n"
+)
+
+
+def find_errors(row: dict[str, Any]) -> dict[str, list[float]]:
+    """Return a network's errors by how they came about."""
+    batch, truth = row["batch"], row["truth"]
+    true = {count: truth["reserved"][str(count)] for count in (batch, 2 * batch)}
+    return {
+        "probe": [share(row["probe"], true[batch])],
+        "predicted": [share(row["predicted"], true[2 * batch])],
+        "counted": [share(row["counted"][str(count)], value) for count, value in true.items()],
+    }
+
+
+def print_row(row: dict[str, Any]) -> None:
+    """Print a network's errors."""
+    batch, truth = row["batch"], row["truth"]
+    columns = [f"{value:+7.1%}" for values in find_errors(row).values() for value in values]
+    runs = row["chosen"] / truth["largest"] if truth["largest"] else 0
+    verdict = "" if truth["chosen_runs"] else "  OUT OF MEMORY"
+    first = f"{row['name']:36} {row['precision']:5} {batch:5} {truth['reserved'][str(batch)] / GIB:5.2f} GiB"
+    sys.stdout.write(f"{first} {' '.join(columns)} {row['chosen']:7} {truth['largest']:7} {runs:6.1%}{verdict}\n")
+    sys.stdout.flush()
+
+
 def print_table(rows: list[dict[str, Any]]) -> None:
-    """Print each network's errors, and their medians and worst."""
-    errors: dict[str, list[float]] = {"probe": [], "predicted": [], "counted": []}
-    head = f"{'network':36} {'':5} {'batch':>5} {'true':>9} {'probe':>7} {'x2 line':>7} {'no GPU':>7} {'x2':>7}"
-    sys.stdout.write(f"{head} {'chosen':>7} {'largest':>7} {'share':>6}\n")
-    for row in rows:
-        batch, truth = row["batch"], row["truth"]
-        true = {count: truth["reserved"][str(count)] for count in (batch, 2 * batch)}
-        at = share(row["probe"], true[batch])
-        predicted = share(row["predicted"], true[2 * batch])
-        counted = [share(row["counted"][str(count)], value) for count, value in true.items()]
-        errors["probe"].append(at)
-        errors["predicted"].append(predicted)
-        errors["counted"] += counted
-        columns = [f"{value:+7.1%}" for value in (at, predicted, *counted)]
-        runs = row["chosen"] / truth["largest"] if truth["largest"] else 0
-        verdict = "" if truth["chosen_runs"] else "  OUT OF MEMORY"
-        first = f"{row['name']:36} {row['precision']:5} {batch:5} {true[batch] / GIB:5.2f} GiB {' '.join(columns)}"
-        sys.stdout.write(f"{first} {row['chosen']:7} {truth['largest']:7} {runs:6.1%}{verdict}\n")
-    for name, values in errors.items():
-        if values:
-            worst = max(values, key=abs)
-            middle = statistics.median(abs(value) for value in values)
-            sys.stdout.write(f"{name}: median {middle:.1%}, worst {worst:+.1%} of {len(values)}\n")
+    """Print the medians and the worst of the errors."""
+    found = [find_errors(row) for row in rows]
+    for name in found[0] if found else ():
+        values = [value for errors in found for value in errors[name]]
+        worst = max(values, key=abs)
+        middle = statistics.median(abs(value) for value in values)
+        sys.stdout.write(f"{name}: median {middle:.1%}, worst {worst:+.1%} of {len(values)}\n")
+    sys.stdout.flush()
 
 
 def main() -> None:
@@ -212,7 +228,9 @@ def main() -> None:
     parser.add_argument("--earlier", type=Path, help="the --json file of a run whose points are used again")
     given = parser.parse_args()
     earlier = {row["name"]: row for row in json.loads(given.earlier.read_text())} if given.earlier else {}
-    rows = []
+    rows: list[dict[str, Any]] = []
+    signal.signal(signal.SIGTERM, lambda *_: (print_table(rows), os._exit(143)))
+    sys.stdout.write(HEAD)
     with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
         card_bytes = round(given.card_gib * GIB)
         names = sorted(given.only or BATCHES, key=earlier.__contains__)
@@ -220,8 +238,10 @@ def main() -> None:
         for done in concurrent.futures.as_completed(asked):
             try:
                 rows.append(done.result())
+                print_row(rows[-1])
             except Exception as error:  # noqa: BLE001 - a network that fails is a row that is missing
                 sys.stdout.write(f"{asked[done]}: {type(error).__name__}: {error}\n")
+                sys.stdout.flush()
             if given.json is not None:
                 given.json.write_text(json.dumps(rows))
     print_table(rows)

@@ -1,12 +1,13 @@
 """Trainings as two of the documents describe them, with settings that hold a GPU back; nothing here knows of a tuner.
 
-    python tests/bench/slow_training.py resnet|decoder cuda|cpu full|tiny
+    python tests/bench/slow_training.py resnet|decoder|yolo cuda|cpu full|tiny FOLDER
 
 `resnet` is torchvision's ResNet-50 under Lightning: one loader worker decodes, crops and flips JPEGs, nothing is
 pinned, everything is computed in single precision without TF32 and without channels_last. `decoder` is a Qwen3 of
 0.6 billion weights under transformers' Trainer: two rows of 512 words times four, single precision, eager attention,
-checkpointing, no loader worker. Pictures and words are
-generated. `tiny` is what a processor can do in seconds.
+checkpointing, no loader worker. `yolo` is YOLOv8n under ultralytics, without half precision and channels_last, with one
+loader worker that reads, warps and joins pictures of 640 x 640. Pictures and words are generated. `tiny` is what a
+processor can do in seconds.
 """
 
 # ruff: noqa: PLC0415 - each training imports only what it uses
@@ -16,6 +17,7 @@ from __future__ import annotations
 import io
 import random
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -155,6 +157,63 @@ def train_decoder(device: str, *, tiny: bool, folder: str) -> None:
     Trainer(Qwen3ForCausalLM(config), given, train_dataset=Words(STEPS, words, length)).train()
 
 
+def write_pictures(folder: Path, count: int, size: int) -> Path:
+    """Write pictures with boxes, unless they are there; return the description that ultralytics reads."""
+    from PIL import Image  # type: ignore[import-not-found, unused-ignore]
+
+    described = folder / "data.yaml"
+    if described.exists():
+        return described
+    chance = random.Random(0)
+    for kind in ("images", "labels"):
+        (folder / kind).mkdir(parents=True, exist_ok=True)
+    for number in range(count):
+        small = Image.frombytes("RGB", (16, 16), chance.randbytes(16 * 16 * 3))
+        small.resize((size, size)).save(folder / "images" / f"{number}.jpg", quality=90)
+        boxes = [[chance.uniform(0.2, 0.8), chance.uniform(0.2, 0.8), 0.2, 0.3] for _ in range(4)]
+        rows = [f"{number % 3} " + " ".join(f"{part:.4f}" for part in box) for box in boxes]
+        (folder / "labels" / f"{number}.txt").write_text("\n".join(rows) + "\n")
+    described.write_text(f"path: {folder}\ntrain: images\nval: images\nnames: [a, b, c]\n")
+    return described
+
+
+def train_yolo(device: str, *, tiny: bool, folder: str) -> None:
+    """Train a detector under ultralytics."""
+    from ultralytics.cfg import get_cfg  # type: ignore[import-not-found, unused-ignore]
+    from ultralytics.models.yolo.detect import (  # type: ignore[import-not-found, unused-ignore]
+        DetectionTrainer,
+    )
+
+    size, batch = (64, 4) if tiny else (640, 32)
+    data = write_pictures(Path(folder).absolute(), 64 if tiny else 1024, size)
+    given = {
+        "model": "yolov8n.yaml",
+        "data": str(data),
+        "epochs": 100_000,
+        "imgsz": size,
+        "batch": batch,
+        "nbs": batch,
+        "device": "0" if device == "cuda" else "cpu",
+        "workers": 0 if tiny else 1,
+        "amp": False,
+        "optimizer": "SGD",
+        "lr0": 0.001,
+        "warmup_epochs": 0,
+        "close_mosaic": 0,
+        "val": False,
+        "save": False,
+        "plots": False,
+        "seed": 3,
+        "deterministic": False,
+        "project": folder,
+        "name": "run",
+        "exist_ok": True,
+    }
+    if "channels_last" in vars(get_cfg()):
+        given["channels_last"] = False
+    DetectionTrainer(overrides=given).train()
+
+
 def main() -> None:
     """Train until killed."""
     kind, device, size = sys.argv[1:4]
@@ -165,6 +224,8 @@ def main() -> None:
     torch.backends.cudnn.allow_tf32 = False
     if kind == "resnet":
         train_resnet(device, tiny=size == "tiny")
+    elif kind == "yolo":
+        train_yolo(device, tiny=size == "tiny", folder=sys.argv[4])
     else:
         train_decoder(device, tiny=size == "tiny", folder=sys.argv[4])
 

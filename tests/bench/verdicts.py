@@ -1,7 +1,7 @@
 """Plants what holds a training back, 60 times, and compares the verdicts of the tuner's diagnosis with it.
 
     python tests/bench/verdicts.py --train-python PYTHON [--device cpu|cuda] [--only data-bound ...] [--part 1/2]
-                                   [--record FILE]
+                                   [--record FILE] [--cards 1] [--limit-s 190]
 
 `verdicts_training.py` is the training. The diagnosis is that of `supervisorctl tune --dry-run`: steps read from the
 flight recorder, and some traced by the agent. What was planted is known by its sizes alone: the loader, the program and
@@ -38,7 +38,7 @@ from tests.rigs.warm import RANKS, WarmInterpreter, WarmProgram, start_interpret
 SCRIPT = Path(__file__).with_name("verdicts_training.py")
 LIMIT_S = 120.0
 CASE: dict[str, Any] = {"data": 0.0, "host": 0.0, "ranks": 1, "batch": 64}
-KINDS = ("data-bound", "host-bound", "compute-bound", "memory-bound", "communication-bound", "mixed")
+KINDS = ("data-bound", "host-bound", "compute-bound", "GPU-bound", "memory-bound", "communication-bound", "mixed")
 PERCEPTRON = {"model": "perceptron", "size": 1024}
 CONVOLUTION = {"model": "convolution", "size": 16_384, "batch": 16}
 RECURRENCE = {"model": "recurrence", "size": 384, "batch": 48}
@@ -84,6 +84,46 @@ def list_cases() -> Iterator[tuple[str, Case]]:
     for by_hand, part in ((False, 0.5), (True, 0.8)):  # of a step under DDP a third waits for ranks, by hand two thirds
         yield "mixed", {**WIDE, "by_hand": by_hand, "data": part}
         yield "mixed", {**WIDE, "by_hand": by_hand, "host": part}
+
+
+def list_gpu_cases(cards: int) -> Iterator[tuple[str, Case]]:
+    """Yield what is planted on a GPU, and the case: sizes that fill it; ranks that wait where there are two of them."""
+    perceptron = {"model": "perceptron", "size": 8192, "batch": 4096}
+    convolution = {"model": "convolution", "size": 131_072, "batch": 256, "channels": 128}
+    attention = {"model": "attention", "size": 3072, "batch": 2048}
+    activations, norms, optimizer = ({"model": name, "size": 128} for name in ("activations", "norms", "optimizer"))
+    copies = {"model": "copies", "size": 256}
+    small = {"model": "small", "size": 200}
+    wide = {"model": "wide", "size": 1_000_000, "batch": 1, "ranks": 2}
+    for model in (perceptron, activations, attention, optimizer):
+        yield from (("data-bound", {**model, "data": data}) for data in (0.5, 2.0))
+    yield "data-bound", {**perceptron, "data": 4.0, "workers": 2}
+    yield "data-bound", {**convolution, "data": 1.0, "computes": True}
+    for model in (perceptron, activations, attention):
+        yield from (("host-bound", {**model, "host": host}) for host in (0.7, 2.0))
+    yield "host-bound", {**convolution, "host": 1.5, "sleeps": True}
+    yield "host-bound", {**perceptron, "host": 2.0, "data": 0.2}
+    yield "host-bound", small
+    yield "host-bound", {**small, "size": 800}
+    for model in (perceptron, convolution, attention):
+        yield "GPU-bound", model
+        yield "GPU-bound", {**model, "workers": 1}
+        yield "GPU-bound", {**model, "data": 0.05}
+    yield "GPU-bound", {**perceptron, "host": 0.1}
+    for model in (activations, norms, optimizer, copies):
+        yield "memory-bound", model
+        yield "memory-bound", {**model, "data": 0.05}
+    yield "memory-bound", {**copies, "pinned": True}
+    yield "memory-bound", {**activations, "host": 0.1}
+    for model in (perceptron, activations, attention, convolution, optimizer):
+        yield "mixed", {**model, "data": 1.5, "host": 1.5}
+        yield "mixed", {**model, "data": 1.0, "host": 1.4}
+    for by_hand in (False, True) if cards > 1 else ():
+        yield "communication-bound", {**wide, "by_hand": by_hand}
+        yield "communication-bound", {**wide, "by_hand": by_hand, "size": 2_000_000}
+        yield "communication-bound", {**wide, "by_hand": by_hand, "size": 500_000}
+        yield "communication-bound", {**wide, "by_hand": by_hand, "data": 0.1}
+        yield "communication-bound", {**wide, "by_hand": by_hand, "host": 0.1}
 
 
 def diagnose(interpreter: WarmInterpreter, case: Case, state: Path) -> types.TuneReport:
@@ -182,20 +222,34 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=None)
     parser.add_argument("--part", default="1/1", help="1/2: every second case, from the first one on")
     parser.add_argument("--record", type=Path)
+    parser.add_argument("--cards", type=int, default=1, help="GPUs that there are")
+    parser.add_argument("--limit-s", type=float, default=86_400.0, help="no case is begun after it")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the training is ended
-    cases = list(list_cases())
+    cases = list(list_cases() if given.device == "cpu" else list_gpu_cases(given.cards))
+    # One of each kind first, then the next ones: what is cut short has of all kinds.
+    kinds = Counter[str]()
+    turns = {number: (kinds.update([planted]), kinds[planted])[1] for number, (planted, _) in enumerate(cases)}
+    order = sorted(turns, key=lambda number: turns[number]) if given.device == "cuda" else list(turns)
+    began_s = time.perf_counter()
     part, parts = map(int, given.part.split("/"))
     lines = given.record.read_text().splitlines() if given.record is not None and given.record.exists() else []
     rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
     interpreter = start_interpreter(given.train_python, RANKS, os.getpid())
-    for number, (planted, case) in enumerate(cases):
-        left_out = number % parts != part - 1 or (given.only is not None and planted not in given.only)
+    for turn, number in enumerate(order):
+        planted, case = cases[number]
+        if time.perf_counter() - began_s > given.limit_s:
+            break
+        left_out = turn % parts != part - 1 or (given.only is not None and planted not in given.only)
         if left_out or any(row["number"] == number for row in rows):
             continue
         whole = {**CASE, "device": given.device, **case}
         with tempfile.TemporaryDirectory(prefix="verdict-") as place:
-            rows.append(say_case(number, planted, whole, diagnose(interpreter, whole, Path(place))))
+            try:
+                report = diagnose(interpreter, whole, Path(place))
+            except RuntimeError as error:  # its row says so
+                report = types.TuneReport(job="bench", state="ended", problem=f"{error}")
+            rows.append(say_case(number, planted, whole, report))
         if given.record is not None:
             with given.record.open("a") as file:
                 file.write(json.dumps(rows[-1]) + "\n")

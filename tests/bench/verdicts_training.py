@@ -76,14 +76,14 @@ class Small(nn.Module):  # type: ignore[misc, unused-ignore] # as above
 class Products(nn.Module):  # type: ignore[misc, unused-ignore] # as above
     """Matrix products, of a perceptron, convolutions, recurrence or attention."""
 
-    def __init__(self, kind: str, width: int) -> None:
+    def __init__(self, kind: str, width: int, channels: int) -> None:
         super().__init__()
-        self.kind, self.width = kind, width
+        self.kind, self.width, self.channels = kind, width, channels
         self.first = nn.Linear(64, width)
         if kind == "perceptron":
             self.body: nn.Module = nn.Sequential(*(nn.Linear(width, width) for _ in range(3)))
         elif kind == "convolution":
-            self.body = nn.Sequential(*(nn.Conv2d(16, 16, 3, padding=1) for _ in range(4)))
+            self.body = nn.Sequential(*(nn.Conv2d(channels, channels, 3, padding=1) for _ in range(4)))
         elif kind == "recurrence":
             self.body = nn.LSTM(width, width, batch_first=True)
         else:
@@ -93,12 +93,27 @@ class Products(nn.Module):  # type: ignore[misc, unused-ignore] # as above
         """Return the sum of the results."""
         found = self.first(rows)
         if self.kind == "convolution":
-            side = int((self.width // 16) ** 0.5)
-            return self.body(found[:, : 16 * side * side].reshape(-1, 16, side, side)).square().mean()
+            side = int((self.width // self.channels) ** 0.5)
+            rows = found[:, : self.channels * side * side].reshape(-1, self.channels, side, side)
+            return self.body(rows).square().mean()
         if self.kind == "perceptron":
             return self.body(found).square().mean()
         found = self.body(found.unsqueeze(0).expand(2, -1, -1) if len(rows) > 1 else found)
         return (found[0] if self.kind == "recurrence" else found).square().mean()
+
+
+class Copies(nn.Module):  # type: ignore[misc, unused-ignore] # as above
+    """What each step copies to a GPU, of which next to nothing is computed."""
+
+    def __init__(self, size: int, *, pinned: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+        held = torch.ones(size * PIECE_MOVED)
+        self._held = held.pin_memory() if pinned else held
+
+    def forward(self, rows: Any) -> Any:
+        """Return the sum of a part."""
+        return (self._held.to(self.weight.device, non_blocking=True)[:64] * self.weight).mean() * rows.mean()
 
 
 class Moves(nn.Module):  # type: ignore[misc, unused-ignore] # as above
@@ -127,10 +142,12 @@ def build(case: dict[str, Any]) -> tuple[nn.Module, Any]:
         model: nn.Module = Small(size)
     elif kind in {"activations", "norms", "optimizer"}:
         model = Moves(kind, size)
+    elif kind == "copies":
+        model = Copies(size, pinned=bool(case.get("pinned")))
     elif kind == "wide":
         model = nn.Sequential(nn.Linear(64, size), nn.Linear(size, 64))
     else:
-        model = Products(kind, size)
+        model = Products(kind, size, int(case.get("channels", 16)))
     model = model.to(case["device"])
     if kind == "optimizer":
         return model, torch.optim.AdamW(model.parameters(), lr=1e-4)

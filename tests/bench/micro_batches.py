@@ -1,0 +1,387 @@
+"""The micro-batch that the estimator chooses beside the largest that runs, and beside what other tools choose.
+
+    python -m tests.bench.micro_batches [--limit-s 190] [--jobs 6] [--only NAME] [--json FILE]
+
+Runs in the interpreter that it is started with, which has torch and the networks' packages (`estimates_models.py`), on
+one NVIDIA or AMD GPU. First, one after the other, with the GPU to themselves but for a program that holds half of its
+memory: the choice of `supervisorctl estimate` with the time that it took, then the largest micro-batch that runs, and
+what Lightning's batch size finder, ultralytics' AutoBatch and accelerate's estimate come to. Then several at once, each
+held to a part of the memory (ROOMS) of which one in two is half filled in the reckoning. After `--limit-s` nothing is
+begun; the table is that of what was measured.
+"""
+
+# ruff: noqa: T201 - a benchmark prints
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from supervisor.core.memory.estimate import estimate, next_probe
+from supervisor.core.memory.points import Point
+from supervisor.runner.memory_probe import Command, WhatIf, probe
+from tests.bench.estimates import BATCHES, GIB, MODELS
+
+HERE = Path(__file__).resolve().parent
+TRUE_STEPS = 4
+NAMES = (
+    "tv:resnet50", "hf:gpt2", "yolo:yolov8n", "tv:convnext_tiny", "hf:bert", "timm:vit_base_patch16_224",
+    "tv:mobilenet_v3_large", "hf:qwen3", "tv:deeplab", "timm:efficientnet_b0",
+)  # fmt: skip
+ROOMS = ((12, 0), (20, 10), (16, 0), (28, 14))
+"""GiB of a card, and of them those that another program holds."""
+PEERS = {"tv:resnet50": "lightning", "hf:gpt2": "lightning", "yolo:yolov8n": "autobatch"}
+FURTHER_STEPS = 5
+"""Of 5 % above the chosen micro-batch, in which the largest is looked for."""
+LIMIT_S = 12.0
+SHARE = 0.93
+BEGAN_S = time.perf_counter()
+
+Row = dict[str, Any]
+
+
+def say(text: str) -> None:
+    """Print at once, with the time since the beginning."""
+    print(f"[{time.perf_counter() - BEGAN_S:6.1f} s] {text}", flush=True)
+
+
+class Probes:
+    """Probes of one network, each a process of its own."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.batch = name, BATCHES[name][0]
+        argv = [sys.executable, str(MODELS), name, str(self.batch), BATCHES[name][1], "9"]
+        env = {"OMP_NUM_THREADS": "2", "YOLO_OFFLINE": "true"}
+        self._command = Command(argv=argv, cwd="/tmp", env=env, limit_s=100.0)
+
+    def look(self) -> None:
+        """Look at the first batch, as the command does before it probes."""
+        probe(self._command, WhatIf(look=True))
+
+    def measure(self, count: int) -> Point:
+        """Return the point at a micro-batch; raise RuntimeError where there is none."""
+        found = probe(self._command, WhatIf(batch=count, configured=self.batch))
+        if found.point is None:
+            raise RuntimeError(f"{self.name} at {count}: {found.problem}\n{found.output[-1500:]}")
+        return found.point
+
+
+def choose(probes: Probes, points: list[Point], card_bytes: int, other_bytes: int | None = None) -> int:
+    """Return the micro-batch that the estimator chooses for a card, with a further probe as the command makes it.
+
+    `other_bytes` are what others hold of it; None: what the probes found.
+    """
+    known = points if other_bytes is None else [replace(point, other_bytes=other_bytes) for point in points]
+    further = next_probe(known, card_bytes)
+    if further is not None:
+        found = probes.measure(further)
+        known = [*known, found if other_bytes is None else replace(found, other_bytes=other_bytes)]
+    return estimate(known, probes.batch, card_bytes).largest_micro_batch or 0
+
+
+class Child:
+    """A process of this file that answers a line with a line."""
+
+    def __init__(self, *words: str) -> None:
+        argv = [sys.executable, "-m", "tests.bench.micro_batches", *words]
+        self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(self, question: Sequence[object]) -> Any:
+        """Return the answer; raise RuntimeError where it ended."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(question) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        while line and not line.startswith("answer "):
+            line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"a process ended with {self._process.wait()} when asked {question}")
+        return json.loads(line.removeprefix("answer "))
+
+    def end(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.wait()
+
+
+@contextmanager
+def child(*words: str) -> Iterator[Child]:
+    """Give a process, which is ended afterwards."""
+    found = Child(*words)
+    try:
+        yield found
+    finally:
+        found.end()
+
+
+# --- in a process with torch --------------------------------------------------------------------------------------
+
+
+def answer_each(answers: Any) -> None:
+    """Answer each question of the standard input."""
+    for line in sys.stdin:
+        print("\nanswer " + json.dumps(answers(*json.loads(line))), flush=True)
+
+
+def serve_truth(name: str) -> None:
+    """Find largest micro-batches that run, within a room (bytes) or without any."""
+    from tests.bench.estimates import Trainings  # noqa: PLC0415 - loads torch
+
+    sys.path.insert(0, str(HERE))
+    trainings = Trainings(name)
+    trainings.steps = TRUE_STEPS
+
+    def find(chosen: int, room_bytes: int | None) -> Row:
+        trainings.tried.clear()
+        if room_bytes is not None:
+            total = trainings.cuda.get_device_properties(0).total_memory
+            trainings.cuda.set_per_process_memory_fraction(room_bytes / total)
+        largest = trainings.find_largest(max(1, chosen))
+        return {"largest": largest, "runs": trainings.tried.get(chosen, False), "tried": len(trainings.tried)}
+
+    answer_each(find)
+
+
+def serve_filler() -> None:
+    """Hold a share of the GPU's memory."""
+    import torch  # noqa: PLC0415 - the parent needs none
+
+    held: list[Any] = []
+
+    def hold(share: float) -> Row:
+        free, total = torch.cuda.mem_get_info()
+        held.append(torch.empty(int(min(share * total, 0.95 * free)), dtype=torch.uint8, device="cuda"))
+        return {"total": total, "free": torch.cuda.mem_get_info()[0], "name": torch.cuda.get_device_name()}
+
+    answer_each(hold)
+
+
+def serve_peer(kind: str, name: str) -> None:
+    """Choose a micro-batch as another tool does, and say how long that took."""
+    sys.path.insert(0, str(HERE))
+    choosing = {
+        "lightning": choose_by_lightning,
+        "autobatch": choose_by_autobatch,
+        "accelerate": estimate_by_accelerate,
+    }
+
+    def answer(*given: Any) -> Any:
+        import torch  # noqa: PLC0415 - as above
+
+        torch.cuda.init()
+        began_s = time.perf_counter()
+        found = choosing[kind](name, *given)
+        return {"found": found, "took_s": time.perf_counter() - began_s}
+
+    answer_each(answer)
+
+
+def choose_by_lightning(name: str, mode: str) -> int:
+    """Return what Lightning's finder chooses."""
+    import lightning  # type: ignore[import-not-found, unused-ignore] # noqa: PLC0415
+    import torch  # noqa: PLC0415 - as above
+    from estimates_models import Batches, build, move  # noqa: PLC0415 - lies next to this file
+
+    network, batch_of, loss_of = build(name)  # type: ignore[no-untyped-call]  # a script
+    batch, precision = BATCHES[name]
+
+    class Module(lightning.LightningModule):  # type: ignore[misc, unused-ignore]
+        def __init__(self) -> None:
+            super().__init__()
+            self.network, self.batch_size = network, batch
+
+        def training_step(self, drawn: Any, _: int) -> Any:
+            return loss_of(self.network, move(drawn, self.device))  # type: ignore[no-untyped-call]
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.AdamW(self.parameters(), lr=1e-5)
+
+        def train_dataloader(self) -> Any:
+            return torch.utils.data.DataLoader(
+                Batches(), batch_size=self.batch_size, collate_fn=lambda chosen: batch_of(len(chosen))
+            )
+
+    trainer = lightning.Trainer(
+        accelerator="gpu",
+        devices=1,
+        precision="bf16-mixed" if precision == "bf16" else "32-true",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=tempfile.gettempdir(),
+    )
+    finder = lightning.pytorch.tuner.Tuner(trainer)
+    return int(finder.scale_batch_size(Module(), mode=mode, init_val=batch) or 0)
+
+
+def choose_by_autobatch(name: str) -> int:
+    """Return what ultralytics' AutoBatch chooses."""
+    from estimates_models import build  # noqa: PLC0415 - as above
+    from ultralytics.utils.autobatch import autobatch  # type: ignore[import-not-found, unused-ignore] # noqa: PLC0415
+
+    network, *_ = build(name)  # type: ignore[no-untyped-call]
+    for parameter in network.parameters():
+        parameter.requires_grad_()
+    return int(autobatch(network.cuda().train(), imgsz=640, batch_size=BATCHES[name][0]))
+
+
+def estimate_by_accelerate(name: str) -> int:
+    """Return the bytes that accelerate's estimate names for a training with Adam: four times the weights."""
+    from accelerate.utils import calculate_maximum_sizes  # type: ignore[import-not-found, unused-ignore] # noqa: PLC0415
+    from estimates_models import build  # noqa: PLC0415 - as above
+
+    total, _ = calculate_maximum_sizes(build(name)[0])  # type: ignore[no-untyped-call]
+    return 4 * int(total)
+
+
+# --- the choices --------------------------------------------------------------------------------------------------
+
+
+class Choices:
+    """What was chosen and what runs, as far as there was time."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        self._given, self._lock = given, threading.Lock()
+        self.rows: list[Row] = []
+        self.peers: list[Row] = []
+        self.points: dict[str, list[Point]] = {}
+        """Of each network, at half its micro-batch and at it, with the room of a real card."""
+
+    def is_over(self) -> bool:
+        """Whether nothing more is to be begun."""
+        return time.perf_counter() - BEGAN_S > float(self._given.limit_s)
+
+    def note(self, row: Row) -> None:
+        """Keep and print a choice."""
+        with self._lock:
+            self.rows.append(row)
+            share = row["chosen"] / row["largest"] if row["largest"] else 0.0
+            mark = "" if row["runs"] else "  OUT OF MEMORY"
+            took = f" {row['took_s']:5.1f} s" if row["took_s"] is not None else ""
+            found = f"chosen {row['chosen']:5} largest {row['largest']:5} {share:6.1%}{took}{mark}"
+            say(f"{row['name']:28} {row['room']:>22} {found}")
+            if self._given.json is not None:
+                self._given.json.write_text(json.dumps({"rows": self.rows, "peers": self.peers}))
+
+    def choose_alone(self, names: Sequence[str], until_s: float) -> None:
+        """Choose in a half-filled card, one after the other, and ask the peers."""
+        with child("--filler") as filler:
+            held = filler.ask([0.5])
+            say(f"{held['name']}: {held['total'] / GIB:.1f} GiB, {held['free'] / GIB:.1f} GiB free")
+            for name in names:
+                if self.is_over() or time.perf_counter() - BEGAN_S > until_s:
+                    return
+                self._fenced(name, lambda name=name: self._choose_in_half(name, held["total"]))
+
+    def _choose_in_half(self, name: str, card_bytes: int) -> None:
+        probes, began_s = Probes(name), time.perf_counter()
+        probes.look()
+        points = [probes.measure(count) for count in (probes.batch // 2, probes.batch)]
+        chosen = choose(probes, points, card_bytes)
+        took_s = time.perf_counter() - began_s
+        self.points[name] = points
+        with child("--truth", name) as truth:
+            found = truth.ask([chosen, None])
+        self.note({"name": name, "room": "half of the card", "chosen": chosen, "took_s": took_s, **found})
+        modes = {"lightning": (["power"], ["binsearch"]), "autobatch": ([],)}
+        peers = [(PEERS[name], given) for given in modes[PEERS[name]]] if name in PEERS else []
+        for peer, given in (*peers, ("accelerate", [])):
+            with child("--peer", peer, name) as asked:
+                answer = asked.ask(given)
+            row = {"peer": " ".join([peer, *given]), "name": name, **answer, "largest": found["largest"]}
+            if peer == "accelerate":
+                row["probed"] = points[-1].reserved_bytes or 0
+                row_text = f"{answer['found'] / GIB:.2f} GiB for a training with Adam"
+                say(f"  {row['peer']:20} {row_text}; at {probes.batch} it reserves {row['probed'] / GIB:.2f} GiB")
+            else:
+                share = answer["found"] / found["largest"] if found["largest"] else 0.0
+                mark = "  MORE THAN RUNS" if share > 1 else ""
+                say(f"  {row['peer']:20} {answer['found']:5} {share:6.1%} {answer['took_s']:5.1f} s{mark}")
+            self.peers.append(row)
+
+    def choose_in_rooms(self, name: str) -> None:
+        """Choose for each room, then find what runs in it."""
+        if self.is_over():
+            return
+        probes = Probes(name)
+        points = self.points.get(name) or [probes.measure(count) for count in (probes.batch // 2, probes.batch)]
+        with child("--truth", name) as truth:
+            for card, filled in ROOMS:
+                if self.is_over():
+                    return
+                # Others share the GPU here: what they hold of it is left out, and what a filler would hold is put in.
+                chosen = choose(probes, points, card * GIB, filled * GIB)
+                found = truth.ask([chosen, (card - filled) * GIB])
+                room = f"{card} GiB, {filled} filled" if filled else f"{card} GiB"
+                self.note({"name": name, "room": room, "chosen": chosen, "took_s": None, **found})
+
+    def _fenced(self, name: str, do: Any) -> None:
+        try:
+            do()
+        except Exception as error:  # noqa: BLE001 - a network that fails is a row that is missing
+            say(f"{name}: {type(error).__name__}: {error}")
+
+    def choose_at_once(self, names: Sequence[str]) -> None:
+        """Choose in rooms, several networks at once."""
+        with concurrent.futures.ThreadPoolExecutor(self._given.jobs) as pool:
+            for name in names:
+                pool.submit(self._fenced, name, lambda name=name: self.choose_in_rooms(name))
+
+    def print_table(self) -> None:
+        """Print what the rows come to."""
+        if not self.rows:
+            say("no choice was measured")
+            return
+        shares = [row["chosen"] / row["largest"] for row in self.rows if row["largest"]]
+        times = [row["took_s"] for row in self.rows if row["took_s"] is not None]
+        ended = sum(not row["runs"] for row in self.rows)
+        low = sum(share < SHARE for share in shares)
+        print(f"\nchosen micro-batches: {len(self.rows)}, out of memory {ended} (must be 0)")
+        print(
+            f"share of the largest that runs: median {statistics.median(shares):.1%} "
+            f"({min(shares):.1%}-{max(shares):.1%}), below {SHARE:.0%}: {low} of {len(shares)}"
+        )
+        if times:
+            row_text = f"median {statistics.median(times):.1f} s ({min(times):.1f}-{max(times):.1f}), n={len(times)}"
+            print(f"time of a choice alone: {row_text} (must be {LIMIT_S:.0f} s)")
+        for row in self.peers:
+            of = f"of {row['largest']}" if "probed" not in row else "bytes"
+            print(f"{row['peer']:20} {row['name']:28} {row['found']} {of}, {row['took_s']:.1f} s")
+        sys.stdout.flush()
+
+
+def main() -> None:
+    """Measure and print."""
+    serving = {"--truth": serve_truth, "--filler": serve_filler, "--peer": serve_peer}
+    if sys.argv[1:2] and sys.argv[1] in serving:
+        serving[sys.argv[1]](*sys.argv[2:])
+        return
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--limit-s", type=float, default=190.0)
+    parser.add_argument("--alone-s", type=float, default=80.0, help="no choice alone is begun after it")
+    parser.add_argument("--jobs", type=int, default=6)
+    parser.add_argument("--only", nargs="+", default=NAMES)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    choices = Choices(given)
+    choices.choose_alone(given.only, given.alone_s)
+    choices.choose_at_once(given.only)
+    choices.print_table()
+
+
+if __name__ == "__main__":
+    main()
