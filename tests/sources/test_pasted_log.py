@@ -545,3 +545,75 @@ def test_of_speakers_that_report_what_was_asked_for_the_newest_are_remembered() 
     assert len(events._asked) == SPEAKERS_KEPT
     assert add("XFS (loop999): log I/O error -5", 1.5) is None
     assert add("XFS (loop0): log I/O error -5", 1.5) is not None
+
+
+# --- what users' reports of machines with GPUs showed ----------------------------------------------------------------
+
+
+def test_a_machine_without_the_vendors_card_has_no_fault_of_it() -> None:
+    """kernel-open/nvidia/nv.c: the module is loaded, and the card that works is another vendor's."""
+    assert found("NVRM: No NVIDIA graphics adapter found!", "NVRM: NVIDIA init module failed!") == []
+    assert found("NVRM: No NVIDIA GPU found.") == []
+    assert [fault for fault, *_ in found("NVRM: NVIDIA init module failed!")] == [F.GPU_INIT_FAILED]
+
+
+@pytest.mark.parametrize("driver", ["amdgpu", "radeon", "nvidia"])
+@pytest.mark.parametrize("error", [-19, -517])
+def test_a_gpu_that_is_absent_or_tried_again_is_not_given_up(driver: str, error: int) -> None:
+    """drivers/base/dd.c, call_driver_probe: no device, and a probe that is repeated later."""
+    assert found(f"{driver}: probe of 0000:03:00.0 failed with error {error}") == []
+    assert found(f"{driver} 0000:03:00.0: probe with driver {driver} failed with error {error}") == []
+    assert [fault for fault, *_ in found(f"{driver}: probe of 0000:03:00.0 failed with error -1")] == [
+        F.GPU_INIT_FAILED
+    ]
+
+
+def test_the_scheduler_that_does_not_answer_and_its_block_are_one_fault() -> None:
+    """amdgpu_mes.c, amdgpu_device.c: amdgpu_device_ip_suspend_phase2."""
+    of_gpu = "amdgpu 0000:c5:00.0: amdgpu: "
+    lines = (of_gpu + "MES failed to respond to msg=SUSPEND", of_gpu + "suspend of IP block <mes_v12_0> failed -110")
+    assert [fault for fault, *_ in found(*lines)] == [F.QUEUE_EVICTION]
+
+
+@pytest.mark.parametrize(
+    ("line", "fault", "severity"),
+    [
+        ("août 16 21:08:50 systemd-oomd[812]: Killed /user.slice/user-1000.slice/train.scope", F.OOM_KILL, Sev.FATAL),
+        ("Tasks in /slurm/uid_1000/job_812 are going to be killed due to memory.oom.group set", F.OOM_KILL, Sev.FATAL),
+        ("CIFS: VFS: No writable handle to retry writepages rc=-9", F.IO_ERROR, Sev.FATAL),
+        ("CIFS: VFS: No writable handles for inode", F.IO_ERROR, Sev.WARN),
+        (
+            "LustreError: 11-0: home-OST0001-osc-ffff8801: operation ost_read to node 192.0.2.20@tcp failed: rc = -107",
+            F.IO_ERROR,
+            Sev.WARN,
+        ),
+        (
+            "BTRFS warning (device dm-0): failed to load free space cache for block group 29360128, rebuilding it now",
+            F.IO_ERROR,
+            Sev.WARN,
+        ),
+        ("BTRFS error (device dm-0): csum mismatch on free space cache", F.IO_ERROR, Sev.WARN),
+        ("nvme nvme0: I/O 641 (Write) QID 8 timeout, aborting", F.IO_ERROR, Sev.WARN),
+        ("nvme nvme0: I/O 641 QID 8 timeout, reset controller", F.IO_ERROR, Sev.FATAL),
+        ("python3: Corrupted page table at address 7f1c2e400000", F.KERNEL_OOPS, Sev.WARN),
+        ("amdgpu 0000:03:00.0: amdgpu: RAS records:95 exceed 90% of threshold:100", F.ECC_UNCORRECTABLE, Sev.WARN),
+    ],
+)
+def test_what_a_report_names_is_as_severe_as_what_it_cost(line: str, fault: F, severity: Sev) -> None:
+    """From oomd-manager.c, mm/oom_kill.c, fs/smb/client/file.c, ptlrpc/client.c, fs/btrfs/free-space-cache.c.
+
+    The last from drivers/nvme/host/pci.c, arch/x86/mm/fault.c and amdgpu_ras_eeprom.c.
+    """
+    assert [(item.fault, item.severity) for item in findings_in([line], TABLE)] == [(fault, severity)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "BTRFS info (device dm-0): rebuilding free space tree",
+        "LustreError: 11-0: home-MDT0000-mdc-ffff8801: operation mds_getattr to node 192.0.2.20@tcp failed: rc = -2",
+        "oom_reaper: reaped process 812 (python3), now anon-rss:0kB, file-rss:0kB, shmem-rss:0kB",
+    ],
+)
+def test_what_is_built_again_or_only_follows_is_no_fault(line: str) -> None:
+    assert list(findings_in([line], TABLE)) == []
