@@ -617,3 +617,28 @@ def test_what_a_report_names_is_as_severe_as_what_it_cost(line: str, fault: F, s
 )
 def test_what_is_built_again_or_only_follows_is_no_fault(line: str) -> None:
     assert list(findings_in([line], TABLE)) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("NVRM: GPU0 _issueRpcAndWait: rpcRecvPoll timedout for fn 103 sequence 812!", F.XID),
+        ("NVRM: _issueRpcAndWait: rpcRecvPoll failed with status 0x0000000f for fn 76 sequence 3!", F.XID),
+        ("NVRM: kgspHealthCheck_TU102: ************* GSP-CrashCat Report *************", F.XID),
+        ("               NVRM: installed in this system is not supported by open", F.GPU_INIT_FAILED),
+        (
+            "NVRM: The NVIDIA GPU 0000:03:00.0 (PCI ID: 10de:1b80) installed in this system is not supported by the",
+            F.GPU_INIT_FAILED,
+        ),
+        ('Jun  2 06:39:16: sending SIGTERM to process 812 uid 1000 "python3": badness 757, VmRSS 637 MiB', F.OOM_KILL),
+        ('2025-06-02T06:39:16Z: killing process 812 "python3" with signal 9: badness 757, VmRSS 637 MiB', F.OOM_KILL),
+    ],
+)
+def test_a_firmware_that_does_not_answer_a_card_left_out_and_a_stamp_with_a_colon_are_read(line: str, fault: F) -> None:
+    """NVIDIA's rpc.c, kernel_gsp_tu102.c and osapi.c; earlyoom's kill.c."""
+    assert [item.fault for item in findings_in([line], TABLE)] == [fault]
+
+
+def test_a_request_that_the_gpus_firmware_refuses_is_no_fault() -> None:
+    """NVIDIA's rpc.c: any other status than a lost, hung or reset GPU."""
+    assert found("NVRM: _issueRpcAndWait: rpcRecvPoll failed with status 0x00000056 for fn 76 sequence 3!") == []

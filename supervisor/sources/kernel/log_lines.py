@@ -127,7 +127,7 @@ _PREFIXES = tuple(
             r"\d",
             "",
             rf"(?P<iso>\d{{4}}-\d\d-\d\d[T ][\d:]{{8}}(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)"
-            rf"(?: [+-]\d{{4}})?(?: UTC)?{_CALLER}[ \t](?:{_SENDER})?",
+            rf"(?: [+-]\d{{4}})?(?: UTC)?{_CALLER}:?[ \t](?:{_SENDER})?",
         ),
         (
             r"\w",
@@ -138,7 +138,8 @@ _PREFIXES = tuple(
         (
             r"\w",
             ":",
-            rf"(?:[^\W\d]{{2,7}}\.?|\d{{1,2}}[月월]) *\d{{1,2}}[日일]? (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) (?:{_WHO})?",
+            rf"(?:[^\W\d]{{2,7}}\.?|\d{{1,2}}[月월]) *\d{{1,2}}[日일]? "
+            rf"(?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?):? (?:{_WHO})?",
         ),
         # SONiC: 2025 Jul  2 06:56:57.749624 host ERR kernel: message; others write the year after the day, and no level
         (
