@@ -34,8 +34,11 @@ STRANGERS_LOGGED, STRANGERS_EVERY_S = 10, 10.0
 SAME_STRANGER_S = 600.0
 """How long what was logged of such a link is not logged again."""
 CLOCK_WARN_S = 60.0
+REQUEUE_STATUS = 75
 END_LIMIT_S = 5.0
-"""How long the last messages may take to leave."""
+"""How long nodes may take to take in that the training has ended, and those whose link broke to come back for it."""
+REQUEUE_LIMIT_S = 1.0
+"""The same where the engine ends all of them, and the job waits for that."""
 
 
 class Engine(Protocol):
@@ -114,6 +117,10 @@ class Leader:
         self._resume_problem: str | None = None
         self._status: int | None = None
         self._asked_to_stop: str | None = None
+        self._leave_sent: set[str] = set()
+        """The nodes to which it was sent that they are to leave."""
+        self._parted: list[Peer] = []
+        """Links of such nodes that this end has closed for sending."""
 
     def _clock(self) -> float:
         return self._now().monotonic_s
@@ -125,14 +132,18 @@ class Leader:
     def run(self) -> int:
         """Lead until the training is over; return 0 where it finished, 75 where it is to be requeued, else 1."""
         while self._status is None:
-            for key, events in self._ready.select(TICK_S):
-                if key.data is None:
-                    self._accept()
-                else:
-                    self._serve(key.data, events)
+            self._take_in_events()
             self._do_due()
-        self._flush_last()
+        self._part_with_nodes()
+        self._close()
         return self._status
+
+    def _take_in_events(self) -> None:
+        for key, events in self._ready.select(TICK_S):
+            if key.data is None:
+                self._accept()
+            else:
+                self._serve(key.data, events)
 
     def _do_due(self) -> None:
         now_s = self._clock()
@@ -245,7 +256,7 @@ class Leader:
         with contextlib.suppress(LinkError, OSError):
             peer.connection.flush()  # who this leader is, to a node that does not belong to it
         peer.connection.close()
-        quiet = quiet or (peer in self._unproven and not self._may_log_stranger(peer, why))
+        quiet = quiet or peer in self._parted or (peer in self._unproven and not self._may_log_stranger(peer, why))
         for peers in (self._unproven, self._proven):
             if peer in peers:
                 peers.remove(peer)
@@ -308,12 +319,14 @@ class Leader:
             self._record.write_over(finished=False, reason=f"could not be requeued: {error}")
             self._status = 1
             return
-        self._status = 75
+        self._status = REQUEUE_STATUS
 
     def _send(self, command: Send) -> None:
         peer = self._nodes.get(command.node)
-        if peer is None:
+        if peer is None or peer in self._parted:
             return
+        if isinstance(command.message, ms.Leave):
+            self._leave_sent.add(command.node)
         if isinstance(command.message, ms.Launch):
             self._record.write_state(self._leading)
         try:
@@ -322,16 +335,34 @@ class Leader:
         except (LinkError, OSError) as error:
             self._drop(peer, str(error))
 
-    def _flush_last(self) -> None:
+    def _part_with_nodes(self) -> None:
+        """Wait until each node has taken in that it is to leave.
+
+        A socket that is closed with a beat unread in it resets the link, and what was sent last may be lost with it: so
+        this end is closed for sending, and the node closes the other one once it has read all.
+        """
         self._record.write_state(self._leading)
-        until_s = self._clock() + END_LIMIT_S
-        peers = [peer for peer in self._proven if peer.connection.waits_to_send]
-        while peers and self._clock() < until_s:
-            self._ready.select(TICK_S)
-            for peer in peers:
-                with contextlib.suppress(LinkError, OSError):
-                    peer.connection.flush()
-            peers = [peer for peer in peers if peer.connection.waits_to_send]
+        is_over = self._status != REQUEUE_STATUS
+        until_s = self._clock() + (END_LIMIT_S if is_over else REQUEUE_LIMIT_S)
+        while self._clock() < until_s:
+            for peer in [self._nodes[node] for node in self._leave_sent & set(self._nodes)]:
+                self._part_with(peer)
+            awaited = self._leave_sent & set(self._nodes)
+            absent = set(self._leading.members) - set(self._nodes) - self._leave_sent if is_over else set()
+            if not awaited and not absent:
+                return
+            self._take_in_events()
+        left = sorted((self._leave_sent & set(self._nodes)) | (set(self._leading.members) - self._leave_sent))
+        log.warning("leader.leave_not_taken", extra={"fields": {"nodes": left}})
+
+    def _part_with(self, peer: Peer) -> None:
+        if peer in self._parted or peer.connection.waits_to_send:
+            return
+        self._parted.append(peer)
+        with contextlib.suppress(OSError):
+            peer.connection.socket.shutdown(socket.SHUT_WR)
+
+    def _close(self) -> None:
         self._ready.close()
         for peer in (*self._proven, *self._unproven):
             peer.connection.close()

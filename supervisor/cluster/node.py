@@ -59,6 +59,11 @@ PROVE_LIMIT_S = 5.0
 SILENT_LIMIT_S = 5.0
 """A leader that answers no beat for so long is connected to again: TCP itself notices a network that drops all that a
 connection carries after a quarter of an hour."""
+LAST_READS = 16
+"""Of a link that has failed, each of a quarter of a megabyte; a leader's last words are a few hundred bytes."""
+ALONE_LIMIT_S = 1800.0
+"""How long a node without ranks waits for a leader: longer than any engine takes to start one again, and than a leader
+waits for its nodes (`LeaderLimits.gather_s`)."""
 UNCONFIRMED_MAX = 16
 FAULTS_MAX = 8
 STOPPED_EVERY_S = 0.02
@@ -121,6 +126,10 @@ class Host(Protocol):
 
     def leave(self, reason: str, *, finished: bool) -> None:
         """Save, end the training and then this daemon; `finished`: by itself, on all nodes."""
+        ...
+
+    def give_up(self, reason: str) -> None:
+        """End this daemon, of which no leader wants anything, with a status that says so."""
         ...
 
 
@@ -190,6 +199,11 @@ class Node:
         """Of the launch that was ordered last: repeated to each leader that comes, until there is another launch."""
         self._taken: tuple[ms.EvidenceTaken, float] | None = None
         """The evidence of that launch as it was sent, and the offset of the leader's clock that its times have."""
+        self._alone_since_s = self._clock()
+        """Since when there has been no leader and no rank."""
+        self._due = (
+            self._find_ranks, self._check_stopped, self._beat, self._check_lease, self._keep_link, self._check_alone,
+        )  # fmt: skip
         self.problem: str | None = None
         """Why there is no leader at present."""
 
@@ -241,7 +255,7 @@ class Node:
             while not self._calls.empty():
                 self._fenced(self._calls.get())
             now_s = self._clock()
-            for work in (self._find_ranks, self._check_stopped, self._beat, self._check_lease, self._keep_link):
+            for work in self._due:
                 self._fenced(partial(work, now_s))
 
     def _fenced(self, work: Callable[[], object]) -> None:
@@ -263,7 +277,7 @@ class Node:
 
     def _keep_link(self, now_s: float) -> None:
         """Connect to the leader where that is due, and end a link on which it is silent."""
-        if self._connection is None and now_s >= self._connect_at_s:
+        if self._connection is None and now_s >= self._connect_at_s and (not self._leaving or self._is_busy()):
             self._connect_at_s = now_s + CONNECT_EVERY_S
             self._address_asked.ask(partial(self._find_address, *self._settings.leader), self._connect)
         elif self._connection is not None and not self._joined and now_s - self._began_connecting_s > PROVE_LIMIT_S:
@@ -271,7 +285,7 @@ class Node:
             self._disconnect(f"{address}: has not proven who it is within {PROVE_LIMIT_S:.0f} s")
         elif self._joined and self._connection is not None and now_s - self._answered_s > SILENT_LIMIT_S:
             address = self._connection.link.peer_text
-            self._disconnect(f"{address}: has not answered for {now_s - self._answered_s:.1f} s")
+            self._lose(f"{address}: has not answered for {now_s - self._answered_s:.1f} s")
 
     def _finish(self) -> None:
         self._over = True
@@ -315,7 +329,7 @@ class Node:
         try:
             failed = connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if failed:
-                raise LinkError(f"leader {connection.link.peer_text}: {os.strerror(failed)}")
+                raise OSError(failed, f"leader {connection.link.peer_text}: {os.strerror(failed)}")
             if events & selectors.EVENT_READ:
                 for message in connection.read():
                     self._fenced(partial(self._obey, message))
@@ -324,8 +338,10 @@ class Node:
             if self._connection is connection:
                 connection.flush()
                 self._watch_socket(connection)
-        except (LinkError, OSError) as error:
+        except LinkError as error:
             self._disconnect(str(error))
+        except OSError as error:
+            self._lose(error.strerror or str(error))
 
     def _watch_socket(self, connection: Connection) -> None:
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.waits_to_send else 0)
@@ -357,14 +373,30 @@ class Node:
             try:
                 self._connection.send(message)
                 self._watch_socket(self._connection)
-            except (LinkError, OSError) as error:
+            except LinkError as error:
                 self._disconnect(str(error))
+            except OSError as error:
+                self._lose(error.strerror or str(error))
             else:
                 if isinstance(message, ms.Fault | ms.Stopped | ms.Finished):
                     self._unconfirmed = [*self._unconfirmed[1 - UNCONFIRMED_MAX :], (self._clock(), message)]
                 return
         if isinstance(message, ms.Fault | ms.Stopped | ms.Finished):
             self._unsent = [*self._unsent[1 - UNCONFIRMED_MAX :], message]
+
+    def _lose(self, why: str) -> None:
+        """End a link that has failed, and obey what had come over it: a leader that ends says so last."""
+        connection = self._connection
+        if connection is None:
+            return
+        self._connection = None
+        self._ready.unregister(connection.socket)
+        with contextlib.suppress(LinkError, OSError):
+            for _ in range(LAST_READS):
+                for message in connection.read():
+                    self._fenced(partial(self._obey, message))
+        connection.close()
+        self._disconnect(why)
 
     def _disconnect(self, why: str) -> None:
         connection, self._connection = self._connection, None
@@ -406,9 +438,21 @@ class Node:
         self._lease = self._lease.stepped(steps, asked_s)
         ra.forget_stops(self._ranks, steps)
 
+    def _is_busy(self) -> bool:
+        """Whether ranks run, or are about to."""
+        return self._running is not None or self._is_launching()
+
+    def _check_alone(self, now_s: float) -> None:
+        """End this node where no leader comes: one that has ended, and could not say so, never does."""
+        if self._joined or self._leaving or self._is_busy():
+            self._alone_since_s = now_s
+        elif now_s - self._alone_since_s >= ALONE_LIMIT_S:
+            self._leaving = True
+            alone_s = now_s - self._alone_since_s
+            self._host.give_up(f"no leader for {alone_s:.0f} s, and no rank runs here: {self.problem or 'none came'}")
+
     def _check_lease(self, now_s: float) -> None:
-        busy = self._running is not None or self._is_launching()
-        if not busy:
+        if not self._is_busy():
             self._lease = Lease(lease_s=self._lease.lease_s, renewed_s=now_s)
             return
         if self._stopping_since_s is None and self._lease.is_over(now_s):
@@ -445,9 +489,11 @@ class Node:
             self._disconnect(message.reason)
             self._connect_at_s = self._clock() + REFUSED_WAIT_S
             return
-        self._leaving = True
+        if self._leaving:
+            return  # said again: a second request would end the daemon before its training has been saved
         log.info("cluster.leaving", extra={"fields": {"reason": message.reason}})
         self._host.leave(message.reason, finished=message.finished)
+        self._leaving = True
 
     def _take_leader_beat(self, beat: ms.LeaderBeat) -> None:
         now_s = self._clock()

@@ -27,6 +27,7 @@ from supervisor.daemon.checkpoints.proof_queue import Saved
 from supervisor.daemon.checkpoints.record_pruning import RecordPruner
 from supervisor.daemon.cleanup import DAY_S, clear_code, list_jobs, sweep
 from supervisor.daemon.doctor import DaemonChecks
+from supervisor.daemon.fence import describe_error
 from supervisor.daemon.forget import ForgetJobs
 from supervisor.daemon.launch.remedy_context import memory_awaited
 from supervisor.daemon.metrics import MetricsCollector, MetricsDeps, Textfile
@@ -348,11 +349,18 @@ class Service:
         log.info("daemon.stopping", extra={"fields": {"signal": self._stopping}})
 
         def ask() -> None:
-            leave = stop_is_restart()
-            self._parts.inbox.later(lambda: self._stop_or_leave(leave=leave))
+            leave = False
+            try:
+                leave = stop_is_restart()
+            finally:
+                self._parts.inbox.later(lambda: self._stop_or_leave(leave=leave))
 
         # systemctl may take seconds; until it answers, trainings are supervised as before.
-        self._parts.threads.begin("asking systemd", "the daemon", ask)
+        try:
+            self._parts.threads.begin("asking systemd", "the daemon", ask)
+        except (RuntimeError, MemoryError) as error:  # no room for a thread: the daemon is to end all the same
+            log.warning("stop.cause_unknown", extra={"fields": {"error": describe_error(error)}})
+            self._stop_or_leave(leave=False)
 
     def _stop_or_leave(self, *, leave: bool) -> None:
         self._cause_known = True

@@ -75,6 +75,9 @@ class Daemon:
     def leave(self, reason: str, *, finished: bool) -> None:
         raise AssertionError(reason, finished)
 
+    def give_up(self, reason: str) -> None:
+        raise AssertionError(reason)
+
 
 class Boss:
     """A leader by hand: what it accepts it proves itself to; it answers only what a story has it answer."""

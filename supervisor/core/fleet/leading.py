@@ -44,6 +44,7 @@ HOW_BACK = (
 )
 
 
+
 class Leading:
     """One training; each method takes what happened and returns what is to be done."""
 
@@ -73,6 +74,8 @@ class Leading:
         """When the next launch may be made at the earliest."""
         self._ticked_s = self._back_s = now_s
         """When the leader last did what was due, and since when it has done so without a gap."""
+        self._leave: ms.Leave | None = None
+        """What every node is told once the training leaves its nodes, and one that comes later too."""
         self._epoch_over = epoch.relaunch == 0 or not is_live
         """Whether the processes of the present epoch must have ended: none of it may be taken for a training."""
         self.ranks_until_s = 0.0
@@ -125,6 +128,8 @@ class Leading:
         member.finished = finished
         if before is not None and before.running == self.epoch and joined.running is None and not finished:
             self._note_ended_daemon(node, before, joined.instance)
+        if self._leave is not None:
+            return [Send(node=node, message=self._leave), *self.tick(now_s)]
         if joined.running is not None and (stop := self._stop_late(node, joined.running, now_s)):
             return [*stop, *self.tick(now_s)]
         if self.stage is Stage.COLLECTING and joined.running is not None:
@@ -198,7 +203,7 @@ class Leading:
         if self.stage in (Stage.LEAVING, Stage.OVER):
             return []
         self._enter(Stage.LEAVING, now_s)
-        return [*(_leave(node, reason) for node in self._connected()), *self.tick(now_s)]
+        return [*self._leave_all(ms.Leave(reason=reason)), *self.tick(now_s)]
 
     def tick(self, now_s: float) -> list[Command]:
         """Do what is due."""
@@ -518,7 +523,7 @@ class Leading:
             case Rung.REQUEUE:
                 self._enter(Stage.OVER, now_s)
                 return [
-                    *(_leave(node, "the job is requeued") for node in self._connected()),
+                    *self._leave_all(ms.Leave(reason="the job is requeued")),
                     Requeue(excluded=tuple(sorted(restart.fleet.excluded)), reason=restart.reason),
                 ]
             case Rung.GIVE_UP if restart.spent or not may_wait:
@@ -563,9 +568,11 @@ class Leading:
 
     def _end(self, *, finished: bool, reason: str, now_s: float) -> list[Command]:
         self._enter(Stage.OVER, now_s)
-        leave = ms.Leave(reason=reason, finished=finished)
-        ends = (Send(node=node, message=leave) for node in self._connected())
-        return [*ends, Over(finished=finished, reason=reason)]
+        return [*self._leave_all(ms.Leave(reason=reason, finished=finished)), Over(finished=finished, reason=reason)]
+
+    def _leave_all(self, leave: ms.Leave) -> list[Send]:
+        self._leave = leave
+        return [Send(node=node, message=leave) for node in self._connected()]
 
     # --- who is there ---------------------------------------------------------------------------------------------
 
@@ -600,7 +607,3 @@ class Leading:
 
 def _stop(node: str, epoch: Epoch, reason: str) -> Send:
     return Send(node=node, message=ms.Stop(epoch=epoch, reason=reason))
-
-
-def _leave(node: str, reason: str) -> Send:
-    return Send(node=node, message=ms.Leave(reason=reason))

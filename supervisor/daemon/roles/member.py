@@ -63,6 +63,8 @@ class Member:
         """How far the newest launch has come by its rank 0."""
         self._keeps_shared = False
         """Whether this node of all removes what lies in the folder of all."""
+        self.given_up: str | None = None
+        """Why this daemon ends without a leader's word."""
         self._node = Node(settings, self, parts.clock.now)
         parts.lead(
             LeaderHooks(
@@ -190,6 +192,12 @@ class Member:
         """See `Host.leave`: the daemon's own end saves and ends the training first."""
         log.info("member.leaving", extra={"fields": {"reason": reason}})
         PromptThread(partial(self._end_daemon, clears=finished and self._keeps_shared), "cluster-leave").start()
+
+    def give_up(self, reason: str) -> None:
+        """See `Host.give_up`."""
+        log.error("member.given_up", extra={"fields": {"reason": reason}})
+        self.given_up = reason
+        self.leave(reason, finished=False)
 
     def _clear_offers(self) -> None:
         try:

@@ -75,7 +75,10 @@ UNLIMITED = 1_000_000_000
 
 
 def main(arguments: list[str]) -> int:
-    """Run the role; return 0 after its end, 64, 69 or 78 for what has to be corrected before a start."""
+    """Run the role; return 0 after its end, 64, 69 or 78 for what has to be corrected before a start.
+
+    69 too for a node to which no leader came.
+    """
     command: list[str] = []
     if "--" in arguments:
         arguments, command = arguments[: arguments.index("--")], arguments[arguments.index("--") + 1 :]
@@ -275,11 +278,12 @@ def _run_node(asked: argparse.Namespace, command: list[str]) -> int:
         service = Service(parts, asked.config or parts.state, socket_file, notifier)
         member.start()
         try:
-            return service.run()
+            status = service.run()
         finally:
             member.end()
             if asked.local_dir is not None:
                 copy_database(settings, asked.local_dir)
+        return status if member.given_up is None else _refuse(asked, member.given_up, EX_UNAVAILABLE)
 
 
 def read_settings(config: Path) -> Settings:
