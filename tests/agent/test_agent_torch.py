@@ -265,8 +265,11 @@ class Set(torch.utils.data.Dataset):
     def __getitem__(self, index): return torch.randn(8)
 if __name__ == "__main__":
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    spawns = sys.argv[1] == "spawn"  # each worker imports torch, which those of one loader do once
+    loader = torch.utils.data.DataLoader(
+        Set(), num_workers=2, multiprocessing_context=sys.argv[1], persistent_workers=spawns)
     for epoch in range(2):
-        for batch in torch.utils.data.DataLoader(Set(), num_workers=2, multiprocessing_context=sys.argv[1]):
+        for batch in loader:
             model(batch).sum().backward()
             optimizer.step()
 """

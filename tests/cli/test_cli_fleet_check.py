@@ -96,10 +96,10 @@ def test_a_machine_that_computes_rightly_is_fit_and_an_old_reason_goes(current_p
     ],
 )
 def test_a_machine_that_does_not_is_unfit_with_the_reason_in_a_file(
-    current_python: Path, tmp_path: Path, wound: str, why: str, limit_s: int
+    quickest_python: Path, tmp_path: Path, wound: str, why: str, limit_s: int
 ) -> None:
     reason = tmp_path / "reason"
-    python = wounded(current_python, tmp_path, wound)
+    python = wounded(quickest_python, tmp_path, wound)
     result = check(*SMALL, "--limit-s", str(limit_s), "--python", python, "--reason-file", str(reason), "--prolog")
     assert result.exit_code == 1, result.output
     assert why in reason.read_text()

@@ -52,7 +52,7 @@ def test_each_optimizer_is_killed_and_every_lost_step_is_reported(
     home: House, environment: str, kinds: tuple[str, ...], quickest_python: Path
 ) -> None:
     python, by_command = interpreter(environment), environment == "owner"
-    pythons = {kind: quickest_python if kind == "momentum" else python for kind in kinds}
+    pythons = {kind: quickest_python if kind in ("momentum", "adam") else python for kind in kinds}
     home.write("\n".join(job(home, pythons[kind], kind, KILLS, by_command=by_command) for kind in kinds))
     home.start()
     for kind in kinds:

@@ -42,6 +42,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 OK, FAILED, NOTHING_SELECTED = 0, 1, 5
 """Exit statuses of pytest."""
+GIVING_WAY = ("nice", "-n", "10")
+"""Of a stage that fills another: a tenth of a core where the other's processes want all of them."""
 UNSTEADY_AT_MOST = 3
 """Tests that may fail beside others and pass by themselves in a suite that passes."""
 AGAIN_AT_MOST = 20
@@ -135,7 +137,8 @@ def run_stage(
             (Path(folder) / "files.json").write_text(json.dumps(list(files)))
             env["TEST_FILES"] = str(Path(folder) / "files.json")
         env |= {"TEST_OUTCOMES": str(reported), "TEST_ELSEWHERE": str(elsewhere)}
-        process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=aside if stage.fills else None)
+        words, stdout = ([*GIVING_WAY, *command], aside) if stage.fills else (command, None)
+        process = subprocess.Popen(words, cwd=ROOT, env=env, stdout=stdout)
         _, ended, used = os.wait4(process.pid, 0)
         process.returncode = status = os.waitstatus_to_exitcode(ended)
         facts = json.loads(reported.read_text()) if reported.exists() else {}

@@ -83,9 +83,15 @@ def owners_night(owner_python: Path, tmp_path: Path) -> Night:
 
 
 @pytest.fixture
-def one_night(current_python: Path, tmp_path: Path) -> Night:
-    """In one environment alone: what is tested does not depend on it."""
+def current_night(current_python: Path, tmp_path: Path) -> Night:
+    """With the current torch: what each verdict on numerics takes of it."""
     return Night(current_python, tmp_path)
+
+
+@pytest.fixture
+def one_night(quickest_python: Path, tmp_path: Path) -> Night:
+    """In one environment alone: what is tested does not depend on it."""
+    return Night(quickest_python, tmp_path)
 
 
 def test_one_poisoned_image_is_named(owners_night: Night) -> None:
@@ -99,8 +105,8 @@ def test_one_poisoned_image_is_named(owners_night: Night) -> None:
     assert report["finding"]["verdict"] == "data"
 
 
-def test_a_layer_that_overflows_is_numerics_whatever_the_batch(one_night: Night) -> None:
-    finding, replays = one_night.triage(one_night.command("layer:1"), PER_EPOCH + 1)
+def test_a_layer_that_overflows_is_numerics_whatever_the_batch(current_night: Night) -> None:
+    finding, replays = current_night.triage(current_night.command("layer:1"), PER_EPOCH + 1)
     assert finding.verdict == "numerics", (finding.words, replays)
     assert "model.1.conv (Conv2d" in finding.words
     assert [(replay.name, replay.seen, replay.step) for replay in replays] == [
@@ -124,10 +130,10 @@ def test_what_does_not_come_back_blames_the_hardware_only_where_the_replay_was_t
     assert before == [(path.stat().st_mtime_ns, path.name) for path in (one_night.folder / "runs").rglob("*")]
 
 
-def test_what_overflows_in_half_precision_alone_is_numerics_and_speaks_for_float32(one_night: Night) -> None:
-    command = [str(one_night.python), str(PLAIN), "half"]
-    one_night.trained(command)
-    finding, replays = one_night.triage(command, 6)
+def test_what_overflows_in_half_precision_alone_is_numerics_and_speaks_for_float32(current_night: Night) -> None:
+    command = [str(current_night.python), str(PLAIN), "half"]
+    current_night.trained(command)
+    finding, replays = current_night.triage(command, 6)
     assert (finding.verdict, finding.speaks_for[0]) == ("numerics", "amp_off"), (finding, replays)
     assert "Linear, torch.float16" in finding.words
     assert [(replay.name, replay.seen) for replay in replays] == [("device", True), ("float32", False)]
@@ -144,14 +150,14 @@ def test_gradients_that_are_no_numbers_are_found_behind_a_loss_that_is_one(one_n
     )
 
 
-def test_what_comes_back_on_the_gpu_and_not_on_the_cpu_is_the_hardware(one_night: Night) -> None:
-    asked = [str(one_night.python), "-c", "import torch; print(torch.cuda.is_available())"]
+def test_what_comes_back_on_the_gpu_and_not_on_the_cpu_is_the_hardware(current_night: Night) -> None:
+    asked = [str(current_night.python), "-c", "import torch; print(torch.cuda.is_available())"]
     driver = any(Path(item).exists() for item in ("/dev/kfd", "/dev/nvidiactl"))
     if not driver or subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip() != "True":
         pytest.skip("torch sees no GPU here")
-    command = [str(one_night.python), str(PLAIN), "card"]
-    one_night.trained(command)
-    finding, replays = one_night.triage(command, 6)
+    command = [str(current_night.python), str(PLAIN), "card"]
+    current_night.trained(command)
+    finding, replays = current_night.triage(command, 6)
     assert finding.verdict == "hardware", (finding, replays)
     assert [(replay.name, replay.seen) for replay in replays] == [
         ("device", True),
