@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from supervisor.control import types
 from supervisor.core.job import Job
 from supervisor.core.remedies.context import Experience
 from supervisor.core.remedies.table import BY_NAME
+from supervisor.core.remedies.trials import Outcome
 from supervisor.store.records import RemedyRecord
 
 
 def remedy_report(
-    jobs: Iterable[Job], tried: Iterable[RemedyRecord], learned: Iterable[Experience]
+    jobs: Sequence[Job], tried: Iterable[RemedyRecord], learned: Iterable[Experience]
 ) -> types.RemedyReport:
     """Return what `remedies` shows."""
     return types.RemedyReport(
         in_force=[remedy for job in jobs for remedy in in_force(job)],
-        tried=[
-            types.RemedyTried(
-                job=remedy_record.job,
-                attempt=remedy_record.attempt,
-                at=remedy_record.at_unix_s,
-                cause=remedy_record.cause,
-                remedy=remedy_record.remedy,
-                step=remedy_record.step,
-                outcome=remedy_record.outcome,
-                settled_at=remedy_record.settled_unix_s,
-                reason=remedy_record.reason,
-            )
-            for remedy_record in tried
-        ],
+        tried=_with_skipped(tried, jobs),
         learned=[
             types.RemedyLearned(
                 cause=experience.cause, remedy=experience.remedy, helped=experience.helped, failed=experience.failed
@@ -38,6 +26,46 @@ def remedy_report(
             for experience in learned
         ],
     )
+
+
+def _with_skipped(tried: Iterable[RemedyRecord], jobs: Iterable[Job]) -> list[types.RemedyTried]:
+    """Return the trials, newest first, with the environments that were skipped.
+
+    A row is of an attempt; that of a skipped environment, which had none, was taken by what was tried in its place.
+    """
+    rows = [
+        types.RemedyTried(
+            job=remedy_record.job,
+            attempt=remedy_record.attempt,
+            at=remedy_record.at_unix_s,
+            cause=remedy_record.cause,
+            remedy=remedy_record.remedy,
+            step=remedy_record.step,
+            outcome=remedy_record.outcome,
+            settled_at=remedy_record.settled_unix_s,
+            reason=remedy_record.reason,
+        )
+        for remedy_record in tried
+    ]
+    skipped = [
+        types.RemedyTried(
+            job=job.name,
+            attempt=trial.attempt,
+            at=trial.at.unix_s,
+            cause=trial.cause,
+            remedy=trial.remedy,
+            step=trial.step,
+            outcome=trial.outcome.value,
+            settled_at=None if trial.settled_at is None else trial.settled_at.unix_s,
+            reason=trial.reason,
+        )
+        for job in jobs
+        for trial in reversed(job.course.trials)
+        if trial.outcome is Outcome.SKIPPED and trial.environment is not None
+    ]
+    shown = {(trial.job, trial.attempt, trial.reason) for trial in skipped}
+    others = [trial for trial in rows if (trial.job, trial.attempt, trial.reason) not in shown]
+    return sorted([*others, *skipped], key=lambda trial: trial.at, reverse=True)
 
 
 def in_force(job: Job) -> list[types.RemedyInForce]:

@@ -407,8 +407,8 @@ def _fold_give_up(job: Job, decision: de.GiveUp) -> Job:
     if incident and not incident.closed:
         incident = replace(incident, outcome="gave_up", reason=decision.reason)
     course = job.course
-    if job.environment_refused:
-        course = course.never_began(decision.at).without("other_environment")
+    if job.environment_problem is not None:
+        course = course.never_began(decision.at, job.environment_problem).without("other_environment")
     elif decision.flag is not None:
         course = course.failed(cause_of(decision.flag), decision.at)
     return replace(
@@ -444,7 +444,8 @@ def _fold_retry(job: Job, decision: de.Retry) -> Job:
     if decision.remedy in RESORTS:
         plan = replace(plan, resort=decision.remedy)
     if decision.refused_environment is not None:
-        moved = replace(moved, course=moved.course.never_began(decision.at).without("other_environment"))
+        why = job.environment_problem or "its environment"
+        moved = replace(moved, course=moved.course.never_began(decision.at, why).without("other_environment"))
     moved = begin_trial(moved, decision)
     return replace(moved, stop=None, retry=plan, ledger=count_restart(job, decision), unkillable=False)
 

@@ -358,7 +358,7 @@ def _after_backoff(job: Job, now: Moment, context: RemedyContext) -> de.Decision
     if plan is None or plan.resume_point is None or now.seconds_since(plan.not_before) < 0:
         return None
     point = plan.resume_point
-    if job.environment_refused:
+    if job.environment_problem is not None:
         return _choose_after_refused(job, plan, point, now, context)
     if not point.possible:
         return de.GiveUp(at=now, job=job.name, attempt=job.number, reason=point.reason)
@@ -393,7 +393,7 @@ def _choose_after_refused(
     if trial.remedy != "other_environment":
         held = next((item for item in job.course.in_force if item.attempt == trial.attempt), None)
         return replace(again, remedy=trial.remedy, why=trial.reason, gpu=None if held is None else held.gpu)
-    course = job.course.never_began(now)
+    course = job.course.never_began(now, point.environment_problem or "")
     choice = choose(course, job.limits.remedies, job.ended(trial.cause, trial.step, incident.finding), context)
     if choice.remedy is None:
         why = f"{reason}; {choice.reason}; last: {flag.message}"

@@ -337,10 +337,10 @@ class Job:
         return self.course.environment if self.limits.remedies.allows("other_environment") else None
 
     @property
-    def environment_refused(self) -> bool:
-        """Whether its next attempt cannot be launched in the environment that a remedy chose."""
+    def environment_problem(self) -> str | None:
+        """Why its next attempt cannot be launched in the environment that a remedy chose; None: it can."""
         point = self.retry.resume_point if self.retry is not None else None
-        return self.phase is Phase.BACKOFF and point is not None and point.environment_problem is not None
+        return point.environment_problem if self.phase is Phase.BACKOFF and point is not None else None
 
     @property
     def on_cpu(self) -> bool:

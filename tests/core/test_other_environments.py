@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from supervisor.control.present_remedies import remedy_report
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.checkpoints.checkpoint import ResumePoint
@@ -12,7 +13,8 @@ from supervisor.core.remedies.budget import Budget
 from supervisor.core.remedies.context import RemedyContext
 from supervisor.core.remedies.effects import changes_of
 from supervisor.core.remedies.settings import Remedies
-from supervisor.core.remedies.trials import Outcome
+from supervisor.core.remedies.trials import Outcome, Trial
+from supervisor.store.records import RemedyRecord
 
 from .stories import JOB, Life, life
 
@@ -34,6 +36,20 @@ def answered(timeline: Life, problem: str | None) -> Life:
     )
     timeline.put(ev.ResumePointFound(at=timeline.now, job=JOB, attempt=timeline.attempt, point=point))
     return timeline
+
+
+def row_of(trial: Trial) -> RemedyRecord:
+    return RemedyRecord(
+        job=JOB,
+        attempt=trial.attempt,
+        at_unix_s=trial.at.unix_s,
+        cause=trial.cause,
+        remedy=trial.remedy,
+        step=trial.step,
+        reason=trial.reason,
+        outcome=trial.outcome.value,
+        settled_unix_s=None,
+    )
 
 
 def environment_of(timeline: Life) -> str | None:
@@ -80,6 +96,27 @@ def test_where_no_environment_is_left_the_next_try_is_a_plain_one() -> None:
     assert (retry.remedy, retry.reason) == ("restart", "environment older is skipped: no torch")
     assert environment_of(timeline) is None
     assert timeline.job.course.trials[0].outcome is Outcome.SKIPPED
+
+
+def test_each_skipped_environment_is_listed_with_its_reason_though_its_attempt_is_anothers() -> None:
+    timeline = crashed("older", "newer", "third")
+    answered(timeline, "no torch")
+    answered(timeline, "KeyError")
+    answered(timeline, None)
+    *_, taken = timeline.job.course.trials
+    report = remedy_report([timeline.job], [row_of(taken)], [])
+    assert [(trial.attempt, trial.outcome) for trial in report.tried] == [(2, "open"), (2, "skipped"), (2, "skipped")]
+    assert report.tried[2].reason == "another environment: older; skipped: no torch"
+    assert report.tried[1].reason is not None
+    assert report.tried[1].reason.endswith("another environment: newer; skipped: KeyError")
+
+
+def test_a_skipped_environment_that_nothing_followed_is_listed_once() -> None:
+    limits = replace(LIMITS, remedies=replace(LIMITS.remedies, forbid=("restart",)))
+    timeline = answered(crashed("older", limits=limits), "no torch")
+    (skipped,) = timeline.job.course.trials
+    report = remedy_report([timeline.job], [row_of(skipped)], [])
+    assert [trial.reason for trial in report.tried] == ["another environment: older; skipped: no torch"]
 
 
 def test_where_nothing_is_left_the_job_is_given_up_with_the_reason() -> None:

@@ -125,14 +125,13 @@ class Course:
         """Return it once the outcome can no longer be determined."""
         return self._settle_trial(Outcome.UNCLEAR, at)
 
-    def never_began(self, at: Moment) -> Course:
+    def never_began(self, at: Moment, why: str) -> Course:
         """Return it where the attempt of the open trial is not launched: nothing was learned, and it is taken back."""
         trial = self.open_trial
-        return (
-            self
-            if trial is None
-            else self._settle_trial(Outcome.SKIPPED, at).without(trial.remedy, attempt=trial.attempt)
-        )
+        if trial is None:
+            return self
+        skipped = replace(self, trials=(*self.trials[:-1], replace(trial, reason=f"{trial.reason}; skipped: {why}")))
+        return skipped._settle_trial(Outcome.SKIPPED, at).without(trial.remedy, attempt=trial.attempt)
 
     def _settle_trial(self, outcome: Outcome, at: Moment) -> Course:
         trial = self.open_trial

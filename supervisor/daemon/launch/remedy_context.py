@@ -46,7 +46,7 @@ class RemedyContextReader:
         job = settings.jobs.get(job_state.job.name)
         if job is None or job_state.job.phase in ENDED:
             return RemedyContext()
-        waits = job_state.job.awaits_triage or job_state.job.environment_refused
+        waits = job_state.job.awaits_triage or job_state.job.environment_problem is not None
         if job_state.job.phase not in ALIVE and not waits:
             return RemedyContext(
                 memory=self._read_memory(job_state, now), resorts=self._list_last_resorts(job_state, job)
