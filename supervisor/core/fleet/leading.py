@@ -44,7 +44,6 @@ HOW_BACK = (
 )
 
 
-
 class Leading:
     """One training; each method takes what happened and returns what is to be done."""
 
