@@ -56,7 +56,8 @@ def command(  # noqa: PLR0913, PLR0917 - one an option
     if not (show or stop or undo):
         report = _follow_tune(app, route, report)
     if app.json:
-        app.print_json({name: report[name] for name in JSON_FIELDS} | {"problem": report["problem"]})
+        more = {"not_tried": report["left"], "problem": report["problem"]}
+        app.print_json({name: report[name] for name in JSON_FIELDS} | more)
     elif undo:
         app.print(one_line(report["problem"] or f"{job}: the owner's settings hold"))
     else:

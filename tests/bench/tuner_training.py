@@ -248,7 +248,7 @@ def list_again(record: Record, kind: str) -> list[Settings]:
     """Return the settings that are measured in rounds: the best of the grid, and what each tune adopted."""
     rates = [row for row in record.read(kind, "grid") if row["rate"] is not None]
     best = [row["grid"] for row in sorted(rates, key=lambda row: float(row["rate"]), reverse=True)[:BEST]]
-    adopted = [tune.adopted for tune in record.read_tunes(kind) if tune.adopted]
+    adopted = [tune.adopted for tune in record.read_tunes(kind)]  # nothing adopted: the owner's own
     return list({_key(settings): settings for settings in (*best, *adopted)}.values())
 
 
@@ -346,7 +346,7 @@ def print_grid(kind: str, record: Record) -> int:
     for tune in record.read_tunes(kind):
         own = next((made for made, settings in rows if _key(settings) == _key(tune.adopted)), ())
         shares = list_shares(own, [made for made, _ in rows])
-        share = f"{median(shares):.1%} ({min(shares):.1%}-{max(shares):.1%})" if shares else "nothing adopted"
+        share = f"{median(shares):.1%} ({min(shares):.1%}-{max(shares):.1%})" if shares else "not measured"
         print(f"{'share of the grid':28}{share:>24}{MUST[kind][2]:>18}")
     best_rates, best = max(rows, key=lambda row: median(row[0]))
     print(

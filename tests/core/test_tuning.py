@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given
@@ -20,7 +21,7 @@ from supervisor.core.tuning.compare import (
     Outcome,
     block_is_complete,
 )
-from supervisor.core.tuning.knob import KNOBS, Facts, Kind, Knob, Phase, choose_knobs, facts_of
+from supervisor.core.tuning.knob import KNOBS, Facts, Kind, Knob, Left, Phase, choose_knobs, facts_of
 from supervisor.core.tuning.session import Session, begin_session
 
 CPU = Facts(device="cpu", processors=4, workers=0, threads=4, fused=False, channels_last=False)
@@ -256,7 +257,8 @@ def test_an_arm_that_cannot_gain_yet_is_tried_behind_the_others_and_then_left_ou
     assert session.tried == "workers = 4", "the switch may have brought about that steps wait"
     session = session.postponed({"workers"}, "no step waits for data")
     assert session.tried == "all together"
-    assert [(row.knob, row.why) for row in session.left] == [("workers", "no step waits for data")]
+    why = "no step waits for data"
+    assert session.left == tuple(Left(knob="workers", value=count, why=why) for count in (4, 8))
 
 
 def test_what_was_no_gain_is_tried_once_more_after_what_may_make_it_one() -> None:
@@ -316,6 +318,27 @@ def test_after_a_count_of_workers_without_gain_no_larger_one_is_tried() -> None:
 
 
 STARVED = Facts(processors=16, workers=1, cuda=True, pinned=False)
+
+
+def test_what_is_not_tried_is_listed_with_its_value_and_the_reason() -> None:
+    """Larger values after one without gain, others after a gain, and what memory has no room for."""
+    workers = next(knob for knob in KNOBS if knob.name == "workers")
+    session = begin_session((workers,), (), replace(CPU, processors=2)).after_refusal("slower by 20%")
+    assert session.left == (Left(knob="workers", value=4, why="2 was no gain"),)
+    joined = next(knob for knob in KNOBS if knob.name == "micro_batch")
+    session = begin_session((joined,), (), replace(CPU, micro_batches=4))
+    while session.trial is not None and session.trial.arm is not None:
+        session = session.after_block(1.0 if session.trial.is_arms_turn else 2.0)
+    assert session.left == (Left(knob="micro_batch", value=2, why="4 was a gain"),)
+    small = replace(CPU, batch_bytes=1000, available_bytes=100_000, shm_bytes=20_000)
+    knobs, left = choose_knobs(small, may=(), remedied=())
+    assert [knob.values(small) for knob in knobs if knob.name == "workers"] == [[4]]
+    room = "memory or /dev/shm has room for the batches that 5 workers draw ahead"
+    assert Left(knob="workers", value=8, why=room) in left
+    _, left = choose_knobs(replace(small, shm_bytes=2000, workers=1, prefetch=2), may=(), remedied=())
+    reasons = {row.knob: row.why for row in left}
+    assert reasons["workers"] == "a batch of 0 MB drawn ahead has no room in memory or /dev/shm"
+    assert reasons["prefetch_factor"] == "4 batches a worker drawn ahead have no room in memory or /dev/shm"
 
 
 def test_pinning_is_proven_along_with_more_workers() -> None:

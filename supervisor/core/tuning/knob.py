@@ -96,6 +96,15 @@ Reason = Callable[[Facts], str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """A knob that is not tried, or one of its values, and why."""
+
+    knob: str
+    why: str
+    value: object = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Knob:
     """One setting that can be tried."""
 
@@ -121,6 +130,8 @@ class Knob:
     """Knobs whose first value is set along with each of its own, where they are to be tried: one proof for all."""
     falls_apart: bool = False
     """Whether it is tried by itself where it was refused with the values along, as those are."""
+    left: Callable[[Facts], Sequence[Left]] = lambda _facts: ()
+    """Values that it would be tried with on a machine with more memory."""
 
 
 COPIED_BYTES_MIN = 1_000_000
@@ -130,9 +141,20 @@ MORE_PREFETCH = 4
 
 
 def _more_workers(facts: Facts) -> Sequence[object]:
-    most = min(WORKERS_MAX, max(1, facts.processors or 1))
     room = _workers_with_room(facts, facts.prefetch or PREFETCH)
-    return [count for count in (most, 2 * most) if (facts.workers or 0) < count <= room]
+    return [count for count in _list_counts(facts) if count <= room]
+
+
+def _list_counts(facts: Facts) -> Sequence[int]:
+    """Return how many workers are worth a trial where there is memory for them."""
+    most = min(WORKERS_MAX, max(1, facts.processors or 1))
+    return [count for count in (most, 2 * most) if count > (facts.workers or 0)]
+
+
+def _too_many_workers(facts: Facts) -> Sequence[Left]:
+    room = _workers_with_room(facts, facts.prefetch or PREFETCH)
+    why = f"memory or /dev/shm has room for the batches that {room} workers draw ahead"
+    return [Left(knob="workers", value=count, why=why) for count in _list_counts(facts) if count > room]
 
 
 def _workers_with_room(facts: Facts, prefetch: int) -> int:
@@ -143,14 +165,23 @@ def _workers_with_room(facts: Facts, prefetch: int) -> int:
 
 
 def _no_more_workers(facts: Facts) -> str | None:
-    if facts.loader_why_not is None and (facts.workers or 0) < 1 and _workers_with_room(facts, PREFETCH) < 1:
+    if facts.loader_why_not is None and _list_counts(facts) and not _more_workers(facts):
         return f"a batch of {(facts.batch_bytes or 0) / 1e6:.0f} MB drawn ahead has no room in memory or /dev/shm"
     return facts.loader_why_not
 
 
 def _more_prefetch(facts: Facts) -> Sequence[object]:
-    enough = facts.workers is not None and _workers_with_room(facts, MORE_PREFETCH) >= max(1, facts.workers)
-    return (MORE_PREFETCH,) if enough and (facts.prefetch or PREFETCH) < MORE_PREFETCH else ()
+    return (MORE_PREFETCH,) if (facts.prefetch or PREFETCH) < MORE_PREFETCH else ()
+
+
+def _no_more_prefetch(facts: Facts) -> str | None:
+    if facts.loader_why_not is not None:
+        return facts.loader_why_not
+    if facts.workers is None:
+        return "the workers of its loader are not known"
+    if _workers_with_room(facts, MORE_PREFETCH) < max(1, facts.workers):
+        return f"{MORE_PREFETCH} batches a worker drawn ahead have no room in memory or /dev/shm"
+    return None
 
 
 def _other_threads(facts: Facts) -> Sequence[object]:
@@ -184,6 +215,7 @@ KNOBS: tuple[Knob, ...] = (
         outranked_by=("workers", "workers_factor"),
         stop_after_loss=True,
         along=("pin_memory",),
+        left=_too_many_workers,
     ),
     Knob(
         name="pin_memory",
@@ -198,7 +230,7 @@ KNOBS: tuple[Knob, ...] = (
         phase=Phase.DATA,
         kind=Kind.SAME_ARITHMETIC,
         values=_more_prefetch,
-        why_not=lambda facts: facts.loader_why_not,
+        why_not=_no_more_prefetch,
         outranked_by=("workers", "workers_factor"),
     ),
     Knob(
@@ -280,14 +312,6 @@ KNOBS: tuple[Knob, ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
-    """A knob that is not tried, and why."""
-
-    knob: str
-    why: str
-
-
 def choose_knobs(
     facts: Facts, *, may: Iterable[str], remedied: Iterable[str], knobs: Sequence[Knob] = KNOBS
 ) -> tuple[tuple[Knob, ...], tuple[Left, ...]]:
@@ -303,6 +327,7 @@ def choose_knobs(
         why = _why_left(knob, facts, allowed, taken)
         if why is None:
             tried.append(knob)
+            left += knob.left(facts)
         else:
             left.append(Left(knob=knob.name, why=why))
     return tuple(tried), tuple(left)

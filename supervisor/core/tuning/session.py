@@ -211,8 +211,7 @@ class Session:
         arm = None if self.trial is None else self.trial.arm
         rows = (*(() if arm is None else (arm,)), *self.queue)
         later = tuple(replace(row, postponed=True) for row in rows if row.knob in knobs and not row.postponed)
-        never = dict.fromkeys(row.knob for row in rows if row.knob in knobs and row.postponed)
-        left = tuple(Left(knob=knob, why=why) for knob in never)
+        left = _list_passed([row for row in rows if row.knob in knobs and row.postponed], why)
         rest = tuple(row for row in self.queue if row.knob not in knobs)
         return replace(self, queue=(*rest, *later), left=(*self.left, *left))._next()
 
@@ -234,8 +233,10 @@ class Session:
         kept = tuple(old for old in self.adopted if old.knob not in arm.settings)
         again = tuple(other for other in self.beaten if arm.knob in other.again_after)
         done = {*dict(arm.along), *((arm.knob,) if arm.stop_after_gain else ())}
+        passed = [other for other in self.queue if other.knob in done and other.value != arm.settings.get(other.knob)]
         return replace(
             self,
+            left=(*self.left, *_list_passed(passed, f"{format_value(arm.value)} was a gain")),
             adopted=(*kept, *rows),
             queue=(*again, *(other for other in self.queue if other.knob not in done)),
             beaten=tuple(other for other in self.beaten if other not in again),
@@ -260,10 +261,13 @@ class Session:
         queue = tuple(
             replace(other, along=tuple(row for row in other.along if row[0] != arm.knob)) for other in self.queue
         )
+        left = self.left
         if arm.stop_after_loss:
+            passed = [other for other in queue if other.knob == arm.knob]
+            left = (*left, *_list_passed(passed, f"{format_value(arm.value)} was no gain"))
             queue = tuple(other for other in queue if other.knob != arm.knob)
         row = Refused(knob=arm.knob, value=arm.value, why=why)
-        after = replace(self, queue=queue, refused=(*self.refused, row))._next()
+        after = replace(self, queue=queue, refused=(*self.refused, row), left=left)._next()
         last = self.trial
         if last is None or last.blocks or not last.comparison.pairs or len(last.comparison.pairs) % 2:
             return after
@@ -311,6 +315,10 @@ def begin_session(knobs: Sequence[Knob], left: Sequence[Left], facts: Facts) -> 
         for value in knob.values(facts)
     ]
     return Session(queue=tuple(arms), left=tuple(left))._next()
+
+
+def _list_passed(arms: Sequence[Arm], why: str) -> list[Left]:
+    return [Left(knob=arm.knob, value=arm.value, why=why) for arm in arms]
 
 
 def format_value(value: object) -> str:

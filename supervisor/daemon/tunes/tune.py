@@ -226,7 +226,7 @@ class Tune(threading.Thread):
                 types.KnobRefused(knob=row.knob, value=row.value, why=without_secrets(row.why))
                 for row in now.session.refused
             ],
-            left=[types.KnobRefused(knob=row.knob, value=None, why=without_secrets(row.why)) for row in now.left],
+            left=[types.KnobRefused(knob=row.knob, value=row.value, why=without_secrets(row.why)) for row in now.left],
             bottleneck=types.BeforeAfterName(before=now.bottleneck_before, after=now.bottleneck_after),
             why=now.why_before,
         )
