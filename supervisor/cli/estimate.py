@@ -18,7 +18,15 @@ from supervisor.cli.name_completion import complete_job
 from supervisor.cli.table import Cell, Pen
 from supervisor.cli.unneeded_root import refuse_root
 from supervisor.core.attempt_files import ENV_CONV2D
-from supervisor.core.memory.estimate import Estimate, estimate, next_probe
+from supervisor.core.memory.estimate import (
+    PROOF_STEPS,
+    Estimate,
+    estimate,
+    fit_line,
+    largest_micro_batch,
+    next_probe,
+    prove_largest,
+)
 from supervisor.core.memory.points import Point
 from supervisor.core.remedies.miopen import CONV2D_SETTINGS, conv2d_algorithm
 from supervisor.core.sanitize import one_line
@@ -53,7 +61,11 @@ class Asked:
 )
 @click.option("--without-gpu", is_flag=True, help="Count tensors on the CPU; the GPU is not touched.")
 @click.option("--card", help="GPU memory to fit into, as 16GiB (default: that of this machine's GPU).")
-@click.option("--quick", is_flag=True, help="Probe two micro-batches at most; the largest that fits is less certain.")
+@click.option(
+    "--quick",
+    is_flag=True,
+    help="Probe two micro-batches at most; the largest that fits is reckoned alone, and less certain.",
+)
 @click.option("--limit-s", type=click.FloatRange(1), default=600.0, show_default=True, help="Time limit of each probe.")
 @click.option("--while-training", is_flag=True, help="Probe on the GPU even while the job trains.")
 @json_option
@@ -71,6 +83,8 @@ def command(  # noqa: PLR0913 - one an option
 ) -> None:
     """Estimate the GPU memory of JOB from the first two steps of its own command, at two or three micro-batches.
 
+    On a GPU the largest micro-batch is one that was seen to run, in one to four further probes.
+
     What the command writes meanwhile is discarded. Without a GPU its tensors are counted on the CPU as a GPU would
     make them, at micro-batches of 2 and 4 samples. Run it as the training's user.
     """
@@ -82,10 +96,11 @@ def command(  # noqa: PLR0913 - one an option
     refuse_root(app, f"estimate {job}")
     if not asked.without_gpu:
         refuse_while_training(app, job, allowed=while_training)
-    points, configured, notes = _probe_points(app, job, asked, limit_s)
+    points, configured, proven, notes = _probe_points(app, job, asked, limit_s)
     batch = asked.batch or configured
     try:
         found = estimate(points, batch, asked.card_bytes)
+        found = found if proven is None else replace(found, largest_micro_batch=proven)
     except ValueError as error:
         raise CliError(str(error), "omit --batch", "not_known") from error
     if app.json:
@@ -218,9 +233,11 @@ def find_conv2d(job_folder: Path, sysfs: Path) -> str:
     return conv2d_algorithm("auto", targets, miopen_failed=False)
 
 
-def _probe_points(app: App, job: str, asked: Asked, limit_s: float) -> tuple[list[Point], int | None, list[str]]:
-    """Return the points, the micro-batch that is configured, and what to know about them."""
-    probes = Probes(app, job, limit_s, asked)
+def _probe_points(
+    app: App, job: str, asked: Asked, limit_s: float
+) -> tuple[list[Point], int | None, int | None, list[str]]:
+    """Return the points, the micro-batch that is configured, the largest that ran, and what to know about them."""
+    probes, proven = Probes(app, job, limit_s, asked), None
     try:
         seen = probes.run(look=True)
         if not seen.on_gpu and not asked.without_gpu:
@@ -230,10 +247,12 @@ def _probe_points(app: App, job: str, asked: Asked, limit_s: float) -> tuple[lis
             points = [probes.measure()]
         else:
             points = (_probe_on_gpu if seen.on_gpu else _probe_small)(probes, asked, seen.configured)
+            if seen.on_gpu and not asked.quick:
+                proven = _prove_largest(probes, asked, seen.configured, points)
     except OSError as error:
         raise CliError(f"cannot be probed: {error}", "give the calling user a writable TMPDIR") from error
     configured = seen.configured if follows else points[0].batch
-    return points, configured, [*probes.notes, *_list_doubts(points, asked, follows=follows)]
+    return points, configured, proven, [*probes.notes, *_list_doubts(points, asked, follows=follows)]
 
 
 def _probe_on_gpu(probes: Probes, asked: Asked, configured: int) -> list[Point]:
@@ -250,6 +269,24 @@ def _probe_on_gpu(probes: Probes, asked: Asked, configured: int) -> list[Point]:
     if further is not None and further not in _collect_batches(points):
         points += probes.vary(configured, [further])
     return points
+
+
+def _prove_largest(probes: Probes, asked: Asked, configured: int, points: list[Point]) -> int | None:
+    """Return the largest micro-batch that was seen to run in the GPU's memory; None where none can be reckoned."""
+    ordered = sorted(points, key=lambda point: point.batch or 0)
+    card = asked.card_bytes or ordered[-1].card_bytes
+    largest = None if card is None else largest_micro_batch(ordered, fit_line(ordered), card)
+    if not largest or card is None:
+        return None
+    # A GPU that is only asked about is as small for the allocator; what others hold of a real one they do hold.
+    room = None if asked.card_bytes is None else card - (ordered[-1].other_bytes or 0)
+
+    def runs(batch: int) -> bool:
+        result = probes.run(batch, configured, steps=PROOF_STEPS, room_bytes=room)
+        return result.point is not None and result.point.batch == batch
+
+    known = [point.batch for point in points if point.batch is not None]
+    return prove_largest(largest, known, runs)
 
 
 def _probe_small(probes: Probes, _asked: Asked, configured: int) -> list[Point]:

@@ -66,6 +66,8 @@ class WhatIf:
     look: bool = False
     """Whether only the first batch is looked at."""
     steps: int = 2
+    room_bytes: int | None = None
+    """What the allocator of a GPU may hold; None: all that is free."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +124,7 @@ def build_env(command: Command, what_if: WhatIf, folder: Path, code: Code, *, gu
     request = {
         "report": str(folder / REPORT),
         "steps": what_if.steps,
+        "room_bytes": what_if.room_bytes,
         "batch": what_if.batch,
         "configured": what_if.configured,
         "precision": what_if.precision,

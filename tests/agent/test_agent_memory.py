@@ -79,3 +79,29 @@ def test_dropout_under_checkpointing_has_the_masks_of_a_gpu_in_both_passes(curre
     environment = os.environ | {"PYTHONPATH": str(path)}
     done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=200, check=False)
     assert (done.stdout, done.returncode) == ("True\n", 0), done.stderr
+
+
+LIMITED = """
+from types import SimpleNamespace
+from rocm_agent.memory.probe import Probe
+given = []
+cuda = SimpleNamespace(
+    is_available=lambda: True,
+    get_device_properties=lambda _: SimpleNamespace(total_memory=80),
+    set_per_process_memory_fraction=given.append,
+)
+for room in (20, 200, None):
+    probe = Probe({"room_bytes": room})
+    probe._torch = SimpleNamespace(cuda=cuda)
+    probe._limit_memory()
+    probe._limit_memory()
+print(given)
+"""
+
+
+def test_a_gpu_that_is_only_asked_about_is_as_small_for_the_allocator(current_python: Path) -> None:
+    path = Path(__file__).parents[2] / "supervisor" / "agent" / "path"
+    words = [str(current_python), "-c", LIMITED]
+    environment = os.environ | {"PYTHONPATH": str(path)}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    assert (done.stdout, done.returncode) == ("[0.25, 1.0]\n", 0), done.stderr

@@ -29,18 +29,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from supervisor.core.memory.estimate import estimate, next_probe
+from supervisor.core.memory.estimate import PROOF_STEPS, estimate, next_probe, prove_largest
 from supervisor.core.memory.points import Point
 from supervisor.runner.memory_probe import Command, WhatIf, probe
 from tests.bench.estimates import BATCHES, GIB, MODELS
 
 HERE = Path(__file__).resolve().parent
-TRUE_STEPS = 4
+TRUE_STEPS = 3
 NAMES = (
     "tv:resnet50", "hf:gpt2", "yolo:yolov8n", "tv:convnext_tiny", "hf:bert", "timm:vit_base_patch16_224",
     "tv:mobilenet_v3_large", "hf:qwen3", "tv:deeplab", "timm:efficientnet_b0",
 )  # fmt: skip
-ROOMS = ((12, 0), (20, 10), (16, 0), (28, 14))
+ROOMS = ((10, 0), (24, 12), (14, 0), (32, 16))
 """GiB of a card, and of them those that another program holds."""
 PEERS = {"tv:resnet50": "lightning", "hf:gpt2": "lightning", "yolo:yolov8n": "autobatch"}
 FURTHER_STEPS = 5
@@ -77,18 +77,26 @@ class Probes:
             raise RuntimeError(f"{self.name} at {count}: {found.problem}\n{found.output[-1500:]}")
         return found.point
 
+    def runs(self, count: int, room_bytes: int | None) -> bool:
+        """Whether some steps run at a micro-batch within a room, as the command tries it."""
+        what_if = WhatIf(batch=count, configured=self.batch, steps=PROOF_STEPS, room_bytes=room_bytes)
+        return probe(self._command, what_if).point is not None
 
-def choose(probes: Probes, points: list[Point], card_bytes: int, other_bytes: int | None = None) -> int:
-    """Return the micro-batch that the estimator chooses for a card, with a further probe as the command makes it.
 
-    `other_bytes` are what others hold of it; None: what the probes found.
+def choose(probes: Probes, points: list[Point], card_bytes: int, other_bytes: int | None = None) -> tuple[int, int]:
+    """Return the micro-batch that the estimator reckons for a card, and the one that it has seen to run.
+
+    `other_bytes` are what others hold of it; None: what the probes found, on a card as large as it is.
     """
     known = points if other_bytes is None else [replace(point, other_bytes=other_bytes) for point in points]
     further = next_probe(known, card_bytes)
     if further is not None:
         found = probes.measure(further)
         known = [*known, found if other_bytes is None else replace(found, other_bytes=other_bytes)]
-    return estimate(known, probes.batch, card_bytes).largest_micro_batch or 0
+    reckoned = estimate(known, probes.batch, card_bytes).largest_micro_batch or 0
+    room = None if other_bytes is None else card_bytes - other_bytes
+    ran = [point.batch for point in known if point.batch is not None]
+    return reckoned, prove_largest(reckoned, ran, lambda count: probes.runs(count, room))
 
 
 class Child:
@@ -272,8 +280,8 @@ class Choices:
             share = row["chosen"] / row["largest"] if row["largest"] else 0.0
             mark = "" if row["runs"] else "  OUT OF MEMORY"
             took = f" {row['took_s']:5.1f} s" if row["took_s"] is not None else ""
-            found = f"chosen {row['chosen']:5} largest {row['largest']:5} {share:6.1%}{took}{mark}"
-            say(f"{row['name']:28} {row['room']:>22} {found}")
+            found = " ".join(f"{name} {row[name]:5}" for name in ("reckoned", "chosen", "largest"))
+            say(f"{row['name']:28} {row['room']:>22} {found} {share:6.1%}{took}{mark}")
             if self._given.json is not None:
                 self._given.json.write_text(json.dumps({"rows": self.rows, "peers": self.peers}))
 
@@ -291,12 +299,21 @@ class Choices:
         probes, began_s = Probes(name), time.perf_counter()
         probes.look()
         points = [probes.measure(count) for count in (probes.batch // 2, probes.batch)]
-        chosen = choose(probes, points, card_bytes)
+        reckoned, chosen = choose(probes, points, card_bytes)
         took_s = time.perf_counter() - began_s
         self.points[name] = points
         with child("--truth", name) as truth:
             found = truth.ask([chosen, None])
-        self.note({"name": name, "room": "half of the card", "chosen": chosen, "took_s": took_s, **found})
+        self.note(
+            {
+                "name": name,
+                "room": "half of the card",
+                "reckoned": reckoned,
+                "chosen": chosen,
+                "took_s": took_s,
+                **found,
+            }
+        )
         modes = {"lightning": (["power"], ["binsearch"]), "autobatch": ([],)}
         peers = [(PEERS[name], given) for given in modes[PEERS[name]]] if name in PEERS else []
         for peer, given in (*peers, ("accelerate", [])):
@@ -324,10 +341,10 @@ class Choices:
                 if self.is_over():
                     return
                 # Others share the GPU here: what they hold of it is left out, and what a filler would hold is put in.
-                chosen = choose(probes, points, card * GIB, filled * GIB)
+                reckoned, chosen = choose(probes, points, card * GIB, filled * GIB)
                 found = truth.ask([chosen, (card - filled) * GIB])
                 room = f"{card} GiB, {filled} filled" if filled else f"{card} GiB"
-                self.note({"name": name, "room": room, "chosen": chosen, "took_s": None, **found})
+                self.note({"name": name, "room": room, "reckoned": reckoned, "chosen": chosen, "took_s": None, **found})
 
     def _fenced(self, name: str, do: Any) -> None:
         try:
@@ -373,7 +390,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--limit-s", type=float, default=190.0)
     parser.add_argument("--alone-s", type=float, default=80.0, help="no choice alone is begun after it")
-    parser.add_argument("--jobs", type=int, default=6)
+    parser.add_argument("--jobs", type=int, default=8)
     parser.add_argument("--only", nargs="+", default=NAMES)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()

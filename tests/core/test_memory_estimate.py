@@ -14,6 +14,7 @@ from supervisor.core.memory.estimate import (
     estimate,
     fit_line,
     next_probe,
+    prove_largest,
 )
 from supervisor.core.memory.points import Point, read_point
 
@@ -107,6 +108,23 @@ def test_a_further_probe_takes_most_of_the_card_or_is_not_worth_it() -> None:
     assert wanted is not None
     assert 0.55 < (FIXED + wanted * EACH) / (23.5 * GIB) < 0.61
     assert next_probe([point(64), point(128)], 24 * GIB) is None
+
+
+@pytest.mark.parametrize(
+    ("most", "tried", "proven"),
+    [
+        pytest.param(200, [102], 102, id="more than reckoned runs"),
+        pytest.param(100, [102, 100], 100, id="as reckoned"),
+        pytest.param(93, [102, 100, 96, 92], 92, id="less"),
+        pytest.param(60, [102, 100, 96, 92], 32, id="none of those tried: what was probed"),
+    ],
+)
+def test_the_largest_micro_batch_is_one_that_was_seen_to_run(most: int, tried: list[int], proven: int) -> None:
+    """Of a decoder's 14 that were reckoned 13 ran: how much an allocator cannot join is seen by running alone."""
+    seen: list[int] = []
+    found = prove_largest(100, [16, 32], lambda batch: seen.append(batch) or batch <= most)  # type: ignore[func-returns-value]
+    assert (seen, found) == (tried, proven)
+    assert prove_largest(0, [], lambda _: True) == 0, "nothing is tried where none fits"
 
 
 def test_a_report_that_is_damaged_is_no_measurement() -> None:

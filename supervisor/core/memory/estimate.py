@@ -7,7 +7,7 @@ of the optimizer takes the same at every micro-batch. The peak is the larger of 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from supervisor.core.memory.points import Point
@@ -24,6 +24,10 @@ WORKSPACE_BYTES = 32 * MIB
 CONTEXT_BYTES = 560 * MIB
 """A GPU's context and its loaded kernels outside of the allocator, where none was measured."""
 LARGEST_BATCH = 1 << 20
+PROOFS = 4
+"""Micro-batches that are run to find one that fits: a little more than reckoned, that, and then smaller ones."""
+PROOF_STEPS = 4
+FIRST_TRIED, NEXT_TRIED = 1.02, 0.96
 LOGITS_COLUMNS = 16_384
 LOGITS_SHARE = 0.2
 """An output with so many columns that takes this share of the activations is named as what limits."""
@@ -161,6 +165,22 @@ def next_probe(points: Sequence[Point], card_bytes: int, *, share: float = 0.6) 
     base = points[-1]
     wanted = math.floor((share * (card_bytes - _other(base)) - line.fixed) / line.each)
     return wanted if wanted > 2 * largest else None
+
+
+def prove_largest(reckoned: int, known: Sequence[int], runs: Callable[[int], bool]) -> int:
+    """Return the largest micro-batch that was seen to run: one about as large as reckoned, or smaller, that `runs`.
+
+    How much an allocator cannot join depends on the sizes of a net's tensors, 4 to 13 % of the memory: the logits of a
+    language model are single blocks of a gigabyte. `known` ran before.
+    """
+    tried = max(reckoned + 1, math.floor(reckoned * FIRST_TRIED)) if reckoned else 0
+    for number in range(PROOFS):
+        if tried < 1 or tried in known:
+            break
+        if runs(tried):
+            return tried
+        tried = reckoned if number == 0 else min(tried - 1, math.floor(tried * NEXT_TRIED))
+    return max((batch for batch in known if batch <= tried), default=0)
 
 
 def _at(line: Line | None, batch: int | None) -> int:

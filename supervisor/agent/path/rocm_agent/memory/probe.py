@@ -130,6 +130,7 @@ class Probe:
 
     def _saw_batch(self, iterator: Any, batch: Any) -> None:
         self._gauge.begin()
+        self._limit_memory()
         self._gauge.batch_drawn(batch)
         loader = owner_of(iterator)
         sampler = getattr(loader, "batch_sampler", None)
@@ -142,6 +143,13 @@ class Probe:
             self._shapes.append(shape)
         if self._wanted.get("look"):
             self._report("only a look at the first batch")
+
+    def _limit_memory(self) -> None:
+        """Have the GPU be as small as it is asked about; its allocator then returns what it holds in vain."""
+        room, self._wanted["room_bytes"] = self._wanted.get("room_bytes"), None
+        cuda = self._torch.cuda
+        if room and cuda.is_available():
+            cuda.set_per_process_memory_fraction(min(1.0, room / cuda.get_device_properties(0).total_memory))
 
     def _draw_more(self, iterator: Any, original: Any) -> None:
         """Draw batches and nothing else, and report how long each took."""
