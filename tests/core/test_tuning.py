@@ -292,6 +292,58 @@ def test_the_last_comparison_begins_and_ends_with_what_was_adopted() -> None:
     assert session.after_s == pytest.approx(0.5)
 
 
+WORKERS = next(knob for knob in KNOBS if knob.name == "workers")
+
+
+def list_wanted(session: Session, step_s: Mapping[frozenset[str], float]) -> tuple[Session, list[frozenset[str]]]:
+    """Run a tune to its end; return what each block of the last comparison was made with."""
+    wanted = []
+    while session.wanted is not None:
+        names = frozenset(session.wanted)
+        wanted += [names] if session.trial is not None and session.trial.arm is None else []
+        session = session.after_block(step_s[names])
+    return session, wanted
+
+
+def test_workers_that_gain_a_multiple_are_not_exchanged_once_more_for_the_last_comparison() -> None:
+    """On a YOLO each exchange took 90 of 720 steps: what gained as much again was given up for the want of them."""
+    nothing, workers, both = frozenset[str](), frozenset({"workers"}), frozenset({"workers", "switch"})
+    two = replace(CPU, processors=2)
+    session, wanted = list_wanted(begin_session((WORKERS, SWITCH), (), two), {nothing: 5.0, workers: 1.0, both: 0.8})
+    assert session.settings == {"workers": 2, "switch": True}
+    assert set(wanted) == {workers, both}, "the owner's workers come back no more"
+    assert session.before_s == pytest.approx(5.0)
+    assert session.after_s == pytest.approx(0.8)
+    alone, wanted = list_wanted(begin_session((WORKERS, SWITCH), (), two), {nothing: 5.0, workers: 1.0, both: 1.2})
+    assert (list(alone.settings), wanted) == (["workers"], []), "what is left was proven"
+    assert (alone.before_s, alone.after_s) == (pytest.approx(5.0), pytest.approx(1.0))
+    assert alone.confirmed is not None
+
+
+def test_workers_that_gain_little_are_confirmed_with_all_else() -> None:
+    nothing, workers, both = frozenset[str](), frozenset({"workers"}), frozenset({"workers", "switch"})
+    session, wanted = list_wanted(
+        begin_session((WORKERS, SWITCH), (), replace(CPU, processors=2)), {nothing: 1.15, workers: 1.0, both: 0.8}
+    )
+    assert "switch" in session.settings
+    assert set(wanted) == {nothing, both}
+
+
+def test_what_does_not_hold_together_with_workers_proven_alone_is_dropped_and_they_are_kept() -> None:
+    nothing, workers, both = frozenset[str](), frozenset({"workers"}), frozenset({"workers", "switch"})
+    step_s = {nothing: 5.0, workers: 1.0, both: 0.8}
+    session = begin_session((WORKERS, SWITCH), (), replace(CPU, processors=2))
+    while session.wanted is not None:
+        confirming = session.trial is not None and session.trial.arm is None
+        session = session.after_block(
+            1.1 if confirming and session.wanted.get("switch") else step_s[frozenset(session.wanted)]
+        )
+    assert list(session.settings) == ["workers"]
+    assert session.confirmed is not None
+    why = next(row.why for row in session.refused if row.knob == "switch")
+    assert why.startswith("not confirmed together")
+
+
 def test_all_micro_batches_of_an_update_are_joined_or_else_half_of_them() -> None:
     knob = next(knob for knob in KNOBS if knob.name == "micro_batch")
     assert list(knob.values(Facts(micro_batches=8))) == [8, 4]

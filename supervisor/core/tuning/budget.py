@@ -35,7 +35,8 @@ def find_unaffordable(session: Session, left: int, count: Count) -> str | None:
         needed = count(base, base) + max(count(base, arm), count(arm, base))
     else:  # two pairs, in the order A B B A, of which the first block may have been made
         needed = (0 if trial.blocks else count(base, base)) + count(base, arm) + count(arm, arm) + count(arm, base)
-    confirming = count(arm, arm) + count(arm, {}) + count({}, {}) + count({}, arm)
+    proven = session.confirming_base
+    confirming = count(arm, arm) + count(arm, proven) + count(proven, proven) + count(proven, arm)
     if needed + confirming <= left:
         return None
     return f"{left} steps of this tune are left, too few to try and confirm it"

@@ -130,6 +130,8 @@ class Knob:
     """Knobs whose first value is set along with each of its own, where they are to be tried: one proof for all."""
     falls_apart: bool = False
     """Whether it is tried by itself where it was refused with the values along, as those are."""
+    is_costly: bool = False
+    """Whether each change of it costs many steps: batches that were begun are delivered first."""
     left: Callable[[Facts], Sequence[Left]] = lambda _facts: ()
     """Values that it would be tried with on a machine with more memory."""
 
@@ -215,6 +217,7 @@ KNOBS: tuple[Knob, ...] = (
         outranked_by=("workers", "workers_factor"),
         stop_after_loss=True,
         along=("pin_memory",),
+        is_costly=True,
         left=_too_many_workers,
     ),
     Knob(

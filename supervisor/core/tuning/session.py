@@ -2,7 +2,8 @@
 
 Arms are tried one after the other on top of what was adopted before; at the end the owner's settings are compared with
 all that was adopted together, because gains do not multiply and a dozen tests at 5 % need one joint proof. Only what
-that last comparison proves is adopted.
+that last comparison proves is adopted. A loader's workers that gained a multiple by themselves are not exchanged once
+more for it, which takes a quarter of a tune's steps: the rest is compared with them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ ORDER = "ABBA"
 CONFIRMING_ORDER = "BAAB"
 """Begins and ends with what holds already, and will: each change of a loader's workers costs many steps."""
 CONFIRMING = "all together"
+PROVEN_ALONE = 0.25
+"""Lower bound of a gain over the owner's settings that is not proven once more, where each change costs many steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +40,8 @@ class Arm:
     """Values of other knobs that are tried and adopted with it."""
     falls_apart: bool = False
     """Whether it is tried without them where it was refused with them."""
+    is_costly: bool = False
+    """Whether each change of it costs many steps."""
 
     @property
     def comes_apart(self) -> bool:
@@ -122,6 +127,17 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """Settings that were proven over the owner's with a gain so large that it is not proven once more."""
+
+    settings: Mapping[str, object]
+    verdict: Verdict
+    before_s: float
+    """Seconds a sample with the owner's settings, and with these."""
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
     """A tune under way, or ended once `trial` is None."""
 
@@ -134,6 +150,8 @@ class Session:
     beaten: tuple[Arm, ...] = ()
     """Arms that were no gain, and may yet be one."""
     confirmed: Verdict | None = None
+    alone: Alone | None = None
+    """What was proven by itself, and is not once more."""
     before_s: float | None = None
     """Seconds a sample with the owner's settings, and with what was adopted, of the last comparison."""
     after_s: float | None = None
@@ -142,6 +160,12 @@ class Session:
     def settings(self) -> Mapping[str, object]:
         """What was adopted so far, by knob."""
         return {row.knob: row.value for row in self.adopted}
+
+    @property
+    def confirming_base(self) -> Mapping[str, object]:
+        """What all that was adopted is compared with in the end: what was proven alone, if that holds, or nothing."""
+        alone = {} if self.alone is None else self.alone.settings
+        return alone if alone.items() <= self.settings.items() else {}
 
     @property
     def wanted(self) -> Mapping[str, object] | None:
@@ -236,6 +260,7 @@ class Session:
         passed = [other for other in self.queue if other.knob in done and other.value != arm.settings.get(other.knob)]
         return replace(
             self,
+            alone=self.alone or _find_alone(trial, verdict),
             left=(*self.left, *_list_passed(passed, f"{format_value(arm.value)} was a gain")),
             adopted=(*kept, *rows),
             queue=(*again, *(other for other in self.queue if other.knob not in done)),
@@ -282,14 +307,19 @@ class Session:
             return replace(self, queue=tuple(rest), trial=trial)
         if not self.adopted:
             return replace(self, trial=None)
-        return replace(self, trial=Trial(arm=None, base={}, settings=self.settings))
+        base, alone = self.confirming_base, self.alone
+        if alone is not None and base == self.settings:
+            verdict, before_s, after_s = alone.verdict, alone.before_s, alone.after_s
+            return replace(self, trial=None, confirmed=verdict, before_s=before_s, after_s=after_s)
+        return replace(self, trial=Trial(arm=None, base=base, settings=self.settings))
 
     def _end(self, trial: Trial, verdict: Verdict) -> Session:
         """Adopt everything, or leave out what was adopted last and compare the rest again."""
         if verdict.outcome is not Outcome.ADOPTED:
             return self._drop_newest(f"not confirmed together: {verdict.why}")
-        pairs = trial.comparison.pairs
-        before_s, after_s = (_geometric_mean([pair[side] for pair in pairs]) for side in (0, 1))
+        before_s, after_s = _list_means(trial)
+        if self.alone is not None and trial.base:
+            before_s = self.alone.before_s
         return replace(self, trial=None, confirmed=verdict, before_s=before_s, after_s=after_s)
 
     def _drop_newest(self, why: str) -> Session:
@@ -310,11 +340,26 @@ def begin_session(knobs: Sequence[Knob], left: Sequence[Left], facts: Facts) -> 
             again_after=knob.again_after,
             along=tuple((name, first[name]) for name in knob.along if name in first),
             falls_apart=knob.falls_apart,
+            is_costly=knob.is_costly,
         )
         for knob in knobs
         for value in knob.values(facts)
     ]
     return Session(queue=tuple(arms), left=tuple(left))._next()
+
+
+def _find_alone(trial: Trial, verdict: Verdict) -> Alone | None:
+    """Return what a trial has proven over the owner's settings for good, None where it is to be proven once more."""
+    if trial.arm is None or trial.base or not trial.arm.is_costly or verdict.gain.low < PROVEN_ALONE:
+        return None
+    before_s, after_s = _list_means(trial)
+    return Alone(settings=trial.settings, verdict=verdict, before_s=before_s, after_s=after_s)
+
+
+def _list_means(trial: Trial) -> tuple[float, float]:
+    """Return the seconds a sample with what a trial began with, and with what it tried."""
+    pairs = trial.comparison.pairs
+    return _geometric_mean([pair[0] for pair in pairs]), _geometric_mean([pair[1] for pair in pairs])
 
 
 def _list_passed(arms: Sequence[Arm], why: str) -> list[Left]:
