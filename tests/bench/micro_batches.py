@@ -17,6 +17,8 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import json
+import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -395,6 +397,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     choices = Choices(given)
+    signal.signal(signal.SIGTERM, lambda *_: (choices.print_table(), os._exit(143)))
     choices.choose_alone(given.only, given.alone_s)
     choices.choose_at_once(given.only)
     choices.print_table()
