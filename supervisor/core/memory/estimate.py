@@ -171,11 +171,12 @@ def prove_largest(reckoned: int, known: Sequence[int], runs: Callable[[int], boo
     """Return the largest micro-batch that was seen to run: one about as large as reckoned, or smaller, that `runs`.
 
     How much an allocator cannot join depends on the sizes of a net's tensors, 4 to 13 % of the memory: the logits of a
-    language model are single blocks of a gigabyte. `known` ran before.
+    language model are single blocks of a gigabyte. Where none of those tried runs it is the largest of `known` below
+    them, which ran.
     """
     tried = max(reckoned + 1, math.floor(reckoned * FIRST_TRIED)) if reckoned else 0
     for number in range(PROOFS):
-        if tried < 1 or tried in known:
+        if tried < 1:
             break
         if runs(tried):
             return tried
