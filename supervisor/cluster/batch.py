@@ -76,6 +76,9 @@ def write_body(asked: Submission) -> str:
         node += ["--config", str(asked.config)]
     leader = [*daemon, "--role", "leader", "--engine", "slurm", "--nodes", str(asked.nodes), *common]
     leader += ["--listen", f"0.0.0.0:{PORT}", "--state-dir", str(leader_folder(asked.folder))]
+    absent = "rocm-supervisor cannot be started there, install it or exclude the node:"
+    check = shlex.join([asked.python, "-c", "import supervisor.daemon.main"])
+    check += f' || {{ echo "node $SLURMD_NODENAME: {absent}" {shlex.quote(asked.python)} >&2; false; }}'
     # In the script of a node: its user and its directory for temporary files may be others than here.
     local = '"${TMPDIR:-/var/tmp}/rocm-supervisor-$UID"' if asked.local_dir is None else shlex.quote(asked.local_dir)
     on_node = f"""
@@ -86,6 +89,7 @@ def write_body(asked: Submission) -> str:
     status=$?
     [ "$status" = 0 ] && exit 0
     [ "$status" -ge {CONFIG_ERRORS_FROM} ] && [ "$status" -le {CONFIG_ERRORS_TO} ] && exit "$status"
+    case "$status" in 1|126|127) {check} || exit {CONFIG_ERRORS_TO};; esac
     sleep 1
   done"""
     return f"""\

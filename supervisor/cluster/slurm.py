@@ -98,13 +98,19 @@ def leave_allocation(job: str, excluded: Sequence[str]) -> None:
     _repeat(end, "update", f"JobId={job}", "StartTime=now")
 
 
+def list_nodes(node_list: str) -> tuple[str, ...]:
+    """Return the names of the nodes of a list as Slurm writes it; none where Slurm does not answer."""
+    ran = run(("scontrol", "show", "hostnames", node_list), COMMAND_LIMIT_S)
+    return tuple(ran.stdout.decode(errors="replace").split()) if ran.status == 0 else ()
+
+
 def _give_back(job: str, excluded: Sequence[str]) -> None:
     """Take nodes out of a running job: else one that is dead holds it until Slurm finds that out (300 s by default).
 
     The host of the batch step stays. Where the site does not allow it (`disable_job_shrink`) the job waits.
     """
     shown = _show(job) or {}
-    listed = run(("scontrol", "show", "hostnames", shown.get("NodeList", "")), COMMAND_LIMIT_S).stdout.decode().split()
+    listed = list(list_nodes(shown.get("NodeList", "")))
     kept = [node for node in listed if node not in excluded or node == shown.get("BatchHost")]
     if kept == listed:
         return

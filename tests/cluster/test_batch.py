@@ -52,6 +52,26 @@ def test_commands_and_paths_are_what_was_typed(asked: Submission, tmp_path: Path
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("without", ["no interpreter", "no package"])
+def test_a_node_without_the_software_is_named_and_does_not_try_for_ever(
+    asked: Submission, tmp_path: Path, without: str
+) -> None:
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURMD_NODENAME": "n1"}
+    if without == "no interpreter":
+        Path(asked.python).unlink()
+    else:
+        Path(asked.python).write_text(f'#!/bin/bash\nexec {sys.executable} -S -I "$@"\n')
+    body = write_body(asked).partition("# The leader")[0] + 'wait "$ROCM_SUPERVISOR_SRUN"'
+    done = subprocess.run(
+        ["bash", "-c", body], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 78
+    assert (
+        f"node n1: rocm-supervisor cannot be started there, install it or exclude the node: {asked.python}\n"
+        in done.stderr
+    )
+
+
 def test_the_lines_of_sbatch_hold_a_path_with_blanks_and_no_pattern(asked: Submission) -> None:
     lines = write_script(replace(asked, folder=Path('/a b/50%/"c"'), cwd=Path("/plain"))).split("\n")
     assert '#SBATCH --output="/a b/50%%/\\"c\\"/slurm.log"' in lines

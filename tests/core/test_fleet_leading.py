@@ -688,6 +688,15 @@ def test_too_few_nodes_are_an_error_that_names_those_that_came() -> None:
     assert "1 of 2 nodes did not come within 5 s; here are n0" in nodes.overs[0].reason
 
 
+def test_of_the_nodes_that_the_engine_has_given_those_that_never_came_are_named() -> None:
+    limits = replace(LIMITS, gather_s=5.0, given=("n0", "n1", "n2"))
+    nodes = Nodes(Leading(Epoch("run", 0, 0), limits, BEGAN_S))
+    nodes.join("n1")
+    nodes.wait(6.0)
+    text = "1 of 2 nodes did not come within 5 s; here are n1; never came: n0, n2: see the job's output"
+    assert text in nodes.overs[0].reason
+
+
 def test_a_node_that_does_not_come_back_is_named_with_how_its_daemon_comes_back() -> None:
     nodes = begun(replace(LIMITS, gather_s=5.0))
     nodes.silent.add("n1")

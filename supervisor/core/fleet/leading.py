@@ -43,6 +43,7 @@ HOW_BACK = (
     "the script of `supervisorctl submit` starts an ended daemon again; started otherwise, start the same command there"
 )
 
+HOW_NEVER = "see the job's output for what their daemons say"
 
 class Leading:
     """One training; each method takes what happened and returns what is to be done."""
@@ -271,6 +272,8 @@ class Leading:
         missing, wanted = self.limits.nodes - len(usable), self.limits.nodes
         reason = f"{missing} of {wanted} nodes did not come within {self.limits.gather_s:.0f} s"
         here = f"; here are {', '.join(usable)}" if usable else ""
+        silent = [node for node in self.limits.given if node not in self.members]
+        here += f"; never came: {', '.join(silent)}: {HOW_NEVER}" if silent else ""
         gone = [node for node in self.fleet.nodes if not self._is_connected(node)] if self.fleet is not None else []
         back = f"; {', '.join(gone)} trained before: {HOW_BACK}" if gone else ""
         return reason + here + back

@@ -40,6 +40,8 @@ class LeaderLimits:
 
     nodes: int
     """Nodes that train; what joins beyond them is a spare."""
+    given: tuple[str, ...] = ()
+    """The names of all nodes that the engine has given, where it names them: who of them is missing can be said."""
     evidence_s: float = 1.0
     lease_s: float = 5.0
     lease_margin_s: float = 0.5

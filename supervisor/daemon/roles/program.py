@@ -34,7 +34,7 @@ from supervisor.cluster.leader_state import find_ranks_end, read_alerts, read_be
 from supervisor.cluster.node import NodeSettings
 from supervisor.cluster.rendezvous import find_overriding
 from supervisor.cluster.secret import SecretError, read_secret
-from supervisor.cluster.slurm import Allocation, SlurmEngine, read_allocation
+from supervisor.cluster.slurm import Allocation, SlurmEngine, list_nodes, read_allocation
 from supervisor.cluster.static_nodes import StaticNodes
 from supervisor.config.derive import snapshot_replicas, socket_path
 from supervisor.config.load import check
@@ -184,6 +184,7 @@ def _run_leader(asked: argparse.Namespace) -> int:
     known = replace(known, began_unix_s=clock.now().unix_s if began is None else began, fence=engine.fence)
     limits = LeaderLimits(
         nodes=asked.nodes,
+        given=() if allocation is None else list_nodes(allocation.node_list),
         evidence_s=asked.evidence_s,
         lease_s=asked.lease_s,
         gather_s=asked.gather_s,
