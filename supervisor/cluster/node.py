@@ -447,9 +447,9 @@ class Node:
         if self._joined or self._leaving or self._is_busy():
             self._alone_since_s = now_s
         elif now_s - self._alone_since_s >= ALONE_LIMIT_S:
-            self._leaving = True
             alone_s = now_s - self._alone_since_s
             self._host.give_up(f"no leader for {alone_s:.0f} s, and no rank runs here: {self.problem or 'none came'}")
+            self._leaving = True
 
     def _check_lease(self, now_s: float) -> None:
         if not self._is_busy():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -75,3 +76,20 @@ def test_a_foreign_program_on_the_leaders_port_is_named_with_the_node(tmp_path: 
         printed = refusal_of_leader(tmp_path, "--nodes=2", "--listen", address)
     text = f"(leader n7): --listen {address}: Address already in use; another program has it: give another port"
     assert text in printed
+
+
+@pytest.mark.slow
+def test_a_daemon_to_which_no_leader_comes_ends_with_a_status_and_a_reason(tmp_path: Path) -> None:
+    make_secret(tmp_path / "secret")
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+    options = ["--role=node", "--training=run", "--node=n7", "--secret-file", str(tmp_path / "secret")]
+    options += ["--state-dir", str(tmp_path / "state"), "--leader", address, "--host=127.0.0.1", "--", "true"]
+    code = "import sys; from supervisor.cluster import node; node.ALONE_LIMIT_S = 1.0\n"
+    code += "from supervisor.daemon.main import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, *options]
+    ran = subprocess.run(command, text=True, capture_output=True, timeout=120, check=False)
+    assert ran.returncode == 69
+    printed = ran.stderr.splitlines()[-1]
+    text = rf"\(node n7\): no leader for \d s, and no rank runs here: leader {address}: Connection refused"
+    assert re.fullmatch(f"rocm-supervisord {text}", printed)

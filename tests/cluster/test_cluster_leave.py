@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
+import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -22,6 +24,8 @@ from supervisor.cluster.node import ALONE_LIMIT_S, SILENT_LIMIT_S
 from supervisor.core.fleet import messages as ms
 from supervisor.core.fleet.link import Greeting, LinkError, Role
 from supervisor.core.moments import Moment
+from supervisor.daemon.roles import member as member_module
+from supervisor.daemon.roles.member import Member
 
 FINISHED = "the training finished on all nodes"
 
@@ -154,6 +158,20 @@ def test_a_node_without_ranks_to_which_no_leader_comes_gives_up(boss: Boss) -> N
         assert re.fullmatch(r"no leader for 180\d s, and no rank runs here: leader \S+: Connection refused", why)
     finally:
         node.end()
+
+
+def test_a_daemon_that_is_to_leave_ends_though_there_is_no_room_for_what_it_clears_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> bool:
+        raise MemoryError("no thread")
+
+    sent: list[tuple[int, int]] = []
+    monkeypatch.setattr(member_module, "ends_within", refuse)
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((pid, number)))
+    with pytest.raises(MemoryError):
+        Member.__new__(Member)._end_daemon(clears=True)
+    assert sent == [(os.getpid(), signal.SIGTERM)]
 
 
 # --- the leader's side ----------------------------------------------------------------------------------------------

@@ -210,6 +210,12 @@ class Member:
 
         Only rank 0 can be asked to save: to end the others at once would leave it without their shards.
         """
+        try:
+            self._clear_and_await_save(clears=clears)
+        finally:  # whatever is amiss there, this daemon ends
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def _clear_and_await_save(self, *, clears: bool) -> None:
         if clears and not ends_within(CLEAR_LIMIT_S, "cluster-clear", self._clear_offers):
             log.warning("member.not_cleared", extra={"fields": {"why": f"not done within {CLEAR_LIMIT_S:.0f} s"}})
         settings = self._parts.settings.jobs[self._job]
@@ -217,7 +223,6 @@ class Member:
         until_s = self._parts.clock.now().monotonic_s + (settings.save_s + ANNOUNCED_S if waits else 0.0)
         while self._is_running() and self._parts.clock.now().monotonic_s < until_s:
             time.sleep(LOOK_S)
-        os.kill(os.getpid(), signal.SIGTERM)
 
     def _is_running(self) -> bool:
         attempt = max(self._epochs, default=None)
