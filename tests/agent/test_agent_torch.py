@@ -260,16 +260,14 @@ for value in (2.0, float("nan"), float("nan")):
 LOADERS = (
     PRELUDE
     + """
+EPOCHS = 1 if sys.argv[1:] == ["spawn"] else 2  # each spawned worker imports torch
 class Set(torch.utils.data.Dataset):
-    def __len__(self): return 8
+    def __len__(self): return 16 // EPOCHS
     def __getitem__(self, index): return torch.randn(8)
 if __name__ == "__main__":
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    spawns = sys.argv[1] == "spawn"  # each worker imports torch, which those of one loader do once
-    loader = torch.utils.data.DataLoader(
-        Set(), num_workers=2, multiprocessing_context=sys.argv[1], persistent_workers=spawns)
-    for epoch in range(2):
-        for batch in loader:
+    for epoch in range(EPOCHS):
+        for batch in torch.utils.data.DataLoader(Set(), num_workers=2, multiprocessing_context=sys.argv[1]):
             model(batch).sum().backward()
             optimizer.step()
 """

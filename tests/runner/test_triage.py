@@ -139,9 +139,9 @@ def test_what_overflows_in_half_precision_alone_is_numerics_and_speaks_for_float
     assert [(replay.name, replay.seen) for replay in replays] == [("device", True), ("float32", False)]
 
 
-def test_gradients_that_are_no_numbers_are_found_behind_a_loss_that_is_one(one_night: Night) -> None:
-    command = [str(one_night.python), str(PLAIN), "gradients"]
-    finding, replays = one_night.triage(command, 6, looked_for="gradients")
+def test_gradients_that_are_no_numbers_are_found_behind_a_loss_that_is_one(current_night: Night) -> None:
+    command = [str(current_night.python), str(PLAIN), "gradients"]
+    finding, replays = current_night.triage(command, 6, looked_for="gradients")
     assert finding.verdict == "numerics", (finding, replays)
     assert "the gradient of 0.weight" in finding.words
     assert [(replay.name, replay.seen) for replay in replays] == [("device", True), ("other_batch", True)]
