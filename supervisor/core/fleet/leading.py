@@ -45,6 +45,7 @@ HOW_BACK = (
 
 HOW_NEVER = "see the job's output for what their daemons say"
 
+
 class Leading:
     """One training; each method takes what happened and returns what is to be done."""
 
