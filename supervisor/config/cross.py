@@ -24,6 +24,8 @@ PLACEHOLDER = "{checkpoint}"
 RESUMED_BY_THE_AGENT = frozenset({"yolo"})
 """Programs of which it is known that the agent resumes them without a command of their own."""
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+PROGRAM_FOLDERS = ("/usr/local/bin", "/usr/bin")
+NO_PODMAN = f"needs podman, which is not in {' or '.join(PROGRAM_FOLDERS)}"
 
 
 def cross_check(settings: Settings, file: str, looks: PathLooks) -> Iterator[Problem]:
@@ -138,7 +140,27 @@ def _check_environment(job: JobSettings, key: str, file: str) -> Iterator[Proble
 
 
 def _check_environments(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
-    """Require of a job with other environments commands whose interpreter can be exchanged for theirs."""
+    """Require of each environment that it names one interpreter, and of the commands that theirs can be exchanged."""
+    for name, environment in job.environments.items():
+        table = join(f"{key}.environments", name)
+        if (environment.python is None) == (environment.image is None):
+            problem = "names neither python nor image" if environment.python is None else "names both python and image"
+            yield Problem(
+                file=file,
+                key=table,
+                problem=problem,
+                allowed="set python to another interpreter's path, or image to a container image",
+            )
+        if environment.image is None:
+            for option in ("mounts", "devices"):
+                if getattr(environment, option):
+                    allowed = f"set {table}.image, or remove {option}"
+                    yield Problem(file=file, key=f"{table}.{option}", problem="needs an image", allowed=allowed)
+        elif environment.image.startswith("-"):
+            problem, allowed = "is an option of podman", "an image as `podman images` lists it"
+            yield Problem(
+                file=file, key=f"{table}.image", problem=problem, allowed=allowed, value=show(environment.image)
+            )
     if not job.environments:
         return
     for where, words in {"command": job.command, "resume.command": job.resume.command}.items():
@@ -211,6 +233,16 @@ def _check_local_paths(job: JobSettings, key: str, file: str, looks: PathLooks) 
             problem = _find_problem(looks, command[0], stat.S_ISREG, "is not a file on this machine")
             if problem is not None:
                 yield _build_absent_problem(file, f"{key}.{where}[0]", problem, command[0])
+    for name, environment in job.environments.items():
+        table = join(f"{key}.environments", name)
+        if environment.python is not None:
+            problem = _find_problem(looks, environment.python, stat.S_ISREG, "is not a file on this machine")
+            if problem is not None:
+                yield _build_absent_problem(file, f"{table}.python", problem, environment.python)
+        elif environment.image is not None:
+            found = [_find_problem(looks, f"{place}/podman", stat.S_ISREG, NO_PODMAN) for place in PROGRAM_FOLDERS]
+            if None not in found:
+                yield _build_absent_problem(file, f"{table}.image", found[-1] or NO_PODMAN, environment.image)
 
 
 def _find_problem(looks: PathLooks, path: str, is_right: Callable[[int], bool], absent: str) -> str | None:

@@ -178,8 +178,14 @@ class ProfileSettings(Struct, frozen=True, kw_only=True):
 class EnvironmentSettings(Struct, frozen=True, kw_only=True):
     """Another environment that the job can run in, tried as the remedy `other_environment`."""
 
-    python: PathText
+    python: PathText | None = None
     """The interpreter that takes the place of the command's own."""
+    image: Text | None = None
+    """A container image that is on this machine; its `python3` takes the place of the command's own interpreter."""
+    mounts: list[Text] = field(default_factory=list)
+    """Folders that the container sees besides the job's own: PATH, or as podman writes them, PATH:PATH:ro."""
+    devices: list[Text] = field(default_factory=list)
+    """Devices that it gets besides those of AMD's GPUs, as podman names them: `nvidia.com/gpu=all`."""
     env: dict[str, str] = field(default_factory=dict)
     """Added to the job's own."""
 

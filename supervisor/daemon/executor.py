@@ -6,6 +6,7 @@ finds the slot taken, evidence is written again.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shlex
 import signal
@@ -28,6 +29,7 @@ from supervisor.daemon.checkpoints.resume_search import ResumeSearch
 from supervisor.daemon.cleanup import clear_replays, clear_snapshots, make_room
 from supervisor.daemon.clock import Clock
 from supervisor.daemon.fence import describe_error
+from supervisor.daemon.launch.containers import Containers
 from supervisor.daemon.launch.launch_spec import LaunchBuilder
 from supervisor.daemon.launch.standby import StandbyStarter
 from supervisor.daemon.threads import Threads
@@ -35,7 +37,14 @@ from supervisor.daemon.triage import TriageRunner
 from supervisor.runner import evidence, tools, tuned
 from supervisor.runner.attempt_folder import is_note_of, names_another, note_of, prepare, read_shim
 from supervisor.runner.exit_watch import ExitWatch
-from supervisor.runner.launcher import LAUNCH_LIMIT_S, Launcher, LaunchError, kill_until_gone, shortage_of
+from supervisor.runner.launcher import (
+    LAUNCH_LIMIT_S,
+    EngineError,
+    Launcher,
+    LaunchError,
+    kill_until_gone,
+    shortage_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +75,7 @@ class ExecutorDeps:
     """The group that shares attempts' folders with trainings of another user."""
     boot_id: str
     threads: Threads
+    containers: Containers
     find_stop_at: Callable[[Path, str, int], bool] = lambda _place, _job, _attempt: False
     """See `UnitRequests.find_stop_at`."""
     report_flag: Callable[[de.Stop], bool] = lambda _: False
@@ -106,6 +116,8 @@ class ThreadExecutor:
     def act(self, decision: de.Decision, job: Job, history: History | None) -> None:
         """Carry out a decision; Warn, StartTriage, Retry and GiveUp take effect by being recorded."""
         begin = self._deps.threads.begin
+        if isinstance(decision, de.GiveUp | de.Finish | de.Retry):
+            begin("container", job.name, lambda: self._remove_container(job.name, decision.attempt))
         match decision:
             case de.Launch():
                 self._launched[job.name] = launched = threading.Event()
@@ -165,6 +177,11 @@ class ThreadExecutor:
         """Treat an attempt that was left alone as any other."""
         self._left_alone.discard((job, attempt))
 
+    def _remove_container(self, job: str, attempt: int) -> None:
+        """Have the container of an attempt that is over removed; the next launch does it again where that failed."""
+        with contextlib.suppress(EngineError):
+            self._deps.containers.clear(job, attempt + 1)
+
     def _launch_and_release(self, decision: de.Launch, job: Job, launched: threading.Event) -> None:
         try:
             self._launch_now(decision, job)
@@ -175,6 +192,7 @@ class ThreadExecutor:
         name, number = job.name, decision.attempt
         try:
             make_room(self._deps.state / "jobs" / name)
+            self._deps.containers.clear(name, number)
             self._resume_search.look(name, number)
             folder = self._prepare_folder(decision, job)
             if decision.resume_from is None:
@@ -210,6 +228,8 @@ class ThreadExecutor:
     def _prepare_folder(self, decision: de.Launch, job: Job) -> Path:
         settings, deps = self._deps.settings(job.name), self._deps
         composed = deps.compose(job, decision.attempt, decision.resume_from)
+        if composed.container is not None:
+            deps.containers.keep(job.name, decision.attempt, composed.container)
         folder = prepare(
             deps.state,
             job.name,

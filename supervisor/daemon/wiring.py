@@ -39,12 +39,14 @@ from supervisor.daemon.clock import Clock, Presence, SystemClock, boot_id
 from supervisor.daemon.executor import ExecutorDeps, ThreadExecutor
 from supervisor.daemon.inbox import Inbox
 from supervisor.daemon.job_state import JobState
+from supervisor.daemon.launch.containers import Containers
 from supervisor.daemon.launch.environment_proof import EnvironmentProof
 from supervisor.daemon.launch.gpus import GpuAvailability, JobGpus
 from supervisor.daemon.launch.last_resorts import Installed
 from supervisor.daemon.launch.launch_spec import LaunchBuilder, LaunchOrder
 from supervisor.daemon.launch.launchers import launcher_of
 from supervisor.daemon.launch.remedy_context import RemedyContextReader
+from supervisor.daemon.launch.short_run import ShortRuns
 from supervisor.daemon.launch.standby import StandbyDeps, StandbyStarter
 from supervisor.daemon.loop import Loop
 from supervisor.daemon.process.startup import lock_state
@@ -200,6 +202,8 @@ class Assembly:
         return self._leads.take_order(attempt)
 
     def _build_resume_search(self, group: int | None) -> ResumeSearch:
+        runs = ShortRuns(self.clock, self.state, self.launcher, self.code_copies.current, group)
+        self.containers = Containers(self.state, runs, lambda name: self.settings.jobs[name], self.boot_id)
         return ResumeSearch(
             clock=self.clock,
             put=self.inbox.put,
@@ -211,13 +215,10 @@ class Assembly:
             threads=self.threads,
             left_to_leader=lambda: self._leads.leads,
             environment_problem=EnvironmentProof(
-                clock=self.clock,
-                state=self.state,
-                launcher=self.launcher,
+                runs=runs,
+                containers=self.containers,
                 settings=lambda name: self.settings.jobs[name],
                 job=self._find_job,
-                code=self.code_copies.current,
-                group=group,
             ).find_problem,
         )
 
@@ -253,6 +254,7 @@ class Assembly:
             group=group,
             boot_id=self.boot_id,
             threads=self.threads,
+            containers=self.containers,
             find_stop_at=self.unit_requests.find_stop_at,
             report_flag=self._report_flag,
         )

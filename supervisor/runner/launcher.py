@@ -26,6 +26,10 @@ class LaunchError(RuntimeError):
     """The training could not be started; the message says why."""
 
 
+class EngineError(LaunchError):
+    """Whether a container of the job still runs is not known, since its engine does not answer."""
+
+
 SHORTAGES = {
     errno.EMFILE: "file descriptors for the daemon",
     errno.ENFILE: "file descriptors",
@@ -50,6 +54,8 @@ def shortage_of(error: BaseException) -> str | None:
     """
     cause: BaseException | None = error
     while cause is not None:
+        if isinstance(cause, EngineError):
+            return "container engine that answers"
         if isinstance(cause, OSError) and cause.errno in SHORTAGES:
             return SHORTAGES[cause.errno]
         if isinstance(cause, MemoryError):

@@ -117,6 +117,15 @@ def read_living(process: Process) -> Process | None:
     return None if now is None or now.start_ticks != process.start_ticks or now.dead else now
 
 
+def read_inner_pid(pid: int) -> int:
+    """Return the pid by which a process knows itself, which is another one in a container."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            return int(file.read().partition(b"\nNSpid:")[2].partition(b"\n")[0].split()[-1])
+    except (OSError, ValueError, IndexError):
+        return pid
+
+
 def read_processes() -> list[Process]:
     """Return every process of the machine."""
     found = (read_process(int(name)) for name in os.listdir("/proc") if name.isdigit())
@@ -439,7 +448,7 @@ class Watch:
         for process in processes:
             if process.state in "Tt":  # `t`: a tool reads it, and it would stay stopped after that
                 send(process, signal.SIGCONT)  # a stopped process saves only when continued
-        alive = {process.pid for process in processes}
+        alive = {pid for process in processes for pid in (process.pid, read_inner_pid(process.pid))}
         if self.end or not self.recorder.ask_to_save(alive):
             self._end_tree()
         else:

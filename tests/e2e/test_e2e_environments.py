@@ -17,7 +17,8 @@ def configure(home: House, python: Path, environments: str) -> None:
     command = [str(python), str(SCRIPT), str(home.folder)]
     resume = f"[jobs.one.resume]\ncommand = {json.dumps([*command, '{checkpoint}'])}\n"
     saved = f'[jobs.one.checkpoints]\npaths = ["{home.folder}/last.pt"]\n'
-    env = 'snapshot_every_s = 0\nenv = { BREAKS = "2.", OMP_NUM_THREADS = "1" }'
+    path = f"{home.folder}:/usr/bin:/bin"
+    env = f'snapshot_every_s = 0\nenv = {{ BREAKS = "2.", OMP_NUM_THREADS = "1", PATH = "{path}" }}'
     home.write(home.job_of("one", command, env) + resume + saved + REMEDIES + BUDGET + environments)
 
 
@@ -44,6 +45,76 @@ def test_the_next_environment_goes_on_from_the_checkpoint_and_one_that_cannot_lo
     assert "another environment: bare; skipped: last.pt does not load there: torch not imported" in history, history
     assert "other_environment" in home.ctl("show", "one").stdout + home.ctl("remedies", "one").stdout
     report = json.loads(home.ctl("remedies", "one", "--json").stdout)
-    assert [(item["remedy"], item["outcome"]) for item in report["tried"]] == [("other_environment", "helped")]
+    assert [(item["attempt"], item["remedy"], item["outcome"]) for item in report["tried"]] == [
+        (2, "other_environment", "helped"),
+        (2, "other_environment", "skipped"),
+        (2, "other_environment", "skipped"),
+    ]
+    assert "last.pt does not load there: torch not imported" in report["tried"][1]["reason"]
+    assert "it could not be started there" in report["tried"][2]["reason"]
     (incident,) = home.incidents("one")
     assert incident["outcome"] == "resumed"
+
+
+PODMAN = """#!/bin/sh
+shift  # --cgroup-manager
+if [ "$1" = rm ]; then
+    if [ -e {folder}/hangs ]; then exec sleep 1000; fi
+    echo "$@" >> {folder}/removed
+    exit 0
+fi
+while [ "$1" != local/torch:1 ]; do
+    case "$1" in *-proof) [ ! -e {folder}/proof_hangs ] || exec sleep 1000;; esac
+    shift
+done
+shift 6  # the image, the shell that is the first process, python3
+exec {python} "$@"
+"""
+
+
+def place_box(home: House, python: Path) -> str:
+    """A container of a podman that only says what a real one would be asked; tests/systemd has a real one."""
+    podman = home.folder / "podman"
+    podman.write_text(PODMAN.format(folder=home.folder, python=python))
+    podman.chmod(0o755)
+    box = '[jobs.one.environments.box]\nimage = "local/torch:1"\n'
+    return box + 'env = { PLACE = "box", BREAKS = "1." }\n'
+
+
+@pytest.mark.long
+@pytest.mark.train
+def test_a_container_engine_that_hangs_is_ended_and_its_environment_skipped(
+    home: House, current_python: Path, owner_python: Path
+) -> None:
+    (home.folder / "proof_hangs").touch()
+    configure(home, current_python, place_box(home, owner_python))
+    home.start()
+    job = home.phase("one", "failed", limit_s=300)
+    assert job["attempt"] == 2, "the second is a plain restart"
+    assert "another environment: box; skipped: " in home.ctl("history", "one").stdout
+    assert "it did not end within 120 s" in home.ctl("history", "one").stdout
+
+
+@pytest.mark.long
+@pytest.mark.train
+def test_nothing_starts_before_the_engine_says_that_the_container_is_gone(
+    home: House, current_python: Path, owner_python: Path
+) -> None:
+    kept = home.state / "jobs/one/container.json"
+    (home.folder / "hangs").touch()
+    configure(home, current_python, place_box(home, owner_python))
+    home.start()
+    home.phase("one", "failed", limit_s=120)
+    home.ctl("start", "one")
+    home.until(
+        lambda: "whether a container of the job runs is not known" in home.ctl("history", "one").stdout, 120, "the wait"
+    )
+    started = sorted(path.parent.name for path in (home.state / "jobs/one").glob("*/output.txt"))
+    assert started == ["1", "2"], started
+    assert kept.exists()
+    (home.folder / "hangs").unlink()
+    home.until(lambda: not kept.exists(), 120, "the container to be removed")
+    assert "rm --force --ignore --time=0 rocm-supervisor-one-" in (home.folder / "removed").read_text()
+    home.phase("one", "failed", "finished", limit_s=120)
+    home.until(lambda: not list(kept.parent.glob("environment-*")), 30, "the folder of the removal to go")
+    assert (kept.parent / "current").resolve().name.isdecimal()

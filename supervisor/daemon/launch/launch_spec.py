@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.config.derive import agent_environment, snapshot_every, snapshot_replicas
-from supervisor.config.environments import command_in
-from supervisor.config.settings import JobSettings, ProfileSettings
+from supervisor.config.environments import GPU_DEVICES, command_in, contained, container_name
+from supervisor.config.settings import EnvironmentSettings, JobSettings, ProfileSettings
 from supervisor.core import attempt_files as names
 from supervisor.core.checkpoints.checkpoint import Checkpoint
 from supervisor.core.job import Job
@@ -32,6 +32,8 @@ class LaunchSpec:
     conv2d: str
     remedies: Mapping[str, object]
     """For remedies.json: what the agent sets, by its name."""
+    environment: EnvironmentSettings | None = None
+    """The other environment that it runs in; None: the job's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,7 @@ def build_launch(
         },
         conv2d=conv2d,
         remedies=_list_agent_settings(changes, profile, visible),
+        environment=environment,
     )
 
 
@@ -125,6 +128,8 @@ class LaunchPlan:
     """For remedies.json; empty without the agent."""
     code: Code
     """What its shim runs, and its agent."""
+    container: str | None
+    """The name of the container that it runs in, if any."""
 
 
 def _has_resume_setting(settings: JobSettings) -> bool:
@@ -172,27 +177,75 @@ class LaunchBuilder:
             checkpoint = ordered.resume_from  # one state for all ranks, and not what this node has by itself
         launch = build_launch(settings, job, checkpoint, self.gfx_versions(settings), self.visible(job.gpu))
         planned, code = agent_environment(settings), self.code()
-        return LaunchPlan(
-            argv=_prepend_placement(code, launch.argv, checkpoint, settings.resume.to),
-            cwd=settings.cwd or str(folder / names.RUN),
-            env=compose_env(
-                job=job.name,
-                number=number,
-                folder=folder,
-                env={**launch.env, **(ordered.env if ordered is not None else {})},
-                inherited=os.environ,
-                agent=code.agent if self.with_agent() else None,
-                conv2d=launch.conv2d,
-                # What a remedy set of them for this attempt counts.
-                agent_settings={name: launch.env.get(name, value) for name, value in planned.items()},
-                resume_from=checkpoint.path if checkpoint else None,
-                resume_steps=resume_steps(
-                    checkpoint, self.kept(job.name), self.saves(job.name), asked=_has_resume_setting(settings)
-                ),
-                snapshot_every=snapshot_every(settings),
-                snapshot_replicas=snapshot_replicas(settings, job.name),
-                mean_fault_s=job.ledger.mean_fault_s(self.clock.now(), job.began_unix_s, settings.budget),
+        cwd = settings.cwd or str(folder / names.RUN)
+        env = compose_env(
+            job=job.name,
+            number=number,
+            folder=folder,
+            env={**launch.env, **(ordered.env if ordered is not None else {})},
+            inherited=os.environ,
+            agent=code.agent if self.with_agent() else None,
+            conv2d=launch.conv2d,
+            # What a remedy set of them for this attempt counts.
+            agent_settings={name: launch.env.get(name, value) for name, value in planned.items()},
+            resume_from=checkpoint.path if checkpoint else None,
+            resume_steps=resume_steps(
+                checkpoint, self.kept(job.name), self.saves(job.name), asked=_has_resume_setting(settings)
             ),
+            snapshot_every=snapshot_every(settings),
+            snapshot_replicas=snapshot_replicas(settings, job.name),
+            mean_fault_s=job.ledger.mean_fault_s(self.clock.now(), job.began_unix_s, settings.budget),
+        )
+        argv, container = launch.argv, container_of(launch.environment, folder.parent, "training")
+        if launch.environment is not None and container is not None:
+            argv = in_container(
+                launch.environment, container, argv, cwd=cwd, env=env, folder=folder, checkpoint=checkpoint, code=code
+            )
+        return LaunchPlan(
+            argv=_prepend_placement(code, argv, checkpoint, settings.resume.to),
+            cwd=cwd,
+            env=env,
             remedies=launch.remedies if self.with_agent() else {},
             code=code,
+            container=container,
         )
+
+
+def container_of(environment: EnvironmentSettings | None, job_folder: Path, use: str) -> str | None:
+    """Return the name of the container that an environment is; None for an interpreter of this machine."""
+    if environment is None or environment.image is None:
+        return None
+    return container_name(str(job_folder), job_folder.name, use)
+
+
+def in_container(  # noqa: PLR0913 - what a container is given
+    environment: EnvironmentSettings,
+    container: str,
+    argv: list[str],
+    *,
+    cwd: str,
+    env: Mapping[str, str],
+    folder: Path,
+    checkpoint: Checkpoint | None,
+    code: Code | None = None,
+) -> list[str]:
+    """Return the command that runs `argv` in a container, with the GPUs that this machine has.
+
+    It is shown the job's folder, its working directory, the checkpoint's folder and, not to be written, the agent.
+    Without an agent's `code` it is a proof, which takes the place of one that was killed.
+    """
+    folders = [str(folder.parent), cwd]
+    if checkpoint is not None:
+        folders.append(str(Path(checkpoint.path).parent))
+    if code is not None:
+        folders.append(f"{code.root}:{code.root}:ro")
+    return contained(
+        environment,
+        argv,
+        name=container,
+        cwd=cwd,
+        env=env,
+        folders=folders,
+        replaces=code is None,
+        devices=[device for device in GPU_DEVICES if os.path.exists(device)],  # noqa: PTH110 - of the kernel
+    )
