@@ -33,8 +33,8 @@ CHECKPOINTS_AT_ONCE = 1000
 LINES_AT_ONCE = 10_000
 CLEARED = "evidence is removed after retention.incidents_days"
 
-FOLDER = re.compile(rf"(?:{names.TRIAGE}-)?([0-9]+)(?:-.*)?")
-"""The name of an attempt's folder, or of the replay that `current` points to during a triage of it."""
+FOLDER = re.compile(r"(?:[a-z]+-)?([0-9]+)(?:-.*)?")
+"""The name of an attempt's folder, or of what `current` points to between two: a replay, a proof of an environment."""
 
 T = TypeVar("T")
 

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,12 +19,12 @@ REMEDIES = '[jobs.one.remedies]\ncrash = ["other_environment"]\nhelped_after_ste
 BUDGET = "[jobs.one.budget]\nbackoff_s = [0.0]\n"
 
 
-def configure(home: House, python: Path, environments: str) -> None:
+def configure(home: House, python: Path, environments: str, variables: str = "") -> None:
     command = [str(python), str(SCRIPT), str(home.folder)]
     resume = f"[jobs.one.resume]\ncommand = {json.dumps([*command, '{checkpoint}'])}\n"
     saved = f'[jobs.one.checkpoints]\npaths = ["{home.folder}/last.pt"]\n'
     path = f"{home.folder}:/usr/bin:/bin"
-    env = f'snapshot_every_s = 0\nenv = {{ BREAKS = "2.", OMP_NUM_THREADS = "1", PATH = "{path}" }}'
+    env = f'snapshot_every_s = 0\nenv = {{ BREAKS = "2.", OMP_NUM_THREADS = "1", PATH = "{path}"{variables} }}'
     home.write(home.job_of("one", command, env) + resume + saved + REMEDIES + BUDGET + environments)
 
 
@@ -54,6 +60,61 @@ def test_the_next_environment_goes_on_from_the_checkpoint_and_one_that_cannot_lo
     assert "it could not be started there" in report["tried"][2]["reason"]
     (incident,) = home.incidents("one")
     assert incident["outcome"] == "resumed"
+
+
+MACHINE = """#!/bin/sh
+exec unshare --mount sh -c 'umount -R /sys/fs/cgroup
+mount -t cgroup2 none /sys/fs/cgroup && exec "$@"' sh {program} "$@"
+"""
+"""A machine with cgroup v2 alone, which podman's containers without cgroups of their own need."""
+
+
+def why_no_podman() -> str | None:
+    missing = [tool for tool in ("podman", "crun", "unshare") if shutil.which(tool) is None]
+    if missing or os.geteuid() != 0:
+        return f"not installed: {', '.join(missing)}" if missing else "needs root for a cgroup v2 of its own"
+    return None
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """Where podman keeps what is the test's: of longer paths conmon's sockets know nothing, and each end takes 20 s."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.mark.train
+@pytest.mark.skipif(why_no_podman() is not None, reason=str(why_no_podman()))
+def test_a_training_goes_on_in_a_container_with_its_agent_and_nothing_of_it_is_left(
+    home: House, short_folder: Path, current_python: Path, owner_python: Path
+) -> None:
+    """The image is empty: its programs are the machine's, shown."""
+    storage, folder = short_folder / "storage.conf", home.folder / "bin"
+    storage.write_text(
+        f'[storage]\ndriver = "vfs"\ngraphroot = "{short_folder}/graph"\nrunroot = "{short_folder}/run"\n'
+    )
+    with tarfile.open(home.folder / "image.tar", "w") as archive:
+        archive.addfile(tarfile.TarInfo("etc/empty"))
+    podman = {**os.environ, "CONTAINERS_STORAGE_CONF": str(storage)}
+    subprocess.run(["podman", "import", home.folder / "image.tar", "local/torch:1"], env=podman, check=True)
+    folder.mkdir()
+    (folder / "rocm-supervisorctl").symlink_to(home.bin / "rocm-supervisorctl")
+    (folder / "rocm-supervisord").write_text(MACHINE.format(program=home.bin / "rocm-supervisord"))
+    (folder / "rocm-supervisord").chmod(0o755)
+    home.bin = folder
+    shown = [f"{place}:{place}:ro" for place in ("/usr", "/bin", "/lib", "/lib64")]
+    shown += [str(SCRIPT.parent), str(owner_python.parents[1]), str(owner_python.resolve().parents[1])]
+    box = f'[jobs.one.environments.box]\nimage = "local/torch:1"\nmounts = {json.dumps(shown)}\n'
+    box += f'env = {{ PLACE = "box", PATH = "{owner_python.parent}:/usr/bin:/bin" }}\n'
+    configure(home, current_python, box, f', CONTAINERS_STORAGE_CONF = "{storage}"')
+    home.start()
+    job = home.phase("one", "finished", "failed", limit_s=90)
+    assert (job["phase"], job["attempt"]) == ("finished", 2), home.ctl("history", "one").stdout
+    assert job["step"] == 60, "the agent reports from within"
+    home.until(lambda: not (home.state / "jobs/one/container.json").exists(), 30, "the container to be removed")
+    home.until(lambda: "from step 10, in box" in home.ctl("logs", "one").stdout, 10, "the output from within")
+    left = subprocess.run(["podman", "ps", "-aq"], env=podman, check=True, capture_output=True, text=True)
+    assert left.stdout == ""
 
 
 PODMAN = """#!/bin/sh

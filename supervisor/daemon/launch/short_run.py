@@ -54,7 +54,7 @@ class ShortRuns:
                 # Where nothing was run, `current` may be a later attempt's.
                 if untrusted_files.entry_exists(folder.parent, folder.name):
                     with contextlib.suppress(OSError):
-                        point(folder.parent, folder.with_name(str(number)))
+                        point(folder.parent, Path(str(number)))
                         untrusted_files.remove_tree(folder.parent, folder.name)
 
     def run(  # noqa: PLR0913 - what a command is run with
