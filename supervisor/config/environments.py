@@ -30,7 +30,7 @@ may, and would leave a process behind that holds the namespace.
 INIT = ("/bin/sh", "-c", '"$@"; exit $?', "sh")
 """The first process of a container: the kernel drops the signals that podman passes on to it.
 
-The shim has already sent them to the training, which is told once to save and end, as it is without a container.
+The shim has already sent them to the training, which is asked once to save and end, as it is without a container.
 """
 PODMAN = ("/bin/sh", "-c", AS_USER, "sh", "podman", "--cgroup-manager=cgroupfs")
 """The engine whose containers are below the program that started them, so that what ends that tree ends them.

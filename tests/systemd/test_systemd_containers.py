@@ -50,8 +50,8 @@ def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InstalledBox]:
     folder.chmod(0o755)
     wanted = set(PROGRAMS)
     for program in PROGRAMS:
-        told = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
-        wanted |= {word for word in told.split() if word.startswith("/")}
+        printed = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
+        wanted |= {word for word in printed.split() if word.startswith("/")}
     with tarfile.open(folder / "image.tar", "w", dereference=True) as archive:
         for path in sorted(wanted):
             archive.add(os.path.realpath(path), path.lstrip("/"))
@@ -76,8 +76,8 @@ def command() -> list[str]:
 
 def begin(item: InstalledBox, number: int, argv: list[str]) -> None:
     script = f"export HOME={HOME} GIVEN=yes SECRET=daemon http_proxy=http://user:secret@proxy; exec {shlex.join(argv)}"
-    told = item.ask(f"print(begin('one', {number}, {script!r}))")
-    assert told.strip() == f"{STATE}/jobs/one/{number}", told
+    printed = item.ask(f"print(begin('one', {number}, {script!r}))")
+    assert printed.strip() == f"{STATE}/jobs/one/{number}", printed
 
 
 def run_to_its_end(item: InstalledBox, number: int, argv: list[str]) -> dict[str, object]:
@@ -160,9 +160,9 @@ def test_it_outlives_the_daemon_and_ends_with_a_stop_by_the_next(running: Instal
 
 def test_a_second_container_of_the_job_is_refused_while_the_first_runs(running: InstalledBox) -> None:
     script = f"export HOME={HOME}; exec {shlex.join(command())}"
-    told = running.box.run(script, user=OWNER, environment={"HOME": HOME})
-    assert told.status != 0
-    assert "already in use" in told.output, told.output
+    printed = running.box.run(script, user=OWNER, environment={"HOME": HOME})
+    assert printed.status != 0
+    assert "already in use" in printed.output, printed.output
 
 
 def test_it_is_the_owners_sees_no_secret_and_cannot_write_what_is_only_shown(running: InstalledBox) -> None:
