@@ -31,10 +31,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from supervisor.core.memory.estimate import PROOF_STEPS, estimate, next_probe, prove_largest
-from supervisor.core.memory.points import Point
-from supervisor.runner.memory_probe import Command, WhatIf, probe
-from tests.bench.estimates import BATCHES, GIB, MODELS
+ROOT = Path(__file__).resolve().parents[2]
+# The package of the same name that may be installed must not come first.
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "bench")]
+
+from estimates import BATCHES, GIB, MODELS  # noqa: E402 (after the path is set)
+
+from supervisor.core.memory.estimate import (  # noqa: E402 (after the path is set)
+    PROOF_STEPS,
+    estimate,
+    next_probe,
+    prove_largest,
+)
+from supervisor.core.memory.points import Point  # noqa: E402 (after the path is set)
+from supervisor.runner.memory_probe import Command, WhatIf, probe  # noqa: E402 (after the path is set)
 
 HERE = Path(__file__).resolve().parent
 TRUE_STEPS = 3
@@ -148,7 +158,7 @@ def answer_each(answers: Any) -> None:
 
 def serve_truth(name: str) -> None:
     """Find largest micro-batches that run, within a room (bytes) or without any."""
-    from tests.bench.estimates import Trainings  # noqa: PLC0415 - loads torch
+    from estimates import Trainings  # noqa: PLC0415 - loads torch
 
     sys.path.insert(0, str(HERE))
     trainings = Trainings(name)
