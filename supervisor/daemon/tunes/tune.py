@@ -271,7 +271,7 @@ class Tune(threading.Thread):
 
     def _count_steps(self, facts: Facts, held: Mapping[str, object], wanted: Mapping[str, object]) -> int:
         """Return how many steps there are to the end of a block: as many as the newest of its kind took."""
-        taken = self._taken.get(_kind_of_switch(held, wanted))
+        taken = self._taken.get(self._kind_of_switch(held, wanted))
         if taken is not None:
             return taken
         block = max(compare.BLOCK_STEPS, _workers_of(wanted, facts))
@@ -282,6 +282,7 @@ class Tune(threading.Thread):
 
     def _make_block(self, session: Session, facts: Facts) -> Session:
         wanted, held, first = session.wanted or {}, self._held, self._last_step()
+        kind = self._kind_of_switch(held, wanted)
         why = self._find_pointless(session, facts)
         if why is not None and session.trial is not None and session.trial.arm is not None:
             return session.postponed({session.trial.arm.knob}, why)
@@ -312,13 +313,21 @@ class Tune(threading.Thread):
         arms_turn = session.trial is not None and session.trial.is_arms_turn
         self._warned = []
         collected = self._collect_paced(drop, _workers_of(wanted, facts), ahead, beaten_s, is_cold=switched > 0)
-        self._newest, self._taken[_kind_of_switch(held, wanted)] = collected, self._last_step() - first
+        self._newest, self._taken[kind] = collected, self._last_step() - first
         self._note_block(wanted, collected)
         why = self._find_new_warning() if arms_turn else None
         if why is not None:
             return session.after_refusal(why)
         memory = Memory(card_bytes=facts.card_bytes, host_bytes=psutil.virtual_memory().total)
         return session.after_block(compare.median_s(collected.times), collected.seen, memory)
+
+    def _kind_of_switch(self, held: Mapping[str, object], wanted: Mapping[str, object]) -> tuple[object, ...]:
+        """Return what decides how many steps pass uncounted between two blocks.
+
+        The loaders, whether all else stays, and whether a block of what is wanted was made: after the first switch to
+        settings all batches that lie ready are left out, 64 of a YOLO, where it may be that they wait for none.
+        """
+        return (_loader_of(held), _loader_of(wanted), held == wanted, _key(wanted) in self._waited)
 
     def _count_stocked(self, held: Mapping[str, object], wanted: Mapping[str, object], facts: Facts) -> int:
         """Return how many batches may lie ready when other settings begin, which their own pace would not have made."""
@@ -632,11 +641,6 @@ def count_switch_steps(held: Mapping[str, object], wanted: Mapping[str, object],
 
 def _loader_of(settings: Mapping[str, object]) -> tuple[object, ...]:
     return tuple(settings.get(name) for name in sorted(LOADER_KNOBS))
-
-
-def _kind_of_switch(held: Mapping[str, object], wanted: Mapping[str, object]) -> tuple[object, ...]:
-    """Return what decides how many steps pass uncounted between two blocks: the loaders, and whether all else stays."""
-    return (_loader_of(held), _loader_of(wanted), held == wanted)
 
 
 def _waited_for(record: StepRecord, span_s: float) -> bool:
