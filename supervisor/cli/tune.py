@@ -56,8 +56,7 @@ def command(  # noqa: PLR0913, PLR0917 - one an option
     if not (show or stop or undo):
         report = _follow_tune(app, route, report)
     if app.json:
-        more = {"not_tried": report["left"], "problem": report["problem"]}
-        app.print_json({name: report[name] for name in JSON_FIELDS} | more)
+        app.print_json(as_json(report))
     elif undo:
         app.print(one_line(report["problem"] or f"{job}: the owner's settings hold"))
     else:
@@ -98,6 +97,12 @@ def _follow_tune(app: App, route: str, report: dict[str, Any]) -> dict[str, Any]
         click.echo("stopping: the owner's settings are put back", err=True)
         return app.post(route, stop=True)
     return report
+
+
+def as_json(report: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer of `--json`."""
+    more = {"not_tried": report["left"], "problem": report["problem"]}
+    return {name: report[name] for name in JSON_FIELDS} | more
 
 
 def report_lines(report: dict[str, Any], pen: Pen) -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 
 from supervisor.cli.errors import CliError
 from supervisor.cli.table import Pen
-from supervisor.cli.tune import parse_permissions, parse_span_s, report_lines
+from supervisor.cli.tune import as_json, parse_permissions, parse_span_s, report_lines
 from supervisor.control import types
 
 REPORT = types.TuneReport(
@@ -27,6 +27,12 @@ def test_a_report_says_what_was_found_and_what_came_of_it() -> None:
     assert "+760.0% (+710.0% to +820.0%)" in text
     assert "49.0 -> 422.0 samples/s (8.61x), confirmed" in text
     assert "not without permission" in text
+
+
+def test_what_was_not_tried_is_in_the_json_with_its_reason() -> None:
+    found = as_json(types.encode(REPORT))
+    assert list(found) == ["job", "samples_per_s", "adopted", "refused", "bottleneck", "not_tried", "problem"]
+    assert found["not_tried"] == [{"knob": "tf32", "value": None, "why": "not without permission: --may precision"}]
 
 
 def test_a_report_survives_being_kept() -> None:
