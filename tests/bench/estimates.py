@@ -229,7 +229,12 @@ def main() -> None:
     given = parser.parse_args()
     earlier = {row["name"]: row for row in json.loads(given.earlier.read_text())} if given.earlier else {}
     rows: list[dict[str, Any]] = []
-    signal.signal(signal.SIGTERM, lambda *_: (print_table(rows), os._exit(143)))
+
+    def end(*_: object) -> None:
+        print_table(rows)
+        os._exit(143)
+
+    signal.signal(signal.SIGTERM, end)
     sys.stdout.write(HEAD)
     with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
         card_bytes = round(given.card_gib * GIB)

@@ -25,7 +25,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -192,7 +192,7 @@ def serve_filler() -> None:
 def serve_peer(kind: str, name: str) -> None:
     """Choose a micro-batch as another tool does, and say how long that took."""
     sys.path.insert(0, str(HERE))
-    choosing = {
+    choosing: dict[str, Callable[..., object]] = {
         "lightning": choose_by_lightning,
         "autobatch": choose_by_autobatch,
         "accelerate": estimate_by_accelerate,
@@ -395,7 +395,7 @@ class Choices:
 
 def main() -> None:
     """Measure and print."""
-    serving = {"--truth": serve_truth, "--filler": serve_filler, "--peer": serve_peer}
+    serving: dict[str, Callable[..., None]] = {"--truth": serve_truth, "--filler": serve_filler, "--peer": serve_peer}
     if sys.argv[1:2] and sys.argv[1] in serving:
         serving[sys.argv[1]](*sys.argv[2:])
         return
@@ -407,7 +407,12 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     choices = Choices(given)
-    signal.signal(signal.SIGTERM, lambda *_: (choices.print_table(), os._exit(143)))
+
+    def end(*_: object) -> None:
+        choices.print_table()
+        os._exit(143)
+
+    signal.signal(signal.SIGTERM, end)
     choices.choose_alone(given.only, given.alone_s)
     choices.choose_at_once(given.only)
     choices.print_table()
