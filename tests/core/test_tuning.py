@@ -316,7 +316,8 @@ def test_workers_that_gain_a_multiple_are_not_exchanged_once_more_for_the_last_c
     assert session.after_s == pytest.approx(0.8)
     alone, wanted = list_wanted(begin_session((WORKERS, SWITCH), (), two), {nothing: 5.0, workers: 1.0, both: 1.2})
     assert (list(alone.settings), wanted) == (["workers"], []), "what is left was proven"
-    assert (alone.before_s, alone.after_s) == (pytest.approx(5.0), pytest.approx(1.0))
+    assert alone.before_s == pytest.approx(5.0)
+    assert alone.after_s == pytest.approx(1.0)
     assert alone.confirmed is not None
 
 
