@@ -23,7 +23,7 @@ CHILD = "child"
 """The name of the threads that wait for child processes."""
 JOBS_LANES = ("sweep", "checkpoints", "the record of checkpoints", "processes", "requests of the user")
 DAEMONS_LANES = ("record commits", "sweep code", "programs in PATH")
-JOBS_ACTS = ("launch", "continue", "stop", "kill", "last resort", "triage", "evidence", "clear", SEARCH)
+JOBS_ACTS = ("launch", "continue", "stop", "kill", "last resort", "triage", "evidence", "clear", "container", SEARCH)
 DAEMONS_ACTS = ("asking systemd", "reading the configuration")
 
 OF_THE_DAEMON: Mapping[str, int] = {
