@@ -189,13 +189,16 @@ def run_again(outcomes: list[Outcome], options: list[str]) -> Outcome | None:
     return run_stage(Stage("again", "", 0), options, names)
 
 
-def report(outcomes: list[Outcome], again: Outcome | None = None, slowest: int = 0) -> int:
-    """Print what became of the stages and each test that failed; return the exit status."""
+def report(outcomes: list[Outcome], again: Outcome | None = None, slowest: int = 0, took_s: float = 0.0) -> int:
+    """Print what became of the stages and each test that failed; return the exit status.
+
+    `took_s` is the time of all together, which is less than their sum where one fills another.
+    """
     seconds = sorted((pair for outcome in outcomes for pair in outcome.seconds), key=lambda pair: -pair[1])
     if slowest:
         tell(f"=== slowest {slowest}")
-    for name, took_s in seconds[:slowest]:
-        tell(f"{took_s:>8.2f} s  {name}")
+    for name, lasted_s in seconds[:slowest]:
+        tell(f"{lasted_s:>8.2f} s  {name}")
     tell("=== all stages")
     ran = [*outcomes, again] if again else outcomes
     for outcome in ran:
@@ -204,7 +207,7 @@ def report(outcomes: list[Outcome], again: Outcome | None = None, slowest: int =
     unsteady = len(again.passed) if again else 0
     ok = stood(outcomes, again) and any(outcome.counts.get("passed") for outcome in outcomes)
     limit = f", {unsteady} UNSTEADY (at most {UNSTEADY_AT_MOST} may be)" if unsteady else ""
-    tell(f"{'passed' if ok else 'FAILED'} in {sum(outcome.took_s for outcome in ran) / 60:.1f} min{limit}")
+    tell(f"{'passed' if ok else 'FAILED'} in {took_s / 60:.1f} min{limit}")
     return 0 if ok else 1
 
 
@@ -249,8 +252,10 @@ def main(arguments: list[str] | None = None) -> int:
     cores = len(os.sched_getaffinity(0))
     planned = [Stage("quick", QUICK, cores)] if asked.quick else stages(cores)
     compile_tests(ROOT, cores)
+    began_s = now_s()
     outcomes = run_stages(planned, options)
-    return report(outcomes, run_again(outcomes, options), asked.slowest)
+    again = run_again(outcomes, options)
+    return report(outcomes, again, asked.slowest, now_s() - began_s)
 
 
 if __name__ == "__main__":
