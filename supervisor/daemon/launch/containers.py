@@ -59,11 +59,11 @@ class Containers:
         facts = self._read_kept(job, before)
         if facts is None:
             return None  # another thread had it removed
-        if facts["boot_id"] == self._boot_id:
-            argv, env = removal(facts["name"]), self._settings(job).env
-            problem = self._runs.run(folder, before - 1, argv, cwd=str(folder / fo.RUN), env=env, limit_s=LIMIT_S)
-            if problem is not None:
-                return f"podman rm {facts['name']}: {problem}"
+        argv, env = removal(facts["name"]), self._settings(job).env
+        problem = self._runs.run(folder, before - 1, argv, cwd=str(folder / fo.RUN), env=env, limit_s=LIMIT_S)
+        # What ran before a boot does not run any more, but podman keeps its name, and refuses a second of that name.
+        if problem is not None and facts["boot_id"] == self._boot_id:
+            return f"podman rm {facts['name']}: {problem}"
         untrusted_files.remove(self._folder(job), fo.CONTAINER)
         return None
 
