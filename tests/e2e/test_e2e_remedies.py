@@ -135,6 +135,7 @@ def test_a_training_whose_gpu_is_lost_goes_on_on_the_cpu_and_back_when_the_gpu_a
     home.write(head + home.by_hand("one", table=f'gpus = ["{CARD}"]\nenv = {{ PLACE = "card" }}') + tail)
     home.start()
     home.step("one", 30)
+    home.until(lambda: bool(home.proven("one")), 60, "a checkpoint from before the fault to be proven")
     home.take_the_card()
     Path("/dev/kmsg").write_bytes(f"<3>amdgpu {CARD}: amdgpu: device lost from bus!\n".encode())
     incident = home.resumed("one")
@@ -152,6 +153,7 @@ def test_a_training_whose_gpu_is_lost_goes_on_on_the_cpu_and_back_when_the_gpu_a
     assert given["PLACE"] == "card"
     assert "HIP_VISIBLE_DEVICES" not in given
     made = home.steps_made("one")
-    turn = made.index(incident["resumed_from"]["step"] + 1, 30)
+    again = incident["resumed_from"]["step"] + 1
+    turn = made.index(again, made.index(again) + 1)
     assert made[turn:] == list(range(made[turn], made[turn] + len(made) - turn)), "back without losing a step"
     assert len(home.incidents("one")) == 1
