@@ -45,8 +45,6 @@ NOT_TO_BE_HAD = re.compile(r"torch sees no GPU here|torch 1\.13\.\S+ has no |(pr
 What judges our files from outside is fetched by `make test` and `.ci/run`, which say so where they cannot."""
 ONE_OF = "kernel"
 """Marker of tests that use what a machine has one of: the kernel's log; they are run one after another."""
-STAGES = ("alone", "calm", "background")
-"""Markers of tests with a stage of their own; each needs a reason."""
 SLOW_ROOMS = ("agent", "attacks", "children", "cluster", "daemon", "e2e", "fleet", "laws", "runner", "suite", "systemd")
 """Rooms whose tests start processes and threads and wait for them."""
 
@@ -121,7 +119,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=left)
     items[:] = [item for item in items if item not in left]
     for item in items:
-        marks = [mark for name in STAGES if (mark := item.get_closest_marker(name)) is not None]
+        marks = [mark for name in ("alone", "calm") if (mark := item.get_closest_marker(name)) is not None]
         for mark in marks:
             assert mark.kwargs.get("reason"), f"{item.nodeid}: {mark.name} needs a reason"
         if not marks and item.get_closest_marker(ONE_OF) is not None:

@@ -153,7 +153,7 @@ def test_two_ranks_killed_and_stopped_end_bit_for_bit_where_they_would_have(
     ranks = Attempts(current_python, tmp_path / "ranks", HERE / "own_ranks.py", warm=warm(current_python, *RANKS))
     alone = ranks.run_ranks(2)
     assert len(digests(alone)) == 2, alone.output
-    killed = launched.run("--die-after", "6", "--step-s", "0.05", DYING_RANK="1")
+    killed = launched.run("--die-after", "6", "--step-s", "0.2", DYING_RANK="1")
     assert (launched.attempts[-1].folder / "run/died").exists(), killed.output
     reaped = [code for report in launched.attempts[-1].list_reports("reaped") for code in report["codes"].values()]
     assert reaped == [-signal.SIGKILL, -signal.SIGTERM], "torchrun's agent says so before it ends the other"

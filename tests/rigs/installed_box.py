@@ -43,9 +43,9 @@ notifier = Notifier.from_environment()
 words = Path(os.environ.get("WORDS", STATE / "words"))
 units = UnitLauncher(user=False, state=STATE)
 
-def begin(slot, number, script):
-    folder = prepare(STATE, slot, number, argv=["/bin/sh", "-c", script], cwd="/home/ann", env={}, grace_s=5, save_s=1,
-                     group=(STATE / "jobs").stat().st_gid)
+def begin(slot, number, script, grace_s=5):
+    folder = prepare(STATE, slot, number, argv=["/bin/sh", "-c", script], cwd="/home/ann", env={},
+                     grace_s=grace_s, save_s=1, group=(STATE / "jobs").stat().st_gid)
     units.launch(slot, folder)
     return folder
 

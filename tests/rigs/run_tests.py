@@ -1,14 +1,13 @@
-"""Runs the whole suite in stages and says at the end what failed in any of them.
+"""Runs the whole suite in three stages and says at the end what failed in any of them.
 
     run_tests.py [--quick] [--slowest N] [PYTEST OPTION ...]
 
-1. `parallel`: what is marked neither `calm` nor `alone` nor `background`, by more processes than there are cores: tests
-   marked `waits`, whose daemons and trainings mostly wait, are spread among the others, which fill the cores meanwhile.
-   The long ones come first.
+1. `parallel`: what is marked neither `calm` nor `alone`, by more processes than there are cores: tests marked `waits`,
+   whose daemons and trainings mostly wait, are spread among the others, which fill the cores meanwhile. The long ones
+   come first.
 2. `calm`: six more at a time than there are cores: whole daemons that are held to limits of seconds, of which eight
    take a little more than one core, for they wait for what hangs or stands still. Those marked `long` come first.
-   What uses the kernel's log, of which a machine has one, is one after another in one process. Meanwhile one process
-   runs what is marked `background`, which takes about as much time of the core that is left.
+   What uses the kernel's log, of which a machine has one, is one after another in one process.
 3. `alone`: one test after another with nothing running at the same time: what compares processor time or short
    durations with a limit.
 
@@ -26,24 +25,20 @@ looks the same. More of them, a test that fails both times, and a stage in which
 from __future__ import annotations
 
 import argparse
-import functools
-import itertools
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 OK, FAILED, NOTHING_SELECTED = 0, 1, 5
 """Exit statuses of pytest."""
-GIVING_WAY = ("nice", "-n", "10")
-"""Of a stage that fills another: a tenth of a core where the other's processes want all of them."""
 UNSTEADY_AT_MOST = 3
 """Tests that may fail beside others and pass by themselves in a suite that passes."""
 AGAIN_AT_MOST = 20
@@ -57,8 +52,6 @@ class Stage:
     name: str
     markers: str
     workers: int
-    fills: bool = False
-    """Whether it runs while the stage before it does; what it prints comes after that."""
 
     def options(self) -> list[str]:
         """Return what pytest is told."""
@@ -79,8 +72,6 @@ class Outcome:
     passed: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     seconds: list[tuple[str, float]] = field(default_factory=list)
-    printed: str = ""
-    """By a stage that fills another."""
     elsewhere: list[str] | None = None
     """Files with tests that the stage left out; None where it did not collect."""
 
@@ -99,32 +90,29 @@ class Outcome:
         counts = ", ".join(f"{count} {name}" for name, count in self.counts.items() if count) or "no tests"
         ended = "" if self.ended else f"; pytest ended with status {self.status}"
         return (
-            f"{self.stage.name:<10} {self.took_s:>6.0f} s ({self.processor_s:.0f} s of processor time)  {counts}{ended}"
+            f"{self.stage.name:<8} {self.took_s:>6.0f} s ({self.processor_s:.0f} s of processor time)  {counts}{ended}"
         )
 
 
 def stages(cores: int) -> list[Stage]:
     """Return the stages of the whole suite for a machine of so many cores."""
     return [
-        Stage("parallel", "not alone and not calm and not background", cores + 4),
+        Stage("parallel", "not alone and not calm", cores + 4),
         Stage("calm", "calm and not alone", cores + 6),
-        Stage("background", "background and not alone and not calm", 0, fills=True),
         Stage("alone", "alone", 0),
     ]
 
 
-QUICK = "not waits and not alone and not calm and not background and not slow and not train"
+QUICK = "not waits and not alone and not calm and not slow and not train"
 
 
 def run_stage(
     stage: Stage, options: list[str], only: Sequence[str] = (), files: Sequence[str] | None = None
 ) -> Outcome:
-    """Run one stage, or of its tests `only` these, of all files or these; pytest prints as it goes, or into a file."""
-    title = f"=== {stage.name}: {', '.join(only) or stage.markers} ({stage.workers or 1} at a time)"
-    if not stage.fills:
-        tell(title)
-    began_s = now_s()
-    with tempfile.TemporaryDirectory() as folder, Path(folder, "printed").open("wb+") as aside:
+    """Run one stage, or of its tests `only` these, of all files or these; pytest prints as it goes."""
+    tell(f"=== {stage.name}: {', '.join(only) or stage.markers} ({stage.workers or 1} at a time)")
+    began_s, before = now_s(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    with tempfile.TemporaryDirectory() as folder:
         reported, again, elsewhere = (Path(folder) / f"{name}.json" for name in ("outcomes", "again", "elsewhere"))
         command = [sys.executable, "-m", "pytest", "-p", "tests.rigs.outcomes", *stage.options(), *options]
         # A stage that a test of this file runs is not the worker process that runs the test.
@@ -137,33 +125,12 @@ def run_stage(
             (Path(folder) / "files.json").write_text(json.dumps(list(files)))
             env["TEST_FILES"] = str(Path(folder) / "files.json")
         env |= {"TEST_OUTCOMES": str(reported), "TEST_ELSEWHERE": str(elsewhere)}
-        words, stdout = ([*GIVING_WAY, *command], aside) if stage.fills else (command, None)
-        process = subprocess.Popen(words, cwd=ROOT, env=env, stdout=stdout)
-        _, ended, used = os.wait4(process.pid, 0)
-        process.returncode = status = os.waitstatus_to_exitcode(ended)
+        status = subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
         facts = json.loads(reported.read_text()) if reported.exists() else {}
         facts["elsewhere"] = json.loads(elsewhere.read_text()) if elsewhere.exists() else None
-        if stage.fills:
-            facts["printed"] = f"{title}\n{Path(aside.name).read_text(errors='replace')}"
-    return Outcome(stage, status, now_s() - began_s, used.ru_utime + used.ru_stime, **facts)
-
-
-def run_stages(planned: Sequence[Stage], options: list[str]) -> list[Outcome]:
-    """Run one stage after another, each with those that fill it, and return what became of each."""
-    outcomes: list[Outcome] = []
-    left = list(planned)
-    with ThreadPoolExecutor() as threads:
-        while left:
-            run = functools.partial(run_stage, options=options, files=outcomes[0].elsewhere if outcomes else None)
-            stage = left.pop(0)
-            filling = list(itertools.takewhile(lambda other: other.fills, left))
-            del left[: len(filling)]
-            running = [threads.submit(run, other) for other in filling]
-            outcomes.append(run(stage))
-            for ended in running:
-                outcomes.append(ended.result())
-                tell(outcomes[-1].printed.rstrip())
-    return outcomes
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    processor_s = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
+    return Outcome(stage, status, now_s() - began_s, processor_s, **facts)
 
 
 def compile_tests(root: Path, processes: int) -> None:
@@ -189,16 +156,13 @@ def run_again(outcomes: list[Outcome], options: list[str]) -> Outcome | None:
     return run_stage(Stage("again", "", 0), options, names)
 
 
-def report(outcomes: list[Outcome], again: Outcome | None = None, slowest: int = 0, took_s: float = 0.0) -> int:
-    """Print what became of the stages and each test that failed; return the exit status.
-
-    `took_s` is the time of all together, which is less than their sum where one fills another.
-    """
+def report(outcomes: list[Outcome], again: Outcome | None = None, slowest: int = 0) -> int:
+    """Print what became of the stages and each test that failed; return the exit status."""
     seconds = sorted((pair for outcome in outcomes for pair in outcome.seconds), key=lambda pair: -pair[1])
     if slowest:
         tell(f"=== slowest {slowest}")
-    for name, lasted_s in seconds[:slowest]:
-        tell(f"{lasted_s:>8.2f} s  {name}")
+    for name, took_s in seconds[:slowest]:
+        tell(f"{took_s:>8.2f} s  {name}")
     tell("=== all stages")
     ran = [*outcomes, again] if again else outcomes
     for outcome in ran:
@@ -207,7 +171,7 @@ def report(outcomes: list[Outcome], again: Outcome | None = None, slowest: int =
     unsteady = len(again.passed) if again else 0
     ok = stood(outcomes, again) and any(outcome.counts.get("passed") for outcome in outcomes)
     limit = f", {unsteady} UNSTEADY (at most {UNSTEADY_AT_MOST} may be)" if unsteady else ""
-    tell(f"{'passed' if ok else 'FAILED'} in {took_s / 60:.1f} min{limit}")
+    tell(f"{'passed' if ok else 'FAILED'} in {sum(outcome.took_s for outcome in ran) / 60:.1f} min{limit}")
     return 0 if ok else 1
 
 
@@ -251,11 +215,11 @@ def main(arguments: list[str] | None = None) -> int:
     asked, options = parser.parse_known_args(arguments)
     cores = len(os.sched_getaffinity(0))
     planned = [Stage("quick", QUICK, cores)] if asked.quick else stages(cores)
+    outcomes: list[Outcome] = []
     compile_tests(ROOT, cores)
-    began_s = now_s()
-    outcomes = run_stages(planned, options)
-    again = run_again(outcomes, options)
-    return report(outcomes, again, asked.slowest, now_s() - began_s)
+    for stage in planned:
+        outcomes.append(run_stage(stage, options, files=outcomes[0].elsewhere if outcomes else None))
+    return report(outcomes, run_again(outcomes, options), asked.slowest)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ from tests.rigs.run_tests import (
     report,
     run_again,
     run_stage,
-    run_stages,
     stages,
 )
 
@@ -45,9 +44,6 @@ def test_waits_alone(): assert "PYTEST_XDIST_WORKER" not in os.environ
 @pytest.mark.calm(reason="limits of seconds")
 def test_calm(): assert "PYTEST_XDIST_WORKER" in os.environ
 
-@pytest.mark.background(reason="a core")
-def test_background(): assert "PYTEST_XDIST_WORKER" not in os.environ
-
 @pytest.mark.kernel
 def test_kernel(): assert "PYTEST_XDIST_WORKER" in os.environ
 
@@ -68,7 +64,7 @@ def test_not_set_up(broken): pass
 EVERYTHING = Stage("all", "", 0)
 FEW = [dataclasses.replace(stage, workers=min(stage.workers, 2)) for stage in stages(2)]
 """The stages with two processes at most: each more is another start of pytest."""
-PASSED = {"parallel": 3, "calm": 2, "background": 1, "alone": 3}
+PASSED = {"parallel": 3, "calm": 2, "alone": 3}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -119,45 +115,9 @@ with Path(__file__).with_suffix(".read").open("a") as file:
     first, *later = FEW
     ran = [run_stage(first, options)]
     ran += [run_stage(stage, options, files=ran[0].elsewhere) for stage in later]
-    assert [outcome.counts.get("passed", 0) for outcome in ran] == [2, 1, 0, 1]
+    assert [outcome.counts["passed"] for outcome in ran] == [2, 1, 1]
     times = {path.stem: len(path.read_text().split()) for path in tmp_path.glob("*.read")}
     assert times["test_mixed"] == times["test_alone"] > times["test_plain"] > 0
-
-
-MEETING = """
-import threading
-from pathlib import Path
-import pytest
-
-def meets(own, other):
-    Path(__file__).with_name(own).touch()
-    for _ in range(1200):
-        if Path(__file__).with_name(other).exists():
-            return
-        threading.Event().wait(0.05)
-    raise AssertionError(f"{other} was not there")
-
-@pytest.mark.calm(reason="limits")
-def test_calm(): meets("calm", "background")
-
-@pytest.mark.background(reason="a core")
-def test_background(): meets("background", "calm")
-
-@pytest.mark.background(reason="a core")
-def test_wrong(): assert not "found behind the calm ones"
-"""
-
-
-def test_what_is_in_the_background_runs_while_the_calm_ones_do_and_is_printed_and_counted_after_them(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    ran = run_stages(FEW, suite(tmp_path, MEETING))
-    assert [outcome.counts.get("passed", 0) for outcome in ran] == [0, 1, 1, 0]
-    assert [outcome.stage.name for outcome in ran if outcome.failed] == ["background"]
-    output = capfd.readouterr().out
-    calm, background, alone = (output.index(f"=== {name}: ") for name in ("calm", "background", "alone"))
-    assert calm < output.index("1 passed", calm) < background < output.index("1 failed, 1 passed") < alone
-    assert all(outcome.processor_s > 0 for outcome in ran), "each its own"
 
 
 def test_tests_of_a_group_share_a_process(tmp_path: Path) -> None:
@@ -209,7 +169,7 @@ def test_under_ci_what_is_skipped_in_a_worker_process_has_failed(outcomes: list[
 def test_what_failed_in_any_stage_is_reported_at_the_end(
     outcomes: list[Outcome], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert [outcome.ok for outcome in outcomes] == [False, True, True, True]
+    assert [outcome.ok for outcome in outcomes] == [False, True, True]
     assert report(outcomes) == 1
     output = capsys.readouterr().out.splitlines()
     failed = [line for line in output if line.startswith("FAILED (")]

@@ -76,7 +76,7 @@ def command() -> list[str]:
 
 def begin(item: InstalledBox, number: int, argv: list[str]) -> None:
     script = f"export HOME={HOME} GIVEN=yes SECRET=daemon http_proxy=http://user:secret@proxy; exec {shlex.join(argv)}"
-    printed = item.ask(f"print(begin('one', {number}, {script!r}))")
+    printed = item.ask(f"print(begin('one', {number}, {script!r}, grace_s=60))")
     assert printed.strip() == f"{STATE}/jobs/one/{number}", printed
 
 
@@ -125,7 +125,8 @@ def test_all_of_a_container_is_in_the_cgroup_of_its_attempt(running: InstalledBo
 
 def test_a_stop_has_it_saved_and_the_exit_code_is_the_trainings(running: InstalledBox) -> None:
     assert "ended" in running.ask(
-        "f = STATE / 'jobs/one/1'\nunits.signal('one', f, signal.SIGTERM)\nprint('ended' if gone('one', f) else 'runs')"
+        "f = STATE / 'jobs/one/1'\nunits.signal('one', f, signal.SIGTERM)\n"
+        "print('ended' if gone('one', f, 60) else 'runs')"
     )
     assert_ended(running)
     assert running.box.read(f"{HOME}/marks").splitlines() == ["saved"]

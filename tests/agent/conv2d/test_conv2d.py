@@ -19,10 +19,7 @@ FILES = sorted(HERE.glob("checks_*.py"))
 LIMIT_S = 1200.0
 """For a process that hangs: beside other work on two cores the checks take several minutes."""
 
-pytestmark = [
-    pytest.mark.train,
-    pytest.mark.background(reason="a minute of one core for each environment, held to no limit of time"),
-]
+pytestmark = pytest.mark.train
 
 
 @pytest.fixture(
