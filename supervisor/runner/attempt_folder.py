@@ -104,7 +104,16 @@ def prepare(  # noqa: PLR0913 - one argument a field of launch.json
     for name in (names.EXIT + ".tmp", names.EXIT, names.SHIM):
         if untrusted_files.exists(folder, name):
             raise FileExistsError(f"{folder}: this attempt has already been started; give the new one a higher number")
-    launch = {
+    launch = describe_launch(job, number, argv=argv, cwd=cwd, env=env, grace_s=grace_s, save_s=save_s)
+    lay_out(folder, launch, group, remedies, code)
+    return folder
+
+
+def describe_launch(  # noqa: PLR0913 - one argument a field of launch.json
+    job: str, number: int, *, argv: Sequence[str], cwd: str, env: Mapping[str, str], grace_s: float, save_s: float
+) -> dict[str, object]:
+    """Return what launch.json tells the shim."""
+    return {
         "version": shim.VERSION,
         "job": job,
         "attempt": number,
@@ -114,8 +123,6 @@ def prepare(  # noqa: PLR0913 - one argument a field of launch.json
         "grace_s": grace_s,
         "save_s": save_s,
     }
-    lay_out(folder, launch, group, remedies, code)
-    return folder
 
 
 def lay_out(

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from supervisor import untrusted_files
 from supervisor.daemon.clock import Clock
-from supervisor.runner import evidence, shim
-from supervisor.runner.attempt_folder import lay_out, make_attempt_folder, point, read_exit
+from supervisor.runner import evidence
+from supervisor.runner.attempt_folder import describe_launch, lay_out, make_attempt_folder, point, read_exit
 from supervisor.runner.code_copy import Code
 from supervisor.runner.launcher import Launcher, kill_until_gone
 
@@ -70,16 +70,7 @@ class ShortRuns:
     ) -> str | None:
         """Return why a command failed, as it printed it last; None if it succeeded. Raises LaunchError, OSError."""
         job = folder.parent.name
-        launch = {
-            "version": shim.VERSION,
-            "job": job,
-            "attempt": number,
-            "argv": list(argv),
-            "cwd": cwd,
-            "env": dict(env),
-            "grace_s": SHIM_LIMITS_S,
-            "save_s": 0.0,
-        }
+        launch = describe_launch(job, number, argv=argv, cwd=cwd, env=env, grace_s=SHIM_LIMITS_S, save_s=0.0)
         make_attempt_folder(folder, self._group)
         lay_out(folder, launch, self._group, None, self._code())
         began = self._clock.now()

@@ -138,10 +138,11 @@ class Copier:
 
     def _buffer_for(self, slot: _Slot, tensor: Any) -> Any:
         """Return the buffer that a tensor is to be copied into; of tied weights the same."""
-        met = self._met.get(tensor.data_ptr())
+        address = tensor.data_ptr()
+        met = self._met.get(address)
         if met is None:
             buffer = self._own_buffer(slot, tensor)
-            self._met[tensor.data_ptr()] = tensor, buffer
+            self._met[address] = tensor, buffer
             return buffer
         key = _key_of(tensor)
         found = met[1] if _key_of(met[0]) == key else self._met_also.get(key)
