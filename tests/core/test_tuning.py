@@ -21,6 +21,7 @@ from supervisor.core.tuning.compare import (
     Outcome,
     block_is_complete,
 )
+from supervisor.core.tuning.guards import Block
 from supervisor.core.tuning.knob import KNOBS, Facts, Kind, Knob, Left, Phase, choose_knobs, facts_of
 from supervisor.core.tuning.session import Session, begin_session
 
@@ -55,6 +56,24 @@ def test_a_clear_gain_is_adopted_after_four_pairs_and_not_before() -> None:
     assert verdict.outcome is Outcome.ADOPTED
     assert verdict.gain.gain == pytest.approx(0.087, abs=0.001)
     assert verdict.gain.low <= verdict.gain.gain <= verdict.gain.high
+
+
+def make_young_block(session: Session, number: int) -> Session:
+    """Return a tune after one more block of a net whose losses fall in a curve, and which is four times as fast."""
+    steps = range(60 * number, 60 * number + 60)
+    losses = tuple(8 + 4 * math.exp(-step / 80) + 0.1 * math.sin(7 * step) for step in steps)
+    return session.after_block(0.1 if session.wanted else 0.4, Block(first_step=steps.start, losses=losses))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_more_workers_wait_for_losses_only_where_they_are_the_first(workers: int) -> None:
+    """Sixteen workers, four times as fast, were compared until no step was left: losses of a young YOLO bend."""
+    facts = Facts(device="cuda", cuda=True, processors=16, workers=workers, prefetch=4, pinned=True)
+    session = begin_session([knob for knob in KNOBS if knob.name == "workers"], (), facts)
+    for number in range(4):
+        assert not session.adopted
+        session = make_young_block(session, number)
+    assert session.settings == ({"workers": 16} if workers else {})
 
 
 def test_an_arm_that_gains_too_little_so_far_is_given_up_before_the_last_pair() -> None:

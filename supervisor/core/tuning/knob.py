@@ -132,6 +132,8 @@ class Knob:
     """Whether it is tried by itself where it was refused with the values along, as those are."""
     is_costly: bool = False
     """Whether each change of it costs many steps: batches that were begun are delivered first."""
+    keeps_losses: Callable[[Facts], bool] = lambda _facts: False
+    """Whether it makes losses no little worse, so that its gain need not wait until they are known to be no worse."""
     left: Callable[[Facts], Sequence[Left]] = lambda _facts: ()
     """Values that it would be tried with on a machine with more memory."""
 
@@ -164,6 +166,11 @@ def _workers_with_room(facts: Facts, prefetch: int) -> int:
     if not facts.batch_bytes or facts.available_bytes is None or facts.shm_bytes is None:
         return 2 * WORKERS_MAX
     return most_workers(prefetch, facts.batch_bytes, facts.available_bytes, facts.shm_bytes)
+
+
+def _has_workers(facts: Facts) -> bool:
+    """Whether other processes draw batches already: losses need not show first that the data can be read there."""
+    return bool(facts.workers)
 
 
 def _no_more_workers(facts: Facts) -> str | None:
@@ -218,6 +225,7 @@ KNOBS: tuple[Knob, ...] = (
         stop_after_loss=True,
         along=("pin_memory",),
         is_costly=True,
+        keeps_losses=_has_workers,
         left=_too_many_workers,
     ),
     Knob(
@@ -235,6 +243,7 @@ KNOBS: tuple[Knob, ...] = (
         values=_more_prefetch,
         why_not=_no_more_prefetch,
         outranked_by=("workers", "workers_factor"),
+        keeps_losses=lambda _facts: True,
     ),
     Knob(
         name="threads",

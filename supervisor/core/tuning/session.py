@@ -42,6 +42,8 @@ class Arm:
     """Whether it is tried without them where it was refused with them."""
     is_costly: bool = False
     """Whether each change of it costs many steps."""
+    keeps_losses: bool = False
+    """Whether its gain need not wait until losses are known to be no worse; clear harm is looked for in any case."""
 
     @property
     def comes_apart(self) -> bool:
@@ -85,6 +87,11 @@ class Trial:
     seen_of_owner: tuple[Block, ...] = ()
     seen_of_arm: tuple[Block, ...] = ()
     """What else was seen in the blocks so far."""
+
+    @property
+    def keeps_losses(self) -> bool:
+        """Whether what is tried makes losses no little worse."""
+        return self.arm is not None and self.arm.keeps_losses
 
     @property
     def order(self) -> str:
@@ -203,7 +210,7 @@ class Session:
         if verdict is None:
             return replace(self, trial=trial)
         if verdict.outcome is Outcome.ADOPTED:
-            doubt = find_doubt(trial.seen_of_owner, trial.seen_of_arm)
+            doubt = None if trial.keeps_losses else find_doubt(trial.seen_of_owner, trial.seen_of_arm)
             if doubt is not None and verdict.pairs < PAIRS_MAX:
                 return replace(self, trial=trial)
             if doubt is not None:
@@ -341,6 +348,7 @@ def begin_session(knobs: Sequence[Knob], left: Sequence[Left], facts: Facts) -> 
             along=tuple((name, first[name]) for name in knob.along if name in first),
             falls_apart=knob.falls_apart,
             is_costly=knob.is_costly,
+            keeps_losses=knob.keeps_losses(facts),
         )
         for knob in knobs
         for value in knob.values(facts)
