@@ -620,3 +620,89 @@ def test_attention_and_checkpointing_of_a_decoder_change_live_and_a_wrong_attent
     lines = [line for line in output.splitlines() if line.startswith(("eager", "sdpa"))]
     assert lines[:2] == ["eager True", "sdpa False"]
     assert lines[-1] == "eager False"
+
+
+COMPILED = """
+import copy, pickle
+import torch
+from rocm_agent.knobs import Refused, compiling, replay
+torch.manual_seed(0)
+torch.set_num_threads(1)
+class Detector(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU())
+        self.head = torch.nn.Linear(144, 2)
+    def forward(self, images, boxes):
+        return (self.head(self.body(images).flatten(1)).sum(1, keepdim=True) - boxes.sum()).square()
+graphs = []
+def note(graph, inputs):
+    graphs.append(graph)
+    return graph
+def wrong(graph, inputs):
+    return lambda *args: [item * 1.5 for item in graph(*args)]
+def broken(graph, inputs):
+    raise RuntimeError("no such instruction")
+def see_steps():
+    calls.keep()
+    for number, batch in enumerate(images):
+        model(batch, torch.ones(number + 1, 4)).mean().backward()
+        optimizer.step()
+def judge(backend):
+    knob = compiling.Compiled(torch, optimizer, calls, backend)
+    try:
+        knob.apply("default")
+    except Refused as error:
+        print(str(error)[:60])
+    return knob
+model = Detector()
+optimizer, calls = torch.optim.SGD(model.parameters(), lr=1e-3), replay.Calls(torch)
+images = torch.randn(8, 2, 3, 8, 8)
+see_steps()
+owners = [model(images[0], torch.ones(3, 4)).detach(), dict(model.state_dict())]
+knob = judge(note)
+calls.stop()
+print(len(graphs), "graphs;", "equal" if torch.allclose(model(images[0], torch.ones(3, 4)), owners[0]) else "different")
+graphs.clear()
+model(images[1][:1], torch.ones(5, 4)).sum().backward()
+model.eval()(images[1], torch.ones(5, 4))
+model.train()
+with torch.no_grad():
+    model(images[1], torch.ones(5, 4))
+print(len(graphs), "graphs of other shapes")
+kept = [copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
+print([list(other.state_dict()) == list(owners[1]) and other.body._compiled_call_impl for other in kept])
+try:
+    model.head("no tensor")
+except TypeError as error:
+    print("the model's own error")
+knob.revert()
+print([name for part in model.modules() for name in vars(part) if "compiled" in name])
+calls.trusted = True
+knob.apply("default")
+calls.trusted = False
+model(images[0], torch.ones(3, 4))
+print(len(graphs), "graphs after it was put back and set again")
+knob.revert()
+see_steps()
+judge(wrong)
+judge(broken)
+print([name for part in model.modules() for name in vars(part) if "compiled" in name])
+"""
+
+
+def test_parts_that_keep_their_shapes_are_compiled_and_wrong_or_broken_graphs_are_refused(
+    unsupervised: WarmInterpreter,
+) -> None:
+    *lines, wrong, broken, left = _run_with_agent(unsupervised, COMPILED)
+    assert lines == [
+        "2 graphs; equal",
+        "0 graphs of other shapes",
+        "[None, None]",
+        "the model's own error",
+        "[]",
+        "0 graphs after it was put back and set again",
+    ]
+    assert wrong.startswith("results of the same batches differ by")
+    assert broken.startswith("the compiler fails: backend='broken' raised")
+    assert left == "[]"

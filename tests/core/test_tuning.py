@@ -458,6 +458,18 @@ def test_remedies_outrank_the_tuner_and_precision_needs_permission() -> None:
     assert "tf32" in [knob.name for knob in choose_knobs(card, may=("precision",), remedied=())[0]]
 
 
+def test_compiling_is_tried_last_and_not_where_it_is_unknown_or_a_remedy_replaced_convolutions() -> None:
+    card = Facts(device="cuda", cuda=True, fused=False, channels_last=False, compiled=False)
+    tried, _ = choose_knobs(card, may=("precision",), remedied=())
+    assert tried[-1].name == "compile"
+    for facts, remedied in (
+        (replace(card, compiled=None), ()),
+        (replace(card, compiled=True), ()),
+        (card, ("conv2d",)),
+    ):
+        assert "compile" not in [knob.name for knob in choose_knobs(facts, may=(), remedied=remedied)[0]]
+
+
 def test_facts_of_an_unexpected_type_are_unknown() -> None:
     facts = facts_of({"workers": "many", "threads": True, "fused": 1, "processors": 2, "device": "cpu", "more": 1})
     assert facts == Facts(processors=2, device="cpu")

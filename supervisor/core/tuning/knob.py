@@ -76,6 +76,9 @@ class Facts:
     micro_batches: int | None = None
     """Of one update, where a framework accumulates their gradients."""
     micro_batch_why_not: str | None = None
+    compiled: bool | None = None
+    """Whether the calls of its models are compiled graphs already."""
+    compile_why_not: str | None = None
     convolves: bool | None = None
     batch_bytes: int | None = None
     shm_bytes: int | None = None
@@ -321,6 +324,14 @@ KNOBS: tuple[Knob, ...] = (
         outranked_by=("allocator", "batch_factor", "image_factor"),
         stop_after_gain=True,
     ),
+    Knob(
+        name="compile",
+        phase=Phase.COMPILE,
+        kind=Kind.NUMERICS,
+        values=lambda facts: () if facts.compiled else ("default",),
+        why_not=lambda facts: "the agent of this attempt cannot" if facts.compiled is None else facts.compile_why_not,
+        outranked_by=("conv2d",),
+    ),
 )
 
 
@@ -370,7 +381,7 @@ def facts_of(reported: Mapping[str, object]) -> Facts:
         **dict.fromkeys(
             ("device", "optimizer", "attention", *(name for name in names if name.endswith("_why_not"))), (str,)
         ),
-        **dict.fromkeys(("pinned", "fused", "channels_last", "checkpointing", "convolves"), (bool,)),
+        **dict.fromkeys(("pinned", "fused", "channels_last", "checkpointing", "convolves", "compiled"), (bool,)),
         **dict.fromkeys(("tf32", "autocast", "cudnn_benchmark", "cuda", "hip"), (bool,)),
     }
     known: dict[str, object] = {

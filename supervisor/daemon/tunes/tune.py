@@ -41,6 +41,8 @@ RENEW_S = 10.0
 POLL_S = 0.05
 SILENT_S = 180.0
 """Without a step or an answer for this long a tune ends."""
+COMPILING_S = 600.0
+"""Likewise, where an order has a model compiled: nothing can be read from the training meanwhile."""
 DIAGNOSED_STEPS = 30
 DIAGNOSED_STEPS_MIN, DIAGNOSED_S = 6, 3.0
 """Slow steps show in fewer what they wait for."""
@@ -441,7 +443,8 @@ class Tune(threading.Thread):
                     step = fact.facts.get("step")
                     self._skip_steps(step if isinstance(step, int) else 0)
                     return fact.facts
-            if self._clock.now().seconds_since(began) > SILENT_S:
+            compiles = "compile" in settings and "compile" not in self._held
+            if self._clock.now().seconds_since(began) > (COMPILING_S if compiles else SILENT_S):
                 raise Ended("the agent did not answer: the training makes no steps of an optimizer that it follows")
             self._wait(settings, facts=facts, traces=traces)
 

@@ -27,7 +27,7 @@ CAPTURED_STEPS = 2
 """Steps that are followed first, where a replay has to prove a knob or the loader is not known yet."""
 
 LOADER_KNOBS = frozenset({"workers", "prefetch_factor", "pin_memory"})
-REPLAYED = frozenset({"channels_last", "tf32", "autocast", "attention", "checkpointing", "micro_batch"})
+REPLAYED = frozenset({"channels_last", "tf32", "autocast", "attention", "checkpointing", "micro_batch", "compile"})
 """Knobs that are proven on the model's own batches."""
 WARNINGS_KEPT = 8
 WARNING_CHARACTERS = 200
@@ -202,7 +202,7 @@ class Tune:
         return bool(replays or order.get("facts") or (new & LOADER_KNOBS and self._loader.workers is None))
 
     def _make_knobs(self, optimizer: Any) -> None:
-        from .knobs import autocast, layout, switches, transformer
+        from .knobs import autocast, compiling, layout, switches, transformer
         from .knobs import optimizer as fused
         from .knobs.loader import LoaderSetting, Pinning
 
@@ -224,6 +224,7 @@ class Tune:
             "attention": transformer.Attention(self._torch, optimizer, self._calls),
             "checkpointing": transformer.Checkpointing(self._torch, optimizer, self._calls),
             "micro_batch": self._merging.follow(optimizer, self._calls),
+            "compile": compiling.Compiled(self._torch, optimizer, self._calls),
         }
 
     def _set(self, settings: Dict[str, Any]) -> Tuple[Dict[str, Any], Dict[str, str]]:
@@ -370,6 +371,8 @@ class Tune:
             "convolves": any(param.dim() > 2 for param in params),
             "micro_batches": self._merging.batches,
             "micro_batch_why_not": several or self._merging.why_not(),
+            "compiled": knobs["compile"].on,
+            "compile_why_not": several or knobs["compile"].why_not() or self._calls.why_not(),
             "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
             "tf32": knobs["tf32"].on,
         }

@@ -128,14 +128,17 @@ class Calls:
         return [(module, args, kwargs, cast) for module, args, kwargs, cast, _ in self._kept]
 
     @contextmanager
-    def replaying(self, params: List[Any]) -> Iterator[None]:
-        """Leave no trace of calls made meanwhile in random state, running statistics or the calls kept."""
+    def replaying(self, params: List[Any], *, drops: bool = False) -> Iterator[None]:
+        """Leave no trace of calls made meanwhile in random state, running statistics or the calls kept.
+
+        `drops`: layers of dropout drop as in a step.
+        """
         torch = self._torch
         devices = sorted({param.device.index for param in params if param.is_cuda})
         buffers = [buffer for model in self.models() for buffer in model.buffers()]
         kept = [buffer.detach().clone() for buffer in buffers]
         self._depth += 1
-        with torch.random.fork_rng(devices), _without_dropout(self.models()):
+        with torch.random.fork_rng(devices), _without_dropout([] if drops else self.models()):
             torch.manual_seed(0)
             try:
                 yield
@@ -264,12 +267,12 @@ class Proof:
         torch, found = self._torch, {}
         with self._calls.replaying(self._params):
             for number, result in self._calls.run(shaken, direction, only):
-                loss = sum(item.float().square().mean() for item in _tensors(result) if item.requires_grad)
+                loss = sum(item.float().square().mean() for item in list_tensors(result) if item.requires_grad)
                 if not hasattr(loss, "backward"):
                     continue
                 grads = torch.autograd.grad(loss, self._trained, allow_unused=True)
                 found[number] = (
-                    [sample(item) for item in _tensors(result) if item.requires_grad],
+                    [sample(item) for item in list_tensors(result) if item.requires_grad],
                     [sample(grad) for grad in grads if grad is not None],
                 )
         if not found:
@@ -383,12 +386,13 @@ def _counts(value: Any) -> bool:
     return value.dim() <= COUNTING_DIMENSIONS and bool((value == value.round()).all())
 
 
-def _tensors(value: Any) -> Iterator[Any]:
+def list_tensors(value: Any) -> Iterator[Any]:
+    """Yield the tensors of a result, however they are nested."""
     if hasattr(value, "requires_grad"):
         yield value
     elif hasattr(value, "values"):
         for item in value.values():
-            yield from _tensors(item)
+            yield from list_tensors(item)
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from _tensors(item)
+            yield from list_tensors(item)
