@@ -20,9 +20,10 @@ from supervisor.core import attempt_files as fo
 from supervisor.core.job import Attempt, Job, Phase
 from supervisor.core.moments import Moment
 from supervisor.core.tuning.knob import Facts, facts_of
+from supervisor.core.tuning.loader import find_idle_loader
 from supervisor.core.tuning.session import Arm
 from supervisor.daemon.clock import SystemClock
-from supervisor.daemon.tunes.tune import Tune, Used, _key, count_busy, find_idle_loader
+from supervisor.daemon.tunes.tune import Tune, Used, _key, count_busy
 from supervisor.daemon.tunes.tuner import Tuner
 from supervisor.runner import tuned
 from tests.sources.recorder_by_hand import Writer

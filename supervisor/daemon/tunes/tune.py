@@ -28,7 +28,19 @@ from supervisor.core.tuning.bottleneck import Shares, explain, find_bottlenecks,
 from supervisor.core.tuning.budget import count_left, find_unaffordable
 from supervisor.core.tuning.guards import Block, Memory
 from supervisor.core.tuning.knob import Facts, Left, choose_knobs, facts_of
-from supervisor.core.tuning.session import Arm, Session, Trial, begin_session
+from supervisor.core.tuning.loader import (
+    LOADER_KNOBS,
+    STARVED,
+    WAITING_WORTH,
+    average_turns,
+    count_ahead,
+    count_switch_steps,
+    find_cold_steps,
+    find_idle_loader,
+    loader_of,
+    workers_of,
+)
+from supervisor.core.tuning.session import Session, Trial, begin_session
 from supervisor.daemon.clock import Clock
 from supervisor.runner import tuned
 from supervisor.sources.attempt.agent_log import AgentFact, AgentLogReader
@@ -46,33 +58,16 @@ COMPILING_S = 600.0
 DIAGNOSED_STEPS = 30
 DIAGNOSED_STEPS_MIN, DIAGNOSED_S = 6, 3.0
 """Slow steps show in fewer what they wait for."""
-WAITING_WORTH = 0.05
-"""Below this share of waiting no change of the loader is tried."""
 LONG_WAIT = 0.5
 """Share of a step from which on it had no batch ahead."""
-BUSY = 0.85
-"""Share of the processors from which on more workers have none: those there are compute, and wait for no disk."""
-STARVED = 0.3
-"""From this share of waiting on, batches that workers draw ahead set the pace: nothing but the loader is tried.
-
-Below it some of the waiting is what a training takes itself to receive its batches: a fifth of each step of a fast
-one, whether 16 workers fetch or 32. Where as many fetch as there are processors, more are tried from here on.
-"""
-AHEAD_ENOUGH = 32
-"""Batches drawn ahead, from which on no more of them are tried: they smooth what is uneven, and bring no more."""
 LONGEST = 3
 """Times the time given, after which a tune ends whatever it waits for; after twice that it begins no block."""
 NEW_UNTIL = 0.75
 """Share of the time given after which nothing new is tried."""
-PREFETCH = 2
-LOADER_KNOBS = frozenset({"workers", "prefetch_factor"})
-"""What exchanges the workers of a loader, and gains nothing where no step waits for its batch."""
 WARNINGS_READ = 8
 UNFINISHED = "it did not come to its end"
 PROVEN_ON = ("torch", "gpu")
 """Facts of the agent without which what was adopted proves nothing."""
-COLD = 1.08
-"""Of a block with new workers a first half that took so many times as long as the second was made while they began."""
 COLD_HALVES = 6
 """So many such halves are left out of a block; after that its pace is what it is."""
 BLOCK_STEPS_MAX = 2000
@@ -276,7 +271,7 @@ class Tune(threading.Thread):
         taken = self._taken.get(self._kind_of_switch(held, wanted))
         if taken is not None:
             return taken
-        block = max(compare.BLOCK_STEPS, _workers_of(wanted, facts))
+        block = max(compare.BLOCK_STEPS, workers_of(wanted, facts))
         if held == wanted:
             return block
         dropped = max(compare.DROPPED_STEPS, count_switch_steps(held, wanted, facts))
@@ -314,7 +309,7 @@ class Tune(threading.Thread):
                 return session.after_refusal(reasons[0], for_now=True)
         arms_turn = session.trial is not None and session.trial.is_arms_turn
         self._warned = []
-        collected = self._collect_paced(drop, _workers_of(wanted, facts), ahead, beaten_s, is_cold=switched > 0)
+        collected = self._collect_paced(drop, workers_of(wanted, facts), ahead, beaten_s, is_cold=switched > 0)
         self._newest, self._taken[kind] = collected, self._last_step() - first
         self._note_block(wanted, collected)
         why = self._find_new_warning() if arms_turn else None
@@ -329,14 +324,14 @@ class Tune(threading.Thread):
         The loaders, whether all else stays, and whether a block of what is wanted was made: after the first switch to
         settings all batches that lie ready are left out, 64 of a YOLO, where it may be that they wait for none.
         """
-        return (_loader_of(held), _loader_of(wanted), held == wanted, _key(wanted) in self._waited)
+        return (loader_of(held), loader_of(wanted), held == wanted, _key(wanted) in self._waited)
 
     def _count_stocked(self, held: Mapping[str, object], wanted: Mapping[str, object], facts: Facts) -> int:
         """Return how many batches may lie ready when other settings begin, which their own pace would not have made."""
         wait = self._waited.get(_key(wanted))
         if wait is not None and wait < WAITING_WORTH and not count_switch_steps(held, wanted, facts):
             return 0  # known to wait for none: more of them ready makes no step faster
-        return _count_ahead(wanted, facts)
+        return count_ahead(wanted, facts)
 
     def _find_beaten(self, trial: Trial | None) -> float | None:
         """Return the time of an arm's counterpart just made, where that had batches ready whenever it wanted one."""
@@ -365,7 +360,7 @@ class Tune(threading.Thread):
         trial = session.trial
         if trial is None or trial.arm is None or trial.is_begun:
             return None
-        wait, workers = self._waited.get(_key(trial.base)), _workers_of(trial.base, facts)
+        wait, workers = self._waited.get(_key(trial.base)), workers_of(trial.base, facts)
         if wait is None:
             return None
         if trial.arm.knob not in LOADER_KNOBS:
@@ -541,7 +536,7 @@ class Tune(threading.Thread):
             if self._clock.now().seconds_since(newest_at) > SILENT_S:
                 raise Ended(f"no two steps one after the other for {SILENT_S:.0f} s; the owner's settings hold")
             self._wait(self._held)  # also while steps keep coming: a tune can be ended, and its lease is renewed
-        typical = _average_turns(times, workers) if _waits(spans, counted) else tuple(times)
+        typical = average_turns(times, workers) if _waits(spans, counted) else tuple(times)
         return Collected(
             times=typical,
             wait=_wait_share(spans, counted),
@@ -587,32 +582,6 @@ class Tune(threading.Thread):
         return self._clock.now().seconds_since(self._began)
 
 
-def find_cold_steps(spans: list[float], workers: int) -> int:
-    """Return how many of a block's first steps new workers made before they delivered steadily: none, or half of it."""
-    half = len(spans) // 2
-    half -= half % max(1, workers)
-    first, second = (_average_turns(part, workers) for part in (spans[:half], spans[half:]))
-    is_cold = half > 1 and compare.median_s(first) > COLD * compare.median_s(second)
-    return half if is_cold else 0
-
-
-def find_idle_loader(arm: Arm, wait: float, workers: int, facts: Facts, busy: float | None) -> str | None:
-    """Return why a change of the loader can gain nothing where steps wait as long, for batches of so many workers."""
-    ahead = workers * (facts.prefetch or PREFETCH)
-    if arm.knob == "prefetch_factor" and ahead >= AHEAD_ENOUGH:
-        return f"{ahead} batches are drawn ahead already"
-    if wait < WAITING_WORTH:
-        return f"{wait:.1%} of a step waits for data: a faster loader gains nothing"
-    most = facts.processors or 1
-    if arm.knob != "workers" or not isinstance(arm.value, int) or not workers >= most < arm.value:
-        return None
-    if busy is not None and busy >= BUSY * most:
-        return f"{workers} workers keep {busy:.1f} of {most} processors busy: more of them gain nothing"
-    if wait < STARVED:
-        return f"{wait:.0%} of a step waits for data of {workers} workers: more workers than processors gain nothing"
-    return None
-
-
 def count_busy(began: Used | None, ended: Used | None) -> float | None:
     """Return how many processors were taken meanwhile; None where some of the processes changed."""
     if began is None or ended is None or began.processes != ended.processes or ended.at_s <= began.at_s:
@@ -624,40 +593,9 @@ def _is_diagnosed(spans: tuple[float, ...]) -> bool:
     return len(spans) >= DIAGNOSED_STEPS or (len(spans) >= DIAGNOSED_STEPS_MIN and sum(spans) >= DIAGNOSED_S)
 
 
-def _workers_of(settings: Mapping[str, object], facts: Facts) -> int:
-    held = settings.get("workers", facts.workers or 0)
-    return held if isinstance(held, int) else 0
-
-
-def _count_ahead(settings: Mapping[str, object], facts: Facts) -> int:
-    """Return how many batches the workers of a loader make ahead."""
-    prefetch = settings.get("prefetch_factor", facts.prefetch or PREFETCH)
-    return (prefetch if isinstance(prefetch, int) else PREFETCH) * _workers_of(settings, facts)
-
-
-def count_switch_steps(held: Mapping[str, object], wanted: Mapping[str, object], facts: Facts) -> int:
-    """Return how many batches of the old loader are still to come, and are none of the new one's pace."""
-    if _loader_of(held) == _loader_of(wanted):
-        return 0
-    return _count_ahead(held, facts) + _workers_of(wanted, facts) + 1
-
-
-def _loader_of(settings: Mapping[str, object]) -> tuple[object, ...]:
-    return tuple(settings.get(name) for name in sorted(LOADER_KNOBS))
-
-
 def _waited_for(record: StepRecord, span_s: float) -> bool:
     """Whether most of a step was spent waiting for its batch: there was none ahead."""
     return record.data_wait_s is not None and record.data_wait_s >= LONG_WAIT * span_s
-
-
-def _average_turns(times: list[float], workers: int) -> tuple[float, ...]:
-    """Return the mean time of each turn of all workers.
-
-    Of two workers that begin together every second step takes no time: no one step is typical.
-    """
-    turns = [times[at : at + workers] for at in range(0, len(times) - workers + 1, workers)] if workers > 1 else []
-    return tuple(sum(turn) / workers for turn in turns) or tuple(times)
 
 
 def _key(settings: Mapping[str, object]) -> str:
