@@ -642,3 +642,64 @@ def test_a_firmware_that_does_not_answer_a_card_left_out_and_a_stamp_with_a_colo
 def test_a_request_that_the_gpus_firmware_refuses_is_no_fault() -> None:
     """NVIDIA's rpc.c: any other status than a lost, hung or reset GPU."""
     assert found("NVRM: _issueRpcAndWait: rpcRecvPoll failed with status 0x00000056 for fn 76 sequence 3!") == []
+
+
+# --- what the drivers' format strings and whole logs of machines showed ----------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "fault", "severity"),
+    [
+        ("NVRM: GPU0 intrServiceStall_IMPL: Failed GPU reg read : 0xffffffff. Check whether GPU is present on the bus",
+         F.XID, Sev.FATAL),
+        ("NVRM: GPU0 _kgspLogRpcSanityCheckFailure: GPU0 sanity check failed 0xf waiting for RPC response from GSP.",
+         F.XID, Sev.FATAL),
+        ("NVRM: GPU 0000:01:00.0: No interrupts of any type are available. Cannot use this GPU.",
+         F.GPU_INIT_FAILED, Sev.FATAL),
+        ("nvidia 0000:01:00.0: PM: failed to resume async: error -5", F.GPU_RESET_FAILED, Sev.FATAL),
+        ("amdgpu 0000:03:00.0: PM: dpm_run_callback(): pci_pm_resume+0x0/0xf0 returns -110",
+         F.GPU_RESET_FAILED, Sev.FATAL),
+        ("VFS: Dirty inode writeback failed for block device sda1 (err=-5).", F.IO_ERROR, Sev.FATAL),
+        ("EXT4-fs (sda2): error loading journal", F.IO_ERROR, Sev.FATAL),
+        ("XFS (sda1): failed to locate log tail", F.IO_ERROR, Sev.FATAL),
+        ("FAT-fs (sdb1): Directory bread(block 8192) failed", F.IO_ERROR, Sev.FATAL),
+        (" sdb: unable to read partition table", F.IO_ERROR, Sev.FATAL),
+        ("recoverable transport error, dev sdc, sector 0 op 0x0:(READ) flags 0x0", F.IO_ERROR, Sev.FATAL),
+        ("scsi host6: uas_eh_device_reset_handler start", F.IO_ERROR, Sev.WARN),
+        ("libceph: mon0 10.0.0.1:6789 socket closed (con state CONNECTING)", F.IO_ERROR, Sev.WARN),
+        ("pcieport 0000:00:1c.0: AER: device recovery failed", F.PCIE, Sev.WARN),
+        ("pcieport 0000:00:1c.5: can't find device of ID00e5", F.PCIE, Sev.WARN),
+        ("dpc 0000:00:1d.0:pcie010: DPC containment event, status:0x1f11 source:0x0200", F.PCIE, Sev.WARN),
+    ],
+)  # fmt: skip
+def test_what_a_driver_says_without_a_word_of_errors_is_found(line: str, fault: F, severity: Sev) -> None:
+    """kernel_gsp.c and intr.c of NVIDIA; power/main.c, bdev.c, ext4/super.c, xfs_log_recover.c, fat/dir.c, aer.c."""
+    assert [(item.fault, item.severity) for item in findings_in([line], TABLE)] == [(fault, severity)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "EXT3-fs (mmcblk0p2): error: couldn't mount because of unsupported optional features (240)",
+        "EXT2-fs (loop0): error: couldn't mount because of unsupported optional features (2c0)",
+        "ata5: failed to resume link (SControl 0)",
+        "ata5.00: link offline, clearing class 1 to NONE",
+        "fuse: cros-disks-init: abort connection, mounts: 2:44 (fuse.drivefs)",
+        "nvidia 0000:01:00.0: BAR 1: can't assign mem pref (size 0x10000000)",
+        "amdgpu 0000:03:00.0: PM: pci_pm_suspend(): amdgpu_pmops_suspend+0x0/0x80 [amdgpu] returns -16",
+        "libceph: osd3 (1)10.0.0.3:6801 socket closed (con state OPEN)",
+        "scsi host6: uas_eh_device_reset_handler success",
+        "Dev sr0: unable to read RDB block 0",
+    ],
+)
+def test_a_feature_that_is_not_had_an_empty_port_and_an_idle_connection_are_no_fault(line: str) -> None:
+    assert list(findings_in([line], TABLE)) == []
+
+
+def test_a_recovery_that_failed_and_its_error_are_one_fault() -> None:
+    card = "pcieport 0000:00:1c.0: "
+    lines = (
+        f"[  100.000000] {card}AER: Uncorrected (Fatal) error received: 0000:01:00.0",
+        f"[  101.500000] {card}AER: device recovery failed",
+    )
+    assert [fault for fault, *_ in found(*lines)] == [F.PCIE]
