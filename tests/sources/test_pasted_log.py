@@ -682,6 +682,8 @@ def test_what_a_driver_says_without_a_word_of_errors_is_found(line: str, fault: 
     [
         "EXT3-fs (mmcblk0p2): error: couldn't mount because of unsupported optional features (240)",
         "EXT2-fs (loop0): error: couldn't mount because of unsupported optional features (2c0)",
+        """EXT3-fs (mmcblk0p2): error: unrecognized mount option "discard" or missing value""",
+        "pcieport 0000:00:02.1: pciehp: Slot(2): Link Down/Up ignored (recovered by DPC)",
         "ata5: failed to resume link (SControl 0)",
         "ata5.00: link offline, clearing class 1 to NONE",
         "fuse: cros-disks-init: abort connection, mounts: 2:44 (fuse.drivefs)",
