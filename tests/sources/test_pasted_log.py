@@ -692,9 +692,12 @@ def test_what_a_driver_says_without_a_word_of_errors_is_found(line: str, fault: 
         "libceph: osd3 (1)10.0.0.3:6801 socket closed (con state OPEN)",
         "scsi host6: uas_eh_device_reset_handler success",
         "Dev sr0: unable to read RDB block 0",
+        "blk_update_request: I/O error, dev mtdblock1, sector 0",
+        "radeon 0000:01:00.0:   VM_CONTEXT1_PROTECTION_FAULT_STATUS 0x00000000",
+        "Bank 4: 9443c100e3080a13 at 000000007e4f2f68 of the ledger",
     ],
 )
-def test_a_feature_that_is_not_had_an_empty_port_and_an_idle_connection_are_no_fault(line: str) -> None:
+def test_a_feature_that_is_not_had_an_empty_port_flash_and_an_idle_connection_are_no_fault(line: str) -> None:
     assert list(findings_in([line], TABLE)) == []
 
 
@@ -705,3 +708,12 @@ def test_a_recovery_that_failed_and_its_error_are_one_fault() -> None:
         f"[  101.500000] {card}AER: device recovery failed",
     )
     assert [fault for fault, *_ in found(*lines)] == [F.PCIE]
+
+
+def test_a_machine_check_of_an_old_kernel_and_the_panic_that_ends_it_are_two_faults() -> None:
+    lines = (
+        "[  100.000000] CPU 0: Machine Check Exception: 0000000000000004",
+        "[  100.000000] Bank 4: b604a00100000813 at 000000007e4f2f68",
+        "[  100.000000] Kernel panic: CPU context corrupt",
+    )
+    assert [fault for fault, *_ in found(*lines)] == [F.ECC_UNCORRECTABLE, F.KERNEL_PANIC]
