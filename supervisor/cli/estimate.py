@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -30,6 +31,9 @@ from supervisor.core.memory.estimate import (
 from supervisor.core.memory.points import Point
 from supervisor.core.remedies.miopen import CONV2D_SETTINGS, conv2d_algorithm
 from supervisor.core.sanitize import one_line
+
+if TYPE_CHECKING:
+    from supervisor.runner.loaded_probe import LoadedProbe
 
 ALIVE = frozenset({"starting", "running", "stopping", "killing", "backoff"})
 """Phases in which a process uses the GPU, or may at any moment."""
@@ -133,10 +137,13 @@ def refuse_while_training(app: App, job: str, *, allowed: bool) -> None:
 
 
 class Probes:
-    """Runs the job's command with one micro-batch after the other."""
+    """Runs the job's command with one micro-batch after the other; entered, from a process that has loaded it once."""
 
     def __init__(self, app: App, job: str, limit_s: float, asked: Asked | None = None) -> None:
         from supervisor.runner.memory_probe import WhatIf  # noqa: PLC0415  # other commands do not need it
+
+        self._stack = contextlib.ExitStack()
+        self._loaded: LoadedProbe | None = None
 
         self._command = _read_command(app, job, limit_s)
         self._what_if = WhatIf()
@@ -146,19 +153,43 @@ class Probes:
             )
         self.notes: list[str] = []
 
-    def run(self, batch: int | None = None, configured: int | None = None, **changed: Any) -> Any:
+    def __enter__(self) -> Probes:
+        """Keep the command loaded from its first probe on; raise OSError where no folder can be made."""
+        from supervisor.runner.code_copy import temporary_copy  # noqa: PLC0415  # as above
+        from supervisor.runner.loaded_probe import LoadedProbe  # noqa: PLC0415  # as above
+
+        code = self._stack.enter_context(temporary_copy())
+        self._loaded = self._stack.enter_context(LoadedProbe(self._command, code))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the command and all that it has started."""
+        self._stack.close()
+
+    @property
+    def why_alone(self) -> str:
+        """Why each micro-batch had a process of its own; empty: it had not, or a process for each was asked for."""
+        return "" if self._loaded is None else self._loaded.why_alone
+
+    def run(
+        self, batch: int | None = None, configured: int | None = None, *, fresh: bool = False, **changed: Any
+    ) -> Any:
         """Return the result at a micro-batch, None: as configured; `changed` are other fields of WhatIf.
 
-        Raises OSError where no folder can be made.
+        What is proven is probed `fresh`: in the state of a training that has made no step before. Raises OSError where
+        no folder can be made.
         """
         from supervisor.runner.code_copy import temporary_copy  # noqa: PLC0415  # as above
         from supervisor.runner.memory_probe import probe  # noqa: PLC0415  # as above
 
         what = "the first batch" if changed.get("look") else "as configured" if batch is None else f"{batch} samples"
         click.echo(f"probing {what}", err=True)
-        with temporary_copy() as code:
-            what_if = replace(self._what_if, batch=batch, configured=configured, **changed)
-            result = probe(self._command, what_if, code)
+        what_if = replace(self._what_if, batch=batch, configured=configured, **changed)
+        if self._loaded is not None:
+            result = self._loaded.probe(what_if, fresh=fresh)
+        else:
+            with temporary_copy() as code:
+                result = probe(self._command, what_if, code)
         if not result.discarded and GUARDED not in self.notes:
             self.notes.append(GUARDED)
         return result
@@ -237,18 +268,21 @@ def _probe_points(
     app: App, job: str, asked: Asked, limit_s: float
 ) -> tuple[list[Point], int | None, int | None, list[str]]:
     """Return the points, the micro-batch that is configured, the largest that ran, and what to know about them."""
-    probes, proven = Probes(app, job, limit_s, asked), None
+    proven = None
     try:
-        seen = probes.run(look=True)
-        if not seen.on_gpu and not asked.without_gpu:
-            probes.notes.append("torch sees no GPU here: tensors were counted on the CPU")
-        follows = seen.configured is not None and seen.configured == seen.batch
-        if not follows:
-            points = [probes.measure()]
-        else:
-            points = (_probe_on_gpu if seen.on_gpu else _probe_small)(probes, asked, seen.configured)
-            if seen.on_gpu and not asked.quick:
-                proven = _prove_largest(probes, asked, seen.configured, points)
+        with Probes(app, job, limit_s, asked) as probes:
+            seen = probes.run(look=True)
+            if not seen.on_gpu and not asked.without_gpu:
+                probes.notes.append("torch sees no GPU here: tensors were counted on the CPU")
+            follows = seen.configured is not None and seen.configured == seen.batch
+            if not follows:
+                points = [probes.measure()]
+            else:
+                points = (_probe_on_gpu if seen.on_gpu else _probe_small)(probes, asked, seen.configured)
+                if seen.on_gpu and not asked.quick:
+                    proven = _prove_largest(probes, asked, seen.configured, points)
+            if follows and probes.why_alone:
+                probes.notes.append(f"each micro-batch was probed by a process of its own: {probes.why_alone}")
     except OSError as error:
         raise CliError(f"cannot be probed: {error}", "give the calling user a writable TMPDIR") from error
     configured = seen.configured if follows else points[0].batch
@@ -258,7 +292,8 @@ def _probe_points(
 def _probe_on_gpu(probes: Probes, asked: Asked, configured: int) -> list[Point]:
     """Return points at half the micro-batch in question, at that itself, and at one that takes most of the GPU."""
     wanted = asked.batch or configured
-    points = probes.vary(configured, sorted({_halve_batch(wanted), wanted}))
+    # That in question comes first: what it takes is then what a training takes that has made no other steps.
+    points = sorted(probes.vary(configured, dict.fromkeys((wanted, _halve_batch(wanted)))), key=_batch_of)
     if not any(point.batch == wanted for point in points):
         lower = {_halve_batch(_halve_batch(wanted)), _halve_batch(_halve_batch(_halve_batch(wanted)))}
         points += probes.vary(configured, sorted(lower - _collect_batches(points)))
@@ -273,7 +308,7 @@ def _probe_on_gpu(probes: Probes, asked: Asked, configured: int) -> list[Point]:
 
 def _prove_largest(probes: Probes, asked: Asked, configured: int, points: list[Point]) -> int | None:
     """Return the largest micro-batch that was seen to run in the GPU's memory; None where none can be reckoned."""
-    ordered = sorted(points, key=lambda point: point.batch or 0)
+    ordered = sorted(points, key=_batch_of)
     card = asked.card_bytes or ordered[-1].card_bytes
     largest = None if card is None else largest_micro_batch(ordered, fit_line(ordered), card)
     if not largest or card is None:
@@ -282,7 +317,7 @@ def _prove_largest(probes: Probes, asked: Asked, configured: int, points: list[P
     room = None if asked.card_bytes is None else card - (ordered[-1].other_bytes or 0)
 
     def runs(batch: int) -> bool:
-        result = probes.run(batch, configured, steps=PROOF_STEPS, room_bytes=room)
+        result = probes.run(batch, configured, fresh=True, steps=PROOF_STEPS, room_bytes=room)
         return result.point is not None and result.point.batch == batch
 
     known = [point.batch for point in points if point.batch is not None]
@@ -297,6 +332,10 @@ def _probe_small(probes: Probes, _asked: Asked, configured: int) -> list[Point]:
 
 def _halve_batch(batch: int) -> int:
     return max(1, batch // 2)
+
+
+def _batch_of(point: Point) -> int:
+    return point.batch or 0
 
 
 def _collect_batches(points: list[Point]) -> set[int | None]:

@@ -21,8 +21,8 @@ from supervisor import untrusted_files
 from supervisor.children.child import Child
 from supervisor.children.start import start
 from supervisor.core import attempt_files as names
-from supervisor.core.foreign_values import as_dict, as_float, as_int
-from supervisor.core.memory.points import Point, read_point
+from supervisor.core.foreign_values import as_dict, as_float, as_int, as_message
+from supervisor.core.memory.points import TEXT_LIMIT, Point, read_point
 from supervisor.runner import discarded_writes
 from supervisor.runner.attempt_folder import compose_env, make_attempt_folder, read_note
 from supervisor.runner.code_copy import INSTALLED, Code
@@ -30,9 +30,11 @@ from supervisor.runner.shim import Recorder
 
 REPORT = f"{names.RUN}/memory.json"
 REPORT_LIMIT_BYTES = 1 << 20
+CANNOT_DISCARD = f"status {discarded_writes.CANNOT}"
+WAYS = ("alone", "forked", "further")
 OUTPUT_LIMIT_BYTES = 4096
 NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": ""}
-LOOK_EVERY_S = 0.05
+LOOK_EVERY_S = 0.02
 END_LIMIT_S = 5.0
 """How long the command may take to end after SIGKILL."""
 
@@ -89,6 +91,10 @@ class Result:
     """The last lines that the command printed."""
     discarded: bool = True
     """Whether what the command wrote was discarded; else existing files were guarded."""
+    way: str = "alone"
+    """In which process: one "alone", one "forked" from the loaded command, or a "further" probe in such a one."""
+    why_alone: str = ""
+    """Why the command could not be forked."""
 
 
 def probe(command: Command, what_if: WhatIf, code: Code = INSTALLED) -> Result:
@@ -99,46 +105,60 @@ def probe(command: Command, what_if: WhatIf, code: Code = INSTALLED) -> Result:
         problem = Recorder(str(folder)).make()
         if problem is not None:
             return Result(point=None, problem=problem)
-        privileged = os.geteuid() == 0
-        discarding = [sys.executable, "-I", "-S", discarded_writes.__file__, str(scratch), "--"]
-        env = build_env(command, what_if, folder, code, guard=not privileged)
-        ending = _run_process([*discarding, *command.argv], env, command, folder)
-        discarded = ending != f"status {discarded_writes.CANNOT}" or untrusted_files.exists(folder, REPORT)
+        request = describe_request(what_if, folder / REPORT)
+        env = build_env(command, {**request, "guard": os.geteuid() != 0}, folder, code, without_gpu=what_if.without_gpu)
+        ending = _run_process(discard_writes(command, scratch), env, command, folder)
+        discarded = ending != CANNOT_DISCARD or untrusted_files.exists(folder, REPORT)
         if not discarded:
-            env = build_env(command, what_if, folder, code, guard=True)
+            env = build_env(command, {**request, "guard": True}, folder, code, without_gpu=what_if.without_gpu)
             ending = _run_process(list(command.argv), env, command, folder)
-        return _read_result(folder, ending, discarded=discarded)
+        return read_result(folder, ending, discarded=discarded)
+
+
+def make_scratch_folder() -> Path:
+    """Return a new folder, the only one in which what a probed command writes stays."""
+    return Path(os.path.realpath(tempfile.mkdtemp(prefix="rocm-supervisor-probe-")))
 
 
 @contextlib.contextmanager
 def _scratch_folder() -> Iterator[Path]:
-    scratch = Path(os.path.realpath(tempfile.mkdtemp(prefix="rocm-supervisor-probe-")))
+    scratch = make_scratch_folder()
     try:
         yield scratch
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def build_env(command: Command, what_if: WhatIf, folder: Path, code: Code, *, guard: bool) -> dict[str, str]:
-    """Return the environment of a probe: that of an attempt, with the request to the agent."""
-    request = {
-        "report": str(folder / REPORT),
+def discard_writes(command: Command, scratch: Path) -> list[str]:
+    """Return the command line by which all that the command writes but in `scratch` is discarded."""
+    return [sys.executable, "-I", "-S", discarded_writes.__file__, str(scratch), "--", *command.argv]
+
+
+def describe_request(what_if: WhatIf, report: Path) -> dict[str, object]:
+    """Return what the agent is asked for, but for the guard of files."""
+    return {
+        "report": str(report),
         "steps": what_if.steps,
         "room_bytes": what_if.room_bytes,
         "batch": what_if.batch,
         "configured": what_if.configured,
         "precision": what_if.precision,
         "checkpointing": what_if.checkpointing,
-        "guard": guard,
         "look": what_if.look,
         "timed": what_if.timed,
         "draws": what_if.draws,
     }
+
+
+def build_env(
+    command: Command, request: Mapping[str, object], folder: Path, code: Code, *, without_gpu: bool
+) -> dict[str, str]:
+    """Return the environment of a probe: that of an attempt, with the request to the agent."""
     composed = compose_env(
         job="estimate",
         number=0,
         folder=folder,
-        env={**command.env, **(NO_GPU if what_if.without_gpu else {})},
+        env={**command.env, **(NO_GPU if without_gpu else {})},
         inherited=os.environ,
         agent=code.agent,
         conv2d=command.conv2d,
@@ -150,32 +170,48 @@ def build_env(command: Command, what_if: WhatIf, folder: Path, code: Code, *, gu
     return {**os.environ, **composed, names.ENV_MEMORY_PROBE: json.dumps(request)}
 
 
-def _run_process(argv: Sequence[str], env: Mapping[str, str], command: Command, folder: Path) -> str:
-    """Run the command until it has reported or ended, and kill what is left of it; return how it ended."""
+def start_process(argv: Sequence[str], env: Mapping[str, str], command: Command, folder: Path) -> Child:
+    """Start a probed command, leader of its own session; raise OSError where it cannot be started."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     with os.fdopen(untrusted_files.open_file(folder, names.OUTPUT, flags, only_name=True), "ab") as output:
-        try:
-            process = start(
-                argv,
-                cwd=command.cwd,
-                env=env,
-                stdout=output,
-                stderr=output,
-                new_session=True,
-            )
-        except OSError as error:
-            return f"{error.filename}: {error.strerror}"
-        try:
-            return _wait(process, folder, command.limit_s)
-        finally:
-            process.kill_group()
-            process.end(END_LIMIT_S)
+        return start(
+            argv,
+            cwd=command.cwd,
+            env=env,
+            stdout=output,
+            stderr=output,
+            new_session=True,
+        )
 
 
-def _wait(process: Child, folder: Path, limit_s: float) -> str:
+def end_process(process: Child) -> None:
+    """Kill a probed command as a whole, with its forks and the workers of their loaders."""
+    process.kill_group()
+    process.end(END_LIMIT_S)
+    until_s = time.perf_counter() + END_LIMIT_S
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        while time.perf_counter() < until_s:
+            os.killpg(process.pid, 0)  # what has inherited the command's files holds the GPU's memory until it is gone
+            time.sleep(LOOK_EVERY_S)
+
+
+def _run_process(argv: Sequence[str], env: Mapping[str, str], command: Command, folder: Path) -> str:
+    """Run the command until it has reported or ended, and kill what is left of it; return how it ended."""
+    try:
+        process = start_process(argv, env, command, folder)
+    except OSError as error:
+        return f"{error.filename}: {error.strerror}"
+    try:
+        return wait_for_report(process, folder, REPORT, command.limit_s)
+    finally:
+        end_process(process)
+
+
+def wait_for_report(process: Child, folder: Path, report: str, limit_s: float) -> str:
+    """Return "reported" once the report is there, else how the command ended or that its time is over."""
     until_s = time.perf_counter() + limit_s
     while process.poll() is None:
-        if untrusted_files.exists(folder, REPORT):
+        if untrusted_files.exists(folder, report):
             return "reported"
         if time.perf_counter() > until_s:
             return f"no second step within {limit_s:.0f} s"
@@ -183,8 +219,9 @@ def _wait(process: Child, folder: Path, limit_s: float) -> str:
     return f"status {process.returncode}"
 
 
-def _read_result(folder: Path, ending: str, *, discarded: bool) -> Result:
-    report = read_note(folder, REPORT, REPORT_LIMIT_BYTES)
+def read_result(folder: Path, ending: str, *, discarded: bool, name: str = REPORT) -> Result:
+    """Return what a report says, or how the command ended where there is none."""
+    report = read_note(folder, name, REPORT_LIMIT_BYTES)
     result = Result(point=None, output=_read_output(folder), discarded=discarded)
     if not report:
         words = f"the command ended before its second step ({ending})" if ending.startswith("status") else ending
@@ -199,6 +236,8 @@ def _read_result(folder: Path, ending: str, *, discarded: bool) -> Result:
         batch=as_int(report.get("batch")),
         configured=as_int(report.get("configured")),
         timing=_read_timing(report.get("timing")),
+        way=way if (way := report.get("way")) in WAYS else "alone",
+        why_alone=as_message(report.get("why_alone"), TEXT_LIMIT) or "",
     )
 
 

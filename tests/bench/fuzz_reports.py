@@ -134,7 +134,7 @@ def _read_replay(case: tr.Case) -> None:
 
 
 def _read_probe(attempt: Path) -> None:
-    result = memory_probe._read_result(attempt, "reported", discarded=True)
+    result = memory_probe.read_result(attempt, "reported", discarded=True)
     fits(result.point is not None or bool(result.problem), "problem")
     fits(all(0.0 <= number < float("inf") for number in result.timing.values()), "timing")
 

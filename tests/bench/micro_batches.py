@@ -1,13 +1,14 @@
 """The micro-batch that the estimator chooses beside the largest that runs, and beside what other tools choose.
 
-    python -m tests.bench.micro_batches [--limit-s 190] [--jobs 6] [--only NAME] [--json FILE]
+    python -m tests.bench.micro_batches [--limit-s 480] [--part 1/2] [--jobs 2] [--only NAME] [--json FILE]
 
 Runs in the interpreter that it is started with, which has torch and the networks' packages (`estimates_models.py`), on
-one NVIDIA or AMD GPU. First, one after the other, with the GPU to themselves but for a program that holds half of its
-memory: the choice of `supervisorctl estimate` with the time that it took, then the largest micro-batch that runs, and
-what Lightning's batch size finder, ultralytics' AutoBatch and accelerate's estimate come to. Then several at once, each
-held to a part of the memory (ROOMS) of which one in two is half filled in the reckoning. After `--limit-s` nothing is
-begun; the table is that of what was measured.
+one NVIDIA or AMD GPU. First the choices of `supervisorctl estimate`, one after the other, each from its own process
+that loads the training once, with the time from its start: ten networks in four rooms (ROOMS), of which one in two is
+half filled in the reckoning. Meanwhile the largest micro-batch that runs is found for those that are chosen, so that a
+choice shares the GPU and its time is an upper bound. Then a choice in a GPU that is half filled by another program, and
+what Lightning's batch size finder, ultralytics' AutoBatch and accelerate's find_executable_batch_size come to there.
+After `--limit-s` nothing is begun. `--part 1/2` does the first half, of networks and of other tools.
 """
 
 # ruff: noqa: T201 - a benchmark prints
@@ -28,6 +29,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,17 +46,23 @@ from supervisor.core.memory.estimate import (  # noqa: E402 (after the path is s
     prove_largest,
 )
 from supervisor.core.memory.points import Point  # noqa: E402 (after the path is set)
-from supervisor.runner.memory_probe import Command, WhatIf, probe  # noqa: E402 (after the path is set)
+from supervisor.runner.loaded_probe import LoadedProbe  # noqa: E402 (after the path is set)
+from supervisor.runner.memory_probe import Command, WhatIf  # noqa: E402 (after the path is set)
 
 HERE = Path(__file__).resolve().parent
 TRUE_STEPS = 3
+BATCHES.update({"tv:vit_b_16": (32, "bf16"), "tv:efficientnet_b0": (32, "bf16")})
 NAMES = (
-    "tv:resnet50", "hf:gpt2", "yolo:yolov8n", "tv:convnext_tiny", "hf:bert", "timm:vit_base_patch16_224",
-    "tv:mobilenet_v3_large", "hf:qwen3", "tv:deeplab", "timm:efficientnet_b0",
+    "tv:resnet50", "hf:gpt2", "tv:convnext_tiny", "hf:bert", "tv:vit_b_16", "tv:mobilenet_v3_large", "hf:qwen3",
+    "tv:deeplab", "hf:t5", "tv:efficientnet_b0",
 )  # fmt: skip
+"""They need torchvision and transformers."""
 ROOMS = ((10, 0), (24, 12), (14, 0), (32, 16))
 """GiB of a card, and of them those that another program holds."""
 PEERS = {"tv:resnet50": "lightning", "hf:gpt2": "lightning", "yolo:yolov8n": "autobatch"}
+"""With those networks a choice is made in a GPU that is half filled."""
+LARGE = 2048
+"""At which find_executable_batch_size begins."""
 FURTHER_STEPS = 5
 """Of 5 % above the chosen micro-batch, in which the largest is looked for."""
 LIMIT_S = 12.0
@@ -70,21 +78,26 @@ def say(text: str) -> None:
 
 
 class Probes:
-    """Probes of one network, each a process of its own."""
+    """Probes of one network, from a process that has loaded it once."""
 
     def __init__(self, name: str) -> None:
         self.name, self.batch = name, BATCHES[name][0]
-        argv = [sys.executable, str(MODELS), name, str(self.batch), BATCHES[name][1], "9"]
+        argv = [sys.executable, str(MODELS), name, str(self.batch), BATCHES[name][1], "99"]
         env = {"OMP_NUM_THREADS": "2", "YOLO_OFFLINE": "true"}
-        self._command = Command(argv=argv, cwd="/tmp", env=env, limit_s=100.0)
+        self.loaded = LoadedProbe(Command(argv=argv, cwd="/tmp", env=env, limit_s=100.0))
+        self._marked_s = self._began_s = time.perf_counter()
+        self.took: list[str] = []
+        """What each probe took, in seconds."""
 
     def look(self) -> None:
         """Look at the first batch, as the command does before it probes."""
-        probe(self._command, WhatIf(look=True))
+        self.loaded.probe(WhatIf(look=True))
+        self._mark("load")
 
     def measure(self, count: int) -> Point:
         """Return the point at a micro-batch; raise RuntimeError where there is none."""
-        found = probe(self._command, WhatIf(batch=count, configured=self.batch))
+        found = self.loaded.probe(WhatIf(batch=count, configured=self.batch))
+        self._mark(str(count))
         if found.point is None:
             raise RuntimeError(f"{self.name} at {count}: {found.problem}\n{found.output[-1500:]}")
         return found.point
@@ -92,7 +105,30 @@ class Probes:
     def runs(self, count: int, room_bytes: int | None) -> bool:
         """Whether some steps run at a micro-batch within a room, as the command tries it."""
         what_if = WhatIf(batch=count, configured=self.batch, steps=PROOF_STEPS, room_bytes=room_bytes)
-        return probe(self._command, what_if).point is not None
+        found = self.loaded.probe(what_if, fresh=True)
+        self._mark(f"proof {count}")
+        return found.point is not None
+
+    def _mark(self, what: str) -> None:
+        now_s = time.perf_counter()
+        self.took.append(f"{what} {now_s - self._marked_s:.1f}")
+        self._marked_s = now_s
+
+    def choose(self, card_bytes: int, other_bytes: int | None = None) -> Row:
+        """Make a choice as the command does; return it with its time."""
+        with self.loaded:
+            self.look()
+            points = [self.measure(count) for count in (self.batch, max(1, self.batch // 2))]
+            reckoned, chosen = choose(self, points, card_bytes, other_bytes)
+        took_s = time.perf_counter() - self._began_s
+        say(f"  {self.name}: {', '.join(self.took)} s; {self.loaded.why_alone or 'loaded once'}")
+        return {
+            "name": self.name,
+            "reckoned": reckoned,
+            "chosen": chosen,
+            "took_s": took_s,
+            "probed": max(point.reserved_bytes or 0 for point in points),
+        }
 
 
 def choose(probes: Probes, points: list[Point], card_bytes: int, other_bytes: int | None = None) -> tuple[int, int]:
@@ -101,6 +137,7 @@ def choose(probes: Probes, points: list[Point], card_bytes: int, other_bytes: in
     `other_bytes` are what others hold of it; None: what the probes found, on a card as large as it is.
     """
     known = points if other_bytes is None else [replace(point, other_bytes=other_bytes) for point in points]
+    known.sort(key=lambda point: point.batch or 0)
     further = next_probe(known, card_bytes)
     if further is not None:
         found = probes.measure(further)
@@ -195,7 +232,7 @@ def serve_peer(kind: str, name: str) -> None:
     choosing: dict[str, Callable[..., object]] = {
         "lightning": choose_by_lightning,
         "autobatch": choose_by_autobatch,
-        "accelerate": estimate_by_accelerate,
+        "accelerate": choose_by_accelerate,
     }
 
     def answer(*given: Any) -> Any:
@@ -259,13 +296,17 @@ def choose_by_autobatch(name: str) -> int:
     return int(autobatch(network.cuda().train(), imgsz=640, batch_size=BATCHES[name][0]))
 
 
-def estimate_by_accelerate(name: str) -> int:
-    """Return the bytes that accelerate's estimate names for a training with Adam: four times the weights."""
-    from accelerate.utils import calculate_maximum_sizes  # type: ignore[import-not-found, unused-ignore] # noqa: PLC0415
-    from estimates_models import build  # noqa: PLC0415 - as above
+def choose_by_accelerate(name: str) -> int:
+    """Return what accelerate's find_executable_batch_size comes to: it halves from a large one until steps run."""
+    from accelerate.utils import find_executable_batch_size  # type: ignore[import-not-found, unused-ignore] # noqa: PLC0415
+    from estimates_models import train  # noqa: PLC0415 - as above
 
-    total, _ = calculate_maximum_sizes(build(name)[0])  # type: ignore[no-untyped-call]
-    return 4 * int(total)
+    @find_executable_batch_size(starting_batch_size=LARGE)  # type: ignore[untyped-decorator, unused-ignore]
+    def run(batch_size: int) -> int:
+        train(name, batch_size, BATCHES[name][1], TRUE_STEPS)  # type: ignore[no-untyped-call]
+        return batch_size
+
+    return int(run())
 
 
 # --- the choices --------------------------------------------------------------------------------------------------
@@ -278,8 +319,6 @@ class Choices:
         self._given, self._lock = given, threading.Lock()
         self.rows: list[Row] = []
         self.peers: list[Row] = []
-        self.points: dict[str, list[Point]] = {}
-        """Of each network, at half its micro-batch and at it, with the room of a real card."""
 
     def is_over(self) -> bool:
         """Whether nothing more is to be begun."""
@@ -297,78 +336,61 @@ class Choices:
             if self._given.json is not None:
                 self._given.json.write_text(json.dumps({"rows": self.rows, "peers": self.peers}))
 
-    def choose_alone(self, names: Sequence[str], until_s: float) -> None:
+    def choose_in_half(self, names: Sequence[str]) -> None:
         """Choose in a half-filled card, one after the other, and ask the peers."""
+        if not names or self.is_over():
+            return
         with child("--filler") as filler:
             held = filler.ask([0.5])
             say(f"{held['name']}: {held['total'] / GIB:.1f} GiB, {held['free'] / GIB:.1f} GiB free")
             for name in names:
-                if self.is_over() or time.perf_counter() - BEGAN_S > until_s:
-                    return
-                self._fenced(name, lambda name=name: self._choose_in_half(name, held["total"]))
+                if not self.is_over():
+                    self._fenced(name, lambda name=name: self._choose_in_half(name, held["total"]))
 
     def _choose_in_half(self, name: str, card_bytes: int) -> None:
-        probes, began_s = Probes(name), time.perf_counter()
-        probes.look()
-        points = [probes.measure(count) for count in (probes.batch // 2, probes.batch)]
-        reckoned, chosen = choose(probes, points, card_bytes)
-        took_s = time.perf_counter() - began_s
-        self.points[name] = points
+        chosen = Probes(name).choose(card_bytes)
         with child("--truth", name) as truth:
-            found = truth.ask([chosen, None])
-        self.note(
-            {
-                "name": name,
-                "room": "half of the card",
-                "reckoned": reckoned,
-                "chosen": chosen,
-                "took_s": took_s,
-                **found,
-            }
-        )
+            found = truth.ask([chosen["chosen"], None])
+        self.note({**chosen, "room": "half of the card", **found})
         modes = {"lightning": (["power"], ["binsearch"]), "autobatch": ([],)}
-        peers = [(PEERS[name], given) for given in modes[PEERS[name]]] if name in PEERS else []
-        for peer, given in (*peers, ("accelerate", [])):
-            with child("--peer", peer, name) as asked:
-                answer = asked.ask(given)
-            row = {"peer": " ".join([peer, *given]), "name": name, **answer, "largest": found["largest"]}
-            if peer == "accelerate":
-                row["probed"] = points[-1].reserved_bytes or 0
-                row_text = f"{answer['found'] / GIB:.2f} GiB for a training with Adam"
-                say(f"  {row['peer']:20} {row_text}; at {probes.batch} it reserves {row['probed'] / GIB:.2f} GiB")
-            else:
-                share = answer["found"] / found["largest"] if found["largest"] else 0.0
-                mark = "  MORE THAN RUNS" if share > 1 else ""
-                say(f"  {row['peer']:20} {answer['found']:5} {share:6.1%} {answer['took_s']:5.1f} s{mark}")
-            self.peers.append(row)
+        for peer, given in (*((PEERS[name], mode) for mode in modes[PEERS[name]]), ("accelerate", [])):
+            if not self.is_over():
+                self._fenced(f"{peer} {name}", lambda peer=peer, given=given: self._ask_peer(peer, name, given, found))
 
-    def choose_in_rooms(self, name: str) -> None:
-        """Choose for each room, then find what runs in it."""
-        if self.is_over():
-            return
-        probes = Probes(name)
-        points = self.points.get(name) or [probes.measure(count) for count in (probes.batch // 2, probes.batch)]
+    def _ask_peer(self, peer: str, name: str, given: list[str], found: Row) -> None:
+        with child("--peer", peer, name) as asked:
+            answer = asked.ask(given)
+        row = {"peer": " ".join([peer, *given]), "name": name, **answer, "largest": found["largest"]}
+        share = answer["found"] / found["largest"] if found["largest"] else 0.0
+        mark = "  MORE THAN RUNS" if share > 1 else ""
+        say(f"  {row['peer']:20} {answer['found']:5} {share:6.1%} {answer['took_s']:5.1f} s{mark}")
+        self.peers.append(row)
+
+    def choose_in_rooms(self, names: Sequence[str]) -> None:
+        """Choose for each network and room, one after the other; meanwhile find what runs in it."""
+        with concurrent.futures.ThreadPoolExecutor(self._given.jobs) as pool:
+            for name in names:
+                chosen: list[tuple[int, int, Row]] = []
+                for card, filled in ROOMS:
+                    if not self.is_over():
+                        self._fenced(name, partial(self._choose_in_room, name, card, filled, chosen))
+                pool.submit(self._fenced, name, partial(self._find_truths, name, chosen))
+
+    def _choose_in_room(self, name: str, card: int, filled: int, chosen: list[tuple[int, int, Row]]) -> None:
+        # Others share the GPU here: what they hold of it is left out, and what a filler would hold is put in.
+        chosen.append((card, filled, Probes(name).choose(card * GIB, filled * GIB)))
+
+    def _find_truths(self, name: str, chosen: Sequence[tuple[int, int, Row]]) -> None:
         with child("--truth", name) as truth:
-            for card, filled in ROOMS:
-                if self.is_over():
-                    return
-                # Others share the GPU here: what they hold of it is left out, and what a filler would hold is put in.
-                reckoned, chosen = choose(probes, points, card * GIB, filled * GIB)
-                found = truth.ask([chosen, (card - filled) * GIB])
-                room = f"{card} GiB, {filled} filled" if filled else f"{card} GiB"
-                self.note({"name": name, "room": room, "reckoned": reckoned, "chosen": chosen, "took_s": None, **found})
+            for card, filled, row in chosen:
+                found = truth.ask([row["chosen"], (card - filled) * GIB])
+                self.note({**row, "room": f"{card} GiB, {filled} filled" if filled else f"{card} GiB", **found})
 
     def _fenced(self, name: str, do: Any) -> None:
         try:
             do()
         except Exception as error:  # noqa: BLE001 - a network that fails is a row that is missing
             say(f"{name}: {type(error).__name__}: {error}")
-
-    def choose_at_once(self, names: Sequence[str]) -> None:
-        """Choose in rooms, several networks at once."""
-        with concurrent.futures.ThreadPoolExecutor(self._given.jobs) as pool:
-            for name in names:
-                pool.submit(self._fenced, name, lambda name=name: self.choose_in_rooms(name))
 
     def print_table(self) -> None:
         """Print what the rows come to."""
@@ -386,10 +408,10 @@ class Choices:
         )
         if times:
             row_text = f"median {statistics.median(times):.1f} s ({min(times):.1f}-{max(times):.1f}), n={len(times)}"
-            print(f"time of a choice alone: {row_text} (must be {LIMIT_S:.0f} s)")
+            late = sum(took_s > LIMIT_S for took_s in times)
+            print(f"time of a choice: {row_text} (must be {LIMIT_S:.0f} s; {late} took longer)")
         for row in self.peers:
-            of = f"of {row['largest']}" if "probed" not in row else "bytes"
-            print(f"{row['peer']:20} {row['name']:28} {row['found']} {of}, {row['took_s']:.1f} s")
+            print(f"{row['peer']:20} {row['name']:28} {row['found']} of {row['largest']}, {row['took_s']:.1f} s")
         sys.stdout.flush()
 
 
@@ -400,10 +422,11 @@ def main() -> None:
         serving[sys.argv[1]](*sys.argv[2:])
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--limit-s", type=float, default=190.0)
-    parser.add_argument("--alone-s", type=float, default=80.0, help="no choice alone is begun after it")
-    parser.add_argument("--jobs", type=int, default=8)
+    parser.add_argument("--limit-s", type=float, default=480.0)
+    parser.add_argument("--part", default="1/1", help="1/2: the first of two parts, each on its own GPU")
+    parser.add_argument("--jobs", type=int, default=2, help="networks whose largest micro-batch is looked for at once")
     parser.add_argument("--only", nargs="+", default=NAMES)
+    parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=list(PEERS))
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     choices = Choices(given)
@@ -413,8 +436,9 @@ def main() -> None:
         os._exit(143)
 
     signal.signal(signal.SIGTERM, end)
-    choices.choose_alone(given.only, given.alone_s)
-    choices.choose_at_once(given.only)
+    part, parts = (int(number) for number in given.part.split("/"))
+    choices.choose_in_rooms(given.only[part - 1 :: parts])
+    choices.choose_in_half(given.peers[part - 1 :: parts])
     choices.print_table()
 
 

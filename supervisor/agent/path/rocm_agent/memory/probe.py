@@ -20,13 +20,16 @@ from rocm_agent.loader import owner_of
 from rocm_agent.shapes import shape_of
 
 from .gauges import CpuGauge, GpuGauge, why_no_account
-from .what_if import Outermost, use_batch
+from .serving import Server, write_report
+from .what_if import Outermost, Samplers
 
 STEPS = 2
 WARM_UPS = 3
 """Steps that are not timed: kernels are chosen, memory is taken."""
 """In the first step an optimizer makes its state; the second has all that every later one has."""
 TEXT_LIMIT = 2000
+OTHER_SIZES = 3
+"""Steps that are passed over at another micro-batch than was asked for: the rest of an epoch is a smaller one."""
 
 _probe: Optional["Probe"] = None
 
@@ -68,39 +71,68 @@ class Probe:
     """One run of the training, with one micro-batch."""
 
     def __init__(self, wanted: Dict[str, Any]) -> None:
-        self._wanted = wanted
+        self._server = Server(wanted, self._adopt) if wanted.get("requests") else None
         self._torch: Any = None
         self._gauge: Any = None
         self._outermost: Any = None
+        self._samplers: Any = None
+        self._inside = False
+        self._alike = False
+        """Whether the loader at work draws another micro-batch as soon as it is asked to."""
+        self._optimizers: List[Any] = []
+        self._begin(wanted)
+
+    def _begin(self, wanted: Dict[str, Any]) -> None:
+        """Begin with a request, in a process that has made no step for it."""
+        self._wanted = wanted
         self._pid = os.getpid()
         self._steps = 0
-        self._inside = False
-        self._optimizers: List[Any] = []
-        self._batch: Optional[int] = None
-        self._configured: Optional[int] = None
-        self._drawn = 0
-        self._shapes: List[Tuple[int, ...]] = []
-        self._graph_bytes = 0
-        self._gradient_bytes = 0
-        self._base_bytes = 0
+        self._passed_over = 0
         self._written = False
-        self._waited_s = 0.0
-        self._stepped_s = 0.0
+        self._shapes: List[Tuple[int, ...]] = []
         self._taken: List[Tuple[float, float]] = []
         """Seconds of each step after the warm-up, and those of them spent waiting for the loader."""
         self._timing: Dict[str, Any] = {}
+        self._batch: Optional[int] = None
+        self._configured: Optional[int] = None
+        self._drawn = 0
+        self._graph_bytes = 0
+        self._gradient_bytes = 0
+        self._base_bytes = 0
+        self._waited_s = 0.0
+        self._stepped_s = 0.0
+
+    def _adopt(self, wanted: Dict[str, Any]) -> None:
+        """Begin with a further request, as a new fork or after one that was met here."""
+        self._begin(wanted)
+        self._change_batch()
+        cuda = self._torch.cuda
+        if self._optimizers and self._gauge.kind == "cuda":
+            # What earlier micro-batches left in the allocator would be taken for what this one needs.
+            cuda.synchronize()
+            cuda.empty_cache()
+        if self._optimizers:
+            self._gauge.take_peak_bytes()
+
+    def _change_batch(self) -> None:
+        batch, configured = self._wanted.get("batch"), self._wanted.get("configured")
+        if batch and configured:
+            self._samplers.change(int(configured), int(batch))
 
     def install(self, torch: Any) -> None:
         """Set the hooks."""
         self._torch = torch
+        if self._server is not None:
+            self._server.install(torch)
         on_gpu = torch.cuda.is_available()
         self._gauge = GpuGauge(torch) if on_gpu else CpuGauge(counts=not self._wanted.get("timed"))
-        problem = None if on_gpu else why_no_account(torch)
+        wanted = self._wanted
+        problem = None if on_gpu or wanted.get("timed") else why_no_account(torch)
         if problem is not None:
             self._report(problem)
-        wanted = self._wanted
-        if wanted.get("batch") and wanted.get("configured"):
-            use_batch(torch, int(wanted["configured"]), int(wanted["batch"]))
+        self._samplers = Samplers(torch)
+        self._samplers.install()
+        self._change_batch()
         self._outermost = Outermost(torch, precision=wanted.get("precision"), checkpointing=wanted.get("checkpointing"))
         self._outermost.install()
         self._follow_loaders()
@@ -122,6 +154,8 @@ class Probe:
                 self._gauge.loader_works(works=False)
             self._waited_s += perf_counter() - began
             fenced(self._saw_batch)(iterator, batch)
+            if self._is_outdated():
+                return __next__(iterator)
             if self._wanted.get("draws"):
                 fenced(self._draw_more)(iterator, original)
             return batch
@@ -138,11 +172,22 @@ class Probe:
         self._configured = int(size) if isinstance(size, int) else None
         self._batch = count_samples(batch, expected_samples(iterator))
         shape = shape_of(batch)
+        self._alike = getattr(loader, "num_workers", None) == 0 and self._samplers.follows(sampler)
         self._drawn += 1
         if shape is not None:
             self._shapes.append(shape)
         if self._wanted.get("look"):
             self._report("only a look at the first batch")
+
+    def _is_outdated(self) -> bool:
+        """Whether a batch was drawn for a look, after which another micro-batch was asked for."""
+        asked = self._wanted.get("batch")
+        outdated = self._server is not None and self._server.way == "further" and not self._steps and self._alike
+        if not outdated or asked in (None, self._batch) or self._passed_over >= OTHER_SIZES:
+            return False
+        self._passed_over += 1
+        self._drawn = 0
+        return True
 
     def _limit_memory(self) -> None:
         """Have the GPU be as small as it is asked about; its allocator then returns what it holds in vain."""
@@ -221,11 +266,21 @@ class Probe:
                 self._taken.append((now - self._stepped_s, self._waited_s))
             self._stepped_s, self._waited_s = now, 0.0
         if optimizer is self._optimizers[0]:
+            if self._batch not in (None, self._wanted.get("batch") or self._batch) and self._may_pass_over():
+                return
             self._steps += 1
             if self._steps >= int(self._wanted.get("steps") or STEPS):
                 self._report(None, update_bytes=update_bytes)
             self._drawn = 0
             self._base_bytes = self._gauge.allocated_bytes()
+
+    def _may_pass_over(self) -> bool:
+        """Pass over a step at another micro-batch, in a process that has made other probes."""
+        if self._server is None or self._server.way != "further" or self._passed_over >= OTHER_SIZES:
+            return False
+        self._passed_over += 1
+        self._drawn = 0
+        return True
 
     def _list_parameters(self) -> List[Any]:
         groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
@@ -269,13 +324,16 @@ class Probe:
         if self._torch is not None:
             report.update(self._measured(update_bytes) if self._steps else {})
             report.update({"torch": str(self._torch.__version__)}, **self._gauge.describe())
-        draft = self._wanted["report"] + ".tmp"
-        with open(draft, "w", encoding="utf-8") as file:
-            json.dump(report, file)
-        os.replace(draft, self._wanted["report"])
+        server = self._server
+        if server is not None:
+            report.update(way=server.way, why_alone=server.why_alone)
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(0)
+        write_report(self._wanted["report"], report)
+        if server is None:
+            os._exit(0)
+        done = problem is None or (bool(self._wanted.get("look")) and self._batch is not None)
+        server.ask_next(can_go_on=done and self._alike and not _has_compiled())
 
     def _measured(self, update_bytes: int) -> Dict[str, Any]:
         outermost = self._outermost

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from functools import wraps
-from typing import Any, Dict, List, Optional
+from itertools import islice
+from typing import Any, Dict, Iterator, List, Optional
 
 from rocm_agent.fence import fenced
 
@@ -12,16 +14,49 @@ LEAST_BLOCKS = 3
 DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 
 
-def use_batch(torch: Any, configured: int, wanted: int) -> None:
-    """Have every batch sampler of the configured size draw `wanted` samples: DataLoader makes one in every case."""
-    kind = torch.utils.data.sampler.BatchSampler
-    original = kind.__init__
+class Samplers:
+    """The batch samplers of a process: DataLoader makes one in every case."""
 
-    @wraps(original)
-    def __init__(self: Any, sampler: Any, batch_size: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it takes its place
-        original(self, sampler, wanted if batch_size == configured else batch_size, *args, **kwargs)
+    def __init__(self, torch: Any) -> None:
+        self._kind = torch.utils.data.sampler.BatchSampler
+        self._made: List[Any] = []
+        """Each with the size that it was made with; it is referred to weakly."""
+        self._sizes: Dict[int, int] = {}
 
-    kind.__init__ = __init__
+    def install(self) -> None:
+        """Follow the samplers that are made, and have them draw as many samples as they have at the moment."""
+        original = self._kind.__init__
+
+        @wraps(original)
+        def __init__(sampler: Any, source: Any, batch_size: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it takes its place
+            original(sampler, source, batch_size, *args, **kwargs)
+            self._made.append((weakref.ref(sampler), batch_size))
+            sampler.batch_size = self._sizes.get(batch_size, batch_size)
+
+        self._kind.__init__ = __init__
+        self._kind.__iter__ = _draw
+
+    def change(self, configured: int, wanted: int) -> None:
+        """Have every sampler of the configured size draw `wanted` samples from now on."""
+        self._sizes = {configured: wanted}
+        for reference, size in self._made:
+            sampler = reference()
+            if sampler is not None and size == configured:
+                sampler.batch_size = wanted
+
+    def follows(self, sampler: Any) -> bool:
+        """Whether a sampler draws another number as soon as it is changed."""
+        return getattr(type(sampler), "__iter__", None) is _draw
+
+
+def _draw(sampler: Any) -> Iterator[List[Any]]:
+    """Yield batches of the size that the sampler has when each is drawn."""
+    indices = iter(sampler.sampler)
+    while True:
+        batch = list(islice(indices, sampler.batch_size))
+        if not batch or (sampler.drop_last and len(batch) < sampler.batch_size):
+            return
+        yield batch
 
 
 class Outermost:

@@ -1,0 +1,144 @@
+"""Probes a job's own command at one micro-batch after the other, from a process that has loaded it once.
+
+The agent forks that process for each probe (`rocm_agent/memory/serving.py`). A command that cannot be forked, or whose
+fork fails where the command alone does not, is probed by a process each from then on, and why is known.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+from supervisor import untrusted_files
+from supervisor.children.child import Child
+from supervisor.core import attempt_files as names
+from supervisor.runner import memory_probe
+from supervisor.runner.attempt_folder import make_attempt_folder, write_atomically
+from supervisor.runner.code_copy import INSTALLED, Code
+from supervisor.runner.memory_probe import Command, Result, WhatIf
+from supervisor.runner.shim import Recorder
+
+REPORT = f"{names.RUN}/memory-%d.json"
+REQUEST = f"{names.RUN}/probe-%d.json"
+FORKED = f"{names.RUN}/forked"
+"""Is there once the command has been forked."""
+
+
+class LoadedProbe:
+    """A command under probes. Each has the command's time limit; one that exceeds it is killed with all forks."""
+
+    def __init__(self, command: Command, code: Code = INSTALLED) -> None:
+        self._command, self._code = command, code
+        self._scratch: Path | None = None
+        self._process: Child | None = None
+        self._number = 0
+        self._discarded = True
+        self.why_alone = ""
+        """Why each probe has a process of its own; empty: it has not."""
+
+    def __enter__(self) -> LoadedProbe:
+        """Return itself: nothing is started before the first probe."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End all processes."""
+        self.end()
+
+    def probe(self, what_if: WhatIf, *, fresh: bool = False) -> Result:
+        """Return what the command took, from a new fork if `fresh`; raise OSError where its folder cannot be made.
+
+        What fails in a fork is tried again as if there were none: in a new fork where it followed other probes, then
+        alone. Running out of memory is a result, unless it followed other probes: what those left may be the cause.
+        """
+        if self.why_alone:
+            return memory_probe.probe(self._command, what_if, self._code)
+        result = self._ask(what_if, fresh=fresh)
+        followed = what_if.batch in {None, result.batch}
+        if result.way == "further" and not (followed and _is_answer(result, what_if)):
+            result = self._ask(what_if, fresh=True)
+        if result.way == "alone":
+            self.why_alone = result.why_alone
+            self.end()
+            return result
+        if result.out_of_memory or _is_answer(result, what_if):
+            return result
+        self.end()
+        alone = memory_probe.probe(self._command, what_if, self._code)
+        if _is_answer(alone, what_if):
+            self.why_alone = f"what ran alone failed in a fork of the loaded command: {result.problem}"
+        return alone
+
+    def end(self) -> None:
+        """Kill what is left of the command; a later probe loads it again."""
+        process, self._process = self._process, None
+        if process is not None:
+            memory_probe.end_process(process)
+        scratch, self._scratch = self._scratch, None
+        if scratch is not None:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    def _ask(self, what_if: WhatIf, *, fresh: bool) -> Result:
+        if self._process is not None and self._process.poll() is not None:
+            self.end()
+        if self._process is None:
+            return self._load(what_if)
+        folder = self._folder()
+        self._number += 1
+        request = memory_probe.describe_request(what_if, folder / (REPORT % self._number))
+        content = json.dumps({**request, "fresh": fresh})
+        write_atomically(folder / (REQUEST % self._number), content, 0o600)
+        return self._wait(self._process)
+
+    def _load(self, what_if: WhatIf) -> Result:
+        """Start the command with a first request."""
+        self._scratch, self._number = memory_probe.make_scratch_folder(), 0
+        folder = self._folder()
+        make_attempt_folder(folder, None)
+        problem = Recorder(str(folder)).make()
+        if problem is not None:
+            return Result(point=None, problem=problem)
+        discards = self._discarded
+        argv = memory_probe.discard_writes(self._command, self._scratch) if discards else list(self._command.argv)
+        request = {
+            **memory_probe.describe_request(what_if, folder / (REPORT % 0)),
+            "requests": str(folder / REQUEST),
+            "reports": str(folder / REPORT),
+            "forked": str(folder / FORKED),
+            "guard": not discards or os.geteuid() != 0,
+        }
+        env = memory_probe.build_env(self._command, request, folder, self._code, without_gpu=what_if.without_gpu)
+        try:
+            self._process = memory_probe.start_process(argv, env, self._command, folder)
+        except OSError as error:
+            return Result(point=None, problem=f"{error.filename}: {error.strerror}")
+        result = self._wait(self._process)
+        if discards and result.problem.endswith(f"({memory_probe.CANNOT_DISCARD})"):
+            self._discarded = False
+            self.end()
+            return self._load(what_if)
+        return result
+
+    def _wait(self, process: Child) -> Result:
+        folder, report = self._folder(), REPORT % self._number
+        ending = memory_probe.wait_for_report(process, folder, report, self._command.limit_s)
+        result = memory_probe.read_result(folder, ending, discarded=self._discarded, name=report)
+        if ending != "reported" and not untrusted_files.exists(folder, report):
+            forked = untrusted_files.exists(folder, FORKED)
+            result = replace(result, way="forked" if forked else "alone", why_alone="")
+            self.end()
+        return result
+
+    def _folder(self) -> Path:
+        assert self._scratch is not None
+        return self._scratch / "probe"
+
+
+def _is_answer(result: Result, what_if: WhatIf) -> bool:
+    """Whether a probe came to its end: a look by its first batch, others by a point or by times."""
+    return result.point is not None or bool(result.timing) or (what_if.look and result.batch is not None)

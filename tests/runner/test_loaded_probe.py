@@ -1,0 +1,170 @@
+"""A command is loaded once for all probes of it, and what ends one of them does not reach the next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from supervisor.runner.loaded_probe import LoadedProbe
+from supervisor.runner.memory_probe import Command, Result, WhatIf
+
+pytestmark = pytest.mark.train
+
+CONFIGURED, MOST = 8, 100
+FAILS, HANGS, IS_KILLED = 65, 66, 67
+SCRIPT = f"""
+import os, signal, sys, threading, time
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+loaded = os.getpid()
+print("loaded", flush=True)
+if "thread" in sys.argv:
+    threading.Thread(target=time.sleep, args=(99,), daemon=True, name="logger").start()
+if "gpu" in sys.argv:
+    try:
+        torch.cuda.init()
+    except (AssertionError, RuntimeError):
+        pass  # there is none here; what matters is what comes before
+    print("model made by", "the loaded" if os.getpid() == loaded else "a fork", flush=True)
+network = torch.nn.Linear(4, 4)
+optimizer = torch.optim.AdamW(network.parameters())
+torch.set_num_threads(2)  # with threads of the process that is forked a fork would wait for ever
+network(torch.ones(4096, 4)).sum().item()
+rows = TensorDataset(torch.ones(400, 4))
+for epoch in range(99):
+    for (batch,) in DataLoader(rows, batch_size={CONFIGURED}, num_workers=1 if "workers" in sys.argv else 0):
+        count = len(batch)
+        if "once" in sys.argv and os.getpid() != loaded:
+            raise ValueError("this command is not to be forked")
+        if count > {MOST}:
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        loss = network(torch.ones(4096, 4)).sum() + network(batch).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if count == {FAILS}:
+            raise ValueError("the loss is odd")
+        if count == {HANGS}:
+            signal.pause()
+        if count == {IS_KILLED}:
+            print("process", os.getpid(), flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def load(folder: Path, python: Path, *words: str, limit_s: float = 90.0) -> LoadedProbe:
+    """Return probes of the script; what it takes is not counted, which torch 1.13 cannot do without a GPU."""
+    script = folder / "train.py"
+    script.write_text(SCRIPT)
+    return LoadedProbe(Command(argv=[str(python), str(script), *words], cwd=str(folder), env={}, limit_s=limit_s))
+
+
+def ask(probes: LoadedProbe, batch: int, *, fresh: bool = False, steps: int = 2) -> Result:
+    return probes.probe(WhatIf(batch=batch, configured=CONFIGURED, steps=steps, timed=True), fresh=fresh)
+
+
+def batch_of(result: Result) -> int | None:
+    return None if result.point is None else result.point.batch
+
+
+def test_several_micro_batches_are_probed_in_processes_of_a_command_that_is_loaded_once(
+    train_python: Path, tmp_path: Path
+) -> None:
+    with load(tmp_path, train_python) as probes:
+        seen = probes.probe(WhatIf(look=True, timed=True))
+        assert (seen.batch, seen.configured, seen.way) == (CONFIGURED, CONFIGURED, "forked")
+        same = ask(probes, CONFIGURED)
+        larger = ask(probes, 50)
+        proof = ask(probes, 99, fresh=True, steps=4)
+    assert [batch_of(result) for result in (same, larger, proof)] == [CONFIGURED, 50, 99]
+    assert [result.way for result in (same, larger, proof)] == ["further", "further", "forked"]
+    assert proof.output.count("loaded") == 1
+    assert probes.why_alone == ""
+
+
+def test_running_out_of_memory_twice_leaves_the_next_probe_as_it_would_be(train_python: Path, tmp_path: Path) -> None:
+    with load(tmp_path, train_python) as probes:
+        known = ask(probes, 50)
+        failed = [ask(probes, 150), ask(probes, 120, fresh=True)]
+        assert [(result.out_of_memory, result.way) for result in failed] == [(True, "forked")] * 2, (
+            "the first followed a probe that went well: it was tried again by itself"
+        )
+        after = ask(probes, 99, fresh=True)
+    assert (batch_of(known), batch_of(after)) == (50, 99)
+    assert after.output.count("loaded") == 1
+    assert probes.why_alone == ""
+
+
+def test_one_that_fails_by_itself_is_tried_alone_and_its_failure_is_reported(
+    current_python: Path, tmp_path: Path
+) -> None:
+    with load(tmp_path, current_python) as probes:
+        failed = ask(probes, FAILS)
+        assert (failed.point, failed.problem, failed.way) == (None, "ValueError: the loss is odd", "alone")
+        assert not failed.out_of_memory
+        assert batch_of(ask(probes, 50)) == 50, "its failure alone is no reason not to fork"
+    assert probes.why_alone == ""
+
+
+def test_one_that_is_killed_is_reported_and_the_command_stays_loaded(current_python: Path, tmp_path: Path) -> None:
+    with load(tmp_path, current_python, "workers") as probes:
+        assert batch_of(ask(probes, 50)) == 50
+        killed = probes._ask(WhatIf(batch=IS_KILLED, configured=CONFIGURED, timed=True), fresh=True)
+        assert killed.problem == "the command was killed by signal 9 before its second step"
+        pid = int(killed.output.rpartition("process ")[2].split()[0])
+        assert not Path(f"/proc/{pid}").exists()
+        after = ask(probes, 99)
+    assert (batch_of(after), after.way) == (99, "forked"), "batches that workers have drawn ahead are no new ones"
+    assert after.output.count("loaded") == 1
+
+
+def test_one_that_hangs_is_killed_as_a_whole_after_its_time(current_python: Path, tmp_path: Path) -> None:
+    with load(tmp_path, current_python, limit_s=25.0) as probes:
+        assert batch_of(ask(probes, 50)) == 50
+        process = probes._process
+        assert process is not None
+        hung = probes._ask(WhatIf(batch=HANGS, configured=CONFIGURED, timed=True), fresh=True)
+        assert hung.problem == "no second step within 25 s"
+        assert not hung.out_of_memory
+        assert list_group(process.pid) == []
+        assert batch_of(ask(probes, 99)) == 99, "it is loaded again"
+    assert probes.why_alone == ""
+
+
+def list_group(leader: int) -> list[int]:
+    """Return the processes of a group that live."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, group = path.read_text().rpartition(")")[2].split()[:3]
+        except (OSError, ValueError):
+            continue
+        if int(group) == leader and state != "Z":
+            found.append(int(path.parent.name))
+    return found
+
+
+def test_a_command_that_cannot_be_forked_is_probed_by_a_process_each_and_why_is_known(
+    train_python: Path, tmp_path: Path
+) -> None:
+    with load(tmp_path, train_python, "thread") as probes:
+        assert [batch_of(ask(probes, batch)) for batch in (50, 99)] == [50, 99]
+    assert probes.why_alone == "the command had started a thread (logger)"
+
+
+def test_a_command_that_fails_in_a_fork_alone_is_probed_by_a_process_each(current_python: Path, tmp_path: Path) -> None:
+    with load(tmp_path, current_python, "once") as probes:
+        assert [batch_of(ask(probes, batch)) for batch in (50, 99)] == [50, 99]
+    assert probes.why_alone == (
+        "what ran alone failed in a fork of the loaded command: ValueError: this command is not to be forked"
+    )
+
+
+def test_a_command_is_forked_before_it_first_uses_the_gpu(train_python: Path, tmp_path: Path) -> None:
+    with load(tmp_path, train_python, "gpu") as probes:
+        found = [ask(probes, 50), ask(probes, 99, fresh=True)]
+    assert [batch_of(result) for result in found] == [50, 99]
+    assert found[-1].output.splitlines().count("loaded") == 1
+    assert found[-1].output.splitlines().count("model made by a fork") == 2
