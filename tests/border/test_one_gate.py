@@ -47,6 +47,7 @@ HANDLED_BY_NAME = frozenset({
     "runner/generation_store.py", "runner/tools.py", "runner/proving.py", "runner/exit_watch.py",
 })  # fmt: skip
 """These handle such files, too, and import none of those."""
+CALLERS_FOLDER = "a folder of the calling user, who is the training's user"
 
 ALLOWED: dict[str, dict[str, str]] = {
     "cli/evidence/command.py": {"command": PERSON, "_write_bundle": PERSON},
@@ -61,7 +62,8 @@ ALLOWED: dict[str, dict[str, str]] = {
     "daemon/forget.py": {"_put_folder_aside": OWN_FOLDERS},
     "daemon/cleanup.py": {"_list_folders": OWN_FOLDERS},
     "replay/folder.py": {"write": PERSON, "read": PERSON, "_read_lines": PERSON, "_open_gzip": PERSON},
-    "runner/memory_probe.py": {"_scratch_folder": "a folder of the calling user, who is the training's user"},
+    "runner/memory_probe.py": {"_scratch_folder": CALLERS_FOLDER, "make_scratch_folder": CALLERS_FOLDER},
+    "runner/loaded_probe.py": {"end": CALLERS_FOLDER},
     "runner/attempt_folder.py": {
         "lay_out": OWN_FOLDERS,
         "_replace_link": OWN_FOLDERS,
