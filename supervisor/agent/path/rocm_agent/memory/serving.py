@@ -145,7 +145,7 @@ class Server:
             wanted = following
 
     def _report_end(self, number: int, status: int) -> bool:
-        """Report a fork that ended without a word of its own; return whether it had something to report."""
+        """Report a fork that ended without a report of its own; return whether it had something to report."""
         if number and not os.path.exists(self._requests % number):
             return False
         if os.WIFSIGNALED(status):
