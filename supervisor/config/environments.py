@@ -86,6 +86,7 @@ def contained(  # noqa: PLR0913 - what a container is given
     env: Iterable[str],
     folders: Iterable[str],
     devices: Iterable[str] = (),
+    limits: Mapping[str, int] | None = None,
     replaces: bool = False,
 ) -> list[str]:
     """Return the command that runs `command` in the environment's image, in the foreground; else `command` itself.
@@ -100,6 +101,7 @@ def contained(  # noqa: PLR0913 - what a container is given
     run += ["--replace"] if replaces else []
     run += ["--network=host", "--ipc=host", "--http-proxy=false", "--security-opt=label=disable"]
     run += ["--cgroups=disabled", "--log-driver=none"]
+    run += [f"--ulimit={limit}={most}:{most}" for limit, most in (limits or {}).items()]
     for folder in dict.fromkeys((*folders, *environment.mounts)):
         run += ["--volume", f"{folder}:{folder}" if ":" not in folder else folder]
     for device in (*devices, *environment.devices):

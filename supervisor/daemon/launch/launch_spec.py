@@ -17,6 +17,7 @@ from supervisor.core.job import Job
 from supervisor.core.remedies.effects import Changes, changes_of
 from supervisor.core.remedies.miopen import conv2d_algorithm
 from supervisor.daemon.clock import Clock
+from supervisor.daemon.launch.container_limits import list_limits
 from supervisor.runner.attempt_folder import Save, compose_env, resume_steps
 from supervisor.runner.code_copy import Code
 
@@ -248,4 +249,5 @@ def in_container(  # noqa: PLR0913 - what a container is given
         folders=folders,
         replaces=code is None,
         devices=[device for device in GPU_DEVICES if os.path.exists(device)],  # noqa: PTH110 - of the kernel
+        limits=list_limits(),
     )
