@@ -49,6 +49,10 @@ QUICK_EXITS := $(patsubst %/ready,%/quick-exit,$(TRAIN_READY) $(OWNER_READY))
 QUICK_EXIT := import os, gc; os.environ.get("TESTS_QUICK_EXIT") and (__import__("atexit").register(gc.freeze), \
 	"ROCM_SUPERVISOR_ATTEMPT_DIR" in os.environ or gc.set_threshold(100000, 50, 1000))
 
+# As little as they use of torch is imported by interpreters of most tests: two thirds of the time until a first step.
+LEAN_TORCH := import os; p = os.environ.get("TESTS_LEAN_TORCH"); p and os.access(p, os.R_OK) and \
+	exec(compile(open(p, "rb").read(), p, "exec"), {"__name__": "lean_torch"})
+
 # Other frameworks, whose steps and saves are followed; torch comes from the current environment.
 FOREIGN_PACKAGES := lightning==2.6.6 transformers[torch]==5.23.0 accelerate==1.15.0 jax==0.10.2 optax==0.2.8 flax==0.12.8 keras==3.15.1
 FOREIGN := $(CACHE)/foreign
@@ -124,6 +128,7 @@ demo: $(VENV)/ready $(TRAIN_READY)
 $(CURRENT)/quick-exit $(OWNER)/quick-exit $(FOREIGN)/quick-exit: %/quick-exit: %/ready Makefile
 	@purelib="$$("$*/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 	echo '$(QUICK_EXIT)' > "$$purelib/quick_exit.pth"
+	echo '$(LEAN_TORCH)' > "$$purelib/lean_torch.pth"
 	touch $@
 
 test: $(VENV)/ready $(TRAIN_READY) $(OWNER_READY) $(FOREIGN)/ready $(QUICK_EXITS) $(FOREIGN)/quick-exit $(EXPORT)/ready $(AXE)

@@ -22,6 +22,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 """Of every training that a test starts: the threads of several trainings on a few cores mostly wait for each other."""
 os.environ["TESTS_QUICK_EXIT"] = "1"
 """Of interpreters of our training environments (Makefile): 0.7 s of processor time for each that imported torch."""
+LEAN_TORCH = Path(__file__).with_name("rigs") / "lean_torch.py"
+"""What has these interpreters leave away of torch what a training does not use; not in tests marked `whole_torch`."""
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 """As on a user's machine; without byte code every process of the suite compiles each module that it imports, and every
@@ -67,6 +69,15 @@ def pytest_collection() -> Generator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Have the trainings of a test that is not about the parts themselves import of torch what they use."""
+    if item.get_closest_marker("whole_torch") is None:
+        os.environ["TESTS_LEAN_TORCH"] = str(LEAN_TORCH)
+    else:
+        os.environ.pop("TESTS_LEAN_TORCH", None)
 
 
 @pytest.fixture(autouse=True)
@@ -120,7 +131,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in left]
     for item in items:
         marks = [mark for name in ("alone", "calm") if (mark := item.get_closest_marker(name)) is not None]
-        for mark in marks:
+        for mark in [*marks, *item.iter_markers("whole_torch")]:
             assert mark.kwargs.get("reason"), f"{item.nodeid}: {mark.name} needs a reason"
         if not marks and item.get_closest_marker(ONE_OF) is not None:
             item.add_marker(pytest.mark.calm(reason="uses what a machine has one of"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.train
+pytestmark = [pytest.mark.train, pytest.mark.whole_torch(reason="memory")]
 
 CHECKPOINTED = """
 import torch

@@ -325,6 +325,7 @@ print("fine")
     assert output == "fine\n"
 
 
+@pytest.mark.whole_torch(reason="compiles")
 def test_a_compiled_model_is_still_counted(attempt_of_today: Attempt, current_python: Path) -> None:
     attempt = attempt_of_today
     program = (
@@ -540,6 +541,7 @@ save_and_show(File())
     assert train(program).splitlines() == [f"{step}", f"{checkpoint}"]
 
 
+@pytest.mark.whole_torch(reason="compiles")
 def test_a_compilation_is_reported_while_it_lasts(attempt_of_today: Attempt, current_python: Path) -> None:
     attempt = attempt_of_today
     program = (

@@ -16,6 +16,8 @@ from amdgpu_tree import AmdgpuTree, Card
 from supervisor.cli.estimate import find_conv2d, parse_bytes
 from supervisor.cli.main import cli
 
+pytestmark = pytest.mark.whole_torch(reason="memory")
+
 LINEAR = """
 import sys
 import torch

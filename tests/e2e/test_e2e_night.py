@@ -11,7 +11,7 @@ import pytest
 
 from supervisor.demo.night import Night, daemon_command
 
-pytestmark = pytest.mark.train
+pytestmark = [pytest.mark.train, pytest.mark.whole_torch(reason="the product from end to end")]
 
 LOADS = """
 import sys, torch

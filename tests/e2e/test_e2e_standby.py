@@ -15,6 +15,8 @@ import psutil
 import pytest
 from house import PATIENCE_S, House
 
+pytestmark = pytest.mark.whole_torch(reason="what an interpreter has imported")
+
 MORTAL = Path(__file__).with_name("mortal_daemon.py")
 DRAW = Path(__file__).resolve().parents[1] / "agent" / "draw_images.py"
 SET = 'standby = true\nstandby_modules = ["decimal", "fractions"]\n'

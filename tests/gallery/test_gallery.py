@@ -10,7 +10,7 @@ from gallery_rows import load_rows
 
 from tests.e2e.house import house
 
-pytestmark = pytest.mark.train
+pytestmark = [pytest.mark.train, pytest.mark.whole_torch(reason="other people's scripts as they are")]
 NIGHTS = {"yolo-classify": ["kill"], "yolo-pose": ["oom", "nan"]}
 REST_S = 0.3
 """After each step: a night waits for whole seconds; meanwhile a training leaves the cores to others."""

@@ -13,6 +13,8 @@ from gallery_night import Truth, Wound
 from gallery_rows import MissingSourceError, Row, Source, load_rows, obtain
 from gallery_table import write_table
 
+pytestmark = pytest.mark.whole_torch(reason="other people's scripts as they are")
+
 ROWS = load_rows()
 PLACES = {"{python}", "{bin}", "{src}", "{checkpoint}"}
 

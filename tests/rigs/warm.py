@@ -164,7 +164,7 @@ def start_interpreter(
     """
     folder = Path(tempfile.mkdtemp(prefix="warm"))  # short: the address of a socket has 107 characters
     address, name = folder / "socket", str(folder)
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("ROCM_", "PYTHON"))}
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("ROCM_", "PYTHON", "TESTS_LEAN"))}
     quiet = {"OMP_NUM_THREADS": "1", "HOME": name, "YOLO_CONFIG_DIR": name, "YOLO_OFFLINE": "true"}
     words = [
         *within,

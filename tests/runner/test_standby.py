@@ -17,6 +17,8 @@ from supervisor.runner import shim, standby
 from supervisor.runner.attempt_folder import read_shim
 from supervisor.runner.launcher import LaunchError
 
+pytestmark = pytest.mark.whole_torch(reason="what an interpreter has imported")
+
 SPAWNING = """
 import multiprocessing, sys
 def double(number):

@@ -1,0 +1,114 @@
+"""Has an interpreter import of torch, until it is used, neither the compiler nor the kernels for tensors without data.
+
+Both are Python alone, and half of what torch 2 takes until its first step: torch imports the kernels (for fake tensors,
+decompositions and the device `meta`) with itself, and the compiler with the first optimizer, used or not. Here a module
+is in the place of each that imports it once something of it is asked for. What the compiler is to leave alone
+(`disable`, `graph_break`) is, outside of compiled code, called as it is. Nothing else of torch is touched.
+
+An interpreter of our training environments runs this file when it starts (`lean_torch.pth`, Makefile) where
+TESTS_LEAN_TORCH names it; the marker `whole_torch` keeps it from a test (tests/conftest.py).
+"""
+
+import importlib
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
+
+KERNELS = ("torch._meta_registrations", "torch._decomp", "torch._refs", "torch._prims")
+COMPILER = ("torch._dynamo", "torch._dynamo.utils")
+"""torchvision takes a function of the second as soon as it is imported."""
+NO_PACKAGES = ("torch._meta_registrations", "torch._dynamo.utils")
+
+
+class Later(ModuleType):
+    """A module in the place of another, which is imported with its group when an attribute of it is asked for."""
+
+    def __init__(self, name, group):
+        super().__init__(name)
+        self.__spec__ = ModuleSpec(name, None)
+        self._group = group
+
+    def __getattr__(self, name):
+        """Return the attribute of the module itself, but of what `inspect` asks of every module nothing."""
+        if name.startswith("__") and (name != "__path__" or self.__name__ in NO_PACKAGES):
+            raise AttributeError(name)
+        bring(self._group)
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+def bring(group):
+    """Import the modules of a group, the compiler after the kernels, which it uses."""
+    if group is COMPILER:
+        bring(KERNELS)
+    for name in reversed(group):
+        if isinstance(sys.modules.get(name), Later):
+            home, _, own = name.rpartition(".")
+            if vars(sys.modules[home]).get(own) is sys.modules.pop(name):
+                delattr(sys.modules[home], own)
+    importlib.import_module(group[0])
+
+
+def compiler():
+    """Return the compiler, None before its import."""
+    module = sys.modules[COMPILER[0]]
+    return None if isinstance(module, Later) else module
+
+
+def disable(fn=None, recursive=True, **options):
+    """Return what calls `fn`, in the compiler's way once that has been imported."""
+    if compiler() is not None:
+        return compiler().disable(fn, recursive, **options)
+    if fn is None:
+        return lambda given: disable(given, recursive, **options)
+    disabled = []
+
+    def call(*args, **kwargs):
+        if not disabled:
+            if compiler() is None:
+                return fn(*args, **kwargs)
+            disabled.append(compiler().disable(fn, recursive, **options))
+        return disabled[0](*args, **kwargs)
+
+    return call
+
+
+def graph_break(*words, **options):
+    """Do nothing where no graph can be in the making."""
+    if compiler() is not None:
+        compiler().graph_break(*words, **options)
+
+
+def is_compile_supported(device_type):
+    """Answer as the compiler, which is imported for it."""
+    bring(COMPILER)
+    return sys.modules[COMPILER[1]].is_compile_supported(device_type)
+
+
+class Finder:
+    """Finds the first of the kernels, which torch imports at its very end."""
+
+    def find_spec(self, name, path=None, target=None):
+        """Answer once."""
+        if name != KERNELS[0]:
+            return None
+        sys.meta_path.remove(self)
+        return ModuleSpec(name, self) if int(sys.modules["torch"].__version__.partition(".")[0]) > 1 else None
+
+    def create_module(self, spec):
+        """Put a module in the place of each that is left away."""
+        for name in (*KERNELS, *COMPILER):
+            sys.modules[name] = Later(name, KERNELS if name in KERNELS else COMPILER)
+        for name in KERNELS[1:]:
+            setattr(sys.modules["torch"], name.rpartition(".")[2], sys.modules[name])
+        first, utils = (sys.modules[name] for name in COMPILER)
+        first.disable, first.graph_break, first.utils = disable, graph_break, utils
+        # A process group has it forget what it kept, where it has been imported: it keeps nothing yet.
+        first.trace_rules = SimpleNamespace(clear_lru_cache=lambda: None)
+        utils.is_compile_supported = is_compile_supported
+        return sys.modules[KERNELS[0]]
+
+    def exec_module(self, module):
+        """Leave it empty."""
+
+
+sys.meta_path.insert(0, Finder())

@@ -1,0 +1,63 @@
+"""What trainings of most tests leave away of torch changes none of their numbers, and is there once it is used."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import LEAN_TORCH
+
+pytestmark = pytest.mark.train
+
+TRAINING = """
+import json, sys, torch
+torch.manual_seed(3)
+nn = torch.nn
+model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Dropout(0.2), nn.Flatten())
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+def step(forward):
+    optimizer.zero_grad()
+    loss = forward(torch.ones(2, 1, 6, 6)).square().sum()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+losses = [step(model) for _ in range(4)]
+before = "torch._dynamo.eval_frame" in sys.modules, "torch._refs.fft" in sys.modules
+graphs = []
+def backend(graph, inputs):
+    graphs.append(len(inputs))
+    return graph.forward
+losses += [step(torch.compile(model, backend=backend)) for _ in range(2)]
+from torch._subclasses import FakeTensorMode
+with FakeTensorMode():
+    shape = list(torch.nn.functional.conv2d(torch.ones(2, 3, 8, 8), torch.ones(4, 3, 3, 3)).shape)
+without_data = list(torch.ones(2, 3, 8, 8, device="meta").unfold(2, 3, 1).cumsum(0).shape)
+weights = [parameter.tolist() for parameter in model.parameters()]
+answer = {"imported": before, "graphs": graphs, "numbers": [losses, weights, shape, without_data]}
+answer["compiler"] = type(sys.modules["torch._dynamo"]).__name__, torch._dynamo is sys.modules["torch._dynamo"]
+print(json.dumps(answer))
+"""
+
+
+def train(python: Path, *words: str) -> dict[str, object]:
+    """Train after a file, if one is named, has been run as the interpreters of make test run it when they start."""
+    begin = "import sys\nfor path in sys.argv[1:]: exec(open(path).read(), {'__name__': 'lean_torch'})\n"
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("TESTS_LEAN", "ROCM_", "PYTHON"))}
+    command = [python, "-c", begin + TRAINING, *words]
+    done = subprocess.run(command, env=kept, stdout=subprocess.PIPE, text=True, check=True)
+    answer = json.loads(done.stdout)
+    assert isinstance(answer, dict)
+    return answer
+
+
+def test_a_lean_torch_has_the_same_numbers_and_compiles_once_it_is_asked_to(current_python: Path) -> None:
+    lean, whole = train(current_python, str(LEAN_TORCH)), train(current_python)
+    assert lean["imported"] == [False, False]
+    assert whole["imported"] == [True, True]
+    assert lean["numbers"] == whole["numbers"]
+    assert lean["graphs"] == whole["graphs"] != []
+    assert lean["compiler"] == whole["compiler"] == ["module", True]
