@@ -47,7 +47,7 @@ def train(python: Path, *words: str) -> dict[str, object]:
     """Train after a file, if one is named, has been run as the interpreters of make test run it when they start."""
     begin = "import sys\nfor path in sys.argv[1:]: exec(open(path).read(), {'__name__': 'lean_torch'})\n"
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("TESTS_LEAN", "ROCM_", "PYTHON"))}
-    command = [python, "-c", begin + TRAINING, *words]
+    command = [str(python), "-c", begin + TRAINING, *words]
     done = subprocess.run(command, env=kept, stdout=subprocess.PIPE, text=True, check=True)
     answer = json.loads(done.stdout)
     assert isinstance(answer, dict)
