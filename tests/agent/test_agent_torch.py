@@ -306,6 +306,7 @@ for n, (batch, target) in enumerate(data):
     assert steps == [1, *range(100, 108)], "the first step was made before the script first spoke"
 
 
+@pytest.mark.whole_torch(reason="how it is imported")
 def test_the_finder_leaves_torch_as_it_was(train_new: Callable[..., str]) -> None:
     output = train_new(
         """

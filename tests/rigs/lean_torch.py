@@ -1,9 +1,10 @@
 """Has an interpreter import of torch, until it is used, neither the compiler nor the kernels for tensors without data.
 
 Both are Python alone, and half of what torch 2 takes until its first step: torch imports the kernels (for fake tensors,
-decompositions and the device `meta`) with itself, and the compiler with the first optimizer, used or not. Here a module
-is in the place of each that imports it once something of it is asked for. What the compiler is to leave alone
-(`disable`, `graph_break`) is, outside of compiled code, called as it is. Nothing else of torch is touched.
+decompositions and the device `meta`) with itself, and the compiler with the first optimizer, used or not. torch 1.13
+has no compiler; its kernels are a seventh of that time. Here a module is in the place of each that imports it once
+something of it is asked for. What the compiler is to leave alone (`disable`, `graph_break`) is, outside of compiled
+code, called as it is. Nothing else of torch is touched.
 
 An interpreter of our training environments runs this file when it starts (`lean_torch.pth`, Makefile) where
 TESTS_LEAN_TORCH names it; the marker `whole_torch` keeps it from a test (tests/conftest.py).
@@ -92,20 +93,26 @@ class Finder:
         if name != KERNELS[0]:
             return None
         sys.meta_path.remove(self)
-        return ModuleSpec(name, self) if int(sys.modules["torch"].__version__.partition(".")[0]) > 1 else None
+        return ModuleSpec(name, self)
 
     def create_module(self, spec):
         """Put a module in the place of each that is left away."""
-        for name in (*KERNELS, *COMPILER):
-            sys.modules[name] = Later(name, KERNELS if name in KERNELS else COMPILER)
-        for name in KERNELS[1:]:
-            setattr(sys.modules["torch"], name.rpartition(".")[2], sys.modules[name])
+        torch = sys.modules["torch"]
+        for name in KERNELS:
+            sys.modules[name] = Later(name, KERNELS)
+            setattr(torch, name.rpartition(".")[2], sys.modules[name])
+        if int(torch.__version__.partition(".")[0]) > 1:
+            self._leave_compiler()
+        return sys.modules[KERNELS[0]]
+
+    def _leave_compiler(self):
+        for name in COMPILER:
+            sys.modules[name] = Later(name, COMPILER)
         first, utils = (sys.modules[name] for name in COMPILER)
         first.disable, first.graph_break, first.utils = disable, graph_break, utils
         # A process group has it forget what it kept, where it has been imported: it keeps nothing yet.
         first.trace_rules = SimpleNamespace(clear_lru_cache=lambda: None)
         utils.is_compile_supported = is_compile_supported
-        return sys.modules[KERNELS[0]]
 
     def exec_module(self, module):
         """Leave it empty."""

@@ -27,18 +27,20 @@ def step(forward):
     return loss.item()
 losses = [step(model) for _ in range(4)]
 before = "torch._dynamo.eval_frame" in sys.modules, "torch._refs.fft" in sys.modules
-graphs = []
+graphs, compiler = [], None
 def backend(graph, inputs):
     graphs.append(len(inputs))
     return graph.forward
-losses += [step(torch.compile(model, backend=backend)) for _ in range(2)]
+if hasattr(torch, "compile"):
+    losses += [step(torch.compile(model, backend=backend)) for _ in range(2)]
+    compiler = type(sys.modules["torch._dynamo"]).__name__, torch._dynamo is sys.modules["torch._dynamo"]
 from torch._subclasses import FakeTensorMode
 with FakeTensorMode():
     shape = list(torch.nn.functional.conv2d(torch.ones(2, 3, 8, 8), torch.ones(4, 3, 3, 3)).shape)
 without_data = list(torch.ones(2, 3, 8, 8, device="meta").unfold(2, 3, 1).cumsum(0).shape)
 weights = [parameter.tolist() for parameter in model.parameters()]
-answer = {"imported": before, "graphs": graphs, "numbers": [losses, weights, shape, without_data]}
-answer["compiler"] = type(sys.modules["torch._dynamo"]).__name__, torch._dynamo is sys.modules["torch._dynamo"]
+answer = {"imported": before, "graphs": graphs, "compiler": compiler}
+answer["numbers"] = losses, weights, shape, without_data
 print(json.dumps(answer))
 """
 
@@ -54,10 +56,13 @@ def train(python: Path, *words: str) -> dict[str, object]:
     return answer
 
 
-def test_a_lean_torch_has_the_same_numbers_and_compiles_once_it_is_asked_to(current_python: Path) -> None:
-    lean, whole = train(current_python, str(LEAN_TORCH)), train(current_python)
+def test_a_lean_torch_has_the_same_numbers_and_compiles_once_it_is_asked_to(train_python: Path) -> None:
+    lean, whole = train(train_python, str(LEAN_TORCH)), train(train_python)
+    compiles = whole["compiler"] is not None
     assert lean["imported"] == [False, False]
-    assert whole["imported"] == [True, True]
+    assert whole["imported"] == [compiles, True]
     assert lean["numbers"] == whole["numbers"]
-    assert lean["graphs"] == whole["graphs"] != []
-    assert lean["compiler"] == whole["compiler"] == ["module", True]
+    assert lean["graphs"] == whole["graphs"]
+    assert bool(whole["graphs"]) == compiles
+    assert lean["compiler"] == whole["compiler"]
+    assert whole["compiler"] in (None, ["module", True])
