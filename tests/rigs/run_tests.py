@@ -2,10 +2,10 @@
 
     run_tests.py [--quick] [--slowest N] [PYTEST OPTION ...]
 
-1. `parallel`: what is marked neither `calm` nor `alone`, by more processes than there are cores: tests marked `waits`,
-   whose daemons and trainings mostly wait, are spread among the others, which fill the cores meanwhile. The long ones
-   come first.
-2. `calm`: six more at a time than there are cores: whole daemons that are held to limits of seconds, of which eight
+1. `parallel`: what is marked neither `calm` nor `alone`, by six more processes than there are cores: tests marked
+   `waits`, whose daemons and trainings mostly wait, are spread among the others, which fill the cores meanwhile: six
+   processes on two cores left a third of the cores idle. The long ones come first.
+2. `calm`: as many at a time: whole daemons that are held to limits of seconds, of which eight
    take a little more than one core, for they wait for what hangs or stands still. Those marked `long` come first.
    What uses the kernel's log, of which a machine has one, is one after another in one process.
 3. `alone`: one test after another with nothing running at the same time: what compares processor time or short
@@ -97,7 +97,7 @@ class Outcome:
 def stages(cores: int) -> list[Stage]:
     """Return the stages of the whole suite for a machine of so many cores."""
     return [
-        Stage("parallel", "not alone and not calm", cores + 4),
+        Stage("parallel", "not alone and not calm", cores + 6),
         Stage("calm", "calm and not alone", cores + 6),
         Stage("alone", "alone", 0),
     ]
