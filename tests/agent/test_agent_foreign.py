@@ -147,6 +147,15 @@ def test_a_jax_training_that_became_nan_is_recorded_so_and_no_other_number_is_ta
     assert any(loss is not None and math.isnan(loss) for loss in losses[7:])
 
 
+@pytest.fixture
+def compiles_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """JAX keeps what it compiles by what it compiles: a second training that does the same has it from there."""
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "compiled"))
+    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
+
+@pytest.mark.usefixtures("compiles_once")
 def test_every_update_of_a_jax_training_is_a_step_also_inside_compiled_functions(
     foreign_python: Path, tmp_path: Path
 ) -> None:
@@ -164,6 +173,7 @@ def test_every_update_of_a_jax_training_is_a_step_also_inside_compiled_functions
     assert finished.output == alone.stdout, "the same weights as without a supervisor"
 
 
+@pytest.mark.usefixtures("compiles_once")
 def test_a_jax_training_whose_steps_lie_in_a_compiled_loop_reports_the_loop_from_its_tracing_on(
     foreign_python: Path, tmp_path: Path
 ) -> None:
