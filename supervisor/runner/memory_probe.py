@@ -17,6 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import psutil
+
 from supervisor import untrusted_files
 from supervisor.children.child import Child
 from supervisor.children.start import start
@@ -189,10 +191,25 @@ def end_process(process: Child) -> None:
     process.kill_group()
     process.end(END_LIMIT_S)
     until_s = time.perf_counter() + END_LIMIT_S
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        while time.perf_counter() < until_s:
-            os.killpg(process.pid, 0)  # what has inherited the command's files holds the GPU's memory until it is gone
-            time.sleep(LOOK_EVERY_S)
+    # What has inherited the command's files holds the GPU's memory until it is gone.
+    while time.perf_counter() < until_s and _is_group_alive(process.pid):
+        time.sleep(LOOK_EVERY_S)
+
+
+def _is_group_alive(group: int) -> bool:
+    """Whether a process of a group holds anything: one that only waits for its parent, a second maybe, does not."""
+    try:
+        os.killpg(group, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return any(_holds_memory(found, group) for found in psutil.process_iter())
+
+
+def _holds_memory(process: psutil.Process, group: int) -> bool:
+    try:
+        return os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE
+    except (psutil.Error, ProcessLookupError, PermissionError):
+        return False
 
 
 def _run_process(argv: Sequence[str], env: Mapping[str, str], command: Command, folder: Path) -> str:

@@ -144,9 +144,18 @@ def remedied_settings(folder: Path) -> tuple[str, ...]:
 
 def launched_argv(folder: Path) -> Sequence[str]:
     """Return the command of an attempt, empty where it cannot be read."""
-    try:
-        fields = read_json_object(untrusted_files.read_bytes(folder, names.LAUNCH, SIZE_LIMIT_BYTES))
-    except (OSError, ValueError):
-        return ()
-    argv = (fields or {}).get("argv")
+    argv = _read_launch(folder).get("argv")
     return [str(item) for item in argv] if isinstance(argv, list) else ()
+
+
+def launched_env(folder: Path) -> Mapping[str, str]:
+    """Return the variables that an attempt was given besides the shim's own, none where they cannot be read."""
+    env = _read_launch(folder).get("env")
+    return {str(name): str(value) for name, value in env.items()} if isinstance(env, dict) else {}
+
+
+def _read_launch(folder: Path) -> Mapping[str, object]:
+    try:
+        return read_json_object(untrusted_files.read_bytes(folder, names.LAUNCH, SIZE_LIMIT_BYTES)) or {}
+    except (OSError, ValueError):
+        return {}

@@ -6,7 +6,8 @@ Runs in the interpreter that it is started with, which has torch and the network
 one NVIDIA or AMD GPU. First the choices of `supervisorctl estimate`, one after the other, each from its own process
 that loads the training once, with the time from its start: ten networks in four rooms (ROOMS), of which one in two is
 half filled in the reckoning. Meanwhile the largest micro-batch that runs is found for those that are chosen, so that a
-choice shares the GPU and its time is an upper bound. Then a choice in a GPU that is half filled by another program, and
+choice shares the GPU and its time is an upper bound; with `--jobs 0` it is not looked for, and choices are timed by
+themselves. Then a choice in a GPU that is half filled by another program, and
 what Lightning's batch size finder, ultralytics' AutoBatch and accelerate's find_executable_batch_size come to there.
 After `--limit-s` nothing is begun. `--part 1/2` does the first half, of networks and of other tools.
 """
@@ -319,6 +320,7 @@ class Choices:
         self._given, self._lock = given, threading.Lock()
         self.rows: list[Row] = []
         self.peers: list[Row] = []
+        self.times: list[float | None] = []
 
     def is_over(self) -> bool:
         """Whether nothing more is to be begun."""
@@ -351,6 +353,7 @@ class Choices:
         chosen = Probes(name).choose(card_bytes)
         with child("--truth", name) as truth:
             found = truth.ask([chosen["chosen"], None])
+        self.times.append(chosen["took_s"])
         self.note({**chosen, "room": "half of the card", **found})
         modes = {"lightning": (["power"], ["binsearch"]), "autobatch": ([],)}
         for peer, given in (*((PEERS[name], mode) for mode in modes[PEERS[name]]), ("accelerate", [])):
@@ -368,13 +371,15 @@ class Choices:
 
     def choose_in_rooms(self, names: Sequence[str]) -> None:
         """Choose for each network and room, one after the other; meanwhile find what runs in it."""
-        with concurrent.futures.ThreadPoolExecutor(self._given.jobs) as pool:
+        with concurrent.futures.ThreadPoolExecutor(max(1, self._given.jobs)) as pool:
             for name in names:
                 chosen: list[tuple[int, int, Row]] = []
                 for card, filled in ROOMS:
                     if not self.is_over():
                         self._fenced(name, partial(self._choose_in_room, name, card, filled, chosen))
-                pool.submit(self._fenced, name, partial(self._find_truths, name, chosen))
+                if self._given.jobs:
+                    pool.submit(self._fenced, name, partial(self._find_truths, name, chosen))
+                self.times += [row["took_s"] for *_, row in chosen]
 
     def _choose_in_room(self, name: str, card: int, filled: int, chosen: list[tuple[int, int, Row]]) -> None:
         # Others share the GPU here: what they hold of it is left out, and what a filler would hold is put in.
@@ -394,11 +399,11 @@ class Choices:
 
     def print_table(self) -> None:
         """Print what the rows come to."""
+        self._print_times()
         if not self.rows:
-            say("no choice was measured")
+            say("of no choice it was looked for what runs")
             return
         shares = [row["chosen"] / row["largest"] for row in self.rows if row["largest"]]
-        times = [row["took_s"] for row in self.rows if row["took_s"] is not None]
         ended = sum(not row["runs"] for row in self.rows)
         low = sum(share < SHARE for share in shares)
         print(f"\nchosen micro-batches: {len(self.rows)}, out of memory {ended} (must be 0)")
@@ -406,13 +411,16 @@ class Choices:
             f"share of the largest that runs: median {statistics.median(shares):.1%} "
             f"({min(shares):.1%}-{max(shares):.1%}), below {SHARE:.0%}: {low} of {len(shares)}"
         )
+        for row in self.peers:
+            print(f"{row['peer']:20} {row['name']:28} {row['found']} of {row['largest']}, {row['took_s']:.1f} s")
+        sys.stdout.flush()
+
+    def _print_times(self) -> None:
+        times = [took_s for took_s in self.times if took_s is not None]
         if times:
             row_text = f"median {statistics.median(times):.1f} s ({min(times):.1f}-{max(times):.1f}), n={len(times)}"
             late = sum(took_s > LIMIT_S for took_s in times)
             print(f"time of a choice: {row_text} (must be {LIMIT_S:.0f} s; {late} took longer)")
-        for row in self.peers:
-            print(f"{row['peer']:20} {row['name']:28} {row['found']} of {row['largest']}, {row['took_s']:.1f} s")
-        sys.stdout.flush()
 
 
 def main() -> None:

@@ -116,7 +116,8 @@ def test_a_further_probe_takes_most_of_the_card_or_is_not_worth_it() -> None:
         pytest.param(200, [102], 102, id="more than reckoned runs"),
         pytest.param(100, [102, 100], 100, id="as reckoned"),
         pytest.param(93, [102, 100, 96, 92], 92, id="less"),
-        pytest.param(60, [102, 100, 96, 92], 32, id="none of those tried: what was probed"),
+        pytest.param(86, [102, 100, 96, 92, 85], 85, id="much less"),
+        pytest.param(60, [102, 100, 96, 92, 85], 32, id="none of those tried: what was probed"),
     ],
 )
 def test_the_largest_micro_batch_is_one_that_was_seen_to_run(most: int, tried: list[int], proven: int) -> None:
@@ -130,6 +131,7 @@ def test_the_largest_micro_batch_is_one_that_was_seen_to_run(most: int, tried: l
     found = prove_largest(100, [16, 32], runs)
     assert (seen, found) == (tried, proven)
     assert prove_largest(0, [], lambda _: True) == 0, "nothing is tried where none fits"
+    assert prove_largest(2, [], lambda batch: batch == 1) == 1, "of few each smaller one is tried"
 
 
 def test_a_report_that_is_damaged_is_no_measurement() -> None:

@@ -24,10 +24,9 @@ WORKSPACE_BYTES = 32 * MIB
 CONTEXT_BYTES = 560 * MIB
 """A GPU's context and its loaded kernels outside of the allocator, where none was measured."""
 LARGEST_BATCH = 1 << 20
-PROOFS = 4
-"""Micro-batches that are run to find one that fits: a little more than reckoned, that, and then smaller ones."""
+TRIED = (1.02, 1.0, 0.96, 0.92, 0.85)
+"""Micro-batches that are run to find one that fits, as shares of the one reckoned; each is one smaller at least."""
 PROOF_STEPS = 4
-FIRST_TRIED, NEXT_TRIED = 1.02, 0.96
 LOGITS_COLUMNS = 16_384
 LOGITS_SHARE = 0.2
 """An output with so many columns that takes this share of the activations is named as what limits."""
@@ -174,14 +173,21 @@ def prove_largest(reckoned: int, known: Sequence[int], runs: Callable[[int], boo
     language model are single blocks of a gigabyte. Where none of those tried runs it is the largest of `known` below
     them, which ran.
     """
-    tried = max(reckoned + 1, math.floor(reckoned * FIRST_TRIED)) if reckoned else 0
-    for number in range(PROOFS):
-        if tried < 1:
-            break
-        if runs(tried):
-            return tried
-        tried = reckoned if number == 0 else min(tried - 1, math.floor(tried * NEXT_TRIED))
-    return max((batch for batch in known if batch <= tried), default=0)
+    tried = _list_tried(reckoned) if reckoned else []
+    for batch in tried:
+        if runs(batch):
+            return batch
+    least = tried[-1] if tried else 0
+    return max((batch for batch in known if batch < least), default=0)
+
+
+def _list_tried(reckoned: int) -> list[int]:
+    """Return the micro-batches that are run, the largest first, each smaller than the one before."""
+    tried: list[int] = []
+    for share in TRIED:
+        wanted = math.floor(reckoned * share)
+        tried.append(min(wanted, tried[-1] - 1) if tried else max(wanted, reckoned + 1))
+    return [batch for batch in tried if batch >= 1]
 
 
 def _at(line: Line | None, batch: int | None) -> int:

@@ -41,6 +41,7 @@ from supervisor.core.tuning.loader import (
     workers_of,
 )
 from supervisor.core.tuning.session import Session, Trial, begin_session
+from supervisor.core.tuning.starts import Start, list_left_to_starts, read_version
 from supervisor.daemon.clock import Clock
 from supervisor.runner import tuned
 from supervisor.sources.attempt.agent_log import AgentFact, AgentLogReader
@@ -237,7 +238,10 @@ class Tune(threading.Thread):
         self._first_step = self._last_step()
         diagnosed = self._diagnose()
         now.bottleneck_after = now.bottleneck_before
-        knobs, left = choose_knobs(facts, may=self._given.may, remedied=tuned.remedied_settings(self.folder))
+        remedied = tuned.remedied_settings(self.folder)
+        knobs, left = choose_knobs(facts, may=self._given.may, remedied=remedied)
+        start = Start(env=tuned.launched_env(self.folder), torch=read_version(self._proven_on.get("torch")))
+        left = (*left, *list_left_to_starts(facts, start, remedied))
         now.left = left
         session = begin_session(knobs, left, facts).having(compare.median_s(diagnosed.times), diagnosed.seen)
         if self._given.dry_run:
