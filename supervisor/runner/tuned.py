@@ -126,36 +126,26 @@ def _settings_of(kept: Mapping[str, Any], remedied: set[str]) -> dict[str, objec
 
 def remedied_settings(folder: Path) -> tuple[str, ...]:
     """Return the settings that remedies have changed for an attempt, Conv2d's among them."""
-    found: list[str] = []
-    for name, key in ((names.REMEDIES, "settings"), (names.LAUNCH, "env")):
-        try:
-            fields = read_json_object(untrusted_files.read_bytes(folder, name, SIZE_LIMIT_BYTES))
-        except (OSError, ValueError):
-            continue
-        held = (fields or {}).get(key)
-        if not isinstance(held, dict):
-            continue
-        if name == names.REMEDIES:
-            found += [str(setting) for setting in held]
-        elif held.get(names.ENV_CONV2D, "off") not in ("", "off"):
-            found.append("conv2d")
-    return tuple(found)
+    settings = _read_object(folder, names.REMEDIES).get("settings")
+    found = [str(setting) for setting in settings] if isinstance(settings, dict) else []
+    conv2d = launched_env(folder).get(names.ENV_CONV2D, "off")
+    return (*found, *(("conv2d",) if conv2d not in ("", "off") else ()))
 
 
 def launched_argv(folder: Path) -> Sequence[str]:
     """Return the command of an attempt, empty where it cannot be read."""
-    argv = _read_launch(folder).get("argv")
+    argv = _read_object(folder, names.LAUNCH).get("argv")
     return [str(item) for item in argv] if isinstance(argv, list) else ()
 
 
 def launched_env(folder: Path) -> Mapping[str, str]:
     """Return the variables that an attempt was given besides the shim's own, none where they cannot be read."""
-    env = _read_launch(folder).get("env")
+    env = _read_object(folder, names.LAUNCH).get("env")
     return {str(name): str(value) for name, value in env.items()} if isinstance(env, dict) else {}
 
 
-def _read_launch(folder: Path) -> Mapping[str, object]:
+def _read_object(folder: Path, name: str) -> Mapping[str, object]:
     try:
-        return read_json_object(untrusted_files.read_bytes(folder, names.LAUNCH, SIZE_LIMIT_BYTES)) or {}
+        return read_json_object(untrusted_files.read_bytes(folder, name, SIZE_LIMIT_BYTES)) or {}
     except (OSError, ValueError):
         return {}

@@ -433,6 +433,7 @@ class Tune(threading.Thread):
         """Order settings and return the agent's answer to it, with facts or with a trace of some steps."""
         self._number = next(self._numbers)
         self._write(settings, facts=facts, traces=traces)
+        limit_s = COMPILING_S if "compile" in settings and "compile" not in self._held else SILENT_S
         began = self._clock.now()
         while True:
             for fact in self._read_reports():
@@ -442,8 +443,7 @@ class Tune(threading.Thread):
                     step = fact.facts.get("step")
                     self._skip_steps(step if isinstance(step, int) else 0)
                     return fact.facts
-            compiles = "compile" in settings and "compile" not in self._held
-            if self._clock.now().seconds_since(began) > (COMPILING_S if compiles else SILENT_S):
+            if self._clock.now().seconds_since(began) > limit_s:
                 raise Ended("the agent did not answer: the training makes no steps of an optimizer that it follows")
             self._wait(settings, facts=facts, traces=traces)
 

@@ -55,7 +55,7 @@ class Compiled:
     @property
     def on(self) -> bool:
         """Whether a part of its models is compiled."""
-        return any(_is_compiled(module) for model in self._calls.models() for module in model.modules())
+        return any(replay.is_compiled(module) for model in self._calls.models() for module in model.modules())
 
     def apply(self, value: Any) -> None:
         """Compile, if results and gradients of the training's own batches are what rounding explains."""
@@ -88,8 +88,9 @@ class Compiled:
         params = [param for param in list_params(self._optimizer) if param.requires_grad]
         with self._calls.replaying(params, drops=True):
             for _, result in self._calls.run():
-                loss = sum(item.float().square().mean() for item in replay.list_tensors(result) if item.requires_grad)
-                self._torch.autograd.grad(loss, params, allow_unused=True)
+                loss = replay.sum_squares(result)
+                if loss is not None:
+                    self._torch.autograd.grad(loss, params, allow_unused=True)
                 return
 
     def revert(self) -> None:
@@ -102,7 +103,7 @@ class Compiled:
         seen = self._see_calls()
         chosen: List[_Region] = []
         for model in self._calls.models():
-            if any(_is_compiled(module) for module in model.modules()):
+            if any(replay.is_compiled(module) for module in model.modules()):
                 raise Refused("parts of its model are compiled")
             _choose(self._torch, self._backend, model, seen, chosen)
         if not chosen:
@@ -199,10 +200,6 @@ def _signature(value: Any) -> Signature:
     if isinstance(value, (list, tuple)):
         return tuple(_signature(item) for item in value)
     return (value,) if isinstance(value, (str, int, float, bool, type(None))) else (type(value),)
-
-
-def _is_compiled(module: Any) -> bool:
-    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
 
 
 def _is_patched() -> bool:

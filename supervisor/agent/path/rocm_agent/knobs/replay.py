@@ -97,7 +97,7 @@ class Calls:
         if not self._kept and not (self.trusted and self.models()):
             return "no call of its model was seen"
         for module in self.models():
-            if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
+            if is_compiled(module):
                 return "its model is compiled"
             if type(module).__name__ in {"DistributedDataParallel", "FullyShardedDataParallel", "DataParallel"}:
                 return "its model is spread over several processes or GPUs"
@@ -267,12 +267,12 @@ class Proof:
         torch, found = self._torch, {}
         with self._calls.replaying(self._params):
             for number, result in self._calls.run(shaken, direction, only):
-                loss = sum(item.float().square().mean() for item in list_tensors(result) if item.requires_grad)
-                if not hasattr(loss, "backward"):
+                loss = sum_squares(result)
+                if loss is None:
                     continue
                 grads = torch.autograd.grad(loss, self._trained, allow_unused=True)
                 found[number] = (
-                    [sample(item) for item in list_tensors(result) if item.requires_grad],
+                    [sample(item) for item in _list_tensors(result) if item.requires_grad],
                     [sample(grad) for grad in grads if grad is not None],
                 )
         if not found:
@@ -319,6 +319,17 @@ def _dropout_rates(module: Any) -> Tuple[str, ...]:
     """Return the names of a module's dropout rates: that of torch's own kinds, and that of transformers' attention."""
     names = ("p",) if type(module).__name__ in DROPOUTS else ("attention_dropout",)
     return tuple(name for name in names if type(getattr(module, name, None)) is float and getattr(module, name) > 0)
+
+
+def is_compiled(module: Any) -> bool:
+    """Whether calls of a module are compiled graphs."""
+    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+
+
+def sum_squares(result: Any) -> Any:
+    """Return what the gradients of a replayed call are those of; None where its result has none."""
+    squares = [item.float().square().mean() for item in _list_tensors(result) if item.requires_grad]
+    return sum(squares) if squares else None
 
 
 def sample(item: Any) -> Any:
@@ -386,13 +397,12 @@ def _counts(value: Any) -> bool:
     return value.dim() <= COUNTING_DIMENSIONS and bool((value == value.round()).all())
 
 
-def list_tensors(value: Any) -> Iterator[Any]:
-    """Yield the tensors of a result, however they are nested."""
+def _list_tensors(value: Any) -> Iterator[Any]:
     if hasattr(value, "requires_grad"):
         yield value
     elif hasattr(value, "values"):
         for item in value.values():
-            yield from list_tensors(item)
+            yield from _list_tensors(item)
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from list_tensors(item)
+            yield from _list_tensors(item)

@@ -154,7 +154,7 @@ class Probe:
                 self._gauge.loader_works(works=False)
             self._waited_s += perf_counter() - began
             fenced(self._saw_batch)(iterator, batch)
-            if self._is_outdated():
+            if self._is_outdated() and self._pass_over():
                 return __next__(iterator)
             if self._wanted.get("draws"):
                 fenced(self._draw_more)(iterator, original)
@@ -181,13 +181,7 @@ class Probe:
 
     def _is_outdated(self) -> bool:
         """Whether a batch was drawn for a look, after which another micro-batch was asked for."""
-        asked = self._wanted.get("batch")
-        outdated = self._server is not None and self._server.way == "further" and not self._steps and self._alike
-        if not outdated or asked in (None, self._batch) or self._passed_over >= OTHER_SIZES:
-            return False
-        self._passed_over += 1
-        self._drawn = 0
-        return True
+        return self._alike and not self._steps and self._wanted.get("batch") not in (None, self._batch)
 
     def _limit_memory(self) -> None:
         """Have the GPU be as small as it is asked about; its allocator then returns what it holds in vain."""
@@ -266,7 +260,7 @@ class Probe:
                 self._taken.append((now - self._stepped_s, self._waited_s))
             self._stepped_s, self._waited_s = now, 0.0
         if optimizer is self._optimizers[0]:
-            if self._batch not in (None, self._wanted.get("batch") or self._batch) and self._may_pass_over():
+            if self._batch not in (None, self._wanted.get("batch") or self._batch) and self._pass_over():
                 return
             self._steps += 1
             if self._steps >= int(self._wanted.get("steps") or STEPS):
@@ -274,8 +268,8 @@ class Probe:
             self._drawn = 0
             self._base_bytes = self._gauge.allocated_bytes()
 
-    def _may_pass_over(self) -> bool:
-        """Pass over a step at another micro-batch, in a process that has made other probes."""
+    def _pass_over(self) -> bool:
+        """Pass over what is of another micro-batch, some times in a process that has made other probes; else False."""
         if self._server is None or self._server.way != "further" or self._passed_over >= OTHER_SIZES:
             return False
         self._passed_over += 1
