@@ -13,8 +13,6 @@ from tests.rigs.hanging_fs import HangingFs
 pytestmark = [pytest.mark.mounts, pytest.mark.calm(reason="a stall of a few seconds would be found")]
 
 HANGS_AT = 400
-STALL_S = 5
-"""The disk is a program in Python: on a machine with half the speed a step waited for it for more than two seconds."""
 
 
 @pytest.fixture
@@ -23,9 +21,7 @@ def home(home_beside_disk: House, disk: HangingFs, tmp_path: Path) -> House:
     item = home_beside_disk
     item.state = disk.at / "state"
     item.client.path = str(tmp_path / "control.sock")
-    job = item.by_hand(
-        "one", "--wound", f"hang:{HANGS_AT}", table="checkpoints.keep = false", stall=f"limit_s = {STALL_S}"
-    )
+    job = item.by_hand("one", "--wound", f"hang:{HANGS_AT}", table="checkpoints.keep = false", stall="limit_s = 2")
     item.write(f"[telemetry]\ninterval_s = 0.5\n{job}", head=f'socket = "{item.client.path}"')
     return item
 

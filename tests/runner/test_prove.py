@@ -491,7 +491,7 @@ def test_the_names_by_which_scripts_keep_their_step_are_known(entries: dict[str,
 LEGACY = pickle.dumps(0x1950A86A20F9469CFC6C, 2) + pickle.dumps(1001, 2) + pickle.dumps({"little_endian": True}, 2)
 HONEST = LEGACY + b"\x80\x02]" + b"K\x01a" * 8000 + b"." + pickle.dumps([], 2)
 """As many opcodes as the longest of them: what a processor takes for it is the measure."""
-AT_MOST = 8.0
+AT_MOST = 5.0
 """Times what an honest pickle costs that an input of this size may: 0.01 to 0.02 s; each took 0.2 to 0.6 s before."""
 
 
