@@ -48,6 +48,8 @@ class Row:
     resume: tuple[str, ...] = ()
     resume_to: str | None = None
     ranks: int = 1
+    gpus: int = 0
+    """How many GPUs the script asks for; it runs on no CPU where it asks for any."""
     steps: str = "optimizer"
     """What is counted and hurt from outside as a step: see the injections; `unseen` where none is."""
 

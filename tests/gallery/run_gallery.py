@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -21,8 +22,16 @@ from gallery_table import write_table
 from tests.e2e.house import house
 
 
+def count_gpus(python: Path) -> int:
+    """Return how many GPUs trainings of an interpreter see."""
+    command = [str(python), "-c", "import torch; print(torch.cuda.device_count())"]
+    return int(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
+
+
 def run_row(row: Row, asked: argparse.Namespace) -> Night:
     """Return what one night of a row came to."""
+    if row.gpus and (there := count_gpus(asked.python)) < row.gpus:
+        return Night(row.name, row.title, problem=f"not run: it asks for GPUs, {row.gpus}; there are {there}")
     with (
         tempfile.TemporaryDirectory(prefix="gallery-", ignore_cleanup_errors=True) as name,
         house(Path(name)) as home,

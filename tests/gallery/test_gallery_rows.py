@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shutil
@@ -12,6 +13,7 @@ import pytest
 from gallery_night import Truth, Wound
 from gallery_rows import MissingSourceError, Row, Source, load_rows, obtain
 from gallery_table import write_table
+from run_gallery import run_row
 
 pytestmark = pytest.mark.whole_torch(reason="other people's scripts as they are")
 
@@ -46,6 +48,15 @@ def test_a_source_that_cannot_be_cloned_is_named_with_the_reason(tmp_path: Path)
     source = Source(f"file://{tmp_path}/nobody/nothing", "0" * 40, "MIT", ("train.py",))
     with pytest.raises(MissingSourceError, match=r"nobody/nothing at 0000.*: git fetch"):
         obtain(source, tmp_path / "sources")
+
+
+@pytest.mark.slow
+def test_a_row_that_asks_for_more_gpus_than_there_are_is_not_run(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 1\n")
+    python.chmod(0o755)
+    night = run_row(ROWS["mingpt-ddp"], argparse.Namespace(python=python))
+    assert night.problem == "not run: it asks for GPUs, 2; there are 1"
 
 
 @pytest.fixture
