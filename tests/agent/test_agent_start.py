@@ -93,6 +93,51 @@ def test_an_exception_is_reported_even_where_a_library_replaced_the_hook(attempt
     assert [reported["type"] for reported in attempt.list_reports("exception")] == ["ZeroDivisionError"]
 
 
+@pytest.mark.parametrize("leave", ["sys.exit(1)", "sys.exit('no')", "exit(1)"])
+def test_an_exception_that_the_program_answers_with_its_end_is_reported(
+    attempt: Attempt, python: Path, leave: str
+) -> None:
+    """So do decorators that print a shorter text, Hydra's among them: no hook for exceptions is called."""
+    program = f"""
+import sys
+try:
+    raise MemoryError("no more")
+except Exception as error:
+    print("it went wrong")
+    {leave}
+"""
+    finished = attempt.run([python, "-c", program])
+    assert finished.code == 1
+    assert "it went wrong\n" in finished.output
+    (reported,) = attempt.list_reports("exception")
+    assert (reported["type"], reported["message"]) == ("MemoryError", "no more")
+    assert "in <module>" in reported["traceback"]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param("try: 1 / 0\nexcept Exception: sys.exit(0)", id="the end is a good one"),
+        pytest.param("try: 1 / 0\nexcept Exception: pass\nsys.exit(1)", id="it was dealt with before"),
+        pytest.param(
+            "def end():\n  try: 1 / 0\n  except Exception: sys.exit(1)\nt = threading.Thread(target=end); t.start(); t.join()",
+            id="a thread ends",
+        ),
+        pytest.param(
+            "import argparse; a = argparse.ArgumentParser(); a.add_argument('--n', type=int); a.parse_args(['--n', 'x'])",
+            id="an argument is wrong",
+        ),
+        pytest.param(
+            "try:\n  try: 1 / 0\n  except Exception: sys.exit(1)\nexcept SystemExit: pass\nsys.exit(2)",
+            id="another end was asked for later",
+        ),
+    ],
+)
+def test_what_does_not_end_a_program_is_not_reported_as_its_end(attempt: Attempt, python: Path, program: str) -> None:
+    attempt.run([python, "-c", f"import sys, threading\n{program}"])
+    assert attempt.list_reports("exception") == []
+
+
 def test_what_a_signal_handler_raises_while_an_exception_is_reported_is_reported_in_its_place(
     attempt: Attempt, python: Path
 ) -> None:

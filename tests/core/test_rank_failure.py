@@ -145,6 +145,21 @@ def test_a_peer_that_cannot_be_reached_is_no_fault_of_the_rank_that_waits_for_it
     assert is_consequence("RuntimeError", message)
 
 
+def test_what_a_rank_printed_is_the_cause_where_it_raised_nothing_that_was_seen() -> None:
+    """A decorator that prints the exception and calls `sys.exit` hides it from every hook; Hydra's is one."""
+    timeline = story().training()
+    timeline.prints("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", FaultClass.OOM_GPU)
+    flag = torchrun_fails(timeline, (1, 1, 201), (0, -15, 200))
+    assert flag.fault == FaultClass.OOM_GPU.value
+    assert "Tried to allocate 2.00 GiB" in flag.message
+
+
+def test_a_rank_that_printed_nothing_is_named_with_its_status() -> None:
+    flag = torchrun_fails(story().training(), (1, 1, 201), (0, -15, 200))
+    assert flag.fault == "exit_code"
+    assert flag.message.startswith("rank 1 (pid 201) ended with status 1, as its launcher reports")
+
+
 def test_ranks_that_the_launcher_ended_are_no_cause() -> None:
     timeline = raises(story().training(), "RuntimeError", LOST, pid=200)
     flag = torchrun_fails(timeline, (0, 1, 200), (1, -15, 201))

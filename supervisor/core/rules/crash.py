@@ -144,6 +144,7 @@ class Crash:
             or self._in_kernel_log(history, status)
             or self._explain_raised(history, status)
             or self._explain_printed(history, status)
+            or self._explain_rank(history, status)
             or _by_signal(status)
             or Cause(fault="exit_code", text=status.words)
         )
@@ -169,15 +170,12 @@ class Crash:
 
     def _explain_raised(self, history: History, status: ExitStatus) -> Cause | None:
         failure = self._find_failure(history, status)
-        if failure is None:
+        if failure is None or isinstance(failure, RankExited):
             return None
         if isinstance(failure, RankKilled):
             who = "a process" if failure.rank is None else f"rank {failure.rank} (pid {failure.pid})"
             text = f"{who} was killed by {signal_name(failure.signal)}, as its launcher reports"
             return Cause(fault=_fault_of(failure.signal), text=text)
-        if isinstance(failure, RankExited):
-            text = f"rank {failure.rank} (pid {failure.pid}) ended with status {failure.code}, as its launcher reports"
-            return Cause(fault="exit_code", text=text)
         if failure.kind != "KeyboardInterrupt":
             return _cause_of(failure)
         # What SIGINT makes Python raise says where it was, not why; some processes end with status 1 after it.
@@ -190,6 +188,14 @@ class Crash:
             return None
         fault = NON_FINITE if found[-1].fault is FaultClass.NAN else found[-1].fault.value
         return Cause(fault=fault, text=f"{status.words}: {found[-1].line}")
+
+    def _explain_rank(self, history: History, status: ExitStatus) -> Cause | None:
+        """Return which rank ended, where neither it nor its output said why."""
+        failure = self._find_failure(history, status)
+        if not isinstance(failure, RankExited):
+            return None
+        text = f"rank {failure.rank} (pid {failure.pid}) ended with status {failure.code}, as its launcher reports"
+        return Cause(fault="exit_code", text=text)
 
     def _start_failure(self, history: History, status: ExitStatus, fault: str) -> str | None:
         failure = self._find_failure(history, status)

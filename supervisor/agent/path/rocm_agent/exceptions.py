@@ -1,11 +1,18 @@
-"""Reports the exception that ends a program, then calls the program's own hook. Prints nothing."""
+"""Reports the exception that ends a program, then calls the program's own hook. Prints nothing.
+
+So is one that the program catches, prints in its own way and answers with `sys.exit(1)`, as Hydra's decorator does: no
+hook for exceptions is called for that.
+"""
 
 # ruff: noqa: PLC0415 - imported where first needed: the programs of a job that do not train shall not pay for it
 
 from __future__ import annotations
 
 import atexit
+import builtins
+import os
 import sys
+from time import monotonic
 
 from . import events
 from .fence import fenced
@@ -13,11 +20,15 @@ from .fence import fenced
 TYPE_CHECKING = False  # typing costs milliseconds at every interpreter's start
 if TYPE_CHECKING:
     from types import TracebackType
-    from typing import Optional, Type
+    from typing import Any, Callable, Dict, Optional, Tuple, Type
 
 TRACEBACK_LIMIT = 16 << 10
+EXIT_LIMIT_S = 60.0
+"""A program that lives on for longer after a call of `sys.exit` has caught that too."""
 
 _reported = None
+_answered: Optional[Tuple[int, float, Dict[str, str]]] = None
+"""The exception that was being handled when the end was asked for: process, time and report."""
 
 
 def begin() -> None:
@@ -29,6 +40,10 @@ def begin() -> None:
         users(kind, error, trace)
 
     sys.excepthook = hook
+    sys.exit = _watch_exit(sys.exit, 0)
+    quitter: Any = type(getattr(builtins, "exit", None))
+    if quitter.__module__ == "_sitebuiltins":  # `exit` and `quit` raise by themselves
+        quitter.__call__ = _watch_exit(quitter.__call__, 1)
     atexit.register(_report_last)
 
 
@@ -37,11 +52,47 @@ def is_ending() -> bool:
     return _reported is not None
 
 
+def _watch_exit(leave: Callable[..., Any], position: int) -> Callable[..., Any]:
+    """Return `leave`, whose argument at a position is the exit status, so that what it answers is kept."""
+    def watched(*words: Any, **named: Any) -> Any:
+        status = words[position] if len(words) > position else named.get("code")
+        _note_answered(status)
+        return leave(*words, **named)
+
+    watched.__name__, watched.__doc__ = leave.__name__, leave.__doc__  # functools costs a start more than all of this
+    return watched
+
+
+@fenced
+def _note_answered(status: object) -> None:
+    """Keep what is being handled; as text, for an exception keeps every frame's tensors."""
+    global _answered
+    import threading
+
+    if threading.current_thread() is not threading.main_thread():
+        return  # it ends that thread alone
+    error = sys.exc_info()[1]
+    # A wrong argument is printed with the program's usage: that says more.
+    known = isinstance(error, Exception) and type(error).__module__ != "argparse"
+    _answered = (os.getpid(), monotonic(), _describe(error)) if status and known and error is not None else None
+
+
 def _report_last() -> None:
     """Report the interpreter's last exception, unless the hook has reported it already."""
     error = getattr(sys, "last_value", None)
     if error is not None:
         _report_once(sys.last_type, error, sys.last_traceback)
+    elif _reported is None:
+        _report_answered()
+
+
+@fenced
+def _report_answered() -> None:
+    if _answered is None:
+        return
+    pid, at, report = _answered
+    if pid == os.getpid() and monotonic() - at < EXIT_LIMIT_S:
+        events.write("exception", **report)
 
 
 @fenced
@@ -51,17 +102,20 @@ def _report_once(kind: Type[BaseException], error: BaseException, trace: Optiona
         return
     _reported = error
     try:
-        _write_exception(kind, error, trace)
+        events.write("exception", **_describe(error, kind, trace))
     except RuntimeError as interrupting:
         # A signal's handler of the program raised in here. torch's does when a loader's worker was killed, which is
         # why the program is ending; where it ended is in the first traceback.
-        _write_exception(type(interrupting), interrupting, trace)
+        events.write("exception", **_describe(interrupting, type(interrupting), trace))
 
 
-def _write_exception(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
+def _describe(
+    error: BaseException, kind: Optional[Type[BaseException]] = None, trace: Optional[TracebackType] = None
+) -> Dict[str, str]:
     import traceback  # costs milliseconds, and most programs end without it
 
-    text = "".join(traceback.format_exception(kind, error, trace))
+    kind = kind or type(error)
+    text = "".join(traceback.format_exception(kind, error, trace or error.__traceback__))
     if len(text) > TRACEBACK_LIMIT:  # the end names the error, the beginning says which command led there
         text = text[: TRACEBACK_LIMIT // 4] + "\n[...]\n" + text[-TRACEBACK_LIMIT * 3 // 4 + 8 :]
-    events.write("exception", type=kind.__name__, message=str(error), traceback=text)
+    return {"type": kind.__name__, "message": str(error), "traceback": text}
