@@ -120,11 +120,13 @@ except Exception as error:
         pytest.param("try: 1 / 0\nexcept Exception: sys.exit(0)", id="the end is a good one"),
         pytest.param("try: 1 / 0\nexcept Exception: pass\nsys.exit(1)", id="it was dealt with before"),
         pytest.param(
-            "def end():\n  try: 1 / 0\n  except Exception: sys.exit(1)\nt = threading.Thread(target=end); t.start(); t.join()",
+            "def end():\n  try: 1 / 0\n  except Exception: sys.exit(1)\n"
+            "t = threading.Thread(target=end); t.start(); t.join()",
             id="a thread ends",
         ),
         pytest.param(
-            "import argparse; a = argparse.ArgumentParser(); a.add_argument('--n', type=int); a.parse_args(['--n', 'x'])",
+            "import argparse; parser = argparse.ArgumentParser(); parser.add_argument('--n', type=int)\n"
+            "parser.parse_args(['--n', 'x'])",
             id="an argument is wrong",
         ),
         pytest.param(

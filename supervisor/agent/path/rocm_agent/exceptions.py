@@ -12,7 +12,7 @@ import atexit
 import builtins
 import os
 import sys
-from time import monotonic
+from time import monotonic_ns
 
 from . import events
 from .fence import fenced
@@ -20,14 +20,17 @@ from .fence import fenced
 TYPE_CHECKING = False  # typing costs milliseconds at every interpreter's start
 if TYPE_CHECKING:
     from types import TracebackType
-    from typing import Any, Callable, Dict, Optional, Tuple, Type
+    from typing import Any, Callable, Optional, Tuple, Type
+
+    Report = Tuple[str, str, str]
+    """Type, message and traceback of an exception."""
 
 TRACEBACK_LIMIT = 16 << 10
-EXIT_LIMIT_S = 60.0
+EXIT_LIMIT_NS = 60 * 10**9
 """A program that lives on for longer after a call of `sys.exit` has caught that too."""
 
 _reported = None
-_answered: Optional[Tuple[int, float, Dict[str, str]]] = None
+_answered: Optional[Tuple[int, int, Report]] = None
 """The exception that was being handled when the end was asked for: process, time and report."""
 
 
@@ -54,6 +57,7 @@ def is_ending() -> bool:
 
 def _watch_exit(leave: Callable[..., Any], position: int) -> Callable[..., Any]:
     """Return `leave`, whose argument at a position is the exit status, so that what it answers is kept."""
+
     def watched(*words: Any, **named: Any) -> Any:
         status = words[position] if len(words) > position else named.get("code")
         _note_answered(status)
@@ -74,7 +78,7 @@ def _note_answered(status: object) -> None:
     error = sys.exc_info()[1]
     # A wrong argument is printed with the program's usage: that says more.
     known = isinstance(error, Exception) and type(error).__module__ != "argparse"
-    _answered = (os.getpid(), monotonic(), _describe(error)) if status and known and error is not None else None
+    _answered = (os.getpid(), monotonic_ns(), _describe(error)) if status and known and error is not None else None
 
 
 def _report_last() -> None:
@@ -90,9 +94,9 @@ def _report_last() -> None:
 def _report_answered() -> None:
     if _answered is None:
         return
-    pid, at, report = _answered
-    if pid == os.getpid() and monotonic() - at < EXIT_LIMIT_S:
-        events.write("exception", **report)
+    pid, at_ns, report = _answered
+    if pid == os.getpid() and monotonic_ns() - at_ns < EXIT_LIMIT_NS:
+        _write_exception(report)
 
 
 @fenced
@@ -102,20 +106,25 @@ def _report_once(kind: Type[BaseException], error: BaseException, trace: Optiona
         return
     _reported = error
     try:
-        events.write("exception", **_describe(error, kind, trace))
+        _write_exception(_describe(error, kind, trace))
     except RuntimeError as interrupting:
         # A signal's handler of the program raised in here. torch's does when a loader's worker was killed, which is
         # why the program is ending; where it ended is in the first traceback.
-        events.write("exception", **_describe(interrupting, type(interrupting), trace))
+        _write_exception(_describe(interrupting, type(interrupting), trace))
 
 
 def _describe(
     error: BaseException, kind: Optional[Type[BaseException]] = None, trace: Optional[TracebackType] = None
-) -> Dict[str, str]:
+) -> Report:
     import traceback  # costs milliseconds, and most programs end without it
 
     kind = kind or type(error)
     text = "".join(traceback.format_exception(kind, error, trace or error.__traceback__))
     if len(text) > TRACEBACK_LIMIT:  # the end names the error, the beginning says which command led there
         text = text[: TRACEBACK_LIMIT // 4] + "\n[...]\n" + text[-TRACEBACK_LIMIT * 3 // 4 + 8 :]
-    return {"type": kind.__name__, "message": str(error), "traceback": text}
+    return kind.__name__, str(error), text
+
+
+def _write_exception(report: Report) -> None:
+    kind, message, text = report
+    events.write("exception", type=kind, message=message, traceback=text)

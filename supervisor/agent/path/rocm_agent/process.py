@@ -49,6 +49,7 @@ def prepare(folder: str) -> None:
                 "ultralytics.engine.trainer": _trainer_imported,
                 "ultralytics.engine.validator": _validator_imported,
                 "transformers.trainer": _transformers_imported,
+                "deepspeed.runtime.engine": _deepspeed_imported,
                 "lightning.pytorch.trainer.trainer": _lightning_imported,
                 "pytorch_lightning.trainer.trainer": _lightning_imported,
                 "keras.src.callbacks.callback_list": _keras_imported,
@@ -219,6 +220,12 @@ def _transformers_imported(module: ModuleType) -> None:
     from .snapshots import transformers
 
     transformers.install(module)
+
+
+def _deepspeed_imported(module: ModuleType) -> None:
+    from . import deepspeed_hook
+
+    deepspeed_hook.install(module)
 
 
 def _lightning_imported(module: ModuleType) -> None:

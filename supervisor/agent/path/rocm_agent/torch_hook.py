@@ -302,6 +302,45 @@ def take_skipped() -> bool:
     return skipped
 
 
+class Uncounted:
+    """While it is entered, no call of an optimizer is a step."""
+
+    def __init__(self) -> None:
+        self._watch = None if _watch is None or _watch.stepping else _watch
+
+    def __enter__(self) -> None:
+        if self._watch is not None:
+            self._watch.stepping = True
+
+    def __exit__(self, *_: Any) -> None:
+        if self._watch is not None:
+            self._watch.stepping = False
+
+
+@fenced
+def step_was_made(optimizer: Any, *, skipped: bool) -> None:
+    """Count a step of an engine that calls its optimizer itself; `skipped`: the weights are as they were."""
+    if _watch is None or _watch.stepping:
+        return
+    if skipped:
+        _watch.skipped, _watch.alike = True, False
+    _count(_watch, optimizer)
+
+
+@fenced
+def loss_is(loss: Any) -> None:
+    """Note what the newest backward pass was of, where an engine has called it on a multiple."""
+    if _watch is not None and is_scalar(loss) and claim.is_reporting(claim.GENERIC):
+        _watch.saw_backward(loss)
+
+
+@fenced
+def loss_was_scaled(loss: Any, scaled: Any) -> None:
+    """Note that the program will call backward on a multiple of the loss."""
+    if _watch is not None and claim.is_reporting(claim.GENERIC):
+        _watch.saw_scaling(loss, scaled)
+
+
 def watch_compiler(module: ModuleType) -> None:
     """Report when torch.compile compiles; `module` is torch._dynamo.callback (torch 2.3 and later).
 
@@ -328,13 +367,8 @@ def watch_state_dicts(module: ModuleType) -> None:
 
     @wraps(original)
     def fill(*args: Any, **kwargs: Any) -> Any:
-        if _watch is None or _watch.stepping:
+        with Uncounted():
             return original(*args, **kwargs)
-        _watch.stepping = True
-        try:
-            return original(*args, **kwargs)
-        finally:
-            _watch.stepping = False
 
     module._init_optim_state = fill  # type: ignore[attr-defined]
 
@@ -476,14 +510,14 @@ def _watch_skipping(kind: Any, watch: Watch) -> None:
         result = original(self, optimizer, *args, **kwargs)
         if watch.steps_called == before:
             watch.skipped, watch.alike = True, False
-            _count_skipped(watch, optimizer)
+            _count(watch, optimizer)
         return result
 
     kind.step = step
 
 
 @fenced
-def _count_skipped(watch: Watch, optimizer: Any) -> None:
+def _count(watch: Watch, optimizer: Any) -> None:
     recorder = _take_recorder()
     if recorder is not None:
         watch.counted(recorder, optimizer)

@@ -1,0 +1,74 @@
+"""Steps of an engine with the shape of DeepSpeed's, as of 0.19.8; DeepSpeed itself is in the gallery."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from agent_by_hand import Attempt
+
+pytestmark = pytest.mark.train
+
+ENGINE = """
+class DeepSpeedEngine:
+    GROUPS = 3
+
+    def __init__(self, model, optimizer):
+        self.model, self.basic_optimizer, self.optimizer = model, optimizer, optimizer
+        self.skipped_steps, self.loss_scale = 0, 1024.0
+        optimizer.step()  # makes its state
+
+    def backward(self, loss, retain_graph=False, scale_wrt_gas=True):
+        (loss * self.loss_scale).backward()
+        return loss
+
+    def scale(self, loss):
+        return loss * self.loss_scale
+
+    def step(self, lr_kwargs=None):
+        self._take_model_step(lr_kwargs)
+
+    def _take_model_step(self, lr_kwargs):
+        import torch
+        if not all(torch.isfinite(p.grad).all() for p in self.model.parameters()):
+            self.skipped_steps += 1
+            return
+        for _ in range(self.GROUPS):
+            self.optimizer.step()
+"""
+TRAINING = """
+import torch
+from deepspeed.runtime.engine import DeepSpeedEngine
+torch.set_num_threads(1)
+model = torch.nn.Linear(4, 1)
+engine = DeepSpeedEngine(model, torch.optim.SGD(model.parameters(), lr=0.001))
+for value in (2.0, 3.0, float("nan"), float("nan")):
+    loss = model(torch.ones(2, 4)).sum() * value
+    print(repr(loss.item()))
+    model.zero_grad()
+    {backward}
+    engine.step()
+"""
+
+
+@pytest.mark.parametrize("backward", ["engine.backward(loss)", "engine.scale(loss).backward()"])
+def test_a_step_is_counted_once_with_its_loss_and_also_where_the_engine_skips_it(
+    attempt: Attempt, train_python: Path, tmp_path: Path, backward: str
+) -> None:
+    folder = tmp_path / "packages" / "deepspeed" / "runtime"
+    folder.mkdir(parents=True)
+    (folder / "engine.py").write_text(ENGINE)
+    attempt.make_recorder()
+    program = TRAINING.format(backward=backward)
+    finished = attempt.run(
+        [train_python, "-c", f"import sys; sys.path.insert(0, {str(folder.parents[1])!r})\n{program}"]
+    )
+    assert finished.code == 0, finished.output
+    records = attempt.records()
+    assert [record.step for record in records] == [1, 2, 3, 4]
+    assert [record.loss for record in records[:2]] == pytest.approx(
+        [float(word) for word in finished.output.split()[:2]]
+    )
+    assert all(math.isnan(record.loss) for record in records[2:]), "the engine skipped both steps"
+    assert not attempt.failures()
