@@ -119,6 +119,9 @@ def test_every_class_of_the_kernel_log_is_known() -> None:
         "amdgpu 0000:0a:00.0: can't derive routing for PCI INT A",
         "[drm:dc_dmub_srv_wait_idle [amdgpu]] *ERROR* Error waiting for DMUB idle: status=3",
         "I/O error, dev loop3, sector 0 op 0x0:(READ) flags 0x80700 phys_seg 1 prio class 2",
+        "Dev loop3: unable to read RDB block 8",
+        "loop3: unable to read partition table",
+        "lpfc 0000:04:00.0: 0:(0):9024 FCP command xa0 failed: x0 SNS x0 x0 Data: x8 x1000 x0 x0 x0",
         "critical target error, dev nvme0n1, sector 0 op 0x3:(DISCARD) flags 0x800 phys_seg 1 prio class 2",
     ],
 )
