@@ -43,6 +43,7 @@ def prepare(folder: str) -> None:
                 "torch._dynamo.callback": _compiler_imported,
                 "torch.distributed.distributed_c10d": _process_groups_imported,
                 "torch.nn.parallel.distributed": _ddp_imported,
+                "torch.utils.file_baton": _extension_locks_imported,
                 "torch.distributed.checkpoint.state_dict": _state_dicts_imported,
                 "torch.distributed.elastic.multiprocessing.api": _elastic_imported,
                 "safetensors.torch": _safetensors_imported,
@@ -180,6 +181,12 @@ def _ddp_imported(module: ModuleType) -> None:
     from .ranks import backend
 
     backend.install_ddp(module)
+
+
+def _extension_locks_imported(module: ModuleType) -> None:
+    from . import extension_locks
+
+    extension_locks.install(module)
 
 
 def _elastic_imported(module: ModuleType) -> None:
