@@ -1,7 +1,7 @@
 """Takes away the lock of an extension whose compiler was killed with its training: torch would wait for it for ever.
 
-`torch.utils.cpp_extension` locks a folder by a file that only its maker removes; DeepSpeed compiles optimizers so. A lock
-names the process that holds it where this agent was in it; one without a name is left alone.
+`torch.utils.cpp_extension` locks a folder by a file that only its maker removes; DeepSpeed compiles optimizers so. A
+lock names the process that holds it where this agent was in it; one without a name is left alone.
 """
 
 from __future__ import annotations
