@@ -120,6 +120,8 @@ def test_every_class_of_the_kernel_log_is_known() -> None:
         "[drm:dc_dmub_srv_wait_idle [amdgpu]] *ERROR* Error waiting for DMUB idle: status=3",
         "I/O error, dev loop3, sector 0 op 0x0:(READ) flags 0x80700 phys_seg 1 prio class 2",
         "Dev loop3: unable to read RDB block 8",
+        'radeon 0000:0a:00.0: radeon_uvd: Can\'t load firmware "radeon/CYPRESS_uvd.bin"',
+        "[drm:radeon_cp_init] *ERROR* radeon_cp_init called without lock held, held  0 owner 0 1",
         "dm_mod: module verification failed: signature and/or required key missing - tainting kernel",
         "zfs: module verification failed: signature and/or required key missing - tainting kernel",
         "EXT4-fs (sda1): error: can't find an ext3 filesystem on dev sda1.",
