@@ -29,6 +29,17 @@ def number(value: Any) -> Optional[float]:
     return float(value)
 
 
+def take_local(value: Any) -> Any:
+    """Return what this rank holds of a number that is spread over ranks (FSDP2, tensor parallelism), if that is all.
+
+    None where it is not, as a norm of gradients under FSDP2: it would take an operation of all ranks, and which of them
+    reads a number in which step depends on when its GPU was done.
+    """
+    if not hasattr(value, "placements") or not hasattr(value, "to_local"):
+        return value
+    return value.detach().to_local() if all(item.is_replicate() for item in value.placements) else None
+
+
 class LateScalars:
     """A loss and a gradient norm, read at once from the CPU and one step late from a GPU.
 
@@ -66,6 +77,7 @@ class LateScalars:
 
     def _start_copy(self, place: int, value: Any) -> bool:
         """Begin the copy of a scalar; its type is kept, since a conversion would be a kernel more at every step."""
+        value = take_local(value)
         if not is_scalar(value):
             return False
         pinned = self._pinned[place]

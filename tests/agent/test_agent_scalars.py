@@ -1,0 +1,46 @@
+"""Which numbers of a training are read from its tensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from agent_by_hand import Attempt
+
+pytestmark = pytest.mark.train
+
+SPREAD = """
+import os
+import torch
+from torch.distributed import device_mesh, init_process_group
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from rocm_agent.scalars import take_local
+
+os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0", RANK="0", WORLD_SIZE="1")
+init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=0, world_size=1)
+mesh = device_mesh.init_device_mesh("cpu", (1,))
+of_rank = torch.tensor([1.5], requires_grad=True)
+print(take_local(of_rank) is of_rank, take_local(None) is None, take_local(0.5))
+print(take_local(DTensor.from_local(of_rank, mesh, [Replicate()])))
+print([take_local(DTensor.from_local(of_rank, mesh, [placement])) for placement in (Partial(), Shard(0))])
+
+model = torch.nn.Linear(2, 2)
+from torch.distributed.fsdp import fully_shard
+fully_shard(model, mesh=mesh)
+model(torch.ones(1, 2)).sum().backward()
+norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+print(hasattr(norm, "placements"), take_local(norm))
+"""
+
+
+def test_of_a_number_that_is_spread_over_ranks_only_a_whole_one_is_taken(
+    attempt: Attempt, current_python: Path, tmp_path: Path
+) -> None:
+    finished = attempt.run([current_python, "-c", f"import sys\n{SPREAD}", tmp_path / "store"])
+    assert finished.code == 0, finished.output
+    assert finished.output.splitlines()[-4:] == [
+        "True True 0.5",
+        "tensor([1.5000])",
+        "[None, None]",
+        "True tensor(2.4495)",  # this rank has all of the gradients
+    ]
