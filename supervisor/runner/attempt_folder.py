@@ -6,6 +6,7 @@ invalid content.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -52,6 +53,9 @@ ERROR_CHARS_MAX = 1000
 SHIM_PROGRAMS = frozenset({shim.AS_MODULE.encode(), shim.AS_STANDBY.encode()})
 """One of them is on the command line of every shim."""
 ASIDE_LIMIT = 100
+PROBE = ".writable"
+FAILING = frozenset({errno.EIO, errno.EROFS})
+"""Errors of a disk that is broken, gone or mounted read-only after an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +178,21 @@ def make_job_folder(state: Path, job: str, group: int | None) -> Path:
     for name in (names.SNAPSHOTS, names.CONV2D):
         make_folder(folder / name, group, shared=True)
     return folder
+
+
+def check_disk(state: Path, job: str) -> None:
+    """Raise OSError where the disk of a job's folder fails, so that no attempt can be laid out there.
+
+    A full one is not meant, nor a folder that the daemon may not write: no waiting mends these.
+    """
+    probe = state / "jobs" / job / PROBE
+    try:
+        replace_file(probe, b"\n", 0o600)
+        probe.unlink()
+    except OSError as error:
+        if error.errno in FAILING:
+            why = f"{error.strerror}; it cannot be written, so nothing is launched until it can be"
+            raise OSError(error.errno, why, str(probe.parent)) from error
 
 
 def make_attempt_folder(folder: Path, group: int | None) -> None:

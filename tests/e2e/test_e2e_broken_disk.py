@@ -13,6 +13,8 @@ from tests.rigs.hanging_fs import HangingFs
 pytestmark = [pytest.mark.mounts, pytest.mark.calm(reason="a stall of a few seconds would be found")]
 
 HANGS_AT = 400
+FAILURES = ("Input/output error", "disk I/O error", "unable to open database file")
+"""What is told of a record on such a disk; the last after the first try to open it again, within two seconds."""
 
 
 @pytest.fixture
@@ -39,7 +41,7 @@ def test_a_disk_that_fails_under_all_of_the_state_stops_no_supervision_and_loses
     home.start()
     home.step("one", 100)
     disk.failure, disk.all_fails = errno.EIO, True
-    home.until(lambda: "Input/output error" in problem(home) or "disk I/O error" in problem(home), 30, "it to be told")
+    home.until(lambda: any(text in problem(home) for text in FAILURES), 30, "it to be told")
     home.until(lambda: home.job("one")["phase"] == "backoff", 60, "the training that hung to be stopped meanwhile")
     assert len(home.steps_made("one")) == HANGS_AT - 1, "it went on while the disk failed"
     assert home.job("one")["attempt"] == 1, "no attempt is spent on a disk that fails"
@@ -54,6 +56,27 @@ def test_a_disk_that_fails_under_all_of_the_state_stops_no_supervision_and_loses
     )
     home.until(lambda: not home.job("one")["degraded"], 60, "nothing to be degraded any more")
     assert "store.file_replaced" not in home.log.read_text(), "nobody had replaced the record"
+
+
+def _waits_for_disk(home: House) -> bool:
+    return any("cannot be written" in why for why in home.job("one")["degraded"])
+
+
+@pytest.mark.long
+def test_a_disk_that_can_be_read_and_not_written_spends_no_attempt_on_launches(home: House, disk: HangingFs) -> None:
+    """What to resume from is found, and no attempt can be laid out: it waits for the disk in the one that hung."""
+    home.start()
+    home.step("one", 100)
+    disk.failure = errno.EIO
+    home.until(lambda: home.job("one")["phase"] == "backoff", 60, "the training that hung to be stopped")
+    home.until(lambda: _waits_for_disk(home) or home.job("one")["attempt"] > 1, 30, "the disk to be named")
+    refused = disk.failed
+    home.until(lambda: disk.failed > refused + 4, 60, "many more requests to be refused")
+    assert home.job("one")["attempt"] == 1
+    assert len(home.steps_made("one")) == HANGS_AT - 1
+    disk.failure = None
+    incident = home.resumed("one")
+    assert (incident["rule"], incident["last_step"], home.job("one")["attempt"]) == ("stall", HANGS_AT - 1, 2)
 
 
 @pytest.mark.long

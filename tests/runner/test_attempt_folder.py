@@ -18,6 +18,7 @@ from supervisor.runner.attempt_folder import (
     ERROR_CHARS_MAX,
     SAVES_NAMED,
     Save,
+    check_disk,
     compose_env,
     prepare,
     read_exit,
@@ -60,6 +61,14 @@ def test_current_points_at_the_newest_attempt_and_older_ones_stay(tmp_path: Path
         "code": str(INSTALLED.root),
     }
     assert (second / names.CODE).readlink() == INSTALLED.root
+
+
+def test_a_disk_that_works_is_left_as_it_is_and_a_folder_that_is_not_there_is_no_failing_disk(tmp_path: Path) -> None:
+    check_disk(tmp_path, "yolo")
+    folder = make(tmp_path, 1)
+    before = sorted(path.name for path in folder.parent.iterdir())
+    check_disk(tmp_path, "yolo")
+    assert sorted(path.name for path in folder.parent.iterdir()) == before
 
 
 def test_only_the_daemon_reads_its_folders_where_no_group_is_named(tmp_path: Path) -> None:

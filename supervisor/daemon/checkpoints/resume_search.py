@@ -41,6 +41,7 @@ from supervisor.daemon.checkpoints.unreadable import find_unreadable
 from supervisor.daemon.clock import Clock
 from supervisor.daemon.fence import SEARCH, describe_error
 from supervisor.daemon.threads import Threads
+from supervisor.runner.attempt_folder import check_disk
 from supervisor.sources.attempt.agent_log import AgentFact, AgentLogReader
 from supervisor.store.errors import StoreError
 
@@ -129,6 +130,8 @@ class ResumeSearch:
     def _search_and_answer(self, job: Job, partly: Search) -> None:
         """Search, and answer in every case: a job waits for the result."""
         try:
+            # A launch that such a disk refuses would spend an attempt; the search is repeated and spends nothing.
+            check_disk(self._state, job.name)
             known = self._known(job.name)
             store = self._collector.store_of(job.name)
             generations = store.all()
