@@ -65,6 +65,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "runner/memory_probe.py": {"_scratch_folder": CALLERS_FOLDER, "make_scratch_folder": CALLERS_FOLDER},
     "runner/loaded_probe.py": {"end": CALLERS_FOLDER},
     "runner/attempt_folder.py": {
+        "check_disk": OWN_FOLDERS,
         "lay_out": OWN_FOLDERS,
         "_replace_link": OWN_FOLDERS,
         "make_folder": OWN_FOLDERS,
