@@ -90,6 +90,15 @@ def test_long_after_the_resume_nothing_is_rejected() -> None:
     assert resumed([5.0] * 30 + [2.0] * 200).check(ResumedLoss()) is None
 
 
+def test_losses_that_jump_are_found_by_a_daemon_that_was_held_up_past_the_last_look() -> None:
+    """Found by stopping the daemon for a second: 120 steps of 10 ms each came at once, and it never looked."""
+    story = resumed([5.0] * 300)
+    story.history.first_step = 501
+    assert story.check(ResumedLoss()) is not None
+    story.history.steps.popleft()
+    assert story.check(ResumedLoss()) is None, "what is left of them are not the first ones"
+
+
 def test_without_an_old_curve_there_is_nothing_to_continue() -> None:
     assert resumed([5.0] * 40, None).check(ResumedLoss()) is None
     assert Story().check(ResumedLoss()) is None

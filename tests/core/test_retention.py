@@ -27,8 +27,10 @@ def generation(
     return replace(item, **changes)  # type: ignore[arg-type]  # the changes are those of a test
 
 
-def steps(policy: Policy, *found: Checkpoint, room: bool = True) -> dict[int | None, str]:
-    words = kept(found, policy, room=room)
+def steps(
+    policy: Policy, *found: Checkpoint, room: bool = True, resumed_from: Checkpoint | None = None
+) -> dict[int | None, str]:
+    words = kept(found, policy, room=room, resumed_from=resumed_from)
     return {match.step: words[match.key] for match in found if match.key in words}
 
 
@@ -73,6 +75,26 @@ def test_over_the_size_the_oldest_go_and_the_newest_proven_one_never() -> None:
 def test_without_room_the_newest_proven_one_alone_is_kept_and_one_to_come() -> None:
     found = [generation(1), generation(2), generation(3, verdict=None), generation(4, verdict=None)]
     assert steps(Policy(), *found, room=False) == {2: "newest", 4: "not yet proven"}
+
+
+def test_what_lies_before_the_resume_is_kept_however_much_was_saved_since() -> None:
+    """Found by a daemon that was held up: all before the resume was gone when its losses left the old curve."""
+    used, since = generation(4), [generation(5), generation(6), generation(7, verdict=None)]
+    proven = [generation(1), generation(2), generation(3), used, *since]
+    assert steps(ONLY_NEWEST, *proven, resumed_from=used) == {
+        7: "not yet proven",
+        6: "newest",
+        5: "newest",
+        3: "before the resume",
+    }
+    waiting = [generation(step, verdict=None) for step in (8, 9)]
+    unproven = [generation(1), generation(2, verdict=None), generation(3, verdict=None), used, *since, *waiting]
+    left = steps(ONLY_NEWEST, *unproven, resumed_from=used)
+    assert (left[3], left[1]) == ("before the resume", "before the resume"), "should the nearer one fail its proof"
+    assert 2 not in left
+    assert 3 not in steps(ONLY_NEWEST, *unproven, resumed_from=used, room=False)
+    younger = [generation(1, verdict=None), generation(2), used, *since, *waiting]
+    assert 1 not in steps(ONLY_NEWEST, *younger, resumed_from=used), "it is older than a proven one"
 
 
 VERDICTS = st.sampled_from([Verdict.PROVEN, Verdict.REJECTED, None])

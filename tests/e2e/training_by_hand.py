@@ -24,6 +24,7 @@ parser.add_argument("--sour", type=int, help="whoever resumes from the checkpoin
 parser.add_argument("--in-place", action="store_true", help="save over one file, as ultralytics does")
 parser.add_argument("--wound", default="", help="KIND:STEP,... with the kinds of `strike`; once each, KIND! always")
 parser.add_argument("--until", type=Path, help="end at the end of a step once this file is there")
+parser.add_argument("--pause", default="", help="STEP:FILE, before that step wait for that file")
 asked = parser.parse_args()
 
 
@@ -88,10 +89,13 @@ if asked.stuck_when_resumed and rocm_agent.resume_from() and not stuck.exists():
     rocm_agent.stage("warmup")
     wait_for_ever()
 wounds = {int(at): kind for kind, at in (item.split(":") for item in asked.wound.split(",") if item)}
+pause, _, until = asked.pause.partition(":")
 poisoned = False
 sourness = 10 if asked.sour and resumed_step() == asked.sour else 0
 with open(asked.folder / "steps.log", "a") as made:
     for step in range(resumed_step() + 1, asked.steps + 1):
+        while str(step) == pause and not Path(until).exists():
+            time.sleep(0.01)
         kind = wounds.get(step, "")
         scar = asked.folder / kind.strip("!")
         if kind and (kind.endswith("!") or not scar.exists()):

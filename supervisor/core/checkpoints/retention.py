@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, Verdict, newest_first
+from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, Verdict, newest_first, older
 
 HOUR_S = 3600.0
 BEST = "best"
 """Beginning of the name of a file in which a framework keeps its best state."""
+
+BEFORE_RESUME = "before the resume"
 
 Key = tuple[str, Fingerprint]
 
@@ -26,22 +28,42 @@ class Policy:
     limit_bytes: int = 20_000_000_000
 
 
-def kept(generations: Iterable[Checkpoint], policy: Policy, *, room: bool = True) -> dict[Key, str]:
+def kept(
+    generations: Iterable[Checkpoint], policy: Policy, *, room: bool = True, resumed_from: Checkpoint | None = None
+) -> dict[Key, str]:
     """Return the generations that are kept, each with the names of the limits that keep it; the others may be pruned.
 
     Rejected ones are not kept. Over the size bound the oldest go first, the best and the newest last, and the newest
     proven one never. Without `room` on the disk that one alone is kept, with what is newer and not yet proven.
+    Should what the attempt was `resumed_from` prove unusable, so is all that it saved since: the next resume takes the
+    one before.
     """
     ordered = newest_first(checkpoint for checkpoint in generations if checkpoint.verdict is not Verdict.REJECTED)
     proven = [checkpoint for checkpoint in ordered if checkpoint.verdict is Verdict.PROVEN]
     waiting = [checkpoint for checkpoint in ordered if checkpoint.verdict is None]
     reasons: dict[Key, list[str]] = {}
     chosen = _choose_by_limit(proven, policy) if room else [("newest", proven[:1])]
-    for limit, limited in (*chosen, ("not yet proven", waiting[: policy.keep_newest if room else 1])):
+    before = _list_before(resumed_from, proven, waiting) if room else ()
+    for limit, limited in (
+        *chosen,
+        ("not yet proven", waiting[: policy.keep_newest if room else 1]),
+        (BEFORE_RESUME, before),
+    ):
         for item in limited:
             reasons.setdefault(item.key, []).append(limit)
     kept_by = {key: ", ".join(found) for key, found in reasons.items()}
     return _prune_to_size(policy.limit_bytes, ordered, proven, kept_by)
+
+
+def _list_before(
+    resumed_from: Checkpoint | None, proven: Sequence[Checkpoint], waiting: Sequence[Checkpoint]
+) -> list[Checkpoint]:
+    """Return the newest proven one older than what was resumed from, and what is not yet proven between the two."""
+    if resumed_from is None:
+        return []
+    last = next((item for item in proven if older(item, resumed_from)), None)
+    between = [item for item in waiting if older(item, resumed_from) and (last is None or older(last, item))]
+    return [*between[:1], *([] if last is None else [last])]
 
 
 def _choose_by_limit(proven: Sequence[Checkpoint], policy: Policy) -> list[tuple[str, Sequence[Checkpoint]]]:

@@ -21,7 +21,8 @@ class ResumedLoss:
 
     They are compared once there are `window_steps` of them, and again at two, three and four times as many, since more
     losses show what noise hides in few. The generation that was resumed from is then unusable, whatever its proof:
-    the next resume takes the one before. The flag stays as long as the attempt has made no more than four windows.
+    the next resume takes the one before. Of more than four windows the first four are compared: a reader that was held
+    up hands them over all at once.
     """
 
     name: ClassVar[str] = "resumed_loss"
@@ -44,6 +45,8 @@ class ResumedLoss:
         losses, begun = self._list_losses(history), history.launched_at
         now = curve_of(losses, least=self.window_steps)
         left = now is not None and resumed.curve.left_by(now)
+        if not left and history.steps[-1].step - history.steps[0].step >= 4 * self.window_steps:
+            return not_applicable(what, "it went on as it should")
         return (
             Gauge(
                 what=what,
@@ -66,8 +69,8 @@ class ResumedLoss:
             return "it was not resumed, or no old losses are known"
         if not history.steps:
             return "no step was made yet"
-        if history.steps[-1].step - history.steps[0].step >= 4 * self.window_steps:
-            return "it went on as it should"
+        if history.first_step not in (None, history.steps[0].step):
+            return "its first losses are not kept any more"
         return None
 
 

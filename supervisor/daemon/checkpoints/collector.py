@@ -234,8 +234,8 @@ class GenerationCollector(threading.Thread):
     def _prune_generations(self, job: str, known: Job, attempt: Attempt, *, room: bool) -> None:
         store = self.store_of(job)
         everything = store.all()
-        words = dict(kept(everything, policy_of(self._world.settings(job)), room=room))
-        used = attempt.resume_from
+        used, policy = attempt.resume_from, policy_of(self._world.settings(job))
+        words = kept(everything, policy, room=room, resumed_from=used)
         for checkpoint in newest_first(everything):
             if used is not None and checkpoint.path == used.path:
                 words.setdefault(checkpoint.key, "resumed from")
