@@ -118,7 +118,11 @@ def test_workers_come_and_go_within_an_epoch_and_no_sample_is_lost_or_drawn_twic
     """Bit for bit: order of the samples, losses, and the generator's state at the end."""
     finished = tuned.run("flatten(1)", {"id": 1, "settings": {"workers": 2}}, None, gap_steps=15)
     assert finished.output.splitlines() == alone()
-    assert [(fact["applied"], fact["refused"]) for fact in attempt.list_reports("tuning")] == [({"workers": 2}, {})]
+    set_, back = attempt.list_reports("tuning")
+    assert (set_["applied"], set_["refused"], set_["lent"]) == ({"workers": 2}, {}, False)
+    assert (back["applied"], back["ended"]) == ({}, "the order was withdrawn"), (
+        "a tune begun now has to know since when"
+    )
     assert {len(fact["pids"]) for fact in attempt.list_reports("workers") if fact.get("training")} >= {0, 2}
     assert not attempt.failures()
 
@@ -130,7 +134,7 @@ def test_workers_of_a_loader_that_goes_on_with_an_iterator_of_its_own_change_as_
     orders = ({"id": 1, "settings": {"workers": 2}}, None)
     finished = tuned.run("flatten(1)", *orders, gap_steps=15, begins="._get_iterator()")
     assert finished.output.splitlines() == alone()
-    assert [(fact["applied"], fact["refused"]) for fact in attempt.list_reports("tuning")] == [({"workers": 2}, {})]
+    assert [fact["applied"] for fact in attempt.list_reports("tuning")] == [{"workers": 2}, {}]
     assert not attempt.failures()
 
 

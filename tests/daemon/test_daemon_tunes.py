@@ -23,7 +23,8 @@ from supervisor.core.tuning.knob import Facts, facts_of
 from supervisor.core.tuning.loader import find_idle_loader
 from supervisor.core.tuning.session import Arm
 from supervisor.daemon.clock import SystemClock
-from supervisor.daemon.tunes.tune import Tune, Used, _key, count_busy
+from supervisor.daemon.tunes.blocks import Used, count_busy
+from supervisor.daemon.tunes.tune import Tune, _key
 from supervisor.daemon.tunes.tuner import Tuner
 from supervisor.runner import tuned
 from tests.sources.recorder_by_hand import Writer
@@ -86,14 +87,17 @@ class AgentByHand(threading.Thread):
         for _ in range(self.batch):
             self.step += self.stride
             decisive = {name: value for name, value in settings.items() if name != "prefetch_factor"}
-            step_s = self.step_s[json.dumps(decisive)]
-            wait_s = self.waits * step_s
+            step_s, wait_s = self._wait_of(self.step_s[json.dumps(decisive)])
             step_s *= 1 + self.cold * 0.9**self.since_order if "workers" in settings else 1
             self.since_order += not self.in_turns
             if self.in_turns:
                 step_s, wait_s = self._take_turns(step_s, settings)
             self.at_ns += int(step_s * 1e9)
             self.writer.write(self.step, at_ns=self.at_ns, data_wait_s=wait_s, samples=8)
+
+    def _wait_of(self, step_s: float) -> tuple[float, float]:
+        """Return how long a step takes and waits where batches come in no turns."""
+        return step_s, self.waits * step_s
 
     def _take_turns(self, step_s: float, settings: dict[str, object]) -> tuple[float, float]:
         """Return how long a step takes and waits; trying something takes a while, in which batches are made ahead."""
@@ -255,6 +259,60 @@ def test_an_arm_that_gains_nothing_is_not_waited_for_until_batches_that_lie_read
     assert [(row.knob, row.why[:13]) for row in report.refused] == [("threads", "gains at most")]
     # Some 35 are made before the tune, after it and while settings change; to wait for the 32 would add as many.
     assert agent.step - report.steps < 35 + 32 / 2
+
+
+class TunedBefore(AgentByHand):
+    """Holds what an earlier tune has adopted: 16 workers, whose 32 batches make the owner's next steps fast."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, times(workers2=0.2, workers4=0.2) | {'{"workers": 16}': 0.1})
+        self.batch = 2
+        self.left = 0
+        self.held: dict[str, Any] = {}
+        self.went_back = False
+        tuned.write_order(folder, 7, {"workers": 16}, until_s=None)
+
+    def _answer(self, order: dict[str, object]) -> None:
+        super()._answer(order)
+        settings = order["settings"]
+        assert isinstance(settings, dict)
+        self._hold(settings)
+
+    def _hold(self, settings: dict[str, Any]) -> None:
+        if settings != self.held:
+            self.left = self.held.get("prefetch_factor", 2) * self.held.get("workers", 0)
+        self.went_back |= bool(self.held) and not settings
+        self.held = settings
+
+    def _make_steps(self, settings: dict[str, object]) -> None:
+        if self.held and not settings:  # the order was withdrawn
+            super()._answer({"id": None, "settings": {}})
+            self._hold({})
+        super()._make_steps(settings)
+
+    def _wait_of(self, step_s: float) -> tuple[float, float]:
+        if self.left == 0:
+            return super()._wait_of(step_s)
+        self.left -= 1
+        return 0.02, 0.0
+
+
+@pytest.mark.parametrize("how", ["undone", "undone and seen by the agent", "still held"])
+def test_a_tune_right_after_another_counts_no_batches_that_the_settings_of_that_one_drew_ahead(
+    tuner: Tuner, folder: Path, how: str
+) -> None:
+    """The owner's settings looked as if they waited for nothing, so that no loader was tried."""
+    agent = TunedBefore(folder)
+    agent.start()
+    wait_until(lambda: agent.ordered == [{"workers": 16}])
+    if how != "still held":
+        tuner.undo("one")
+    wait_until(lambda: agent.went_back or how != "undone and seen by the agent")
+    tuner.start("one", types.TuneBody())
+    report = ended(tuner)
+    agent.ended.set()
+    assert [(row.knob, row.value) for row in report.adopted] == [("workers", 2)], report
+    assert report.bottleneck.before == "data-bound"
 
 
 def test_a_stop_leaves_the_owners_settings_and_a_second_tune_is_refused(tuner: Tuner, folder: Path) -> None:

@@ -43,6 +43,17 @@ from supervisor.core.tuning.loader import (
 from supervisor.core.tuning.session import Session, Trial, begin_session
 from supervisor.core.tuning.starts import Start, list_left_to_starts, read_version
 from supervisor.daemon.clock import Clock
+from supervisor.daemon.tunes.before import Before
+from supervisor.daemon.tunes.blocks import (
+    Collected,
+    Used,
+    count_busy,
+    find_span_s,
+    find_wait_share,
+    is_diagnosed,
+    waits,
+    was_waited_for,
+)
 from supervisor.runner import tuned
 from supervisor.sources.attempt.agent_log import AgentFact, AgentLogReader
 from supervisor.sources.attempt.recorder import RecorderReader
@@ -56,11 +67,6 @@ SILENT_S = 180.0
 """Without a step or an answer for this long a tune ends."""
 COMPILING_S = 600.0
 """Likewise, where an order has a model compiled: nothing can be read from the training meanwhile."""
-DIAGNOSED_STEPS = 30
-DIAGNOSED_STEPS_MIN, DIAGNOSED_S = 6, 3.0
-"""Slow steps show in fewer what they wait for."""
-LONG_WAIT = 0.5
-"""Share of a step from which on it had no batch ahead."""
 LONGEST = 3
 """Times the time given, after which a tune ends whatever it waits for; after twice that it begins no block."""
 NEW_UNTIL = 0.75
@@ -73,29 +79,6 @@ COLD_HALVES = 6
 """So many such halves are left out of a block; after that its pace is what it is."""
 BLOCK_STEPS_MAX = 2000
 """Enough of a block whose steps take no time."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Collected:
-    """Steps made with the same settings: seconds a sample (or a step) each, and what else was seen."""
-
-    times: tuple[float, ...]
-    wait: float | None
-    """The share of their time that waited for data."""
-    seen: Block
-    pace_s: float
-    """The time of a step."""
-    busy: float | None
-    """How many processors the training and its workers kept busy."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Used:
-    """The processor time that processes had taken at a time."""
-
-    used_s: float
-    at_s: float
-    processes: int
 
 
 class Ended(Exception):  # noqa: N818 - how a tune ends before its time
@@ -234,9 +217,10 @@ class Tune(threading.Thread):
     def _tune(self) -> bool:
         """Return whether settings were adopted, which then hold."""
         now = self._progress
+        before = self._read_before()
         facts = self._read_facts()
         self._first_step = self._last_step()
-        diagnosed = self._diagnose()
+        diagnosed = self._diagnose(before, facts)
         now.bottleneck_after = now.bottleneck_before
         remedied = tuned.remedied_settings(self.folder)
         knobs, left = choose_knobs(facts, may=self._given.may, remedied=remedied)
@@ -402,9 +386,16 @@ class Tune(threading.Thread):
 
     # --- the training ------------------------------------------------------------------------------------------------
 
+    def _read_before(self) -> Before:
+        """Return what held last of an earlier tune, to the end of the agent's log."""
+        before = Before()
+        while facts := self._log.read(self._clock.now()):
+            for fact in facts:
+                if fact.agent_event is AgentEvent.TUNING and "applied" in fact.facts:
+                    before = before.after(fact.facts)
+        return before
+
     def _read_facts(self) -> Facts:
-        while self._log.read(self._clock.now()):
-            pass
         self._cursor = self._recorder.read(0, self._clock.now(), limit=1).behind
         self._read_steps()
         answer = self._order({}, facts=True)
@@ -412,8 +403,10 @@ class Tune(threading.Thread):
         self._proven_on = {name: reported.get(name) for name in PROVEN_ON}
         return facts_of({**reported, "available_bytes": psutil.virtual_memory().available})
 
-    def _diagnose(self) -> Collected:
-        collected = self._collect(compare.DROPPED_STEPS, _is_diagnosed)
+    def _diagnose(self, before: Before, facts: Facts) -> Collected:
+        """Return a block of the owner's settings; what was made while others held is none of it."""
+        drop, ahead, is_cold = before.count_left_over(self._last_step(), facts)
+        collected = self._collect(drop, is_diagnosed, workers_of({}, facts), ahead, COLD_HALVES if is_cold else 0)
         self._note_block({}, collected)
         shares = self._trace({})
         self._progress.bottleneck_before = name_of(find_bottlenecks(shares))
@@ -509,10 +502,10 @@ class Tune(threading.Thread):
         began_bytes = began_used = None
         newest_at = self._clock.now()
         while len(spans) < BLOCK_STEPS_MAX and not (
-            is_enough(tuple(spans)) and (len(spans) >= workers or not _waits(spans, counted))
+            is_enough(tuple(spans)) and (len(spans) >= workers or not waits(spans, counted))
         ):
             for record in self._read_steps():
-                span_s = _span_s(before, record)
+                span_s = find_span_s(before, record)
                 before = record
                 if span_s is None:
                     continue
@@ -524,7 +517,7 @@ class Tune(threading.Thread):
                     drop -= 1
                     continue
                 if ahead > 0:
-                    ahead = 0 if _waited_for(record, span_s) else ahead - 1
+                    ahead = 0 if was_waited_for(record, span_s) else ahead - 1
                     continue
                 if not spans:
                     began_bytes, began_used = self._read_rss(), self._read_used()
@@ -540,10 +533,10 @@ class Tune(threading.Thread):
             if self._clock.now().seconds_since(newest_at) > SILENT_S:
                 raise Ended(f"no two steps one after the other for {SILENT_S:.0f} s; the owner's settings hold")
             self._wait(self._held)  # also while steps keep coming: a tune can be ended, and its lease is renewed
-        typical = average_turns(times, workers) if _waits(spans, counted) else tuple(times)
+        typical = average_turns(times, workers) if waits(spans, counted) else tuple(times)
         return Collected(
             times=typical,
-            wait=_wait_share(spans, counted),
+            wait=find_wait_share(spans, counted),
             seen=self._look(seen[1:], counted, began_bytes),
             pace_s=sum(spans) / len(spans),
             busy=count_busy(began_used, self._read_used()),
@@ -586,22 +579,6 @@ class Tune(threading.Thread):
         return self._clock.now().seconds_since(self._began)
 
 
-def count_busy(began: Used | None, ended: Used | None) -> float | None:
-    """Return how many processors were taken meanwhile; None where some of the processes changed."""
-    if began is None or ended is None or began.processes != ended.processes or ended.at_s <= began.at_s:
-        return None
-    return (ended.used_s - began.used_s) / (ended.at_s - began.at_s)
-
-
-def _is_diagnosed(spans: tuple[float, ...]) -> bool:
-    return len(spans) >= DIAGNOSED_STEPS or (len(spans) >= DIAGNOSED_STEPS_MIN and sum(spans) >= DIAGNOSED_S)
-
-
-def _waited_for(record: StepRecord, span_s: float) -> bool:
-    """Whether most of a step was spent waiting for its batch: there was none ahead."""
-    return record.data_wait_s is not None and record.data_wait_s >= LONG_WAIT * span_s
-
-
 def _key(settings: Mapping[str, object]) -> str:
     """Return what stands for settings where they are looked up."""
     return repr(sorted(settings.items()))
@@ -609,22 +586,3 @@ def _key(settings: Mapping[str, object]) -> str:
 
 def _list_texts(value: object) -> list[str]:
     return [without_secrets(str(item)) for item in value[:WARNINGS_READ]] if isinstance(value, list) else []
-
-
-def _wait_share(spans: list[float], counted: list[StepRecord]) -> float | None:
-    """Return the share of steps in which they waited for data; None where not all of them tell it."""
-    known = [record.data_wait_s for record in counted if record.data_wait_s is not None]
-    return min(1.0, sum(known) / sum(spans)) if len(known) == len(spans) and sum(spans) > 0 else None
-
-
-def _waits(spans: list[float], counted: list[StepRecord]) -> bool:
-    share = _wait_share(spans, counted)
-    return share is None or share >= WAITING_WORTH
-
-
-def _span_s(before: StepRecord | None, record: StepRecord) -> float | None:
-    """Return how long a step took, None where something else lay between it and the one before."""
-    if before is None or record.step != before.step + 1 or record.epoch != before.epoch:
-        return None
-    span_s = record.at.seconds_since(before.at)
-    return span_s if span_s > 0 else None

@@ -124,10 +124,10 @@ class Tune:
 
     def take(self, order: Optional[Dict[str, Any]], step: int) -> None:
         """Receive what is wanted now; None: the owner's settings."""
-        was_lent, self._order = self.is_lent, order
+        held, self._order = self.is_lent or bool(self._applied), order
         if order is None:
             self._end()
-            if was_lent:
+            if held:
                 self._report_end(step, "the order was withdrawn")
         elif order.get("id") != self._answered:
             self._captured = 0

@@ -1,0 +1,75 @@
+"""What a block of steps was like: how long they took, what they waited for, what they kept busy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from supervisor.core.readings import StepRecord
+from supervisor.core.tuning.guards import Block
+from supervisor.core.tuning.loader import WAITING_WORTH
+
+DIAGNOSED_STEPS = 30
+DIAGNOSED_STEPS_MIN, DIAGNOSED_S = 6, 3.0
+"""Slow steps show in fewer what they wait for."""
+LONG_WAIT = 0.5
+"""Share of a step from which on it had no batch ahead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """Steps made with the same settings: seconds a sample (or a step) each, and what else was seen."""
+
+    times: tuple[float, ...]
+    wait: float | None
+    """The share of their time that waited for data."""
+    seen: Block
+    pace_s: float
+    """The time of a step."""
+    busy: float | None
+    """How many processors the training and its workers kept busy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Used:
+    """The processor time that processes had taken at a time."""
+
+    used_s: float
+    at_s: float
+    processes: int
+
+
+def count_busy(began: Used | None, ended: Used | None) -> float | None:
+    """Return how many processors were taken meanwhile; None where some of the processes changed."""
+    if began is None or ended is None or began.processes != ended.processes or ended.at_s <= began.at_s:
+        return None
+    return (ended.used_s - began.used_s) / (ended.at_s - began.at_s)
+
+
+def is_diagnosed(spans: tuple[float, ...]) -> bool:
+    """Whether so many steps show what they wait for."""
+    return len(spans) >= DIAGNOSED_STEPS or (len(spans) >= DIAGNOSED_STEPS_MIN and sum(spans) >= DIAGNOSED_S)
+
+
+def was_waited_for(record: StepRecord, span_s: float) -> bool:
+    """Whether most of a step was spent waiting for its batch: there was none ahead."""
+    return record.data_wait_s is not None and record.data_wait_s >= LONG_WAIT * span_s
+
+
+def find_wait_share(spans: list[float], counted: list[StepRecord]) -> float | None:
+    """Return the share of steps in which they waited for data; None where not all of them tell it."""
+    known = [record.data_wait_s for record in counted if record.data_wait_s is not None]
+    return min(1.0, sum(known) / sum(spans)) if len(known) == len(spans) and sum(spans) > 0 else None
+
+
+def waits(spans: list[float], counted: list[StepRecord]) -> bool:
+    """Whether steps wait for data as long as a change of the loader is worth, or it is not known."""
+    share = find_wait_share(spans, counted)
+    return share is None or share >= WAITING_WORTH
+
+
+def find_span_s(before: StepRecord | None, record: StepRecord) -> float | None:
+    """Return how long a step took, None where something else lay between it and the one before."""
+    if before is None or record.step != before.step + 1 or record.epoch != before.epoch:
+        return None
+    span_s = record.at.seconds_since(before.at)
+    return span_s if span_s > 0 else None
