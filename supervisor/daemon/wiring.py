@@ -163,7 +163,9 @@ class Assembly:
         self.save_steps = SaveSteps(clock, self.state, self._find_job, boot_id)
         self.code_copies = CodeCopies(self.state, same_user=group is None)
         self.collector = self._build_collector()
-        self.resume_search = self._build_resume_search(group)
+        runs = ShortRuns(clock, self.state, self.launcher, self.code_copies.current, group)
+        self.containers = Containers(self.state, runs, lambda name: self.settings.jobs[name], boot_id)
+        self.resume_search = self._build_resume_search(runs)
         self.compose = self._build_launch_builder()
         self.standbys = self._build_standbys(group)
         self.executor = ThreadExecutor(clock, self.inbox.put, self._build_executor_deps(group), self.resume_search)
@@ -201,9 +203,7 @@ class Assembly:
     def _take_order(self, attempt: int) -> LaunchOrder | None:
         return self._leads.take_order(attempt)
 
-    def _build_resume_search(self, group: int | None) -> ResumeSearch:
-        runs = ShortRuns(self.clock, self.state, self.launcher, self.code_copies.current, group)
-        self.containers = Containers(self.state, runs, lambda name: self.settings.jobs[name], self.boot_id)
+    def _build_resume_search(self, runs: ShortRuns) -> ResumeSearch:
         return ResumeSearch(
             clock=self.clock,
             put=self.inbox.put,

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from boss_by_hand import SECRET, Boss
 from cluster_by_hand import until
-from test_cluster_node import CLOCK, EPOCH, SECRET, Boss, Daemon, begin
+from test_cluster_node import CLOCK, EPOCH, Daemon, begin
 from test_leader_strangers import begin_leader
 
 from supervisor.cluster import leader as leader_module
@@ -63,15 +64,6 @@ class Held:
         self.reached.clear()
         self.open.clear()
         assert self.reached.wait(60.0)
-
-
-@pytest.fixture
-def boss() -> Iterator[Boss]:
-    item = Boss()
-    yield item
-    for link in item.links:
-        link.close()
-    item.listening.close()
 
 
 def has_unread(link: Connection) -> bool:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from boss_by_hand import SECRET, Boss
 from cluster_by_hand import until
 
 from supervisor.cluster.connection import Connection
@@ -27,13 +27,11 @@ from supervisor.cluster.node import (
 )
 from supervisor.core.fleet import messages as ms
 from supervisor.core.fleet.epoch import Epoch
-from supervisor.core.fleet.link import Greeting, Role
 from supervisor.core.fleet.resume import Offer
 from supervisor.core.moments import Moment
 from supervisor.core.scale import Place
 from supervisor.daemon.clock import SystemClock
 
-SECRET = b"sixteen bytes or more"
 EPOCH = Epoch("run", 0, 1)
 CLOCK = SystemClock()
 
@@ -77,44 +75,6 @@ class Daemon:
 
     def give_up(self, reason: str) -> None:
         raise AssertionError(reason)
-
-
-class Boss:
-    """A leader by hand: what it accepts it proves itself to; it answers only what a story has it answer."""
-
-    def __init__(self) -> None:
-        self.listening = socket.create_server(("127.0.0.1", 0))
-        self.links: list[Connection] = []
-
-    def accept(self) -> Connection:
-        """Take in the next connection, with its first messages."""
-        self.listening.settimeout(60.0)
-        opened, _ = self.listening.accept()
-        greeting = Greeting(name="boss", version="1", job="run")
-        self.links.append(Connection(opened, Role.LEADER, greeting, SECRET, "node"))
-        return self.links[-1]
-
-    @staticmethod
-    def take_until(link: Connection, is_last: Callable[[ms.Message], bool]) -> list[ms.Message]:
-        """Return the messages of a link up to one."""
-        found: list[ms.Message] = []
-
-        def arrived() -> bool:
-            found.extend(link.read())
-            link.flush()
-            return any(map(is_last, found))
-
-        until(arrived, "a message of the node")
-        return found
-
-
-@pytest.fixture
-def boss() -> Iterator[Boss]:
-    item = Boss()
-    yield item
-    for link in item.links:
-        link.close()
-    item.listening.close()
 
 
 def test_a_leader_that_answers_no_more_is_connected_to_again_and_what_was_reported_meanwhile_is_repeated(
