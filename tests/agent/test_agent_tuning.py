@@ -492,6 +492,38 @@ def test_what_was_proven_with_another_torch_or_gpu_is_not_set(tuned: Tuned, atte
     assert second["refused"] == {"threads": f"proven with torch 1.0, and this is {first['facts']['torch']}"}
 
 
+TWO_MODELS = """
+import gc, weakref
+import torch
+from rocm_agent import tuning
+def train(tune, withdrawn):
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    tune.take({"id": 1 + withdrawn, "settings": {"threads": 1}, "facts": True, "until_ns": 10**9}, 0)
+    for step in range(1, 5):
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        tune.step_ended(optimizer, step, step)
+    print(sorted(tune._applied))
+    if withdrawn:
+        tune.take(None, 5)
+    else:
+        tune.step_ended(optimizer, 5, 2 * 10**9)
+    return weakref.ref(model.weight)
+tune = tuning.Tune(torch)
+for withdrawn in (True, False):
+    weight = train(tune, withdrawn)
+    gc.collect()
+    print("gone" if weight() is None else "held")
+"""
+
+
+def test_a_model_that_is_replaced_is_freed_once_its_settings_are_undone_or_their_lease_is_over(
+    unsupervised: WarmInterpreter,
+) -> None:
+    assert _run_with_agent(unsupervised, TWO_MODELS) == ["['threads']", "gone"] * 2
+
+
 ACCUMULATING = """
 import sys, torch
 from pathlib import Path

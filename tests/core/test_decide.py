@@ -400,6 +400,8 @@ def test_a_machine_that_is_short_of_something_spends_no_restart_of_the_job() -> 
     before = timeline.now
     retry = timeline.fails_to_launch().last
     assert isinstance(retry, de.Retry)
+    assert retry.flag is not None
+    assert retry.flag.at == timeline.now
     assert (timeline.job.ledger.in_a_row, retry.not_before.seconds_since(before)) == (1, 0.0)
 
 

@@ -86,3 +86,10 @@ def test_it_is_over_however_it_ended() -> None:
     timeline = story()
     timeline.put(ev.LaunchFailed(at=timeline.now, job=JOB, attempt=1, error="no shim"))
     assert timeline.history.over
+
+
+def test_a_file_that_can_be_read_again_may_never_have_been_unreadable() -> None:
+    timeline = story().training()
+    place = ev.reading_place("output.log")
+    timeline.put(ev.SupervisionChanged(at=timeline.now, job=JOB, attempt=1, place=place, error="", recovered=True))
+    assert not timeline.history.unread_since

@@ -78,6 +78,7 @@ def test_an_environment_that_fails_its_proof_is_skipped_and_spends_nothing() -> 
     assert isinstance(retry, de.Retry)
     assert retry.reason == "environment older is skipped: epoch0.pt does not load there: torch 1.13.1: KeyError"
     assert (retry.remedy, retry.environment) == ("other_environment", "newer")
+    assert (retry.attempt, retry.counts) == (1, False)
     assert timeline.job.ledger == ledger
     assert (timeline.job.phase, timeline.attempt) == (Phase.BACKOFF, 1)
     assert timeline.job.retry is not None

@@ -207,6 +207,14 @@ def test_a_signal_that_a_parent_reports_in_other_words(kind: str, message: str) 
     assert "killed by SIGKILL" in flag.message
 
 
+def test_a_signal_that_a_parent_reports_is_known_whatever_a_launcher_above_it_reports_later() -> None:
+    timeline = raises(story().training(), "ProcessExitedException", "process 1 terminated with signal SIGKILL", pid=100)
+    raises(timeline, "CalledProcessError", "Command '['python', 'ddp.py']' returned non-zero exit status 1.", pid=101)
+    flag = timeline.exits(1).check(Crash())
+    assert flag is not None
+    assert flag.fault == "killed_by_signal"
+
+
 def test_a_launcher_in_a_launcher_hides_nothing() -> None:
     """As ultralytics trains on several cards: its program runs torch.distributed.run, which runs the ranks."""
     timeline = raises(story().training(), "OutOfMemoryError", "CUDA out of memory", pid=301, rank=1)

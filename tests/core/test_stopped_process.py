@@ -17,7 +17,7 @@ from supervisor.core.rules.stall import Stall
 from supervisor.core.rules.start_timeout import StartTimeout
 from supervisor.core.rules.stopped_process import RESUMES_S, StoppedProcess
 
-from .stories import Life, Story, life, story
+from .stories import JOB, Life, Story, life, story
 
 LAUNCHER, MAKER, OTHER = 4242, 4300, 4301
 
@@ -212,7 +212,7 @@ def continued(timeline: Life) -> Life:
 def test_a_stopped_training_is_continued_first_and_that_is_a_warning() -> None:
     timeline = stopped_life().tree(30, cpu=0.0, switches=0.0, stopped=(MAKER,))
     (decision,) = (item for item in timeline.decisions if isinstance(item, de.Continue))
-    assert decision.pids == (MAKER,)
+    assert (decision.job, decision.attempt, decision.pids) == (JOB, 1, (MAKER,))
     assert decision.flag.severity is Severity.WARNING
     assert decision.reason.endswith(f"SIGCONT is sent to {MAKER}; if that does not help it is stopped and resumed")
     assert decision.flag.key in timeline.job.open_flags, "what was told is not told again"

@@ -1,0 +1,50 @@
+"""A Lease of Kubernetes: what an API server answers, and from when on its holder is taken for gone."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.core.fleet.leader_lease import LeaderLease, Observed, read_lease, write_lease
+
+AT = "2026-11-28T00:00:00Z"
+SPEC = {"holderIdentity": "pod-1", "leaseDurationSeconds": 15, "leaseTransitions": 3, "renewTime": AT}
+ANSWER = {"kind": "Lease", "metadata": {"resourceVersion": "7"}, "spec": SPEC}
+LEASE = LeaderLease(version="7", holder="pod-1", duration_s=15, transitions=3, renewed=AT)
+
+
+def test_an_answer_is_read_as_it_is_and_what_it_may_lack_is_none() -> None:
+    assert read_lease(ANSWER) == LEASE
+    fresh = {"metadata": {"resourceVersion": "8"}, "spec": {"leaseDurationSeconds": 15}}
+    assert read_lease(fresh) == LeaderLease(version="8", holder="", duration_s=15, transitions=0, renewed="")
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ({**ANSWER, "kind": "Status"}, "no Lease"),
+        ({**ANSWER, "metadata": {}}, "no Lease"),
+        ({**ANSWER, "spec": {**SPEC, "leaseDurationSeconds": 0}}, "leaseDurationSeconds"),
+        ({**ANSWER, "spec": {**SPEC, "leaseTransitions": -1}}, "leaseTransitions"),
+        ({**ANSWER, "spec": {**SPEC, "holderIdentity": "x" * 254}}, "holderIdentity or renewTime"),
+        ({**ANSWER, "spec": {**SPEC, "renewTime": 5}}, "holderIdentity or renewTime"),
+    ],
+)
+def test_what_is_no_lease_is_refused(answer: dict[str, object], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        read_lease(answer)
+
+
+def test_a_holder_is_gone_once_its_lease_has_not_changed_for_its_duration() -> None:
+    seen = Observed(lease=LEASE, since_s=100.0)
+    assert not seen.updated(LEASE, 110.0).may_take("pod-2", 114.9)
+    assert seen.updated(LEASE, 110.0).may_take("pod-2", 115.0)
+    assert seen.may_take("pod-1", 100.0)
+    renewed = read_lease({**ANSWER, "metadata": {"resourceVersion": "8"}})
+    assert not seen.updated(renewed, 110.0).may_take("pod-2", 115.0)
+
+
+def test_another_holder_is_one_more_transition_and_a_renewal_none() -> None:
+    taken, renewed = (write_lease("run", LEASE, own, 15, 0.0)["spec"] for own in ("pod-2", "pod-1"))
+    assert isinstance(taken, dict)
+    assert isinstance(renewed, dict)
+    assert (taken["holderIdentity"], taken["leaseTransitions"], renewed["leaseTransitions"]) == ("pod-2", 4, 3)
