@@ -127,6 +127,7 @@ class Tune:
         held, self._order = self.is_lent or bool(self._applied), order
         if order is None:
             self._end()
+            self._let_go()
             if held:
                 self._report_end(step, "the order was withdrawn")
         elif order.get("id") != self._answered:
@@ -143,6 +144,7 @@ class Tune:
         if until_ns is not None and now_ns > until_ns:
             self._order = self._answered = None
             self._end()
+            self._let_go()
             self._report_end(step, "the lease ran out", order.get("id"))
             return
         if self._warnings.new:
@@ -330,6 +332,12 @@ class Tune:
         except Refused as error:
             failed("tuning.loader", error)
         self._calls.stop()
+
+    def _let_go(self) -> None:
+        """Hold nothing of the training's while no order does: it may make another model, and have no room for both."""
+        self._optimizer, self._knobs = None, {}
+        self._merging.follow(None, self._calls)
+        self._proven.clear()
 
     def _facts(self, optimizer: Any) -> Dict[str, Any]:
         from .knobs import list_params
