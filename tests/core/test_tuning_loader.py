@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from supervisor.core.tuning.knob import Facts
-from supervisor.core.tuning.loader import count_ahead, count_switch_steps, find_cold_steps, find_idle_loader
+from supervisor.core.tuning.loader import (
+    count_ahead,
+    count_switch_steps,
+    find_cold_steps,
+    find_idle_loader,
+    find_starved,
+)
 from supervisor.core.tuning.session import Arm
 
 FACTS = Facts(workers=4, prefetch=2, processors=8)
@@ -44,6 +50,21 @@ def test_more_workers_than_processors_are_tried_where_steps_wait_and_processors_
     assert idle(more, 0.2, 8) == "20% of a step waits for data of 8 workers: more workers than processors gain nothing"
     assert idle(Arm(knob="workers", value=8), 0.2, 8) is None
     assert idle(more, 0.2, 7) is None
+
+
+def test_where_most_of_a_step_waits_nothing_but_the_loader_is_tried() -> None:
+    why = "30% of a step waits for data: what is faster waits longer"
+    assert find_starved(0.3, 4, FACTS, None) == why
+    assert find_starved(0.29, 4, FACTS, None) is None
+    assert find_starved(0.3, 0, FACTS, None) is None, "the process fetches itself, and computes the sooner"
+
+
+def test_a_model_that_computes_on_the_busy_processors_of_its_workers_is_tried_faster_all_the_same() -> None:
+    on_cpu = Facts(device="cpu", workers=2, processors=2)
+    assert find_starved(0.4, 2, on_cpu, 1.7) is None
+    assert find_starved(0.4, 2, on_cpu, 1.69) is not None
+    assert find_starved(0.4, 2, on_cpu, None) is not None, "it is not known whether they are busy"
+    assert find_starved(0.4, 2, Facts(device="cuda", workers=2, processors=2), 2.0) is not None
 
 
 def test_a_first_half_that_new_workers_made_while_they_began_is_left_out_in_whole_turns() -> None:

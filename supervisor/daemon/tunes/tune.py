@@ -30,13 +30,13 @@ from supervisor.core.tuning.guards import Block, Memory
 from supervisor.core.tuning.knob import Facts, Left, choose_knobs, facts_of
 from supervisor.core.tuning.loader import (
     LOADER_KNOBS,
-    STARVED,
     WAITING_WORTH,
     average_turns,
     count_ahead,
     count_switch_steps,
     find_cold_steps,
     find_idle_loader,
+    find_starved,
     loader_of,
     workers_of,
 )
@@ -351,10 +351,10 @@ class Tune(threading.Thread):
         wait, workers = self._waited.get(_key(trial.base)), workers_of(trial.base, facts)
         if wait is None:
             return None
+        busy = self._busy.get(_key(trial.base))
         if trial.arm.knob not in LOADER_KNOBS:
-            starved = workers > 0 and wait >= STARVED
-            return f"{wait:.0%} of a step waits for data: what is faster waits longer" if starved else None
-        return find_idle_loader(trial.arm, wait, workers, facts, self._busy.get(_key(trial.base)))
+            return find_starved(wait, workers, facts, busy)
+        return find_idle_loader(trial.arm, wait, workers, facts, busy)
 
     def _find_new_warning(self) -> str | None:
         """Return what the training warned of in a block of an arm, and not before; None where it did not."""
