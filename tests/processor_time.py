@@ -91,8 +91,19 @@ def read_processor_s(folder: Path) -> Counter[str]:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Begin to count."""
     if hasattr(session.config, "workerinput") or not session.config.getoption("numprocesses", None):
-        with contextlib.suppress(OSError):
-            _group.append(Group(f"rocm-supervisor-tests-{os.getpid()}"))
+        _begin()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_worker_began() -> None:
+    """Count a fork that runs tests by itself."""
+    _group.clear()
+    _begin()
+
+
+def _begin() -> None:
+    with contextlib.suppress(OSError):
+        _group.append(Group(f"rocm-supervisor-tests-{os.getpid()}"))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,15 +1,16 @@
 """A pytest plugin of `make test`: it puts the tests in order, and writes what became of each.
 
-Under pytest-xdist it writes what the workers report.
+Of a stage whose tests run in workers it writes what these report.
 
 Where TEST_AGAIN names a file with the names of tests, only these are run. Where TEST_FILES names one with paths of
-files, no other is collected: importing the whole suite takes seconds in each process. TEST_ELSEWHERE names the file to
+files, no other is collected: importing the whole suite takes seconds. TEST_ELSEWHERE names the file to
 which the paths of the files are written that have tests which this stage leaves out.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 import re
@@ -20,7 +21,7 @@ from pathlib import Path
 import pytest
 
 GROUP = re.compile(r"@[^\]@]*$")
-"""What pytest-xdist appends to the name of a test of a group."""
+"""What pytest-xdist, where it runs tests, appends to the name of one of a group."""
 
 _counts: Counter[str] = Counter()
 _passed: set[str] = set()
@@ -49,7 +50,7 @@ def pytest_deselected(items: Sequence[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Write where they are; under pytest-xdist each worker writes the same."""
+    """Write where they are."""
     if (file := os.environ.get("TEST_ELSEWHERE")) and (session.items or _elsewhere):
         part = Path(f"{file}.{os.getpid()}")
         part.write_text(json.dumps(sorted(_elsewhere)))
@@ -69,21 +70,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def spread(items: list[pytest.Item]) -> list[pytest.Item]:
     """Return the tests that mostly wait spread among the others, the long ones first, the last fifth without waits.
 
-    A process that waits leaves its core to one that does not, and no long test is begun last.
+    A process that waits leaves its core to one that does not. No long test is begun last: units fill what is left of
+    the cores at the end.
     """
     waiting, working = [], []
     for item in sorted(items, key=_rank):
         (working if item.get_closest_marker("waits") is None else waiting).append(item)
     placed = [(0.8 * at / len(waiting), item) for at, item in enumerate(waiting)]
-    placed += [(at / len(working), item) for at, item in enumerate(working)]
+    ends = list(itertools.accumulate(COSTS[_rank(item)] for item in working))
+    placed += [(end / ends[-1], item) for end, item in zip([0.0, *ends], working, strict=False)]
     return [item for _, item in sorted(placed, key=lambda pair: pair[0])]
 
 
+LONG, TRAINS, STARTS, UNIT = range(4)
+"""In which order tests are begun: first those of which one alone may last as long as its stage."""
+COSTS = (1.6, 1.6, 0.3, 0.03)
+"""Seconds of a processor that one of each takes, about: by these, and not by their number, the others are spread."""
+
+
 def _rank(item: pytest.Item) -> int:
-    """Return 0 for the tests of which one alone may last as long as its stage, 1 for those that train, 2 for others."""
     if item.get_closest_marker("long") is not None:
-        return 0
-    return 1 if item.get_closest_marker("train") is not None else 2
+        return LONG
+    if item.get_closest_marker("train") is not None:
+        return TRAINS
+    return STARTS if item.get_closest_marker("slow") is not None else UNIT
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -114,7 +124,7 @@ def _fail(report: pytest.TestReport | pytest.CollectReport) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write the outcomes; a worker of pytest-xdist leaves that to the process that started it."""
+    """Write the outcomes; a worker leaves that to the process that forked it."""
     if hasattr(session.config, "workerinput"):
         return
     slowest = [[name, round(seconds, 2)] for name, seconds in _seconds.most_common()]

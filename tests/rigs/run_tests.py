@@ -2,16 +2,17 @@
 
     run_tests.py [--quick] [--slowest N] [PYTEST OPTION ...]
 
-1. `parallel`: what is marked neither `calm` nor `alone`, by six more processes than there are cores: tests marked
-   `waits`, whose daemons and trainings mostly wait, are spread among the others, which fill the cores meanwhile: six
-   processes on two cores left a third of the cores idle. The long ones come first.
-2. `calm`: as many at a time: whole daemons that are held to limits of seconds, of which eight
-   take a little more than one core, for they wait for what hangs or stands still. Those marked `long` come first.
+1. `parallel`: what is marked neither `calm` nor `alone`, as many at a time as keep the cores busy, and at most ten more
+   than there are cores: tests marked `waits`, whose daemons and trainings mostly wait, are spread among the others,
+   which fill the cores meanwhile. The long ones come first, units last.
+2. `calm`: so too, at most six more than there are cores: whole daemons that are held to limits of seconds, of which
+   eight take a little more than one core, for they wait for what hangs or stands still. Those marked `long` come first.
    What uses the kernel's log, of which a machine has one, is one after another in one process.
 3. `alone`: one test after another with nothing running at the same time: what compares processor time or short
    durations with a limit.
 
-Each test belongs to exactly one stage. Tests of one `xdist_group` share a process, which sets up once what they share.
+Each test belongs to exactly one stage. A stage imports and collects its tests once and runs them in forks
+(`tests/rigs/forked_workers.py`). Those of one `xdist_group` share a process, which sets up once what they share.
 A stage that fails does not keep the next one from running. The later stages import no file but those in which the first
 found tests that it left out.
 
@@ -47,7 +48,7 @@ AGAIN_AT_MOST = 20
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Tests that are run by the same number of processes; `workers` of 0 is this process's own, in order."""
+    """Tests that are run by so many processes at most; `workers` of 0 is pytest's own process, in order."""
 
     name: str
     markers: str
@@ -55,7 +56,7 @@ class Stage:
 
     def options(self) -> list[str]:
         """Return what pytest is told."""
-        spread = ["-n", str(self.workers), "--dist", "loadgroup"] if self.workers else []
+        spread = ["-p", "tests.rigs.forked_workers", "--forks", str(self.workers)] if self.workers else []
         return ["-q", "-m", self.markers, *spread]
 
 
@@ -97,7 +98,7 @@ class Outcome:
 def stages(cores: int) -> list[Stage]:
     """Return the stages of the whole suite for a machine of so many cores."""
     return [
-        Stage("parallel", "not alone and not calm", cores + 6),
+        Stage("parallel", "not alone and not calm", cores + 10),
         Stage("calm", "calm and not alone", cores + 6),
         Stage("alone", "alone", 0),
     ]
@@ -110,7 +111,8 @@ def run_stage(
     stage: Stage, options: list[str], only: Sequence[str] = (), files: Sequence[str] | None = None
 ) -> Outcome:
     """Run one stage, or of its tests `only` these, of all files or these; pytest prints as it goes."""
-    tell(f"=== {stage.name}: {', '.join(only) or stage.markers} ({stage.workers or 1} at a time)")
+    at_once = f"at most {stage.workers}" if stage.workers else "1"
+    tell(f"=== {stage.name}: {', '.join(only) or stage.markers} ({at_once} at a time)")
     began_s, before = now_s(), resource.getrusage(resource.RUSAGE_CHILDREN)
     with tempfile.TemporaryDirectory() as folder:
         reported, again, elsewhere = (Path(folder) / f"{name}.json" for name in ("outcomes", "again", "elsewhere"))

@@ -72,7 +72,7 @@ def few_plugins() -> Iterator[None]:
     """Each process of these stages loads what the stages need: a third less of a start."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-        environment.setenv("PYTEST_ADDOPTS", "-p xdist")
+        environment.delenv("PYTEST_ADDOPTS", raising=False)
         yield
 
 

@@ -1,0 +1,467 @@
+"""A pytest plugin: one process collects the tests and runs them in forks of itself, as many as keep its cores busy.
+
+    pytest -p tests.rigs.forked_workers --forks N
+
+What pytest-xdist has each of its processes do, to import and collect all tests, is done once: 7 s of processor time a
+process. A fork is a worker as those of pytest-xdist are: its number is in PYTEST_XDIST_WORKER, its folder lies in that
+of the run.
+
+Tests are handed out one share at a time: those of an `xdist_group`, in one worker and in their order; units of a file,
+a few at a time; any other test by itself. None waits behind another in a worker: which test is next is asked for
+where it decides which fixtures stay, before a tear-down. Two shares more than there are cores are always running; up
+to N where processor time is left idle, since most tests that start processes wait for them.
+
+A worker that ends in the middle of a test has failed that test; another one takes its place. A run in which a test was
+not reported does not pass.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import pickle
+import random
+import signal
+import sys
+import traceback
+import uuid
+import warnings
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, Pipe, wait
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NoReturn
+
+import pytest
+
+from tests.units import NOT_QUICK
+
+ALWAYS = 2
+"""Shares that are running more than there are cores, however busy these are."""
+UNITS_AT_ONCE = 8
+IDLE = 0.15
+"""Of one core: where more of it was idle, another share is begun."""
+LOOK_S = 0.3
+"""How long the last share has run before the cores are looked at: what a start takes is seen by then."""
+DEATHS_AT_MOST = 20
+ENDING_LIMIT_S = 60.0
+"""How long workers may take to tear down what they share."""
+
+
+@dataclass(slots=True)
+class Share:
+    """Tests that one worker runs in order, by their places in the session; only those of units may be divided."""
+
+    tests: deque[int] = field(default_factory=deque)
+    divided: bool = False
+
+
+def divide(items: list[pytest.Item]) -> deque[Share]:
+    """Return the shares of these tests, in the order of the first of each."""
+    shares: dict[object, Share] = {}
+    for number, item in enumerate(items):
+        group = item.get_closest_marker("xdist_group")
+        unit = not any(map(item.get_closest_marker, NOT_QUICK))
+        key: object = item.path if unit else number
+        if group is not None:
+            key = str(group.args[0] if group.args else group.kwargs["name"])
+        shares.setdefault(key, Share(divided=unit and group is None)).tests.append(number)
+    return deque(shares.values())
+
+
+class Cores:
+    """How much of the cores of this process nothing has used, since the last share was begun."""
+
+    def __init__(self) -> None:
+        self._names = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+        self.count = len(self._names)
+        self.begin()
+
+    def begin(self) -> None:
+        """Look from now on."""
+        self._began_s, self._before = perf_counter(), self._idle_ticks()
+
+    def are_idle(self) -> bool:
+        """Return whether there is processor time for one share more."""
+        took_s = perf_counter() - self._began_s
+        if took_s < LOOK_S:
+            return False
+        idle_s = (self._idle_ticks() - self._before) / os.sysconf("SC_CLK_TCK")
+        if took_s > 4 * LOOK_S:  # of what runs now, and not of what has ended meanwhile
+            self.begin()
+        return idle_s / took_s > IDLE
+
+    def _idle_ticks(self) -> int:
+        lines = map(str.split, Path("/proc/stat").read_text().splitlines())
+        return sum(int(words[4]) + int(words[5]) for words in lines if words[0] in self._names)
+
+
+@dataclass(slots=True)
+class Worker:
+    """A fork, as the process sees it that has forked it."""
+
+    number: int
+    pid: int
+    connection: Connection
+    ended: int
+    """A descriptor that can be read from once it has ended."""
+    share: Share | None = None
+    given: deque[int] = field(default_factory=deque)
+    """Of its share, what was handed out to it and is not finished; the first may be running."""
+
+    def is_busy(self) -> bool:
+        """Return whether it has tests to finish."""
+        return self.share is not None or bool(self.given)
+
+
+class Pool:
+    """The workers of a session and the shares that are left."""
+
+    def __init__(self, session: pytest.Session, at_most: int) -> None:
+        self._session, self._config, self._at_most = session, session.config, at_most
+        self._shares = divide(session.items)
+        self._cores = Cores()
+        self._workers: list[Worker] = []
+        self._resting: list[Worker] = []
+        self._unfinished = set(range(len(session.items)))
+        self._reported: set[str] = set()
+        self._run = uuid.uuid4().hex
+        self._numbers = self._deaths = 0
+
+    def run(self) -> None:
+        """Run every test; raise where a worker ended otherwise, or a test was not reported."""
+        try:
+            while (self._shares or any(map(Worker.is_busy, self._workers))) and not self._is_stopping():
+                self._begin_shares()
+                self._hear(0.1 if self._shares else None)
+            if self._session.shouldfail:
+                raise self._session.Failed(self._session.shouldfail)
+            if self._session.shouldstop:
+                raise self._session.Interrupted(self._session.shouldstop)
+        except BaseException:
+            self._end_workers()
+            raise
+        if wrong := self._end_workers():
+            raise RuntimeError(f"workers that failed when they ended: {', '.join(wrong)}")
+        if self._unfinished:
+            lost = [self._session.items[number].nodeid for number in sorted(self._unfinished)]
+            raise RuntimeError(f"{len(lost)} tests were not reported: {', '.join(lost[:5])}")
+
+    def _is_stopping(self) -> bool:
+        return bool(self._session.shouldfail or self._session.shouldstop)
+
+    def _begin_shares(self) -> None:
+        while self._shares and self._may_begin():
+            worker = self._resting.pop() if self._resting else self._fork()
+            self._give(worker, self._shares.popleft())
+
+    def _may_begin(self, instead_of: Worker | None = None) -> bool:
+        busy = sum(worker.is_busy() for worker in self._workers if worker is not instead_of)
+        if busy >= self._at_most:
+            return False
+        return busy < self._cores.count + ALWAYS or self._cores.are_idle()
+
+    def _give(self, worker: Worker, share: Share) -> None:
+        """Hand out the first tests of a share; of units few at once, since another worker may take the rest."""
+        self._cores.begin()
+        worker.share = share
+        count = min(UNITS_AT_ONCE, len(share.tests)) if share.divided else len(share.tests)
+        given = [share.tests.popleft() for _ in range(count)]
+        worker.given.extend(given)
+        with contextlib.suppress(BrokenPipeError):  # that it has ended is heard next
+            worker.connection.send(given)
+
+    def _answer(self, worker: Worker) -> None:
+        """Give a worker that has begun its last test the next ones; it rests where there are none for it now."""
+        if worker.share is not None and worker.share.tests:
+            self._give(worker, worker.share)
+            return
+        worker.share = None
+        share: Share | None = None
+        if not self._shares:
+            share = self._part()
+        elif self._may_begin(worker):
+            share = self._shares.popleft()
+        if share is not None:
+            self._give(worker, share)
+            return
+        with contextlib.suppress(BrokenPipeError):
+            worker.connection.send(None)
+
+    def _part(self) -> Share | None:
+        """Return the second half of what is left of the largest share that may be divided."""
+        open_shares = [worker.share for worker in self._workers if worker.share is not None and worker.share.divided]
+        largest = max(open_shares, key=lambda share: len(share.tests), default=None)
+        if largest is None or not largest.tests:
+            return None
+        kept = len(largest.tests) // 2
+        parted = Share(deque(list(largest.tests)[kept:]), divided=True)
+        largest.tests = deque(list(largest.tests)[:kept])
+        return parted
+
+    def _hear(self, timeout_s: float | None) -> None:
+        by_source: dict[Any, Worker] = {worker.connection: worker for worker in self._workers}
+        by_source |= {worker.ended: worker for worker in self._workers}
+        ready = {by_source[source].number: by_source[source] for source in wait(list(by_source), timeout_s)}
+        for worker in ready.values():
+            ended = bool(wait([worker.ended], 0))
+            messages = list(_receive(worker.connection))
+            for kind, fact in messages:
+                if kind is None:
+                    ended = True
+                else:
+                    self._take(worker, kind, fact)
+            if ended:
+                self._replace(worker)
+
+    def _take(self, worker: Worker, kind: str, fact: Any) -> None:
+        match kind:
+            case "asks":
+                self._answer(worker)
+            case "done":
+                assert worker.given.popleft() == fact
+                if self._session.items[fact].nodeid in self._reported:
+                    self._unfinished.remove(fact)
+                if worker.share is None:
+                    self._resting.append(worker)
+            case "stopped":
+                self._session.shouldstop = f"{fact} (in worker gw{worker.number})"
+            case _:
+                self._pass_on(kind, fact)
+
+    def _pass_on(self, kind: str, fact: Any) -> None:
+        """Have pytest take what a worker reported as its own."""
+        hook = self._config.hook
+        match kind:
+            case "report":
+                report = hook.pytest_report_from_serializable(config=self._config, data=fact)
+                hook.pytest_runtest_logreport(report=report)
+                if report.when == "teardown":
+                    self._reported.add(report.nodeid)
+            case "start":
+                hook.pytest_runtest_logstart(nodeid=fact[0], location=fact[1])
+            case "finish":
+                hook.pytest_runtest_logfinish(nodeid=fact[0], location=fact[1])
+            case "warning":
+                hook.pytest_warning_recorded.call_historic(kwargs=fact)
+
+    def _replace(self, worker: Worker) -> None:
+        """Report the test in which a worker ended as failed, and leave the rest of its share to another one."""
+        self._workers.remove(worker)
+        if worker in self._resting:
+            self._resting.remove(worker)
+        os.close(worker.ended)
+        worker.connection.close()
+        status = os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1])
+        self._deaths += 1
+        if worker.given:
+            number = worker.given.popleft()
+            self._unfinished.remove(number)
+            item = self._session.items[number]
+            text = f"worker gw{worker.number} ended with status {status} while it ran {item.nodeid}"
+            report = pytest.TestReport(item.nodeid, item.location, {}, "failed", text, "call")
+            self._config.hook.pytest_runtest_logreport(report=report)
+        left = deque([*worker.given, *(worker.share.tests if worker.share else ())])
+        if left:
+            self._shares.appendleft(Share(left, divided=bool(worker.share and worker.share.divided)))
+        if self._deaths > DEATHS_AT_MOST:
+            self._session.shouldstop = f"{self._deaths} workers have ended, the last with status {status}"
+
+    def _fork(self) -> Worker:
+        ours, theirs = Pipe()
+        number, self._numbers = self._numbers, self._numbers + 1
+        base = self._config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if not pid:
+            ours.close()
+            for other in self._workers:
+                other.connection.close()
+                os.close(other.ended)
+            become_worker(self._session, theirs, f"gw{number}", self._run, base / f"popen-gw{number}")
+        theirs.close()
+        worker = Worker(number, pid, ours, os.pidfd_open(pid))
+        self._workers.append(worker)
+        return worker
+
+    def _end_workers(self) -> list[str]:
+        """Have all workers tear down what they share, and wait for their ends; return those that ended badly."""
+        wrong = []
+        for worker in self._workers:
+            worker.connection.close()
+        deadline_s = perf_counter() + ENDING_LIMIT_S
+        for worker in self._workers:
+            if not wait([worker.ended], max(0.0, deadline_s - perf_counter())):
+                os.kill(worker.pid, signal.SIGKILL)
+            os.close(worker.ended)
+            if status := os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1]):
+                wrong.append(f"gw{worker.number} with status {status}")
+        return wrong
+
+
+def _receive(connection: Connection) -> Iterator[tuple[Any, Any]]:
+    """Yield what a worker has sent; last (None, None) where it has ended, also in the middle of a message."""
+    try:
+        while connection.poll():
+            yield connection.recv()
+    except (EOFError, OSError, pickle.UnpicklingError):
+        yield None, None
+
+
+class Reporter:
+    """In a worker: sends what pytest reports to the process that forked it."""
+
+    def __init__(self, config: pytest.Config, connection: Connection) -> None:
+        self._config, self._connection = config, connection
+        self._earlier = True
+        config.pluginmanager.register(self)  # which reports the warnings of the collection once more
+        self._earlier = False
+
+    def pytest_runtest_logstart(self, nodeid: str, location: tuple[str, int | None, str]) -> None:
+        """Send that a test begins."""
+        self._connection.send(("start", (nodeid, location)))
+
+    def pytest_runtest_logfinish(self, nodeid: str, location: tuple[str, int | None, str]) -> None:
+        """Send that a test has ended."""
+        self._connection.send(("finish", (nodeid, location)))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Send what became of a phase of a test."""
+        data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
+        self._connection.send(("report", data))
+
+    def pytest_warning_recorded(
+        self,
+        warning_message: warnings.WarningMessage,
+        when: str,
+        nodeid: str,
+        location: tuple[str, int, str] | None,
+    ) -> None:
+        """Send a warning, for the summary."""
+        if self._earlier:
+            return
+        category = warning_message.category
+        try:
+            pickle.dumps(category)
+        except (pickle.PicklingError, AttributeError):  # of a test's own
+            category = UserWarning
+        text = str(warning_message.message)
+        sent = warnings.WarningMessage(text, category, warning_message.filename, warning_message.lineno)
+        fact = {"warning_message": sent, "when": when, "nodeid": nodeid, "location": location}
+        self._connection.send(("warning", fact))
+
+
+class Work:
+    """In a worker: the tests that were handed to it; to pytest, the one after the present is whichever comes next."""
+
+    def __init__(self, session: pytest.Session, connection: Connection) -> None:
+        self._session, self._connection = session, connection
+        self._given: deque[int] = deque()
+        self._asked = False
+
+    def run(self) -> None:
+        """Run tests until no more can come."""
+        with contextlib.suppress(EOFError):
+            while not (self._session.shouldfail or self._session.shouldstop):
+                while not self._given:
+                    self._given.extend(self._connection.recv() or ())
+                number = self._given.popleft()
+                item = self._session.items[number]
+                self._asked = bool(self._given)
+                after: Any = self._session.items[self._given[0]] if self._given else self
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
+                if not self._asked:
+                    self._ask()
+                self._connection.send(("done", number))
+            if self._session.shouldstop:
+                self._connection.send(("stopped", self._session.shouldstop))
+
+    def listchain(self) -> list[Any]:
+        """Return what a tear-down is to leave: what the next test needs, or what the worker has until its end."""
+        if not self._asked:
+            self._ask()
+        return self._session.items[self._given[0]].listchain() if self._given else [self._session]
+
+    def _ask(self) -> None:
+        self._asked = True
+        self._connection.send(("asks", None))
+        self._given.extend(self._connection.recv() or ())
+
+
+def become_worker(session: pytest.Session, connection: Connection, name: str, run: str, base: Path) -> NoReturn:
+    """In a fork: run what is handed to it, and end."""
+    status = 1
+    try:
+        _settle(session.config, name, run, base)
+        Reporter(session.config, connection)
+        session.config.hook.pytest_worker_began(config=session.config)
+        try:
+            Work(session, connection).run()
+        except (pytest.exit.Exception, KeyboardInterrupt) as error:
+            connection.send(("stopped", f"{type(error).__name__}: {error}"))
+        session.config.hook.pytest_sessionfinish(session=session, exitstatus=0)
+        session.config._ensure_unconfigure()
+        status = 0
+    except BrokenPipeError:  # who forked it has ended
+        status = 0
+    except BaseException:  # noqa: BLE001 - whatever it is, nothing of the forking process may go on here
+        traceback.print_exc()
+    finally:
+        try:
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(status)
+
+
+def _settle(config: pytest.Config, name: str, run: str, base: Path) -> None:
+    """Give the fork its name, its folder, files of its own for what tests print, and nobody to print to."""
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.close(empty)
+    random.seed()
+    os.environ |= {"PYTEST_XDIST_WORKER": name, "PYTEST_XDIST_TESTRUNUID": run}
+    config.workerinput = {"workerid": name, "testrunuid": run}  # type: ignore[attr-defined]  # as pytest-xdist's
+    config.option.basetemp = str(base)
+    factory = pytest.TempPathFactory.from_config(config, _ispytest=True)
+    config._tmp_path_factory = factory  # type: ignore[attr-defined]
+    capture = config.pluginmanager.get_plugin("capturemanager")
+    assert capture is not None
+    capture.stop_global_capturing()
+    capture.start_global_capturing()
+    capture.suspend_global_capture()
+    config.pluginmanager.unregister(name="terminalreporter")
+
+
+class Hooks:
+    """What other plugins may do in a worker."""
+
+    @staticmethod
+    @pytest.hookspec
+    def pytest_worker_began(config: pytest.Config) -> None:
+        """Called in each worker before its first test."""
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Add the hook of this plugin."""
+    pluginmanager.add_hookspecs(Hooks)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option of this plugin."""
+    parser.addoption("--forks", type=int, default=0, help="workers that are forked at most; 0: tests run here")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    """Run the tests in forks; leave it to pytest where nothing is to be run."""
+    at_most = session.config.getoption("forks")
+    if not at_most or session.testsfailed or session.config.option.collectonly:
+        return None
+    Pool(session, at_most).run()
+    return True
