@@ -15,6 +15,7 @@ import pytest
 
 from tests import units
 from tests.examples import Sampling, load_profile, sampling
+from tests.rigs import forked_daemon
 from tests.rigs.hanging_fs import HangingFs, hanging
 
 load_profile()
@@ -49,6 +50,9 @@ ONE_OF = "kernel"
 """Marker of tests that use what a machine has one of: the kernel's log; they are run one after another."""
 SLOW_ROOMS = ("agent", "attacks", "children", "cluster", "daemon", "e2e", "fleet", "laws", "runner", "suite", "systemd")
 """Rooms whose tests start processes and threads and wait for them."""
+DAEMON_ROOMS = ("cluster", "e2e")
+COMPUTING_ROOM = "core"
+"""Its tests compute, and are held to no time, unless they are marked so."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -142,6 +146,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("waits")
         if room in SLOW_ROOMS:
             item.add_marker("slow")
+        if room == COMPUTING_ROOM and not any(map(item.get_closest_marker, units.NOT_QUICK)):
+            item.add_marker("fills")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Begin the imports of daemons once for all workers; what each test takes is measured with its worker's own."""
+    measured = session.config.getoption("processor_to", None) is not None
+    runs = session.config.getoption("forks", 0) and not session.config.option.collectonly
+    if runs and not measured and any(room_of(item.path) in DAEMON_ROOMS for item in session.items):
+        forked_daemon.share()
 
 
 @functools.cache

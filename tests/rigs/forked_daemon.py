@@ -24,6 +24,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 DAEMON = "supervisor.daemon.main"
 """The module whose `main` rocm-supervisord calls."""
+END_LIMIT_S = 10.0
 REQUEST_BYTES = 1 << 17
 """More than an environment has."""
 
@@ -101,20 +102,36 @@ class _Prepared:
         return ForkedDaemon(int(pid), ended)
 
     def end(self) -> None:
-        """Let it end, and wait for it."""
+        """Let it end, and wait for it; one that is shared ends once all that share it have."""
         self._asking.close()
-        self._process.wait()
+        try:
+            self._process.wait(END_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
 
 
 _prepared: dict[int, _Prepared] = {}
-"""That of this process, by its pid: a fork of this process starts one of its own."""
+"""That of this process, by its pid: a fork of this process starts one of its own, unless it is shared."""
+_shared: list[int] = []
+"""The process whose own is that of its forks too."""
+
+
+def share() -> None:
+    """Have the forks that this process makes from now on use its own: one import for all of them."""
+    _shared.append(os.getpid())
+    _prepare()
+
+
+def _prepare() -> _Prepared:
+    owner = os.getpid()
+    made = _prepared[owner] = _Prepared()
+    atexit.register(lambda: made.end() if os.getpid() == owner else None)
+    return made
 
 
 def start_daemon(arguments: Sequence[str], log: int, program: str = DAEMON, place: Path | None = None) -> ForkedDaemon:
     """Start `main` of the module `program`, which lies in `place` if it is not of the product, with these arguments."""
-    if (prepared := _prepared.get(os.getpid())) is None:
-        prepared = _prepared[os.getpid()] = _Prepared()
-        atexit.register(prepared.end)
+    prepared = _prepared.get(_shared[0] if _shared else os.getpid()) or _prepare()
     request = {
         "program": program,
         "place": None if place is None else str(place),

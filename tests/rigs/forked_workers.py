@@ -11,6 +11,10 @@ a few at a time; any other test by itself. None waits behind another in a worker
 where it decides which fixtures stay, before a tear-down. Two shares more than there are cores are always running; up
 to N where processor time is left idle, since most tests that start processes wait for them.
 
+Tests marked `fills` take what the others leave of the cores: their workers, one less than there are cores while others
+run, have the lowest priority, by which they yield at once to whatever else wants to run. They have it until the others
+are finished, and only where this process may raise it again.
+
 A worker that ends in the middle of a test has failed that test; another one takes its place. A run in which a test was
 not reported does not pass.
 """
@@ -46,6 +50,7 @@ IDLE = 0.15
 """Of one core: where more of it was idle, another share is begun."""
 LOOK_S = 0.3
 """How long the last share has run before the cores are looked at: what a start takes is seen by then."""
+CAP_SYS_NICE = 23
 DEATHS_AT_MOST = 20
 ENDING_LIMIT_S = 60.0
 """How long workers may take to tear down what they share."""
@@ -57,6 +62,7 @@ class Share:
 
     tests: deque[int] = field(default_factory=deque)
     divided: bool = False
+    fills: bool = False
 
 
 def divide(items: list[pytest.Item]) -> deque[Share]:
@@ -65,10 +71,11 @@ def divide(items: list[pytest.Item]) -> deque[Share]:
     for number, item in enumerate(items):
         group = item.get_closest_marker("xdist_group")
         unit = not any(map(item.get_closest_marker, NOT_QUICK))
-        key: object = item.path if unit else number
+        fills = item.get_closest_marker("fills") is not None
+        key: object = (item.path, fills) if unit else number
         if group is not None:
             key = str(group.args[0] if group.args else group.kwargs["name"])
-        shares.setdefault(key, Share(divided=unit and group is None)).tests.append(number)
+        shares.setdefault(key, Share(divided=unit and group is None, fills=fills)).tests.append(number)
     return deque(shares.values())
 
 
@@ -96,7 +103,15 @@ class Cores:
 
     def _idle_ticks(self) -> int:
         lines = map(str.split, Path("/proc/stat").read_text().splitlines())
-        return sum(int(words[4]) + int(words[5]) for words in lines if words[0] in self._names)
+        # What runs with a lower priority (2) leaves the cores to whoever wants them, as one that is idle (4, 5).
+        return sum(int(words[2]) + int(words[4]) + int(words[5]) for words in lines if words[0] in self._names)
+
+
+def may_raise_priorities() -> bool:
+    """Return whether this process may give another one a higher priority."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    effective = next(int(line.split()[1], 16) for line in lines if line.startswith("CapEff:"))
+    return bool(effective >> CAP_SYS_NICE & 1)
 
 
 @dataclass(slots=True)
@@ -106,6 +121,10 @@ class Worker:
     number: int
     pid: int
     connection: Connection
+    fills: bool
+    """Whether its tests are those that fill."""
+    low: bool
+    """Whether it has the lowest priority."""
     ended: int
     """A descriptor that can be read from once it has ended."""
     share: Share | None = None
@@ -122,7 +141,8 @@ class Pool:
 
     def __init__(self, session: pytest.Session, at_most: int) -> None:
         self._session, self._config, self._at_most = session, session.config, at_most
-        self._shares = divide(session.items)
+        shares = divide(session.items)
+        self._waiting = {fills: deque(share for share in shares if share.fills is fills) for fills in (False, True)}
         self._cores = Cores()
         self._workers: list[Worker] = []
         self._resting: list[Worker] = []
@@ -134,9 +154,11 @@ class Pool:
     def run(self) -> None:
         """Run every test; raise where a worker ended otherwise, or a test was not reported."""
         try:
-            while (self._shares or any(map(Worker.is_busy, self._workers))) and not self._is_stopping():
+            while self._is_running() and not self._session.shouldfail and not self._session.shouldstop:
                 self._begin_shares()
-                self._hear(0.1 if self._shares else None)
+                if not self._are_others_left():
+                    self._raise_priorities()
+                self._hear(0.1 if any(self._waiting.values()) else None)
             if self._session.shouldfail:
                 raise self._session.Failed(self._session.shouldfail)
             if self._session.shouldstop:
@@ -150,23 +172,44 @@ class Pool:
             lost = [self._session.items[number].nodeid for number in sorted(self._unfinished)]
             raise RuntimeError(f"{len(lost)} tests were not reported: {', '.join(lost[:5])}")
 
-    def _is_stopping(self) -> bool:
-        return bool(self._session.shouldfail or self._session.shouldstop)
+    def _is_running(self) -> bool:
+        return any(self._waiting.values()) or any(map(Worker.is_busy, self._workers))
 
     def _begin_shares(self) -> None:
-        while self._shares and self._may_begin():
-            worker = self._resting.pop() if self._resting else self._fork()
-            self._give(worker, self._shares.popleft())
+        for fills, shares in self._waiting.items():
+            while shares and self._may_begin(fills):
+                resting = [worker for worker in self._resting if worker.fills is fills]
+                worker = resting[0] if resting else self._fork(fills)
+                self._give(worker, shares.popleft())
 
-    def _may_begin(self, instead_of: Worker | None = None) -> bool:
-        busy = sum(worker.is_busy() for worker in self._workers if worker is not instead_of)
+    def _may_begin(self, fills: bool, instead_of: Worker | None = None) -> bool:
+        others = [worker for worker in self._workers if worker.is_busy() and worker is not instead_of]
+        busy = sum(not worker.fills for worker in others)
+        if fills:
+            at_most = self._cores.count - (1 if self._are_others_left() else 0)
+            return len(others) - busy < min(self._at_most, max(1, at_most))
         if busy >= self._at_most:
             return False
         return busy < self._cores.count + ALWAYS or self._cores.are_idle()
 
+    def _are_others_left(self) -> bool:
+        """Return whether there are tests to finish that others fill."""
+        return bool(self._waiting[False]) or any(worker.is_busy() and not worker.fills for worker in self._workers)
+
+    def _raise_priorities(self) -> None:
+        """Give what filled the priority of any process: on a machine that others use too it would take hours."""
+        for worker in self._workers:
+            if worker.low:
+                os.sched_setscheduler(worker.pid, os.SCHED_OTHER, os.sched_param(0))
+                os.setpriority(os.PRIO_PROCESS, worker.pid, 0)
+                worker.low = False
+
     def _give(self, worker: Worker, share: Share) -> None:
         """Hand out the first tests of a share; of units few at once, since another worker may take the rest."""
-        self._cores.begin()
+        if not worker.fills:
+            self._cores.begin()
+        if worker in self._resting:
+            self._resting.remove(worker)
         worker.share = share
         count = min(UNITS_AT_ONCE, len(share.tests)) if share.divided else len(share.tests)
         given = [share.tests.popleft() for _ in range(count)]
@@ -181,24 +224,24 @@ class Pool:
             return
         worker.share = None
         share: Share | None = None
-        if not self._shares:
-            share = self._part()
-        elif self._may_begin(worker):
-            share = self._shares.popleft()
+        if not self._waiting[worker.fills]:
+            share = self._part(worker.fills)
+        elif self._may_begin(worker.fills, worker):
+            share = self._waiting[worker.fills].popleft()
         if share is not None:
             self._give(worker, share)
             return
         with contextlib.suppress(BrokenPipeError):
             worker.connection.send(None)
 
-    def _part(self) -> Share | None:
+    def _part(self, fills: bool) -> Share | None:
         """Return the second half of what is left of the largest share that may be divided."""
-        open_shares = [worker.share for worker in self._workers if worker.share is not None and worker.share.divided]
-        largest = max(open_shares, key=lambda share: len(share.tests), default=None)
+        shares = [worker.share for worker in self._workers if worker.share is not None and worker.fills is fills]
+        largest = max((share for share in shares if share.divided), key=lambda share: len(share.tests), default=None)
         if largest is None or not largest.tests:
             return None
         kept = len(largest.tests) // 2
-        parted = Share(deque(list(largest.tests)[kept:]), divided=True)
+        parted = Share(deque(list(largest.tests)[kept:]), divided=True, fills=fills)
         largest.tests = deque(list(largest.tests)[:kept])
         return parted
 
@@ -266,13 +309,15 @@ class Pool:
             self._config.hook.pytest_runtest_logreport(report=report)
         left = deque([*worker.given, *(worker.share.tests if worker.share else ())])
         if left:
-            self._shares.appendleft(Share(left, divided=bool(worker.share and worker.share.divided)))
+            divided = worker.share is not None and worker.share.divided
+            self._waiting[worker.fills].appendleft(Share(left, divided, worker.fills))
         if self._deaths > DEATHS_AT_MOST:
             self._session.shouldstop = f"{self._deaths} workers have ended, the last with status {status}"
 
-    def _fork(self) -> Worker:
+    def _fork(self, fills: bool) -> Worker:
         ours, theirs = Pipe()
         number, self._numbers = self._numbers, self._numbers + 1
+        low = fills and self._are_others_left() and may_raise_priorities()
         base = self._config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
         sys.stdout.flush()
         sys.stderr.flush()
@@ -282,9 +327,12 @@ class Pool:
             for other in self._workers:
                 other.connection.close()
                 os.close(other.ended)
+            if low:
+                os.nice(19)
+                os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
             become_worker(self._session, theirs, f"gw{number}", self._run, base / f"popen-gw{number}")
         theirs.close()
-        worker = Worker(number, pid, ours, os.pidfd_open(pid))
+        worker = Worker(number, pid, ours, fills, low, os.pidfd_open(pid))
         self._workers.append(worker)
         return worker
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.rigs.forked_workers import may_raise_priorities
 from tests.rigs.run_tests import Outcome, Stage, run_stage
 
 BEGIN = """
@@ -24,7 +25,7 @@ def note(kind):
 
 def wait_for(kind, count):
     deadline = time.monotonic() + 60
-    while len((HERE / kind).read_text().split()) < count:
+    while not (HERE / kind).exists() or len((HERE / kind).read_text().split()) < count:
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -219,3 +220,57 @@ def test_wrong(number): raise AssertionError
     ran = run(tmp_path, text, 2, "-x")
     assert not ran.ok
     assert 1 <= len(ran.failed) < 10
+
+
+@pytest.mark.alone(reason="what has the lowest priority runs where nothing else does")
+def test_what_fills_has_the_lowest_priority_until_the_other_tests_are_finished(tmp_path: Path) -> None:
+    text = """
+@pytest.mark.fills
+@pytest.mark.parametrize("number", range(20))
+def test_fills(number):
+    if not (HERE / "filled").exists():
+        assert (os.nice(0), os.sched_getscheduler(0)) == LOW
+        note("filled")
+    wait_for("begun", 4)
+    deadline = time.monotonic() + 60
+    while (os.nice(0), os.sched_getscheduler(0)) != (0, os.SCHED_OTHER):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(4))
+def test_other(number):
+    assert (os.nice(0), os.sched_getscheduler(0)) == (0, os.SCHED_OTHER)
+    wait_for("filled", 1)
+    note("begun")
+"""
+    low = "(19, os.SCHED_IDLE)" if may_raise_priorities() else "(0, os.SCHED_OTHER)"
+    ran = run(tmp_path, text.replace("LOW", low), 4)
+    assert ran.counts["passed"] == 24, ran.failed
+    assert not set(noted(tmp_path, "filled")) & set(noted(tmp_path, "begun"))
+
+
+def test_all_workers_share_the_imports_of_daemons(tmp_path: Path) -> None:
+    """Each would take 0.7 s of processor time once more."""
+    text = """
+from tests.rigs import forked_daemon
+
+forked_daemon.share()
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(4))
+def test_starts(number):
+    with (HERE / f"log{number}").open("wb") as log:
+        daemon = forked_daemon.start_daemon(["--version"], log.fileno())
+    status = int(Path(f"/proc/{daemon.pid}/stat").read_text().rpartition(")")[2].split()[1])
+    assert daemon.wait(60) == 0
+    assert "rocm-supervisord" in (HERE / f"log{number}").read_text()
+    with (HERE / "servers").open("a") as file:
+        file.write(f"{status}\\n")
+    note("begun")
+    wait_for("begun", 2)
+"""
+    ran = run(tmp_path, text)
+    assert ran.counts.get("passed") == 4, ran.failed
+    assert len(set(noted(tmp_path, "begun"))) > 1
+    assert len(set(noted(tmp_path, "servers"))) == 1
