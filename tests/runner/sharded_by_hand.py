@@ -43,4 +43,6 @@ def save(model: Any, optimizer: Any, step: int, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    torch.multiprocessing.spawn(train, (str(Path(sys.argv[1]).resolve()),), 2)
+    # Forks: neither rank imports once more what this process has imported and not used.
+    words = (str(Path(sys.argv[1]).resolve()),)
+    torch.multiprocessing.start_processes(train, words, 2, start_method="fork")
