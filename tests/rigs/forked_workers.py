@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import itertools
 import os
 import pickle
 import random
@@ -50,6 +51,8 @@ IDLE = 0.15
 """Of one core: where more of it was idle, another share is begun."""
 LOOK_S = 0.3
 """How long the last share has run before the cores are looked at: what a start takes is seen by then."""
+NEAR = 8
+"""Shares among which one is looked for that needs what a worker has set up."""
 CAP_SYS_NICE = 23
 DEATHS_AT_MOST = 20
 ENDING_LIMIT_S = 60.0
@@ -128,6 +131,8 @@ class Worker:
     ended: int
     """A descriptor that can be read from once it has ended."""
     share: Share | None = None
+    file: Path | None = None
+    """Of the last test that it was given."""
     given: deque[int] = field(default_factory=deque)
     """Of its share, what was handed out to it and is not finished; the first may be running."""
 
@@ -180,7 +185,7 @@ class Pool:
             while shares and self._may_begin(fills):
                 resting = [worker for worker in self._resting if worker.fills is fills]
                 worker = resting[0] if resting else self._fork(fills)
-                self._give(worker, shares.popleft())
+                self._give(worker, self._next_share(worker))
 
     def _may_begin(self, fills: bool, instead_of: Worker | None = None) -> bool:
         others = [worker for worker in self._workers if worker.is_busy() and worker is not instead_of]
@@ -214,6 +219,7 @@ class Pool:
         count = min(UNITS_AT_ONCE, len(share.tests)) if share.divided else len(share.tests)
         given = [share.tests.popleft() for _ in range(count)]
         worker.given.extend(given)
+        worker.file = self._session.items[given[-1]].path
         with contextlib.suppress(BrokenPipeError):  # that it has ended is heard next
             worker.connection.send(given)
 
@@ -227,12 +233,21 @@ class Pool:
         if not self._waiting[worker.fills]:
             share = self._part(worker.fills)
         elif self._may_begin(worker.fills, worker):
-            share = self._waiting[worker.fills].popleft()
+            share = self._next_share(worker)
         if share is not None:
             self._give(worker, share)
             return
         with contextlib.suppress(BrokenPipeError):
             worker.connection.send(None)
+
+    def _next_share(self, worker: Worker) -> Share:
+        """Take the first of the shares that wait, or one soon after it of the file whose fixtures the worker has."""
+        waiting = self._waiting[worker.fills]
+        for place, share in enumerate(itertools.islice(waiting, NEAR)):
+            if self._session.items[share.tests[0]].path == worker.file:
+                del waiting[place]
+                return share
+        return waiting.popleft()
 
     def _part(self, fills: bool) -> Share | None:
         """Return the second half of what is left of the largest share that may be divided."""

@@ -171,6 +171,22 @@ def test_each_worker_tears_down_what_it_has_set_up(tmp_path: Path) -> None:
     assert set(noted(tmp_path, "ended module")) == set(noted(tmp_path, "began session"))
 
 
+def test_a_worker_goes_on_with_the_file_whose_fixtures_it_has(tmp_path: Path) -> None:
+    text = """
+@pytest.fixture(scope="module", autouse=True)
+def of_the_module(): note("began module")
+
+@pytest.mark.slow
+@pytest.mark.MARK
+@pytest.mark.parametrize("number", range(12))
+def test_some(number): note("ran")
+"""
+    (tmp_path / "test_other.py").write_text(BEGIN + text.replace("MARK", "waits"))  # which are spread among the others
+    ran = run(tmp_path, text.replace("MARK", "slow"), 2, str(tmp_path / "test_other.py"))
+    assert ran.counts["passed"] == 24
+    assert len(noted(tmp_path, "began module")) <= 6
+
+
 def test_a_tear_down_that_fails_at_the_end_of_a_worker_fails_the_stage(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
