@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import weakref
+from time import monotonic_ns
 from typing import Any, Dict, List, Optional, Tuple
 
-from rocm_agent import claim, origin, save_command, script
+from rocm_agent import claim, origin, save_command, script, tuning
 from rocm_agent.layout import ENV_RESUME_FROM
 
 from . import files, randomness, replicas
@@ -204,6 +205,9 @@ def step(state: State, loss: Any, lr: Any) -> None:
     state.step += 1
     save_command.listening = state.boundary.listens
     script.step(loss, state.step, state.epoch, lr)
+    now_ns = monotonic_ns()
+    if now_ns >= tuning.due_ns:
+        tuning.step_ended(next(iter(state.replicas()[1]), None), state.step, now_ns)
     state.boundary.reached(lambda _: Moment(state.step, state.epoch - 1, state.collect, state.own, state.replicas))
 
 
