@@ -15,10 +15,11 @@ from supervisor.cli.table import Cell, Pen
 from supervisor.control.client import quoted
 from supervisor.core.sanitize import one_line
 from supervisor.core.tuning.knob import KNOBS
+from supervisor.core.tuning.starts import RESTART
 
 POLL_S = 1.0
 UNITS_S = {"s": 1, "m": 60, "h": 3600}
-PERMISSIONS = sorted({knob.permission for knob in KNOBS if knob.permission is not None})
+PERMISSIONS = sorted({RESTART, *(knob.permission for knob in KNOBS if knob.permission is not None)})
 HEAD = ("KNOB", "VALUE", "VERDICT", "GAIN", "WHY")
 JSON_FIELDS = ("job", "samples_per_s", "adopted", "refused", "bottleneck")
 
@@ -49,6 +50,10 @@ def command(  # noqa: PLR0913, PLR0917 - one an option
     kept only where the gain is proven; what changes rounding has to give the same results on the same batches first.
     All that was adopted is confirmed together and used by the next attempts. An interrupt ends the tune with the
     owner's settings.
+
+    With --may restart, what only a start can apply is tried after that: variables, and the environments of
+    [jobs.JOB.environments]. The training is restarted from one snapshot several times, with it and without; the
+    steps of these starts are repeated. What is proven is used by its next starts, the first of which is at once.
     """
     route = f"/v1/jobs/{quoted(job)}/tune"
     body = {"dry_run": dry_run, "for_s": parse_span_s(given), "may": parse_permissions(may), "stop": stop, "undo": undo}
@@ -58,7 +63,8 @@ def command(  # noqa: PLR0913, PLR0917 - one an option
     if app.json:
         app.print_json(as_json(report))
     elif undo:
-        app.print(one_line(report["problem"] or f"{job}: the owner's settings hold"))
+        left = f"; {report['why']}" if report["why"] else ""
+        app.print(one_line(report["problem"] or f"{job}: the owner's settings hold{left}"))
     else:
         app.print("\n".join(report_lines(report, app.pen)))
     if report["problem"] and not (show or stop or undo):
@@ -136,7 +142,7 @@ def report_lines(report: dict[str, Any], pen: Pen) -> list[str]:
 
 def _judged_cells(row: dict[str, Any], verdict: str) -> list[Cell]:
     if verdict == "adopted":
-        return [Cell(verdict, "green"), Cell(_format_gain(row), right=True), Cell("")]
+        return [Cell(verdict, "green"), Cell(_format_gain(row), right=True), Cell(one_line(row["remark"]))]
     return [Cell(verdict), Cell("-"), Cell(one_line(row["why"]))]
 
 

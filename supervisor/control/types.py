@@ -37,7 +37,7 @@ class TuneBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     dry_run: bool = False
     """Diagnose, and say what would be tried."""
     for_s: Annotated[float, Meta(ge=10, le=86_400)] = 900.0
-    may: list[Literal["precision"]] = field(default_factory=list)
+    may: list[Literal["precision", "restart"]] = field(default_factory=list)
     """What the owner permits beyond changes that leave the training what it is."""
     stop: bool = False
     """End the tune under way instead."""
@@ -493,6 +493,8 @@ class KnobAdopted(Struct, frozen=True, kw_only=True):
     gain: float
     low: float
     high: float
+    remark: str = ""
+    """What could not be compared; empty: nothing."""
 
 
 class KnobRefused(Struct, frozen=True, kw_only=True):

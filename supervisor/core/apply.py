@@ -42,6 +42,14 @@ from supervisor.core.remedies.trials import Course, Trial
 from supervisor.core.rules import cause_of
 from supervisor.core.scale import Scale, on_training, steps_between
 from supervisor.core.triage.state import TriageState
+from supervisor.core.tuning.ordered_starts import (
+    find_order,
+    fold_start_asked,
+    forget_refused,
+    get_unused_since,
+    why_start_failed,
+    without_orders,
+)
 
 SILENT_START_S = 120.0
 """Longer than imports and loading a data set take until a hooked training makes its first report."""
@@ -60,6 +68,8 @@ def after_event(job: Job, event: ev.Event) -> Job:
         return job
     if isinstance(event, ev.EvidenceTaken):
         return _keep_evidence(job, event)
+    if isinstance(event, ev.StartAsked):
+        return fold_start_asked(job, event)
     if job.attempt is None or event.attempt != job.attempt.number:
         return job
     return _attempt_event(job, job.attempt, event)
@@ -86,7 +96,7 @@ def _attempt_event(job: Job, attempt: Attempt, event: ev.AttemptEvent) -> Job:
             return _fold_observation(job, attempt, event)
         case ev.CheckpointNotKept() | ev.CheckpointsClosed() | ev.ExistingFound():
             return job
-        case ev.RecorderIdle() | ev.SupervisionChanged() | ev.Continued():
+        case ev.RecorderIdle() | ev.SupervisionChanged() | ev.Continued() | ev.StartAsked():
             return job
     assert_never(event)
 
@@ -200,9 +210,10 @@ def _extend_limits(job: Job, event: ev.DaemonAway) -> Job:
 def _fold_request(job: Job, event: ev.UserRequest) -> Job:
     match event.ask:
         case ev.Ask.START:
-            return _fold_start_request(replace(job, desired_state=DesiredState.RUN, shutting_down=False), event)
+            started = replace(job, desired_state=DesiredState.RUN, shutting_down=False)
+            return _fold_start_request(without_orders(started), event)
         case ev.Ask.STOP:
-            return replace(job, desired_state=DesiredState.STOP, restart_asked=False, fresh_asked=False)
+            return replace(without_orders(job), desired_state=DesiredState.STOP, restart_asked=False, fresh_asked=False)
         case ev.Ask.RESTART:
             started = _fold_request(job, replace(event, ask=ev.Ask.START))
             alive = job.phase in ALIVE
@@ -333,7 +344,14 @@ def after_decision(job: Job, decision: de.Decision) -> Job:
             return _fold_warning(job, decision)
         case de.Stop():
             moved = job.moved(Move.STOP, decision.at, decision.reason)
-            order = StopOrder(at=decision.at, reason=decision.reason, save=decision.save, flag=decision.flag)
+            order = StopOrder(
+                at=decision.at,
+                reason=decision.reason,
+                save=decision.save,
+                flag=decision.flag,
+                order=decision.order,
+            )
+            moved = replace(moved, asked_start=None)
             return _open_incident(replace(end_remedy(moved, decision), stop=order), decision.flag, "stop")
         case de.Kill():
             moved = job.moved(Move.KILL, decision.at, decision.reason)
@@ -364,13 +382,15 @@ def _fold_warning(job: Job, decision: de.Warn | de.Note | de.Continue) -> Job:
 
 def _fold_launch(job: Job, decision: de.Launch) -> Job:
     moved = job.moved(Move.LAUNCH, decision.at, decision.reason)
-    point = job.retry.resume_point if job.retry else None
+    point, order = (job.retry.resume_point, job.retry.order) if job.retry else (None, None)
     attempt = Attempt(
         number=decision.attempt,
         launched_at=decision.at,
         resume_from=decision.resume_from,
         resume_curve=point.curve if point else None,
         memory_before=decision.memory,
+        start=job.next_start,
+        order=order if order is not None and order.measures else None,
     )
     fresh = decision.resume_from is None
     return replace(
@@ -381,6 +401,7 @@ def _fold_launch(job: Job, decision: de.Launch) -> Job:
         incident=_relaunch_incident(job, decision),
         open_flags=frozenset(),
         shadows=frozenset(),
+        asked_start=None,
         course=job.course.launched(),
         restart_asked=False,
         fresh_asked=False,
@@ -412,7 +433,7 @@ def _fold_give_up(job: Job, decision: de.GiveUp) -> Job:
     elif decision.flag is not None:
         course = course.failed(cause_of(decision.flag), decision.at)
     return replace(
-        moved,
+        forget_refused(moved, why_start_failed(job, decision)),
         stop=None,
         retry=plan,
         course=course,
@@ -425,16 +446,21 @@ def _fold_give_up(job: Job, decision: de.GiveUp) -> Job:
 
 def _plan_retry(job: Job, flag: RedFlag | None, not_before: Moment, reason: str) -> RetryPlan:
     """Return what to wait for, with the beginning of the fault after which checkpoints are not used."""
-    flag = flag or (job.stop.flag if job.stop else None)
+    flag, unused_since = flag or (job.stop.flag if job.stop else None), get_unused_since(job)
     if flag is None or flag.since is None:
-        return RetryPlan(not_before=not_before, reason=reason)
+        return RetryPlan(not_before=not_before, reason=reason, fault_unix_s=unused_since)
     step = None if job.renumbered or job.attempt is None else job.attempt.training_step(flag.since_step)
-    return RetryPlan(not_before=not_before, reason=reason, fault_unix_s=flag.since.unix_s, fault_step=step)
+    since = min(flag.since.unix_s, unused_since or flag.since.unix_s)
+    return RetryPlan(not_before=not_before, reason=reason, fault_unix_s=since, fault_step=step)
 
 
 def _fold_retry(job: Job, decision: de.Retry) -> Job:
     moved = _open_incident(job.moved(Move.RETRY, decision.at, decision.reason), decision.flag, "retry")
-    plan = _plan_retry(job, decision.flag, decision.not_before, decision.reason)
+    plan = replace(
+        _plan_retry(job, decision.flag, decision.not_before, decision.reason), order=find_order(job, decision)
+    )
+    if decision.refused_start is not None and job.phase is Phase.BACKOFF and job.retry is not None:
+        plan = replace(job.retry, reason=decision.reason, resume_point=None, order=None)
     if decision.refused_environment is not None and job.retry is not None:
         plan = replace(job.retry, reason=decision.reason, resume_point=None, resort=None)
     if job.fresh_asked:
@@ -446,7 +472,7 @@ def _fold_retry(job: Job, decision: de.Retry) -> Job:
     if decision.refused_environment is not None:
         why = job.environment_problem or "its environment"
         moved = replace(moved, course=moved.course.never_began(decision.at, why).without("other_environment"))
-    moved = begin_trial(moved, decision)
+    moved = forget_refused(begin_trial(moved, decision), why_start_failed(job, decision))
     return replace(moved, stop=None, retry=plan, ledger=count_restart(job, decision), unkillable=False)
 
 

@@ -38,6 +38,7 @@ from supervisor.core.rules import cause_of
 from supervisor.core.start_failure import ABOUT_NO_CHECKPOINT
 from supervisor.core.triage.finding import Finding
 from supervisor.core.triage.state import TriageState, cause_after_triage, find_earlier_finding, looked_for
+from supervisor.core.tuning.ordered_starts import end_failed_start, end_for_order, refuse_environment, settle_start
 
 STOP_SLACK_S = 10.0
 """Time for evidence and signalling on top of the training's own limits, before SIGKILL."""
@@ -156,6 +157,9 @@ def settle(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment, co
         return de.Retry(
             at=now, job=job.name, attempt=number, reason=stop.reason, not_before=now, flag=spoilt, counts=False
         )
+    without = settle_start(job, attempt, now)
+    if without is not None:
+        return without
     cause = worst((stop.flag if stop else None, _flag_failed_launch(attempt, now), *flags))
     if cause is not None:
         return retry(job, attempt, cause, now, context)
@@ -359,6 +363,9 @@ def _after_backoff(job: Job, now: Moment, context: RemedyContext) -> de.Decision
         return None
     point = plan.resume_point
     if job.environment_problem is not None:
+        without = refuse_environment(job, plan, point, now)
+        if without is not None:
+            return without
         return _choose_after_refused(job, plan, point, now, context)
     if not point.possible:
         return de.GiveUp(at=now, job=job.name, attempt=job.number, reason=point.reason)
@@ -464,7 +471,12 @@ def _decide_on_alive(
         flag = worst(flags)
         save = flag is None or flag.can_save
         return de.Stop(at=now, job=job.name, attempt=attempt.number, reason=asked, save=save, flag=flag)
-    return _decide_on_flags(job, attempt, flags, now) or _return_to_gpu(job, attempt, now, context)
+    return (
+        end_failed_start(job, attempt, flags, now)
+        or _decide_on_flags(job, attempt, flags, now)
+        or _return_to_gpu(job, attempt, now, context)
+        or end_for_order(job, attempt, now)
+    )
 
 
 def _return_to_gpu(job: Job, attempt: Attempt, now: Moment, context: RemedyContext) -> de.Stop | None:

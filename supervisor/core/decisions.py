@@ -10,6 +10,7 @@ from supervisor.core.flags import RedFlag
 from supervisor.core.moments import Moment
 from supervisor.core.remedies.gpu_memory import GpuMemory
 from supervisor.core.triage.finding import Finding, LookedFor
+from supervisor.core.tuning.start_order import StartOrder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,8 @@ class Stop:
     flag: RedFlag | None = None
     takes_back: str | None = None
     """The remedy to end: the reason of a planned restart without a flag."""
+    order: StartOrder | None = None
+    """The start that a tune asked for: the reason of a restart without a flag."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +152,8 @@ class Retry:
     """Name of the environment that the remedy is about."""
     refused_environment: str | None = None
     """The environment that it decides about again: no attempt is launched in it, since it failed its proof."""
+    refused_start: str | None = None
+    """Why what a tune had the training started with is given up; nothing is spent and no incident is opened for it."""
     finding: Finding | None = None
     """The finding of a triage about the fault, or about the one before it at the same step."""
 

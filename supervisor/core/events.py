@@ -12,6 +12,7 @@ from supervisor.core.flags import SHADOW, Act
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus, GpuReading, HostReading, ProcessReading, Stage, StepRecord
 from supervisor.core.triage.finding import Finding
+from supervisor.core.tuning.start_order import StartOrder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,31 @@ class UserRequest:
     """Who, for the record: `uid 1000`, `systemd`."""
     fresh: bool = False
     """With START: from the beginning, whatever was saved."""
+
+
+class StartAsk(Enum):
+    """What a tune can ask of the starts of a job."""
+
+    TRY = "try"
+    """Restart the attempt as ordered, to be measured."""
+    END = "end"
+    """The tune is over: what it had lent ends."""
+    KEEP = "keep"
+    """Use what was proven, from the next start on; an END after that makes it."""
+    FORGET = "forget"
+    """Use no longer what was proven before, from the next start on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartAsked:
+    """A tune asked something of the starts of a job; of an attempt that is not the present one it is too late."""
+
+    at: Moment
+    job: str
+    attempt: int
+    ask: StartAsk
+    order: StartOrder | None = None
+    """With TRY, and with KEEP."""
 
 
 # --- the life of an attempt's processes ---------------------------------------------------------------------------
@@ -458,6 +484,7 @@ AttemptEvent: TypeAlias = (
     | Signalled
     | Continued
     | EvidenceTaken
+    | StartAsked
     | ResumePointFound
     | ResortEnded
     | TriageEnded

@@ -28,6 +28,7 @@ from supervisor.core.stats.learned_limits import Learned
 from supervisor.core.stats.losses import Losses
 from supervisor.core.stats.pace import Pace
 from supervisor.core.stats.trend import Trend
+from supervisor.core.tuning.start_order import UNUSED
 
 STEPS_KEPT = 2048
 RAISED_KEPT = 64
@@ -156,6 +157,8 @@ class History:
     """Whether a tune lends the training settings, as its agent reported last."""
     left_tuning: bool = False
     """Whether the newest step was made under a tune: the time up to the next one is not the owner's pace."""
+    measured: bool = False
+    """Whether a tune measures the attempt itself, by what it was started with."""
     steps_since_switch: int = 0
     """Made under a tune since its settings were switched last."""
 
@@ -237,7 +240,7 @@ class History:
         tune tries settings under which nothing was learned.
         """
         since, jumped = self.no_step_since(), self.clock_stepped_at
-        if self.tuning or since is None or (jumped is not None and jumped.seconds_since(since) >= 0):
+        if self.tuning or self.measured or since is None or (jumped is not None and jumped.seconds_since(since) >= 0):
             return None
         return self.learned.limit_s(self.stage, cap_s)
 
@@ -440,7 +443,7 @@ class History:
 
     def _add_step(self, record: StepRecord) -> None:
         self.claimed = True
-        tuned = record.tuning or self.tuning
+        tuned = record.tuning or self.tuning or self.measured
         if tuned:
             self.steps_since_switch += 1
         else:
@@ -477,7 +480,7 @@ class History:
     def _add_proof(self, checkpoint: Checkpoint) -> None:
         if checkpoint.fingerprint.size_bytes:
             self.saved_unix_s = max(self.saved_unix_s or 0.0, checkpoint.saved_unix_s)
-        if checkpoint.verdict is None:
+        if checkpoint.verdict is None or checkpoint.reason == UNUSED:
             return
         proofs = self.proofs.setdefault(checkpoint.path, deque(maxlen=4))
         if not any(proof.key == checkpoint.key and proof.verdict is checkpoint.verdict for proof in proofs):

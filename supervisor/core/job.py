@@ -30,6 +30,7 @@ from supervisor.core.remedies.trials import Course
 from supervisor.core.scale import Place, Scale, on_training
 from supervisor.core.triage.finding import Finding
 from supervisor.core.triage.state import TriageState
+from supervisor.core.tuning.start_order import StartOrder, TunedStart
 
 
 class DesiredState(Enum):
@@ -172,6 +173,15 @@ class Attempt:
     """When its stopped processes were sent SIGCONT: that is tried once."""
     waits: tuple[KernelWait, ...] = ()
     """Which of its threads waited in the kernel in the newest reading after SIGKILL."""
+    start: TunedStart | None = None
+    """What a tune has it started with."""
+    order: StartOrder | None = None
+    """What it was started for, where a tune measures it."""
+
+    @property
+    def is_lent(self) -> bool:
+        """Whether it was started with what is on trial."""
+        return self.order is not None and self.order.is_lent
 
     @property
     def over(self) -> bool:
@@ -236,6 +246,8 @@ class StopOrder:
     signalled_at: Moment | None = None
     """When the training was asked to end; None while evidence is being taken."""
     killed_at: Moment | None = None
+    order: StartOrder | None = None
+    """The start that it is ended for, where a tune asked for that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,6 +265,8 @@ class RetryPlan:
     """The last resort to take first: it is the remedy."""
     awaits_triage: bool = False
     """Whether the retry is still to be decided, once its triage is over."""
+    order: StartOrder | None = None
+    """The start that a tune asked for; of the next attempt alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,6 +313,12 @@ class Job:
     """The restart that was asked is one from the beginning."""
     start_curve: Curve | None = None
     """The first losses of its training: one that restarts has similar ones again."""
+    asked_start: StartOrder | None = None
+    """The start that a tune asked for, until the attempt under way is ended for it."""
+    tuned: TunedStart | None = None
+    """What a tune has proven for its starts."""
+    start_refused: str | None = None
+    """Why the newest attempt, or the one that was not launched, could not be started as tuned."""
     began_unix_s: float | None = None
     """When it was last launched from the beginning: what was saved earlier belongs to another training."""
     shutting_down: bool = False
@@ -332,15 +352,29 @@ class Job:
         return self.course.gpu if self.limits.remedies.allows("other_gpu") and not self.on_cpu else None
 
     @property
-    def environment(self) -> str | None:
+    def remedy_environment(self) -> str | None:
         """The environment that a remedy moved it to, unless the remedy is forbidden by now."""
         return self.course.environment if self.limits.remedies.allows("other_environment") else None
 
     @property
+    def environment(self) -> str | None:
+        """The environment of the attempt under way or the next one: a remedy's, or else a tune's."""
+        start = self.attempt.start if self.phase in ALIVE and self.attempt is not None else self.next_start
+        return self.remedy_environment or (start.environment if start is not None else None)
+
+    @property
+    def next_start(self) -> TunedStart | None:
+        """What a tune has the next attempt started with."""
+        order = self.retry.order if self.retry is not None else None
+        return order.start if order is not None else self.tuned
+
+    @property
     def environment_problem(self) -> str | None:
-        """Why its next attempt cannot be launched in the environment that a remedy chose; None: it can."""
+        """Why its next attempt cannot be launched in its other environment; None: it can."""
         point = self.retry.resume_point if self.retry is not None else None
-        return point.environment_problem if self.phase is Phase.BACKOFF and point is not None else None
+        if self.phase is not Phase.BACKOFF or point is None or self.environment is None:
+            return None
+        return point.environment_problem
 
     @property
     def on_cpu(self) -> bool:

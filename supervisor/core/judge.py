@@ -87,10 +87,11 @@ def worst_first(flags: Iterable[RedFlag]) -> tuple[RedFlag, ...]:
 def concluded(rule: Rule, history: History) -> RedFlag | None:
     """Return what one rule concludes; what it would act on in shadow is marked so.
 
-    While a tune lends settings, what a setting under trial can bring about is in shadow as well: the tuner ends the
-    tune on it, and the rule acts if it is still reached with the owner's settings.
+    While a tune lends settings, or measures what an attempt was started with, what that can bring about is in shadow as
+    well: the tuner ends the tune on it, and the rule acts if it is still reached with the owner's settings.
     """
-    flag, held = flag_of(rule, history), history.tuning and rule.name in HELD_WHILE_TUNING
+    flag = flag_of(rule, history)
+    held = (history.tuning or history.measured) and rule.name in HELD_WHILE_TUNING
     if flag is None or flag.severity is not Severity.CRITICAL:
         return None if held else flag
     return replace(flag, shadow=True) if held or act_of(rule) == SHADOW else flag

@@ -36,6 +36,8 @@ def may_start(job: Job, host: HostReading | None, now: Moment) -> bool:
     attempt, left = job.attempt, _available_fraction(host)
     if job.phase is not Phase.RUNNING or attempt is None or attempt.first_step_at is None or left is None:
         return False
+    if attempt.order is not None:
+        return False  # it is being measured
     if now.seconds_since(attempt.first_step_at) < AFTER_S:
         return False
     available_bytes = host.memory_available_bytes if host is not None else None

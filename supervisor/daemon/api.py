@@ -212,7 +212,10 @@ class DaemonView:
         self._inbox.ask(lambda: self._find_job(job))
         if given.undo:
             changed = self._tuner.undo(job)
-            return types.TuneReport(job=job, state="ended", problem=None if changed else "there was nothing to undo")
+            old = self._tuner.find_old_start(job) if changed else None
+            why = "" if old is None else f"its next start is without {old}: supervisorctl restart {job}"
+            problem = None if changed else "there was nothing to undo"
+            return types.TuneReport(job=job, state="ended", problem=problem, why=why)
         if given.stop:
             if not self._tuner.stop(job):
                 raise Refused(f"{job} is not being tuned", f"supervisorctl tune {job}")

@@ -197,6 +197,8 @@ class ThreadExecutor:
             folder = self._prepare_folder(decision, job)
             if decision.resume_from is None:
                 self._resume_search.keep_existing_files(name, number)
+            if job.attempt is not None and job.attempt.order is not None:
+                self._deps.standbys.dismiss(name, folder)
             if not self._deps.standbys.go(name, folder):
                 self._deps.launcher.launch(name, folder)
         except (LaunchError, OSError, ValueError) as error:

@@ -56,8 +56,15 @@ def begin_history(job_state: JobState, now: Moment, launched_at: Moment) -> Hist
     job = job_state.job
     gpus_used = job_state.gpus_used if job.gpu is None else (job.gpu,)
     device = "cpu" if job.on_cpu else None
-    resumed = job.attempt.resumed if job.attempt else None
-    return History(now=now, launched_at=launched_at, gpus_used=gpus_used, device=device, resumed=resumed)
+    attempt = job.attempt
+    return History(
+        now=now,
+        launched_at=launched_at,
+        gpus_used=gpus_used,
+        device=device,
+        resumed=attempt.resumed if attempt is not None else None,
+        measured=attempt is not None and attempt.order is not None,
+    )
 
 
 def seed_history(job_state: JobState, records: Iterable[StepRecord], now: Moment) -> None:

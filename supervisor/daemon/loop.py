@@ -467,6 +467,7 @@ def _pass_on_scale(job_state: JobState, history: History, event: ev.Event) -> No
         job_state.job = after_first_losses(job_state.job, [record.loss for record in first])
     attempt = job_state.job.attempt
     if attempt is not None:
+        history.measured = attempt.order is not None
         history.scale, history.first_step, history.resumed = attempt.scale, attempt.first_step, attempt.resumed
 
 

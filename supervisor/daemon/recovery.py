@@ -53,6 +53,7 @@ class Recovery:
         attempt = job.attempt
         if job.replaying:
             self._triage_again(job)
+        self._end_starts(job)
         if job.phase not in ALIVE or attempt is None or attempt.over:
             return
         folder = self._executor.folder(job.name, attempt.number)
@@ -81,6 +82,14 @@ class Recovery:
             self._attempts.gone(job.name, attempt.number)
         log.info("attempt.adopted", extra={"fields": {"job": job.name, "attempt": attempt.number}})
         self._act_again(job_state.job)
+
+    def _end_starts(self, job: Job) -> None:
+        """End what a tune of the daemon before us had lent to a start: no tune outlives its daemon."""
+        asked = (job.asked_start, job.attempt and job.attempt.order, job.retry and job.retry.order)
+        if any(asked) or (job.stop is not None and job.stop.order is not None):
+            log.info("start.ended", extra={"fields": {"job": job.name, "attempt": job.number}})
+            now = self._clock.now()
+            self._put(ev.StartAsked(at=now, job=job.name, attempt=job.number, ask=ev.StartAsk.END))
 
     def _await_shim(self, folder: Path, job: Job) -> None:
         """Wait for the shim of a launch that was under way; an older one without word never came up."""

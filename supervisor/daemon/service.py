@@ -38,6 +38,7 @@ from supervisor.daemon.record.outage import record_end, record_outage
 from supervisor.daemon.reload import Reloading
 from supervisor.daemon.status import line
 from supervisor.daemon.training_counts import Counts
+from supervisor.daemon.tunes.start_trials import StartDeps
 from supervisor.daemon.tunes.tuner import Tuner
 from supervisor.daemon.unit_requests import STARTS_EVERY_S
 from supervisor.daemon.wiring import Assembly
@@ -109,7 +110,9 @@ class Service:
             queue=parts.announcer.queue_report,
         )
         self._textfile = Textfile(lambda: parts.settings.metrics.textfile, self._metrics.known)
-        self._tuner = Tuner(parts.clock, parts.state, self._find_job, self._list_tune_settings)
+        self._tuner = Tuner(
+            parts.clock, parts.state, self._find_job, self._list_tune_settings, starts=self._build_start_deps()
+        )
         view = DaemonView(
             clock=parts.clock,
             inbox=parts.inbox,
@@ -136,6 +139,26 @@ class Service:
         """Return a job as the deciding thread knows it."""
         states = self._parts.loop.job_states
         return self._parts.inbox.ask(lambda: states[name].job if name in states else None)
+
+    def _build_start_deps(self) -> StartDeps:
+        parts = self._parts
+        return StartDeps(
+            job=self._find_job,
+            ask=parts.inbox.put,
+            command=lambda name: parts.settings.jobs[name].command,
+            environments=lambda name: tuple(parts.settings.jobs[name].environments),
+            generations=lambda name: parts.collector.store_of(name).all(),
+            why_not=self._find_reason_against_starts,
+        )
+
+    def _find_reason_against_starts(self, name: str) -> str | None:
+        """Return why a tune can order no start of a job."""
+        if self._parts.leads:
+            return "the leader of the training orders its starts"
+        settings = self._parts.settings.jobs.get(name)
+        if settings is None or not settings.checkpoints.keep:
+            return "no copies of what it saves are kept (checkpoints.keep)"
+        return None
 
     def _list_tune_settings(self) -> dict[str, TuneSettings]:
         return {name: job.tune for name, job in self._parts.settings.jobs.items()}

@@ -197,6 +197,11 @@ class Assembly:
         """Have launches and flags left to the leader of a training on several nodes; before anything is started."""
         self._leads = hooks
 
+    @property
+    def leads(self) -> bool:
+        """Whether a leader of a training on several nodes decides of launches."""
+        return self._leads.leads
+
     def _report_flag(self, decision: de.Stop) -> bool:
         return self._leads.report_flag(decision)
 

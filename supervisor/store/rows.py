@@ -254,6 +254,7 @@ def _is_rare(event: ev.Event) -> bool:
             return bool(event.findings)
         case (
             ev.UserRequest()
+            | ev.StartAsked()
             | ev.Launched()
             | ev.LaunchFailed()
             | ev.Signalled()

@@ -9,7 +9,7 @@ proposition 5), so that looking again and again adopts nothing by chance.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import pairwise
 
@@ -85,12 +85,18 @@ class Comparison:
     """The medians of blocks so far, in seconds a sample (or a step): (owner's, arm's) a pair."""
 
     pairs: tuple[tuple[float, float], ...] = ()
+    error: float = ERROR
+    """How often chance may adopt an arm that is no gain, at most."""
+    floor: float = SPREAD_FLOOR
+    """The least spread between two pairs that is believed."""
+    pairs_min: int = PAIRS_MIN
+    pairs_max: int = PAIRS_MAX
 
     def after(self, owner_s: float, arm_s: float) -> Comparison:
         """Return the comparison with one more pair; ValueError for a time that is none."""
         if not (0 < owner_s < math.inf and 0 < arm_s < math.inf):
             raise ValueError(f"a block's median is {owner_s!r} s and {arm_s!r} s; both have to be above 0 and finite")
-        return Comparison((*self.pairs, (owner_s, arm_s)))
+        return replace(self, pairs=(*self.pairs, (owner_s, arm_s)))
 
     @property
     def spread(self) -> float:
@@ -105,27 +111,27 @@ class Comparison:
         return max(SMALLEST_GAIN, SPREADS * self.spread)
 
     def gain(self) -> Gain:
-        """Return the gain with bounds that hold at any number of pairs, at an error of 5 %."""
+        """Return the gain with bounds that hold at any number of pairs."""
         if len(self.pairs) < 2:
             return Gain(gain=0.0, low=-1.0, high=math.inf)
         mean, deviation = self._mean_and_deviation()
-        radius = _radius(deviation, len(self.pairs))
+        radius = _radius(deviation, len(self.pairs), self.error)
         return Gain(gain=math.expm1(mean), low=math.expm1(mean - radius), high=_grow(mean + radius))
 
     @property
     def is_beyond_reach(self) -> bool:
         """Whether the pairs differ so much that the gain seen would not be proven by all the pairs that are made."""
-        if len(self.pairs) < BEYOND_REACH_PAIRS_MIN:
+        if len(self.pairs) < min(BEYOND_REACH_PAIRS_MIN, self.pairs_min):
             return False
         mean, deviation = self._mean_and_deviation()
-        return mean < _radius(deviation / _doubt(len(self.pairs)), PAIRS_MAX)
+        return mean < _radius(deviation / _doubt(len(self.pairs)), self.pairs_max, self.error)
 
     def _mean_and_deviation(self) -> tuple[float, float]:
         differences = [math.log(owner / arm) for owner, arm in self.pairs]
         count = len(differences)
         mean = math.fsum(differences) / count
         variance = math.fsum((value - mean) ** 2 for value in differences) / (count - 1)
-        return mean, max(math.sqrt(variance) * _doubt(count), SPREAD_FLOOR)
+        return mean, max(math.sqrt(variance) * _doubt(count), self.floor)
 
     def verdict(self) -> Verdict | None:
         """Return the verdict once there is one, at the latest after the last pair that is made."""
@@ -136,7 +142,7 @@ class Comparison:
         early = count >= CLEARLY_FASTER_PAIRS_MIN and clear and gain.low > math.expm1(CLEARLY_FASTER)
         idle = count >= IDLE_PAIRS_MIN and gain.high < SMALLEST_GAIN
         vain = count >= IDLE_PAIRS_MIN and (gain.gain < IDLE_GAIN or self.is_beyond_reach)
-        if count < PAIRS_MIN and not (early or idle or vain):
+        if count < self.pairs_min and not (early or idle or vain):
             return None
         if gain.low > 0 and gain.gain >= least:
             why = f"faster by {gain.gain:.1%} ({gain.low:.1%} to {gain.high:.1%})"
@@ -144,8 +150,8 @@ class Comparison:
         if gain.high < SMALLEST_GAIN:
             why = f"slower by {-gain.gain:.1%}" if gain.high < 0 else f"gains at most {gain.high:.1%}"
             return Verdict(outcome=Outcome.REFUSED, gain=gain, why=why, pairs=count)
-        hopeless = count >= HOPELESS_PAIRS_MIN and gain.gain < SMALLEST_GAIN
-        if gain.high < least or vain or hopeless or count >= PAIRS_MAX:
+        hopeless = count >= min(HOPELESS_PAIRS_MIN, self.pairs_min) and gain.gain < SMALLEST_GAIN
+        if gain.high < least or vain or hopeless or count >= self.pairs_max:
             noise = f"blocks of one setting differ by {self.spread:.1%}"
             why = f"not settled: {gain.low:.1%} to {gain.high:.1%} after {count} pairs of blocks; {noise}"
             return Verdict(outcome=Outcome.NOT_SETTLED, gain=gain, why=why, pairs=count)
@@ -169,9 +175,9 @@ def _doubt(count: int) -> float:
     return 1 + 1.5 / count
 
 
-def _radius(deviation: float, count: int) -> float:
+def _radius(deviation: float, count: int, error: float) -> float:
     scale = count + MIXTURE
-    return deviation * math.sqrt(scale * math.log(scale / (MIXTURE * ERROR**2))) / count
+    return deviation * math.sqrt(scale * math.log(scale / (MIXTURE * error**2))) / count
 
 
 def _grow(log: float) -> float:

@@ -63,6 +63,8 @@ class Adopted:
     knob: str
     value: object
     gain: Gain
+    remark: str = ""
+    """What could not be compared, for a person."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

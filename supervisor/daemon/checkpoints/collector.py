@@ -237,7 +237,7 @@ class GenerationCollector(threading.Thread):
         used, policy = attempt.resume_from, policy_of(self._world.settings(job))
         words = kept(everything, policy, room=room, resumed_from=used)
         for checkpoint in newest_first(everything):
-            if used is not None and checkpoint.path == used.path:
+            if used is not None and (checkpoint.path == used.path or checkpoint.is_of(used)):
                 words.setdefault(checkpoint.key, "resumed from")
             word = words.get(checkpoint.key, "")
             if checkpoint.kept_by == word:

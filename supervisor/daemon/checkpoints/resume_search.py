@@ -29,6 +29,7 @@ from supervisor.core.history import History
 from supervisor.core.job import Job
 from supervisor.core.moments import Moment
 from supervisor.core.rules.resumed_loss import ResumedLoss
+from supervisor.core.tuning.start_order import UNUSED
 from supervisor.daemon.checkpoints.candidates import Search, describe_denied, expand_globs, find, fingerprint
 from supervisor.daemon.checkpoints.collector import RESERVE_BYTES
 from supervisor.daemon.checkpoints.existing import keep_existing
@@ -316,6 +317,8 @@ def _checkpoint_of_report(path: str, stat: Fingerprint, facts: Mapping[str, obje
 def _why_rejected(job: Job) -> str | None:
     """Return why the checkpoint last resumed from is rejected; None where it did not cause the fault."""
     incident = job.incident
+    if job.attempt is not None and job.attempt.order is not None:
+        return UNUSED
     if incident is None or incident.attempt != job.number or incident.flag.rule != ResumedLoss.name:
         return None
     return f"rejected: {incident.flag.message}"

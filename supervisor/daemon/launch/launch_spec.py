@@ -16,6 +16,7 @@ from supervisor.core.checkpoints.checkpoint import Checkpoint
 from supervisor.core.job import Job
 from supervisor.core.remedies.effects import Changes, changes_of
 from supervisor.core.remedies.miopen import conv2d_algorithm
+from supervisor.core.tuning.start_order import TunedStart
 from supervisor.daemon.clock import Clock
 from supervisor.daemon.launch.container_limits import list_limits
 from supervisor.runner.attempt_folder import Save, compose_env, resume_steps
@@ -46,17 +47,25 @@ class VisibleGpu:
     """What the training then calls the GPU."""
 
 
-def build_launch(
+def build_launch(  # noqa: PLR0913, PLR0917 - what a launch is made of
     settings: JobSettings,
     job: Job,
     checkpoint: Checkpoint | None,
     gfx_versions: tuple[str, ...],
     visible: VisibleGpu | None,
+    start: TunedStart | None = None,
 ) -> LaunchSpec:
-    """Return what to launch; `visible` shows the GPU that the job was moved to, where it was and that is known."""
+    """Return what to launch; `visible` shows the GPU that the job was moved to, where it was and that is known.
+
+    `start` is what a tune adds; what a remedy changes outranks it, and it was not measured with another command, or on
+    the CPU in place of a GPU.
+    """
     changes = changes_of(job.course.in_force, settings.remedies)
     profile = settings.profiles.cpu if changes.cpu else None
-    environment = settings.environments.get(changes.environment or "")
+    if start is not None and (profile is not None or start.command != tuple(settings.command)):
+        start = None
+    tuned_environment = start.environment if start is not None else None
+    environment = settings.environments.get(changes.environment or tuned_environment or "")
     argv = command_of(settings, checkpoint, profile)
     conv2d = "off"
     if profile is None:
@@ -67,6 +76,7 @@ def build_launch(
         env={
             **settings.env,
             **(environment.env if environment is not None else {}),
+            **(start.variables if start is not None else {}),
             **(profile.env if profile is not None else {}),
             **dict(changes.env),
             **(visible.env if visible is not None else {}),
@@ -176,7 +186,8 @@ class LaunchBuilder:
         ordered = self.order(number)
         if ordered is not None:
             checkpoint = ordered.resume_from  # one state for all ranks, and not what this node has by itself
-        launch = build_launch(settings, job, checkpoint, self.gfx_versions(settings), self.visible(job.gpu))
+        start = job.attempt.start if job.attempt is not None and job.number == number else job.next_start
+        launch = build_launch(settings, job, checkpoint, self.gfx_versions(settings), self.visible(job.gpu), start)
         planned, code = agent_environment(settings), self.code()
         cwd = settings.cwd or str(folder / names.RUN)
         env = compose_env(

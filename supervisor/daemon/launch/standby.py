@@ -216,6 +216,13 @@ class StandbyStarter:
             self._clear_files(job, attempt)
             return False
 
+    def dismiss(self, job: str, attempt: Path) -> None:
+        """End the standby for the attempt in `attempt`, which is started with other variables than it was."""
+        with self._lock_of(job):
+            standing = self._standing.get(job)
+            if standing is not None and standing.attempt == attempt:
+                self._dismiss_standby(job, "a tune has the attempt started with other variables")
+
     # --- beginning and end ----------------------------------------------------------------------------------------
 
     def clear(self, jobs: Iterable[str]) -> None:

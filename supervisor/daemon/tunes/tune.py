@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -40,8 +40,16 @@ from supervisor.core.tuning.loader import (
     loader_of,
     workers_of,
 )
+from supervisor.core.tuning.restarts import Restarts, StartArm
 from supervisor.core.tuning.session import Session, Trial, begin_session
-from supervisor.core.tuning.starts import Start, list_left_to_starts, read_version
+from supervisor.core.tuning.starts import (
+    ENVIRONMENT,
+    RESTART,
+    Start,
+    list_left_to_starts,
+    list_start_arms,
+    read_version,
+)
 from supervisor.daemon.clock import Clock
 from supervisor.daemon.tunes.before import Before
 from supervisor.daemon.tunes.blocks import (
@@ -54,6 +62,7 @@ from supervisor.daemon.tunes.blocks import (
     waits,
     was_waited_for,
 )
+from supervisor.daemon.tunes.start_trials import StartDeps, StartTrials
 from supervisor.runner import tuned
 from supervisor.sources.attempt.agent_log import AgentFact, AgentLogReader
 from supervisor.sources.attempt.recorder import RecorderReader
@@ -93,6 +102,7 @@ class Progress:
     trying: str = ""
     pairs: int = 0
     session: Session = field(default_factory=Session)
+    restarts: Restarts = field(default_factory=Restarts)
     bottleneck_before: str | None = None
     bottleneck_after: str | None = None
     why_before: str = ""
@@ -115,10 +125,14 @@ class Tune(threading.Thread):
         given: types.TuneBody,
         find_fault: Callable[[], str | None],
         tries: int | None = None,
+        starts: StartDeps | None = None,
     ) -> None:
-        """`tries`: how often a tune of it has begun by itself, with this one; None for one that was asked for."""
+        """`tries`: how often a tune of it has begun by itself, with this one; None for one that was asked for.
+
+        `starts`: what starts of the training are ordered by; None: none are.
+        """
         super().__init__(name=f"tune {job}", daemon=True)
-        self._tries = tries
+        self._tries, self._starts = tries, starts
         self.job, self.ended = job, threading.Event()
         self.poll_s = POLL_S
         self._clock, self.folder, self._given, self._find_fault = clock, folder, given, find_fault
@@ -199,13 +213,18 @@ class Tune(threading.Thread):
             samples_per_s=types.BeforeAfterRate(before=now.samples_before, after=now.samples_after),
             adopted=[
                 types.KnobAdopted(
-                    knob=row.knob, value=row.value, gain=row.gain.gain, low=row.gain.low, high=row.gain.high
+                    knob=row.knob,
+                    value=row.value,
+                    gain=row.gain.gain,
+                    low=row.gain.low,
+                    high=row.gain.high,
+                    remark=row.remark,
                 )
-                for row in adopted
+                for row in (*adopted, *now.restarts.adopted)
             ],
             refused=[
                 types.KnobRefused(knob=row.knob, value=row.value, why=without_secrets(row.why))
-                for row in now.session.refused
+                for row in (*now.session.refused, *now.restarts.refused)
             ],
             left=[types.KnobRefused(knob=row.knob, value=row.value, why=without_secrets(row.why)) for row in now.left],
             bottleneck=types.BeforeAfterName(before=now.bottleneck_before, after=now.bottleneck_after),
@@ -225,16 +244,60 @@ class Tune(threading.Thread):
         remedied = tuned.remedied_settings(self.folder)
         knobs, left = choose_knobs(facts, may=self._given.may, remedied=remedied)
         start = Start(env=tuned.launched_env(self.folder), torch=read_version(self._proven_on.get("torch")))
-        left = (*left, *list_left_to_starts(facts, start, remedied))
+        arms, may_start = self._list_start_arms(facts, start, remedied), RESTART in self._given.may
+        if not may_start:
+            why = f"takes a start: not without permission: --may {RESTART}"
+            left = (*left, *list_left_to_starts(facts, start, remedied))
+            left += tuple(Left(knob=arm.knob, value=arm.value, why=why) for arm in arms if arm.knob == ENVIRONMENT)
         now.left = left
         session = begin_session(knobs, left, facts).having(compare.median_s(diagnosed.times), diagnosed.seen)
         if self._given.dry_run:
-            now.trying = ", ".join(f"{knob.name} {list(knob.values(facts))}" for knob in knobs)
+            trying = [f"{knob.name} {list(knob.values(facts))}" for knob in knobs]
+            trying += [f"{arm.knob} {arm.value} (by starts)" for arm in arms] if may_start else []
+            now.trying = ", ".join(trying)
             now.session = Session(left=left)
             return False
         now.state = "trying"
         session = self._run_session(session, facts)
-        return self._adopt(session)
+        adopted = self._adopt(session)
+        if may_start:
+            self._try_starts(arms, facts)
+        return adopted
+
+    def _list_start_arms(self, facts: Facts, start: Start, remedied: Sequence[str]) -> tuple[StartArm, ...]:
+        """Return what only a start can apply, environments of the job's among it."""
+        job = None if self._starts is None else self._starts.job(self.job)
+        if self._starts is None or job is None:
+            return ()
+        return list_start_arms(facts, start, remedied, self._starts.environments(self.job), job.environment)
+
+    def _try_starts(self, arms: Sequence[StartArm], facts: Facts) -> None:
+        """Have the training started with what only a start can apply, after all that could be applied to it alive."""
+        now = self._progress
+        if self._starts is None or not arms:
+            return
+        trials = StartTrials(
+            self._clock,
+            self.job,
+            self.folder.parent,
+            self._starts,
+            self.ended,
+            lambda: self._given.for_s - self._spent_s(),
+        )
+        memory = Memory(card_bytes=facts.card_bytes, host_bytes=psutil.virtual_memory().total)
+        found = trials.run(arms, memory, self._show_starts)
+        if found.before_s and found.after_s:
+            now.samples_before = now.samples_before or 1 / found.before_s
+            now.samples_after = 1 / found.after_s
+        if found.adopted:
+            self._keep()
+
+    def _show_starts(self, restarts: Restarts) -> None:
+        now, arm = self._progress, restarts.arm
+        now.restarts, now.pairs = restarts, restarts.pairs
+        if arm is not None:
+            turn = "with" if restarts.is_arms_turn else "without"
+            now.trying = f"a start {turn} {arm.knob} {arm.value}"
 
     def _run_session(self, session: Session, facts: Facts) -> Session:
         now, hurried = self._progress, False

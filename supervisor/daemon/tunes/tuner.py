@@ -9,12 +9,14 @@ from pathlib import Path
 from supervisor.config.settings import TuneSettings
 from supervisor.control import types
 from supervisor.control.refusals import Refused
+from supervisor.core import events as ev
 from supervisor.core.events import AgentEvent
-from supervisor.core.job import Job, Phase
+from supervisor.core.job import ALIVE, Job, Phase
 from supervisor.core.judge import HELD_WHILE_TUNING
 from supervisor.core.moments import Moment
 from supervisor.core.tuning.due import is_due, is_settled
 from supervisor.daemon.clock import Clock
+from supervisor.daemon.tunes.start_trials import StartDeps
 from supervisor.daemon.tunes.tune import POLL_S, RENEW_S, Tune
 from supervisor.runner import tuned
 from supervisor.sources.attempt.agent_log import AgentLogReader
@@ -23,14 +25,17 @@ from supervisor.sources.attempt.agent_log import AgentLogReader
 class Tuner:
     """At most one tune at a time: two trainings of a machine disturb each other's measurements."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - of whom it asks what
         self,
         clock: Clock,
         state: Path,
         job: Callable[[str], Job | None],
         configured: Callable[[], Mapping[str, TuneSettings]] = dict,
         poll_s: float = POLL_S,
+        starts: StartDeps | None = None,
     ) -> None:
+        """`starts`: what starts of a training are ordered by; None: none are."""
+        self._starts = starts
         self._poll_s = poll_s
         self._clock, self._state, self._job, self._configured = clock, state, job, configured
         self._lock = threading.Lock()
@@ -79,7 +84,7 @@ class Tuner:
             if busy is not None:
                 raise Refused(f"{busy.job} is being tuned; one tune at a time", f"supervisorctl tune {busy.job} --stop")
             folder = self._state / "jobs" / name / str(job.number)
-            tune = Tune(self._clock, name, folder, given, self._find_fault(name, job), tries)
+            tune = Tune(self._clock, name, folder, given, self._find_fault(name, job), tries, self._starts)
             tune.poll_s = self._poll_s
             self._tunes[name] = tune
             tune.start()
@@ -110,11 +115,28 @@ class Tuner:
         if job is not None:
             attempt = folder / str(job.number)
             tuned.withdraw_order(attempt)
+            there = self._forget_start(job) or there
             settings = self._configured().get(name)
             if settings is not None and settings.when == "once":
                 undone = types.encode(types.TuneReport(job=name, state="ended", why="undone"))
                 tuned.keep(folder, tuned.launched_argv(attempt), undone, {})
         return stopped or there
+
+    def _forget_start(self, job: Job) -> bool:
+        """Have the next start made as configured; return whether it would have been another."""
+        if self._starts is None or job.tuned is None:
+            return False
+        now = self._clock.now()
+        self._starts.ask(ev.StartAsked(at=now, job=job.name, attempt=job.number, ask=ev.StartAsk.FORGET))
+        return True
+
+    def find_old_start(self, name: str) -> str | None:
+        """Return what a running training was started with by a tune, and will not be started with again."""
+        job = self._job(name)
+        attempt = job.attempt if job is not None and job.phase in ALIVE else None
+        if job is None or attempt is None or attempt.start is None or attempt.start == job.tuned:
+            return None
+        return attempt.start.words
 
     def report(self, name: str) -> types.TuneReport:
         """Return the tune under way or the last one; raise Refused without any."""

@@ -1,0 +1,280 @@
+"""Tries what only a start can apply: has a training restarted from one snapshot, with it and without, and measured.
+
+Nothing here launches or ends anything: each start is asked of the deciding thread, which lends what is on trial to one
+attempt alone. However this thread ends, the last thing that it asks is that nothing is lent any more.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from supervisor.core import events as ev
+from supervisor.core.checkpoints.checkpoint import Checkpoint, Verdict, of_this_training
+from supervisor.core.job import ALIVE, ENDED, Attempt, DesiredState, Job, Phase
+from supervisor.core.judge import HELD_WHILE_TUNING
+from supervisor.core.moments import Moment
+from supervisor.core.readings import StepRecord
+from supervisor.core.sanitize import without_secrets
+from supervisor.core.tuning import compare
+from supervisor.core.tuning.guards import Block, Memory
+from supervisor.core.tuning.restarts import ORDER, Measured, Restarts, StartArm, begin_restarts, start_of
+from supervisor.core.tuning.start_order import StartOrder, TunedStart
+from supervisor.daemon.clock import Clock
+from supervisor.runner import evidence
+from supervisor.sources.attempt.recorder import RecorderReader
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.1
+DROPPED_STEPS = 10
+"""First steps of a start that are not counted: memory is allocated, and kernels are looked for."""
+STEPS_MIN, STEPS_MAX = 20, 5000
+MEASURED_S = 3.0
+"""So many steps that take as long are measured of each start."""
+START_LIMIT_S = 900.0
+"""From the order to the last step measured, of the first start."""
+TIMES_LONGER, LONGER_S = 3.0, 60.0
+"""A start may take so many times as long as the one before it as it was, and this more; then it hangs."""
+KEPT_LIMIT_S = 30.0
+"""How long the copy of a snapshot may take."""
+OUTPUT_CHARS = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartDeps:
+    """What the starts of a tune need from the daemon; each may be asked in the thread of a tune."""
+
+    job: Callable[[str], Job | None]
+    ask: Callable[[ev.StartAsked], None]
+    command: Callable[[str], Sequence[str]]
+    environments: Callable[[str], Sequence[str]]
+    generations: Callable[[str], Iterable[Checkpoint]]
+    """The kept generations of a job."""
+    why_not: Callable[[str], str | None]
+    """Returns why no start of a job can be ordered here."""
+
+
+class Over(Exception):  # noqa: N818 - how the starts end before their time
+    """No further start is made; the text says why."""
+
+
+class StartTrials:
+    """The starts of one tune, in its thread."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 - what it is of, and what it may
+        self,
+        clock: Clock,
+        name: str,
+        folder: Path,
+        deps: StartDeps,
+        ended: threading.Event,
+        left_s: Callable[[], float],
+    ) -> None:
+        """`folder` is the job's; `left_s` returns how much of the time given is left."""
+        self._clock, self._name, self._folder, self._deps = clock, name, folder, deps
+        self._ended, self._left_s = ended, left_s
+        self._since_unix_s: float | None = None
+        """When the first start was launched: all go on from what was saved before."""
+        self._took_s: float | None = None
+        """How long the newest start took, with what was measured of it."""
+        self.poll_s = POLL_S
+
+    def find_reason_against(self) -> str | None:
+        """Return why none can be made now; None: it can."""
+        job = self._deps.job(self._name)
+        why = self._deps.why_not(self._name)
+        if why is not None or job is None:
+            return why or "the job is gone"
+        if job.course.open_trial is not None:
+            return f"the remedy {job.course.open_trial.remedy} is still on trial"
+        known = of_this_training(self._deps.generations(self._name), job.began_unix_s)
+        if not any(item.kind == "snapshot" and item.verdict is Verdict.PROVEN for item in known):
+            return "no proven snapshot of it is kept yet (snapshot_every_s)"
+        return None
+
+    def run(self, arms: Sequence[StartArm], memory: Memory, show: Callable[[Restarts], None]) -> Restarts:
+        """Try arms until each is settled or the time is over, and return what came of it; `show` is told the course."""
+        trial = begin_restarts(arms)
+        job = self._deps.job(self._name)
+        why = self.find_reason_against() if arms else None
+        if why is not None or job is None or not arms:
+            return trial.without_more(why or "the job is gone")
+        try:
+            while trial.wanted is not None:
+                show(trial)
+                trial = self._make_start(trial, job.tuned, memory)
+        except Over as error:
+            trial = trial.without_more(str(error))
+        finally:
+            self._ask(ev.StartAsk.END)
+        show(trial)
+        return trial
+
+    def _make_start(self, trial: Restarts, base: TunedStart | None, memory: Memory) -> Restarts:
+        why = self._find_unaffordable(trial)
+        if why is not None:
+            return trial.without_more(why)
+        start = start_of(trial.wanted or (), base, self._deps.command(self._name))
+        order = StartOrder(
+            start=start,
+            is_lent=trial.is_arms_turn,
+            saves=self._since_unix_s is None,
+            since_unix_s=self._since_unix_s,
+        )
+        found = self._measure_start(order)
+        if isinstance(found, str):
+            if not trial.is_arms_turn:
+                raise Over(f"a start as before could not be measured: {found}")
+            log.warning("start.refused", extra={"fields": {"job": self._name, "why": found}})
+            return trial.after_refusal(found)
+        after = trial.after_start(found, memory)
+        if len(after.adopted) > len(trial.adopted):
+            kept = start_of(after.adopted_arms, base, self._deps.command(self._name))
+            self._ask(ev.StartAsk.KEEP, StartOrder(start=kept))
+        return after
+
+    def _find_unaffordable(self, trial: Restarts) -> str | None:
+        """Return why the round of starts under way, or the next one, is not made; None: there is time for it."""
+        if self._ended.is_set():
+            return "stopped"
+        left = len(ORDER) - trial.starts % len(ORDER)
+        needed_s = left * (self._took_s or 0.0)
+        if needed_s <= self._left_s():
+            return None
+        return (
+            f"{self._left_s():.0f} s of the time given are left, too little for {left} starts of {self._took_s:.0f} s"
+        )
+
+    def _ask(self, ask: ev.StartAsk, order: StartOrder | None = None) -> None:
+        job = self._deps.job(self._name)
+        if job is not None:
+            now = self._clock.now()
+            self._deps.ask(ev.StartAsked(at=now, job=self._name, attempt=job.number, ask=ask, order=order))
+
+    # --- one start ------------------------------------------------------------------------------------------------
+
+    def _measure_start(self, order: StartOrder) -> Measured | str:
+        """Have the training started as ordered and return what it came to, or why it could not be started so."""
+        began, before = self._clock.now(), self._await_running(START_LIMIT_S)
+        limit_s = START_LIMIT_S if self._took_s is None else TIMES_LONGER * self._took_s + LONGER_S
+        self._ask(ev.StartAsk.TRY, order)
+        while (job := self._look()).number <= before.number:
+            self._check_limit(began, limit_s, "the start that was ordered was not made")
+        attempt = job.attempt
+        if attempt is None or attempt.order != order:
+            return self._why_refused(job, before.number)
+        if self._since_unix_s is None:
+            self._since_unix_s = attempt.launched_at.unix_s
+            self._await_copy(attempt)
+        found = self._measure_steps(attempt, order, limit_s)
+        if not isinstance(found, str):
+            self._took_s = self._clock.now().seconds_since(began)
+        return found
+
+    def _measure_steps(self, attempt: Attempt, order: StartOrder, limit_s: float) -> Measured | str:
+        began, steps = self._clock.now(), _Steps(self._folder / str(attempt.number))
+        try:
+            while not steps.are_enough:
+                if self._clock.now().seconds_since(began) > limit_s:
+                    return f"{len(steps.times)} of its steps were measured within {limit_s:.0f} s"
+                job = self._look()
+                if job.number != attempt.number or job.attempt is None or job.attempt.order != order:
+                    return self._why_refused(job, attempt.number)
+                reached = sorted(rule for rule, *_ in job.shadows if rule in HELD_WHILE_TUNING)
+                if reached:
+                    return f"the rule {reached[0]} was reached"
+                steps.read(self._clock)
+            return steps.measured()
+        finally:
+            steps.close()
+
+    def _why_refused(self, job: Job, number: int) -> str:
+        """Return why an attempt was not started as ordered, or ended before its first step; raise Over otherwise."""
+        if job.start_refused is None:
+            raise Over("the attempt ended by something else; what was ordered holds no longer")
+        printed = evidence.read_output_tail(self._folder / str(number)).strip().rpartition("\n")[2][-OUTPUT_CHARS:]
+        known = job.start_refused if not printed or printed in job.start_refused else f"{job.start_refused}: {printed}"
+        return without_secrets(known)
+
+    def _await_running(self, limit_s: float) -> Job:
+        """Return the job once it makes steps, or hangs in a start on trial."""
+        began = self._clock.now()
+        while True:
+            job = self._look()
+            attempt = job.attempt
+            is_hung = attempt is not None and attempt.is_lent and job.phase in ALIVE
+            if is_hung or (job.phase is Phase.RUNNING and attempt is not None and attempt.first_step_at is not None):
+                return job
+            self._check_limit(began, limit_s, "the training makes no steps")
+
+    def _await_copy(self, attempt: Attempt) -> None:
+        """Wait until the state that all starts go on from is kept; raise Over where it is not."""
+        used, began = attempt.resume_from, self._clock.now()
+        if used is None:
+            raise Over("the training began from its beginning")
+        while not any(item.path == used.path or item.is_of(used) for item in self._deps.generations(self._name)):
+            self._look()
+            self._check_limit(began, KEPT_LIMIT_S, "no copy of the snapshot that it went on from was kept")
+
+    def _look(self) -> Job:
+        """Return the job as it is a moment later; raise Over where the starts cannot go on."""
+        if self._ended.wait(self.poll_s):
+            raise Over("stopped")
+        job = self._deps.job(self._name)
+        if job is None or job.phase in ENDED or job.desired_state is DesiredState.STOP or job.shutting_down:
+            raise Over("the training was stopped, or has ended")
+        return job
+
+    def _check_limit(self, began: Moment, limit_s: float, why: str) -> None:
+        if self._clock.now().seconds_since(began) > limit_s:
+            raise Over(f"{why} within {limit_s:.0f} s")
+
+
+class _Steps:
+    """The steps of one attempt."""
+
+    def __init__(self, folder: Path) -> None:
+        self._recorder, self._cursor = RecorderReader(folder), 0
+        self._last: StepRecord | None = None
+        self._seen: list[StepRecord] = []
+        self._pid: int | None = None
+        self.times: list[float] = []
+        self._spent_s = 0.0
+
+    @property
+    def are_enough(self) -> bool:
+        counted = len(self.times)
+        return counted >= STEPS_MAX or (counted >= STEPS_MIN and self._spent_s >= MEASURED_S)
+
+    def read(self, clock: Clock) -> None:
+        page = self._recorder.read(self._cursor, clock.now())
+        self._cursor = page.cursor
+        for record in page.records:
+            before, self._last = self._last, record
+            self._seen.append(record)
+            if before is None or record.step != before.step + 1 or record.epoch != before.epoch:
+                continue
+            span_s = record.at.seconds_since(before.at)
+            if span_s > 0 and len(self._seen) > DROPPED_STEPS:
+                self._spent_s += span_s
+                self.times.append(span_s / record.samples if record.samples else span_s)
+
+    def measured(self) -> Measured:
+        seen = self._seen
+        block = Block(
+            first_step=seen[0].step,
+            losses=tuple(record.loss for record in seen if record.loss is not None),
+            grad_norms=tuple(record.grad_norm for record in seen if record.grad_norm is not None),
+            gpu_bytes=tuple(record.gpu_memory_bytes for record in seen if record.gpu_memory_bytes is not None),
+            available_bytes=psutil.virtual_memory().available,
+        )
+        return Measured(median_s=compare.median_s(tuple(self.times)), seen=block)
+
+    def close(self) -> None:
+        self._recorder.close()
