@@ -168,7 +168,7 @@ class StartTrials:
             self._check_limit(began, limit_s, "the start that was ordered was not made")
         attempt = job.attempt
         if attempt is None or attempt.order != order:
-            return self._why_refused(job, before.number)
+            return self._why_refused(job, before.number + 1)
         if self._since_unix_s is None:
             self._since_unix_s = attempt.launched_at.unix_s
             self._await_copy(attempt)
@@ -198,9 +198,16 @@ class StartTrials:
         """Return why an attempt was not started as ordered, or ended before its first step; raise Over otherwise."""
         if job.start_refused is None:
             raise Over("the attempt ended by something else; what was ordered holds no longer")
-        printed = evidence.read_output_tail(self._folder / str(number)).strip().rpartition("\n")[2][-OUTPUT_CHARS:]
+        printed = self._read_last_line(number) if number < job.number else ""  # else nothing was launched
         known = job.start_refused if not printed or printed in job.start_refused else f"{job.start_refused}: {printed}"
         return without_secrets(known)
+
+    def _read_last_line(self, number: int) -> str:
+        try:
+            text = evidence.read_output_tail(self._folder / str(number))
+        except OSError:
+            return ""
+        return text.strip().rpartition("\n")[2][-OUTPUT_CHARS:]
 
     def _await_running(self, limit_s: float) -> Job:
         """Return the job once it makes steps, or hangs in a start on trial."""

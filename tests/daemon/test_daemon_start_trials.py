@@ -1,0 +1,219 @@
+"""The starts of a tune in the daemon: what they ask for, what is read of them, and what is left however they end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from supervisor.core import attempt_files as fo
+from supervisor.core import events as ev
+from supervisor.core.checkpoints.checkpoint import Checkpoint
+from supervisor.core.job import ALIVE, Job, Limits, Phase
+from supervisor.core.moments import Moment
+from supervisor.core.remedies.budget import Budget
+from supervisor.core.tuning.guards import Memory
+from supervisor.core.tuning.knob import Kind
+from supervisor.core.tuning.restarts import Restarts, StartArm
+from supervisor.daemon.tunes.start_trials import StartDeps, StartTrials
+from tests.core.stories import JOB, Life
+from tests.sources.recorder_by_hand import Writer
+
+STEPS = 60
+
+
+class Training(Life):
+    """A job whose attempts write their steps at once; how long each takes, or what happens, is told by its start."""
+
+    def __init__(self, folder: Path, step_s: dict[str, float | str]) -> None:
+        super().__init__(rules=(), limits=Limits(budget=Budget(backoff_s=(0.0,))))
+        self.folder, self.step_s = folder, step_s
+        self.looks_made, self.ended = 0, threading.Event()
+        self.at_look: dict[int, Callable[[], object]] = {}
+        self.begins: list[str] = []
+        """What each attempt was started with."""
+        self.silence(0)
+        self._begin()
+        self.saved = [replace(item, kind="snapshot") for item in self.saves("a.pt", 60).saved]
+        self.silence(1)
+
+    def _begin(self) -> None:
+        attempt = self.present()
+        words = "-" if attempt.start is None else attempt.start.knobs[-1][1]
+        self.begins.append(words)
+        step_s = self.step_s[words]
+        (self.folder / str(attempt.number) / fo.RUN).mkdir(parents=True, exist_ok=True)
+        if step_s == "broken":
+            (self.folder / str(attempt.number) / fo.OUTPUT).write_text("Traceback\nImportError: no such library\n")
+            self.started().exits(1).looks()
+            self._begin()
+        elif isinstance(step_s, float):
+            writer = Writer(self.folder / str(attempt.number) / fo.RECORDER, capacity=256)
+            for step in range(61, 61 + STEPS):
+                writer.write(step, at_ns=10**9 + int((step - 61) * step_s * 1e9), samples=8)
+            self.started().training(STEPS)
+
+    def job_now(self, _name: str) -> Job | None:
+        """Return the job, a second later each time."""
+        self.looks_made += 1
+        self.silence(1)
+        self.at_look.pop(self.looks_made, lambda: None)()
+        return self.job
+
+    def ask(self, event: ev.StartAsked) -> None:
+        """Do what the daemon does of what a tune asks."""
+        self.put(event)
+        if self.job.phase is Phase.STOPPING:
+            self.signalled().exits(0)
+            if self.job.phase is Phase.BACKOFF and not self.job.shutting_down:
+                self.looks()
+                self._begin()
+
+    def now_moment(self) -> Moment:
+        return self.now
+
+
+class Clock:
+    def __init__(self, training: Training) -> None:
+        self._training = training
+
+    def now(self) -> Moment:
+        return self._training.now
+
+    def sleep(self, seconds: float) -> None:
+        self._training.silence(seconds)
+
+
+def arm(name: str) -> StartArm:
+    return StartArm(knob="malloc", value=name, kind=Kind.SAME_ARITHMETIC, env=(("MALLOC", name),))
+
+
+def try_starts(training: Training, *names: str, for_s: float = 1e6, why_not: str | None = None) -> Restarts:
+    began = training.now
+    deps = StartDeps(
+        job=training.job_now,
+        ask=training.ask,
+        command=lambda _name: ("train",),
+        environments=lambda _name: (),
+        generations=lambda _name: training.saved,
+        why_not=lambda _name: why_not,
+    )
+    trials = StartTrials(
+        Clock(training),
+        JOB,
+        training.folder,
+        deps,
+        training.ended,
+        lambda: for_s - training.now.seconds_since(began),
+    )
+    trials.poll_s = 0.0
+    return trials.run([arm(name) for name in names], Memory(), lambda _restarts: None)
+
+
+def settled(training: Training) -> Job:
+    """Return the job, in which nothing is lent or ordered any more."""
+    job = training.job
+    assert job.asked_start is None
+    assert job.phase in ALIVE
+    assert job.attempt is not None
+    assert job.attempt.order is None
+    assert job.ledger.total == 0
+    assert job.incident is None
+    return job
+
+
+def test_what_gains_is_adopted_and_started_with_at_once(tmp_path: Path) -> None:
+    training = Training(tmp_path, {"-": 1.0, "quick": 0.5})
+    found = try_starts(training, "quick")
+    assert [row.value for row in found.adopted] == ["quick"]
+    assert training.begins == ["-", "-", "quick", "quick", "-", "quick"]
+    assert settled(training).tuned == training.present().start
+
+
+def test_what_gains_nothing_leaves_the_training_as_it_was(tmp_path: Path) -> None:
+    training = Training(tmp_path, {"-": 1.0, "same": 1.0})
+    found = try_starts(training, "same")
+    assert not found.adopted
+    assert training.begins == ["-", "-", "same", "same", "-"]
+    assert settled(training).tuned is None
+
+
+def test_all_starts_go_on_from_the_same_snapshot(tmp_path: Path) -> None:
+    training = Training(tmp_path, {"-": 1.0, "same": 1.0})
+    used: list[Checkpoint | None] = []
+
+    def save_more() -> None:
+        used.append(training.present().resume_from)
+        training.saves(f"{training.attempt}.pt", 100 + training.attempt)
+
+    training.at_look = dict.fromkeys(range(8, 40), save_more)
+    try_starts(training, "same")
+    assert {item.path for item in used if item is not None} == {"a.pt"}
+    assert training.present().start is None
+
+
+def test_what_cannot_be_started_is_refused_with_its_last_line_and_the_next_is_tried(tmp_path: Path) -> None:
+    training = Training(tmp_path, {"-": 1.0, "bad": "broken", "quick": 0.5})
+    found = try_starts(training, "bad", "quick")
+    assert found.refused[0].why.endswith("ImportError: no such library")
+    assert [row.value for row in found.adopted] == ["quick"]
+    settled(training)
+
+
+def test_a_start_that_hangs_is_refused_and_ended(tmp_path: Path) -> None:
+    training = Training(tmp_path, {"-": 1.0, "hung": "hangs"})
+    found = try_starts(training, "hung")
+    assert found.refused[0].why.startswith("0 of its steps were measured within ")
+    assert settled(training).attempt == training.present()
+    assert training.present().start is None
+
+
+def test_a_fault_amid_a_trial_ends_the_tune_and_the_remedy_acts(tmp_path: Path) -> None:
+    training = Training(tmp_path, {"-": 1.0, "quick": "hangs"})
+
+    def crash() -> None:
+        assert training.present().is_lent
+        training.training(3).exits(1)
+
+    training.at_look = {12: crash}
+    found = try_starts(training, "quick")
+    assert not found.adopted
+    assert training.job.tuned is None
+    assert training.job.asked_start is None
+
+
+@pytest.mark.parametrize("ask", [ev.Ask.STOP, ev.Ask.SHUT_DOWN])
+def test_a_training_that_its_user_stops_amid_a_trial_is_not_started_for_it(tmp_path: Path, ask: ev.Ask) -> None:
+    training = Training(tmp_path, {"-": 1.0, "quick": "hangs"})
+    training.at_look = {12: lambda: training.asks(ask)}
+    found = try_starts(training, "quick")
+    assert found.refused[0].why == "the training was stopped, or has ended"
+    assert training.job.retry is None or training.job.retry.order is None
+
+
+def test_a_tune_that_is_stopped_amid_a_trial_takes_back_what_it_lent(tmp_path: Path) -> None:
+    training = Training(tmp_path, {"-": 1.0, "quick": "hangs"})
+    training.at_look = {12: training.ended.set}
+    found = try_starts(training, "quick")
+    assert found.refused[0].why == "stopped"
+    assert training.begins[-1] == "-"
+    settled(training)
+
+
+def test_no_round_is_begun_for_which_there_is_no_time(tmp_path: Path) -> None:
+    training = Training(tmp_path, {"-": 1.0, "same": 1.0, "other": 1.0})
+    found = try_starts(training, "same", "other", for_s=8)
+    assert "too little for" in found.refused[-1].why
+    assert len(training.begins) < 9
+    settled(training)
+
+
+def test_without_a_proven_snapshot_or_a_reason_no_start_is_made(tmp_path: Path) -> None:
+    training = Training(tmp_path, {"-": 1.0, "quick": 0.5})
+    training.saved = [replace(item, kind="checkpoint") for item in training.saved]
+    assert "no proven snapshot" in try_starts(training, "quick").refused[0].why
+    assert try_starts(training, "quick", why_not="no copies").refused[0].why == "no copies"
+    assert training.begins == ["-"]
