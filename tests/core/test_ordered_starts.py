@@ -211,6 +211,16 @@ def test_what_was_proven_and_fails_at_a_later_start_is_dropped_for_good() -> Non
     assert timeline.last.counts, "the next failure is the training's own"
 
 
+def test_what_was_proven_is_dropped_at_the_second_fault_without_progress() -> None:
+    timeline = kept().training(100).exits(1).looks()
+    assert timeline.present().start == QUICK, "one fault is the training's own"
+    timeline.started().steps(70, 80).exits(1)
+    assert timeline.job.ledger.in_a_row == 2
+    assert timeline.job.tuned is None
+    timeline.looks()
+    assert timeline.present().start is None
+
+
 def test_what_was_proven_stays_where_the_machine_fails() -> None:
     for timeline in (kept().lost(), kept().fails_to_launch("no memory", "memory")):
         assert timeline.job.tuned == QUICK

@@ -60,6 +60,7 @@ def start_training(home: House) -> None:
     home.until(lambda: bool(snapshots_of(home)), 60, "a proven snapshot")
 
 
+@pytest.mark.long
 def test_an_environment_that_helps_is_adopted_and_those_that_harm_or_do_not_start_cost_nothing(
     home: House, current_python: Path
 ) -> None:

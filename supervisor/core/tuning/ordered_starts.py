@@ -147,8 +147,10 @@ def why_start_failed(job: Job, decision: de.Retry | de.GiveUp) -> tuple[TunedSta
     if isinstance(decision, de.Retry) and decision.refused_start is not None:
         start = job.next_start if job.phase is Phase.BACKOFF else attempt.start if attempt is not None else None
         return None if start is None else (start, decision.refused_start)
-    if attempt is None or attempt.start is None or attempt.last_step is not None:
+    if attempt is None or attempt.start is None:
         return None
+    if attempt.last_step is not None and (attempt.is_lent or job.ledger.in_a_row == 0):
+        return None  # one fault is the training's own; of a second without progress what was tuned may be the reason
     if attempt.is_lent and job.stop is not None and job.stop.order is None:
         return (attempt.start, decision.reason)
     if decision.flag is None or attempt.host_lost is not None or attempt.launch_shortage is not None:
