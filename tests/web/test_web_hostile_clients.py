@@ -243,6 +243,7 @@ def wait_for_answer(page: ServedPage) -> float:
     return time.perf_counter() - began_s
 
 
+@pytest.mark.xdist_group("a thousand clients")  # several thousand at a time would hold up each other
 @pytest.mark.usefixtures("room_for_a_crowd")
 @pytest.mark.parametrize(
     "request_of",
