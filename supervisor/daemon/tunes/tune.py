@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -62,6 +62,7 @@ from supervisor.daemon.tunes.blocks import (
     waits,
     was_waited_for,
 )
+from supervisor.daemon.tunes.progress import Progress
 from supervisor.daemon.tunes.start_trials import StartDeps, StartTrials
 from supervisor.runner import tuned
 from supervisor.sources.attempt.agent_log import AgentFact, AgentLogReader
@@ -92,26 +93,6 @@ BLOCK_STEPS_MAX = 2000
 
 class Ended(Exception):  # noqa: N818 - how a tune ends before its time
     """The tune cannot go on; the text says why."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Progress:
-    """What is known of a tune: written by its thread, read by others."""
-
-    state: str = "diagnosing"
-    trying: str = ""
-    pairs: int = 0
-    session: Session = field(default_factory=Session)
-    restarts: Restarts = field(default_factory=Restarts)
-    bottleneck_before: str | None = None
-    bottleneck_after: str | None = None
-    why_before: str = ""
-    left: tuple[Left, ...] = ()
-    samples_before: float | None = None
-    samples_after: float | None = None
-    per_sample: bool = True
-    problem: str | None = None
-    steps: int = 0
 
 
 class Tune(threading.Thread):
@@ -191,45 +172,12 @@ class Tune(threading.Thread):
 
     def _keep(self) -> None:
         """Keep what came of it, for the next attempts and against its being begun again; raise OSError."""
-        report, argv = types.encode(self._report_as("ended")), tuned.launched_argv(self.folder)
+        report, argv = types.encode(self._progress.report(self.job, "ended")), tuned.launched_argv(self.folder)
         tuned.keep(self.folder.parent, argv, report, self._proven_on, tries=self._tries or 0)
 
     def report(self) -> types.TuneReport:
         """Return what is known now."""
-        return self._report_as(self._progress.state)
-
-    def _report_as(self, state: str) -> types.TuneReport:
-        now = self._progress
-        done = now.session.trial is None and state == "ended" and now.problem is None
-        adopted = now.session.adopted if done else ()
-        return types.TuneReport(
-            job=self.job,
-            state=state,
-            trying=now.trying,
-            pairs=now.pairs,
-            steps=now.steps,
-            problem=now.problem,
-            unit="samples" if now.per_sample else "steps",
-            samples_per_s=types.BeforeAfterRate(before=now.samples_before, after=now.samples_after),
-            adopted=[
-                types.KnobAdopted(
-                    knob=row.knob,
-                    value=row.value,
-                    gain=row.gain.gain,
-                    low=row.gain.low,
-                    high=row.gain.high,
-                    remark=row.remark,
-                )
-                for row in (*adopted, *now.restarts.adopted)
-            ],
-            refused=[
-                types.KnobRefused(knob=row.knob, value=row.value, why=without_secrets(row.why))
-                for row in (*now.session.refused, *now.restarts.refused)
-            ],
-            left=[types.KnobRefused(knob=row.knob, value=row.value, why=without_secrets(row.why)) for row in now.left],
-            bottleneck=types.BeforeAfterName(before=now.bottleneck_before, after=now.bottleneck_after),
-            why=now.why_before,
-        )
+        return self._progress.report(self.job)
 
     # --- the course of a tune ----------------------------------------------------------------------------------------
 

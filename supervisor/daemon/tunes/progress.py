@@ -1,0 +1,65 @@
+"""How far a tune has come, and the report of that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from supervisor.control import types
+from supervisor.core.sanitize import without_secrets
+from supervisor.core.tuning.knob import Left
+from supervisor.core.tuning.restarts import Restarts
+from supervisor.core.tuning.session import Session
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """What is known of a tune: written by its thread, read by others."""
+
+    state: str = "diagnosing"
+    trying: str = ""
+    pairs: int = 0
+    session: Session = field(default_factory=Session)
+    restarts: Restarts = field(default_factory=Restarts)
+    bottleneck_before: str | None = None
+    bottleneck_after: str | None = None
+    why_before: str = ""
+    left: tuple[Left, ...] = ()
+    samples_before: float | None = None
+    samples_after: float | None = None
+    per_sample: bool = True
+    problem: str | None = None
+    steps: int = 0
+
+    def report(self, job: str, state: str | None = None) -> types.TuneReport:
+        """Return the report; `state` other than what it is says what it will be."""
+        state = state or self.state
+        done = self.session.trial is None and state == "ended" and self.problem is None
+        adopted = self.session.adopted if done else ()
+        return types.TuneReport(
+            job=job,
+            state=state,
+            trying=self.trying,
+            pairs=self.pairs,
+            steps=self.steps,
+            problem=self.problem,
+            unit="samples" if self.per_sample else "steps",
+            samples_per_s=types.BeforeAfterRate(before=self.samples_before, after=self.samples_after),
+            adopted=[
+                types.KnobAdopted(
+                    knob=row.knob,
+                    value=row.value,
+                    gain=row.gain.gain,
+                    low=row.gain.low,
+                    high=row.gain.high,
+                    remark=row.remark,
+                )
+                for row in (*adopted, *self.restarts.adopted)
+            ],
+            refused=[
+                types.KnobRefused(knob=row.knob, value=row.value, why=without_secrets(row.why))
+                for row in (*self.session.refused, *self.restarts.refused)
+            ],
+            left=[types.KnobRefused(knob=row.knob, value=row.value, why=without_secrets(row.why)) for row in self.left],
+            bottleneck=types.BeforeAfterName(before=self.bottleneck_before, after=self.bottleneck_after),
+            why=self.why_before,
+        )
