@@ -280,6 +280,19 @@ def test_an_arm_that_cannot_gain_yet_is_tried_behind_the_others_and_then_left_ou
     assert session.left == tuple(Left(knob="workers", value=count, why=why) for count in (4, 8))
 
 
+def test_what_changes_nothing_under_what_was_adopted_is_left_out() -> None:
+    """Under autocast no product of matrices is computed in single precision, be it rounded or not."""
+    rounding = Knob(
+        name="rounding", phase=Phase.PRECISION, kind=Kind.NUMERICS, values=lambda _: (True,), idle_under="switch"
+    )
+    ended = run(begin_session((SWITCH, rounding), (), CPU), {frozenset(): 0.10, frozenset({"switch"}): 0.08})
+    assert [row.knob for row in ended.adopted] == ["switch"]
+    assert ended.left == (Left(knob="rounding", value=True, why="changes nothing under switch = true"),)
+    no_gain = {frozenset(): 0.10, frozenset({"switch"}): 0.10, frozenset({"rounding"}): 0.08}
+    ended = run(begin_session((SWITCH, rounding), (), CPU), no_gain)
+    assert [row.knob for row in ended.adopted] == ["rounding"]
+
+
 def test_what_was_no_gain_is_tried_once_more_after_what_may_make_it_one() -> None:
     layout = Knob(
         name="layout", phase=Phase.LAYOUT, kind=Kind.NUMERICS, values=lambda _: (True,), again_after=("switch",)

@@ -133,6 +133,8 @@ class Knob:
     """Knobs whose first value is set along with each of its own, where they are to be tried: one proof for all."""
     falls_apart: bool = False
     """Whether it is tried by itself where it was refused with the values along, as those are."""
+    idle_under: str | None = None
+    """The knob under which it changes nothing, once that is adopted."""
     is_costly: bool = False
     """Whether each change of it costs many steps: batches that were begun are delivered first."""
     keeps_losses: Callable[[Facts], bool] = lambda _facts: False
@@ -294,6 +296,7 @@ KNOBS: tuple[Knob, ...] = (
         phase=Phase.PRECISION,
         kind=Kind.NUMERICS,
         values=lambda facts: () if facts.tf32 else (True,),
+        idle_under="autocast",
         why_not=lambda facts: "TF32 is NVIDIA's" if facts.hip else _needs_cuda(facts),
         permission="precision",
     ),

@@ -40,6 +40,8 @@ class Arm:
     """Values of other knobs that are tried and adopted with it."""
     falls_apart: bool = False
     """Whether it is tried without them where it was refused with them."""
+    idle_under: str | None = None
+    """The knob under which it changes nothing, once that is adopted."""
     is_costly: bool = False
     """Whether each change of it costs many steps."""
     keeps_losses: bool = False
@@ -312,6 +314,9 @@ class Session:
         if self.queue:
             arm, *rest = self.queue
             base = self.settings
+            if arm.idle_under is not None and arm.idle_under in base:
+                why = f"changes nothing under {arm.idle_under} = {format_value(base[arm.idle_under])}"
+                return replace(self, queue=tuple(rest), left=(*self.left, *_list_passed([arm], why)))._next()
             trial = Trial(arm=arm, base=base, settings={**base, **arm.settings})
             return replace(self, queue=tuple(rest), trial=trial)
         if not self.adopted:
@@ -349,6 +354,7 @@ def begin_session(knobs: Sequence[Knob], left: Sequence[Left], facts: Facts) -> 
             again_after=knob.again_after,
             along=tuple((name, first[name]) for name in knob.along if name in first),
             falls_apart=knob.falls_apart,
+            idle_under=knob.idle_under,
             is_costly=knob.is_costly,
             keeps_losses=knob.keeps_losses(facts),
         )
