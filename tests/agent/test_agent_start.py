@@ -140,6 +140,21 @@ def test_what_does_not_end_a_program_is_not_reported_as_its_end(attempt: Attempt
     assert attempt.list_reports("exception") == []
 
 
+def test_of_the_warnings_under_a_tune_advice_is_none(attempt: Attempt, python: Path) -> None:
+    program = """
+import warnings
+from rocm_agent import tuning
+seen = tuning.Warnings()
+seen.follow()
+warnings.warn("TensorFloat32 tensor cores for float32 matrix multiplication available but not enabled. Consider")
+warnings.warn("the loss is NaN")
+warnings.warn("the loss is NaN")
+print(seen.take(), seen.take())
+"""
+    finished = attempt.run([python, "-c", program])
+    assert "['the loss is NaN'] []" in finished.output.splitlines()
+
+
 def test_what_a_signal_handler_raises_while_an_exception_is_reported_is_reported_in_its_place(
     attempt: Attempt, python: Path
 ) -> None:

@@ -31,6 +31,8 @@ REPLAYED = frozenset({"channels_last", "tf32", "autocast", "attention", "checkpo
 """Knobs that are proven on the model's own batches."""
 WARNINGS_KEPT = 8
 WARNING_CHARACTERS = 200
+ADVICE = ("TensorFloat32 tensor cores for float32 matrix multiplication available but not enabled",)
+"""Beginnings of warnings of no harm. torch's compiler gives this one whenever it compiles in single precision."""
 
 due_ns = 0
 """When `step_ended` has something to do: until then a step need not call it."""
@@ -402,7 +404,7 @@ class Warnings:
 
         def showwarning(message: Any, *args: Any, **kwargs: Any) -> None:
             text = str(message)[:WARNING_CHARACTERS]
-            if text not in self._seen and len(self.new) < WARNINGS_KEPT:
+            if not text.startswith(ADVICE) and text not in self._seen and len(self.new) < WARNINGS_KEPT:
                 self._seen.add(text)
                 self.new.append(text)
             original(message, *args, **kwargs)
