@@ -70,6 +70,21 @@ def test_messages_that_share_a_line_are_read_each(before: str, between: str) -> 
 
 
 @pytest.mark.parametrize(
+    "prefix", ["./box/dmesg.log:kern  :info  : [Sun Jul 30 18:26:36 2023] ", "12:01:02 0 4 box kernel:[   9.5] "]
+)
+@pytest.mark.parametrize(
+    "message",
+    [
+        "connection3:0: detected conn error (1020)",
+        "session2: session recovery timed out after 120 secs",
+        "qla2xxx [0000:06:00.0]-801c:1: Abort command issued nexus=1:0:5 --  1 2002.",
+    ],
+)
+def test_a_fault_of_storage_on_a_network_is_found_behind_an_unknown_prefix(prefix: str, message: str) -> None:
+    assert [fault for fault, _, _ in found(prefix + message)] == [F.IO_ERROR]
+
+
+@pytest.mark.parametrize(
     "prefix",
     [
         "[...] ", "[.....] ", "[snip] ", "(...) ", "... ", "[XXXX.XXXXXX] ", "[TIMESTAMP] host kernel: ",

@@ -32,7 +32,7 @@ _BEGINS = re.compile(
     r"|NVRM: |AMD-Vi: |DMAR: |(?:nvme )?nvme\d|ata\d+(?:\.\d+)?: |sd [\d:]+: |mpt\dsas|md: |md/raid|device-mapper: "
     r"|nfs: server |CIFS|ceph: |libceph: |(?:EXT4|F2FS)-fs |BTRFS|XFS|JBD2|blk_update_request: |print_req_error: "
     r"|end_request: |I/O error|Buffer I/O|Aborting journal |mce: |EDAC |(?:\{\d+\})?\[Hardware Error\]"
-    r"|critical (?:medium|target|nexus|space) "
+    r"|critical (?:medium|target|nexus|space) |qla2xxx \[|lpfc [0-9a-f]{4}:|connection\d+:\d+: |session\d+: "
     r"|Memory failure: |CPU\d+: |INFO: |BUG: |watchdog: |NMI watchdog: |rcu: |Kernel panic |Out of memory"
     r"|Memory cgroup |oom-kill:|Killed process |WARNING: Pool )"
 )
