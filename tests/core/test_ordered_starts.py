@@ -237,8 +237,8 @@ def test_an_environment_that_loads_nothing_is_given_up_before_its_start() -> Non
     retry = timeline.last
     assert isinstance(retry, de.Retry)
     assert (retry.reason, retry.counts) == ("started without environment other: no torch there", False)
-    assert timeline.job.start_refused == "no torch there"
-    assert timeline.job.environment is None
+    refused = timeline.job
+    assert (refused.start_refused, refused.environment) == ("no torch there", None)
     timeline.looks()
     assert (timeline.present().number, timeline.present().start) == (2, None)
 

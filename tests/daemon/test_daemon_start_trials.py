@@ -68,9 +68,12 @@ class Training(Life):
         self.put(event)
         if self.job.phase is Phase.STOPPING:
             self.signalled().exits(0)
-            if self.job.phase is Phase.BACKOFF and not self.job.shutting_down:
-                self.looks()
-                self._begin()
+            self._begin_again()
+
+    def _begin_again(self) -> None:
+        if self.job.phase is Phase.BACKOFF and not self.job.shutting_down:
+            self.looks()
+            self._begin()
 
     def now_moment(self) -> Moment:
         return self.now

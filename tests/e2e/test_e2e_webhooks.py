@@ -154,9 +154,10 @@ def test_a_phone_is_sent_messages_in_words_and_a_mute_holds_them_until_it_ends(h
     program = (
         f"""[alerts.own]\nkind = "command"\ncommand = ["/bin/sh", "-c", "cat >> '{notices}'; echo >> '{notices}'"]\n"""
     )
-    home.write(home.by_hand("one", "--wound", "kill:30") + phone + program)
+    home.write(home.by_hand("one", "--wound", "kill:30", table="autostart = false\n") + phone + program)
     home.start()
     assert home.ctl("alerts", "mute", "1h", "phone").returncode == 0
+    assert home.ctl("start", "one").returncode == 0
     home.resumed("one")
     home.until(lambda: notices.is_file() and "incident.resumed" in notices.read_text(), 60, "the program to be run")
     assert receiver.taken == []

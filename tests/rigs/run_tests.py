@@ -3,7 +3,7 @@
     run_tests.py [--quick] [--slowest N] [PYTEST OPTION ...]
 
 1. `parallel`: what is marked neither `calm` nor `alone` nor `fills`, as many at a time as keep the cores busy, and at
-   most ten more than there are cores: tests marked `waits`, whose daemons and trainings mostly wait, are spread among
+   most six more than there are cores: tests marked `waits`, whose daemons and trainings mostly wait, are spread among
    the others, which fill the cores meanwhile. The long ones come first, units last.
 2. `calm`: so too, at most six more than there are cores: whole daemons that are held to limits of seconds, of which
    eight take a little more than one core, for they wait for what hangs or stands still. Those marked `long` come first.
@@ -99,7 +99,7 @@ class Outcome:
 def stages(cores: int) -> list[Stage]:
     """Return the stages of the whole suite for a machine of so many cores."""
     return [
-        Stage("parallel", "not alone and not calm and not fills", cores + 10),
+        Stage("parallel", "not alone and not calm and not fills", cores + 6),
         Stage("calm", "(calm or fills) and not alone", cores + 6),
         Stage("alone", "alone", 0),
     ]

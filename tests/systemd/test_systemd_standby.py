@@ -50,7 +50,7 @@ def go(number, before):
             group=(STATE / "jobs").stat().st_gid)
     why = standby.go(STATE / "jobs" / "yolo" / str(number))
     folder = STATE / "jobs" / "yolo" / str(number)
-    until(lambda: (folder / "run/output.log").read_text())
+    until(lambda: (folder / "run/output.log").read_text().endswith("\\n"))
     print(number, "went", why, units.alive("yolo", folder), (folder / "run/output.log").read_text())
     return folder
 

@@ -52,6 +52,7 @@ web.request("POST", "/session", body)
 opened = web.getresponse()
 headers = {"Cookie": opened.headers["Set-Cookie"].partition(";")[0], "X-Page-Key": json.load(opened)["key"]}
 for path in ("/api/trainings/yolo/steps", "/api/trainings/yolo/account", "/api/overview"):
+    web.close()  # it ends a connection on which nothing is asked for a while
     web.request("GET", path, headers=headers)
     answer = web.getresponse()
     print(answer.status, answer.read()[:3000])
