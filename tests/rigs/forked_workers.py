@@ -220,7 +220,7 @@ class Pool:
         given = [share.tests.popleft() for _ in range(count)]
         worker.given.extend(given)
         worker.file = self._session.items[given[-1]].path
-        with contextlib.suppress(BrokenPipeError):  # that it has ended is heard next
+        with contextlib.suppress(BrokenPipeError):  # that it has ended is seen next
             worker.connection.send(given)
 
     def _answer(self, worker: Worker) -> None:

@@ -190,7 +190,7 @@ class Crash:
         return Cause(fault=fault, text=f"{status.words}: {found[-1].line}")
 
     def _explain_rank(self, history: History, status: ExitStatus) -> Cause | None:
-        """Return which rank ended, where neither it nor its output said why."""
+        """Return which rank ended, where neither its exception nor its output is known to be why."""
         failure = self._find_failure(history, status)
         if not isinstance(failure, RankExited):
             return None
