@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 from agent_by_hand import Attempt
 
+from supervisor.core import attempt_files as at
+
 pytestmark = pytest.mark.train
 
 ENGINE = """
 class DeepSpeedEngine:
     GROUPS = 3
+    torch_autocast_z0_gradscaler = None
 
     def __init__(self, model, optimizer):
         self.model, self.basic_optimizer, self.optimizer = model, optimizer, optimizer
@@ -31,6 +34,10 @@ class DeepSpeedEngine:
 
     def _take_model_step(self, lr_kwargs):
         import torch
+        if self.torch_autocast_z0_gradscaler is not None:
+            self.torch_autocast_z0_gradscaler.step(self.optimizer)
+            self.torch_autocast_z0_gradscaler.update()
+            return
         if not all(torch.isfinite(p.grad).all() for p in self.model.parameters()):
             self.skipped_steps += 1
             return
@@ -52,18 +59,35 @@ for value in (2.0, 3.0, float("nan"), float("nan")):
 """
 
 
+SCALED = """
+import torch
+from deepspeed.runtime.engine import DeepSpeedEngine
+torch.set_num_threads(1)
+model = torch.nn.Linear(4, 1)
+engine = DeepSpeedEngine(model, torch.optim.SGD(model.parameters(), lr=0.001))
+engine.torch_autocast_z0_gradscaler = scaler = torch.amp.GradScaler("cpu")
+for value in (2.0, float("nan"), 3.0):
+    model.zero_grad()
+    scaler.scale(model(torch.ones(2, 4)).sum() * value).backward()
+    engine.step()
+"""
+
+
+def with_engine(tmp_path: Path, program: str) -> str:
+    """Return a program that finds the engine where DeepSpeed has it."""
+    folder = tmp_path / "packages" / "deepspeed" / "runtime"
+    folder.mkdir(parents=True)
+    (folder / "engine.py").write_text(ENGINE)
+    return f"import sys; sys.path.insert(0, {str(folder.parents[1])!r})\n{program}"
+
+
 @pytest.mark.parametrize("backward", ["engine.backward(loss)", "engine.scale(loss).backward()"])
 def test_a_step_is_counted_once_with_its_loss_and_also_where_the_engine_skips_it(
     attempt: Attempt, train_python: Path, tmp_path: Path, backward: str
 ) -> None:
-    folder = tmp_path / "packages" / "deepspeed" / "runtime"
-    folder.mkdir(parents=True)
-    (folder / "engine.py").write_text(ENGINE)
     attempt.make_recorder()
-    program = TRAINING.format(backward=backward)
-    finished = attempt.run(
-        [train_python, "-c", f"import sys; sys.path.insert(0, {str(folder.parents[1])!r})\n{program}"]
-    )
+    program = with_engine(tmp_path, TRAINING.format(backward=backward))
+    finished = attempt.run([train_python, "-c", program])
     assert finished.code == 0, finished.output
     records = attempt.records()
     assert [record.step for record in records] == [1, 2, 3, 4]
@@ -72,3 +96,13 @@ def test_a_step_is_counted_once_with_its_loss_and_also_where_the_engine_skips_it
     )
     assert all(math.isnan(record.loss) for record in records[2:]), "the engine skipped both steps"
     assert not attempt.failures()
+
+
+def test_a_step_that_a_scaler_within_the_engine_skips_is_counted_once(
+    attempt: Attempt, current_python: Path, tmp_path: Path
+) -> None:
+    attempt.make_recorder()
+    finished = attempt.run([current_python, "-c", with_engine(tmp_path, SCALED)])
+    assert finished.code == 0, finished.output
+    skipped = [(record.step, bool(record.known & at.KNOWN_SKIPPED)) for record in attempt.records()]
+    assert skipped == [(1, False), (2, True), (3, False)]

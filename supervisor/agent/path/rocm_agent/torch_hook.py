@@ -319,12 +319,17 @@ class Uncounted:
 
 @fenced
 def step_was_made(optimizer: Any, *, skipped: bool) -> None:
-    """Count a step of an engine that calls its optimizer itself; `skipped`: the weights are as they were."""
-    if _watch is None or _watch.stepping:
+    """Count a step of a scaler or an engine, which call the optimizer; `skipped`: the weights are as they were.
+
+    Within another one's step it is that one which counts.
+    """
+    if _watch is None:
         return
     if skipped:
         _watch.skipped, _watch.alike = True, False
-    _count(_watch, optimizer)
+    recorder = None if _watch.stepping else _take_recorder()
+    if recorder is not None:
+        _watch.counted(recorder, optimizer)
 
 
 @fenced
@@ -509,18 +514,10 @@ def _watch_skipping(kind: Any, watch: Watch) -> None:
         before = watch.steps_called
         result = original(self, optimizer, *args, **kwargs)
         if watch.steps_called == before:
-            watch.skipped, watch.alike = True, False
-            _count(watch, optimizer)
+            step_was_made(optimizer, skipped=True)
         return result
 
     kind.step = step
-
-
-@fenced
-def _count(watch: Watch, optimizer: Any) -> None:
-    recorder = _take_recorder()
-    if recorder is not None:
-        watch.counted(recorder, optimizer)
 
 
 def _watch_scale(kind: Any, saw_scaling: Callable[..., None], saw_scaler: Callable[..., None]) -> None:
