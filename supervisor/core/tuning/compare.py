@@ -9,6 +9,7 @@ proposition 5), so that looking again and again adopts nothing by chance.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import pairwise
@@ -168,6 +169,11 @@ def block_is_complete(step_s: tuple[float, ...], steps: int = BLOCK_STEPS) -> bo
 def median_s(step_s: tuple[float, ...]) -> float:
     """Return the time of a block's median step, in the unit of its times."""
     return median(step_s)
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """Return the mean of times whose quotients are compared."""
+    return math.exp(math.fsum(map(math.log, values)) / len(values))
 
 
 def _doubt(count: int) -> float:

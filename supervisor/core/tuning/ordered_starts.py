@@ -98,16 +98,7 @@ def settle_start(job: Job, attempt: Attempt, now: Moment) -> de.Retry | None:
     if not is_over:
         return None
     when = " before its first step" if failed else ""
-    why = f"its process {attempt.ending}{when}"
-    return de.Retry(
-        at=now,
-        job=job.name,
-        attempt=attempt.number,
-        reason=f"started without {start.words}: {why}",
-        not_before=now,
-        counts=False,
-        refused_start=why,
-    )
+    return _retry_without(job, start, f"its process {attempt.ending}{when}", now, not_before=now)
 
 
 def refuse_environment(job: Job, plan: RetryPlan, point: ResumePoint, now: Moment) -> de.Retry | None:
@@ -115,14 +106,19 @@ def refuse_environment(job: Job, plan: RetryPlan, point: ResumePoint, now: Momen
     start = job.next_start
     if job.remedy_environment is not None or start is None:
         return None
+    why = point.environment_problem or "it does not load there"
+    return _retry_without(job, start, why, now, not_before=plan.not_before)
+
+
+def _retry_without(job: Job, start: TunedStart, why: str, now: Moment, not_before: Moment) -> de.Retry:
     return de.Retry(
         at=now,
         job=job.name,
         attempt=job.number,
-        reason=f"started without {start.words}: {point.environment_problem}",
-        not_before=plan.not_before,
+        reason=f"started without {start.words}: {why}",
+        not_before=not_before,
         counts=False,
-        refused_start=point.environment_problem or "it does not load there",
+        refused_start=why,
     )
 
 

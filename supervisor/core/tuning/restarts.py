@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from supervisor.core.tuning.compare import ERROR, Comparison, Outcome
+from supervisor.core.tuning.compare import ERROR, Comparison, Outcome, geometric_mean
 from supervisor.core.tuning.guards import Block, Memory, find_doubt, find_harm
 from supervisor.core.tuning.knob import Kind
 from supervisor.core.tuning.session import Adopted, Refused
@@ -167,7 +167,7 @@ class Restarts:
             return self
         if doubt is not None:
             return self.after_refusal(f"not settled after {verdict.pairs} pairs: {doubt}")
-        means = [_geometric_mean(rows) for rows in zip(*self.comparison.pairs, strict=True)]
+        means = [geometric_mean(rows) for rows in zip(*self.comparison.pairs, strict=True)]
         row = Adopted(
             knob=arm.knob, value=arm.value, gain=verdict.gain, remark="" if comparable else self._explain_losses()
         )
@@ -259,7 +259,3 @@ def _list_logs(*kinds: Sequence[Measured]) -> list[tuple[float, ...]]:
 
 def _blocks(starts: Sequence[Measured]) -> list[Block]:
     return [start.seen for start in starts]
-
-
-def _geometric_mean(values: Sequence[float]) -> float:
-    return math.exp(math.fsum(map(math.log, values)) / len(values))

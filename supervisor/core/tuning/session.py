@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from supervisor.core.tuning.compare import PAIRS_MAX, Comparison, Gain, Outcome, Verdict
+from supervisor.core.tuning.compare import PAIRS_MAX, Comparison, Gain, Outcome, Verdict, geometric_mean
 from supervisor.core.tuning.guards import Block, Memory, find_doubt, find_harm
 from supervisor.core.tuning.knob import Facts, Knob, Left
 
@@ -375,7 +375,7 @@ def _find_alone(trial: Trial, verdict: Verdict) -> Alone | None:
 def _list_means(trial: Trial) -> tuple[float, float]:
     """Return the seconds a sample with what a trial began with, and with what it tried."""
     pairs = trial.comparison.pairs
-    return _geometric_mean([pair[0] for pair in pairs]), _geometric_mean([pair[1] for pair in pairs])
+    return geometric_mean([pair[0] for pair in pairs]), geometric_mean([pair[1] for pair in pairs])
 
 
 def _list_passed(arms: Sequence[Arm], why: str) -> list[Left]:
@@ -385,10 +385,3 @@ def _list_passed(arms: Sequence[Arm], why: str) -> list[Left]:
 def format_value(value: object) -> str:
     """Return a knob's value as it is written in a configuration."""
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _geometric_mean(values: Sequence[float]) -> float:
-    product = 1.0
-    for value in values:
-        product *= value ** (1 / len(values))
-    return product

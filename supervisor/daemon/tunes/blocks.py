@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import psutil
 
 from supervisor.core.readings import StepRecord
 from supervisor.core.tuning.guards import Block
@@ -65,6 +68,23 @@ def waits(spans: list[float], counted: list[StepRecord]) -> bool:
     """Whether steps wait for data as long as a change of the loader is worth, or it is not known."""
     share = find_wait_share(spans, counted)
     return share is None or share >= WAITING_WORTH
+
+
+def see_steps(
+    seen: Sequence[StepRecord], counted: Sequence[StepRecord], rss_bytes: tuple[int, int] | None = None
+) -> Block:
+    """Return what was seen besides times: losses of all steps `seen`, memory of those after it has settled.
+
+    `rss_bytes` is what the training held when the block began and ended.
+    """
+    return Block(
+        first_step=seen[0].step if seen else 0,
+        losses=tuple(record.loss for record in seen if record.loss is not None),
+        grad_norms=tuple(record.grad_norm for record in seen if record.grad_norm is not None),
+        gpu_bytes=tuple(record.gpu_memory_bytes for record in counted if record.gpu_memory_bytes is not None),
+        rss_bytes=rss_bytes,
+        available_bytes=psutil.virtual_memory().available,
+    )
 
 
 def find_span_s(before: StepRecord | None, record: StepRecord) -> float | None:

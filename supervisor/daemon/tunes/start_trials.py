@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from supervisor.core import events as ev
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Verdict, of_this_training
 from supervisor.core.job import ALIVE, ENDED, Attempt, DesiredState, Job, Phase
@@ -22,10 +20,11 @@ from supervisor.core.moments import Moment
 from supervisor.core.readings import StepRecord
 from supervisor.core.sanitize import without_secrets
 from supervisor.core.tuning import compare
-from supervisor.core.tuning.guards import Block, Memory
+from supervisor.core.tuning.guards import Memory
 from supervisor.core.tuning.restarts import ORDER, Measured, Restarts, StartArm, begin_restarts, start_of
 from supervisor.core.tuning.start_order import StartOrder, TunedStart
 from supervisor.daemon.clock import Clock
+from supervisor.daemon.tunes.blocks import find_span_s, see_steps
 from supervisor.runner import evidence
 from supervisor.sources.attempt.recorder import RecorderReader
 
@@ -250,7 +249,6 @@ class _Steps:
         self._recorder, self._cursor = RecorderReader(folder), 0
         self._last: StepRecord | None = None
         self._seen: list[StepRecord] = []
-        self._pid: int | None = None
         self.times: list[float] = []
         self._spent_s = 0.0
 
@@ -265,23 +263,13 @@ class _Steps:
         for record in page.records:
             before, self._last = self._last, record
             self._seen.append(record)
-            if before is None or record.step != before.step + 1 or record.epoch != before.epoch:
-                continue
-            span_s = record.at.seconds_since(before.at)
-            if span_s > 0 and len(self._seen) > DROPPED_STEPS:
+            span_s = find_span_s(before, record)
+            if span_s is not None and len(self._seen) > DROPPED_STEPS:
                 self._spent_s += span_s
                 self.times.append(span_s / record.samples if record.samples else span_s)
 
     def measured(self) -> Measured:
-        seen = self._seen
-        block = Block(
-            first_step=seen[0].step,
-            losses=tuple(record.loss for record in seen if record.loss is not None),
-            grad_norms=tuple(record.grad_norm for record in seen if record.grad_norm is not None),
-            gpu_bytes=tuple(record.gpu_memory_bytes for record in seen if record.gpu_memory_bytes is not None),
-            available_bytes=psutil.virtual_memory().available,
-        )
-        return Measured(median_s=compare.median_s(tuple(self.times)), seen=block)
+        return Measured(median_s=compare.median_s(tuple(self.times)), seen=see_steps(self._seen, self._seen))
 
     def close(self) -> None:
         self._recorder.close()

@@ -59,6 +59,7 @@ from supervisor.daemon.tunes.blocks import (
     find_span_s,
     find_wait_share,
     is_diagnosed,
+    see_steps,
     waits,
     was_waited_for,
 )
@@ -554,16 +555,9 @@ class Tune(threading.Thread):
         )
 
     def _look(self, seen: list[StepRecord], counted: list[StepRecord], began_bytes: int | None) -> Block:
-        """Return what was seen besides times: losses of all steps `seen`, memory of those after it has settled."""
         ended_bytes = self._read_rss()
-        known = None if began_bytes is None or ended_bytes is None else (began_bytes, ended_bytes)
-        return Block(
-            first_step=seen[0].step if seen else 0,
-            losses=tuple(record.loss for record in seen if record.loss is not None),
-            grad_norms=tuple(record.grad_norm for record in seen if record.grad_norm is not None),
-            gpu_bytes=tuple(record.gpu_memory_bytes for record in counted if record.gpu_memory_bytes is not None),
-            rss_bytes=known,
-            available_bytes=psutil.virtual_memory().available,
+        return see_steps(
+            seen, counted, None if began_bytes is None or ended_bytes is None else (began_bytes, ended_bytes)
         )
 
     def _read_rss(self) -> int | None:
