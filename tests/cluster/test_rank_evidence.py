@@ -79,6 +79,8 @@ def test_any_other_state_is_reported_as_it_is(tmp_path: Path) -> None:
     assert state_of(os.getpid(), tmp_path, {}) == "R"
 
 
+LOOKS = 20
+
 CLAIMING = """
 import os, subprocess, sys, time
 for rank in sys.argv[1:]:
@@ -104,21 +106,30 @@ def processes_that_claim(*ranks: str) -> Iterator[int]:
         parent.communicate()
 
 
-def found_below(parent: int) -> list[int]:
-    found = find_ranks(parent, set())
-    for rank in found:
-        rank.close()
-    return [rank.rank for rank in found]
+def found_below(parent: int, expected: int) -> list[int]:
+    """Return the ranks of the first look that finds as many, or of the last of LOOKS.
+
+    A look leaves out an environment that is not read in half a second, be it for want of a core; a later one has it.
+    """
+    ranks: list[int] = []
+    for _ in range(LOOKS):
+        found = find_ranks(parent, set())
+        for rank in found:
+            rank.close()
+        ranks = [rank.rank for rank in found]
+        if len(ranks) >= expected:
+            break
+    return ranks
 
 
 def test_a_process_that_claims_a_rank_of_5000_digits_hides_no_other() -> None:
     with processes_that_claim("9" * 5000, "3", "\u0662") as parent:
-        assert found_below(parent) == [3]
+        assert found_below(parent, expected=1) == [3]
 
 
 def test_a_training_that_claims_more_ranks_than_a_node_can_have_takes_no_more_descriptors_for_them() -> None:
     with processes_that_claim(*map(str, range(ms.RANKS_MAX + 10))) as parent:
-        assert len(found_below(parent)) == ms.RANKS_MAX
+        assert len(found_below(parent, expected=ms.RANKS_MAX)) == ms.RANKS_MAX
 
 
 def test_a_process_whose_environment_is_never_answered_hides_no_other(tmp_path: Path) -> None:
