@@ -25,7 +25,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.waits]
 
 CROWD = 1000
 ANSWERED_S = 2.0
-ALONE = pytest.mark.alone(reason="the page makes a thousand answers, which takes most of what it may take for one more")
 ASKED_EVERY_S = 0.1
 """How often somebody honest asks page and daemon: to be asked without a pause takes the page more than the crowd."""
 STATUS_S = 1.0
@@ -256,8 +255,8 @@ def wait_for_answer(page: ServedPage) -> float:
         half_a_request,
         a_body_that_does_not_come,
         chunks_without_end,
-        pytest.param(answers_that_are_not_read, marks=ALONE),
-        pytest.param(last_answers_that_are_not_read, marks=ALONE),
+        answers_that_are_not_read,
+        last_answers_that_are_not_read,
     ],
 )
 def test_a_thousand_keep_an_honest_client_from_neither_page_nor_daemon(
