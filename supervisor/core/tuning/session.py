@@ -199,6 +199,14 @@ class Session:
             return self
         return replace(self, trial=self.trial.after(median_s, seen))
 
+    def begun_again(self) -> Session:
+        """Return the session with the trial under way as it was before its first block."""
+        if self.trial is None:
+            return self
+        return replace(
+            self, trial=replace(self.trial, comparison=Comparison(), blocks=(), seen_of_owner=(), seen_of_arm=())
+        )
+
     def after_block(self, median_s: float, seen: Block | None = None, memory: Memory | None = None) -> Session:
         """Return the session after a block of `wanted` settings whose median step took `median_s` a sample.
 

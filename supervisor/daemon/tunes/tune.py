@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -32,12 +31,9 @@ from supervisor.core.tuning.loader import (
     LOADER_KNOBS,
     WAITING_WORTH,
     average_turns,
-    count_ahead,
-    count_switch_steps,
     find_cold_steps,
     find_idle_loader,
     find_starved,
-    loader_of,
     workers_of,
 )
 from supervisor.core.tuning.restarts import Restarts, StartArm
@@ -50,6 +46,7 @@ from supervisor.core.tuning.starts import (
     list_start_arms,
     read_version,
 )
+from supervisor.core.tuning.switches import Shown, Switch, Switches
 from supervisor.daemon.clock import Clock
 from supervisor.daemon.tunes.before import Before
 from supervisor.daemon.tunes.blocks import (
@@ -130,16 +127,9 @@ class Tune(threading.Thread):
         self._renew_at = 0.0
         self._number = 0
         self._pid: int | None = None
-        self._waited: dict[str, float | None] = {}
-        """The share of steps that waited for data, by the newest block of each settings."""
-        self._busy: dict[str, float | None] = {}
-        """How many processors were busy, likewise."""
-        self._paces: dict[str, float] = {}
-        """The mean time of a step, likewise."""
+        self._switches = Switches(facts=Facts())
         self._newest: Collected | None = None
         self._first_step = 0
-        self._taken: dict[tuple[object, ...], int] = {}
-        """How many steps the newest block took with all that was not counted, by what was exchanged of the loader."""
         self._warned: list[str] = []
         """What the training warned of since the block began."""
         self._proven_on: Mapping[str, object] = {}
@@ -266,107 +256,94 @@ class Tune(threading.Thread):
         pace_s = None if self._newest is None else self._newest.pace_s
         return count_left(self._last_step() - self._first_step, self._spent_s(), pace_s)
 
-    def _count_steps(self, facts: Facts, held: Mapping[str, object], wanted: Mapping[str, object]) -> int:
-        """Return how many steps there are to the end of a block: as many as the newest of its kind took."""
-        taken = self._taken.get(self._kind_of_switch(held, wanted))
-        if taken is not None:
-            return taken
-        block = max(compare.BLOCK_STEPS, workers_of(wanted, facts))
-        if held == wanted:
-            return block
-        dropped = max(compare.DROPPED_STEPS, count_switch_steps(held, wanted, facts))
-        return block + dropped + self._count_stocked(held, wanted, facts)
-
     def _make_block(self, session: Session, facts: Facts) -> Session:
-        wanted, held, first = session.wanted or {}, self._held, self._last_step()
-        kind = self._kind_of_switch(held, wanted)
-        why = self._find_pointless(session, facts)
-        if why is not None and session.trial is not None and session.trial.arm is not None:
-            return session.postponed({session.trial.arm.knob}, why)
-        why = find_unaffordable(session, self._count_left(), partial(self._count_steps, facts))
+        trial = session.trial
+        if trial is None:
+            return session
+        why = self._find_pointless(trial, facts)
+        if why is not None and trial.arm is not None:
+            return session.postponed({trial.arm.knob}, why)
+        reserve = self._switches.count_reserve(trial.base, trial.settings)
+        why = find_unaffordable(session, self._count_left() - reserve, self._switches.count_steps)
         if why is not None:
             return session.after_refusal(why)
-        drop, ahead, switched, beaten_s = 0, 0, 0, None
+        if trial.arm is None and trial.block == 1 and not self._switches.is_run_out(trial.settings):
+            session = session.begun_again()  # that block was of batches that lay ready
+        return self._make_wanted(session, session.wanted or {}, facts)
+
+    def _make_wanted(self, session: Session, wanted: Mapping[str, object], facts: Facts) -> Session:
+        """Return the session after a block of `wanted`, or after the training has refused these settings."""
+        trial, held, first = session.trial, self._held, self._last_step()
+        proves = trial is None or trial.arm is None
+        kind, switch = self._switches.kind_of(held, wanted), self._switches.plan(held, wanted, proves=proves)
+        beaten_s = None if switch.is_exchange or wanted == held else self._find_beaten(trial)
         if wanted != held:
-            ahead = self._count_stocked(held, wanted, facts)
-            is_known = _key(wanted) in self._waited
-            switched = count_switch_steps(held, wanted, facts)
-            # What is allocated and looked for at first is so while the old batches of an exchanged loader come.
-            settling = compare.DROPPED_STEPS if is_known and not switched else compare.FIRST_DROPPED_STEPS
-            drop = max(settling, switched)
-            self._newest = None if switched else self._newest  # of another loader
-            beaten_s = None if switched else self._find_beaten(session.trial)
+            self._newest = None if switch.is_exchange else self._newest  # of another loader
             answer = self._order(wanted)
             self._warned += _list_texts(answer.get("warned"))
-            refused = answer.get("refused")
-            if isinstance(refused, dict) and refused:
-                self._held = {}
-                self._order({})
-                arm = None if session.trial is None else session.trial.arm
-                if arm is not None and arm.along and arm.knob not in refused:
-                    return session.without_along(refused)
-                reasons = [str(why) for why in refused.values()]
-                return session.after_refusal(reasons[0], for_now=True)
-        arms_turn = session.trial is not None and session.trial.is_arms_turn
+            refused = as_dict(answer.get("refused"))
+            if refused:
+                return self._after_refusal(session, wanted, refused)
         self._warned = []
-        collected = self._collect_paced(drop, workers_of(wanted, facts), ahead, beaten_s, is_cold=switched > 0)
-        self._newest, self._taken[kind] = collected, self._last_step() - first
-        self._note_block(wanted, collected)
-        why = self._find_new_warning() if arms_turn else None
+        collected, is_run_out = self._collect_paced(switch, wanted, facts, beaten_s, proves=proves)
+        self._newest = collected
+        self._switches = self._switches.after_switch(kind, self._last_step() - first)
+        self._note_block(wanted, collected, is_run_out=is_run_out)
+        why = self._find_new_warning() if trial is not None and trial.is_arms_turn else None
         if why is not None:
             return session.after_refusal(why)
         memory = Memory(card_bytes=facts.card_bytes, host_bytes=psutil.virtual_memory().total)
         return session.after_block(compare.median_s(collected.times), collected.seen, memory)
 
-    def _kind_of_switch(self, held: Mapping[str, object], wanted: Mapping[str, object]) -> tuple[object, ...]:
-        """Return what decides how many steps pass uncounted between two blocks.
-
-        The loaders, whether all else stays, and whether a block of what is wanted was made: after the first switch to
-        settings all batches that lie ready are left out, 64 of a YOLO, where it may be that they wait for none.
-        """
-        return (loader_of(held), loader_of(wanted), held == wanted, _key(wanted) in self._waited)
-
-    def _count_stocked(self, held: Mapping[str, object], wanted: Mapping[str, object], facts: Facts) -> int:
-        """Return how many batches may lie ready when other settings begin, which their own pace would not have made."""
-        wait = self._waited.get(_key(wanted))
-        if wait is not None and wait < WAITING_WORTH and not count_switch_steps(held, wanted, facts):
-            return 0  # known to wait for none: more of them ready makes no step faster
-        return count_ahead(wanted, facts)
+    def _after_refusal(self, session: Session, wanted: Mapping[str, object], refused: Mapping[str, object]) -> Session:
+        """Return the session after some settings were refused; the others stay, as no worker is exchanged for that."""
+        self._order({knob: value for knob, value in wanted.items() if knob not in refused})
+        arm = None if session.trial is None else session.trial.arm
+        if arm is not None and arm.along and arm.knob not in refused:
+            return session.without_along(refused)
+        return session.after_refusal(str(next(iter(refused.values()))), for_now=True)
 
     def _find_beaten(self, trial: Trial | None) -> float | None:
         """Return the time of an arm's counterpart just made, where that had batches ready whenever it wanted one."""
-        wait = None if trial is None else self._waited.get(_key(trial.base))
-        ready = wait is not None and wait < WAITING_WORTH
+        shown = None if trial is None else self._switches.find(trial.base)
+        ready = shown is not None and shown.waits_for_none
         return trial.blocks[0] if trial is not None and trial.is_arms_turn and trial.blocks and ready else None
 
     def _collect_paced(
-        self, drop: int, workers: int, ahead: int, beaten_s: float | None, *, is_cold: bool
-    ) -> Collected:
-        """Return a block of steps, of which none is faster because its batches were made before.
+        self, switch: Switch, wanted: Mapping[str, object], facts: Facts, beaten_s: float | None, *, proves: bool
+    ) -> tuple[Collected, bool]:
+        """Return a block of steps, and whether none of them is faster because its batches were made before.
 
         Batches that lie ready make no step slower: an arm that with them is no faster than `beaten_s` is none without.
+        One that is faster is taken for that where its workers have processors to spare, until the last comparison.
         """
-        if not ahead or beaten_s is None:
-            return self._collect(drop, compare.block_is_complete, workers, ahead, COLD_HALVES if is_cold else 0)
+        workers, cold = workers_of(wanted, facts), COLD_HALVES if switch.is_exchange else 0
+        is_run_out = self._switches.is_run_out(wanted)
+        returns = switch.is_exchange and switch.is_known and is_run_out
+        if not switch.ahead or (beaten_s is None and not returns):
+            found = self._collect(switch.drop, compare.block_is_complete, workers, switch.ahead, cold)
+            return found, is_run_out or proves or switch.ahead > 0 or not switch.is_known
         first = self._last_step()
-        early = self._collect(drop, compare.block_is_complete, workers)
-        if compare.median_s(early.times) > (1 - compare.IDLE_GAIN) * beaten_s:
-            return early
-        later = self._collect(0, compare.block_is_complete, workers, max(0, ahead - (self._last_step() - first)))
-        return replace(later, seen=early.seen.followed_by(later.seen))
+        early = self._collect(switch.drop, compare.block_is_complete, workers, 0, cold)
+        idle = beaten_s is not None and compare.median_s(early.times) > (1 - compare.IDLE_GAIN) * beaten_s
+        if idle or (returns and early.wait is not None and early.wait < WAITING_WORTH):
+            return early, True
+        if not proves and not returns and self._switches.has_spare(wanted, early.busy):
+            return early, False
+        left = switch.drop + switch.ahead - (self._last_step() - first)
+        later = self._collect(0, compare.block_is_complete, workers, max(0, left))
+        return replace(later, seen=early.seen.followed_by(later.seen)), True
 
-    def _find_pointless(self, session: Session, facts: Facts) -> str | None:
+    def _find_pointless(self, trial: Trial, facts: Facts) -> str | None:
         """Return why an arm that was not begun can gain nothing while the present settings hold."""
-        trial = session.trial
-        if trial is None or trial.arm is None or trial.is_begun:
+        if trial.arm is None or trial.is_begun:
             return None
-        wait, workers = self._waited.get(_key(trial.base)), workers_of(trial.base, facts)
-        if wait is None:
+        shown, workers = self._switches.find(trial.base), workers_of(trial.base, facts)
+        if shown is None or shown.wait is None:
             return None
-        busy = self._busy.get(_key(trial.base))
         if trial.arm.knob not in LOADER_KNOBS:
-            return find_starved(wait, workers, facts, busy)
-        return find_idle_loader(trial.arm, wait, workers, facts, busy)
+            return find_starved(shown.wait, workers, facts, shown.busy)
+        return find_idle_loader(trial.arm, shown.wait, workers, facts, shown.busy)
 
     def _find_new_warning(self) -> str | None:
         """Return what the training warned of in a block of an arm, and not before; None where it did not."""
@@ -417,6 +394,7 @@ class Tune(threading.Thread):
 
     def _diagnose(self, before: Before, facts: Facts) -> Collected:
         """Return a block of the owner's settings; what was made while others held is none of it."""
+        self._switches = Switches(facts=facts)
         drop, ahead, is_cold = before.count_left_over(self._last_step(), facts)
         collected = self._collect(drop, is_diagnosed, workers_of({}, facts), ahead, COLD_HALVES if is_cold else 0)
         self._note_block({}, collected)
@@ -425,14 +403,15 @@ class Tune(threading.Thread):
         self._progress.why_before = explain(shares)
         return collected
 
-    def _note_block(self, settings: Mapping[str, object], block: Collected) -> None:
-        key = _key(settings)
-        self._waited[key], self._busy[key], self._paces[key] = block.wait, block.busy, block.pace_s
+    def _note_block(self, settings: Mapping[str, object], block: Collected, *, is_run_out: bool = True) -> None:
+        shown = Shown(pace_s=block.pace_s, wait=block.wait, busy=block.busy, is_run_out=is_run_out)
+        self._switches = self._switches.after_block(settings, shown)
 
     def _trace(self, settings: Mapping[str, object]) -> Shares:
         """Have some steps traced under settings that hold, and of which a block was made."""
         traced = traced_of(self._order(settings, traces=True).get("traced"))
-        return share_out(self._waited.get(_key(settings)), self._paces.get(_key(settings)), traced)
+        shown = self._switches.find(settings)
+        return share_out(None if shown is None else shown.wait, None if shown is None else shown.pace_s, traced)
 
     def _order(self, settings: Mapping[str, object], *, facts: bool = False, traces: bool = False) -> Mapping[str, Any]:
         """Order settings and return the agent's answer to it, with facts or with a trace of some steps."""
@@ -512,9 +491,10 @@ class Tune(threading.Thread):
         counted: list[StepRecord] = []
         seen: list[StepRecord] = []
         began_bytes = began_used = None
+        was_cold = False
         newest_at = self._clock.now()
-        while len(spans) < BLOCK_STEPS_MAX and not (
-            is_enough(tuple(spans)) and (len(spans) >= workers or not waits(spans, counted))
+        while len(spans) < BLOCK_STEPS_MAX and (
+            was_cold or not is_enough(tuple(spans)) or (len(spans) < workers and waits(spans, counted))
         ):
             for record in self._read_steps():
                 span_s = find_span_s(before, record)
@@ -542,6 +522,7 @@ class Tune(threading.Thread):
                 half = find_cold_steps(spans, workers)
                 spans, times, counted = spans[half:], times[half:], counted[half:]
                 cold = cold - 1 if half else 0
+                was_cold = cold > 0  # what is left may be as well
             if self._clock.now().seconds_since(newest_at) > SILENT_S:
                 raise Ended(f"no two steps one after the other for {SILENT_S:.0f} s; the owner's settings hold")
             self._wait(self._held)  # also while steps keep coming: a tune can be ended, and its lease is renewed
@@ -582,11 +563,6 @@ class Tune(threading.Thread):
 
     def _spent_s(self) -> float:
         return self._clock.now().seconds_since(self._began)
-
-
-def _key(settings: Mapping[str, object]) -> str:
-    """Return what stands for settings where they are looked up."""
-    return repr(sorted(settings.items()))
 
 
 def _list_texts(value: object) -> list[str]:

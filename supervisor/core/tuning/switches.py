@@ -1,0 +1,146 @@
+"""What the blocks of a tune have shown of each of its settings, and which steps after a switch to others do not count.
+
+Batches that workers drew ahead before a switch are at another pace than the settings after it would make them: those
+of an exchanged loader, and those that lie ready for the present one. How many there are is counted exactly, and they
+are left out where they may hide that steps would wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from supervisor.core.tuning.compare import BLOCK_STEPS, DROPPED_STEPS, FIRST_DROPPED_STEPS
+from supervisor.core.tuning.knob import Facts
+from supervisor.core.tuning.loader import WAITING_WORTH, count_ahead, count_switch_steps, loader_of, workers_of
+
+SPARE = 0.7
+"""Share of the processors of its workers up to which a loader is taken to follow a faster training for now.
+
+The last comparison of a tune uses up what lies ready, and proves it.
+"""
+
+Settings = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What the newest block of some settings has shown; None is unknown."""
+
+    pace_s: float
+    """The mean time of a step."""
+    wait: float | None = None
+    """The share of steps that waited for data."""
+    busy: float | None = None
+    """How many processors the training and its workers kept busy."""
+    is_run_out: bool = True
+    """Whether batches that lay ready were used up before a block of them."""
+
+    @property
+    def waits_for_none(self) -> bool:
+        """Whether its batches were there whenever a step wanted one."""
+        return self.wait is not None and self.wait < WAITING_WORTH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switch:
+    """Which steps after a switch do not count."""
+
+    drop: int = 0
+    """The first ones: what was begun before, and what the training allocates and looks for."""
+    ahead: int = 0
+    """At most so many further ones, up to the first that waits: batches that lay ready."""
+    is_exchange: bool = False
+    """Whether workers are exchanged."""
+    is_known: bool = False
+    """Whether a block of the settings has shown that they wait for no batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switches:
+    """What is known of the settings of one tune, by what they are."""
+
+    facts: Facts
+    shown: Mapping[str, Shown] = field(default_factory=dict)
+    taken: Mapping[tuple[object, ...], int] = field(default_factory=dict)
+    """How many steps the newest block took with all that was not counted, by the kind of switch before it."""
+
+    def after_block(self, settings: Settings, shown: Shown) -> Switches:
+        """Return what is known after a block; batches once used up need not be again."""
+        before = self.shown.get(name_settings(settings))
+        run_out = shown.is_run_out or (before is not None and before.is_run_out)
+        return replace(self, shown={**self.shown, name_settings(settings): replace(shown, is_run_out=run_out)})
+
+    def after_switch(self, kind: tuple[object, ...], steps: int) -> Switches:
+        """Return what is known after a switch and a block that took so many steps."""
+        return replace(self, taken={**self.taken, kind: steps})
+
+    def find(self, settings: Settings) -> Shown | None:
+        """Return what a block of some settings has shown, None where none was made."""
+        return self.shown.get(name_settings(settings))
+
+    def is_run_out(self, settings: Settings) -> bool:
+        """Whether a block was made of them after all batches that lay ready were used up."""
+        shown = self.find(settings)
+        return shown is not None and shown.is_run_out
+
+    def has_spare(self, settings: Settings, busy: float | None) -> bool:
+        """Whether workers that keep as many processors busy would follow a training that is faster."""
+        most = min(workers_of(settings, self.facts), self.facts.processors or 0)
+        return busy is not None and busy <= SPARE * most
+
+    def plan(self, held: Settings, wanted: Settings, *, proves: bool) -> Switch:
+        """Return what does not count after a switch from `held` to `wanted`.
+
+        `proves`: nothing that lies ready may be in the block, unless one without it has shown that it does not matter.
+        """
+        shown = self.find(wanted)
+        is_known = shown is not None and shown.waits_for_none
+        if held == wanted and not (proves and is_known and not self.is_run_out(wanted)):
+            return Switch(is_known=is_known)
+        exchanged = count_switch_steps(held, wanted, self.facts)
+        # What is allocated and looked for at first is so while the old batches of an exchanged loader come.
+        settling = DROPPED_STEPS if shown is not None and not exchanged else FIRST_DROPPED_STEPS
+        drop = max(settling, exchanged)
+        ahead = self._count_ready(held, wanted, drop, exchanged)
+        if is_known and not exchanged and (self.is_run_out(wanted) or not proves):
+            ahead = 0  # more of them ready makes no step faster
+        return Switch(drop=drop, ahead=ahead, is_exchange=exchanged > 0, is_known=is_known)
+
+    def count_steps(self, held: Settings, wanted: Settings) -> int:
+        """Return how many steps there are to the end of a block: as many as the newest of its kind took."""
+        taken = self.taken.get(self.kind_of(held, wanted))
+        if taken is not None:
+            return taken
+        block = max(BLOCK_STEPS, workers_of(wanted, self.facts))
+        switch = self.plan(held, wanted, proves=False)
+        return block + switch.drop + switch.ahead
+
+    def count_reserve(self, base: Settings, arm: Settings) -> int:
+        """Return how many batches lie ready that the last comparison has to use up, where an arm's blocks need not."""
+        shown = self.find(arm) or self.find(base)
+        if shown is None or not shown.waits_for_none or self.is_run_out(arm):
+            return 0
+        is_put_off = not shown.is_run_out or self.has_spare(base, shown.busy)
+        return count_ahead(arm, self.facts) if is_put_off else 0
+
+    def kind_of(self, held: Settings, wanted: Settings) -> tuple[object, ...]:
+        """Return what decides how many steps pass uncounted between two blocks.
+
+        The loaders, whether all else stays, and whether a block of what is wanted was made: after the first switch to
+        settings all batches that lie ready are left out, 64 of a YOLO, where it may be that they wait for none.
+        """
+        return (loader_of(held), loader_of(wanted), held == wanted, self.find(wanted) is not None)
+
+    def _count_ready(self, held: Settings, wanted: Settings, drop: int, exchanged: int) -> int:
+        """Return how many batches lie ready after the dropped steps that were begun before them.
+
+        Those of an exchanged loader come first, and are dropped; of its successor's the first ones are as well.
+        """
+        own = drop - (count_ahead(held, self.facts) if exchanged else 0)
+        return max(0, count_ahead(wanted, self.facts) - max(0, own))
+
+
+def name_settings(settings: Settings) -> str:
+    """Return what stands for settings where they are looked up."""
+    return repr(sorted(settings.items()))

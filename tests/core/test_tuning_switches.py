@@ -1,0 +1,75 @@
+"""Which steps after a switch of a tune's settings do not count, and how many a block will take."""
+
+from __future__ import annotations
+
+from supervisor.core.tuning.knob import Facts
+from supervisor.core.tuning.switches import Settings, Shown, Switches
+
+YOLO = Facts(workers=1, prefetch=4, processors=16)
+OWNERS: Settings = {}
+BASE: Settings = {"workers": 16}
+ARM: Settings = {"workers": 16, "tf32": True}
+
+
+def after(switches: Switches, settings: Settings, **shown: object) -> Switches:
+    """Return what is known after a block whose steps took 0.07 s."""
+    return switches.after_block(settings, Shown(pace_s=0.07, **shown))  # type: ignore[arg-type] # by name
+
+
+STARVED = after(Switches(facts=YOLO), OWNERS, wait=0.8)
+SETTLED = after(STARVED, BASE, wait=0.005, busy=6.0)
+
+
+def test_after_an_exchange_the_old_batches_and_all_that_the_new_workers_drew_ahead_are_left_out_and_no_more() -> None:
+    """Of the 64 that sixteen workers begin at once the first 17 are dropped with the old ones: 47 are left."""
+    switch = STARVED.plan(OWNERS, BASE, proves=False)
+    assert (switch.drop, switch.ahead) == (4 + 16 + 1, 64 - 17)
+    back = SETTLED.plan(BASE, OWNERS, proves=False)
+    assert (back.drop, back.ahead) == (64 + 1 + 1, 4 - 2)
+
+
+def test_after_a_switch_without_an_exchange_those_that_lie_ready_are_left_out_with_the_first_steps_among_them() -> None:
+    switch = SETTLED.plan(BASE, ARM, proves=False)
+    assert (switch.drop, switch.ahead, switch.is_exchange) == (6, 64 - 6, False)
+    proven = after(SETTLED, ARM, wait=0.0)
+    switch = proven.plan(BASE, ARM, proves=True)
+    assert (switch.drop, switch.ahead) == (2, 0), "more of them ready makes no step faster"
+    waiting = after(SETTLED, ARM, wait=0.2)
+    assert waiting.plan(BASE, ARM, proves=False).ahead == 64 - 2
+
+
+def test_the_last_comparison_uses_up_what_lay_ready_where_no_block_has() -> None:
+    put_off = after(SETTLED, ARM, wait=0.0, is_run_out=False)
+    assert put_off.plan(BASE, ARM, proves=False).ahead == 0
+    assert put_off.plan(BASE, ARM, proves=True).ahead == 64 - 2
+    assert put_off.plan(ARM, ARM, proves=True).ahead == 64 - 2, "also where they hold already"
+    run_out = after(put_off, ARM, wait=0.0)
+    assert run_out.plan(ARM, ARM, proves=True).ahead == 0
+    assert after(run_out, ARM, wait=0.0, is_run_out=False).is_run_out(ARM), "once is enough"
+
+
+def test_workers_have_spare_processors_where_few_are_busy_and_it_is_known() -> None:
+    assert SETTLED.has_spare(BASE, 0.7 * 16)
+    assert not SETTLED.has_spare(BASE, 0.7 * 16 + 0.1)
+    assert not SETTLED.has_spare(BASE, None)
+    assert not SETTLED.has_spare({"workers": 4}, 3.0), "of four workers no more than four can be busy"
+    assert not Switches(facts=Facts(workers=4)).has_spare({}, 1.0), "how many processors there are is not known"
+
+
+def test_steps_are_kept_for_what_the_last_comparison_has_to_use_up() -> None:
+    assert SETTLED.count_reserve(BASE, ARM) == 64, "there are processors to spare: the arm need not use them up"
+    assert after(SETTLED, ARM, wait=0.0, busy=8.0, is_run_out=False).count_reserve(BASE, ARM) == 64
+    assert after(SETTLED, ARM, wait=0.0, busy=8.0).count_reserve(BASE, ARM) == 0
+    assert after(STARVED, BASE, wait=0.005, busy=15.0).count_reserve(BASE, ARM) == 0
+    assert STARVED.count_reserve(OWNERS, BASE) == 0
+
+
+def test_a_block_is_reckoned_by_what_the_newest_of_its_kind_took() -> None:
+    """A YOLO's first block with TF32 took 88 steps, the next ones 14 to 24: channels_last was given up at 220 left."""
+    switches = SETTLED.after_switch(SETTLED.kind_of(BASE, ARM), 88)
+    both = {**ARM, "channels_last": True}
+    assert switches.count_steps(BASE, both) == 88
+    switches = after(switches, ARM, wait=0.0)
+    assert switches.count_steps(BASE, ARM) == 16 + 2
+    assert switches.count_steps(ARM, BASE) == 16 + 2
+    assert switches.count_steps(ARM, ARM) == 16
