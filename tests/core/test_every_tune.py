@@ -230,6 +230,7 @@ def tell_tunes() -> str:
     gains = {"": 1.0, "switch=True": 0.8}
     counts = {"": 1.0, "count=2": 0.9, "count=4": 0.8, "count=8": 0.8, "count=8 switch=True": 0.7}
     counts |= {"count=4 switch=True": 0.7, "count=4 switch=True other=a": 0.9, "count=4 switch=True other=b": 0.6}
+    counts |= {"switch=True other=b": 0.9}
     apart = {"": 1.0, "count=2": 1.3, "switch=True": 0.8, "switch=True other=a": 0.7, "switch=True other=b": 0.74}
     lines: list[str] = []
     for name, tune in {

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tuner_decoder import run as run_decoder
 from tuner_starved import run as run_starved
 
 from supervisor.config.settings import TuneSettings
@@ -232,6 +233,15 @@ def test_a_starved_yolo_has_channels_last_tried_within_800_steps() -> None:
     """The long run is tests/bench/tuner_starved.py; before, the steps went to batches drawn ahead in 9 of 20 tunes."""
     tunes = [run_starved(seed, noise=0.10, keep=0.3) for seed in range(20)]
     assert [seed for seed, tune in enumerate(tunes) if "channels_last" not in tune.tried or tune.steps > 800] == []
+
+
+def test_a_decoder_that_its_host_holds_back_ends_without_the_half_precision_that_costs_it() -> None:
+    """The long run is tests/bench/tuner_decoder.py; before, TF32 was not tried: under autocast it changes nothing."""
+    tune, adopted = run_decoder(seed=1, noise=0.01, keep=0.3)
+    assert adopted.keys() == {"micro_batch", "attention", "fused_optimizer", "checkpointing", "tf32"}
+    refused = {row.knob: row.why for row in tune.report().refused}
+    assert refused["autocast"].startswith("left out again: faster by")
+    assert refused["autocast"].endswith("with tf32 = true in its place")
 
 
 def test_batches_that_were_made_while_settings_changed_are_no_gain(tuner: Tuner, folder: Path) -> None:

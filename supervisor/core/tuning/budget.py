@@ -37,6 +37,13 @@ def find_unaffordable(session: Session, left: int, count: Count) -> str | None:
         needed = (0 if trial.blocks else count(base, base)) + count(base, arm) + count(arm, arm) + count(arm, base)
     proven = session.confirming_base
     confirming = count(arm, arm) + count(arm, proven) + count(proven, proven) + count(proven, arm)
-    if needed + confirming <= left:
+    if needed + confirming + _count_review(session, count) <= left:
         return None
     return f"{left} steps of this tune are left, too few to try and confirm it"
+
+
+def _count_review(session: Session, count: Count) -> int:
+    """Return how many steps are kept to leave each value out once that may cost: two pairs of blocks each."""
+    held = session.settings
+    changed = [arm.change(held) for arm in session.list_review()]
+    return sum(count(held, other) + count(other, other) + count(other, held) for other in changed)

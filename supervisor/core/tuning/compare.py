@@ -92,6 +92,7 @@ class Comparison:
     """The least spread between two pairs that is believed."""
     pairs_min: int = PAIRS_MIN
     pairs_max: int = PAIRS_MAX
+    slower_pairs_min: int = SLOWER_PAIRS_MIN
 
     def after(self, owner_s: float, arm_s: float) -> Comparison:
         """Return the comparison with one more pair; ValueError for a time that is none."""
@@ -137,8 +138,10 @@ class Comparison:
     def verdict(self) -> Verdict | None:
         """Return the verdict once there is one, at the latest after the last pair that is made."""
         count, gain, least = len(self.pairs), self.gain(), self.smallest_gain
-        if count >= SLOWER_PAIRS_MIN and all(math.log(arm / owner) > CLEARLY_SLOWER for owner, arm in self.pairs):
-            return Verdict(outcome=Outcome.REFUSED, gain=gain, why=f"slower by {-gain.gain:.0%}", pairs=count)
+        slower = [math.log(arm / owner) for owner, arm in self.pairs]
+        if count >= self.slower_pairs_min and all(log > CLEARLY_SLOWER for log in slower):
+            why = f"slower by {-math.expm1(-math.fsum(slower) / count):.0%}"
+            return Verdict(outcome=Outcome.REFUSED, gain=gain, why=why, pairs=count)
         clear = all(math.log(owner / arm) > CLEARLY_FASTER for owner, arm in self.pairs)
         early = count >= CLEARLY_FASTER_PAIRS_MIN and clear and gain.low > math.expm1(CLEARLY_FASTER)
         idle = count >= IDLE_PAIRS_MIN and gain.high < SMALLEST_GAIN

@@ -248,6 +248,7 @@ KNOBS: tuple[Knob, ...] = (
         values=_more_prefetch,
         why_not=_no_more_prefetch,
         outranked_by=("workers", "workers_factor"),
+        is_costly=True,
         keeps_losses=lambda _facts: True,
     ),
     Knob(

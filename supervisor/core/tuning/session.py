@@ -2,16 +2,18 @@
 
 Arms are tried one after the other on top of what was adopted before; at the end the owner's settings are compared with
 all that was adopted together, because gains do not multiply and a dozen tests at 5 % need one joint proof. Only what
-that last comparison proves is adopted. A loader's workers that gained a multiple by themselves are not exchanged once
-more for it, which takes a quarter of a tune's steps: the rest is compared with them.
+that last comparison proves is adopted. Before it each value that may cost is left out once: one that was proven only
+with others, or before others gained much. A loader's workers that gained a multiple by themselves are not exchanged
+once more for it, which takes a quarter of a tune's steps: the rest is compared with them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from supervisor.core.tuning.compare import PAIRS_MAX, Comparison, Gain, Outcome, Verdict, geometric_mean
+from supervisor.core.tuning.compare import PAIRS_MAX, SMALLEST_GAIN, Comparison, Gain, Outcome, Verdict, geometric_mean
 from supervisor.core.tuning.guards import Block, Memory, find_doubt, find_harm
 from supervisor.core.tuning.knob import Facts, Knob, Left
 
@@ -22,6 +24,8 @@ CONFIRMING_ORDER = "BAAB"
 CONFIRMING = "all together"
 PROVEN_ALONE = 0.25
 """Lower bound of a gain over the owner's settings that is not proven once more, where each change costs many steps."""
+TURNING = 0.25
+"""Gained after a value was adopted, from which on it may cost: something else holds the training back by then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +50,8 @@ class Arm:
     """Whether each change of it costs many steps."""
     keeps_losses: bool = False
     """Whether its gain need not wait until losses are known to be no worse; clear harm is looked for in any case."""
+    leaves_out: bool = False
+    """Whether it is an adopted value that is tried to be left out, with the values along in its place."""
 
     @property
     def comes_apart(self) -> bool:
@@ -55,7 +61,25 @@ class Arm:
     @property
     def settings(self) -> Mapping[str, object]:
         """What it sets."""
-        return {self.knob: self.value, **dict(self.along)}
+        return {**({} if self.leaves_out else {self.knob: self.value}), **dict(self.along)}
+
+    @property
+    def words(self) -> str:
+        """What is tried."""
+        words = _name_values(self.settings)
+        if not self.leaves_out:
+            return words
+        return f"{words} in place of {self.left_out}" if words else f"without {self.left_out}"
+
+    @property
+    def left_out(self) -> str:
+        """What it leaves out, in words."""
+        return f"{self.knob} = {format_value(self.value)}"
+
+    def change(self, base: Mapping[str, object]) -> Mapping[str, object]:
+        """Return the settings under trial on top of others."""
+        kept = {knob: value for knob, value in base.items() if not (self.leaves_out and knob == self.knob)}
+        return {**kept, **self.settings}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +91,18 @@ class Adopted:
     gain: Gain
     remark: str = ""
     """What could not be compared, for a person."""
+    is_joint: bool = False
+    """Whether it was proven only with others, as one arm."""
+    later_gain: float | None = None
+    """What others have gained since."""
+    is_costly: bool = False
+    idle_under: str | None = None
+    in_place_of: Adopted | None = None
+    """What it has replaced, and what holds again if it is not confirmed."""
+
+    def after(self, gain: Gain) -> Adopted:
+        """Return the value after others have gained as much."""
+        return replace(self, later_gain=(1 + (self.later_gain or 0.0)) * (1 + gain.gain) - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +196,10 @@ class Session:
     left: tuple[Left, ...] = ()
     beaten: tuple[Arm, ...] = ()
     """Arms that were no gain, and may yet be one."""
+    ruled_out: tuple[Arm, ...] = ()
+    """Arms that change nothing under what was adopted."""
+    is_reviewed: bool = False
+    """Whether what may cost of all that was adopted is left out once, or was."""
     confirmed: Verdict | None = None
     alone: Alone | None = None
     """What was proven by itself, and is not once more."""
@@ -188,10 +228,7 @@ class Session:
         """What is being tried now, in words."""
         if self.trial is None:
             return "nothing"
-        arm = self.trial.arm
-        if arm is None:
-            return CONFIRMING
-        return ", ".join(f"{knob} = {format_value(value)}" for knob, value in arm.settings.items())
+        return CONFIRMING if self.trial.arm is None else self.trial.arm.words
 
     def having(self, median_s: float, seen: Block | None = None) -> Session:
         """Return the session with a block that was just made with what the trial under way begins with."""
@@ -247,12 +284,15 @@ class Session:
             return self
         arm = self.trial.arm
         arm = replace(arm, along=tuple(row for row in arm.along if row[0] not in refused))
-        return replace(self, trial=replace(self.trial, arm=arm, settings={**self.trial.base, **arm.settings}))
+        return replace(self, trial=replace(self.trial, arm=arm, settings=arm.change(self.trial.base)))
 
     def postponed(self, knobs: Container[str], why: str) -> Session:
-        """Return the session with the arms of `knobs` put behind all others; those that were before are left out."""
+        """Return the session with the arms of `knobs` put behind all others; those that were before are left out.
+
+        A value that was to be left out stays.
+        """
         arm = None if self.trial is None else self.trial.arm
-        rows = (*(() if arm is None else (arm,)), *self.queue)
+        rows = tuple(row for row in (*(() if arm is None else (arm,)), *self.queue) if not row.leaves_out)
         later = tuple(replace(row, postponed=True) for row in rows if row.knob in knobs and not row.postponed)
         left = _list_passed([row for row in rows if row.knob in knobs and row.postponed], why)
         rest = tuple(row for row in self.queue if row.knob not in knobs)
@@ -260,20 +300,40 @@ class Session:
 
     def without_more(self, why: str) -> Session:
         """Return the session with nothing new tried: what was adopted is still confirmed."""
-        rows = tuple(Refused(knob=arm.knob, value=arm.value, why=why) for arm in self.queue)
-        hurried = replace(self, queue=(), refused=(*self.refused, *rows))
+        rows = tuple(Refused(knob=arm.knob, value=arm.value, why=why) for arm in self.queue if not arm.leaves_out)
+        hurried = replace(self, queue=(), refused=(*self.refused, *rows), is_reviewed=True)
         if self.trial is None or self.trial.arm is None:
             return hurried
         return hurried._refuse(self.trial.arm, why)
+
+    def list_review(self) -> tuple[Arm, ...]:
+        """Return what leaves out, one after the other, the adopted values that may cost.
+
+        One that was proven only with others, or before others gained much, unless to exchange workers for it takes many
+        steps; and one under which another value changes nothing, with that value in its place. None once they
+        were.
+        """
+        if self.is_reviewed:
+            return ()
+        held, found = self.settings, []
+        alone = {} if self.alone is None else self.alone.settings
+        for row in self.adopted:
+            others = tuple((arm.knob, arm.value) for arm in self.ruled_out if arm.idle_under == row.knob)
+            may_cost = row.is_joint or (row.later_gain or 0.0) >= TURNING
+            is_fixed = row.is_costly or row.knob in alone or row.idle_under in held
+            if not is_fixed and (others or (may_cost and len(held) > 1)):
+                found.append(Arm(knob=row.knob, value=row.value, leaves_out=True, along=others))
+        return tuple(sorted(found, key=lambda arm: not arm.along))
 
     def _settle(self, trial: Trial, verdict: Verdict) -> Session:
         if trial.arm is None:
             return self._end(trial, verdict)
         arm = trial.arm
+        if arm.leaves_out:
+            return self._settle_review(arm, verdict)
         if verdict.outcome is not Outcome.ADOPTED:
             return (self._fall_apart(arm) if arm.comes_apart else self._beaten(arm))._refuse(arm, verdict.why)
-        rows = [Adopted(knob=knob, value=value, gain=verdict.gain) for knob, value in arm.settings.items()]
-        kept = tuple(old for old in self.adopted if old.knob not in arm.settings)
+        kept = tuple(old.after(verdict.gain) for old in self.adopted if old.knob not in arm.settings)
         again = tuple(other for other in self.beaten if arm.knob in other.again_after)
         done = {*dict(arm.along), *((arm.knob,) if arm.stop_after_gain else ())}
         passed = [other for other in self.queue if other.knob in done and other.value != arm.settings.get(other.knob)]
@@ -281,7 +341,7 @@ class Session:
             self,
             alone=self.alone or _find_alone(trial, verdict),
             left=(*self.left, *_list_passed(passed, f"{format_value(arm.value)} was a gain")),
-            adopted=(*kept, *rows),
+            adopted=(*kept, *_list_adopted(arm, verdict)),
             queue=(*again, *(other for other in self.queue if other.knob not in done)),
             beaten=tuple(other for other in self.beaten if other not in again),
             refused=tuple(
@@ -290,6 +350,36 @@ class Session:
                 if not any((old.knob, old.value) == (new.knob, new.value) for new in (arm, *again))
             ),
         )._next()
+
+    def _settle_review(self, arm: Arm, verdict: Verdict) -> Session:
+        """Leave a value out that costs, or that brings less than is worth a change; else it stays."""
+        most = 1 / (1 + verdict.gain.low) - 1 if verdict.gain.low > -1 else math.inf
+        if verdict.outcome is Outcome.ADOPTED:
+            how = f" with {_name_values(arm.settings)} in its place" if arm.along else " without it"
+            why = f"left out again: {verdict.why}{how}"
+        elif not arm.along and most < SMALLEST_GAIN:
+            why = f"left out again: it gains at most {most:.1%}"
+        else:
+            return self._keep(arm, verdict.why)
+        replaced = next(row for row in self.adopted if row.knob == arm.knob)
+        kept = tuple(row for row in self.adopted if row.knob not in {arm.knob, *arm.settings})
+        rows = tuple(replace(row, in_place_of=replaced) for row in _list_adopted(arm, verdict))
+        refused = Refused(knob=arm.knob, value=arm.value, why=why)
+        left = self._without_left(arm)
+        return replace(self, adopted=(*kept, *rows), refused=(*self.refused, refused), left=left)._next()
+
+    def _keep(self, arm: Arm, why: str) -> Session:
+        """Return the session with a value kept that was to be left out; what was tried in its place is refused."""
+        rows = (
+            Refused(knob=knob, value=value, why=f"in place of {arm.left_out}: {why}")
+            for knob, value in arm.settings.items()
+        )
+        return replace(self, refused=(*self.refused, *rows), left=self._without_left(arm))._go_on()
+
+    def _without_left(self, arm: Arm) -> tuple[Left, ...]:
+        """Return what is not tried, without what an arm sets: that was."""
+        tried = arm.settings.items()
+        return tuple(row for row in self.left if (row.knob, row.value) not in tried)
 
     def _fall_apart(self, arm: Arm) -> Session:
         """Return the session with a refused arm put first without the values along; as it is, for one without any."""
@@ -302,6 +392,8 @@ class Session:
         return replace(self, beaten=(*self.beaten, replace(arm, postponed=True)))
 
     def _refuse(self, arm: Arm, why: str) -> Session:
+        if arm.leaves_out:
+            return self._keep(arm, why)
         queue = tuple(
             replace(other, along=tuple(row for row in other.along if row[0] != arm.knob)) for other in self.queue
         )
@@ -311,11 +403,16 @@ class Session:
             left = (*left, *_list_passed(passed, f"{format_value(arm.value)} was no gain"))
             queue = tuple(other for other in queue if other.knob != arm.knob)
         row = Refused(knob=arm.knob, value=arm.value, why=why)
-        after = replace(self, queue=queue, refused=(*self.refused, row), left=left)._next()
-        last = self.trial
+        return replace(self, queue=queue, refused=(*self.refused, row), left=left)._go_on()
+
+    def _go_on(self) -> Session:
+        """Return the session with the next trial, which begins with the block that ended the last one's round, if any.
+
+        That was one of what the next trial begins with, be it the next arm's or the last proof's.
+        """
+        last, after = self.trial, self._next()
         if last is None or last.blocks or not last.comparison.pairs or len(last.comparison.pairs) % 2:
             return after
-        # The round ended with a block of what the next trial begins with, be it the next arm's or the last proof's.
         return after.having(last.comparison.pairs[-1][0], last.seen_of_owner[-1] if last.seen_of_owner else None)
 
     def _next(self) -> Session:
@@ -324,9 +421,13 @@ class Session:
             base = self.settings
             if arm.idle_under is not None and arm.idle_under in base:
                 why = f"changes nothing under {arm.idle_under} = {format_value(base[arm.idle_under])}"
-                return replace(self, queue=tuple(rest), left=(*self.left, *_list_passed([arm], why)))._next()
-            trial = Trial(arm=arm, base=base, settings={**base, **arm.settings})
+                left, ruled_out = (*self.left, *_list_passed([arm], why)), (*self.ruled_out, arm)
+                return replace(self, queue=tuple(rest), left=left, ruled_out=ruled_out)._next()
+            comparison = Comparison(slower_pairs_min=1) if arm.leaves_out else Comparison()
+            trial = Trial(arm=arm, base=base, settings=arm.change(base), comparison=comparison)
             return replace(self, queue=tuple(rest), trial=trial)
+        if not self.is_reviewed:
+            return replace(self, queue=self.list_review(), is_reviewed=True)._next()
         if not self.adopted:
             return replace(self, trial=None)
         base, alone = self.confirming_base, self.alone
@@ -346,8 +447,11 @@ class Session:
 
     def _drop_newest(self, why: str) -> Session:
         *kept, newest = self.adopted
+        old = newest.in_place_of
+        back = () if old is None else (old,)
+        others = tuple(row for row in self.refused if old is None or (row.knob, row.value) != (old.knob, old.value))
         row = Refused(knob=newest.knob, value=newest.value, why=why)
-        return replace(self, adopted=tuple(kept), refused=(*self.refused, row))._next()
+        return replace(self, adopted=(*kept, *back), refused=(*others, row))._next()
 
 
 def begin_session(knobs: Sequence[Knob], left: Sequence[Left], facts: Facts) -> Session:
@@ -378,6 +482,25 @@ def _find_alone(trial: Trial, verdict: Verdict) -> Alone | None:
         return None
     before_s, after_s = _list_means(trial)
     return Alone(settings=trial.settings, verdict=verdict, before_s=before_s, after_s=after_s)
+
+
+def _list_adopted(arm: Arm, verdict: Verdict) -> tuple[Adopted, ...]:
+    """Return the values of a proven arm."""
+    return tuple(
+        Adopted(
+            knob=knob,
+            value=value,
+            gain=verdict.gain,
+            is_joint=len(arm.settings) > 1,
+            is_costly=arm.is_costly and knob == arm.knob,
+            idle_under=arm.idle_under if knob == arm.knob else None,
+        )
+        for knob, value in arm.settings.items()
+    )
+
+
+def _name_values(settings: Mapping[str, object]) -> str:
+    return ", ".join(f"{knob} = {format_value(value)}" for knob, value in settings.items())
 
 
 def _list_means(trial: Trial) -> tuple[float, float]:

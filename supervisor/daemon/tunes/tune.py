@@ -299,7 +299,7 @@ class Tune(threading.Thread):
         """Return the session after some settings were refused; the others stay, as no worker is exchanged for that."""
         self._order({knob: value for knob, value in wanted.items() if knob not in refused})
         arm = None if session.trial is None else session.trial.arm
-        if arm is not None and arm.along and arm.knob not in refused:
+        if arm is not None and arm.knob not in refused and any(knob in refused for knob, _ in arm.along):
             return session.without_along(refused)
         return session.after_refusal(str(next(iter(refused.values()))), for_now=True)
 
