@@ -1,7 +1,8 @@
 """Has a training on the CPU make the tensors that it would make on a GPU, where torch chooses otherwise by device.
 
-Autocast for "cuda" becomes autocast on the CPU with CUDA's list of operations that are computed in float32; optimizers
-work on lists of tensors (foreach); dropout keeps a mask of bytes; attention is computed without its matrix.
+Autocast for "cuda" becomes autocast on the CPU with CUDA's operations in float32 (`cuda_autocast.py`); optimizers work
+on lists of tensors (foreach); dropout keeps a mask of bytes; attention is computed without its matrix. One whose mask
+is learned, as a position bias is, is not: for its gradient a GPU keeps the matrix and what dropout leaves of it.
 """
 
 from __future__ import annotations
@@ -13,19 +14,12 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
+from . import cuda_autocast
+
 functional = torch.nn.functional
-IN_FLOAT32 = frozenset(
-    {functional.layer_norm, functional.group_norm, functional.softmax, functional.log_softmax, torch.softmax}
-    | {torch.log_softmax, torch.Tensor.softmax, torch.Tensor.log_softmax, functional.cross_entropy}
-    | {functional.nll_loss, functional.mse_loss, functional.l1_loss, functional.smooth_l1_loss, functional.softplus}
-    | {functional.binary_cross_entropy_with_logits, torch.exp, torch.log, torch.pow, torch.rsqrt, torch.sum, torch.norm}
-    | {torch.Tensor.exp, torch.Tensor.log, torch.Tensor.pow, torch.Tensor.__pow__, torch.Tensor.rsqrt}
-    | {torch.Tensor.sum, torch.Tensor.norm, torch.cumsum, torch.Tensor.cumsum}
-)
-"""What CUDA's autocast computes in float32 and the CPU's does not ("Autocast Op Reference" of torch)."""
+HAS_FUSED_RMS_NORM = hasattr(torch.ops.aten, "_fused_rms_norm")
 CHECKPOINTS = ("_checkpoint_without_reentrant_generator", "_checkpoint_without_reentrant")
 """What computes activations again in torch 2.1 and later, and before."""
-HALVES = (torch.float16, torch.bfloat16)
 
 
 class AsOnGpu(TorchFunctionMode):
@@ -69,20 +63,14 @@ class AsOnGpu(TorchFunctionMode):
         if func is functional.dropout:
             return _drop_out(*args, **kwargs)
         if func is functional.scaled_dot_product_attention:
-            kwargs = dict(kwargs, dropout_p=0.0)  # with dropout the CPU has no kernel that spares the matrix
-            args = args[:4]
-        if func in IN_FLOAT32 and _is_autocast_on():
-            args = tuple(_widen(item) for item in args)
-            kwargs = {name: _widen(item) for name, item in kwargs.items()}
-        return func(*args, **kwargs)
+            return _attend(*args, **kwargs)
+        if func is getattr(functional, "rms_norm", None) and HAS_FUSED_RMS_NORM:
+            return _normalize(*args, **kwargs)
+        return cuda_autocast.call(func, args, kwargs) if _is_autocast_on() else func(*args, **kwargs)
 
 
 def _is_autocast_on() -> bool:
     return bool(torch.is_autocast_cpu_enabled())
-
-
-def _widen(item: Any) -> Any:
-    return item.float() if isinstance(item, torch.Tensor) and item.dtype in HALVES else item
 
 
 def _drop_out(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:  # noqa: A002, FBT001, FBT002 - torch's signature
@@ -90,6 +78,35 @@ def _drop_out(input: Any, p: float = 0.5, training: bool = True, inplace: bool =
         return input
     result = torch.native_dropout(input, p, train=training)[0]
     return input.copy_(result) if inplace else result
+
+
+def _attend(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    *rest: Any,
+    **named: Any,
+) -> Any:
+    """Return scaled_dot_product_attention, which keeps its matrix where the mask is learned and else does not."""
+    if attn_mask is None or not attn_mask.requires_grad:
+        # With dropout the CPU has no kernel that spares the matrix.
+        return functional.scaled_dot_product_attention(query, key, value, attn_mask, 0.0, *rest, **named)
+    given = [query, key, value, attn_mask]
+    if _is_autocast_on():
+        given = [item.to(torch.get_autocast_cpu_dtype()) for item in given]
+    dropped = torch.ones((*query.shape[:-1], key.shape[-2]), dtype=torch.bool, device=query.device)
+    names = dict(zip(("is_causal",), rest), **named, dropout_mask=dropped if dropout_p else None)
+    with torch.autocast("cpu", enabled=False):
+        return torch._scaled_dot_product_attention_math(*given, dropout_p, **names)[0]
+
+
+def _normalize(input: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Any:  # noqa: A002 - torch's signature
+    """Return rms_norm, for which a GPU has a kernel that keeps what that of layer_norm does."""
+    if _is_autocast_on():
+        input = cuda_autocast.widen(input)  # noqa: A001 - as above
+    return functional.layer_norm(input, normalized_shape, weight, None, eps or 1e-6)
 
 
 def _translate_autocast() -> None:
@@ -102,7 +119,7 @@ def _translate_autocast() -> None:
             device_type = "cpu"
             asked = kwargs.get("dtype", args[0] if args else None)
             args = args[1:]
-            kwargs["dtype"] = asked if asked in HALVES else torch.float16
+            kwargs["dtype"] = asked if asked in cuda_autocast.HALVES else torch.float16
         original(self, device_type, *args, **kwargs)
 
     kind.__init__ = __init__
