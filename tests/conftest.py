@@ -23,7 +23,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 """Of every training that a test starts: the threads of several trainings on a few cores mostly wait for each other."""
 os.environ["TESTS_QUICK_EXIT"] = "1"
 """Of interpreters of our training environments (Makefile): 0.7 s of processor time for each that imported torch."""
-LEAN_TORCH = Path(__file__).with_name("rigs") / "lean_torch.py"
+LEAN_TORCH = Path(__file__).parents[1] / "supervisor/agent/path/rocm_agent/memory/lean_torch.py"
 """What has these interpreters leave away of torch what a training does not use; not in tests marked `whole_torch`."""
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False

@@ -25,10 +25,10 @@ from supervisor.core.memory.estimate import (
     estimate,
     fit_line,
     largest_micro_batch,
-    next_probe,
     prove_largest,
 )
 from supervisor.core.memory.points import Point
+from supervisor.core.memory.probing import collect_points
 from supervisor.core.remedies.miopen import CONV2D_SETTINGS, conv2d_algorithm
 from supervisor.core.sanitize import one_line
 
@@ -172,12 +172,12 @@ class Probes:
         return "" if self._loaded is None else self._loaded.why_alone
 
     def run(
-        self, batch: int | None = None, configured: int | None = None, *, fresh: bool = False, **changed: Any
+        self, batch: int | None = None, configured: int | None = None, *, proof: bool = False, **changed: Any
     ) -> Any:
         """Return the result at a micro-batch, None: as configured; `changed` are other fields of WhatIf.
 
-        What is proven is probed `fresh`: in the state of a training that has made no step before. Raises OSError where
-        no folder can be made.
+        With `proof` running out of memory is a result after other steps too. Raises OSError where no folder can be
+        made.
         """
         from supervisor.runner.code_copy import temporary_copy  # noqa: PLC0415  # as above
         from supervisor.runner.memory_probe import probe  # noqa: PLC0415  # as above
@@ -186,7 +186,7 @@ class Probes:
         click.echo(f"probing {what}", err=True)
         what_if = replace(self._what_if, batch=batch, configured=configured, **changed)
         if self._loaded is not None:
-            result = self._loaded.probe(what_if, fresh=fresh)
+            result = self._loaded.probe(what_if, proof=proof)
         else:
             with temporary_copy() as code:
                 result = probe(self._command, what_if, code)
@@ -290,20 +290,13 @@ def _probe_points(
 
 
 def _probe_on_gpu(probes: Probes, asked: Asked, configured: int) -> list[Point]:
-    """Return points at half the micro-batch in question, at that itself, and at one that takes most of the GPU."""
-    wanted = asked.batch or configured
-    # That in question comes first: what it takes is then what a training takes that has made no other steps.
-    points = sorted(probes.vary(configured, dict.fromkeys((wanted, _halve_batch(wanted)))), key=_batch_of)
-    if not any(point.batch == wanted for point in points):
-        lower = {_halve_batch(_halve_batch(wanted)), _halve_batch(_halve_batch(_halve_batch(wanted)))}
-        points += probes.vary(configured, sorted(lower - _collect_batches(points)))
-    if not points:
-        return [probes.measure()]
-    card = asked.card_bytes or points[0].card_bytes
-    further = None if asked.quick or card is None else next_probe(points, card)
-    if further is not None and further not in _collect_batches(points):
-        points += probes.vary(configured, [further])
-    return points
+    """Return points at the micro-batch in question, and at one that takes most of the GPU or at half of the former."""
+
+    def measure(batch: int) -> Point | None:
+        return next(iter(probes.vary(configured, [batch])), None)
+
+    points = collect_points(measure, asked.batch or configured, asked.card_bytes, quick=asked.quick)
+    return points if points else [probes.measure()]
 
 
 def _prove_largest(probes: Probes, asked: Asked, configured: int, points: list[Point]) -> int | None:
@@ -317,7 +310,7 @@ def _prove_largest(probes: Probes, asked: Asked, configured: int, points: list[P
     room = None if asked.card_bytes is None else card - (ordered[-1].other_bytes or 0)
 
     def runs(batch: int) -> bool:
-        result = probes.run(batch, configured, fresh=True, steps=PROOF_STEPS, room_bytes=room)
+        result = probes.run(batch, configured, proof=True, steps=PROOF_STEPS, room_bytes=room)
         return result.point is not None and result.point.batch == batch
 
     known = [point.batch for point in points if point.batch is not None]
@@ -330,16 +323,8 @@ def _probe_small(probes: Probes, _asked: Asked, configured: int) -> list[Point]:
     return points if points else [probes.measure()]
 
 
-def _halve_batch(batch: int) -> int:
-    return max(1, batch // 2)
-
-
 def _batch_of(point: Point) -> int:
     return point.batch or 0
-
-
-def _collect_batches(points: list[Point]) -> set[int | None]:
-    return {point.batch for point in points}
 
 
 def _list_doubts(points: list[Point], asked: Asked, *, follows: bool) -> list[str]:

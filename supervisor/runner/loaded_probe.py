@@ -1,7 +1,8 @@
 """Probes a job's own command at one micro-batch after the other, from a process that has loaded it once.
 
-The agent forks that process for each probe (`rocm_agent/memory/serving.py`). A command that cannot be forked, or whose
-fork fails where the command alone does not, is probed by a process each from then on, and why is known.
+The agent forks that process for each probe (`rocm_agent/memory/serving.py`), and has it import of torch only what is
+used (`rocm_agent/memory/lean_torch.py`) until a probe fails that does not fail alone. A command that cannot be forked,
+or whose fork fails with all of torch too, is probed by a process each from then on, and why is known.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ class LoadedProbe:
         self._process: Child | None = None
         self._number = 0
         self._discarded = True
+        self._lean = True
+        """Whether of torch only what is used is imported."""
         self.why_alone = ""
         """Why each probe has a process of its own; empty: it has not."""
 
@@ -50,28 +53,38 @@ class LoadedProbe:
         """End all processes."""
         self.end()
 
-    def probe(self, what_if: WhatIf, *, fresh: bool = False) -> Result:
+    def probe(self, what_if: WhatIf, *, fresh: bool = False, proof: bool = False) -> Result:
         """Return what the command took, from a new fork if `fresh`; raise OSError where its folder cannot be made.
 
         What fails in a fork is tried again as if there were none: in a new fork where it followed other probes, then
         alone. Running out of memory is a result, unless it followed other probes: what those left may be the cause.
+        With `proof` it is one then too: what runs in a process that has made steps, whose weights lie scattered in
+        the allocator's blocks, runs in a new one; what does not is not proven.
         """
         if self.why_alone:
             return memory_probe.probe(self._command, what_if, self._code)
         result = self._ask(what_if, fresh=fresh)
         followed = what_if.batch in {None, result.batch}
-        if result.way == "further" and not (followed and _is_answer(result, what_if)):
+        ended = (followed and _is_answer(result, what_if)) or (proof and result.out_of_memory)
+        if result.way == "further" and not ended:
             result = self._ask(what_if, fresh=True)
-        if result.way == "alone":
-            self.why_alone = result.why_alone
-            self.end()
+        answered = result.out_of_memory or _is_answer(result, what_if)
+        may_lack = self._lean and result.why_alone != ""
+        if answered or (result.way == "alone" and not may_lack):
+            if result.way == "alone":
+                self.why_alone = result.why_alone
+                self.end()
             return result
-        if result.out_of_memory or _is_answer(result, what_if):
-            return result
+        return self._probe_alone(what_if, result.problem)
+
+    def _probe_alone(self, what_if: WhatIf, problem: str) -> Result:
+        """Probe what has failed in a fork; where it runs alone, find out which of both ways was the cause."""
         self.end()
         alone = memory_probe.probe(self._command, what_if, self._code)
         if _is_answer(alone, what_if):
-            self.why_alone = f"what ran alone failed in a fork of the loaded command: {result.problem}"
+            if not self._lean:
+                self.why_alone = f"what ran alone failed in a fork of the loaded command: {problem}"
+            self._lean = False
         return alone
 
     def end(self) -> None:
@@ -110,6 +123,7 @@ class LoadedProbe:
             "requests": str(folder / REQUEST),
             "reports": str(folder / REPORT),
             "forked": str(folder / FORKED),
+            "lean": self._lean,
             "guard": not discards or os.geteuid() != 0,
         }
         env = memory_probe.build_env(self._command, request, folder, self._code, without_gpu=what_if.without_gpu)

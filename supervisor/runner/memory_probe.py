@@ -97,6 +97,8 @@ class Result:
     """In which process: one "alone", one "forked" from the loaded command, or a "further" probe in such a one."""
     why_alone: str = ""
     """Why the command could not be forked."""
+    loaded_s: float | None = None
+    """From the start of its interpreter until it first used the GPU or a loader."""
 
 
 def probe(command: Command, what_if: WhatIf, code: Code = INSTALLED) -> Result:
@@ -255,6 +257,7 @@ def read_result(folder: Path, ending: str, *, discarded: bool, name: str = REPOR
         timing=_read_timing(report.get("timing")),
         way=way if (way := report.get("way")) in WAYS else "alone",
         why_alone=as_message(report.get("why_alone"), TEXT_LIMIT) or "",
+        loaded_s=as_float(report.get("loaded_s"), 0.0),
     )
 
 

@@ -4,11 +4,12 @@
 
 Runs in the interpreter that it is started with, which has torch and the networks' packages (`estimates_models.py`), on
 one NVIDIA or AMD GPU. First the choices of `supervisorctl estimate`, one after the other, each from its own process
-that loads the training once, with the time from its start: ten networks in four rooms (ROOMS), of which one in two is
-half filled in the reckoning. Meanwhile the largest micro-batch that runs is found for those that are chosen, so that a
-choice shares the GPU and its time is an upper bound; with `--jobs 0` it is not looked for, and choices are timed by
-themselves. Then a choice in a GPU that is half filled by another program, and
-what Lightning's batch size finder, ultralytics' AutoBatch and accelerate's find_executable_batch_size come to there.
+that loads the training once, with two times: from its start, and from when it was loaded, where it first uses the GPU.
+There are ten networks in four rooms (ROOMS), of which one in two is half filled in the reckoning. Meanwhile the
+largest micro-batch that runs is found for those that are chosen, so that a choice shares the GPU and its time is an
+upper bound; with `--jobs 0` it is not looked for, and choices are timed by themselves. Then a choice in a GPU that is
+half filled by another program, and what Lightning's batch size finder, ultralytics' AutoBatch and accelerate's
+find_executable_batch_size come to there, in a process that has imported torch and initialised the GPU before.
 After `--limit-s` nothing is begun. `--part 1/2` does the first half, of networks and of other tools.
 """
 
@@ -43,10 +44,10 @@ from estimates import BATCHES, GIB, MODELS  # noqa: E402 (after the path is set)
 from supervisor.core.memory.estimate import (  # noqa: E402 (after the path is set)
     PROOF_STEPS,
     estimate,
-    next_probe,
     prove_largest,
 )
 from supervisor.core.memory.points import Point  # noqa: E402 (after the path is set)
+from supervisor.core.memory.probing import collect_points  # noqa: E402 (after the path is set)
 from supervisor.runner.loaded_probe import LoadedProbe  # noqa: E402 (after the path is set)
 from supervisor.runner.memory_probe import Command, WhatIf  # noqa: E402 (after the path is set)
 
@@ -87,28 +88,29 @@ class Probes:
         env = {"OMP_NUM_THREADS": "2", "YOLO_OFFLINE": "true"}
         self.loaded = LoadedProbe(Command(argv=argv, cwd="/tmp", env=env, limit_s=100.0))
         self._marked_s = self._began_s = time.perf_counter()
+        self.loaded_s: float | None = None
         self.took: list[str] = []
         """What each probe took, in seconds."""
 
     def look(self) -> None:
         """Look at the first batch, as the command does before it probes."""
-        self.loaded.probe(WhatIf(look=True))
-        self._mark("load")
+        self.loaded_s = self.loaded.probe(WhatIf(look=True)).loaded_s
+        self._mark("look")
 
-    def measure(self, count: int) -> Point:
-        """Return the point at a micro-batch; raise RuntimeError where there is none."""
+    def measure(self, count: int) -> Point | None:
+        """Return the point at a micro-batch; None where it does not run."""
         found = self.loaded.probe(WhatIf(batch=count, configured=self.batch))
         self._mark(str(count))
         if found.point is None:
-            raise RuntimeError(f"{self.name} at {count}: {found.problem}\n{found.output[-1500:]}")
+            say(f"  {self.name} at {count}: {found.problem}\n{found.output[-1500:]}")
         return found.point
 
     def runs(self, count: int, room_bytes: int | None) -> bool:
         """Whether some steps run at a micro-batch within a room, as the command tries it."""
         what_if = WhatIf(batch=count, configured=self.batch, steps=PROOF_STEPS, room_bytes=room_bytes)
-        found = self.loaded.probe(what_if, fresh=True)
+        found = self.loaded.probe(what_if, proof=True)
         self._mark(f"proof {count}")
-        return found.point is not None
+        return found.point is not None and found.point.batch == count
 
     def _mark(self, what: str) -> None:
         now_s = time.perf_counter()
@@ -116,37 +118,39 @@ class Probes:
         self._marked_s = now_s
 
     def choose(self, card_bytes: int, other_bytes: int | None = None) -> Row:
-        """Make a choice as the command does; return it with its time."""
+        """Make a choice as the command does; return it with its times."""
         with self.loaded:
             self.look()
-            points = [self.measure(count) for count in (self.batch, max(1, self.batch // 2))]
-            reckoned, chosen = choose(self, points, card_bytes, other_bytes)
+            points, reckoned, chosen = choose(self, card_bytes, other_bytes)
         took_s = time.perf_counter() - self._began_s
-        say(f"  {self.name}: {', '.join(self.took)} s; {self.loaded.why_alone or 'loaded once'}")
+        loaded = "" if self.loaded_s is None else f"loaded after {self.loaded_s:.1f} s, "
+        say(f"  {self.name}: {loaded}{', '.join(self.took)} s; {self.loaded.why_alone or 'loaded once'}")
         return {
             "name": self.name,
             "reckoned": reckoned,
             "chosen": chosen,
             "took_s": took_s,
+            "since_loaded_s": None if self.loaded_s is None else took_s - self.loaded_s,
+            "took": self.took,
             "probed": max(point.reserved_bytes or 0 for point in points),
         }
 
 
-def choose(probes: Probes, points: list[Point], card_bytes: int, other_bytes: int | None = None) -> tuple[int, int]:
-    """Return the micro-batch that the estimator reckons for a card, and the one that it has seen to run.
+def choose(probes: Probes, card_bytes: int, other_bytes: int | None = None) -> tuple[list[Point], int, int]:
+    """Return the points, the micro-batch that the estimator reckons for a card, and the one that it has seen to run.
 
     `other_bytes` are what others hold of it; None: what the probes found, on a card as large as it is.
     """
-    known = points if other_bytes is None else [replace(point, other_bytes=other_bytes) for point in points]
-    known.sort(key=lambda point: point.batch or 0)
-    further = next_probe(known, card_bytes)
-    if further is not None:
-        found = probes.measure(further)
-        known = [*known, found if other_bytes is None else replace(found, other_bytes=other_bytes)]
+
+    def measure(count: int) -> Point | None:
+        found = probes.measure(count)
+        return found if found is None or other_bytes is None else replace(found, other_bytes=other_bytes)
+
+    known = collect_points(measure, probes.batch, card_bytes)
     reckoned = estimate(known, probes.batch, card_bytes).largest_micro_batch or 0
     room = None if other_bytes is None else card_bytes - other_bytes
     ran = [point.batch for point in known if point.batch is not None]
-    return reckoned, prove_largest(reckoned, ran, lambda count: probes.runs(count, room))
+    return known, reckoned, prove_largest(reckoned, ran, lambda count: probes.runs(count, room))
 
 
 class Child:
@@ -320,7 +324,8 @@ class Choices:
         self._given, self._lock = given, threading.Lock()
         self.rows: list[Row] = []
         self.peers: list[Row] = []
-        self.times: list[float | None] = []
+        self.choices: list[Row] = []
+        """Of which not all need have a largest micro-batch that was looked for."""
 
     def is_over(self) -> bool:
         """Whether nothing more is to be begun."""
@@ -332,11 +337,22 @@ class Choices:
             self.rows.append(row)
             share = row["chosen"] / row["largest"] if row["largest"] else 0.0
             mark = "" if row["runs"] else "  OUT OF MEMORY"
-            took = f" {row['took_s']:5.1f} s" if row["took_s"] is not None else ""
+            took = f" {row['took_s']:5.1f} s"
+            took += f" ({row['since_loaded_s']:.1f} s loaded)" if row["since_loaded_s"] is not None else ""
             found = " ".join(f"{name} {row[name]:5}" for name in ("reckoned", "chosen", "largest"))
             say(f"{row['name']:28} {row['room']:>22} {found} {share:6.1%}{took}{mark}")
-            if self._given.json is not None:
-                self._given.json.write_text(json.dumps({"rows": self.rows, "peers": self.peers}))
+            self._write()
+
+    def _time(self, chosen: Row) -> None:
+        """Keep a choice and its times."""
+        with self._lock:
+            self.choices.append(chosen)
+            self._write()
+
+    def _write(self) -> None:
+        if self._given.json is not None:
+            found = {"rows": self.rows, "choices": self.choices, "peers": self.peers}
+            self._given.json.write_text(json.dumps(found))
 
     def choose_in_half(self, names: Sequence[str]) -> None:
         """Choose in a half-filled card, one after the other, and ask the peers."""
@@ -351,9 +367,9 @@ class Choices:
 
     def _choose_in_half(self, name: str, card_bytes: int) -> None:
         chosen = Probes(name).choose(card_bytes)
+        self._time(chosen)
         with child("--truth", name) as truth:
             found = truth.ask([chosen["chosen"], None])
-        self.times.append(chosen["took_s"])
         self.note({**chosen, "room": "half of the card", **found})
         modes = {"lightning": (["power"], ["binsearch"]), "autobatch": ([],)}
         for peer, given in (*((PEERS[name], mode) for mode in modes[PEERS[name]]), ("accelerate", [])):
@@ -379,11 +395,12 @@ class Choices:
                         self._fenced(name, partial(self._choose_in_room, name, card, filled, chosen))
                 if self._given.jobs:
                     pool.submit(self._fenced, name, partial(self._find_truths, name, chosen))
-                self.times += [row["took_s"] for *_, row in chosen]
 
     def _choose_in_room(self, name: str, card: int, filled: int, chosen: list[tuple[int, int, Row]]) -> None:
         # Others share the GPU here: what they hold of it is left out, and what a filler would hold is put in.
-        chosen.append((card, filled, Probes(name).choose(card * GIB, filled * GIB)))
+        row = Probes(name).choose(card * GIB, filled * GIB)
+        self._time(row)
+        chosen.append((card, filled, row))
 
     def _find_truths(self, name: str, chosen: Sequence[tuple[int, int, Row]]) -> None:
         with child("--truth", name) as truth:
@@ -416,11 +433,14 @@ class Choices:
         sys.stdout.flush()
 
     def _print_times(self) -> None:
-        times = [took_s for took_s in self.times if took_s is not None]
-        if times:
-            row_text = f"median {statistics.median(times):.1f} s ({min(times):.1f}-{max(times):.1f}), n={len(times)}"
+        for key, words in (("took_s", "time of a choice"), ("since_loaded_s", "of it since the command was loaded")):
+            times = [row[key] for row in self.choices if row[key] is not None]
+            if not times:
+                continue
+            middle = f"median {statistics.median(times):.1f} s ({min(times):.1f}-{max(times):.1f}), n={len(times)}"
             late = sum(took_s > LIMIT_S for took_s in times)
-            print(f"time of a choice: {row_text} (must be {LIMIT_S:.0f} s; {late} took longer)")
+            late_text = f" (must be {LIMIT_S:.0f} s; {late} took longer)" if key == "took_s" else ""
+            print(f"{words}: {middle}{late_text}")
 
 
 def main() -> None:

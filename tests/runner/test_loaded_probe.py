@@ -20,6 +20,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 loaded = os.getpid()
 print("loaded", flush=True)
+kernels = "torch._refs.fft" in sys.modules
+if ("whole" in sys.argv and not kernels) or ("lean" in sys.argv and kernels):
+    raise ValueError("of torch another part was imported")
 if "thread" in sys.argv:
     threading.Thread(target=time.sleep, args=(99,), daemon=True, name="logger").start()
 if "gpu" in sys.argv:
@@ -36,6 +39,7 @@ rows = TensorDataset(torch.ones(400, 4))
 for epoch in range(99):
     for (batch,) in DataLoader(rows, batch_size={CONFIGURED}, num_workers=1 if "workers" in sys.argv else 0):
         count = len(batch)
+        print("drawn:", count, flush=True)
         if "once" in sys.argv and os.getpid() != loaded:
             raise ValueError("this command is not to be forked")
         if count > {MOST}:
@@ -61,8 +65,9 @@ def load(folder: Path, python: Path, *words: str, limit_s: float = 90.0) -> Load
     return LoadedProbe(Command(argv=[str(python), str(script), *words], cwd=str(folder), env={}, limit_s=limit_s))
 
 
-def ask(probes: LoadedProbe, batch: int, *, fresh: bool = False, steps: int = 2) -> Result:
-    return probes.probe(WhatIf(batch=batch, configured=CONFIGURED, steps=steps, timed=True), fresh=fresh)
+def ask(probes: LoadedProbe, batch: int, *, fresh: bool = False, proof: bool = False, steps: int = 2) -> Result:
+    what_if = WhatIf(batch=batch, configured=CONFIGURED, steps=steps, timed=True)
+    return probes.probe(what_if, fresh=fresh, proof=proof)
 
 
 def batch_of(result: Result) -> int | None:
@@ -80,6 +85,8 @@ def test_several_micro_batches_are_probed_in_processes_of_a_command_that_is_load
         proof = ask(probes, 99, fresh=True, steps=4)
     assert [batch_of(result) for result in (same, larger, proof)] == [CONFIGURED, 50, 99]
     assert [result.way for result in (same, larger, proof)] == ["further", "further", "forked"]
+    assert seen.loaded_s is not None
+    assert seen.loaded_s == same.loaded_s == proof.loaded_s, "all are forks of the same"
     assert proof.output.count("loaded") == 1
     assert probes.why_alone == ""
 
@@ -95,6 +102,34 @@ def test_running_out_of_memory_twice_leaves_the_next_probe_as_it_would_be(train_
     assert (batch_of(known), batch_of(after)) == (50, 99)
     assert after.output.count("loaded") == 1
     assert probes.why_alone == ""
+
+
+def test_a_proof_is_made_by_the_process_that_made_other_steps_and_what_runs_out_of_memory_there_is_not_proven(
+    current_python: Path, tmp_path: Path
+) -> None:
+    with load(tmp_path, current_python) as probes:
+        known = ask(probes, 50)
+        proof = probes.probe(WhatIf(batch=99, configured=CONFIGURED, steps=4), proof=True)
+        failed = ask(probes, 150, proof=True, steps=4)
+        smaller = ask(probes, 98, proof=True, steps=4)
+    assert [batch_of(result) for result in (known, proof, smaller)] == [50, 99, 98]
+    assert [result.way for result in (known, proof, failed, smaller)] == ["forked", "further", "further", "forked"]
+    assert failed.out_of_memory
+    assert smaller.output.count("loaded") == 1
+    assert smaller.output.count("drawn: 99") == 3, "of four steps the first is spared: the optimizer has its state"
+    assert smaller.output.count("drawn: 98") == 4
+
+
+@pytest.mark.whole_torch(reason="what a probe imports of it")
+def test_a_command_is_loaded_with_what_it_uses_of_torch_and_one_that_fails_so_with_all_of_it(
+    current_python: Path, tmp_path: Path
+) -> None:
+    with load(tmp_path, current_python, "lean") as probes:
+        assert [ask(probes, batch).way for batch in (50, 99)] == ["forked", "further"]
+        assert (probes.why_alone, ask(probes, 98).output.count("loaded")) == ("", 1)
+    with load(tmp_path, current_python, "whole") as probes:
+        assert [ask(probes, batch).way for batch in (50, 99, 98)] == ["alone", "forked", "further"]
+        assert probes.why_alone == ""
 
 
 def test_one_that_fails_by_itself_is_tried_alone_and_its_failure_is_reported(

@@ -156,9 +156,12 @@ def largest_micro_batch(points: Sequence[Point], line: Line | None, card_bytes: 
 
 
 def next_probe(points: Sequence[Point], card_bytes: int, *, share: float = 0.6) -> int | None:
-    """Return the micro-batch that takes `share` of the card, to be probed for a better line; None: none is larger."""
-    line = fit_line(sorted(points, key=lambda point: point.batch or 0))
+    """Return the micro-batch that takes `share` of the card, to be probed for a better line; None: none is larger.
+
+    From a single point it is a smaller one: what does not grow with the samples is more than is known then.
+    """
     largest = max((point.batch or 0 for point in points), default=0)
+    line = fit_line(sorted(points, key=lambda point: point.batch or 0)) if len(points) > 1 else _guess_line(points)
     if line is None or not largest:
         return None
     base = points[-1]
@@ -179,6 +182,16 @@ def prove_largest(reckoned: int, known: Sequence[int], runs: Callable[[int], boo
             return batch
     least = tried[-1] if tried else 0
     return max((batch for batch in known if batch < least), default=0)
+
+
+def _guess_line(points: Sequence[Point]) -> Line | None:
+    """Return the line through one point if weights and optimizer state were all that is fixed: it rises too much."""
+    known = [point for point in points if point.batch]
+    if not known:
+        return None
+    fixed = known[0].weights_bytes + known[0].optimizer_bytes
+    each = (known[0].graph_bytes - fixed) / (known[0].batch or 1)
+    return Line(fixed=fixed, each=each) if each > 0 else None
 
 
 def _list_tried(reckoned: int) -> list[int]:

@@ -47,6 +47,10 @@ def begin() -> None:
     if wanted is None:
         return
     _probe = Probe(wanted)
+    if wanted.get("lean"):
+        from . import lean_torch  # noqa: PLC0415 - where it is asked for
+
+        lean_torch.begin()
     probe, hook = _probe, sys.excepthook
 
     def saw(kind: Any, error: Any, traceback: Any) -> None:
@@ -263,10 +267,16 @@ class Probe:
             if self._batch not in (None, self._wanted.get("batch") or self._batch) and self._pass_over():
                 return
             self._steps += 1
-            if self._steps >= int(self._wanted.get("steps") or STEPS):
+            if self._steps >= self._count_steps():
                 self._report(None, update_bytes=update_bytes)
             self._drawn = 0
             self._base_bytes = self._gauge.allocated_bytes()
+
+    def _count_steps(self) -> int:
+        """Return how many steps are made: in a process that has made some the optimizer's state is there in each."""
+        wanted = int(self._wanted.get("steps") or STEPS)
+        further = self._server is not None and self._server.way == "further" and not self._wanted.get("timed")
+        return max(STEPS, wanted - 1) if further else wanted
 
     def _pass_over(self) -> bool:
         """Pass over what is of another micro-batch, some times in a process that has made other probes; else False."""
@@ -320,7 +330,7 @@ class Probe:
             report.update({"torch": str(self._torch.__version__)}, **self._gauge.describe())
         server = self._server
         if server is not None:
-            report.update(way=server.way, why_alone=server.why_alone)
+            report.update(way=server.way, why_alone=server.why_alone, loaded_s=server.loaded_s)
         sys.stdout.flush()
         sys.stderr.flush()
         write_report(self._wanted["report"], report)
@@ -349,5 +359,5 @@ class Probe:
 def _has_compiled() -> bool:
     """Whether torch.compile has compiled anything."""
     home = sys.modules.get("torch._dynamo.utils")
-    counters = getattr(home, "counters", None)
+    counters = vars(home).get("counters") if home is not None else None  # to ask for it would import the compiler
     return bool(counters and counters.get("frames", {}).get("total"))

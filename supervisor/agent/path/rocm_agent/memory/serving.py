@@ -45,6 +45,9 @@ class Server:
         """How the probe under way was begun: "alone", "forked", or "further" in a process that made others."""
         self.why_alone = "the command used neither a GPU nor a loader"
         self._passed = False
+        self._began_s = time.perf_counter()
+        self.loaded_s: Optional[float] = None
+        """Seconds from the start of the interpreter until the command first used the GPU or a loader."""
         # NVML counts GPUs without the driver, which must not be asked before a fork (torch 2.0 and later).
         os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
@@ -95,6 +98,7 @@ class Server:
 
     def _fork_or_go_on(self) -> None:
         """Return in each fork, and in this process where it cannot be forked."""
+        self.loaded_s = time.perf_counter() - self._began_s
         why = self._why_no_fork()
         if why is None:
             self._serve()

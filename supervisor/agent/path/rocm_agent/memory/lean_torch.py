@@ -6,14 +6,18 @@ has no compiler; its kernels are a seventh of that time. Here a module is in the
 something of it is asked for. What the compiler is to leave alone (`disable`, `graph_break`) is, outside of compiled
 code, called as it is. Nothing else of torch is touched.
 
-An interpreter of our training environments runs this file when it starts (`lean_torch.pth`, Makefile) where
-TESTS_LEAN_TORCH names it; the marker `whole_torch` keeps it from a test (tests/conftest.py).
+A probed command is loaded so; one that fails is probed with all of torch. Interpreters of our training environments run
+this file when they start (`lean_torch.pth`, Makefile) where TESTS_LEAN_TORCH names it; the marker `whole_torch` keeps
+it from a test (tests/conftest.py).
 """
+
+from __future__ import annotations
 
 import importlib
 import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
+from typing import Any, Optional, Sequence
 
 KERNELS = ("torch._meta_registrations", "torch._decomp", "torch._refs", "torch._prims")
 COMPILER = ("torch._dynamo", "torch._dynamo.utils")
@@ -24,12 +28,12 @@ NO_PACKAGES = ("torch._meta_registrations", "torch._dynamo.utils")
 class Later(ModuleType):
     """A module in the place of another, which is imported with its group when an attribute of it is asked for."""
 
-    def __init__(self, name, group):
+    def __init__(self, name: str, group: Sequence[str]) -> None:
         super().__init__(name)
         self.__spec__ = ModuleSpec(name, None)
         self._group = group
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         """Return the attribute of the module itself, but of what `inspect` asks of every module nothing."""
         if name.startswith("__") and (name != "__path__" or self.__name__ in NO_PACKAGES):
             raise AttributeError(name)
@@ -37,7 +41,7 @@ class Later(ModuleType):
         return getattr(importlib.import_module(self.__name__), name)
 
 
-def bring(group):
+def bring(group: Sequence[str]) -> None:
     """Import the modules of a group, the compiler after the kernels, which it uses."""
     if group is COMPILER:
         bring(KERNELS)
@@ -49,21 +53,21 @@ def bring(group):
     importlib.import_module(group[0])
 
 
-def compiler():
+def compiler() -> Any:
     """Return the compiler, None before its import."""
     module = sys.modules[COMPILER[0]]
     return None if isinstance(module, Later) else module
 
 
-def disable(fn=None, recursive=True, **options):
+def disable(fn: Any = None, recursive: bool = True, **options: Any) -> Any:  # noqa: FBT001, FBT002 - torch's signature
     """Return what calls `fn`, in the compiler's way once that has been imported."""
     if compiler() is not None:
         return compiler().disable(fn, recursive, **options)
     if fn is None:
         return lambda given: disable(given, recursive, **options)
-    disabled = []
+    disabled: list[Any] = []
 
-    def call(*args, **kwargs):
+    def call(*args: Any, **kwargs: Any) -> Any:
         if not disabled:
             if compiler() is None:
                 return fn(*args, **kwargs)
@@ -73,29 +77,29 @@ def disable(fn=None, recursive=True, **options):
     return call
 
 
-def graph_break(*words, **options):
+def graph_break(*words: Any, **options: Any) -> None:
     """Do nothing where no graph can be in the making."""
     if compiler() is not None:
         compiler().graph_break(*words, **options)
 
 
-def is_compile_supported(device_type):
+def is_compile_supported(device_type: str) -> Any:
     """Answer as the compiler, which is imported for it."""
     bring(COMPILER)
     return sys.modules[COMPILER[1]].is_compile_supported(device_type)
 
 
-class Finder:
+class LeanFinder:
     """Finds the first of the kernels, which torch imports at its very end."""
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Optional[ModuleSpec]:
         """Answer once."""
         if name != KERNELS[0]:
             return None
         sys.meta_path.remove(self)
-        return ModuleSpec(name, self)
+        return ModuleSpec(name, self)  # type: ignore[arg-type]  # it has what a loader needs
 
-    def create_module(self, spec):
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Put a module in the place of each that is left away."""
         torch = sys.modules["torch"]
         for name in KERNELS:
@@ -105,7 +109,7 @@ class Finder:
             self._leave_compiler()
         return sys.modules[KERNELS[0]]
 
-    def _leave_compiler(self):
+    def _leave_compiler(self) -> None:
         for name in COMPILER:
             sys.modules[name] = Later(name, COMPILER)
         first, utils = (sys.modules[name] for name in COMPILER)
@@ -114,8 +118,16 @@ class Finder:
         first.trace_rules = SimpleNamespace(clear_lru_cache=lambda: None)
         utils.is_compile_supported = is_compile_supported
 
-    def exec_module(self, module):
+    def exec_module(self, module: ModuleType) -> None:
         """Leave it empty."""
 
 
-sys.meta_path.insert(0, Finder())
+def begin() -> None:
+    """Begin, where torch is not imported yet and this has not begun."""
+    begun = any(type(finder).__name__ == LeanFinder.__name__ for finder in sys.meta_path)
+    if not begun and "torch" not in sys.modules:
+        sys.meta_path.insert(0, LeanFinder())  # type: ignore[arg-type]  # as above
+
+
+if __name__ == "lean_torch":
+    begin()
