@@ -3,9 +3,8 @@
 Every start goes on from the same snapshot, in the order A B B A, where A is the training as it is started and B the
 same with one arm. One start is one measurement: two starts of the same settings differ by more than the steps within
 one show, by where memory came to lie and what else the machine did. So gains are judged by differences between starts
-alone, with the bounds that hold for blocks of steps, and an arm is started twice at least. Each further arm is tried on
-top of those adopted before; there is no last comparison of all together, which would take as many starts once more:
-the error is shared among the arms instead.
+alone, and an arm is started twice at least. Each further arm is tried on top of those adopted before; there is no last
+comparison of all together, which would take as many starts once more: the error is shared among the arms instead.
 """
 
 from __future__ import annotations
@@ -14,17 +13,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from supervisor.core.tuning.compare import ERROR, Comparison, Outcome, geometric_mean
+from supervisor.core.tuning.compare import Outcome, geometric_mean
 from supervisor.core.tuning.guards import Block, Memory, find_doubt, find_harm
 from supervisor.core.tuning.knob import Kind
 from supervisor.core.tuning.session import Adopted, Refused
+from supervisor.core.tuning.start_comparison import ERROR, PAIRS_MAX, StartComparison
 from supervisor.core.tuning.start_order import TunedStart
 
 ORDER = "ABBA"
 """A: as it is started; B: with the arm."""
-PAIRS_MIN, PAIRS_MAX = 2, 6
-FLOOR = 0.01
-"""The least spread between two pairs of starts that is believed: two such pairs prove a gain of 6 % for one arm."""
 FAR_SLOWER = math.log(1.3)
 """An arm whose first start is this much slower is not started again: each start costs the training its time."""
 COMPARED_STEPS = 8
@@ -63,13 +60,11 @@ class Restarts:
     adopted: tuple[Adopted, ...] = ()
     adopted_arms: tuple[StartArm, ...] = ()
     refused: tuple[Refused, ...] = ()
-    comparison: Comparison = field(default_factory=Comparison)
+    comparison: StartComparison = field(default_factory=StartComparison)
     half: Measured | None = None
     """The first start of the pair under way."""
     of_owner: tuple[Measured, ...] = ()
     of_arm: tuple[Measured, ...] = ()
-    alike: tuple[tuple[float, ...], ...] = ()
-    """Logarithms of the medians of starts with the same settings, of the arms before."""
     before_s: float | None = None
     """Seconds a sample as it was started before the tune, and with what was adopted; None: not known."""
     after_s: float | None = None
@@ -90,19 +85,6 @@ class Restarts:
         if self.arm is None:
             return None
         return (*self.adopted_arms, self.arm) if self.is_arms_turn else self.adopted_arms
-
-    @property
-    def spread(self) -> float:
-        """By how much starts with the same settings differ, as a share of the time: of all arms so far.
-
-        The difference of two pairs alone often is too small by chance.
-        """
-        squares, degrees = 0.0, 0
-        for logs in (*self.alike, *_list_logs(self.of_owner, self.of_arm)):
-            mean = math.fsum(logs) / len(logs)
-            squares += math.fsum((value - mean) ** 2 for value in logs)
-            degrees += len(logs) - 1
-        return math.sqrt(squares / degrees) if degrees else 0.0
 
     @property
     def pairs(self) -> int:
@@ -126,7 +108,6 @@ class Restarts:
             return replace(made, half=measured)
         owner, arm = (self.half, measured) if was_arms else (measured, self.half)
         comparison = self.comparison.after(owner.median_s, arm.median_s)
-        comparison = replace(comparison, floor=max(FLOOR, math.sqrt(2) * made.spread))
         return replace(made, comparison=comparison, half=None)._judge(self.arm)
 
     def _find_harm(self, memory: Memory) -> str | None:
@@ -157,9 +138,7 @@ class Restarts:
         if verdict is None:
             return self
         if verdict.outcome is not Outcome.ADOPTED:
-            return self.after_refusal(
-                verdict.why.replace("pairs of blocks; blocks of one setting", "pairs of starts; starts")
-            )
+            return self.after_refusal(verdict.why)
         owner, mine = _blocks(self.of_owner), _blocks(self.of_arm)
         comparable = is_repeatable(self.of_arm) or is_repeatable(self.of_owner)
         doubt = None if comparable else find_doubt(owner, mine)
@@ -180,7 +159,7 @@ class Restarts:
         )
         # One environment takes another's place; no two are tried on top of each other.
         rest = tuple(other for other in self.queue if arm.environment is None or other.environment is None)
-        return replace(adopted, queue=rest)._next(None)
+        return replace(adopted, queue=rest)._next(None, is_adopted=True)
 
     def _explain_losses(self) -> str:
         """Return what could be compared of the losses, where the same steps have others in each start."""
@@ -202,14 +181,13 @@ class Restarts:
         rows = [Refused(knob=arm.knob, value=arm.value, why=why) for arm in (self.arm, *self.queue) if arm is not None]
         return replace(self, queue=(), arm=None, half=None, refused=(*self.refused, *rows))
 
-    def _next(self, first: Measured | None) -> Restarts:
+    def _next(self, first: Measured | None, *, is_adopted: bool = False) -> Restarts:
         arm = self.queue[0] if self.queue else None
         return replace(
             self,
             queue=self.queue[1:],
             arm=arm,
-            alike=(*self.alike, *_list_logs(self.of_owner, self.of_arm)),
-            comparison=replace(self.comparison, pairs=()),
+            comparison=self.comparison.next_arm(is_adopted=is_adopted, goes_on=first is not None),
             half=None if arm is None else first,
             of_owner=() if first is None else (first,),
             of_arm=(),
@@ -218,7 +196,7 @@ class Restarts:
 
 def begin_restarts(arms: Sequence[StartArm]) -> Restarts:
     """Return the trial of some arms, one after the other; it is over if there is none."""
-    comparison = Comparison(error=ERROR / max(1, len(arms)), floor=FLOOR, pairs_min=PAIRS_MIN, pairs_max=PAIRS_MAX)
+    comparison = StartComparison(error=ERROR / max(1, len(arms)))
     return Restarts(queue=tuple(arms), comparison=comparison)._next(None)
 
 
@@ -251,10 +229,6 @@ def _list_common(first: Block, second: Block) -> list[tuple[int, float, float]]:
         return []
     rows = list(zip(first.losses, second.losses, strict=False))[:COMPARED_STEPS]
     return [(first.first_step + place, mine, other) for place, (mine, other) in enumerate(rows)]
-
-
-def _list_logs(*kinds: Sequence[Measured]) -> list[tuple[float, ...]]:
-    return [tuple(math.log(start.median_s) for start in starts) for starts in kinds if starts]
 
 
 def _blocks(starts: Sequence[Measured]) -> list[Block]:

@@ -1,0 +1,151 @@
+"""What pairs of starts prove: little where they are few, whatever their spread is, and nothing by chance."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from supervisor.core.stats.student import get_upper_quantile
+from supervisor.core.tuning.compare import Outcome, Verdict
+from supervisor.core.tuning.start_comparison import ERROR, LOOKS, PAIRS_MAX, StartComparison
+
+OFF_BY_1_PERCENT = (0.01, -0.01)
+"""Of two starts of the same settings: they differ by a deviation of 1.41 %."""
+
+
+def compared(*pairs: tuple[float, float], to: StartComparison | None = None) -> StartComparison:
+    """Return a comparison of pairs, each given by the logarithms of the owner's time and of the arm's."""
+    comparison = to or StartComparison()
+    for owner, arm in pairs:
+        comparison = comparison.after(math.exp(owner), math.exp(arm))
+    return comparison
+
+
+def gaining(gain: float, *offs: float) -> StartComparison:
+    """Return a comparison in which starts of either kind are off by as much, and the arm gains."""
+    return compared(*((off, off - math.log1p(gain)) for off in offs))
+
+
+def settle(comparison: StartComparison) -> Verdict:
+    verdict = comparison.verdict()
+    assert verdict is not None
+    return verdict
+
+
+def test_two_pairs_prove_what_is_beyond_students_limit_of_two_degrees() -> None:
+    limit = get_upper_quantile(ERROR / LOOKS, 2) * math.sqrt(2) * 0.01
+    assert math.expm1(limit) == pytest.approx(0.37, abs=0.005), "22 times the deviation between starts"
+    assert settle(gaining(1.01 * math.expm1(limit), *OFF_BY_1_PERCENT)).outcome is Outcome.ADOPTED
+    assert gaining(0.99 * math.expm1(limit), *OFF_BY_1_PERCENT).verdict() is None
+
+
+def test_each_look_at_the_pairs_has_an_equal_share_of_the_error() -> None:
+    offs = (0.01, -0.01) * 3
+    for pairs in range(2, PAIRS_MAX + 1):
+        comparison = gaining(0.1, *offs[:pairs])
+        gain, degrees = comparison.gain(), 2 * (pairs - 1)
+        radius = get_upper_quantile(0.001, degrees) * comparison.spread * math.sqrt(2 / pairs)
+        assert math.log1p(gain.low) == pytest.approx(math.log1p(0.1) - radius)
+
+
+def test_starts_of_the_arms_before_make_the_deviation_of_the_next_one_known_better() -> None:
+    first = gaining(0.0, *OFF_BY_1_PERCENT)
+    alone = gaining(0.12, *OFF_BY_1_PERCENT)
+    behind = first.next_arm(is_adopted=False, goes_on=False)
+    for off in OFF_BY_1_PERCENT:
+        behind = compared((off, off - math.log1p(0.12)), to=behind)
+    assert behind.spread < alone.spread, "the owner's four starts are alike"
+    assert alone.verdict() is None
+    assert settle(behind).outcome is Outcome.ADOPTED
+
+
+def test_what_was_adopted_is_what_the_next_arms_starts_are_alike_to() -> None:
+    first = gaining(0.5, *OFF_BY_1_PERCENT).next_arm(is_adopted=True, goes_on=False)
+    adopted = -math.log1p(0.5)
+    second = compared(*((adopted + off, adopted + off) for off in OFF_BY_1_PERCENT), to=first)
+    assert second.spread == pytest.approx(0.01 * math.sqrt(8 / 5)), "three groups of eight starts"
+
+
+def test_a_start_that_is_the_next_arms_first_is_counted_once() -> None:
+    first = compared((0.0, 0.0), (0.03, 0.0)).next_arm(is_adopted=False, goes_on=True)
+    second = compared((0.03, 0.0), (0.0, 0.0), to=first)
+    assert second.spread == pytest.approx(math.sqrt(2 * 0.03**2 / 3 / 4)), "0, 3 and 0 % of three starts, not of four"
+
+
+def test_of_an_arm_before_no_more_count_than_the_pairs_that_are_always_made() -> None:
+    short = gaining(0.1, *OFF_BY_1_PERCENT)
+    long = gaining(0.1, *OFF_BY_1_PERCENT, 0.2, -0.2)
+    ends = [item.next_arm(is_adopted=False, goes_on=False) for item in (short, long)]
+    assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize(
+    "of_start", [lambda start: start, lambda start: -start, lambda start: 5 * math.exp(-start / 3)]
+)
+def test_a_drift_from_start_to_start_is_no_gain_however_long_it_lasts(of_start: Callable[[int], float]) -> None:
+    times = [0.02 * of_start(start) for start in range(2 * PAIRS_MAX)]
+    comparison = StartComparison()
+    for number, (first, second) in enumerate(zip(times[::2], times[1::2], strict=True)):
+        comparison = compared((second, first) if number % 2 else (first, second), to=comparison)
+        verdict = comparison.verdict()
+        assert verdict is None or verdict.outcome is not Outcome.ADOPTED
+
+
+def test_a_gain_that_starts_hide_is_not_settled_and_named_with_the_starts_that_would_prove_it() -> None:
+    verdict = settle(gaining(0.1, 0.05, -0.05))
+    assert (verdict.outcome, verdict.pairs) == (Outcome.NOT_SETTLED, 2)
+    assert verdict.why == (
+        "not settled: faster by 10.0% after 2 pairs of starts; starts differ by 7.1%; "
+        "about 24 starts more would be needed to prove that"
+    )
+    assert settle(gaining(0.04, 0.05, -0.05)).why.endswith("; more than 96 starts more would be needed to prove that")
+    assert settle(gaining(0.01, 0.05, -0.05)).why == (
+        "not settled: faster by 1.0% after 2 pairs of starts; starts differ by 7.1%"
+    ), "a gain that is not worth a change"
+
+
+def test_an_arm_whose_two_pairs_are_clearly_slower_is_refused() -> None:
+    assert settle(gaining(-0.2, 0.05, -0.05)).why == "slower by 20%"
+
+
+def test_an_arm_that_cannot_gain_what_is_worth_a_change_is_refused_as_such() -> None:
+    verdict = settle(gaining(0.0, 0.0, 0.0))
+    assert verdict.outcome is Outcome.REFUSED
+    assert verdict.why.startswith("gains at most")
+
+
+@given(st.lists(st.tuples(st.floats(1e-6, 1e6), st.floats(1e-6, 1e6)), min_size=2, max_size=PAIRS_MAX))
+@example([(1e6, 1e-6), (1e-6, 1e6)])
+def test_a_comparison_ends_and_adopts_only_what_was_faster_on_the_average(pairs: list[tuple[float, float]]) -> None:
+    comparison = StartComparison()
+    for owner_s, arm_s in pairs:
+        comparison = comparison.after(owner_s, arm_s)
+    verdict = comparison.verdict()
+    if len(pairs) == PAIRS_MAX:
+        assert verdict is not None
+    if verdict is not None and verdict.outcome is Outcome.ADOPTED:
+        assert verdict.gain.low > 0
+        assert math.fsum(math.log(owner / arm) for owner, arm in pairs) > 0
+
+
+@pytest.mark.parametrize("time_s", [0.0, -1.0, math.nan, math.inf])
+def test_a_time_that_is_none_is_refused_with_its_value(time_s: float) -> None:
+    with pytest.raises(ValueError, match=str(time_s)):
+        StartComparison().after(time_s, 1.0)
+
+
+@pytest.mark.parametrize("spread", [0.02, 0.05, 0.1])
+def test_chance_adopts_no_more_than_one_arm_in_two_hundred_however_much_starts_differ(spread: float) -> None:
+    chance, adopted, tunes = random.Random(7), 0, 1200
+    for _ in range(tunes):
+        comparison, verdict = StartComparison(), None
+        while verdict is None:
+            comparison = compared((chance.gauss(0, spread), chance.gauss(0, spread)), to=comparison)
+            verdict = comparison.verdict()
+        adopted += verdict.outcome is Outcome.ADOPTED
+    assert adopted <= 0.005 * tunes
