@@ -46,7 +46,7 @@ DEVIATES: Mapping[str, Deviate] = {
     "slower by a spread each": lambda chance, before: chance.gauss(0, 1) + before,
     "quicker by a spread each": lambda chance, before: chance.gauss(0, 1) - before,
     "warms up, ten spreads": lambda chance, before: chance.gauss(0, 1) - 10 * (1 - math.exp(-before / 3)),
-    "two modes, four spreads apart": lambda chance, _before: chance.gauss(0, 1) + 4 * chance.getrandbits(1),
+    "two modes, ten spreads apart": lambda chance, _before: chance.gauss(0, 1) + 10 * chance.getrandbits(1),
 }
 
 

@@ -88,7 +88,7 @@ def test_of_an_arm_before_no_more_count_than_the_pairs_that_are_always_made() ->
     "of_start", [lambda start: start, lambda start: -start, lambda start: 5 * math.exp(-start / 3)]
 )
 def test_a_drift_from_start_to_start_is_no_gain_however_long_it_lasts(of_start: Callable[[int], float]) -> None:
-    times = [0.02 * of_start(start) for start in range(2 * PAIRS_MAX)]
+    times = [0.2 * of_start(start) for start in range(2 * PAIRS_MAX)]
     comparison = StartComparison()
     for number, (first, second) in enumerate(zip(times[::2], times[1::2], strict=True)):
         comparison = compared((second, first) if number % 2 else (first, second), to=comparison)
