@@ -61,6 +61,17 @@ def test_a_further_arm_is_tried_on_top_of_what_was_adopted() -> None:
     )
 
 
+def test_a_start_with_what_was_adopted_is_the_next_arms_first() -> None:
+    trial, made = begin_restarts((ARM, OTHER)), ""
+    for seconds in (1.0, 0.8, 0.81, 1.02, 1.0, 0.8, 0.6, 0.6, 0.8):
+        made += "".join(arm.value[0] for arm in trial.wanted or ()) or "-"
+        made += " "
+        trial = trial.after_start(start(seconds))
+    assert made == "- o o - - o oo oo o "
+    assert [row.value for row in trial.adopted] == ["on", "other"]
+    assert trial.adopted[1].gain.gain == pytest.approx(1 / 3)
+
+
 def test_one_environment_that_gains_is_not_exchanged_for_another() -> None:
     trial, made = turns(begin_restarts((OTHER, THIRD)), own=1.0, o=0.8)
     assert made == "- o o -"

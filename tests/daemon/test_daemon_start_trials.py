@@ -136,6 +136,32 @@ def test_what_gains_is_adopted_and_started_with_at_once(tmp_path: Path) -> None:
     assert settled(training).tuned == training.present().start
 
 
+class Wobbling(dict[str, "float | str"]):
+    """Times of steps, which are 3 % longer in every fourth start."""
+
+    starts = 0
+
+    def __getitem__(self, name: str) -> float | str:
+        self.starts += 1
+        step_s = super().__getitem__(name)
+        return step_s if isinstance(step_s, str) else step_s * (1.03 if self.starts % 4 == 0 else 1.0)
+
+
+def test_a_start_with_what_was_adopted_is_the_first_one_of_what_is_tried_next(tmp_path: Path) -> None:
+    training = Training(tmp_path, Wobbling({"-": 1.0, "quick": 0.8, "same": 0.8}))
+    found = try_starts(training, "quick", "same")
+    assert [row.value for row in found.adopted] == ["quick"]
+    assert training.begins == ["-", "-", "quick", "quick", "-", "-", "quick", "same", "same", "quick"]
+    assert settled(training).tuned == training.present().start
+
+
+def test_a_start_with_what_was_adopted_goes_on_where_nothing_else_is_tried(tmp_path: Path) -> None:
+    training = Training(tmp_path, Wobbling({"-": 1.0, "quick": 0.8}))
+    assert [row.value for row in try_starts(training, "quick").adopted] == ["quick"]
+    assert training.begins == ["-", "-", "quick", "quick", "-", "-", "quick"]
+    assert settled(training).tuned == training.present().start
+
+
 def test_what_gains_nothing_leaves_the_training_as_it_was(tmp_path: Path) -> None:
     training = Training(tmp_path, {"-": 1.0, "same": 1.0})
     found = try_starts(training, "same")

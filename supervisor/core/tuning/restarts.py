@@ -159,7 +159,9 @@ class Restarts:
         )
         # One environment takes another's place; no two are tried on top of each other.
         rest = tuple(other for other in self.queue if arm.environment is None or other.environment is None)
-        return replace(adopted, queue=rest)._next(None, is_adopted=True)
+        # A start with the arm that ended the trial is the next arm's first: it was as the training is started now.
+        last = self.of_arm[-1] if self.is_arms_turn else None
+        return replace(adopted, queue=rest)._next(last, is_adopted=True)
 
     def _explain_losses(self) -> str:
         """Return what could be compared of the losses, where the same steps have others in each start."""

@@ -58,16 +58,16 @@ class StartComparison:
         return replace(self, pairs=(*self.pairs, (owner_s, arm_s)))
 
     def next_arm(self, *, is_adopted: bool, goes_on: bool) -> StartComparison:
-        """Return the comparison of another arm; `goes_on`: the last start, as the owner has them, is its first.
+        """Return the comparison of another arm; `goes_on`: the last start is its first.
 
         Of an arm before only the first two pairs count. These are always made. How many more are depends on the
         deviation that they show, and a trial ends early where it is too small by chance.
         """
         owner, arm = _take_logs(self.pairs[:PAIRS_MIN])
-        if goes_on and len(self.pairs) <= PAIRS_MIN:
-            owner = owner[:-1]
         owner = (*self.before, *owner)
         now, other = (arm, owner) if is_adopted else (owner, arm)
+        if goes_on and len(self.pairs) <= PAIRS_MIN:
+            now = now[:-1]
         return replace(self, pairs=(), before=now, alike=(*self.alike, other))
 
     @property
