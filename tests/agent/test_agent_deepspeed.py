@@ -13,6 +13,8 @@ from supervisor.core import attempt_files as at
 pytestmark = pytest.mark.train
 
 ENGINE = """
+import torch
+
 class DeepSpeedEngine:
     GROUPS = 3
     torch_autocast_z0_gradscaler = None
@@ -20,6 +22,8 @@ class DeepSpeedEngine:
     def __init__(self, model, optimizer):
         self.model, self.basic_optimizer, self.optimizer = model, optimizer, optimizer
         self.skipped_steps, self.loss_scale = 0, 1024.0
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
         optimizer.step()  # makes its state
 
     def backward(self, loss, retain_graph=False, scale_wrt_gas=True):
@@ -33,7 +37,6 @@ class DeepSpeedEngine:
         self._take_model_step(lr_kwargs)
 
     def _take_model_step(self, lr_kwargs):
-        import torch
         if self.torch_autocast_z0_gradscaler is not None:
             self.torch_autocast_z0_gradscaler.step(self.optimizer)
             self.torch_autocast_z0_gradscaler.update()
@@ -73,6 +76,24 @@ for value in (2.0, float("nan"), 3.0):
 """
 
 
+COUNTED = """
+import torch
+from deepspeed.runtime.engine import DeepSpeedEngine
+torch.set_num_threads(1)
+model = torch.nn.Linear(4, 1)
+engine = DeepSpeedEngine(model=model, optimizer=torch.optim.Adam(model.parameters(), lr=0.001))
+engine.GROUPS = 1
+saved = {saved!r}
+if saved:
+    for state in engine.optimizer.state.values():
+        state["step"].fill_(saved)
+for _ in range(2):
+    model.zero_grad()
+    engine.backward(model(torch.ones(2, 4)).sum())
+    engine.step()
+"""
+
+
 def with_engine(tmp_path: Path, program: str) -> str:
     """Return a program that finds the engine where DeepSpeed has it."""
     folder = tmp_path / "packages" / "deepspeed" / "runtime"
@@ -106,3 +127,15 @@ def test_a_step_that_a_scaler_within_the_engine_skips_is_counted_once(
     assert finished.code == 0, finished.output
     skipped = [(record.step, bool(record.known & at.KNOWN_SKIPPED)) for record in attempt.records()]
     assert skipped == [(1, False), (2, True), (3, False)]
+
+
+@pytest.mark.parametrize(("saved", "steps"), [(0, [1, 2]), (11, [11, 12])])
+def test_the_call_by_which_an_engine_makes_the_optimizers_state_is_no_step(
+    attempt: Attempt, train_python: Path, tmp_path: Path, saved: int, steps: list[int]
+) -> None:
+    """Adam counts that call for ever: what was saved after ten steps says eleven."""
+    attempt.make_recorder()
+    finished = attempt.run([train_python, "-c", with_engine(tmp_path, COUNTED.format(saved=saved))])
+    assert finished.code == 0, finished.output
+    assert [record.step for record in attempt.records()] == steps
+    assert not attempt.failures()

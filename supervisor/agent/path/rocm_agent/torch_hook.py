@@ -15,7 +15,7 @@ from functools import update_wrapper, wraps
 from threading import get_ident
 from time import monotonic_ns
 from types import ModuleType
-from typing import Any, Callable, Optional, Tuple
+from typing import Any, Callable, Mapping, Optional, Tuple
 
 from . import batch_count, claim, loader, origin, own_saves, precision, remedies, save_command, script, tuning, workers
 from .fence import failed, fenced
@@ -66,6 +66,8 @@ class Watch:
         self.step = 0
         """Number of the last step; 0 before the first."""
         self.resumed_step = 0
+        self.calls_in_making: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        """By optimizer: how many of the steps that it has counted an engine made when it was made."""
         self.epoch: Optional[int] = None
         """Counted from 0; None where no framework tells it."""
         self._scalars = LateScalars(torch)
@@ -243,7 +245,7 @@ class Watch:
 
     def _first_step(self, optimizer: Any) -> int:
         """Return the number of the first step; `optimizer` None: the loop has none that could keep count."""
-        made = None if optimizer is None or self.resumed_step else _steps_made(optimizer)
+        made = None if optimizer is None or self.resumed_step else _steps_made(optimizer, self.calls_in_making)
         first = self.resumed_step + 1 if self.resumed_step else origin.first_step(made)
         _read_loops(first)
         return first
@@ -330,6 +332,13 @@ def step_was_made(optimizer: Any, *, skipped: bool) -> None:
     recorder = None if _watch.stepping else _take_recorder()
     if recorder is not None:
         _watch.counted(recorder, optimizer)
+
+
+@fenced
+def calls_were_no_steps(optimizer: Any, number: int) -> None:
+    """Leave calls that are in an optimizer's own count, also in one that was saved, out of the training's steps."""
+    if _watch is not None and number > 0:
+        _watch.calls_in_making[optimizer] = number
 
 
 @fenced
@@ -461,15 +470,21 @@ def _take_recorder() -> Optional[Recorder]:
     return claim.take(claim.GENERIC)
 
 
-@fenced
-def _steps_made(optimizer: Any) -> Optional[int]:
-    """Return the number of the step just made: Adam and its like keep count in their state, also over a resume.
+def count_of(optimizer: Any) -> Optional[int]:
+    """Return how many calls an optimizer has counted: Adam and its like do in their state, also over a resume.
 
-    None: this optimizer keeps none, as SGD and LBFGS.
+    None: this one keeps no count, as SGD and LBFGS, or has none yet.
     """
     state = next(iter(optimizer.state.values()), {})
     made = number(state.get("step")) if hasattr(state, "get") else None
-    return None if made is None or not math.isfinite(made) else max(1, int(made))
+    return None if made is None or not math.isfinite(made) else int(made)
+
+
+@fenced
+def _steps_made(optimizer: Any, in_making: Mapping[Any, int]) -> Optional[int]:
+    """Return the number of the step just made by an optimizer's own count; None where it keeps none."""
+    made = count_of(optimizer)
+    return None if made is None else max(1, made - in_making.get(optimizer, 0))
 
 
 def _watch_backward(torch: Any, watch: Watch) -> None:
