@@ -10,6 +10,7 @@ import fcntl
 import os
 from functools import wraps
 
+from .boot import read_boot_id
 from .fence import fenced
 
 TYPE_CHECKING = False  # typing costs milliseconds at every interpreter's start
@@ -87,6 +88,4 @@ def _describe_process(pid: str) -> list[str]:
 
 def _describe_place() -> list[str]:
     """Return the boot of this machine and the namespace of its processes."""
-    with open("/proc/sys/kernel/random/boot_id") as file:
-        boot = file.read().strip()
-    return [boot, os.readlink("/proc/self/ns/pid")]
+    return [read_boot_id(), os.readlink("/proc/self/ns/pid")]

@@ -15,6 +15,7 @@ import threading
 from contextlib import suppress
 from typing import Any, Callable, List, Optional
 
+from rocm_agent import boot
 from rocm_agent.snapshots.copying import copy_all
 
 from . import links
@@ -209,7 +210,7 @@ def prepare(torch: Any, dist: Any, parameters: List[Any], wire: Optional[Any]) -
     except OSError as error:
         problem = problem or str(error)
     try:
-        found = exchange((problem, links.machine_id(), None if listener is None else listener.path))
+        found = exchange((problem, boot.read_boot_id(), None if listener is None else listener.path))
         _raise_first([problem for problem, _, _ in found])
         if len({machine for _, machine, _ in found}) > 1:
             raise links.LinkError("the ranks run on several machines")

@@ -17,7 +17,6 @@ PART = struct.Struct("<QQQ")
 """Number of the mean, where the part lies in the sender's slab, its bytes."""
 RANK = struct.Struct("<I")
 CONNECT_S = 60.0
-BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 class LinkError(RuntimeError):
@@ -113,12 +112,6 @@ class Listener:
             if made is not None:
                 made.settimeout(None)
         return Links(rank, sockets, slabs)
-
-
-def machine_id() -> str:
-    """Return what ranks of one machine, and of one boot of it, have in common."""
-    with open(BOOT_ID) as file:
-        return file.read().strip()
 
 
 def _give(connection: socket.socket, rank: int, slab: int) -> None:
