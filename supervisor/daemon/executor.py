@@ -244,6 +244,7 @@ class ThreadExecutor:
             group=deps.group,
             remedies=composed.remedies,
             code=composed.code,
+            command=composed.command,
         )
         self._apply_tuned(job.name, folder)
         return folder
@@ -251,7 +252,7 @@ class ThreadExecutor:
     def _apply_tuned(self, job: str, folder: Path) -> None:
         """Give the attempt what a tune has proven; one without it is no worse than before."""
         try:
-            settings = tuned.apply_kept(folder, tuned.launched_argv(folder), tuned.remedied_settings(folder))
+            settings = tuned.apply_kept(folder, tuned.launched_command(folder), tuned.remedied_settings(folder))
         except (OSError, ValueError) as error:
             log.warning("tuned.failed", extra={"fields": {"job": job, "error": describe_error(error)}})
             return

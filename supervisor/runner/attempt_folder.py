@@ -95,12 +95,14 @@ def prepare(  # noqa: PLR0913 - one argument a field of launch.json
     group: int | None,
     remedies: Mapping[str, object] | None = None,
     code: Code = INSTALLED,
+    command: Sequence[str] | None = None,
 ) -> Path:
     """Create STATE/jobs/JOB/NUMBER with its launch.json, point `current` at it and return it.
 
     With `group` (a gid) its folders belong to that group, for a training that runs as another user; otherwise only the
-    daemon can access them. `remedies` are settings for the agent by name, `code` is what its shim runs. Raises
-    FileExistsError if the attempt was started before, OSError if a file cannot be written.
+    daemon can access them. `remedies` are settings for the agent by name, `code` is what its shim runs, `command` is
+    what would start it from the beginning. Raises FileExistsError if the attempt was started before, OSError if a file
+    cannot be written.
     """
     job_folder = make_job_folder(state, job, group)
     folder = job_folder / str(number)
@@ -109,6 +111,8 @@ def prepare(  # noqa: PLR0913 - one argument a field of launch.json
         if untrusted_files.exists(folder, name):
             raise FileExistsError(f"{folder}: this attempt has already been started; give the new one a higher number")
     launch = describe_launch(job, number, argv=argv, cwd=cwd, env=env, grace_s=grace_s, save_s=save_s)
+    if command is not None:
+        launch["command"] = list(command)
     lay_out(folder, launch, group, remedies, code)
     return folder
 

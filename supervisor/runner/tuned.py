@@ -59,7 +59,7 @@ def withdraw_order(folder: Path) -> None:
 
 def keep(
     job_folder: Path,
-    argv: Sequence[str],
+    command: Sequence[str],
     report: Mapping[str, Any],
     proven_on: Mapping[str, object],
     *,
@@ -72,7 +72,7 @@ def keep(
     kept = {
         "version": 1,
         "machine": platform.node(),
-        "argv": list(argv),
+        "argv": list(command),
         "proven_on": dict(proven_on),
         "tries": tries,
         "report": dict(report),
@@ -88,10 +88,10 @@ def read_kept(job_folder: Path) -> Mapping[str, Any] | None:
         return None
 
 
-def find_kept(job_folder: Path, argv: Sequence[str]) -> Mapping[str, Any] | None:
+def find_kept(job_folder: Path, command: Sequence[str]) -> Mapping[str, Any] | None:
     """Return what was kept of the last tune of this command on this machine, None without any."""
     kept = read_kept(job_folder)
-    if kept is None or kept.get("argv") != list(argv) or kept.get("machine") != platform.node():
+    if kept is None or kept.get("argv") != list(command) or kept.get("machine") != platform.node():
         return None
     return kept
 
@@ -103,9 +103,9 @@ def forget(job_folder: Path) -> bool:
     return there
 
 
-def apply_kept(folder: Path, argv: Sequence[str], remedied: Sequence[str]) -> Mapping[str, object]:
+def apply_kept(folder: Path, command: Sequence[str], remedied: Sequence[str]) -> Mapping[str, object]:
     """Give a new attempt what was adopted for its command; return it. What remedies have changed is left out."""
-    kept = find_kept(folder.parent, argv)
+    kept = find_kept(folder.parent, command)
     if kept is None:
         return {}
     settings = _settings_of(kept, set(remedied))
@@ -132,10 +132,14 @@ def remedied_settings(folder: Path) -> tuple[str, ...]:
     return (*found, *(("conv2d",) if conv2d not in ("", "off") else ()))
 
 
-def launched_argv(folder: Path) -> Sequence[str]:
-    """Return the command of an attempt, empty where it cannot be read."""
-    argv = _read_object(folder, names.LAUNCH).get("argv")
-    return [str(item) for item in argv] if isinstance(argv, list) else ()
+def launched_command(folder: Path) -> Sequence[str]:
+    """Return the command of an attempt, whatever it goes on from; empty where it cannot be read.
+
+    One that an earlier version launched is known by what was run alone.
+    """
+    launch = _read_object(folder, names.LAUNCH)
+    command = launch.get("command", launch.get("argv"))
+    return [str(item) for item in command] if isinstance(command, list) else ()
 
 
 def launched_env(folder: Path) -> Mapping[str, str]:

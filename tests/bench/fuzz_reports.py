@@ -149,7 +149,7 @@ def _read_remedies(case: tr.Case) -> None:
 
 
 def _read_launch(attempt: Path) -> None:
-    fits(all(isinstance(word, str) for word in tuned.launched_argv(attempt)), "argv")
+    fits(all(isinstance(word, str) for word in tuned.launched_command(attempt)), "argv")
     tuned.remedied_settings(attempt)
 
 

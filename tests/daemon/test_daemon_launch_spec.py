@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from clocks_by_hand import START
 
-from supervisor.config.settings import JobSettings, ProfileSettings, ProfilesSettings, ResumeSettings, Settings
+from supervisor.config.settings import (
+    EnvironmentSettings,
+    JobSettings,
+    ProfileSettings,
+    ProfilesSettings,
+    ResumeSettings,
+    Settings,
+)
 from supervisor.core import events as ev
 from supervisor.core.attempt_files import ENV_CONV2D_WORKSPACE
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint
@@ -13,6 +20,7 @@ from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus, GpuReading
 from supervisor.core.remedies.spec import InForce
 from supervisor.core.remedies.trials import Course
+from supervisor.core.tuning.start_order import TunedStart
 from supervisor.daemon.job_state import JobState
 from supervisor.daemon.launch.gpus import GpuAvailability, JobGpus
 from supervisor.daemon.launch.launch_spec import VisibleGpu, build_launch
@@ -84,6 +92,22 @@ def test_another_gpu_is_shown_alone_as_its_framework_counts() -> None:
     launch = build_launch(settings(), job("other_gpu", card=TWO), SAVED, (), cards.visible(TWO))
     assert launch.env["ROCR_VISIBLE_DEVICES"] == "1"
     assert launch.remedies == {"device": {"value": "0", "remedies": ["other_gpu"]}}
+
+
+def test_the_command_that_started_it_is_known_whatever_it_goes_on_from() -> None:
+    given = JobSettings(
+        command=["python", "train.py"],
+        resume=ResumeSettings(command=["python", "train.py", "--from", "{checkpoint}"]),
+        environments={"other": EnvironmentSettings(python="/opt/python"), "box": EnvironmentSettings(image="torch:2")},
+    )
+    assert build_launch(given, Job(name="one", since=START), SAVED, (), None).command == ["python", "train.py"]
+
+    def command_in(environment: str) -> list[str]:
+        start = TunedStart(knobs=(), environment=environment, command=("python", "train.py"))
+        return list(build_launch(given, Job(name="one", since=START), SAVED, (), None, start).command)
+
+    assert command_in("other") == ["/opt/python", "train.py"]
+    assert command_in("box") == ["torch:2", "python3", "train.py"]
 
 
 # --- cards that answer ----------------------------------------------------------------------------------------------

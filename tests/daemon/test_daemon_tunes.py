@@ -624,7 +624,7 @@ def next_attempt(folder: Path, number: int) -> Path:
     ids=str,
 )
 def test_what_was_kept_and_then_spoilt_keeps_no_attempt_from_its_start(folder: Path, rows: object) -> None:
-    argv = tuned.launched_argv(folder)
+    argv = tuned.launched_command(folder)
     tuned.keep(folder.parent, argv, {"adopted": [{"knob": "workers", "value": 2}]}, {})
     assert tuned.apply_kept(folder, argv, ()) == {"workers": 2}
     tuned.keep(folder.parent, argv, {"adopted": rows}, {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +34,8 @@ class LaunchSpec:
     conv2d: str
     remedies: Mapping[str, object]
     """For remedies.json: what the agent sets, by its name."""
+    command: Sequence[str]
+    """What starts it from the beginning, with its environment's interpreter or image: whatever it goes on from."""
     environment: EnvironmentSettings | None = None
     """The other environment that it runs in; None: the job's own."""
 
@@ -73,6 +75,7 @@ def build_launch(  # noqa: PLR0913, PLR0917 - what a launch is made of
         conv2d = conv2d_algorithm(settings.conv2d, gfx_versions, miopen_failed=failed)
     return LaunchSpec(
         argv=argv if environment is None else command_in(environment, argv),
+        command=_describe_command(command_of(settings, None, profile), environment),
         env={
             **settings.env,
             **(environment.env if environment is not None else {}),
@@ -85,6 +88,12 @@ def build_launch(  # noqa: PLR0913, PLR0917 - what a launch is made of
         remedies=_list_agent_settings(changes, profile, visible),
         environment=environment,
     )
+
+
+def _describe_command(command: list[str], environment: EnvironmentSettings | None) -> list[str]:
+    if environment is None:
+        return command
+    return [*([environment.image] if environment.image is not None else []), *command_in(environment, command)]
 
 
 def _list_agent_settings(
@@ -139,6 +148,8 @@ class LaunchPlan:
     """For remedies.json; empty without the agent."""
     code: Code
     """What its shim runs, and its agent."""
+    command: Sequence[str]
+    """See `LaunchSpec.command`."""
     container: str | None
     """The name of the container that it runs in, if any."""
 
@@ -219,6 +230,7 @@ class LaunchBuilder:
             env=env,
             remedies=launch.remedies if self.with_agent() else {},
             code=code,
+            command=launch.command,
             container=container,
         )
 

@@ -163,8 +163,8 @@ class Tune(threading.Thread):
 
     def _keep(self) -> None:
         """Keep what came of it, for the next attempts and against its being begun again; raise OSError."""
-        report, argv = types.encode(self._progress.report(self.job, "ended")), tuned.launched_argv(self.folder)
-        tuned.keep(self.folder.parent, argv, report, self._proven_on, tries=self._tries or 0)
+        report, command = types.encode(self._progress.report(self.job, "ended")), tuned.launched_command(self.folder)
+        tuned.keep(self.folder.parent, command, report, self._proven_on, tries=self._tries or 0)
 
     def report(self) -> types.TuneReport:
         """Return what is known now."""

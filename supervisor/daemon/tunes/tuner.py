@@ -61,7 +61,7 @@ class Tuner:
 
     def _count_tries(self, folder: Path) -> int | None:
         """Return how often a tune of this command began by itself and did not end; None: it is not to begin again."""
-        kept = tuned.find_kept(folder.parent, tuned.launched_argv(folder))
+        kept = tuned.find_kept(folder.parent, tuned.launched_command(folder))
         if kept is None:
             return 0
         tries, report = kept.get("tries"), types.decode_tune_report(kept.get("report"))
@@ -119,7 +119,7 @@ class Tuner:
             settings = self._configured().get(name)
             if settings is not None and settings.when == "once":
                 undone = types.encode(types.TuneReport(job=name, state="ended", why="undone"))
-                tuned.keep(folder, tuned.launched_argv(attempt), undone, {})
+                tuned.keep(folder, tuned.launched_command(attempt), undone, {})
         return stopped or there
 
     def _forget_start(self, job: Job) -> bool:
