@@ -224,6 +224,8 @@ class ProcessReading:
     cpu_percent: float | None = None
     uninterruptible_pids: tuple[int, ...] = ()
     """Processes in state D, which no signal reaches."""
+    served_pids: tuple[int, ...] = ()
+    """Processes that wait for the server of a file system in state S (FUSE); looked up where hardly anything runs."""
     largest: tuple[ProcessUse, ...] = ()
     """The processes that take most of the processor, the busiest first."""
     pids: tuple[int, ...] | None = None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,6 +74,8 @@ def _parse_frames(text: str) -> tuple[str, ...]:
     return tuple(name for name in names if name)[:FRAMES_KEPT]
 
 
+SERVED_CHANNELS = re.compile(r"request_wait_answer|_*fuse_(simple_)?request")
+"""Where the kernel waits for the answer of a FUSE server. A server that waits for requests is elsewhere."""
 WAITING = (psutil.STATUS_DISK_SLEEP, psutil.STATUS_ZOMBIE)
 """States in which threads may wait in the kernel."""
 STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
@@ -147,6 +150,7 @@ class TreeWatch:
             rss_bytes=sum(process.rss_bytes for process in processes) if processes else None,
             cpu_percent=percent if processes else None,
             uninterruptible_pids=_pids_of(processes, psutil.STATUS_DISK_SLEEP),
+            served_pids=_find_served(_pids_of(processes, psutil.STATUS_SLEEPING)) if is_quiet else (),
             largest=tuple(sorted(uses, key=lambda process_use: -(process_use.cpu_percent or 0.0))[:LARGEST_KEPT]),
             pids=tuple(process.pid for process in alive) if processes else None,
             waits=tuple(wait for process in processes for wait in process.waits),
@@ -199,6 +203,12 @@ def _read_process(process: psutil.Process) -> _Process | None:
 
 def _pids_of(processes: Iterable[_Process], status: str) -> tuple[int, ...]:
     return tuple(process.pid for process in processes if process.status == status)
+
+
+def _find_served(pids: Sequence[int], proc: Path = Path("/proc")) -> tuple[int, ...]:
+    """Return the processes, of the first `COUNTED_PROCESSES`, whose main thread waits for a file system's server."""
+    waits = ((pid, read_text(proc / str(pid) / "wchan")) for pid in pids[:COUNTED_PROCESSES])
+    return tuple(pid for pid, channel in waits if SERVED_CHANNELS.match(channel))
 
 
 def _has_terminal(pid: int, proc: Path = Path("/proc")) -> bool:

@@ -228,12 +228,14 @@ class Story:
         runs: bool | None = False,
         switches: float | None = None,
         parents: tuple[tuple[int, int], ...] = (),
+        served: tuple[int, ...] = (),
     ) -> Self:
         """The job's processes are read for `seconds`; those that are `stuck` wait in the kernel, others are `stopped`.
 
         `runs` says whether one that is stuck runs between two readings; None where the kernel does not count.
         `switches` are the context switches a second of all threads, `parents` each process with its parent; those that
-        are `traced` are held by a debugger, those `on_terminal` by the job control of their terminal.
+        are `traced` are held by a debugger, those `on_terminal` by the job control of their terminal; those
+        that are `served` wait for a file system's server.
         """
         for count in range(round(seconds / every_s) + 1):
             if count:
@@ -245,6 +247,7 @@ class Story:
                 processes=3,
                 cpu_percent=cpu,
                 uninterruptible_pids=stuck,
+                served_pids=served,
                 waits=waits or stand,
                 stopped_pids=stopped + traced + on_terminal,
                 traced_pids=traced,

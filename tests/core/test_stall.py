@@ -408,10 +408,18 @@ def test_a_plain_loop_of_which_nothing_runs_is_a_stall_after_20_s() -> None:
         {"cpu": 99.0, "switches": None},
         {"cpu": 1.0, "switches": 40.0},
         {"cpu": 0.1, "switches": 0.3, "stuck": (4242,)},
+        {"cpu": 0.1, "switches": 0.3, "served": (4242,)},
         {"cpu": 0.1, "switches": 0.3, "parents": (*ALONE, (4300, 4242))},
         {"cpu": 0.1, "switches": None},
     ],
-    ids=["computes", "reads or waits for a network", "waits for a disk", "waits for a child", "not counted"],
+    ids=[
+        "computes",
+        "reads or waits for a network",
+        "waits for a disk",
+        "waits for a file system's server",
+        "waits for a child",
+        "not counted",
+    ],
 )
 def test_a_healthy_pause_of_25_s_is_no_stall(pause: dict[str, Any]) -> None:
     assert plain_loop().tree(25, **{"parents": ALONE, **pause}).check(Stall()) is None

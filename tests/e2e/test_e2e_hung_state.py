@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,8 @@ pytestmark = [
 ]
 
 STATUS_S = 1.0
+HUNG_S = 35
+"""Longer than a training that waits for nothing may rest."""
 
 
 @pytest.fixture
@@ -27,7 +30,8 @@ def home(tmp_path: Path, far: HangingFs) -> Iterator[House]:
     with house(tmp_path / "house") as item:
         item.shares_imports, item.state = True, far.at / "state"
         item.client.path = str(item.folder / "control.sock")
-        item.write(item.by_hand("one", stall="limit_s = 600"), head=f'socket = "{item.client.path}"')
+        job = item.by_hand("one", "--save-every", "100000", stall="limit_s = 600")
+        item.write(job, head=f'socket = "{item.client.path}"')
         yield item
         far.end()  # or the training that waits there cannot be ended
 
@@ -47,6 +51,12 @@ def find_problem(home: House) -> str:
     return status["daemon"]["problem"] or ""
 
 
+def hung_s(home: House) -> int:
+    """Return for how many seconds the disk has not answered, by the daemon's own words."""
+    found = re.search(r"a commit has not ended for (\d+) s", find_problem(home))
+    return int(found[1]) if found else 0
+
+
 def goes_on(home: House, far: HangingFs, pid: int) -> None:
     """Let it answer, and assert that the same training is followed."""
     far.go_on()
@@ -64,6 +74,16 @@ def test_a_daemon_whose_state_hangs_names_it_and_leaves_the_training_alone(home:
     made = len(home.steps_made("one"))
     home.until(lambda: "the disk does not answer" in find_problem(home), 40, "the disk to be named")
     assert len(home.steps_made("one")) > made, "it makes steps meanwhile"
+    goes_on(home, far, pid)
+
+
+def test_a_training_that_waits_for_the_state_itself_is_not_stopped_for_it(home: House, far: HangingFs) -> None:
+    """It reports a checkpoint, and waits for the disk of the report."""
+    home.config.write_text(home.config.read_text().replace("100000", "25"))
+    pid = trains(home)
+    far.hang()
+    home.until(lambda: hung_s(home) >= HUNG_S, 2 * HUNG_S, "the disk to hang for longer")
+    assert home.job("one")["phase"] == "running"
     goes_on(home, far, pid)
 
 

@@ -147,7 +147,8 @@ def _gpus_rested_s(history: History, since: Moment) -> list[float]:
 
 
 def _is_resting(reading: ProcessReading) -> bool | None:
-    if reading.uninterruptible_pids:  # who waits for a disk, or a server's file system, may wait for its load
+    # Who waits for a disk, or a server's file system, may wait for its load.
+    if reading.uninterruptible_pids or reading.served_pids:
         return False
     return None if reading.cpu_percent is None else reading.cpu_percent <= RESTS_CPU_PERCENT
 
