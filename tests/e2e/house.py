@@ -24,6 +24,8 @@ from tests.rigs.forked_daemon import ForkedDaemon, start_daemon
 
 BIN = Path(sys.executable).parent
 TRAINING = Path(__file__).with_name("training_by_hand.py")
+STOPPING = "daemon.stopping"
+"""In the log once a SIGTERM was taken."""
 RECORDED_S = 1.0
 OUTPUT_READ_S = 10.0
 QUERY = """
@@ -108,6 +110,17 @@ class House:
     def stop(self, limit_s: float = PATIENCE_S) -> int:
         """SIGTERM to the daemon; return its exit status."""
         assert self.daemon is not None
+        self.daemon.send_signal(signal.SIGTERM)
+        return self.daemon.wait(limit_s)
+
+    def stop_at_once(self, limit_s: float) -> int:
+        """SIGTERM twice: it waits for no training. The second is sent once the first was taken: two merge into one."""
+        assert self.daemon is not None
+        taken = self.log.read_text().count(STOPPING)
+        self.daemon.send_signal(signal.SIGTERM)
+        self.until(
+            lambda: self.log.read_text().count(STOPPING) > taken, 30, "the daemon to begin its end", daemon=False
+        )
         self.daemon.send_signal(signal.SIGTERM)
         return self.daemon.wait(limit_s)
 

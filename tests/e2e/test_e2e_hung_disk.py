@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import signal
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -127,9 +127,8 @@ def test_a_daemon_that_is_ended_or_killed_on_such_a_disk_has_a_successor(home: H
     hung_under_one(home, far)
     home.until(lambda: bool(named(home)), 40, "the disk that hangs to be named")
     assert home.daemon is not None
-    home.daemon.send_signal(signal.SIGTERM)
-    home.daemon.send_signal(signal.SIGTERM)  # asked twice: the trainings are left as they are, as at a restart
-    assert home.daemon.wait(ENDS_IN_S) == 0
+    assert home.stop_at_once(ENDS_IN_S) == 0
+    assert re.search(r'daemon.ended left_running=\[.*"far"', home.log.read_text()), home.read_output()
     home.start()
     home.until(lambda: bool(named(home)), 40, "the disk to be named by a daemon that began while it hung")
     killed = home.daemon

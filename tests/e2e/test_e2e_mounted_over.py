@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,9 +58,8 @@ def test_what_is_mounted_over_a_trainings_folder_holds_up_neither_the_daemon_nor
     assert home.ctl("stop", "far").returncode == 0  # it waits there itself, beyond SIGKILL
     home.phase("far", "killing")
     assert home.daemon is not None
-    home.daemon.send_signal(signal.SIGTERM)
-    home.daemon.send_signal(signal.SIGTERM)  # asked twice: the trainings are left as they are, as at a restart
-    assert home.daemon.wait(ENDS_IN_S) == 0
+    assert home.stop_at_once(ENDS_IN_S) == 0
+    assert re.search(r'daemon.ended left_running=\[.*"far"', home.log.read_text()), home.read_output()
     made = home.steps_made("well")[-1]
     home.start()
     home.step("well", made + 20)
