@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from supervisor.children.file_asks import NoAnswerError
+from supervisor.children.files_apart import apart_within
 from supervisor.children.prompt_thread import PromptThread, ends_within
 from supervisor.cluster.node import Node, NodeSettings, Running
 from supervisor.cluster.rendezvous import environment_of
@@ -30,9 +31,10 @@ from supervisor.core.fleet.resume import Offer
 from supervisor.core.moments import Moment
 from supervisor.core.scale import Place
 from supervisor.daemon.launch.launch_spec import LaunchOrder
-from supervisor.daemon.roles.resume_offers import ResumeOffers
+from supervisor.daemon.roles.resume_offers import LOOK_LIMIT_S, ResumeOffers
 from supervisor.daemon.wiring import Assembly, LeaderHooks
 from supervisor.runner import evidence
+from supervisor.runner.attempt_folder import check_disk
 from supervisor.sources.processes import pids_below, waits_of
 
 log = logging.getLogger(__name__)
@@ -44,6 +46,9 @@ ANNOUNCED_S = 5.0
 DISKS_LIMIT_S = 5.0
 """How long the first reading of the disks is waited for."""
 LOOK_S = 0.1
+RECORD_LIMIT_S = 5.0
+"""How long the shim of a stopped launch may take to write how it ended. All nodes wait for that, and the leader leaves
+out a node on which something lives for longer (`LeaderLimits.kill_s`)."""
 CLEAR_LIMIT_S = 30.0
 """How long removing the snapshots of a training that has finished may take before the daemon ends all the same."""
 
@@ -63,6 +68,8 @@ class Member:
         """How far the newest launch has come by its rank 0."""
         self._keeps_shared = False
         """Whether this node of all removes what lies in the folder of all."""
+        self._stopped: tuple[Epoch, float] | None = None
+        """The newest launch that was to be stopped, and since when by the monotonic clock."""
         self.given_up: str | None = None
         """Why this daemon ends without a leader's word."""
         self._node = Node(settings, self, parts.clock.now)
@@ -148,7 +155,11 @@ class Member:
         """See `Host.stop`. To the record it is a restart that was asked for, which costs the job no budget."""
         log.warning("member.stopping", extra={"fields": {"epoch": str(running.epoch), "reason": reason}})
         self._ask(ev.Ask.RESTART)
-        PromptThread(partial(self._kill, running), "cluster-kill").start()
+        now_s = self._parts.clock.now().monotonic_s
+        if self._stopped is None or self._stopped[0] != running.epoch:
+            self._stopped = running.epoch, now_s
+        late = now_s - self._stopped[1] >= RECORD_LIMIT_S
+        PromptThread(partial(self._kill, running, late=late), "cluster-kill").start()
 
     def is_alive(self, running: Running) -> bool:
         """See `Host.is_alive`."""
@@ -179,13 +190,14 @@ class Member:
         return taken.folder
 
     def find_resume(self, asked: ms.FindResume) -> tuple[Offer, ...]:
-        """See `Host.find_resume`. A node whose disk has no room for a launch cannot be launched either."""
+        """See `Host.find_resume`. A node whose disk has no room for a launch, or fails, cannot be launched either."""
         until_s = self._parts.clock.now().monotonic_s + DISKS_LIMIT_S
         while self._parts.newest.host is None and self._parts.clock.now().monotonic_s < until_s:
             time.sleep(LOOK_S)
         if (disk := self._parts.find_full_disk()) is not None:
             text = f"{disk.free_bytes / 1e9:.2f} of {disk.total_bytes / 1e9:.2f} GB are free, too little for a launch"
             raise OSError(errno.ENOSPC, text, disk.path)
+        apart_within(LOOK_LIMIT_S, check_disk, self._parts.state, self._job)
         return self._offers.find(asked)
 
     def leave(self, reason: str, *, finished: bool) -> None:
@@ -228,9 +240,14 @@ class Member:
         attempt = max(self._epochs, default=None)
         return attempt is not None and self._parts.launcher.alive(self._job, self._folder(attempt))
 
-    def _kill(self, running: Running) -> None:
+    def _kill(self, running: Running, *, late: bool) -> None:
+        """Have the shim kill all of an attempt; end it where it alone is left for long: a disk refuses its record."""
         launcher = self._parts.launcher
-        if not launcher.signal(self._job, running.folder, signal.Signals[fo.SHIM_KILL]):
+        below = pids_below(running.shim_pid) if late else None
+        if below is not None and not below:
+            log.error("member.end_not_recorded", extra={"fields": {"epoch": str(running.epoch)}})
+            launcher.kill_all(self._job, running.folder)
+        elif not launcher.signal(self._job, running.folder, signal.Signals[fo.SHIM_KILL]):
             launcher.kill_all(self._job, running.folder)
 
     def _ask(self, ask: ev.Ask) -> None:
