@@ -246,3 +246,38 @@ def test_without_a_proven_snapshot_or_a_reason_no_start_is_made(tmp_path: Path) 
     assert "no proven snapshot" in try_starts(training, "quick").refused[0].why
     assert try_starts(training, "quick", why_not="no copies").refused[0].why == "no copies"
     assert training.begins == ["-"]
+
+
+def test_a_daemon_that_is_too_busy_to_answer_takes_back_what_is_lent_all_the_same(tmp_path: Path) -> None:
+    """What an attempt saves is not resumed from while something is lent to it."""
+    training = Training(tmp_path, {"-": 1.0, "quick": "hangs"})
+
+    def is_busy() -> None:
+        assert training.present().is_lent
+        training.at_look = dict.fromkeys(range(training.looks_made, 999), is_busy_still)
+        is_busy_still()
+
+    def is_busy_still() -> None:
+        raise TimeoutError("the daemon's loop did not answer within 5 s")
+
+    training.at_look = {12: is_busy}
+    found = try_starts(training, "quick")
+    assert found.refused[0].why == "the daemon's loop did not answer within 5 s"
+    assert settled(training).tuned is None
+
+
+def test_steps_that_never_follow_one_another_are_not_kept_without_end(tmp_path: Path) -> None:
+    training, writers = Training(tmp_path, {"-": 1.0, "odd": "hangs"}), dict[int, Writer]()
+
+    def record_more() -> None:
+        attempt = training.present()
+        if attempt.is_lent:
+            path = tmp_path / str(attempt.number) / fo.RECORDER
+            writer = writers.get(attempt.number) or Writer(path, capacity=1024)
+            for _ in range(1000):
+                writer.write(2 * writer.head + 1, at_ns=10**9 + writer.head, samples=8)
+            writers[attempt.number] = writer
+
+    training.at_look = dict.fromkeys(range(1, 400), record_more)
+    found = try_starts(training, "odd")
+    assert found.refused[0].why == "0 of 20000 steps that it recorded follow one another"

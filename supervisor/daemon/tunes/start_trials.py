@@ -34,6 +34,8 @@ POLL_S = 0.1
 DROPPED_STEPS = 10
 """First steps of a start that are not counted: memory is allocated, and kernels are looked for."""
 STEPS_MIN, STEPS_MAX = 20, 5000
+SEEN_MAX = 4 * STEPS_MAX
+"""Of so many steps at least a fourth follow one another, or the attempt is not measured: what it records is its own."""
 MEASURED_S = 3.0
 """So many steps that take as long are measured of each start."""
 START_LIMIT_S = 900.0
@@ -82,6 +84,8 @@ class StartTrials:
         """When the first start was launched: all go on from what was saved before."""
         self._took_s: float | None = None
         """How long the newest start took, with what was measured of it."""
+        self._number = 0
+        """That of the newest attempt seen."""
         self.poll_s = POLL_S
 
     def find_reason_against(self) -> str | None:
@@ -104,6 +108,7 @@ class StartTrials:
         why = self.find_reason_against() if arms else None
         if why is not None or job is None or not arms:
             return trial.without_more(why or "the job is gone")
+        self._number = job.number
         try:
             while trial.wanted is not None:
                 show(trial)
@@ -151,10 +156,9 @@ class StartTrials:
         )
 
     def _ask(self, ask: ev.StartAsk, order: StartOrder | None = None) -> None:
-        job = self._deps.job(self._name)
-        if job is not None:
-            now = self._clock.now()
-            self._deps.ask(ev.StartAsked(at=now, job=self._name, attempt=job.number, ask=ask, order=order))
+        # The job is not looked at: a deciding thread that is too busy to answer must still be asked that it all ends.
+        now = self._clock.now()
+        self._deps.ask(ev.StartAsked(at=now, job=self._name, attempt=self._number, ask=ask, order=order))
 
     # --- one start ------------------------------------------------------------------------------------------------
 
@@ -188,6 +192,8 @@ class StartTrials:
                 reached = sorted(rule for rule, *_ in job.shadows if rule in HELD_WHILE_TUNING)
                 if reached:
                     return f"the rule {reached[0]} was reached"
+                if steps.are_too_many:
+                    return f"{len(steps.times)} of {SEEN_MAX} steps that it recorded follow one another"
                 steps.read(self._clock)
             return steps.measured()
         finally:
@@ -232,9 +238,13 @@ class StartTrials:
         """Return the job as it is a moment later; raise Over where the starts cannot go on."""
         if self._ended.wait(self.poll_s):
             raise Over("stopped")
-        job = self._deps.job(self._name)
+        try:
+            job = self._deps.job(self._name)
+        except TimeoutError as error:
+            raise Over(str(error)) from error
         if job is None or job.phase in ENDED or job.desired_state is DesiredState.STOP or job.shutting_down:
             raise Over("the training was stopped, or has ended")
+        self._number = job.number
         return job
 
     def _check_limit(self, began: Moment, limit_s: float, why: str) -> None:
@@ -256,6 +266,10 @@ class _Steps:
     def are_enough(self) -> bool:
         counted = len(self.times)
         return counted >= STEPS_MAX or (counted >= STEPS_MIN and self._spent_s >= MEASURED_S)
+
+    @property
+    def are_too_many(self) -> bool:
+        return len(self._seen) >= SEEN_MAX
 
     def read(self, clock: Clock) -> None:
         page = self._recorder.read(self._cursor, clock.now())
