@@ -50,6 +50,8 @@ log = logging.getLogger(__name__)
 
 STOP_AGAIN_S = 1.0
 KILL_AGAIN_S = 2.0
+FAULTS_WITH_TUNED = 2
+"""After so many faults in a row without progress a launch is without what a tune has adopted: it may be the reason."""
 RESORT_CHARACTERS = 300
 UNREAD_END = "it was stopped; how it ended is in a record of a later version, which this one does not read"
 ERROR_CHARS_MAX = 2000
@@ -246,7 +248,10 @@ class ThreadExecutor:
             code=composed.code,
             command=composed.command,
         )
-        self._apply_tuned(job.name, folder)
+        if job.ledger.in_a_row < FAULTS_WITH_TUNED:
+            self._apply_tuned(job.name, folder)
+        else:
+            log.warning("tuned.left_out", extra={"fields": {"job": job.name, "faults_in_a_row": job.ledger.in_a_row}})
         return folder
 
     def _apply_tuned(self, job: str, folder: Path) -> None:
