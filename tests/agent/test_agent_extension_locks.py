@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -65,3 +68,96 @@ def test_the_lock_of_a_killed_training_is_taken_by_one_of_the_next_ones_ranks(
 def test_a_lock_of_any_other_maker_is_left_alone(attempt: Attempt, train_python: Path, tmp_path: Path) -> None:
     finished = attempt.run([train_python, "-c", PRELUDE + LEFT_ALONE, tmp_path / "lock"])
     assert finished.code == 0, finished.output
+
+
+def test_a_lock_that_is_a_pipe_is_not_waited_for(attempt: Attempt, train_python: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "lock")
+    program = PRELUDE + "assert not FileBaton(path).try_acquire()"
+    finished = attempt.run([train_python, "-c", program, tmp_path / "lock"])
+    assert finished.code == 0, finished.output
+    assert not attempt.failures()
+
+
+def test_who_holds_the_folder_for_ever_keeps_nobody_from_the_lock(
+    attempt: Attempt, train_python: Path, tmp_path: Path
+) -> None:
+    folder = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        finished = attempt.run(
+            [train_python, "-c", PRELUDE + "assert FileBaton(path).try_acquire()", tmp_path / "lock"]
+        )
+    finally:
+        os.close(folder)
+    assert finished.code == 0, finished.output
+    assert not attempt.failures()
+
+
+FORKS = """
+import threading
+baton, forked = FileBaton(path), []
+def fork():
+    pid = os.fork()
+    if not pid:
+        signal.pause()
+    forked.append(pid)
+def slowly():
+    fork()
+    return True
+from rocm_agent import extension_locks
+assert extension_locks._acquire(path, slowly)
+begin = __import__("time").monotonic()
+assert not extension_locks._acquire(path, lambda: False)
+took = __import__("time").monotonic() - begin
+os.kill(forked[0], signal.SIGKILL)
+assert took < 1.0, took
+"""
+
+
+def test_a_process_that_is_forked_meanwhile_holds_no_turn(attempt: Attempt, train_python: Path, tmp_path: Path) -> None:
+    finished = attempt.run([train_python, "-c", PRELUDE + FORKS, tmp_path / "lock"])
+    assert finished.code == 0, finished.output
+
+
+HIDDEN = """
+import ctypes, tempfile
+from rocm_agent import extension_locks
+maker = str(os.getppid())
+words = [extension_locks.MARK, maker, *extension_locks._describe_process(maker)]
+folder = tempfile.mkdtemp(dir=path)
+os.chmod(folder, 0o777)
+os.chmod(path, 0o755)
+lock = os.path.join(folder, "lock")
+open(lock, "w").write(" ".join(words))
+os.chown(lock, 65534, 65534)
+libc = ctypes.CDLL(None, use_errno=True)
+# In a place of its own, where nobody sees the processes of others.
+if (
+    libc.unshare(0x20000)
+    or libc.mount(None, b"/", None, 0x44000, None)
+    or libc.mount(b"proc", b"/proc", b"proc", 0, b"hidepid=2")
+):
+    print("no mounts here")
+    sys.exit()
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+assert not os.path.exists("/proc/%s" % maker)
+assert not FileBaton(lock).try_acquire(), "its maker lives"
+open(lock, "w").write(" ".join([words[0], "4194301", *words[2:]]))
+assert FileBaton(lock).try_acquire(), "no such process lives"
+print("looked")
+"""
+
+
+@pytest.mark.mounts
+def test_the_lock_of_another_users_process_that_proc_does_not_show_is_left_alone(
+    attempt: Attempt, current_python: Path
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("mounts another /proc, for which it needs root")
+    with tempfile.TemporaryDirectory() as place:
+        finished = attempt.run([current_python, "-c", PRELUDE + HIDDEN, place])
+    if "no mounts here" in finished.output:
+        pytest.skip("no /proc can be mounted here")
+    assert (finished.code, finished.output.strip()[-6:]) == (0, "looked"), finished.output

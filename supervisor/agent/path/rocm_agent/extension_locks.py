@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
+from contextlib import suppress
 from functools import wraps
 
 from .boot import read_boot_id
@@ -22,6 +24,10 @@ MARK = "rocm-supervisor"
 NAME_BYTES_MAX = 256
 START_TIME_FIELD = 19
 """Of /proc/PID/stat, counted from 0 behind the command's name (proc_pid_stat(5))."""
+TURN_TRIES, TURN_EVERY_S = 300, 0.01
+"""How often, how far apart a process tries to have its turn at a lock, which takes the others a moment."""
+REGULAR = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+"""For what may be no file: it does not wait at a pipe."""
 
 
 def install(module: ModuleType) -> None:
@@ -43,20 +49,41 @@ def _acquire(path: str, acquire: Callable[[], Any]) -> Any:
     except OSError:
         return acquire()
     try:
-        fenced(fcntl.flock)(folder, fcntl.LOCK_EX)
+        if not _takes_turn(folder):
+            return acquire()
         _remove_dead(path)
         held = acquire()
         if held:
             _name_holder(path)
         return held
     finally:
-        os.close(folder)
+        _end_turn(folder)
+
+
+@fenced
+def _takes_turn(folder: int) -> bool:
+    """Whether this process has its turn; one that is stopped in its own, or another program, may hold it for ever."""
+    for _ in range(TURN_TRIES):
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            time.sleep(TURN_EVERY_S)
+        except OSError:
+            return True  # a file system that locks no folders: all go on as if each had its turn
+    return False
+
+
+def _end_turn(folder: int) -> None:
+    with suppress(OSError):
+        fcntl.flock(folder, fcntl.LOCK_UN)  # a process that was forked meanwhile has the descriptor too
+    os.close(folder)
 
 
 @fenced
 def _remove_dead(path: str) -> None:
     try:
-        with open(path) as file:
+        with open(os.open(path, REGULAR)) as file:
             words = file.read(NAME_BYTES_MAX).split()
     except FileNotFoundError:
         return
@@ -64,7 +91,7 @@ def _remove_dead(path: str) -> None:
         return
     _, pid, *who = words
     # A process of another machine or container cannot be looked for from here.
-    if who == _describe_process(pid) or who[1:] != _describe_place():
+    if who[1:] != _describe_place() or who == _describe_process(pid) or _is_hidden(int(pid)):
         return
     os.unlink(path)
 
@@ -84,6 +111,19 @@ def _describe_process(pid: str) -> list[str]:
     except (FileNotFoundError, ProcessLookupError):
         return ["", *_describe_place()]
     return ["" if fields[0] in "ZX" else fields[START_TIME_FIELD], *_describe_place()]
+
+
+def _is_hidden(pid: int) -> bool:
+    """Whether a process lives whose entry in /proc is another user's to see (hidepid, proc(5))."""
+    if os.path.exists("/proc/%d/stat" % pid):
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def _describe_place() -> list[str]:
