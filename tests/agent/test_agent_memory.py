@@ -81,6 +81,30 @@ def test_dropout_under_checkpointing_has_the_masks_of_a_gpu_in_both_passes(curre
     assert (done.stdout, done.returncode) == ("True\n", 0), done.stderr
 
 
+PASSES = """
+import torch
+from rocm_agent.memory.account import Account
+weight = torch.ones(1 << 18, requires_grad=True)
+account = Account()
+with account:
+    for backward in (False, True):
+        account.reset_peak()
+        loss = weight.exp().sum()
+        if backward:
+            loss.backward()
+        print(account.peak_bytes >> 20, account.forward_peak_bytes >> 20, account.backward_peak_bytes >> 20)
+"""
+
+
+def test_the_passes_of_a_step_have_a_peak_each(current_python: Path) -> None:
+    """A MiB of exponentials in the forward pass; in the second a loss is still there, and there is one of gradients."""
+    path = Path(__file__).parents[2] / "supervisor" / "agent" / "path"
+    words = [str(current_python), "-c", PASSES]
+    environment = os.environ | {"PYTHONPATH": str(path)}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    assert (done.stdout, done.returncode) == ("1 1 0\n2 2 2\n", 0), done.stderr
+
+
 LIMITED = """
 from types import SimpleNamespace
 from rocm_agent.memory.probe import Probe

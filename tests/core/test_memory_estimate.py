@@ -103,6 +103,25 @@ def test_without_a_gpu_context_and_workspace_are_added_and_no_card_means_no_verd
     assert estimate([point(2, **unknown), point(4, **unknown)], 64, 80 * GIB).fits is True
 
 
+def test_with_few_samples_the_forward_pass_peaks_and_with_many_the_backward_pass() -> None:
+    """In the forward pass the gradients of the step before are there; the backward pass takes logits three times."""
+
+    def counted(batch: int) -> Point:
+        forward, backward = FIXED + EACH * batch, FIXED - GIB + 2 * EACH * batch
+        peak = max(forward, backward)
+        return point(batch, forward_bytes=forward, backward_bytes=backward, graph_bytes=peak)
+
+    line = fit_line([counted(2), counted(4)])
+    assert line is not None
+    assert line.at(8) == FIXED + 8 * EACH
+    assert line.at(100) == FIXED - GIB + 200 * EACH
+    assert line.find_largest(FIXED + 9 * EACH) == 9
+    assert line.find_largest(FIXED - GIB + 200 * EACH) == 100
+    found = estimate([counted(2), counted(4)], 100, None)
+    assert found.bytes - found.parts.other - found.parts.slack == FIXED - GIB + 200 * EACH
+    assert fit_line([counted(2), point(4)]) == fit_line([point(2), point(4)]), "one pass alone is no line"
+
+
 def test_a_further_probe_takes_most_of_the_card_or_is_not_worth_it() -> None:
     wanted = next_probe([point(8), point(16)], 24 * GIB)
     assert wanted is not None
@@ -144,6 +163,10 @@ def test_a_report_that_is_damaged_is_no_measurement() -> None:
     }
     read = read_point({**good, "batch": 4, "largest_output": {"bytes": 7, "columns": 3}, "device": "cuda"})
     assert isinstance(read, Point)
+    assert (read.forward_bytes, read.backward_bytes) == (None, None)
+    passes = read_point({**good, "forward_bytes": 4, "backward_bytes": 5})
+    assert isinstance(passes, Point)
+    assert (passes.forward_bytes, passes.backward_bytes) == (4, 5)
     assert (read.batch, read.largest_output_bytes, read.device) == (4, 7, "cuda")
     assert read_point({**good, "graph_bytes": -1}) == "the report of the probe has no graph_bytes"
     assert read_point({**good, "graph_bytes": 1 << 61}) == "the report of the probe has no graph_bytes"

@@ -1,14 +1,15 @@
 """Reckons from one or more points what a training needs at another micro-batch, and which is the largest that fits.
 
-Forward and backward pass take a fixed part and a part for each sample: a straight line through two points. The update
-of the optimizer takes the same at every micro-batch. The peak is the larger of both.
+Forward and backward pass take a fixed part and a part for each sample: a straight line through two points, or one for
+each pass where both are known: with few samples the forward pass peaks, while gradients are there, with many the other.
+The update of the optimizer takes the same at every micro-batch. The peak is the largest.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from supervisor.core.memory.points import Point
 
@@ -94,10 +95,18 @@ class Line:
 
     fixed: float
     each: float
+    other: Line | None = None
+    """That of another pass: the higher one counts."""
 
     def at(self, batch: int) -> int:
         """Return the bytes at a micro-batch."""
-        return max(0, round(self.fixed + self.each * batch))
+        own = max(0, round(self.fixed + self.each * batch))
+        return own if self.other is None else max(own, self.other.at(batch))
+
+    def find_largest(self, room_bytes: float) -> int:
+        """Return the largest micro-batch that takes no more than that; it can be negative."""
+        own = math.floor((room_bytes - self.fixed) / self.each)
+        return own if self.other is None else min(own, self.other.find_largest(room_bytes))
 
 
 def estimate(points: Sequence[Point], batch: int | None, card_bytes: int | None) -> Estimate:
@@ -133,13 +142,23 @@ def estimate(points: Sequence[Point], batch: int | None, card_bytes: int | None)
 
 
 def fit_line(points: Sequence[Point]) -> Line | None:
-    """Return the line through the two largest micro-batches; None with only one."""
-    known = [(point.batch, point.graph_bytes) for point in points if point.batch]
-    if len({batch for batch, _ in known}) < 2:
+    """Return the line through the two largest micro-batches, of each pass where they are known; None with only one."""
+    known = [point for point in points if point.batch]
+    if len({point.batch for point in known}) < 2:
         return None
-    (small, less), (large, more) = known[-2:]
-    each = (more - less) / (large - small)
-    return Line(fixed=less - each * small, each=each) if each > 0 else None
+    small, large = known[-2:]
+    forward = _fit_through(small, small.forward_bytes, large, large.forward_bytes)
+    backward = _fit_through(small, small.backward_bytes, large, large.backward_bytes)
+    if forward is not None and backward is not None:
+        return replace(forward, other=backward)
+    return _fit_through(small, small.graph_bytes, large, large.graph_bytes)
+
+
+def _fit_through(small: Point, less: int | None, large: Point, more: int | None) -> Line | None:
+    if less is None or more is None:
+        return None
+    each = (more - less) / ((large.batch or 0) - (small.batch or 0))
+    return Line(fixed=less - each * (small.batch or 0), each=each) if each > 0 else None
 
 
 def largest_micro_batch(points: Sequence[Point], line: Line | None, card_bytes: int) -> int | None:
@@ -151,8 +170,7 @@ def largest_micro_batch(points: Sequence[Point], line: Line | None, card_bytes: 
     usable = room / (1 + GAPS + (0.0 if base.device == "cuda" else WITHOUT_GPU.above / 2))
     if base.update_bytes > usable:
         return 0
-    found = math.floor((usable - line.fixed) / line.each)
-    return max(0, min(LARGEST_BATCH, found))
+    return max(0, min(LARGEST_BATCH, line.find_largest(usable)))
 
 
 def next_probe(points: Sequence[Point], card_bytes: int, *, share: float = 0.6) -> int | None:
@@ -165,7 +183,7 @@ def next_probe(points: Sequence[Point], card_bytes: int, *, share: float = 0.6) 
     if line is None or not largest:
         return None
     base = points[-1]
-    wanted = math.floor((share * (card_bytes - _other(base)) - line.fixed) / line.each)
+    wanted = line.find_largest(share * (card_bytes - _other(base)))
     return wanted if wanted > 2 * largest else None
 
 

@@ -31,6 +31,10 @@ class Point:
     other_bytes: int | None
     """Use of the GPU outside of the allocator: context, libraries, and other programs."""
     card_bytes: int | None
+    forward_bytes: int | None = None
+    """The peak outside of the backward pass, where it is known, as in an account of tensors."""
+    backward_bytes: int | None = None
+    """The same within it."""
     shapes: int = 1
     """Different shapes of samples among the batches drawn."""
     compiled: bool = False
@@ -79,8 +83,10 @@ def read_point(report: dict[str, object]) -> Point | str:
         reserved_bytes=optional["reserved_bytes"],
         other_bytes=optional["other_bytes"],
         card_bytes=optional["card_bytes"],
+        forward_bytes=optional["forward_bytes"],
+        backward_bytes=optional["backward_bytes"],
     )
 
 
 NEEDED = ("weights_bytes", "gradient_bytes", "optimizer_bytes", "graph_bytes", "update_bytes")
-OPTIONAL = ("batch", "configured", "reserved_bytes", "other_bytes", "card_bytes")
+OPTIONAL = ("batch", "configured", "reserved_bytes", "other_bytes", "card_bytes", "forward_bytes", "backward_bytes")

@@ -16,6 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 BLOCK_BYTES = 512
 """CUDA's and HIP's allocator hands out multiples of this."""
 DEPTH_LIMIT = 4
+NO_BACKWARD = -1
+"""The number of autograd's task where none is under way."""
 
 
 def tensors_in(value: Any, depth: int = 0) -> Iterator[Any]:
@@ -37,6 +39,9 @@ class Account(TorchDispatchMode):
         super().__init__()
         self.live_bytes = 0
         self.peak_bytes = 0
+        self.backward_peak_bytes = 0
+        """The most within a backward pass; `forward_peak_bytes` the most outside of one."""
+        self.forward_peak_bytes = 0
         self.paused = False
         """While a loader works in this process: data sets lie in host memory."""
         self._known: Dict[int, Any] = {}
@@ -61,6 +66,10 @@ class Account(TorchDispatchMode):
         self._known[key] = weakref.ref(storage, lambda _: self._forget(key, size))
         self.live_bytes += size
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        if torch._C._current_graph_task_id() == NO_BACKWARD:
+            self.forward_peak_bytes = max(self.forward_peak_bytes, self.live_bytes)
+        else:
+            self.backward_peak_bytes = max(self.backward_peak_bytes, self.live_bytes)
 
     def add_modules(self) -> None:
         """Count the weights and buffers of every module of the process: what lives on the GPU before the first step."""
@@ -74,6 +83,7 @@ class Account(TorchDispatchMode):
     def reset_peak(self) -> None:
         """Begin a new peak at what is alive."""
         self.peak_bytes = self.live_bytes
+        self.forward_peak_bytes = self.backward_peak_bytes = 0
 
     def _forget(self, key: int, size: int) -> None:
         self._known.pop(key, None)

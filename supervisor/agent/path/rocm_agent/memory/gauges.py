@@ -32,6 +32,10 @@ class GpuGauge:
         cuda.reset_peak_memory_stats()
         return peak
 
+    def pass_peaks(self) -> Dict[str, Optional[int]]:
+        """Return nothing: an allocator does not know which pass it serves."""
+        return {"forward_bytes": None, "backward_bytes": None}
+
     def allocated_bytes(self) -> int:
         """Return the bytes allocated now."""
         return int(self._torch.cuda.memory_allocated())
@@ -96,6 +100,13 @@ class CpuGauge:
         peak = int(self._account.peak_bytes)
         self._account.reset_peak()
         return peak
+
+    def pass_peaks(self) -> Dict[str, Optional[int]]:
+        """Return the most bytes alive within the backward pass and outside of it, since `take_peak_bytes`."""
+        account = self._account
+        if account is None:
+            return {"forward_bytes": None, "backward_bytes": None}
+        return {"forward_bytes": account.forward_peak_bytes, "backward_bytes": account.backward_peak_bytes}
 
     def allocated_bytes(self) -> int:
         """Return the bytes alive now."""

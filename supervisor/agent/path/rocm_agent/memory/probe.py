@@ -101,6 +101,7 @@ class Probe:
         self._configured: Optional[int] = None
         self._drawn = 0
         self._graph_bytes = 0
+        self._pass_peaks: Dict[str, Optional[int]] = {}
         self._gradient_bytes = 0
         self._base_bytes = 0
         self._waited_s = 0.0
@@ -250,6 +251,7 @@ class Probe:
         if optimizer not in self._optimizers:
             self._optimizers.append(optimizer)
         self._gauge.begin()
+        self._pass_peaks = self._gauge.pass_peaks()
         self._graph_bytes = self._gauge.take_peak_bytes()
         self._gradient_bytes = self._sum_bytes(
             parameter.grad for parameter in self._list_parameters() if parameter.grad is not None
@@ -349,6 +351,7 @@ class Probe:
             "optimizer_bytes": self._optimizer_bytes(),
             "base_bytes": self._base_bytes,
             "graph_bytes": self._graph_bytes,
+            **self._pass_peaks,
             "update_bytes": update_bytes,
             "largest_output": outermost.largest or None,
             "checkpointed": outermost.checkpointed,
