@@ -47,7 +47,7 @@ BATCHES = {
 
 
 def probe_points(name: str, *, card_bytes: int, without_gpu: bool) -> list[Point]:
-    """Return points as the command chooses them."""
+    """Return points as the command chooses them, and at half the micro-batch for a line without a large one."""
     batch, precision = BATCHES[name]
     argv = [sys.executable, str(MODELS), name, str(batch), precision, "9"]
     env = {"OMP_NUM_THREADS": "2", "YOLO_OFFLINE": "true"}
