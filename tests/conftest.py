@@ -51,7 +51,7 @@ ONE_OF = "kernel"
 SLOW_ROOMS = ("agent", "attacks", "children", "cluster", "daemon", "e2e", "fleet", "laws", "runner", "suite", "systemd")
 """Rooms whose tests start processes and threads and wait for them."""
 DAEMON_ROOMS = ("cluster", "e2e")
-COMPUTING_ROOM = "core"
+COMPUTING_ROOMS = ("cli", "config", "core", "replay", "simulation", "sources")
 """Its tests compute, and are held to no time, unless they are marked so."""
 
 
@@ -146,7 +146,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("waits")
         if room in SLOW_ROOMS:
             item.add_marker("slow")
-        if room == COMPUTING_ROOM and not any(map(item.get_closest_marker, units.NOT_QUICK)):
+        if room in COMPUTING_ROOMS and not any(map(item.get_closest_marker, units.NOT_QUICK)):
             item.add_marker("fills")
 
 
