@@ -187,6 +187,22 @@ def test_a_layout_that_the_model_cannot_have_is_refused_before_a_step_is_made_wi
     assert finished.output.splitlines() == alone()
 
 
+def test_what_was_proven_on_top_of_a_setting_is_proven_once_more_where_that_goes(
+    tuned: Tuned, attempt: Attempt
+) -> None:
+    """A layout that the model can have in half precision alone: without the proof the next step would end it."""
+    flatten = "flatten(1) if found.dtype is torch.bfloat16 else found.view(8, -1)"
+    both = {"autocast": "bfloat16", "channels_last": True}
+    orders: list[dict[str, object]] = [{"id": 1, "settings": both}, {"id": 2, "settings": {"channels_last": True}}]
+    finished = tuned.run(flatten, *orders, None, gap_steps=10)
+    assert finished.code == 0, finished.output
+    first, second = attempt.list_reports("tuning")
+    assert (first["applied"], first["refused"]) == (both, {})
+    assert second["applied"] == {}
+    assert second["refused"].keys() == {"channels_last"}
+    assert not attempt.failures()
+
+
 def test_when_the_lease_runs_out_the_owners_settings_come_back(tuned: Tuned, attempt: Attempt) -> None:
     finished = tuned.run("flatten(1)", {"id": 1, "settings": {"fused_optimizer": True}, "until_ns": 1}, gap_steps=8)
     assert finished.code == 0

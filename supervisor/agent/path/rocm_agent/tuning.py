@@ -18,7 +18,7 @@ from .layout import COMPILE, TUNE
 
 TYPE_CHECKING = False  # typing costs milliseconds at every interpreter's start
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Tuple
+    from typing import Any, Dict, FrozenSet, List, Optional, Tuple
 
 LOOK_EVERY_NS = 250_000_000
 LOOK_WHILE_LENT_NS = 10_000_000
@@ -157,6 +157,8 @@ class Tune:
         if order.get("traces") and not self._has_traced(optimizer, now_ns):
             return
         if self._captured < CAPTURED_STEPS and self._has_to_see_steps(order):
+            # What goes is gone in the steps that are followed: calls are replayed in the precision they were made in.
+            self._take_off(order["settings"], LOADER_KNOBS)
             self._calls.keep()
             self._captured += 1
             return
@@ -201,7 +203,9 @@ class Tune:
         events.write("tuning", id=number, step=step, applied={}, refused={}, ended=why, lent=False)
 
     def _has_to_see_steps(self, order: Dict[str, Any]) -> bool:
-        new = {name for name, value in order["settings"].items() if self._applied.get(name) != value}
+        going = self._list_going(order["settings"])
+        wanted = order["settings"].items()
+        new = {name for name, value in wanted if name in going or self._applied.get(name) != value}
         replays = bool(new & REPLAYED) and _key(order["settings"]) not in self._proven
         return bool(replays or order.get("facts") or (new & LOADER_KNOBS and self._loader.workers is None))
 
@@ -232,15 +236,16 @@ class Tune:
         }
 
     def _set(self, settings: Dict[str, Any]) -> Tuple[Dict[str, Any], Dict[str, str]]:
-        """Set the knobs; what is not named goes back to the owner's. Layout goes first on and last off."""
+        """Set the knobs; what is not named goes back to the owner's. Layout goes first on and last off.
+
+        What was proven on top of what goes is proven once more without it: memory may have room for it no more.
+        """
         from .knobs import Refused
 
         refused = {}
         self._calls.trusted = _key(settings) in self._proven
         self._loader.deferred = True
-        for name in [name for name in reversed(list(self._applied)) if name not in settings]:
-            self._knobs[name].revert()
-            del self._applied[name]
+        self._take_off(settings)
         for name, value in settings.items():
             if self._applied.get(name) == value:
                 continue
@@ -259,6 +264,23 @@ class Tune:
         if not refused:
             self._proven.add(_key(settings))
         return dict(self._applied), refused
+
+    def _take_off(self, settings: Dict[str, Any], kept: FrozenSet[str] = frozenset()) -> None:
+        """Revert what is not set, and what was proven on top of it; `kept` knobs stay for now."""
+        for name in self._list_going(settings):
+            if name not in kept:
+                self._knobs[name].revert()
+                del self._applied[name]
+
+    def _list_going(self, settings: Dict[str, Any]) -> List[str]:
+        """Return the knobs to revert, last on first off, before those that are not set are set."""
+        names = list(self._applied)
+        going = [name for name in names if name not in settings]
+        below = [names.index(name) for name in going if name not in LOADER_KNOBS]
+        if below and _key(settings) not in self._proven:
+            above = [name for name in names[min(below) :] if name not in LOADER_KNOBS]
+            going = [name for name in names if name in going or name in above]
+        return going[::-1]
 
     def _apply(self, name: str, value: Any) -> Optional[str]:
         """Set one knob; return why it is refused, None where it is set."""
