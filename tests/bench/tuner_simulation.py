@@ -3,7 +3,9 @@
     python tests/bench/tuner_simulation.py [TUNES]
 
 Step times have lognormal noise with an AR(1) part, 1 % of steps 2 to 6 times as long, and a drift of 0.1 % a step. Each
-tune tries several arms and then confirms what it adopted, as the tuner does. Pure computation, no clock.
+tune tries several arms and then confirms what it adopted, as the tuner does. The second table is of tunes that adopt
+something: how often a knob without effect is adopted with it, and how often a member of a joint arm stays that costs,
+brings nothing or gains. Pure computation, no clock.
 """
 
 # ruff: noqa: T201 - a benchmark prints; its random numbers are a simulation's
@@ -15,7 +17,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from supervisor.core.tuning.budget import count_left, find_unaffordable
@@ -25,6 +27,7 @@ from supervisor.core.tuning.session import Arm, Session
 STEP_S = 0.2
 NOISES = ((0.03, 0.3), (0.10, 0.3), (0.10, 0.8), (0.25, 0.3))
 """Standard deviation of a step's log time, and how much of it the next step keeps."""
+MEMBERS = {"costs 5 %": -0.05, "brings nothing": 0.0, "gains 5 %": 0.05, "gains 11 %": 0.11}
 
 
 @dataclass
@@ -54,10 +57,14 @@ class Machine:
         return STEP_S / speed * math.exp(self._state + self._drift) * hiccup
 
 
-def tune(gains: Mapping[str, float], noise: float, keep: float, seed: int) -> tuple[Session, int]:
-    """Return a tune of one value of each knob, ended, and the steps that it took."""
+def tune(
+    gains: Mapping[str, float], noise: float, keep: float, seed: int, along: tuple[str, ...] = ()
+) -> tuple[Session, int]:
+    """Return a tune of one value of each knob, ended, and its steps; `along`: of one arm with the first."""
     machine = Machine(gains, noise, keep, random.Random(seed))
-    session = Session(queue=tuple(Arm(knob=name, value=True) for name in gains))._next()
+    joint = tuple((name, True) for name in along)
+    arms = [Arm(knob=name, value=True) for name in gains]
+    session = Session(queue=(replace(arms[0], along=joint, falls_apart=True), *arms[1:]))._next()
     while session.wanted is not None:
         why = find_unaffordable(session, count_left(machine.steps, STEP_S * machine.steps, STEP_S), count_steps)
         session = session.after_block(machine.block(session.wanted)) if why is None else session.after_refusal(why)
@@ -91,6 +98,20 @@ def found_last(gain: float, tunes: int, noise: float, keep: float, before: int =
     return found / tunes, most
 
 
+def adopted_beside(gain: float, tunes: int, noise: float, keep: float, others: int = 3) -> float:
+    """Return the share of knobs without effect that were adopted with one that gains."""
+    names = [f"knob{number}" for number in range(others)]
+    made = [tune({"gains": gain, **dict.fromkeys(names, 0.0)}, noise, keep, seed)[0] for seed in range(tunes)]
+    return sum(name in session.settings for session in made for name in names) / (others * tunes)
+
+
+def kept_members(gain: float, tunes: int, noise: float, keep: float) -> float:
+    """Return in what share of tunes a member stayed of a joint arm that gains 30 % without it."""
+    gains = {"gains": 0.3, "member": gain}
+    made = [tune(gains, noise, keep, seed, along=("member",))[0] for seed in range(tunes)]
+    return sum("member" in session.settings for session in made) / tunes
+
+
 def main() -> None:
     """Print the table."""
     tunes = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
@@ -108,6 +129,12 @@ def main() -> None:
         share, most = found_last(0.11, max(100, tunes // 5), noise, keep)
         cells.append(f"{share:.0%} ({most})")
         print(f"{noise:4.0%} ({keep})   {cells[0]:>10} {cells[1]:>8} " + " ".join(f"{cell:>14}" for cell in cells[2:]))
+    print("adopted with a knob that gains 30 %: knobs without effect, three to a tune; members of one arm with it")
+    print(f"{'noise (AR)':12} {'no effect':>10} " + " ".join(f"{name:>14}" for name in MEMBERS))
+    for noise, keep in NOISES:
+        kept = [kept_members(gain, max(100, tunes // 5), noise, keep) for gain in MEMBERS.values()]
+        beside = adopted_beside(0.3, tunes, noise, keep)
+        print(f"{noise:4.0%} ({keep})   {beside:>10.2%} " + " ".join(f"{share:>14.0%}" for share in kept))
 
 
 if __name__ == "__main__":

@@ -424,6 +424,22 @@ def test_what_was_adopted_before_others_gained_much_is_left_out_where_it_costs_b
     assert (sorted(session.settings), reviewed) == (["later", "switch"], []), "too little was gained since"
 
 
+def test_a_model_is_compiled_after_what_may_cost_was_left_out() -> None:
+    """Each value that changes under a compiled model has it compiled once more, which takes minutes."""
+    compiled = next(knob for knob in KNOBS if knob.name == "compile")
+    session, tried = begin_session((JOINT, SWITCH, OTHER, compiled), (), replace(CPU, compiled=False)), []
+    factors = {"joint": 0.8, "switch": 0.8, "other": 0.8, "compile": 0.5}
+    while session.wanted is not None:
+        tried += [session.tried]
+        session = session.after_block(math.prod(factors[name] for name in session.wanted))
+    assert list(dict.fromkeys(tried)) == [
+        "joint = true, switch = true, other = true",
+        *(f"without {name} = true" for name in ("joint", "switch", "other")),
+        "compile = default",
+        "all together",
+    ]
+
+
 def test_a_loader_that_was_proven_alone_is_not_left_out_nor_is_anything_once_the_time_is_over() -> None:
     session, reviewed = run_by_factors(
         begin_session([*_data_knobs(), SWITCH], (), STARVED), {"workers": 0.3, "pin_memory": 1.0, "switch": 0.7}

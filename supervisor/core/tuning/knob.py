@@ -139,6 +139,8 @@ class Knob:
     """Whether each change of it costs many steps: batches that were begun are delivered first."""
     keeps_losses: Callable[[Facts], bool] = lambda _facts: False
     """Whether it makes losses no little worse, so that its gain need not wait until they are known to be no worse."""
+    after_review: bool = False
+    """Whether it is tried once all else is settled: what changes under it has to be compiled once more."""
     left: Callable[[Facts], Sequence[Left]] = lambda _facts: ()
     """Values that it would be tried with on a machine with more memory."""
 
@@ -335,6 +337,7 @@ KNOBS: tuple[Knob, ...] = (
         values=lambda facts: () if facts.compiled else ("default",),
         why_not=lambda facts: "the agent of this attempt cannot" if facts.compiled is None else facts.compile_why_not,
         outranked_by=("conv2d",),
+        after_review=True,
     ),
 )
 

@@ -50,6 +50,8 @@ class Arm:
     """Whether each change of it costs many steps."""
     keeps_losses: bool = False
     """Whether its gain need not wait until losses are known to be no worse; clear harm is looked for in any case."""
+    after_review: bool = False
+    """Whether it is tried once what may cost was left out."""
     leaves_out: bool = False
     """Whether it is an adopted value that is tried to be left out, with the values along in its place."""
 
@@ -416,6 +418,8 @@ class Session:
         return after.having(last.comparison.pairs[-1][0], last.seen_of_owner[-1] if last.seen_of_owner else None)
 
     def _next(self) -> Session:
+        if not self.is_reviewed and (not self.queue or self.queue[0].after_review):
+            return replace(self, queue=(*self.list_review(), *self.queue), is_reviewed=True)._next()
         if self.queue:
             arm, *rest = self.queue
             base = self.settings
@@ -426,8 +430,6 @@ class Session:
             comparison = Comparison(slower_pairs_min=1) if arm.leaves_out else Comparison()
             trial = Trial(arm=arm, base=base, settings=arm.change(base), comparison=comparison)
             return replace(self, queue=tuple(rest), trial=trial)
-        if not self.is_reviewed:
-            return replace(self, queue=self.list_review(), is_reviewed=True)._next()
         if not self.adopted:
             return replace(self, trial=None)
         base, alone = self.confirming_base, self.alone
@@ -469,6 +471,7 @@ def begin_session(knobs: Sequence[Knob], left: Sequence[Left], facts: Facts) -> 
             idle_under=knob.idle_under,
             is_costly=knob.is_costly,
             keeps_losses=knob.keeps_losses(facts),
+            after_review=knob.after_review,
         )
         for knob in knobs
         for value in knob.values(facts)
