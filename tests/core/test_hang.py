@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from supervisor.core.flags import Severity
-from supervisor.core.readings import Stage
+from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.readings import KernelWait, Stage
 from supervisor.core.rules.hang import Hang
 
 from .stories import Story, story
@@ -51,6 +51,22 @@ def test_where_nobody_counts_whether_it_ran_it_is_reported() -> None:
     flag = stepping().tree(29, stuck=(4242,)).tree(2, stuck=(4242,), runs=None).check(Hang())
     assert flag is not None
     assert flag.severity is Severity.WARNING
+
+
+def test_who_waits_for_a_file_system_is_reported_and_has_the_limits_of_a_stall() -> None:
+    def waits_in(channel: str) -> RedFlag:
+        timeline = stepping()
+        wait = KernelWait(pid=4242, name="python", thread=4242, channel=channel, switches=9)
+        flag = timeline.tree(30, stuck=(4242,), waits=(wait,)).check(Hang())
+        assert flag is not None
+        return flag
+
+    flag = waits_in("rpc_wait_bit_killable")
+    assert flag.severity is Severity.WARNING
+    assert flag.diagnosis is not None
+    assert flag.diagnosis.causes == ("it waits for a file system, which ends when its disk or server answers",)
+    assert not any("reset" in text for text in flag.diagnosis.advice)
+    assert waits_in("dma_fence_default_wait").severity is Severity.CRITICAL
 
 
 def test_different_processes_that_take_turns_read_a_disk() -> None:

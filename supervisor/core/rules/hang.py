@@ -5,10 +5,11 @@ process waits in the kernel (state D) in every reading for `hold_s` without havi
 process returns from the kernel, so none has reached it in that time. A process that is often found waiting (a slow
 disk, swapping) has run in between, by its count of context switches, and receives signals.
 
-It only warns where that count is not available, in a stage that may read or write for long (loading, saving,
-validating), where not every stage is reported, and where the machine swaps; the limits of `stall` apply then. A process
-that a signal has stopped is `stopped_process`. Unchanged stacks are no evidence: a kernel search stays in one
-call for minutes. A process that ignores SIGTERM is handled by the grace period of the stop.
+It only warns where that count is not available, where the kernel says that the process waits for a file system, in a
+stage that may read or write for long (loading, saving, validating), where not every stage is reported, and where the
+machine swaps; the limits of `stall` apply then. A process that a signal has stopped is `stopped_process`. Unchanged
+stacks are no evidence: a kernel search stays in one call for minutes. A process that ignores SIGTERM is handled by the
+grace period of the stop.
 """
 
 from __future__ import annotations
@@ -62,16 +63,16 @@ class Hang:
         run, never_ran = _find_waiting(history.processes, since, history.now)
         named = Gauge(
             what="a process waits in the kernel and no signal reaches it, and no step",
-            severity=self._choose_severity(history, never_ran),
+            severity=self._choose_severity(history, never_ran, of_disk=_is_of_disk(run, never_ran)),
             observe=partial(_observe_waiting, history, run, never_ran),
         )
         gauge = lasting(history, run, self.hold_s, named, self.min_readings)
         return replace(gauge, now=min(no_step_s, gauge.now or 0.0))
 
-    def _choose_severity(self, history: History, never_ran: Mapping[int, bool]) -> Severity:
+    def _choose_severity(self, history: History, never_ran: Mapping[int, bool], *, of_disk: bool) -> Severity:
         inside_step = not history.starting and history.stage in (Stage.STEP, Stage.COMPILE)
         proven = not never_ran or any(never_ran.values())
-        sure = history.stages_complete and inside_step and proven and not machine_gasps(history)
+        sure = history.stages_complete and inside_step and proven and not of_disk and not machine_gasps(history)
         return Severity.acting(act=self.act if sure else False)
 
 
@@ -123,6 +124,12 @@ def _find_waiting(readings: Reversible[ProcessReading], since: Moment, now: Mome
         waiting = {pid: waiting.get(pid) if count is None else count for pid, count in both.items()}
         run.append(reading)
     return tuple(reversed(run)), never_ran
+
+
+def _is_of_disk(run: Run, never_ran: Mapping[int, bool]) -> bool:
+    """Whether every process that waits is known to wait for a file system, which may answer yet."""
+    waits = [wait for wait in run[-1].waits if wait.pid in never_ran] if run else []
+    return bool(waits) and all(wait.is_of_disk for wait in waits)
 
 
 def _read_switches(reading: ProcessReading, pid: int) -> int | None:

@@ -28,6 +28,7 @@ _USERPTR = (
     "in the kernel's log (owner's log, 14 November)"
 )
 _DRIVER = "it waits in the kernel, most likely in the GPU's driver: signals do not reach it (ROCm#2533)"
+_STORAGE = "it waits for a file system, which ends when its disk or server answers"
 _DEADLOCK = "threads or ranks wait for one another (NCCL#1730: a collective hangs and every rank reports well)"
 
 _STOPPED = "something has stopped the process: SIGSTOP, a debugger, a freezer of its cgroup"
@@ -61,7 +62,7 @@ def _list_ruled_out(history: History, busy: float | None) -> list[str]:
 
 def _list_causes(history: History, busy: float | None, *, waiting: bool) -> list[str]:
     if waiting:
-        return [_DRIVER, _SPINNING]
+        return [_STORAGE] if _waits_for_disk(history) else [_DRIVER, _SPINNING]
     if _held_pids(history):
         return [_HELD]
     if history.stage is Stage.DATA_WAIT:
@@ -78,7 +79,7 @@ def _list_advice(history: History, busy: float | None, *, waiting: bool) -> list
     advice = ["the stacks of every process are in the evidence: `supervisorctl show` names the folder"]
     if held := _held_pids(history):
         advice.append(f"kill -CONT {' '.join(map(str, held))} lets it go on")
-    if waiting:
+    if waiting and not _waits_for_disk(history):
         advice.append("if SIGKILL does not end it, only a reset of the GPU or a reboot does")
     if busy is not None and busy >= BUSY_PERCENT and _may_search_kernels(history):
         advice.append('conv2d = "planned" computes convolutions without MIOpen')
@@ -130,6 +131,12 @@ def _held_pids(history: History) -> tuple[int, ...]:
     """Return the processes that are stopped, by the newest reading."""
     newest = newest_of(history.processes, lambda _: True, history.now)
     return () if newest is None else newest.stopped_pids
+
+
+def _waits_for_disk(history: History) -> bool:
+    """Whether all that waits in the kernel by the newest reading is known to wait for a file system."""
+    waits = history.processes[-1].waits if history.processes else ()
+    return bool(waits) and all(wait.is_of_disk for wait in waits)
 
 
 def _in_kernel(history: History, since: Moment) -> bool:
