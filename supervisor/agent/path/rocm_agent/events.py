@@ -1,6 +1,7 @@
-"""Appends rare events to `agent.jsonl`, complete lines with each write. Never raises, never blocks.
+"""Appends rare events to `agent.jsonl`, complete lines with each write. Never raises.
 
-What a disk refuses is tried once more at once, and again with the next event.
+What a disk refuses is tried once more at once, and again with the next event. A file system that does not answer is
+waited for, as by whatever the training prints into its output.
 """
 
 from __future__ import annotations
