@@ -626,3 +626,28 @@ def test_steps_like_the_last_one_are_recorded_with_numbers_of_their_own(
     assert records[53].grad_norm == 3.0
     assert {(record.samples, record.tokens) for record in records[1:57]} == {(5, 20)}
     assert [(record.samples, record.tokens) for record in records[57:]] == [(10, 40), (4, 16)]
+
+
+COMMANDED = """
+import torch
+from time import monotonic
+from rocm_agent import claim, layout
+weight = torch.ones(4, requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.01)
+def step():
+    weight.sum().backward()
+    optimizer.step()
+for _ in range(40): step()
+memory, deadline = claim.holding()._memory, monotonic() + 20
+layout.COMMAND.pack_into(memory, layout.COMMAND_OFFSET, layout.COMMAND_SAVE, 9)
+while layout.ANSWER.unpack_from(memory, layout.ANSWER_OFFSET)[0] == 0 and monotonic() < deadline: step()
+"""
+
+
+def test_a_command_is_answered_while_thousands_of_steps_are_alike(
+    attempt: Attempt, train_once: Callable[..., str]
+) -> None:
+    train_once(COMMANDED)
+    assert attempt.answer() == (at.ANSWER_CANNOT, 9)
+    records = attempt.records()
+    assert [record.step for record in records] == list(range(1, len(records) + 1))

@@ -108,8 +108,9 @@ class Recorder:
     """The claimed recorder of this process."""
 
     def __init__(self, memory: mmap.mmap, lock: int, capacity: int) -> None:
-        self._memory, self._lock, self._capacity = memory, lock, capacity
-        self._head = at.HEAD.unpack_from(memory, at.HEAD_OFFSET)[0]
+        self._memory, self._lock, self.capacity = memory, lock, capacity
+        self.written: int = at.HEAD.unpack_from(memory, at.HEAD_OFFSET)[0]
+        """How many steps were recorded."""
         self._stage = 0  # what an earlier process left in the header is overwritten by the first stage of this one
         self._aside, self._complete = 0, False
         self.is_elsewhere = True
@@ -121,10 +122,9 @@ class Recorder:
         whole = memoryview(memory)
         self.words, self.halves = whole.cast("Q"), whole.cast("I")
         """All of it as words of 8 and of 4 bytes."""
-        self._doubles, self._floats = whole.cast("d"), whole.cast("f")
-        self._views = (self.words, self.halves, self._doubles, self._floats, whole)
-        self._marks = self._held_low = self._held_high = 0
-        """Words of the record that `record_alike` goes by: its epoch and what is known; memory of the GPU."""
+        self.doubles, self.floats = whole.cast("d"), whole.cast("f")
+        """The same as numbers of double and of single precision."""
+        self._views = (self.words, self.halves, self.doubles, self.floats, whole)
         at.ASIDE.pack_into(memory, at.ASIDE_OFFSET, 0, 0, 0)
         at.COLLECTIVE.pack_into(memory, at.COLLECTIVE_OFFSET, 0, 0)
         answer, number = at.ANSWER.unpack_from(memory, at.ANSWER_OFFSET)
@@ -164,72 +164,20 @@ class Recorder:
             | (KNOWN_SKIPPED if skipped else 0)
             | (KNOWN_TUNING if self.tuning else 0)
         )
-        head, memory, held = self._head, self._memory, gpu_memory_bytes or 0
-        sequence, offset = head + 1, HEADER_BYTES + head % self._capacity * RECORD_BYTES
+        head, memory, held = self.written, self._memory, gpu_memory_bytes or 0
+        sequence, offset = head + 1, HEADER_BYTES + head % self.capacity * RECORD_BYTES
         check = (sequence & COUNT_LIMIT) ^ CHECK_XOR
         ids = (sequence, step, now_ns or monotonic_ns(), epoch or 0, known, loss or 0.0)
         try:
             floats = (lr or 0.0, grad_norm or 0.0, data_wait_s or 0.0)
             pack_record(memory, offset, *ids, *floats, held, samples, tokens, check)
         except (OverflowError, struct.error):  # a number that its field does not hold
-            floats = (_clamp_to_float32(lr), _clamp_to_float32(grad_norm), _clamp_to_float32(data_wait_s))
+            floats = (clamp_to_float32(lr), clamp_to_float32(grad_norm), clamp_to_float32(data_wait_s))
             work = (min(samples, COUNT_LIMIT), min(tokens, COUNT_LIMIT))
             pack_record(memory, offset, *ids, *floats, held, *work, check)
-        self._head = sequence
+        self.written = sequence
         pack_head(memory, HEAD_OFFSET, sequence)
         return memory[COMMAND_OFFSET] != 0
-
-    def keep(self) -> None:
-        """Have `record_alike` go by the record just written."""
-        first = FIRST_WORD + (self._head - 1) % self._capacity * RECORD_WORDS
-        self._marks = self.words[first + 3] & ~(HAS_GRAD_NORM | HAS_DATA_WAIT)
-        self._held_low, self._held_high = self.halves[2 * first + 13] << 32, self.halves[2 * first + 14]
-
-    def record_alike(  # noqa: PLR0913, PLR0917 - the fields of a record
-        self,
-        step: int,
-        now_ns: int,
-        loss: float,
-        lr: float,
-        grad_norm: Optional[float],
-        wait_ns: int,
-        samples: int,
-        tokens: int,
-    ) -> bool:
-        """Write a step as `record` does, of the epoch, GPU memory and marks of the record that was kept.
-
-        `lr` is one that a single-precision float holds; `wait_ns` 0: nothing was waited for. It raises for a number
-        that its field does not hold, and has recorded nothing then.
-        """
-        head, words, halves, floats = self._head, self.words, self.halves, self._floats
-        first = FIRST_WORD + head % self._capacity * RECORD_WORDS
-        head += 1
-        words[first] = head
-        words[first + 1] = step
-        words[first + 2] = now_ns
-        self._doubles[first + 4] = loss
-        half, marks = first + first, self._marks
-        words[first + 6] = self._held_low  # its other half is the wait
-        if wait_ns:
-            marks |= HAS_DATA_WAIT
-            floats[half + 12] = wait_ns / 1e9
-        floats[half + 10] = lr
-        if grad_norm is None:
-            floats[half + 11] = 0.0
-        else:
-            marks |= HAS_GRAD_NORM
-            floats[half + 11] = grad_norm if grad_norm <= FLOAT_LIMIT else _clamp_to_float32(grad_norm)
-        words[first + 3] = marks
-        words[first + 7] = self._held_high | samples << 32
-        halves[half + 16] = tokens
-        halves[half + 17] = (head & COUNT_LIMIT) ^ CHECK_XOR
-        self._head = words[HEAD_WORD] = head
-        return halves[COMMAND_HALF] != 0
-
-    @property
-    def written(self) -> int:
-        """How many steps were recorded."""
-        return self._head
 
     @property
     def stage(self) -> int:
@@ -285,6 +233,6 @@ class Recorder:
         os.close(self._lock)
 
 
-def _clamp_to_float32(value: Optional[float]) -> float:
+def clamp_to_float32(value: Optional[float]) -> float:
     """Return the nearest double that a single-precision float holds; what is not finite is held as it is."""
     return max(-FLOAT_LIMIT, min(FLOAT_LIMIT, value)) if value and math.isfinite(value) else value or 0.0

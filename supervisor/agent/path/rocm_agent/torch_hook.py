@@ -18,11 +18,12 @@ from types import ModuleType
 from typing import Any, Callable, Mapping, Optional, Tuple
 
 from . import batch_count, claim, loader, origin, own_saves, precision, remedies, save_command, script, tuning, workers
+from .alike import AlikeSteps
 from .fence import failed, fenced
 from .layout import CHECKPOINT, COMPILE, DATA_WAIT, ENDED, STEP, VALIDATE
 from .leader import Leader
 from .passes import Passes
-from .recorder import ASIDE_HALF, ASIDE_SINCE_WORD, FLOAT_LIMIT, Recorder
+from .recorder import ASIDE_HALF, ASIDE_SINCE_WORD, Recorder
 from .scalars import GpuMemory, LateScalars, is_scalar, number
 from .shapes import Shapes
 
@@ -49,14 +50,12 @@ class Watch:
         self.wait_ns = 0
         self.settled = False
         """Whether the last step was one of many alike: nothing is to be found out before the next is counted."""
-        self.alike = False
-        """Whether the last step was recorded in full, of a `settled` loop: the next one may differ in its numbers."""
-        self._lr: Any = None
-        self._lr_made = 0.0
-        """The newest learning rate, and what was made of it."""
-        self._leads = 0
+        self.alike: Optional[AlikeSteps] = None
+        """By it the next step is recorded where it differs from the last one in its numbers alone."""
+        self.leads = 0
         """The identity of the optimizer that leads."""
-        self._last_ns = 0
+        self.last_ns = 0
+        """When that has stepped."""
         self._held: Optional[int] = None
         """Bytes of GPU memory."""
         self.loss: Any = None
@@ -79,7 +78,7 @@ class Watch:
 
     def saw_scaling(self, loss: Any, scaled: Any) -> None:
         """A GradScaler multiplied `loss`; what backward is then called on is not the loss."""
-        self.alike = False
+        self.alike = None
         if is_scalar(loss) and is_scalar(scaled):
             self._scaled, self.unscaled = weakref.ref(scaled), loss.detach()
 
@@ -117,42 +116,19 @@ class Watch:
 
     def counted(self, recorder: Recorder, optimizer: Any) -> None:
         """An optimizer has stepped, by itself and not within another's step, or its scaler has skipped that."""
-        # Few calls and one look at the clock: a step passes them while the processor's caches hold the training.
-        now_ns = monotonic_ns()
-        if id(optimizer) != self._leads and not self._takes_lead(optimizer, now_ns):
-            return
-        self._last_ns = now_ns
-        loss, grad_norm, drawn = self.loss, self.grad_norm, batch_count.drawn
-        lr = optimizer.param_groups[0].get("lr")
-        if (
-            not self.alike
-            or type(loss) is not float
-            or now_ns >= tuning.due_ns
-            or (lr is not self._lr and not self._takes_lr(lr))
-            or (grad_norm is not None and getattr(grad_norm, "is_cuda", True))
-        ):
-            self._record(recorder, optimizer, now_ns)
-            return
-        step = self.step + 1
+        alike, now_ns = self.alike, monotonic_ns()
         try:
-            if grad_norm is not None:
-                grad_norm = grad_norm.item()
-            is_commanded = recorder.record_alike(
-                step, now_ns, loss, self._lr_made, grad_norm, self.wait_ns, drawn.samples, drawn.tokens
-            )
+            if alike and alike.record(self, optimizer, now_ns):
+                return
         except Exception:  # no number, or one that its field does not hold
-            self._record(recorder, optimizer, now_ns)
+            self.alike = None
+        if id(optimizer) != self.leads and not self._takes_lead(optimizer, now_ns):
             return
-        self.step = step
-        self.loss = self.grad_norm = None
-        self.wait_ns = drawn.samples = drawn.tokens = 0
-        if recorder.is_elsewhere:
-            recorder.stage, recorder.aside = STEP, 0
-        if is_commanded and recorder.command() is not None:
-            save_command.refuse_unheard(recorder)
+        self.last_ns = now_ns
+        self._record(recorder, optimizer, now_ns)
 
     def _record(self, recorder: Recorder, optimizer: Any, now_ns: int) -> None:
-        """Record a step in full: what it has in common with the next ones, `record_alike` takes from there."""
+        """Record a step in full: what it has in common with the next ones is taken from there."""
         drawn = batch_count.drawn
         if self.settled:
             self.step += 1
@@ -165,16 +141,16 @@ class Watch:
         if is_due:
             self._held = self._memory.read(now_ns)
         lr = optimizer.param_groups[0].get("lr")
-        self.alike = self.settled and not (is_due or self.skipped) and type(self.loss) is float and self._takes_lr(lr)
+        may_be_alike = self.settled and not (is_due or self.skipped) and type(self.loss) is float
         loss, grad_norm = self._scalars.exchange(self.loss, self.grad_norm)
-        lr = number(lr)
-        lr = None if lr is None else lr * remedies.lr_factor
+        rate = number(lr)
+        rate = None if rate is None else rate * remedies.lr_factor
         wait_s = self.wait_ns / 1e9 if self.wait_ns else None
         is_commanded = recorder.record(
-            self.step, self.epoch, loss, lr, grad_norm, wait_s, self._held, self.skipped, samples, tokens, now_ns
+            self.step, self.epoch, loss, rate, grad_norm, wait_s, self._held, self.skipped, samples, tokens, now_ns
         )
-        if self.alike:
-            recorder.keep()
+        alike = AlikeSteps(recorder) if may_be_alike else None
+        self.alike = alike if alike and alike.takes_lr(lr) else None
         self.loss = self.unscaled = self.grad_norm = None
         self.wait_ns, self.skipped = 0, False
         if recorder.is_elsewhere:
@@ -184,21 +160,14 @@ class Watch:
         if is_due:
             tuning.step_ended(optimizer, self.step, now_ns)
 
-    def _takes_lr(self, lr: Any) -> bool:
-        """Whether steps with this learning rate are alike: one that is no float may change and be the same object."""
-        if type(lr) is not float or not abs(lr * remedies.lr_factor) <= FLOAT_LIMIT:
-            return False
-        self._lr, self._lr_made = lr, lr * remedies.lr_factor
-        return True
-
     def _takes_lead(self, optimizer: Any, now_ns: int) -> bool:
         """Whether `optimizer`, which is not the one that led until now, leads."""
-        if self._last_ns:
-            self._leader.stepped(self._last_ns)
-            self._last_ns = 0
+        if self.last_ns:
+            self._leader.stepped(self.last_ns)
+            self.last_ns = 0
         if not self._leader.takes_lead(optimizer, now_ns):
             return False
-        self._leads = id(optimizer)
+        self.leads = id(optimizer)
         return True
 
     def _settle(self, optimizer: Any) -> None:
@@ -229,7 +198,7 @@ class Watch:
         """A batch has come, which `recorder` has waited for; `alike`: as those before it."""
         self.passes.drawn = id(iterator._dataset)
         self.settled = self.settled and self.passes.feeding == self.passes.drawn
-        self.alike = self.alike and self.settled
+        self.alike = self.alike if self.settled else None
         if recorder is not None and not (alike and self.shape_is_seen):
             self.shapes.saw(batch, recorder)
         self.shape_is_seen = recorder is not None or (alike and self.shape_is_seen)
@@ -328,7 +297,7 @@ def step_was_made(optimizer: Any, *, skipped: bool) -> None:
     if _watch is None:
         return
     if skipped:
-        _watch.skipped, _watch.alike = True, False
+        _watch.skipped, _watch.alike = True, None
     recorder = None if _watch.stepping else _take_recorder()
     if recorder is not None:
         _watch.counted(recorder, optimizer)
@@ -396,7 +365,7 @@ def steps_are_reported() -> None:
 def epoch_is(number: Optional[int]) -> None:
     """Note the epoch under way, as a framework counts it from 0."""
     if _watch is not None:
-        _watch.epoch, _watch.alike = number, False
+        _watch.epoch, _watch.alike = number, None
 
 
 @fenced
