@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import random
 import shutil
 import socket
 import struct
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +22,8 @@ from tests.rigs.warm import WarmInterpreter, WarmProgram
 
 AGENT_PATH = Path(__file__).resolve().parents[2] / "supervisor" / "agent" / "path"
 WANTED = ("3.8", "3.10", "3.12", "3.13")
+PORTS = (20_000, 30_000)
+"""Below those that Linux gives to whoever asks for any (ip_local_port_range, 32768 to 60999)."""
 
 
 @functools.cache
@@ -152,8 +156,11 @@ class Attempt:
 
 
 def _find_free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+    """Return a port that nothing has, which is none that the kernel gives to other tests meanwhile."""
+    while True:
+        port = random.SystemRandom().randrange(*PORTS)  # forks of one process would draw the same
+        with suppress(OSError), socket.create_server(("", port)):
+            return port
 
 
 class Finished(NamedTuple):

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ from supervisor import untrusted_files as gate
 from tests.rigs.hanging_fs import HangingFs
 
 LIMIT = 1024
+PROGRAM_PATIENCE_S = 60.0
+"""With the start of an interpreter: what waits at the mount does so for ever."""
 
 
 @pytest.fixture
@@ -30,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-def in_time(call: Callable[[], object]) -> object:
+def in_time(call: Callable[[], object], patience_s: float = 5.0) -> object:
     """Return what a call returns or raises; fail where it waits for somebody."""
     came: list[object] = []
 
@@ -42,7 +45,7 @@ def in_time(call: Callable[[], object]) -> object:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(5.0)
+    thread.join(patience_s)
     assert came, "the call did not return"
     return came[0]
 
@@ -218,7 +221,8 @@ def test_what_is_mounted_is_asked_nothing_where_openat2_is_refused(folder: Path,
     )
     with mounted_over(folder / "run", tmp_path / "real") as served:
         words = [sys.executable, "-c", code, str(folder), str(ask)]
-        ran = in_time(lambda: subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True))
+        start = partial(subprocess.run, words, cwd=ROOT, capture_output=True, text=True, check=True)
+        ran = in_time(start, PROGRAM_PATIENCE_S)
         assert isinstance(ran, subprocess.CompletedProcess), ran
         assert ran.stdout == "another file system is mounted there; unmount it\n"
         assert served.held == 0

@@ -106,30 +106,30 @@ def processes_that_claim(*ranks: str) -> Iterator[int]:
         parent.communicate()
 
 
-def found_below(parent: int, expected: int) -> list[int]:
-    """Return the ranks of the first look that finds as many, or of the last of LOOKS.
+def look_below(parent: int, expected: int, environments: Path = Path("/proc")) -> list[tuple[int, int]]:
+    """Return rank and pid of each that the first look finds which finds as many, or the last of LOOKS.
 
     A look leaves out an environment that is not read in half a second, be it for want of a core; a later one has it.
     """
-    ranks: list[int] = []
+    places: list[tuple[int, int]] = []
     for _ in range(LOOKS):
-        found = find_ranks(parent, set())
+        found = find_ranks(parent, set(), environments)
         for rank in found:
             rank.close()
-        ranks = [rank.rank for rank in found]
-        if len(ranks) >= expected:
+        places = [(rank.rank, rank.process.pid) for rank in found]
+        if len(places) >= expected:
             break
-    return ranks
+    return places
 
 
 def test_a_process_that_claims_a_rank_of_5000_digits_hides_no_other() -> None:
     with processes_that_claim("9" * 5000, "3", "\u0662") as parent:
-        assert found_below(parent, expected=1) == [3]
+        assert [rank for rank, _ in look_below(parent, 1)] == [3]
 
 
 def test_a_training_that_claims_more_ranks_than_a_node_can_have_takes_no_more_descriptors_for_them() -> None:
     with processes_that_claim(*map(str, range(ms.RANKS_MAX + 10))) as parent:
-        assert len(found_below(parent, expected=ms.RANKS_MAX)) == ms.RANKS_MAX
+        assert len(look_below(parent, ms.RANKS_MAX)) == ms.RANKS_MAX
 
 
 def test_a_process_whose_environment_is_never_answered_hides_no_other(tmp_path: Path) -> None:
@@ -140,10 +140,7 @@ def test_a_process_whose_environment_is_never_answered_hides_no_other(tmp_path: 
         os.mkfifo(tmp_path / str(stuck) / "environ")  # as while somebody changes the memory of that process
         (tmp_path / str(other) / "environ").write_text("RANK=1\0LOCAL_RANK=1\0LOCAL_WORLD_SIZE=2\0")
         for _ in range(2):
-            found = find_ranks(parent, set(), tmp_path)
-            for rank in found:
-                rank.close()
-            assert [(rank.rank, rank.process.pid) for rank in found] == [(1, other)]
+            assert look_below(parent, 1, tmp_path) == [(1, other)]
 
 
 def test_a_recorder_whose_last_record_lies_where_no_file_reaches_has_made_no_step(tmp_path: Path) -> None:
