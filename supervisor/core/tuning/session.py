@@ -1,10 +1,10 @@
 """One tune as a value: which settings the next block of steps has, and what the blocks so far have proven.
 
 Arms are tried one after the other on top of what was adopted before; at the end the owner's settings are compared with
-all that was adopted together, because gains do not multiply and a dozen tests at 5 % need one joint proof. Only what
-that last comparison proves is adopted. Before it each value that may cost is left out once: one that was proven only
-with others, or before others gained much. A loader's workers that gained a multiple by themselves are not exchanged
-once more for it, which takes a quarter of a tune's steps: the rest is compared with them.
+all that was adopted together, because gains do not multiply. Only what that last comparison proves is adopted. Before
+it each value that may cost is left out once: one that was proven only with others, or before others gained much. A
+loader's workers that gained a multiple by themselves are not exchanged once more for it, which takes a quarter of a
+tune's steps: the rest is compared with them.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ ORDER = "ABBA"
 CONFIRMING_ORDER = "BAAB"
 """Begins and ends with what holds already, and will: each change of a loader's workers costs many steps."""
 CONFIRMING = "all together"
+CONFIRMING_ERROR_FACTOR = 10
+"""Chance may confirm 5 % of what gains nothing together: each value has been proven for itself, at 0.5 %."""
 PROVEN_ALONE = 0.25
 """Lower bound of a gain over the owner's settings that is not proven once more, where each change costs many steps."""
 TURNING = 0.25
@@ -243,7 +245,14 @@ class Session:
         if self.trial is None:
             return self
         return replace(
-            self, trial=replace(self.trial, comparison=Comparison(), blocks=(), seen_of_owner=(), seen_of_arm=())
+            self,
+            trial=replace(
+                self.trial,
+                comparison=replace(self.trial.comparison, pairs=()),
+                blocks=(),
+                seen_of_owner=(),
+                seen_of_arm=(),
+            ),
         )
 
     def after_block(self, median_s: float, seen: Block | None = None, memory: Memory | None = None) -> Session:
@@ -355,7 +364,7 @@ class Session:
 
     def _settle_review(self, arm: Arm, verdict: Verdict) -> Session:
         """Leave a value out that costs, or that brings less than is worth a change; else it stays."""
-        most = 1 / (1 + verdict.gain.low) - 1 if verdict.gain.low > -1 else math.inf
+        most = _find_most(verdict.gain)
         if verdict.outcome is Outcome.ADOPTED:
             how = f" with {_name_values(arm.settings)} in its place" if arm.along else " without it"
             why = f"left out again: {verdict.why}{how}"
@@ -436,7 +445,8 @@ class Session:
         if alone is not None and base == self.settings:
             verdict, before_s, after_s = alone.verdict, alone.before_s, alone.after_s
             return replace(self, trial=None, confirmed=verdict, before_s=before_s, after_s=after_s)
-        return replace(self, trial=Trial(arm=None, base=base, settings=self.settings))
+        comparison = Comparison(error_factor=CONFIRMING_ERROR_FACTOR)
+        return replace(self, trial=Trial(arm=None, base=base, settings=self.settings, comparison=comparison))
 
     def _end(self, trial: Trial, verdict: Verdict) -> Session:
         """Adopt everything, or leave out what was adopted last and compare the rest again."""
@@ -485,6 +495,17 @@ def _find_alone(trial: Trial, verdict: Verdict) -> Alone | None:
         return None
     before_s, after_s = _list_means(trial)
     return Alone(settings=trial.settings, verdict=verdict, before_s=before_s, after_s=after_s)
+
+
+def _find_most(without: Gain) -> float:
+    """Return what a value gains at most, from the gain without it.
+
+    The bound that excludes a gain lies as far below it as above; the one that proves a gain is further away.
+    """
+    if without.gain <= -1:
+        return math.inf
+    log = math.log1p(without.high) - 2 * math.log1p(without.gain)
+    return math.expm1(log) if log < math.log1p(SMALLEST_GAIN) else math.inf
 
 
 def _list_adopted(arm: Arm, verdict: Verdict) -> tuple[Adopted, ...]:

@@ -1,0 +1,100 @@
+"""What pairs of blocks prove: what gains a multiple by two, a few percent by several, and nothing by chance."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+
+from supervisor.core.stats.student import get_upper_quantile
+from supervisor.core.tuning.compare import ERROR_BY_PAIRS, PAIRS_MAX, Comparison, Outcome, Verdict
+from supervisor.core.tuning.knob import Facts, Kind, Knob, Phase
+from supervisor.core.tuning.session import CONFIRMING, CONFIRMING_ERROR_FACTOR, begin_session
+
+ERROR = 0.005
+"""How often chance may adopt an arm that is no gain."""
+
+
+def compare(gain: float, deviation: float, chance: random.Random, drift: float = 0.0) -> Verdict:
+    """Return the verdict on blocks with normal logarithms, each of which takes `drift` longer than the one before."""
+    comparison, verdict, blocks = Comparison(), None, 0
+    while verdict is None:
+        off = [chance.gauss(drift * (blocks + block), deviation) for block in range(2)]
+        owner, arm = off if len(comparison.pairs) % 2 == 0 else reversed(off)
+        comparison = comparison.after(math.exp(owner), math.exp(arm) / (1 + gain))
+        verdict, blocks = comparison.verdict(), blocks + 2
+    return verdict
+
+
+def count_adopted(gain: float, deviation: float, comparisons: int, drift: float = 0.0) -> float:
+    """Return the share of comparisons in which the arm was adopted."""
+    chance = random.Random(11)
+    verdicts = [compare(gain, deviation, chance, drift) for _ in range(comparisons)]
+    return sum(verdict.outcome is Outcome.ADOPTED for verdict in verdicts) / comparisons
+
+
+def off_by(deviation: float, gain: float, *fours: float) -> Comparison:
+    """Return a comparison whose blocks are off by as much in turn, and whose fours each have a level of their own."""
+    comparison = Comparison()
+    for level in fours:
+        for off in (deviation, -deviation):
+            comparison = comparison.after(math.exp(level + off), math.exp(level + off) / (1 + gain))
+    return comparison
+
+
+@pytest.mark.parametrize("deviation", [0.02, 0.05, 0.2, 1.0])
+def test_chance_adopts_an_arm_without_gain_in_one_of_200_however_much_blocks_differ(deviation: float) -> None:
+    assert count_adopted(0.0, deviation, 10_000) <= ERROR
+
+
+def test_a_gain_of_11_percent_is_found_where_blocks_differ_by_half_as_much() -> None:
+    assert count_adopted(0.11, 0.05, 300) >= 0.85
+
+
+def test_a_pace_that_drifts_hides_no_gain() -> None:
+    assert count_adopted(0.053, 0.01, 100, drift=0.005) >= 0.95
+
+
+@pytest.mark.parametrize(("pairs", "degrees"), [(2, 2), (3, 3), (4, 5), (5, 6), (8, 11), (PAIRS_MAX, 29)])
+def test_each_look_has_the_limit_of_students_t_for_its_share_of_the_error(pairs: int, degrees: int) -> None:
+    offs = (0.01, -0.02, 0.03, 0.0) * PAIRS_MAX
+    comparison = Comparison(tuple((math.exp(off), math.exp(-off / 2) / 1.2) for off in offs[:pairs]))
+    gain = comparison.gain()
+    radius = get_upper_quantile(ERROR_BY_PAIRS / pairs, degrees) * comparison.deviation * math.sqrt(2 / pairs)
+    assert math.log1p(gain.low) == pytest.approx(math.log1p(gain.gain) - radius)
+
+
+def test_the_deviation_is_that_of_blocks_of_the_same_settings_within_four() -> None:
+    assert off_by(0.01, 0.5, 0.0).deviation == pytest.approx(0.01 * math.sqrt(2)), "four squares, two degrees"
+    assert off_by(0.01, 0.5, 0.0, 0.3, 0.1).deviation == pytest.approx(0.01 * math.sqrt(12 / 8))
+
+
+def test_workers_that_gain_a_multiple_are_proven_by_two_pairs_unless_blocks_are_very_uneven() -> None:
+    verdict = off_by(0.04, 3.0, 0.0).verdict()
+    assert verdict is not None
+    assert (verdict.outcome, verdict.pairs) == (Outcome.ADOPTED, 2)
+    assert off_by(0.08, 3.0, 0.0).verdict() is None
+
+
+def test_what_seems_to_gain_a_quarter_is_not_proven_by_two_pairs_that_differ_by_two_percent() -> None:
+    assert off_by(0.02, 0.25, 0.0).verdict() is None
+
+
+def test_a_comparison_begun_again_keeps_what_it_has_to_prove() -> None:
+    knob = Knob(name="switch", phase=Phase.KERNELS, kind=Kind.NUMERICS, values=lambda _: (True,))
+    session = begin_session((knob,), (), Facts())
+    while session.tried != CONFIRMING:
+        session = session.after_block(0.7 if session.wanted else 1.0)
+    again = session.after_block(0.7).after_block(1.0).begun_again()
+    assert again.trial is not None
+    assert again.trial.comparison == Comparison(error_factor=CONFIRMING_ERROR_FACTOR)
+
+
+def test_what_was_proven_for_itself_is_confirmed_with_all_else_by_fewer_pairs() -> None:
+    arm = off_by(0.02, 0.4, 0.0)
+    assert arm.verdict() is None
+    verdict = replace(arm, error_factor=CONFIRMING_ERROR_FACTOR).verdict()
+    assert verdict is not None
+    assert verdict.outcome is Outcome.ADOPTED
