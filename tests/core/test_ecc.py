@@ -47,3 +47,11 @@ def test_a_gpu_without_ecc_says_nothing() -> None:
     assert trained().card(60).check(RULE) is None
     timeline = trained().card(ecc_uncorrectable=1).silence(1).card(ecc_uncorrectable=None)
     assert timeline.check(RULE) is None
+
+
+def test_a_counter_that_is_not_reported_any_more_is_not_judged_and_its_gauge_names_the_reason() -> None:
+    timeline = trained().card(ecc_uncorrectable=1, ecc_correctable=10).silence(1).card(ecc_uncorrectable=1)
+    assert timeline.check(RULE) is None
+    uncorrectable, corrected = RULE.measure(timeline.history)
+    assert uncorrectable.not_watched is None
+    assert (corrected.now, corrected.not_watched) == (None, "counter not reported by this GPU")

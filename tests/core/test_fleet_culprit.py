@@ -126,6 +126,13 @@ def test_who_ended_first_is_reported_only_beyond_the_error_of_the_clocks(gap_s: 
     assert culprit.ranks == first
 
 
+def test_of_two_ranks_of_one_node_the_first_is_known_however_far_its_clock_is_off() -> None:
+    evidence = ranks(2)
+    evidence[3] = replace(evidence[3], killed_by="SIGABRT", ended_at_s=10.05, offset_error_s=0.1)
+    culprit = named(evidence, 2, killed_by="SIGSEGV", ended_at_s=10.0, offset_error_s=0.1)
+    assert culprit.reason == "rank 2 (n1) ended first: killed by SIGSEGV"
+
+
 def test_a_rank_that_vanished_while_its_peers_lived_is_named_though_nobody_has_its_status() -> None:
     evidence = ranks(2)
     evidence[2] = replace(evidence[2], killed_by="SIGTERM", communication=True, ended_at_s=5.1)

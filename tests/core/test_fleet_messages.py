@@ -13,6 +13,7 @@ from supervisor.core.fleet import messages as ms
 from supervisor.core.fleet.epoch import Epoch
 from supervisor.core.fleet.evidence import RankEvidence
 from supervisor.core.fleet.resume import Offer
+from supervisor.core.foreign_values import STEP_MAX
 
 EPOCH = Epoch("run", 1, 2)
 EVERY: tuple[ms.Message, ...] = (
@@ -169,6 +170,15 @@ def test_every_field_of_every_message_is_sent_with_a_value_of_its_own() -> None:
         for declared in fields(kind):  # type: ignore[arg-type]  # each of them is a dataclass
             values = {getattr(item, declared.name) for item in sent if type(item) is kind}
             assert values - {declared.default}, f"{kind.__name__}.{declared.name} has its default everywhere"
+
+
+@pytest.mark.parametrize(
+    ("sent", "step"), [(0, 0), (STEP_MAX, STEP_MAX), (STEP_MAX + 1, None), (-1, None), (7.0, None)]
+)
+def test_an_offer_whose_step_no_training_reaches_is_taken_as_of_an_unknown_step(sent: float, step: int | None) -> None:
+    offer = ms.read_offer({"name": "a", "digest": "b", "step": sent})
+    assert offer is not None
+    assert offer.step == step
 
 
 def test_a_path_may_be_longer_than_other_texts() -> None:

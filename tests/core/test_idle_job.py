@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from supervisor.core import events as ev
 from supervisor.core.flags import Severity
 from supervisor.core.readings import Stage
 from supervisor.core.rules.idle_job import IdleJob
@@ -51,3 +52,16 @@ def test_a_stopped_job_is_named_so_in_whatever_stage_it_is() -> None:
     )
     assert flag is not None
     assert "stopped (state T) for 31 s" in flag.message
+
+
+def test_a_job_that_was_continued_and_still_does_nothing_is_idle_and_not_stopped() -> None:
+    timeline = story(gpus_used=()).tree(30, cpu=0.0, switches=0.0, stopped=(7,)).silence(1)
+    flag = timeline.tree(cpu=0.0, switches=0.0).check(IdleJob())
+    assert flag is not None
+    assert flag.message.startswith("all processes have been idle for 31 s")
+
+
+def test_gpus_that_are_not_read_rule_nothing_out_unless_the_training_computes_on_the_cpu() -> None:
+    timeline = story().tree(60, cpu=0.0, switches=0.0)
+    assert timeline.check(IdleJob()) is None, "the GPU may be at work"
+    assert timeline.says(ev.AgentEvent.PLAN, device="cpu").check(IdleJob()) is not None

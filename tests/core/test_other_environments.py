@@ -125,6 +125,7 @@ def test_where_nothing_is_left_the_job_is_given_up_with_the_reason() -> None:
     timeline = answered(crashed("older", limits=limits), "no torch")
     give_up = timeline.last
     assert isinstance(give_up, de.GiveUp)
+    assert (give_up.job, give_up.attempt) == (JOB, 1)
     assert "environment older is skipped: no torch; no remedy is left for crash" in give_up.reason
     assert environment_of(timeline) is None
     assert timeline.job.course.trials[-1].outcome is Outcome.SKIPPED

@@ -215,7 +215,7 @@ def test_a_first_step_further_back_than_the_checkpoint_says_reports_what_was_los
     assert (lived.job.incident.outcome, lived.job.incident.lost_steps) == ("resumed", 25)
 
 
-def relaunched(losses: float, counts: str = "training") -> Job:
+def relaunched(losses: float, counts: str = "training", first: int = 251) -> Job:
     """A training whose loss fell from 10 to 1, and that was relaunched; nothing but its losses tells how it began."""
     lived = life(limits=LIMITS)
     lived.started().steps(1, 30, loss=10.0)
@@ -223,7 +223,7 @@ def relaunched(losses: float, counts: str = "training") -> Job:
     lived.steps(31, 300, loss=1.0).saves("a.pt", 250).silence(1)
     died(lived)
     lived.job = replace(lived.job, attempt=replace(lived.present(), resume_curve=curve_of([1.0] * 200)))
-    report_scale(lived.started(), counts).steps(251, 280, loss=losses)
+    report_scale(lived.started(), counts).steps(first, first + 29, loss=losses)
     return after_first_losses(lived.job, [losses] * 30)
 
 
@@ -246,6 +246,12 @@ def test_losses_that_went_on_make_no_count_of_the_attempt_one_of_the_training() 
     job = relaunched(1.0, counts="attempt")
     assert job.attempt is not None
     assert (job.attempt.went_on, job.attempt.scale) == (True, Scale.ATTEMPT)
+
+
+def test_a_count_of_the_attempt_from_1_is_the_trainings_where_losses_say_that_it_began_again() -> None:
+    job = relaunched(10.0, counts="attempt", first=1)
+    assert job.attempt is not None
+    assert (job.attempt.went_on, job.attempt.scale) == (False, Scale.TRAINING)
 
 
 def test_losses_like_neither_say_nothing() -> None:

@@ -91,10 +91,24 @@ def test_an_arm_that_cannot_be_started_is_refused_with_the_reason_and_the_next_b
     assert trial.arm == OTHER
 
 
+def test_an_arm_that_fails_at_its_second_start_leaves_the_next_one_no_start_to_go_on_from() -> None:
+    trial = begin_restarts((ARM, OTHER)).after_start(start(1.0)).after_start(start(0.9))
+    trial = trial.after_refusal("its process exited with 1")
+    assert (trial.arm, trial.starts, trial.wanted) == (OTHER, 0, ()), "the start before was one with the arm"
+
+
+def test_an_arm_that_is_refused_before_any_start_leaves_the_others_all_of_theirs() -> None:
+    trial = begin_restarts((ARM, OTHER)).after_refusal("its environment does not load")
+    assert (trial.arm, trial.starts, trial.wanted) == (OTHER, 0, ())
+
+
 def test_what_is_not_tried_any_more_is_refused_with_the_reason() -> None:
     trial = begin_restarts((ARM, OTHER)).after_start(start(1.0)).without_more("stopped")
     assert trial.wanted is None
-    assert [row.why for row in trial.refused] == ["stopped", "stopped"]
+    assert [(row.knob, row.value, row.why) for row in trial.refused] == [
+        ("malloc", "on", "stopped"),
+        ("environment", "other", "stopped"),
+    ]
 
 
 SAME = tuple(1 / step for step in range(1, 31))

@@ -135,8 +135,9 @@ def test_a_comparison_ends_and_adopts_only_what_was_faster_on_the_average(pairs:
 
 @pytest.mark.parametrize("time_s", [0.0, -1.0, math.nan, math.inf])
 def test_a_time_that_is_none_is_refused_with_its_value(time_s: float) -> None:
-    with pytest.raises(ValueError, match=str(time_s)):
-        StartComparison().after(time_s, 1.0)
+    for owner_s, arm_s in ((time_s, 1.0), (1.0, time_s)):
+        with pytest.raises(ValueError, match=str(time_s)):
+            StartComparison().after(owner_s, arm_s)
 
 
 @pytest.mark.parametrize("spread", [0.02, 0.05, 0.1])
