@@ -63,6 +63,16 @@ def test_a_fault_costs_the_work_lost_the_time_down_and_the_new_set_up() -> None:
     assert night.faults == {"stall": 1}
 
 
+def test_an_attempt_that_hung_in_its_set_up_was_down_from_then_on() -> None:
+    hung = Life(
+        number=1, launched_unix_s=T0, ended_unix_s=T0 + 200, resume_step=0, entered=entered((5, "setup")),
+        cause="start_timeout",
+    )  # fmt: skip
+    spent = account((hung,), T0 + 200)
+    assert spent.seconds == pytest.approx({Use.SETUP: 5, Use.DOWN: 195})
+    assert spent.cost_s == pytest.approx({"start_timeout": 195})
+
+
 def test_the_last_hour_is_a_window_over_the_same_line() -> None:
     recent = account((FIRST, SECOND), T0 + 300, window_s=100)
     assert recent.total_s == pytest.approx(100)

@@ -199,6 +199,14 @@ def test_the_step_of_a_proof_is_that_of_the_training_and_its_epoch_that_of_the_f
     assert merge_proof(reported, replace(read, epoch=None)).epoch == 5
 
 
+def test_a_proof_of_a_generation_does_not_forget_what_it_is_of_and_what_keeps_it() -> None:
+    generation = replace(saved("kept/000001/a", 1, verdict=None), source="a", kept_by="newest 3")
+    proof = saved("kept/000001/a", 1)
+    merged = merge_proof(generation, proof)
+    assert (merged.verdict, merged.source, merged.kept_by) == (Verdict.PROVEN, "a", "newest 3")
+    assert merge_proof(generation, replace(proof, kept_by="best")).kept_by == "best"
+
+
 def test_a_proof_of_another_content_takes_nothing_of_what_was_known() -> None:
     proof = saved("a", 2)
     assert merge_proof(saved("a", 1, step=500, epoch=5, kind="snapshot"), proof) == proof

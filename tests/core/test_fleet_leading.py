@@ -354,6 +354,17 @@ def test_a_node_daemon_that_is_killed_and_started_again_is_one_incident() -> Non
     assert nodes.leading.epoch == Epoch("run", 0, 2)
 
 
+def test_a_lost_node_is_named_with_the_rank_that_it_last_reported() -> None:
+    nodes = begun()
+    nodes.tell("n1", ms.NodeBeat(sent_s=nodes.now_s, ranks=(8, 9)))
+    nodes.wait(0.5)
+    nodes.silent.add("n1")
+    nodes.wait(8.0)
+    culprit = nodes.records[-1].incident.culprit
+    assert culprit is not None
+    assert (culprit.nodes, culprit.ranks) == (("n1",), (8,)), "and not by the place of the node among the others"
+
+
 def test_a_link_that_breaks_and_is_back_within_the_lease_costs_nothing() -> None:
     nodes = begun()
     nodes.leading.disconnected("n1")
@@ -685,6 +696,7 @@ def test_too_few_nodes_are_an_error_that_names_those_that_came() -> None:
     nodes = Nodes(Leading(Epoch("run", 0, 0), replace(LIMITS, gather_s=5.0), BEGAN_S))
     nodes.join("n0")
     nodes.wait(6.0)
+    assert [over.finished for over in nodes.overs] == [False]
     assert "1 of 2 nodes did not come within 5 s; here are n0" in nodes.overs[0].reason
 
 

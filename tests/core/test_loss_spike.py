@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.history import STEPS_KEPT
 from supervisor.core.rules.loss_spike import LossSpike
 
 from .long_stories import LongStory, trained
@@ -32,6 +33,15 @@ def test_one_batch_far_above_is_reported() -> None:
     assert flag.severity is Severity.WARNING
     assert flag.message.startswith("loss 30 at step 600, ")
     assert flag.diagnosis is not None
+
+
+def test_a_spike_is_reported_as_long_as_its_steps_are_kept() -> None:
+    timeline = usual().steps(600, 600, loss=30.0).steps(601, 640)
+    spike = timeline.history.losses.ended
+    assert spike is not None
+    gone = spike.last.step + STEPS_KEPT
+    assert of(timeline.steps(641, gone - 1), ACTS).message.startswith("loss 30 at step 600, ")
+    assert timeline.steps(gone, gone).check(ACTS) is None
 
 
 def test_a_loss_within_the_bounds_is_not_reported() -> None:

@@ -168,6 +168,7 @@ def test_a_report_that_is_damaged_is_no_measurement() -> None:
     assert isinstance(passes, Point)
     assert (passes.forward_bytes, passes.backward_bytes) == (4, 5)
     assert (read.batch, read.largest_output_bytes, read.device) == (4, 7, "cuda")
+    assert isinstance(read_point({**good, "graph_bytes": 1 << 60}), Point)
     assert read_point({**good, "graph_bytes": -1}) == "the report of the probe has no graph_bytes"
     assert read_point({**good, "graph_bytes": 1 << 61}) == "the report of the probe has no graph_bytes"
     assert read_point({**good, "problem": "CUDA out of memory"}) == "CUDA out of memory"

@@ -13,6 +13,7 @@ from supervisor.core.checkpoints.checkpoint import ResumePoint
 from supervisor.core.job import Limits, Phase
 from supervisor.core.readings import HostReading
 from supervisor.core.remedies.budget import Budget
+from supervisor.core.remedies.context import RemedyContext
 from supervisor.core.remedies.settings import Remedies
 from supervisor.core.standby import may_start
 from supervisor.core.tuning.start_order import StartOrder, TunedStart
@@ -241,6 +242,25 @@ def test_an_environment_that_loads_nothing_is_given_up_before_its_start() -> Non
     assert (refused.start_refused, refused.environment) == ("no torch there", None)
     timeline.looks()
     assert (timeline.present().number, timeline.present().start) == (2, None)
+
+
+def test_what_was_proven_stays_where_the_environment_of_a_remedy_loads_nothing() -> None:
+    limits = replace(LIMITS, remedies=Remedies(crash=("other_environment",)))
+    timeline = life(limits=limits)
+    timeline.context = RemedyContext(environments=("older",))
+    timeline.job = replace(timeline.job, tuned=QUICK)
+    timeline.started().training(100).saves("a.pt", 60).exits(1)
+    assert timeline.job.environment == "older"
+    point = ResumePoint(
+        checkpoint=timeline.saved[-1], possible=True, reason="the newest", environment_problem="no torch there"
+    )
+    timeline.put(ev.ResumePointFound(at=timeline.now, job=JOB, attempt=timeline.attempt, point=point))
+    retry = timeline.last
+    assert isinstance(retry, de.Retry)
+    assert (retry.reason, retry.refused_start) == ("environment older is skipped: no torch there", None)
+    assert timeline.job.tuned == QUICK
+    timeline.looks()
+    assert (timeline.present().number, timeline.present().start) == (2, QUICK)
 
 
 def test_the_end_of_a_training_on_trial_is_made_again_as_configured() -> None:

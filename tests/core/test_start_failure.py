@@ -16,11 +16,13 @@ from .stories import JOB, Life, life
 FRAME = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    import timmm\n'
 
 
-def raises(timeline: Life, kind: str, message: str, *, after_s: float = 8.0, caused_by: str = "") -> Life:
+def raises(
+    timeline: Life, kind: str, message: str, *, after_s: float = 8.0, caused_by: str = "", frame: str = FRAME
+) -> Life:
     """The program ends with an exception before its first step, as the agent reports it."""
     timeline.started().says(ev.AgentEvent.ALIVE).silence(after_s)
     timeline.says(
-        ev.AgentEvent.EXCEPTION, type=kind, message=message, traceback=f"{caused_by}{FRAME}{kind}: {message}\n"
+        ev.AgentEvent.EXCEPTION, type=kind, message=message, traceback=f"{caused_by}{frame}{kind}: {message}\n"
     )
     return timeline.exits(1)
 
@@ -87,6 +89,13 @@ def test_another_exception_each_time_is_tried_on() -> None:
     timeline = life()
     for name in ("a", "b", "c"):
         waits_and_looks(raises(timeline, "KeyError", repr(name)))
+    assert timeline.read_decisions().count("Launch") == 4
+
+
+def test_the_same_exception_from_another_line_is_another_failure() -> None:
+    timeline = life()
+    for line in (3, 40, 51):
+        waits_and_looks(raises(timeline, "KeyError", "'lr'", frame=FRAME.replace("line 3", f"line {line}")))
     assert timeline.read_decisions().count("Launch") == 4
 
 
