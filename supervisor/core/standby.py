@@ -34,14 +34,15 @@ def why_none(job: Job, host: HostReading | None) -> str | None:
 def may_start(job: Job, host: HostReading | None, now: Moment) -> bool:
     """Whether a standby may be started now, for a job that may have one."""
     attempt, left = job.attempt, _available_fraction(host)
-    if job.phase is not Phase.RUNNING or attempt is None or attempt.first_step_at is None or left is None:
+    if job.phase is not Phase.RUNNING or attempt is None or attempt.first_step_at is None:
+        return False
+    if host is None or host.memory_available_bytes is None or left is None:
         return False
     if attempt.order is not None:
         return False  # it is being measured
     if now.seconds_since(attempt.first_step_at) < AFTER_S:
         return False
-    available_bytes = host.memory_available_bytes if host is not None else None
-    return left >= START_FRACTION and available_bytes is not None and available_bytes >= START_BYTES
+    return left >= START_FRACTION and host.memory_available_bytes >= START_BYTES
 
 
 def _available_fraction(host: HostReading | None) -> float | None:

@@ -107,11 +107,10 @@ def _count_unsaved(history: History) -> tuple[int, bool]:
 
 
 def _unsaved_s(history: History) -> float:
-    """Return the seconds of stepping since the last save, a snapshot included."""
-    saved = (history.saved[-1][0] if history.saved else None, history.reports.saving.at)
-    known = [moment for moment in saved if moment is not None]
-    newest = history.steps[-1].at
-    return max(0.0, history.absences.seconds(max(known, key=lambda at: at.monotonic_s, default=newest), newest))
+    """Return the seconds of stepping since the last save, a snapshot included; at least one save was seen."""
+    saved, snapshot, newest = history.saved[-1][0], history.reports.saving.at, history.steps[-1].at
+    last = saved if snapshot is None else max(saved, snapshot, key=lambda at: at.monotonic_s)
+    return max(0.0, history.absences.seconds(last, newest))
 
 
 def _since_s(history: History) -> float | None:

@@ -128,11 +128,8 @@ def _measure_distance(episode: Episode) -> float | None:
 
 
 def _diagnose(*, stays: bool) -> Diagnosis:
-    single = (
-        "one batch: nothing is stopped for it" if not stays else "a single bad batch: half of the newest losses are up"
-    )
     return Diagnosis(
-        ruled_out=(f"not {single}",) if stays else (),
+        ruled_out=("not a single bad batch: half of the newest losses are up",) if stays else (),
         causes=(
             "a broken image or label in that batch [OLMo-core, skip-step optimizers leave such batches out]",
             "a learning rate too high for this batch size [LLM-Foundry, KillLossSpike: mean of a window x 2]",

@@ -134,8 +134,8 @@ def _held_pids(history: History) -> tuple[int, ...]:
 
 
 def _waits_for_disk(history: History) -> bool:
-    """Whether all that waits in the kernel by the newest reading is known to wait for a file system."""
-    waits = history.processes[-1].waits if history.processes else ()
+    """Whether all that waits in the kernel, by the newest of some readings, is known to wait for a file system."""
+    waits = history.processes[-1].waits
     return bool(waits) and all(wait.is_of_disk for wait in waits)
 
 
