@@ -538,11 +538,10 @@ class Leading:
                 return self.tick(now_s)
 
     def _may_wait(self, culprit: Culprit, lost: set[str]) -> bool:
-        """Whether only nodes are missing, that may be back, or are: restarts are left, and only those are at fault."""
-        assert self.fleet is not None
+        """Whether the nodes at fault are only missing, and may be back or are, or no proof ends the training."""
         missing = bool(culprit.nodes) and all(node in lost or not self._is_connected(node) for node in culprit.nodes)
         doubted = culprit.proof is not Proof.PHYSICAL  # no reason to end a training that no other node can take over
-        return (missing or doubted) and self.fleet.same_restarts < self.limits.fleet.restarts_per_cause
+        return missing or doubted
 
     def _watch(self, now_s: float) -> list[Command]:
         training = self._training()
