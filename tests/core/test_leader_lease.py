@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+
 import pytest
 
 from supervisor.core.fleet.leader_lease import LeaderLease, Observed, read_lease, write_lease
@@ -41,6 +44,24 @@ def test_a_holder_is_gone_once_its_lease_has_not_changed_for_its_duration() -> N
     assert seen.may_take("pod-1", 100.0)
     renewed = read_lease({**ANSWER, "metadata": {"resourceVersion": "8"}})
     assert not seen.updated(renewed, 110.0).may_take("pod-2", 115.0)
+
+
+@pytest.fixture
+def away_from_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Local time is five hours and a half before UTC."""
+    monkeypatch.setenv("TZ", "XXX+5:30")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("away_from_utc")
+def test_the_time_of_a_lease_is_in_utc_wherever_its_holder_is() -> None:
+    """Kubernetes refuses a time without its zone, and Z is that of UTC."""
+    spec = write_lease("run", None, "pod-1", 15, 1_763_600_000.25)["spec"]
+    assert isinstance(spec, dict)
+    assert (spec["renewTime"], spec["leaseTransitions"]) == ("2025-11-20T00:53:20.250000Z", 0)
 
 
 def test_another_holder_is_one_more_transition_and_a_renewal_none() -> None:

@@ -84,6 +84,15 @@ def test_host_memory_far_from_gone_level_or_unknown_is_none() -> None:
     assert trained().silence(4000).check(SLOPE) is None
 
 
+def test_what_lasts_to_the_very_end_of_the_time_is_foretold_and_what_lasts_longer_is_not() -> None:
+    timeline = trained().hours(1.5, 8.0, of="host")
+    (watched,) = SLOPE.measure(timeline.history)
+    left_s = watched.now
+    assert left_s is not None
+    assert timeline.check(HostMemorySlope(gone_within_s=left_s)) is not None
+    assert timeline.check(HostMemorySlope(gone_within_s=left_s - 0.001)) is None
+
+
 def filling(per_hour: float, hours: float = 1.0, start: float = 70.0) -> LongStory:
     """A disk of 100 GB."""
     return trained().hours(hours, per_hour, of="disk", start=start)

@@ -26,6 +26,30 @@ def in_turn(owner: Block, arm: Block) -> tuple[list[Block], list[Block]]:
     return [replace(owner, first_step=at) for at in (0, 120)], [replace(arm, first_step=at) for at in (40, 80)]
 
 
+def test_two_blocks_in_a_row_of_the_same_settings_are_one_from_the_first_step_to_the_last() -> None:
+    early = Block(
+        first_step=40, losses=(3.0, 2.9), grad_norms=(1.0,), gpu_bytes=(GB,), rss_bytes=(2 * GB, 3 * GB),
+        available_bytes=9 * GB,
+    )  # fmt: skip
+    later = Block(
+        first_step=42, losses=(2.8,), grad_norms=(1.1,), gpu_bytes=(2 * GB,), rss_bytes=(4 * GB, 5 * GB),
+        available_bytes=8 * GB,
+    )  # fmt: skip
+    assert early.followed_by(later) == Block(
+        first_step=40, losses=(3.0, 2.9, 2.8), grad_norms=(1.0, 1.1), gpu_bytes=(GB, 2 * GB),
+        rss_bytes=(2 * GB, 5 * GB), available_bytes=8 * GB,
+    )  # fmt: skip
+    assert early.followed_by(replace(later, rss_bytes=None)).rss_bytes is None
+    assert replace(early, rss_bytes=None).followed_by(later).rss_bytes is None
+
+
+@pytest.mark.parametrize(("losses", "doubt"), [(5, None), (4, "its losses are too few")])
+def test_ten_losses_of_each_kind_are_compared_and_fewer_are_not(losses: int, doubt: str | None) -> None:
+    owner, arm = in_turn(Block(losses=(1.0,) * 5), Block(losses=(1.0,) * 5))
+    arm[1] = replace(arm[1], losses=(1.0,) * losses)
+    assert find_doubt(owner, arm) == doubt
+
+
 def test_two_kinds_of_blocks_that_are_alike_seldom_look_harmful() -> None:
     """A false alarm costs a gain, and no training."""
     alarms = 0

@@ -1,0 +1,24 @@
+"""How many steps a tune keeps for what it has begun."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from supervisor.core.tuning.budget import find_unaffordable
+from supervisor.core.tuning.knob import Facts, Kind, Knob, Phase
+from supervisor.core.tuning.session import begin_session
+
+CPU = Facts(device="cpu", processors=4, workers=0, threads=4, fused=False, channels_last=False)
+SWITCH = Knob(name="switch", phase=Phase.KERNELS, kind=Kind.NUMERICS, values=lambda _: (True,))
+
+
+def test_a_pair_is_begun_only_where_steps_are_left_for_the_longer_way_between_its_settings() -> None:
+    """Back to the owner's loader, say: batches that lie ready have to be used up first."""
+
+    def count(held: Mapping[str, object], wanted: Mapping[str, object]) -> int:
+        return 10 if held == wanted else 90 if wanted == {} else 30
+
+    session = begin_session((SWITCH,), (), CPU).having(1.0).after_block(0.95)
+    one_pair, confirming = 10 + 90, 10 + 90 + 10 + 30
+    assert find_unaffordable(session, one_pair + confirming, count) is None
+    assert find_unaffordable(session, one_pair + confirming - 1, count) is not None
