@@ -204,11 +204,11 @@ def prove_largest(reckoned: int, known: Sequence[int], runs: Callable[[int], boo
 
 def _guess_line(points: Sequence[Point]) -> Line | None:
     """Return the line through one point if weights and optimizer state were all that is fixed: it rises too much."""
-    known = [point for point in points if point.batch]
-    if not known:
+    known = next((point for point in points if point.batch), None)
+    if known is None or not known.batch:
         return None
-    fixed = known[0].weights_bytes + known[0].optimizer_bytes
-    each = (known[0].graph_bytes - fixed) / (known[0].batch or 1)
+    fixed = known.weights_bytes + known.optimizer_bytes
+    each = (known.graph_bytes - fixed) / known.batch
     return Line(fixed=fixed, each=each) if each > 0 else None
 
 

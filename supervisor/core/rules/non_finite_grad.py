@@ -93,7 +93,7 @@ def _has_only_gradient(record: StepRecord) -> bool:
 
 def _find_run(found: tuple[StepRecord, ...], history: History) -> tuple[StepRecord, ...]:
     """Return the newest of them that stand side by side, up to the last step."""
-    wanted = history.steps[-1].step if history.steps else 0
+    wanted = history.steps[-1].step
     run: list[StepRecord] = []
     for record in reversed(found):
         if record.step != wanted:

@@ -27,8 +27,6 @@ def spoilt(value: float | None) -> bool:
 
 def window(history: History, window_steps: int, chosen: Callable[[StepRecord], bool]) -> tuple[StepRecord, ...]:
     """Return the chosen records of the window that ends with the newest of them, if that is no older than one."""
-    if not history.steps or not history.non_finite:
-        return ()
     found = [record for record in history.non_finite if chosen(record)]
     if not found or history.steps[-1].step - found[-1].step >= window_steps:
         return ()

@@ -327,7 +327,7 @@ def _fit_course(rows: Sequence[tuple[float, float, float]], *, bends: bool) -> t
     limit = CLIPPED * max(spread([value for *_, value in rows], level), STILL * abs(level), 1e-12)
     places = [(step - middle) / reach for step, *_ in rows]
     basis = [
-        (1.0, place, is_arm, place * place)[: 4 if bends else 3]
+        (1.0, place, is_arm, place * place) if bends else (1.0, place, is_arm)
         for place, (_, is_arm, _) in zip(places, rows, strict=True)
     ]
     # A hard batch counts as no further off than some spreads.
