@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from supervisor.core import events as ev
-from supervisor.core.agent_reports import ALLOCATIONS_KEPT, HOLDERS_KEPT, LOADERS_KEPT, Holder
+from supervisor.core.agent_reports import ALLOCATIONS_KEPT, HOLDERS_KEPT, LOADERS_KEPT, Holder, Saving
 
 from .long_stories import long_story
 from .stories import GB
@@ -46,3 +46,17 @@ def test_it_is_bounded() -> None:
             timeline.allocator(GB, reserved=2 * GB, rank=rank, gpu_index=gpu)
     assert len(known.allocations) == HOLDERS_KEPT
     assert len(known.loaders) <= LOADERS_KEPT
+
+
+def test_a_rank_is_named_with_its_gpu_only_where_it_holds_memory_on_several() -> None:
+    timeline = long_story().allocator(GB, reserved=2 * GB, rank=0, gpu_index=0)
+    timeline.allocator(GB, reserved=2 * GB, rank=1, gpu_index=1).allocator(GB, reserved=2 * GB, rank=1, gpu_index=2)
+    known = timeline.history.reports
+    assert [known.name_holder(holder) for holder in known.allocations] == ["rank 0", "rank 1, GPU 1", "rank 1, GPU 2"]
+
+
+def test_the_failure_of_a_save_that_was_asked_for_is_over_with_the_next_that_succeeds() -> None:
+    timeline = long_story().rank_says(ev.AgentEvent.SAVE_FAILED, error="OSError: no space left on device")
+    assert timeline.history.reports.saving.asked_error == "OSError: no space left on device"
+    timeline.rank_says(ev.AgentEvent.CHECKPOINT_SAVED, requested=True)
+    assert timeline.history.reports.saving == Saving()

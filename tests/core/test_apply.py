@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
-from supervisor.core.apply import after_decision, after_event
+from supervisor.core.apply import SILENT_START_S, after_decision, after_event, after_silent_start
 from supervisor.core.findings import FaultClass
 from supervisor.core.job import DesiredState, ImpossibleMove, Job, Phase
 from supervisor.core.readings import ExitStatus, Stage, StepRecord
@@ -53,6 +53,12 @@ def test_a_training_that_reports_nothing_counts_as_running_once_imports_are_over
     timeline = life().started().tree(100)
     assert timeline.phase() is Phase.STARTING
     assert timeline.tree(21).phase() is Phase.RUNNING
+
+
+def test_a_training_that_reports_nothing_runs_once_it_has_lived_for_the_time_given() -> None:
+    timeline = life().started()
+    assert after_silent_start(timeline.job, timeline.now, SILENT_START_S - 1.0) is timeline.job
+    assert after_silent_start(timeline.job, timeline.now, SILENT_START_S).phase is Phase.RUNNING
 
 
 def test_a_hooked_training_starts_until_its_first_step() -> None:

@@ -76,7 +76,8 @@ def test_the_exact_state_is_chosen_while_the_one_next_to_the_save_is_still_being
     exact, inexact = saved("exact", 100, step=21, kind="snapshot"), saved("last.pt", 220, step=24, epoch=5)
     given = given_between(0.5, 1 / 0.45)
     point = choose((exact, inexact), given=given)
-    assert point.checkpoint == exact
+    assert (point.checkpoint, point.possible) == (exact, True)
+    assert point.reason == "newest exact state: exact; last.pt is newer and not exact"
     ahead = replace(inexact, step=21 + given.steps + 1)
     assert choose((exact, ahead), given=given).checkpoint == ahead
 

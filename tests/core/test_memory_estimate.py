@@ -129,6 +129,16 @@ def test_a_further_probe_takes_most_of_the_card_or_is_not_worth_it() -> None:
     assert next_probe([point(64), point(128)], 24 * GIB) is None
 
 
+def test_a_single_probe_gives_a_further_one_as_if_its_samples_took_all_but_weights_and_optimizer_state() -> None:
+    """That is too much a sample, so the further one is smaller than the card allows."""
+    each = (FIXED + 8 * EACH - 3 * GIB) / 8
+    assert next_probe([point(8)], 24 * GIB) == int((0.6 * (24 * GIB - 500 * MIB) - 3 * GIB) / each)
+    assert next_probe([point(8, graph_bytes=3 * GIB)], 24 * GIB) is None, "samples that take nothing show no line"
+    little = next_probe([point(4096, graph_bytes=3 * GIB + 512)], 24 * GIB)
+    assert little is not None, "one block of the allocator for all samples is something"
+    assert little > 4096
+
+
 @pytest.mark.parametrize(
     ("most", "tried", "proven"),
     [

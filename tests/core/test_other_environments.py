@@ -16,7 +16,7 @@ from supervisor.core.remedies.settings import Remedies
 from supervisor.core.remedies.trials import Outcome, Trial
 from supervisor.store.records import RemedyRecord
 
-from .stories import JOB, Life, life
+from .stories import JOB, TRAINER, Life, life
 
 LIMITS = Limits(
     budget=Budget(restarts=9, backoff_s=(0.0,)), remedies=Remedies(crash=("other_environment",), helped_after_steps=20)
@@ -153,6 +153,23 @@ def test_another_remedy_is_kept_where_the_environment_of_before_does_not_load_an
     assert isinstance(retry, de.Retry)
     assert retry.remedy == "compile_off"
     assert [held.remedy for held in timeline.job.course.in_force] == ["compile_off"]
+
+
+def test_a_remedy_that_is_taken_twice_is_not_given_up_with_an_attempt_that_never_began() -> None:
+    """The environment of before does not load when a quarter of the batch is to be tried: it is not a half then."""
+    halves = replace(LIMITS, remedies=replace(LIMITS.remedies, oom_gpu=("half_batch", "half_batch")))
+    timeline = crashed("older", limits=halves)
+    answered(timeline, None).training(200)
+    for problem in (None, "no torch"):
+        timeline.says(ev.AgentEvent.PLAN, **TRAINER)
+        timeline.says(ev.AgentEvent.EXCEPTION, type="OutOfMemoryError", message="HIP out of memory").exits(1)
+        answered(timeline, problem)
+        if problem is None:
+            timeline.training(100)
+    assert [(held.remedy, held.attempt) for held in timeline.job.course.in_force] == [
+        ("half_batch", 3),
+        ("half_batch", 4),
+    ]
 
 
 def test_a_job_without_other_environments_has_no_such_remedy() -> None:

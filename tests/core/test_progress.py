@@ -179,6 +179,15 @@ def test_heat_and_memory_of_the_gpus() -> None:
     assert (of(timeline, hot).verdict, of(timeline, full).verdict) == ("met", "met")
 
 
+def test_the_date_is_compared_with_an_end_that_has_bounds_in_hours() -> None:
+    timeline = planned().pace(9000, 900.0)
+    end_unix_s = timeline.now.unix_s + 4990 * 900.0
+    before, after = (of(timeline, Expectation(deadline_unix_s=end_unix_s + late_s)) for late_s in (9000.0, -9000.0))
+    left = "1247.5 h left (1247.5 to 1247.5 h), expected to end"
+    assert before == Criterion(name="deadline", verdict="met", text=f"{left} 2.5 h before the deadline")
+    assert after == Criterion(name="deadline", verdict="not_met", text=f"{left} 2.5 h after the deadline")
+
+
 def test_nan_and_the_date() -> None:
     timeline = trained(10)
     assert of(timeline, Expectation(no_nan=True)).verdict == "met"

@@ -114,6 +114,13 @@ def test_a_killed_rank_is_the_cause_also_where_the_launcher_saw_another_first() 
     assert "rank 1 (pid 201) was killed by SIGKILL" in flag.message
 
 
+def test_a_killed_rank_that_the_launcher_saw_first_is_the_cause_whatever_another_raised() -> None:
+    """What a rank raises when its peer is gone is not always recognized as a consequence."""
+    timeline = raises(story().training(), "KeyError", "'labels'", pid=200)
+    flag = torchrun_fails(timeline, (1, -9, 201), (0, 1, 200))
+    assert "rank 1 (pid 201) was killed by SIGKILL" in flag.message
+
+
 def test_of_two_killed_ranks_the_one_that_reported_nothing_is_the_cause() -> None:
     """The launcher saw another rank first; the killed one that raised what follows from it is none."""
     timeline = raises(story().training(), "RuntimeError", LOST, pid=200)

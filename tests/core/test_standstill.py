@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from supervisor.core import events as ev
 from supervisor.core.findings import FaultClass
 from supervisor.core.flags import Diagnosis
 from supervisor.core.readings import Stage
@@ -58,6 +59,13 @@ def test_a_process_that_waits_in_the_kernel_is_the_drivers() -> None:
     found = of(inside().tree(60, stuck=(4242,)))
     assert "GPU's driver" in found.causes[0]
     assert any("reboot" in item for item in found.advice)
+
+
+def test_a_crash_is_ruled_out_only_while_the_process_has_raised_nothing() -> None:
+    """A rank that raised may hang as it ends, in a collective of the others."""
+    assert any(item.startswith("a crash") for item in of(inside().silence(60)).ruled_out)
+    raised = inside().says(ev.AgentEvent.EXCEPTION, type="ValueError", message="label 81").silence(60)
+    assert not any(item.startswith("a crash") for item in of(raised).ruled_out)
 
 
 def test_a_kernel_log_that_speaks_is_not_ruled_out() -> None:

@@ -20,6 +20,12 @@ def test_a_pace_far_below_its_own_is_reported() -> None:
     assert flag.message == "0.5 steps/s over 120 s of stepping; 1 are usual here (limit 0.6)"
 
 
+def test_the_usual_pace_is_reported_in_steps_a_second_whatever_that_is() -> None:
+    flag = trained(5).pace(1200, 0.5).pace(130, 1.0).check(RULE)
+    assert flag is not None
+    assert flag.message == "1 steps/s over 120 s of stepping; 2 are usual here (limit 1.2)"
+
+
 def test_a_training_of_minutes_is_slower_than_before_too() -> None:
     rule = ThroughputDrop()
     assert trained(5).pace(720).pace(310, 2.0).check(rule) is not None

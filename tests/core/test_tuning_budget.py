@@ -1,15 +1,24 @@
-"""How many steps a tune keeps for what it has begun."""
+"""How many steps a tune has left, and keeps for what it has begun."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from supervisor.core.tuning.budget import find_unaffordable
+import pytest
+
+from supervisor.core.tuning.budget import STEPS, count_left, find_unaffordable
 from supervisor.core.tuning.knob import Facts, Kind, Knob, Phase
 from supervisor.core.tuning.session import begin_session
 
 CPU = Facts(device="cpu", processors=4, workers=0, threads=4, fused=False, channels_last=False)
 SWITCH = Knob(name="switch", phase=Phase.KERNELS, kind=Kind.NUMERICS, values=lambda _: (True,))
+
+
+@pytest.mark.parametrize("step_s", [None, 0.0])
+def test_steps_whose_time_is_not_known_are_limited_by_their_number_alone(step_s: float | None) -> None:
+    assert count_left(0, 0.0, step_s) == STEPS
+    assert count_left(STEPS - 1, 0.0, step_s) == 1
+    assert count_left(STEPS + 1, 0.0, step_s) == 0
 
 
 def test_a_pair_is_begun_only_where_steps_are_left_for_the_longer_way_between_its_settings() -> None:
