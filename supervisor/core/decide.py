@@ -361,12 +361,10 @@ def _after_backoff(job: Job, now: Moment, context: RemedyContext) -> de.Decision
         return None
     if plan is None or plan.resume_point is None or now.seconds_since(plan.not_before) < 0:
         return None
-    point = plan.resume_point
-    if job.environment_problem is not None:
-        without = refuse_environment(job, plan, point, now)
-        if without is not None:
-            return without
-        return _choose_after_refused(job, plan, point, now, context)
+    point, problem = plan.resume_point, job.environment_problem
+    if problem is not None:
+        without = refuse_environment(job, plan, problem, now)
+        return without or _choose_after_refused(job, plan, problem, now, context)
     if not point.possible:
         return de.GiveUp(at=now, job=job.name, attempt=job.number, reason=point.reason)
     held = _find_held_memory(job, context)
@@ -375,15 +373,13 @@ def _after_backoff(job: Job, now: Moment, context: RemedyContext) -> de.Decision
     return _launch(job, point, held, now, context)
 
 
-def _choose_after_refused(
-    job: Job, plan: RetryPlan, point: ResumePoint, now: Moment, context: RemedyContext
-) -> de.Decision:
+def _choose_after_refused(job: Job, plan: RetryPlan, problem: str, now: Moment, context: RemedyContext) -> de.Decision:
     """Decide the retry again where the environment that it would run in does not load what it resumes from.
 
     Nothing was launched, so that no budget is spent. A remedy that is not the environment itself is kept.
     """
     trial, incident, refused = job.course.open_trial, job.incident, job.course.environment
-    reason = f"environment {refused} is skipped: {point.environment_problem}"
+    reason = f"environment {refused} is skipped: {problem}"
     again = de.Retry(
         at=now,
         job=job.name,
@@ -400,12 +396,12 @@ def _choose_after_refused(
     if trial.remedy != "other_environment":
         held = next((item for item in job.course.in_force if item.attempt == trial.attempt), None)
         return replace(again, remedy=trial.remedy, why=trial.reason, gpu=None if held is None else held.gpu)
-    course = job.course.never_began(now, point.environment_problem or "")
+    course = job.course.never_began(now, problem)
     choice = choose(course, job.limits.remedies, job.ended(trial.cause, trial.step, incident.finding), context)
     if choice.remedy is None:
         why = f"{reason}; {choice.reason}; last: {flag.message}"
         return de.GiveUp(at=now, job=job.name, attempt=job.number, reason=why, flag=flag)
-    why = f"{trial.reason}; skipped: {point.environment_problem}; {choice.reason}"
+    why = f"{trial.reason}; skipped: {problem}; {choice.reason}"
     return replace(again, remedy=choice.remedy, why=why, gpu=choice.gpu, environment=choice.environment)
 
 

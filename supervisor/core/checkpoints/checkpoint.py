@@ -136,15 +136,16 @@ def drop_captured_files(checkpoints: Iterable[Checkpoint]) -> tuple[Checkpoint, 
         for checkpoint in everything
         if checkpoint.source is None
     }
-    generations = [checkpoint for checkpoint in everything if checkpoint.source is not None]
-    taken = {_identify_content(checkpoint.source or "", checkpoint) for checkpoint in generations}
+    generations = [
+        (checkpoint, _identify_content(checkpoint.source, checkpoint))
+        for checkpoint in everything
+        if checkpoint.source is not None
+    ]
+    taken = {content for _, content in generations}
     return newest_first(
         [
             *(checkpoint for content, checkpoint in files.items() if content not in taken),
-            *(
-                _copy_verdict(checkpoint, files.get(_identify_content(checkpoint.source or "", checkpoint)))
-                for checkpoint in generations
-            ),
+            *(_copy_verdict(checkpoint, files.get(content)) for checkpoint, content in generations),
         ]
     )
 

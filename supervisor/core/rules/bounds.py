@@ -35,7 +35,7 @@ class Bound(Generic[R]):
     def measure(self, readings: Sequence[R], now: Moment, named: Gauge) -> Gauge:
         """Return the gauge of the newest value; `named` gives its name, its unit and the text of its flag."""
         run = self.run(readings, now)
-        newest = run[-1] if run else newest_of(readings, lambda item: self.value(item) is not None, now)
+        newest = newest_of(readings, lambda item: self.value(item) is not None, now)
         return replace(
             named,
             now=None if newest is None else self.value(newest),

@@ -64,7 +64,7 @@ class Hang:
         named = Gauge(
             what="a process waits in the kernel and no signal reaches it, and no step",
             severity=self._choose_severity(history, never_ran, of_disk=_is_of_disk(run, never_ran)),
-            observe=partial(_observe_waiting, history, run, never_ran),
+            observe=partial(_observe_waiting, history, run, never_ran, no_step_s),
         )
         gauge = lasting(history, run, self.hold_s, named, self.min_readings)
         return replace(gauge, now=min(no_step_s, gauge.now or 0.0))
@@ -76,18 +76,12 @@ class Hang:
         return Severity.acting(act=self.act if sure else False)
 
 
-def _observe_waiting(history: History, run: Run, never_ran: Mapping[int, bool]) -> Observation:
+def _observe_waiting(history: History, run: Run, never_ran: Mapping[int, bool], no_step_s: float) -> Observation:
     pid = min(never_ran, key=lambda number: (not never_ran[number], number))
-    return _observe_run(
-        history, run, _describe_wait(run[-1], pid) + (" without running once" if never_ran[pid] else "")
-    )
-
-
-def _observe_run(history: History, run: Run, seen: str) -> Observation:
+    seen = _describe_wait(run[-1], pid) + (" without running once" if never_ran[pid] else "")
     stage = history.stage.value if history.stage else "unknown"
-    quiet = "no step was seen" if history.no_step_s is None else f"no step for {history.no_step_s:.0f} s"
     return Observation(
-        message=f"{seen} for {history.lasted_s(run):.0f} s, and {quiet} in stage {stage}",
+        message=f"{seen} for {history.lasted_s(run):.0f} s, and no step for {no_step_s:.0f} s in stage {stage}",
         diagnosis=diagnosis_of(history),
     )
 

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
-from supervisor.core.checkpoints.checkpoint import ResumePoint
 from supervisor.core.flags import RedFlag
 from supervisor.core.job import ALIVE, Attempt, DesiredState, Job, Phase, RetryPlan
 from supervisor.core.judge import worst
@@ -101,13 +100,12 @@ def settle_start(job: Job, attempt: Attempt, now: Moment) -> de.Retry | None:
     return _retry_without(job, start, f"its process {attempt.ending}{when}", now, not_before=now)
 
 
-def refuse_environment(job: Job, plan: RetryPlan, point: ResumePoint, now: Moment) -> de.Retry | None:
+def refuse_environment(job: Job, plan: RetryPlan, problem: str, now: Moment) -> de.Retry | None:
     """Return the retry without what a tune has the next attempt started with, where its environment loads nothing."""
     start = job.next_start
     if job.remedy_environment is not None or start is None:
         return None
-    why = point.environment_problem or "it does not load there"
-    return _retry_without(job, start, why, now, not_before=plan.not_before)
+    return _retry_without(job, start, problem, now, not_before=plan.not_before)
 
 
 def _retry_without(job: Job, start: TunedStart, why: str, now: Moment, not_before: Moment) -> de.Retry:

@@ -59,7 +59,7 @@ class Deadline:
 
 def _observe_delay(progress: Progress, left_s: float) -> Observation:
     needed_s = progress.left_s or 0.0
-    left = f"{max(0.0, left_s) / 3600:.1f} h before the deadline" if left_s > 0 else "the deadline has passed"
+    left = f"{left_s / 3600:.1f} h before the deadline" if left_s > 0 else "the deadline has passed"
     late_h = (needed_s - left_s) / 3600
     return Observation(
         message=f"{needed_s / 3600:.1f} h of training are left, {left}: done {late_h:.1f} h too late",
