@@ -199,6 +199,8 @@ ROW = ["ema.w", "Half", [2, 2], 0.5, 0.0, 0, "+-+-"]
         None, [], {}, {"tensors": 3}, {"tensors": [3]}, {"tensors": [ROW[:-1]]}, {"tensors": [[7, *ROW[1:]]]},
         {"tensors": [["w", "Half", [2, "2"], 0.5, 0.0, 0, None]]},
         {"tensors": [["w", "Half", [2], math.nan, 0.0, 0, None]]},
+        {"tensors": [["w", "Half", [2], -0.5, 0.0, 0, None]]},
+        {"tensors": [["w", "Half", [2], 0.5, 1.1, 0, None]]},
         {"tensors": [["w", "Half", [2], 0.5, 0.0, True, None]]},
     ],
 )  # fmt: skip
@@ -210,7 +212,7 @@ def test_an_answer_is_read_back() -> None:
     found = profile_of({"tensors": [ROW], "optimizers": {"optimizer": 3, "x": "y"}, "updates": 7})
     assert found is not None
     assert (found.optimizers, found.updates) == ({"optimizer": 3}, 7)
-    assert found.parts()["ema"]["w"].signs == "+-+-"
+    assert found.parts() == {"ema": {"w": TensorFigures(shape=(2, 2), kind="Half", rms=0.5, zeros=0.0, signs="+-+-")}}
 
 
 NUMBERS = st.none() | st.floats(min_value=0, allow_nan=False, allow_infinity=False)

@@ -158,6 +158,13 @@ def test_all_nodes_are_launched_as_one_with_places_of_their_own() -> None:
     assert {str(order.epoch) for order in nodes.launches} == {"run.0.1"}
 
 
+def test_a_beat_is_answered_with_its_own_time_the_leaders_clock_and_the_lease() -> None:
+    """By the three a node knows until when it may run, and how far its clock is off."""
+    nodes = begun()
+    answer = nodes.leading.took("n1", ms.NodeBeat(sent_s=7.0), nodes.now_s)
+    assert answer == [Send(node="n1", message=ms.LeaderBeat(echo_s=7.0, now_s=nodes.now_s, lease_s=2.0))]
+
+
 def test_a_killed_rank_is_one_incident_evidence_first_then_the_end_then_a_new_epoch() -> None:
     nodes = begun()
     nodes.facts[1] = {"killed_by": "SIGKILL", "ended_at_s": 5.0}

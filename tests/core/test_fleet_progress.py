@@ -9,6 +9,7 @@ import pytest
 from supervisor.core.fleet.culprit import Proof
 from supervisor.core.fleet.epoch import Epoch
 from supervisor.core.fleet.ladder import FleetLimits
+from supervisor.core.fleet.launch_progress import LaunchProgress
 from supervisor.core.fleet.resume import Offer
 
 from .test_fleet_leading import LIMITS, Nodes, begun, generation, resumed_from, take_over
@@ -102,3 +103,9 @@ def test_a_node_whose_daemon_ended_while_all_others_ended_by_their_leases_is_nam
     assert incident.culprit is not None
     assert (incident.culprit.proof, incident.culprit.nodes) == (Proof.PHYSICAL, ("n1",))
     assert not incident.culprit.node_at_fault
+
+
+def test_steps_that_were_known_before_a_leader_took_over_are_no_progress_when_they_are_made_again() -> None:
+    progress = LaunchProgress(steps=100)
+    assert not progress.take_steps(100, counts_itself=False)
+    assert progress.take_steps(101, counts_itself=False)

@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.core.fleet.epoch import Epoch
 from supervisor.core.fleet.leading import Leading
-from supervisor.core.fleet.resume import Offer
+from supervisor.core.fleet.resume import NoneProven, Offer, choose_resume
 from supervisor.core.fleet.training import Stage
 
 from .test_every_leading import OneByOne
@@ -69,3 +69,9 @@ def test_a_node_that_cannot_look_is_named_until_it_can() -> None:
     nodes.wait(6.0)
     assert nodes.leading.stage is Stage.RUNNING
     assert nodes.leading.resume_problem is None
+
+
+def test_a_state_that_is_to_be_left_out_is_refused_though_every_node_proves_it() -> None:
+    proven = generation(10)
+    found = choose_resume({"n0": (proven,), "n1": (proven,)}, rejected=frozenset({proven.name}))
+    assert found == NoneProven(reason="none of 1 saved states is proven on every node (step-000000000010: rejected)")

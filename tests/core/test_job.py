@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
 
+from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint
 from supervisor.core.job import ALIVE, ENDED, MOVES, Attempt, ImpossibleMove, Job, Move, Phase
 from supervisor.core.readings import ExitStatus
 
@@ -59,3 +61,11 @@ def test_an_attempt_is_over_when_nothing_of_it_runs() -> None:
 
 def test_the_first_attempt_has_number_1() -> None:
     assert Job(name=JOB, since=START).number == 0
+
+
+def test_only_an_attempt_that_resumed_from_something_may_go_back_to_an_older_one() -> None:
+    first = Job(name=JOB, since=START, attempt=Attempt(number=1, launched_at=START))
+    saved = Checkpoint(path="a.pt", fingerprint=Fingerprint(size_bytes=1, modified_ns=1, inode=1))
+    resumed = replace(first, attempt=Attempt(number=2, launched_at=START, resume_from=saved))
+    before = replace(first, attempt=None)
+    assert [job.ended("crash", None).resumed for job in (before, first, resumed)] == [False, False, True]

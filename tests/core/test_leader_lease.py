@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from supervisor.core.fleet.epoch import LAUNCHES_MAX
 from supervisor.core.fleet.leader_lease import LeaderLease, Observed, read_lease, write_lease
 
 AT = "2026-11-28T00:00:00Z"
@@ -28,6 +29,7 @@ def test_an_answer_is_read_as_it_is_and_what_it_may_lack_is_none() -> None:
         ({**ANSWER, "metadata": {}}, "no Lease"),
         ({**ANSWER, "spec": {**SPEC, "leaseDurationSeconds": 0}}, "leaseDurationSeconds"),
         ({**ANSWER, "spec": {**SPEC, "leaseTransitions": -1}}, "leaseTransitions"),
+        ({**ANSWER, "spec": {**SPEC, "leaseTransitions": LAUNCHES_MAX + 1}}, "leaseTransitions"),
         ({**ANSWER, "spec": {**SPEC, "holderIdentity": "x" * 254}}, "holderIdentity or renewTime"),
         ({**ANSWER, "spec": {**SPEC, "renewTime": 5}}, "holderIdentity or renewTime"),
     ],

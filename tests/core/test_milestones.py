@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.flags import Severity
@@ -103,6 +105,17 @@ def test_an_end_after_the_date_is_reported_with_what_still_fits() -> None:
     assert flag.message == "27.4 h of training are left, 9.7 h before the deadline: done 17.8 h too late"
     assert flag.diagnosis is not None
     assert "more epochs of 2 min fit before it" in flag.diagnosis.advice[0]
+
+
+@pytest.mark.parametrize(
+    ("left_s", "left"),
+    [(0.5, "0.0 h before the deadline"), (0.0, "the deadline has passed"), (-7200.0, "the deadline has passed")],
+)
+def test_a_deadline_has_passed_from_its_moment_on(left_s: float, left: str) -> None:
+    timeline = planned(epochs=1000, batches=100).stage(Stage.STEP).pace(1200, batches=100)
+    flag = timeline.check(Deadline(at_unix_s=timeline.now.unix_s + left_s))
+    assert flag is not None
+    assert flag.message == f"27.4 h of training are left, {left}: done {27.4 - left_s / 3600:.1f} h too late"
 
 
 def test_an_end_before_the_date_or_an_unknown_one_is_not() -> None:

@@ -91,7 +91,8 @@ def test_a_start_on_trial_that_fails_is_given_up_and_costs_nothing(ends: str) ->
     retry = timeline.last
     assert isinstance(retry, de.Retry)
     assert (retry.counts, retry.flag, retry.remedy) == (False, None, None)
-    assert retry.reason.startswith("started without malloc on: ")
+    how = "ended with status 1" if ends == "exits" else "could not be launched: no such file"
+    assert retry.reason == f"started without malloc on: its process {how} before its first step"
     assert timeline.job.start_refused
     timeline.looks()
     attempt = timeline.present()
@@ -266,6 +267,7 @@ def test_what_was_proven_stays_where_the_environment_of_a_remedy_loads_nothing()
 def test_the_end_of_a_training_on_trial_is_made_again_as_configured() -> None:
     timeline = lent().training(100).exits(0)
     assert isinstance(timeline.last, de.Retry)
+    assert timeline.last.reason == "started without malloc on: its process ended with status 0"
     assert not timeline.last.counts
     timeline.looks()
     assert timeline.present().start is None

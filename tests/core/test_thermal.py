@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.core.flags import Severity
+from supervisor.core.gpu_facts import IMPLAUSIBLE_C
 from supervisor.core.rules.advisory.fan import Fan
 from supervisor.core.rules.advisory.power import Power
 from supervisor.core.rules.advisory.throttling import Throttling
@@ -39,7 +40,7 @@ def test_heat_one_second_short_or_interrupted_or_elsewhere_is_none() -> None:
     assert trained().card(60, junction_c=112.0, gpu=OTHER_GPU).check(ACTS) is None
 
 
-@pytest.mark.parametrize("celsius", [None, NAN, 0.0, 65535.0, -273.0])
+@pytest.mark.parametrize("celsius", [None, NAN, 0.0, IMPLAUSIBLE_C, 65535.0, -273.0])
 def test_a_sensor_that_is_silent_or_broken_is_not_heat(celsius: float | None) -> None:
     assert trained().card(60, junction_c=celsius).check(ACTS) is None
 

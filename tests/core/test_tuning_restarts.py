@@ -122,6 +122,13 @@ def test_other_losses_of_the_same_steps_refuse_an_arm_however_fast_it_is() -> No
     assert trial.refused[0].why == "step 101 from the same snapshot has the loss 1.2 under it, and 1 without"
 
 
+def test_losses_that_have_come_to_zero_are_the_same_in_each_start() -> None:
+    trial, zero = begin_restarts((ARM,)), (0.0,) * 30
+    while trial.wanted is not None:
+        trial = trial.after_start(start(0.5 if trial.is_arms_turn else 1.0, zero))
+    assert [row.remark for row in trial.adopted] == [""], "step by step, and not by their course"
+
+
 def test_rounding_explains_other_losses_of_an_environment_and_not_of_the_same_arithmetic() -> None:
     rounded = tuple(1.001 * loss for loss in SAME)
     for arm, is_adopted in ((OTHER, True), (ARM, False)):
