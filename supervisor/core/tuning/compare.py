@@ -104,10 +104,6 @@ class Comparison:
     pairs: tuple[tuple[float, float], ...] = ()
     error_factor: float = 1.0
     """How many times as often as of an arm chance may pass each look."""
-    floor: float = SPREAD_FLOOR
-    """The least spread between two pairs that is believed."""
-    pairs_min: int = PAIRS_MIN
-    pairs_max: int = PAIRS_MAX
     slower_pairs_min: int = SLOWER_PAIRS_MIN
 
     def after(self, owner_s: float, arm_s: float) -> Comparison:
@@ -135,7 +131,7 @@ class Comparison:
         mean, deviation = self._mean_and_deviation()
         low = mean - self._find_radius(len(self.pairs), self.deviation)
         high = mean + _radius(deviation, len(self.pairs), IDLE_ERROR)
-        return Gain(gain=math.expm1(mean), low=math.expm1(low), high=_grow(high))
+        return Gain(gain=math.expm1(mean), low=math.expm1(low), high=to_gain(high))
 
     @property
     def deviation(self) -> float:
@@ -143,7 +139,7 @@ class Comparison:
 
         Of two pairs at least. Each four has a level of its own, and all have one gain.
         """
-        half = math.fsum(math.log(owner / arm) for owner, arm in self.pairs) / len(self.pairs) / 2
+        half = mean_log_gain(self.pairs) / 2
         squares = 0.0
         for first in range(0, len(self.pairs), 2):
             four = self.pairs[first : first + 2]
@@ -155,7 +151,7 @@ class Comparison:
     def _find_radius(self, pairs: int, deviation: float) -> float:
         """Return from which mean on a gain is proven by so many pairs, if blocks then have that deviation."""
         error = self.error_factor * ERROR_BY_PAIRS / pairs
-        of_pairs = max(math.sqrt(2) * deviation, self.floor)
+        of_pairs = max(math.sqrt(2) * deviation, SPREAD_FLOOR)
         return get_upper_quantile(error, _count_degrees(pairs)) * of_pairs / math.sqrt(pairs)
 
     @property
@@ -164,18 +160,15 @@ class Comparison:
 
         A deviation of few blocks often is too large by chance: the least likely one decides.
         """
-        if len(self.pairs) < min(BEYOND_REACH_PAIRS_MIN, self.pairs_min):
+        if len(self.pairs) < BEYOND_REACH_PAIRS_MIN:
             return False
-        mean, _ = self._mean_and_deviation()
         least = get_likely_least(self.deviation, _count_degrees(len(self.pairs)))
-        return mean < self._find_radius(self.pairs_max, least)
+        return mean_log_gain(self.pairs) < self._find_radius(PAIRS_MAX, least)
 
     def _mean_and_deviation(self) -> tuple[float, float]:
-        differences = [math.log(owner / arm) for owner, arm in self.pairs]
-        count = len(differences)
-        mean = math.fsum(differences) / count
-        variance = math.fsum((value - mean) ** 2 for value in differences) / (count - 1)
-        return mean, max(math.sqrt(variance) * _doubt(count), self.floor)
+        mean, count = mean_log_gain(self.pairs), len(self.pairs)
+        variance = math.fsum((math.log(owner / arm) - mean) ** 2 for owner, arm in self.pairs) / (count - 1)
+        return mean, max(math.sqrt(variance) * _doubt(count), SPREAD_FLOOR)
 
     def verdict(self) -> Verdict | None:
         """Return the verdict once there is one, at the latest after the last pair that is made."""
@@ -188,20 +181,38 @@ class Comparison:
         early = count >= CLEARLY_FASTER_PAIRS_MIN and clear and gain.low > math.expm1(CLEARLY_FASTER)
         idle = count >= IDLE_PAIRS_MIN and gain.high < SMALLEST_GAIN
         vain = count >= IDLE_PAIRS_MIN and (gain.gain < IDLE_GAIN or self.is_beyond_reach)
-        if count < self.pairs_min and not (early or idle or vain):
+        if count < PAIRS_MIN and not (early or idle or vain):
             return None
-        if gain.low > 0 and gain.gain >= least:
-            why = f"faster by {gain.gain:.1%} ({gain.low:.1%} to {gain.high:.1%})"
-            return Verdict(outcome=Outcome.ADOPTED, gain=gain, why=why, pairs=count)
-        if gain.high < SMALLEST_GAIN:
-            why = f"slower by {-gain.gain:.1%}" if gain.high < 0 else f"gains at most {gain.high:.1%}"
-            return Verdict(outcome=Outcome.REFUSED, gain=gain, why=why, pairs=count)
-        hopeless = count >= min(HOPELESS_PAIRS_MIN, self.pairs_min) and gain.gain < SMALLEST_GAIN
-        if gain.high < least or vain or hopeless or count >= self.pairs_max:
+        proven = judge_bounds(gain, count, least)
+        if proven is not None:
+            return proven
+        hopeless = count >= HOPELESS_PAIRS_MIN and gain.gain < SMALLEST_GAIN
+        if gain.high < least or vain or hopeless or count >= PAIRS_MAX:
             noise = f"blocks of one setting differ by {self.spread:.1%}"
             why = f"not settled: {gain.low:.1%} to {gain.high:.1%} after {count} pairs of blocks; {noise}"
             return Verdict(outcome=Outcome.NOT_SETTLED, gain=gain, why=why, pairs=count)
         return None
+
+
+def judge_bounds(gain: Gain, pairs: int, least: float) -> Verdict | None:
+    """Return the verdict that the bounds of a gain prove: one of at least `least`, or none that is worth a change."""
+    if gain.low > 0 and gain.gain >= least:
+        why = f"faster by {gain.gain:.1%} ({gain.low:.1%} to {gain.high:.1%})"
+        return Verdict(outcome=Outcome.ADOPTED, gain=gain, why=why, pairs=pairs)
+    if gain.high < SMALLEST_GAIN:
+        why = f"slower by {-gain.gain:.1%}" if gain.high < 0 else f"gains at most {gain.high:.1%}"
+        return Verdict(outcome=Outcome.REFUSED, gain=gain, why=why, pairs=pairs)
+    return None
+
+
+def mean_log_gain(pairs: Sequence[tuple[float, float]]) -> float:
+    """Return the mean logarithm of how many times as fast the arm is, of (owner's, arm's) times."""
+    return math.fsum(math.log(owner / arm) for owner, arm in pairs) / len(pairs)
+
+
+def to_gain(log: float) -> float:
+    """Return the gain of a logarithm, infinite where it is beyond all measure."""
+    return math.expm1(log) if log < 700 else math.inf
 
 
 def block_is_complete(step_s: tuple[float, ...], steps: int = BLOCK_STEPS) -> bool:
@@ -234,8 +245,3 @@ def _doubt(count: int) -> float:
 def _radius(deviation: float, count: int, error: float) -> float:
     scale = count + MIXTURE
     return deviation * math.sqrt(scale * math.log(scale / (MIXTURE * error**2))) / count
-
-
-def _grow(log: float) -> float:
-    """Return the gain of a logarithm, infinite where it is beyond all measure."""
-    return math.expm1(log) if log < 700 else math.inf

@@ -26,6 +26,9 @@ from supervisor.core.tuning.compare import (
     Gain,
     Outcome,
     Verdict,
+    judge_bounds,
+    mean_log_gain,
+    to_gain,
 )
 
 ERROR = 0.005
@@ -90,14 +93,10 @@ class StartComparison:
 
     def gain(self) -> Gain:
         """Return the gain, with the bound that proves it and the one that excludes it; after two pairs at least."""
-        mean = self._mean
+        mean = mean_log_gain(self.pairs)
         low = mean - self._find_radius(len(self.pairs), self.spread, self.error)
         high = mean + self._find_radius(len(self.pairs), self.spread, IDLE_ERROR)
-        return Gain(gain=_grow(mean), low=_grow(low), high=_grow(high))
-
-    @property
-    def _mean(self) -> float:
-        return math.fsum(math.log(owner / arm) for owner, arm in self.pairs) / len(self.pairs)
+        return Gain(gain=to_gain(mean), low=to_gain(low), high=to_gain(high))
 
     def _find_radius(self, pairs: int, spread: float, error: float) -> float:
         """Return from which mean on a gain is proven by so many pairs, if starts then differ by `spread`."""
@@ -106,7 +105,7 @@ class StartComparison:
 
     def _find_pairs(self, spread: float, most: int) -> int | None:
         """Return by how many pairs, more than there are, the mean would be proven; None: not by `most`."""
-        mean = self._mean
+        mean = mean_log_gain(self.pairs)
         further = range(len(self.pairs) + 1, most + 1)
         return next((pairs for pairs in further if mean >= self._find_radius(pairs, spread, self.error)), None)
 
@@ -118,12 +117,9 @@ class StartComparison:
         gain = self.gain()
         if all(math.log(arm / owner) > CLEARLY_SLOWER for owner, arm in self.pairs):
             return Verdict(outcome=Outcome.REFUSED, gain=gain, why=f"slower by {-gain.gain:.0%}", pairs=count)
-        if gain.low > 0 and gain.gain >= SMALLEST_GAIN:
-            why = f"faster by {gain.gain:.1%} ({gain.low:.1%} to {gain.high:.1%})"
-            return Verdict(outcome=Outcome.ADOPTED, gain=gain, why=why, pairs=count)
-        if gain.high < SMALLEST_GAIN:
-            why = f"slower by {-gain.gain:.1%}" if gain.high < 0 else f"gains at most {gain.high:.1%}"
-            return Verdict(outcome=Outcome.REFUSED, gain=gain, why=why, pairs=count)
+        proven = judge_bounds(gain, count, SMALLEST_GAIN)
+        if proven is not None:
+            return proven
         # A deviation of few starts often is too large by chance: the least likely one decides whether to go on.
         spread = get_likely_least(self.spread, self._degrees)
         if gain.gain >= SMALLEST_GAIN and self._find_pairs(spread, PAIRS_MAX) is not None:
@@ -145,8 +141,3 @@ class StartComparison:
 def _take_logs(pairs: tuple[tuple[float, float], ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the logarithms of the owner's starts, and of the arm's."""
     return tuple(math.log(owner) for owner, _ in pairs), tuple(math.log(arm) for _, arm in pairs)
-
-
-def _grow(log: float) -> float:
-    """Return the gain of a logarithm, infinite where it is beyond all measure."""
-    return math.expm1(log) if log < 700 else math.inf
