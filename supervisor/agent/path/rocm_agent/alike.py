@@ -11,18 +11,12 @@ from __future__ import annotations
 from typing import Any
 
 from . import batch_count, remedies, tuning
-from .layout import CHECK_XOR, STEP
-from .recorder import (
-    FIRST_WORD,
-    FLOAT_LIMIT,
-    HAS_DATA_WAIT,
-    HAS_GRAD_NORM,
-    HEAD_WORD,
-    RECORD_WORDS,
-    Recorder,
-    clamp_to_float32,
-)
+from .layout import CHECK_XOR, HEAD_OFFSET, HEADER_BYTES, KNOWN_DATA_WAIT, KNOWN_GRAD_NORM, STEP
+from .recorder import FLOAT_LIMIT, RECORD_BYTES, Recorder, clamp_to_float32
 
+# Words of 8 and of 4 bytes are written, which touches less of the processor's caches than struct does.
+FIRST_WORD, RECORD_WORDS, HEAD_WORD = HEADER_BYTES // 8, RECORD_BYTES // 8, HEAD_OFFSET // 8
+HAS_GRAD_NORM, HAS_DATA_WAIT = KNOWN_GRAD_NORM << 32, KNOWN_DATA_WAIT << 32
 drawn = batch_count.drawn
 
 

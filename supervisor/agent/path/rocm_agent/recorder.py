@@ -29,14 +29,10 @@ from .layout import (
 )
 
 CAPACITY_LIMIT = 1 << 24
-# What every step needs is found by one look: it runs while the processor's caches hold the training. A step like the
-# last one writes words of 8 and of 4 bytes, which touches less of the caches than struct does.
+# What every step needs is found by one look: it runs while the processor's caches hold the training.
 RECORD_BYTES, ASIDE_OFFSET = at.RECORD.size, at.ASIDE_OFFSET
 pack_record, pack_head, pack_aside = at.RECORD.pack_into, at.HEAD.pack_into, at.ASIDE.pack_into
-FIRST_WORD, RECORD_WORDS = HEADER_BYTES // 8, RECORD_BYTES // 8
-HEAD_WORD, COMMAND_HALF = HEAD_OFFSET // 8, COMMAND_OFFSET // 4
 ASIDE_HALF, ASIDE_SINCE_WORD = ASIDE_OFFSET // 4, ASIDE_OFFSET // 8 + 1
-HAS_GRAD_NORM, HAS_DATA_WAIT = KNOWN_GRAD_NORM << 32, KNOWN_DATA_WAIT << 32
 FLOAT_LIMIT = 3.4028234663852886e38
 COUNT_LIMIT = (1 << 32) - 1
 NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC
