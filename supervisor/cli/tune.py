@@ -14,10 +14,12 @@ from supervisor.cli.name_completion import complete_job
 from supervisor.cli.table import Cell, Pen
 from supervisor.control.client import quoted
 from supervisor.core.sanitize import one_line
+from supervisor.core.tuning.budget import STEPS
 from supervisor.core.tuning.knob import KNOBS
 from supervisor.core.tuning.starts import RESTART
 
 POLL_S = 1.0
+STEPS_RANGE = click.IntRange(100, 1_000_000)
 UNITS_S = {"s": 1, "m": 60, "h": 3600}
 PERMISSIONS = sorted({RESTART, *(knob.permission for knob in KNOBS if knob.permission is not None)})
 HEAD = ("KNOB", "VALUE", "VERDICT", "GAIN", "WHY")
@@ -28,6 +30,7 @@ JSON_FIELDS = ("job", "samples_per_s", "adopted", "refused", "bottleneck")
 @click.argument("job", shell_complete=complete_job)
 @click.option("--dry-run", is_flag=True, help="Find the bottleneck and list what would be tried; change nothing.")
 @click.option("--for", "given", default="15m", show_default=True, help="Time for it, as 90s, 15m or 1h.")
+@click.option("--steps", type=STEPS_RANGE, default=STEPS, show_default=True, help="Steps of the training for it.")
 @click.option("--may", default="", help=f"Also try settings that are off unless permitted: {', '.join(PERMISSIONS)}.")
 @click.option("--show", is_flag=True, help="Print the tune under way, or the last one; begin none.")
 @click.option("--stop", is_flag=True, help="End the tune under way; the owner's settings hold again.")
@@ -39,6 +42,7 @@ def command(  # noqa: PLR0913, PLR0917 - one an option
     job: str,
     dry_run: bool,  # noqa: FBT001
     given: str,
+    steps: int,
     may: str,
     show: bool,  # noqa: FBT001
     stop: bool,  # noqa: FBT001
@@ -56,7 +60,8 @@ def command(  # noqa: PLR0913, PLR0917 - one an option
     steps of these starts are repeated. What is proven is used by its next starts, the first of which is at once.
     """
     route = f"/v1/jobs/{quoted(job)}/tune"
-    body = {"dry_run": dry_run, "for_s": parse_span_s(given), "may": parse_permissions(may), "stop": stop, "undo": undo}
+    more = {"steps": steps, "may": parse_permissions(may), "stop": stop, "undo": undo}
+    body = {"dry_run": dry_run, "for_s": parse_span_s(given), **more}
     report = app.get(route) if show else app.post(route, **body)
     if not (show or stop or undo):
         report = _follow_tune(app, route, report)
@@ -95,7 +100,7 @@ def _follow_tune(app: App, route: str, report: dict[str, Any]) -> dict[str, Any]
         while report["state"] != "ended":
             doing = report["state"] if report["state"] != "trying" else f"trying {report['trying']}"
             if doing != printed and not app.json:
-                click.echo(f"{one_line(doing)} (step {report['steps']} of the tune)", err=True)
+                click.echo(f"{one_line(doing)} (step {report['made']} of the tune)", err=True)
             printed = doing
             time.sleep(POLL_S)
             report = app.get(route)

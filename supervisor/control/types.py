@@ -37,6 +37,8 @@ class TuneBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     dry_run: bool = False
     """Diagnose, and say what would be tried."""
     for_s: Annotated[float, Meta(ge=10, le=86_400)] = 900.0
+    steps: Annotated[int, Meta(ge=100, le=1_000_000)] = 800
+    """By which it has ended, or about so; more are made where steps are fast."""
     may: list[Literal["precision", "restart"]] = field(default_factory=list)
     """What the owner permits beyond changes that leave the training what it is."""
     stop: bool = False
@@ -517,6 +519,8 @@ class TuneReport(Struct, frozen=True, kw_only=True):
     """Of blocks, of what is being tried."""
     steps: int = 0
     """Counted so far."""
+    made: int = 0
+    """So far, with those that no block counts."""
     problem: str | None = None
     """Why it ended before its time."""
     unit: str = "samples"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from supervisor.core.tuning.budget import STEPS, count_left, find_unaffordable
+from supervisor.core.tuning.budget import RECKONED, STEPS, count_left, find_unaffordable
 from supervisor.core.tuning.knob import Facts, Kind, Knob, Phase
 from supervisor.core.tuning.session import begin_session
 
@@ -16,9 +16,16 @@ SWITCH = Knob(name="switch", phase=Phase.KERNELS, kind=Kind.NUMERICS, values=lam
 
 @pytest.mark.parametrize("step_s", [None, 0.0])
 def test_steps_whose_time_is_not_known_are_limited_by_their_number_alone(step_s: float | None) -> None:
-    assert count_left(0, 0.0, step_s) == STEPS
-    assert count_left(STEPS - 1, 0.0, step_s) == 1
-    assert count_left(STEPS + 1, 0.0, step_s) == 0
+    planned = int(RECKONED * STEPS)
+    assert count_left(0, 0.0, step_s) == planned == 720
+    assert count_left(planned - 1, 0.0, step_s) == 1
+    assert count_left(planned + 1, 0.0, step_s) == 0
+
+
+def test_a_tune_plans_with_nine_tenths_of_the_steps_that_it_was_given() -> None:
+    assert count_left(0, 0.0, None, 2000) == 1800
+    assert count_left(1799, 0.0, None, 2000) == 1
+    assert count_left(1801, 0.0, None, 2000) == 0
 
 
 def test_a_pair_is_begun_only_where_steps_are_left_for_the_longer_way_between_its_settings() -> None:

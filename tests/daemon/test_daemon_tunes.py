@@ -437,8 +437,23 @@ def test_an_arm_that_the_steps_of_a_tune_do_not_suffice_for_is_not_begun(tuner: 
     agent.ended.set()
     assert not any("workers" in settings for settings in agent.ordered)
     assert report.refused
-    assert all(row.why.endswith("steps of this tune are left, too few to try and confirm it") for row in report.refused)
+    why = "steps of this tune are left, too few to try and confirm it: --steps gives it more"
+    assert all(row.why.endswith(why) for row in report.refused)
     assert [(row.knob, row.value) for row in report.adopted] == [("threads", 1)]
+
+
+def test_a_tune_that_is_given_more_steps_tries_what_takes_them(tuner: Tuner, folder: Path) -> None:
+    """With 100 batches ahead an exchange of two workers takes more than the 800 that a tune has otherwise."""
+    both = {f'{{"workers": {workers}, "threads": 1}}': 0.2 for workers in (2, 4)}
+    agent = AgentByHand(folder, times(workers2=0.2, workers4=0.2) | both)
+    agent.facts, agent.waits, agent.batch = {**FACTS, "prefetch": 100}, 0.2, 20
+    agent.start()
+    tuner.start("one", types.TuneBody(steps=20_000))
+    report = ended(tuner)
+    agent.ended.set()
+    assert any("workers" in settings for settings in agent.ordered)
+    assert not any("--steps" in row.why for row in report.refused)
+    assert report.made >= report.steps + 200
 
 
 def test_more_workers_than_processors_are_not_tried_where_these_are_busy() -> None:

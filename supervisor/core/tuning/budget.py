@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 
 from supervisor.core.tuning.session import Session
 
-STEPS = 720
-"""Of a tune with its last comparison; where that takes longer than was reckoned it has ended by the 800th."""
+STEPS = 800
+"""By which a tune has ended, where none were given."""
+RECKONED = 0.9
+"""Share of them that a tune plans with: its last comparison may take longer than was reckoned."""
 STEPS_S = 30.0
 """As many steps as this time has are a tune's where that is more: fast steps are judged by more of them."""
 
@@ -16,10 +18,10 @@ Count = Callable[[Settings, Settings], int]
 """Of steps, from the end of a block of some settings to the end of the next one, of others or the same."""
 
 
-def count_left(made: int, spent_s: float, step_s: float | None) -> int:
-    """Return how many steps a tune has left that has made some, the newest of which took as long."""
+def count_left(made: int, spent_s: float, step_s: float | None, steps: int = STEPS) -> int:
+    """Return how many of its `steps` a tune has left that has made some, the newest of which took as long."""
     in_time = int((STEPS_S - spent_s) / step_s) if step_s else 0
-    return max(0, STEPS - made, in_time)
+    return max(0, int(RECKONED * steps) - made, in_time)
 
 
 def find_unaffordable(session: Session, left: int, count: Count) -> str | None:
@@ -39,7 +41,7 @@ def find_unaffordable(session: Session, left: int, count: Count) -> str | None:
     confirming = count(arm, arm) + count(arm, proven) + count(proven, proven) + count(proven, arm)
     if needed + confirming + _count_review(session, count) <= left:
         return None
-    return f"{left} steps of this tune are left, too few to try and confirm it"
+    return f"{left} steps of this tune are left, too few to try and confirm it: --steps gives it more"
 
 
 def _count_review(session: Session, count: Count) -> int:

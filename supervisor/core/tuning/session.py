@@ -13,7 +13,16 @@ import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from supervisor.core.tuning.compare import PAIRS_MAX, SMALLEST_GAIN, Comparison, Gain, Outcome, Verdict, geometric_mean
+from supervisor.core.tuning.compare import (
+    CLEARLY_FASTER,
+    PAIRS_MAX,
+    SMALLEST_GAIN,
+    Comparison,
+    Gain,
+    Outcome,
+    Verdict,
+    geometric_mean,
+)
 from supervisor.core.tuning.guards import Block, Memory, find_doubt, find_harm
 from supervisor.core.tuning.knob import Facts, Knob, Left
 
@@ -24,8 +33,12 @@ CONFIRMING_ORDER = "BAAB"
 CONFIRMING = "all together"
 CONFIRMING_ERROR_FACTOR = 10
 """Chance may confirm 5 % of what gains nothing together: each value has been proven for itself, at 0.5 %."""
-PROVEN_ALONE = 0.25
-"""Lower bound of a gain over the owner's settings that is not proven once more, where each change costs many steps."""
+PROVEN_ALONE = math.expm1(CLEARLY_FASTER)
+"""Lower bound of a gain over the owner's settings that is not proven once more, where each change costs many steps.
+
+The bound from which on two pairs suffice. With 25 %, noise of 7 % had workers that gained 330 % proven once more, which
+took the steps of a layout that gained 18 %.
+"""
 TURNING = 0.25
 """Gained after a value was adopted, from which on it may cost: something else holds the training back by then."""
 

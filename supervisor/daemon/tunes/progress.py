@@ -29,6 +29,7 @@ class Progress:
     per_sample: bool = True
     problem: str | None = None
     steps: int = 0
+    made: int = 0
 
     def report(self, job: str, state: str | None = None) -> types.TuneReport:
         """Return the report; `state` other than what it is says what it will be."""
@@ -41,6 +42,7 @@ class Progress:
             trying=self.trying,
             pairs=self.pairs,
             steps=self.steps,
+            made=self.made,
             problem=self.problem,
             unit="samples" if self.per_sample else "steps",
             samples_per_s=types.BeforeAfterRate(before=self.samples_before, after=self.samples_after),

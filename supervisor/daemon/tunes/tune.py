@@ -254,7 +254,7 @@ class Tune(threading.Thread):
 
     def _count_left(self) -> int:
         pace_s = None if self._newest is None else self._newest.pace_s
-        return count_left(self._last_step() - self._first_step, self._spent_s(), pace_s)
+        return count_left(self._count_made(), self._spent_s(), pace_s, self._given.steps)
 
     def _make_block(self, session: Session, facts: Facts) -> Session:
         trial = session.trial
@@ -503,6 +503,7 @@ class Tune(threading.Thread):
                     continue
                 newest_at = self._clock.now()
                 seen.append(record)
+                self._progress.made = self._count_made()
                 if pace_s is not None:
                     ahead, pace_s = min(ahead, int(span_s / pace_s) + 1), None
                 if drop > 0:
@@ -557,6 +558,9 @@ class Tune(threading.Thread):
             return None
         used_s = sum(row.user + row.system for row in found)
         return Used(used_s=used_s, at_s=self._clock.now().monotonic_s, processes=len(found)) if found else None
+
+    def _count_made(self) -> int:
+        return max(0, self._last_step() - self._first_step)
 
     def _last_step(self) -> int:
         return self._last.step if self._last is not None else 0

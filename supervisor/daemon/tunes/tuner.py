@@ -54,7 +54,8 @@ class Tuner:
             tries = self._count_tries(self._state / "jobs" / name / str(job.number))
             if tries is not None:
                 try:
-                    self.start(name, types.TuneBody(for_s=settings.for_s, may=list(settings.may)), tries + 1)
+                    given = types.TuneBody(for_s=settings.for_s, steps=settings.steps, may=list(settings.may))
+                    self.start(name, given, tries + 1)
                 except Refused:
                     continue
             self._looked_at[name] = job.number
