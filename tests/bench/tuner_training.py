@@ -1,8 +1,8 @@
 """Tunes a living training from bad settings by daemon and command line, and compares with the grid of its knobs.
 
     python tests/bench/tuner_training.py --train-python PYTHON [--device cuda|cpu] [--size full|tiny] [--tunes 3]
-                                         [--only resnet decoder yolo] [--for 150s] [--until-s 90] [--record FILE]
-                                         [--chosen] [--rounds 7]
+                                         [--only resnet decoder yolo] [--for 150s] [--steps 800] [--until-s 90]
+                                         [--record FILE] [--chosen] [--rounds 7]
 
 `slow_training.py` says what the trainings are. Each tune's settings are undone by the command line. After the last
 the grid is searched: what multiplies the speed of such a training (workers, pinning and TF32; joined micro-batches,
@@ -180,7 +180,7 @@ class Bench:
     def _tune_once(self, kind: str) -> Tuned:
         """Tune, and undo what was adopted."""
         first, began_s = self._step(kind), time.perf_counter()
-        self._run_command("tune", kind, "--for", self._given.span, "--may", "precision")
+        self._run_command("tune", kind, "--for", self._given.span, "--steps", self._given.steps, "--may", "precision")
         steps, took_s = self._step(kind) - first, time.perf_counter() - began_s
         report = self._house.client.get(f"/v1/jobs/{kind}/tune")
         say(f"{kind}: {steps} steps, {took_s:.0f} s")
@@ -374,6 +374,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--tunes", type=int, default=1, help="tunes of each training, one after the other")
     parser.add_argument("--for", dest="span", default="150s", help="time of a tune, as its command takes it")
+    parser.add_argument("--steps", default="800", help="steps of a tune, as its command takes them")
     parser.add_argument("--until-s", type=float, default=3600.0, help="no tune, combination or round is begun after it")
     parser.add_argument("--least", type=float, default=0.0, help="ends after a tune that gained less than this factor")
     parser.add_argument("--record", type=Path, help="what was measured, a line each; another run goes on from it")
