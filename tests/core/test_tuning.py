@@ -460,21 +460,43 @@ def test_a_loader_that_was_proven_alone_is_not_left_out_nor_is_anything_once_the
     assert (refused.tried, refused.refused) == ("without switch = true", ())
 
 
-def test_what_was_no_gain_is_tried_once_more_after_what_may_make_it_one() -> None:
-    layout = Knob(
-        name="layout", phase=Phase.LAYOUT, kind=Kind.NUMERICS, values=lambda _: (True,), again_after=("switch",)
+LAYOUT = Knob(name="layout", phase=Phase.LAYOUT, kind=Kind.NUMERICS, values=lambda _: (True,), again_after=("switch",))
+
+
+def test_two_values_of_which_neither_gains_without_the_other_are_tried_together() -> None:
+    """A decoder's sdpa and bfloat16: each by itself as fast as before, both 18 % faster."""
+    nothing, layout, switch = frozenset[str](), frozenset({"layout"}), frozenset({"switch"})
+    ended = run(
+        begin_session((LAYOUT, SWITCH), (), CPU), {nothing: 0.1, layout: 0.1, switch: 0.1, layout | switch: 0.08}
     )
+    assert {row.knob for row in ended.adopted} == {"layout", "switch"}
+    assert ended.refused == ()
+
+
+def test_values_that_lose_together_are_not_tried_once_more_after_the_one_that_gains_alone() -> None:
+    nothing, layout, switch = frozenset[str](), frozenset({"layout"}), frozenset({"switch"})
+    times = {nothing: 0.1, layout: 0.1, switch: 0.08, layout | switch: 0.12}
+    session, tried = begin_session((LAYOUT, SWITCH), (), CPU), []
+    while session.wanted is not None:
+        tried += [session.tried] if session.tried not in tried else []
+        session = session.after_block(times[frozenset(session.wanted)])
+    assert tried == ["layout = true", "switch = true, layout = true", "switch = true", "all together"]
+    assert session.settings == {"switch": True}
+    assert [row.knob for row in session.refused] == ["layout"]
+
+
+def test_what_was_no_gain_is_tried_once_more_with_what_may_make_it_one() -> None:
     times = {
         frozenset(): 0.10,
         frozenset({"layout"}): 0.10,
         frozenset({"switch"}): 0.08,
         frozenset({"switch", "layout"}): 0.06,
     }
-    ended = run(begin_session((layout, SWITCH), (), CPU), times)
+    ended = run(begin_session((LAYOUT, SWITCH), (), CPU), times)
     assert [row.knob for row in ended.adopted] == ["switch", "layout"]
     assert ended.refused == ()
     slow = times | {frozenset({"switch", "layout"}): 0.08}
-    ended = run(begin_session((layout, SWITCH), (), CPU), slow)
+    ended = run(begin_session((LAYOUT, SWITCH), (), CPU), slow)
     assert [row.knob for row in ended.refused] == ["layout"], "once, not for ever"
 
 

@@ -59,6 +59,8 @@ class Arm:
     """Values of other knobs that are tried and adopted with it."""
     falls_apart: bool = False
     """Whether it is tried without them where it was refused with them."""
+    came_apart: bool = False
+    """Whether it was refused with others, and is to be tried by itself."""
     idle_under: str | None = None
     """The knob under which it changes nothing, once that is adopted."""
     is_costly: bool = False
@@ -358,7 +360,8 @@ class Session:
         if verdict.outcome is not Outcome.ADOPTED:
             return (self._fall_apart(arm) if arm.comes_apart else self._beaten(arm))._refuse(arm, verdict.why)
         kept = tuple(old.after(verdict.gain) for old in self.adopted if old.knob not in arm.settings)
-        again = tuple(other for other in self.beaten if arm.knob in other.again_after)
+        beaten = tuple(other for other in self.beaten if other.knob not in arm.settings)
+        again = tuple(other for other in beaten if arm.knob in other.again_after)
         done = {*dict(arm.along), *((arm.knob,) if arm.stop_after_gain else ())}
         passed = [other for other in self.queue if other.knob in done and other.value != arm.settings.get(other.knob)]
         return replace(
@@ -367,11 +370,11 @@ class Session:
             left=(*self.left, *_list_passed(passed, f"{format_value(arm.value)} was a gain")),
             adopted=(*kept, *_list_adopted(arm, verdict)),
             queue=(*again, *(other for other in self.queue if other.knob not in done)),
-            beaten=tuple(other for other in self.beaten if other not in again),
+            beaten=tuple(other for other in beaten if other not in again),
             refused=tuple(
                 old
                 for old in self.refused
-                if not any((old.knob, old.value) == (new.knob, new.value) for new in (arm, *again))
+                if (old.knob, old.value) not in {*arm.settings.items(), *((new.knob, new.value) for new in again)}
             ),
         )._next()
 
@@ -406,8 +409,29 @@ class Session:
         return tuple(row for row in self.left if (row.knob, row.value) not in tried)
 
     def _fall_apart(self, arm: Arm) -> Session:
-        """Return the session with a refused arm put first without the values along; as it is, for one without any."""
-        return replace(self, queue=(replace(arm, along=()), *self.queue)) if arm.comes_apart else self
+        """Return the session with a refused arm put first without the values along; as it is, for one without any.
+
+        Values that were beaten, and then tried along with it, are not tried once more after it.
+        """
+        if not arm.comes_apart:
+            return self
+        beaten = tuple(other for other in self.beaten if (other.knob, other.value) not in arm.along)
+        return replace(self, queue=(replace(arm, along=(), came_apart=True), *self.queue), beaten=beaten)
+
+    def _join(self, arm: Arm) -> Arm:
+        """Return an arm with the values along that were no gain before it, and may be one with it.
+
+        Neither need gain by itself: an attention that is quicker in half precision alone, and half precision that costs
+        more than it brings until that attention computes in it.
+        """
+        if arm.along or arm.came_apart or arm.leaves_out or arm.postponed:
+            return arm
+        joined = [other for other in self.beaten if arm.knob in other.again_after and other.knob != arm.knob]
+        if not joined:
+            return arm
+        keeps_losses = arm.keeps_losses and all(other.keeps_losses for other in joined)
+        along = tuple({other.knob: other.value for other in joined}.items())
+        return replace(arm, along=along, falls_apart=True, keeps_losses=keeps_losses)
 
     def _beaten(self, arm: Arm) -> Session:
         """Return the session with an arm noted that may be a gain after another knob's."""
@@ -444,7 +468,7 @@ class Session:
             return replace(self, queue=(*self.list_review(), *self.queue), is_reviewed=True)._next()
         if self.queue:
             arm, *rest = self.queue
-            base = self.settings
+            arm, base = self._join(arm), self.settings
             if arm.idle_under is not None and arm.idle_under in base:
                 why = f"changes nothing under {arm.idle_under} = {format_value(base[arm.idle_under])}"
                 left, ruled_out = (*self.left, *_list_passed([arm], why)), (*self.ruled_out, arm)
