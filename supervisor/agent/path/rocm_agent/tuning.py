@@ -27,6 +27,8 @@ CAPTURED_STEPS = 2
 """Steps that are followed first, where a replay has to prove a knob or the loader is not known yet."""
 
 LOADER_KNOBS = frozenset({"workers", "prefetch_factor", "pin_memory"})
+CARRY_NOTHING = LOADER_KNOBS | {"micro_batch"}
+"""Knobs on which no other one's proof rests: single micro-batches are the calls that it was proven on, and smaller."""
 REPLAYED = frozenset({"channels_last", "tf32", "autocast", "attention", "checkpointing", "micro_batch", "compile"})
 """Knobs that are proven on the model's own batches."""
 WARNINGS_KEPT = 8
@@ -276,7 +278,7 @@ class Tune:
         """Return the knobs to revert, last on first off, before those that are not set are set."""
         names = list(self._applied)
         going = [name for name in names if name not in settings]
-        below = [names.index(name) for name in going if name not in LOADER_KNOBS]
+        below = [names.index(name) for name in going if name not in CARRY_NOTHING]
         if below and _key(settings) not in self._proven:
             above = [name for name in names[min(below) :] if name not in LOADER_KNOBS]
             going = [name for name in names if name in going or name in above]
