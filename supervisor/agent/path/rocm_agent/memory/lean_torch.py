@@ -1,10 +1,11 @@
 """Has an interpreter import of torch, until it is used, neither the compiler nor the kernels for tensors without data.
 
 Both are Python alone, and half of what torch 2 takes until its first step: torch imports the kernels (for fake tensors,
-decompositions and the device `meta`) with itself, and the compiler with the first optimizer, used or not. torch 1.13
-has no compiler; its kernels are a seventh of that time. Here a module is in the place of each that imports it once
-something of it is asked for. What the compiler is to leave alone (`disable`, `graph_break`) is, outside of compiled
-code, called as it is. Nothing else of torch is touched.
+decompositions and the device `meta`) with itself, and the compiler with the first optimizer, or with the setting that
+`use_deterministic_algorithms` sets, as each YOLO does; used or not. torch 1.13 has no compiler; its kernels are a
+seventh of that time. Here a module is in the place of each that imports it once something of it is asked for. What the
+compiler is to leave alone (`disable`, `graph_break`) is, outside of compiled code, called as it is. Nothing else of
+torch is touched.
 
 A probed command is loaded so; one that fails is probed with all of torch. Interpreters of our training environments run
 this file when they start (`lean_torch.pth`, Makefile) where TESTS_LEAN_TORCH names it; the marker `whole_torch` keeps
@@ -20,9 +21,12 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, Optional, Sequence
 
 KERNELS = ("torch._meta_registrations", "torch._decomp", "torch._refs", "torch._prims")
-COMPILER = ("torch._dynamo", "torch._dynamo.utils")
+SETTINGS = "torch._inductor.config"
+COMPILER = ("torch._dynamo", "torch._dynamo.utils", "torch._inductor", SETTINGS)
 """torchvision takes a function of the second as soon as it is imported."""
-NO_PACKAGES = ("torch._meta_registrations", "torch._dynamo.utils")
+NO_PACKAGES = ("torch._meta_registrations", "torch._dynamo.utils", SETTINGS)
+KEPT = "deterministic"
+"""The setting of the compiler that torch sets without using it."""
 
 
 class Later(ModuleType):
@@ -41,16 +45,33 @@ class Later(ModuleType):
         return getattr(importlib.import_module(self.__name__), name)
 
 
+class LaterSettings(Later):
+    """The compiler's settings: `deterministic` is kept until they are imported, setting any other imports them."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set it where it is looked up."""
+        present = sys.modules.get(self.__name__)
+        if name.startswith("_") or (name == KEPT and present is self):
+            super().__setattr__(name, value)
+            return
+        bring(self._group)
+        setattr(importlib.import_module(self.__name__), name, value)
+
+
 def bring(group: Sequence[str]) -> None:
     """Import the modules of a group, the compiler after the kernels, which it uses."""
+    kept: dict[str, Any] = {}
     if group is COMPILER:
         bring(KERNELS)
+        kept = vars(sys.modules[SETTINGS]) if isinstance(sys.modules.get(SETTINGS), LaterSettings) else {}
     for name in reversed(group):
         if isinstance(sys.modules.get(name), Later):
             home, _, own = name.rpartition(".")
             if vars(sys.modules[home]).get(own) is sys.modules.pop(name):
                 delattr(sys.modules[home], own)
     importlib.import_module(group[0])
+    if KEPT in kept:
+        setattr(importlib.import_module(SETTINGS), KEPT, kept.pop(KEPT))
 
 
 def compiler() -> Any:
@@ -111,8 +132,9 @@ class LeanFinder:
 
     def _leave_compiler(self) -> None:
         for name in COMPILER:
-            sys.modules[name] = Later(name, COMPILER)
-        first, utils = (sys.modules[name] for name in COMPILER)
+            sys.modules[name] = (LaterSettings if name == SETTINGS else Later)(name, COMPILER)
+        first, utils, inductor, settings = (sys.modules[name] for name in COMPILER)
+        inductor.config = settings  # type: ignore[attr-defined]  # as that of a package
         first.disable, first.graph_break, first.utils = disable, graph_break, utils
         # A process group has it forget what it kept, where it has been imported: it keeps nothing yet.
         first.trace_rules = SimpleNamespace(clear_lru_cache=lambda: None)
