@@ -62,10 +62,10 @@ def start_training(home: House) -> None:
 
 @pytest.mark.long
 def test_an_environment_that_helps_is_adopted_and_those_that_harm_or_do_not_start_cost_nothing(
-    home: House, current_python: Path
+    home: House, quickest_python: Path
 ) -> None:
-    others = place("broken", current_python, "BREAKS", "1") + place("slow", current_python, "STEP_S", SLOW_S)
-    configure(home, current_python, others + place("quick", current_python, "STEP_S", QUICK_S))
+    others = place("broken", quickest_python, "BREAKS", "1") + place("slow", quickest_python, "STEP_S", SLOW_S)
+    configure(home, quickest_python, others + place("quick", quickest_python, "STEP_S", QUICK_S))
     start_training(home)
     report = json.loads(home.ctl("tune", "one", "--may", "restart", "--json", limit_s=900).stdout)
     assert report["problem"] is None
@@ -104,9 +104,9 @@ def test_without_permission_no_start_is_made_and_what_takes_one_is_named(home: H
 
 @pytest.mark.long
 def test_a_daemon_that_is_killed_amid_a_trial_leaves_the_training_as_configured(
-    home: House, current_python: Path
+    home: House, quickest_python: Path
 ) -> None:
-    configure(home, current_python, place("quick", current_python, "STEP_S", QUICK_S))
+    configure(home, quickest_python, place("quick", quickest_python, "STEP_S", QUICK_S))
     start_training(home)
     home.client.post("/v1/jobs/one/tune", may=["restart"])
     home.until(lambda: runs_with(home, QUICK_S), 300, "a start on trial")

@@ -13,7 +13,7 @@ to N where processor time is left idle, since most tests that start processes wa
 
 Tests marked `fills` take what the others leave of the cores: their workers, one less than there are cores while others
 run, have the lowest priority, by which they yield at once to whatever else wants to run. They have it until the others
-are finished, and only where this process may raise it again.
+are finished, they and what they have started, and only where this process may raise it again.
 
 A worker that ends in the middle of a test has failed that test; another one takes its place. A run in which a test was
 not reported does not pass.
@@ -40,6 +40,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, NoReturn
 
+import psutil
 import pytest
 
 from tests.units import NOT_QUICK
@@ -115,6 +116,18 @@ def may_raise_priorities() -> bool:
     lines = Path("/proc/self/status").read_text().splitlines()
     effective = next(int(line.split()[1], 16) for line in lines if line.startswith("CapEff:"))
     return bool(effective >> CAP_SYS_NICE & 1)
+
+
+def raise_priority(pid: int) -> None:
+    """Give a process and its descendants the priority of any other process; what they start from now on has it too."""
+    with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+        process = psutil.Process(pid)
+        for thread in process.threads():
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setscheduler(thread.id, os.SCHED_OTHER, os.sched_param(0))
+                os.setpriority(os.PRIO_PROCESS, thread.id, 0)
+        for child in process.children():
+            raise_priority(child.pid)
 
 
 @dataclass(slots=True)
@@ -205,8 +218,7 @@ class Pool:
         """Give what filled the priority of any process: on a machine that others use too it would take hours."""
         for worker in self._workers:
             if worker.low:
-                os.sched_setscheduler(worker.pid, os.SCHED_OTHER, os.sched_param(0))
-                os.setpriority(os.PRIO_PROCESS, worker.pid, 0)
+                raise_priority(worker.pid)
                 worker.low = False
 
     def _give(self, worker: Worker, share: Share) -> None:

@@ -8,7 +8,7 @@
 2. `calm`: so too, at most six more than there are cores: whole daemons that are held to limits of seconds, of which
    eight take a little more than one core, for they wait for what hangs or stands still. Those marked `long` come first.
    What uses the kernel's log, of which a machine has one, is one after another in one process. What is marked `fills`,
-   units that only compute, gets what they leave of the cores: its processes have the lowest priority.
+   units and checks that only compute, gets what they leave of the cores: its processes have the lowest priority.
 3. `alone`: one test after another with nothing running at the same time: what compares processor time or short
    durations with a limit.
 

@@ -19,7 +19,11 @@ FILES = sorted(HERE.glob("checks_*.py"))
 LIMIT_S = 1200.0
 """For a process that hangs: beside other work on two cores the checks take several minutes."""
 
-pytestmark = [pytest.mark.train, pytest.mark.whole_torch(reason="compiles, and convolves what has no data")]
+pytestmark = [
+    pytest.mark.train,
+    pytest.mark.fills,
+    pytest.mark.whole_torch(reason="compiles, and convolves what has no data"),
+]
 
 
 @pytest.fixture(
