@@ -167,9 +167,9 @@ def test_nothing_starts_before_the_engine_says_that_the_container_is_gone(
     home.start()
     home.phase("one", "failed", limit_s=120)
     home.ctl("start", "one")
-    home.until(
-        lambda: "whether a container of the job runs is not known" in home.ctl("history", "one").stdout, 120, "the wait"
-    )
+    why = "whether a container of the job runs is not known"
+    home.until(lambda: why in home.log.read_text(), 120, "the wait")
+    home.until(lambda: why in home.ctl("history", "one").stdout, 30, "the wait in the history")
     started = sorted(path.parent.name for path in (home.state / "jobs/one").glob("*/output.txt"))
     assert started == ["1", "2"], started
     assert kept.exists()

@@ -13,7 +13,7 @@ def wait_for_copies(home: House, go: Path, *steps: int) -> None:
     """Let a training that waits for `go` go on once generations of these steps are captured."""
 
     def captured() -> bool:
-        reported = json.loads(home.ctl("checkpoints", "one", "--json").stdout)["checkpoints"]
+        reported = home.checkpoints("one")
         return set(steps) <= {report["step"] for report in reported if "/generations/" in report["path"]}
 
     home.until(captured, 30, f"copies of steps {steps}")

@@ -49,8 +49,7 @@ def test_a_hang_in_mid_epoch_costs_no_more_than_the_interval(home: House, owner_
     folder = home.state / "jobs" / "yolo" / "snapshots"
 
     def listed() -> set[Path]:
-        answer = json.loads(home.ctl("checkpoints", "yolo", "--json").stdout)
-        return {Path(checkpoint["source"] or checkpoint["path"]).parent for checkpoint in answer["checkpoints"]}
+        return {Path(checkpoint["source"] or checkpoint["path"]).parent for checkpoint in home.checkpoints("yolo")}
 
     home.until(lambda: listed() == {folder}, 60, "a snapshot in the list of checkpoints")
     incident = home.resumed("yolo", limit_s=90)

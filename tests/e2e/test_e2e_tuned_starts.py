@@ -29,8 +29,7 @@ def place(name: str, python: Path, variable: str, value: str) -> str:
 
 
 def snapshots_of(home: House) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(home.ctl("checkpoints", "one", "--json").stdout)["checkpoints"]
-    return [item for item in found if item["verdict"] == "proven"]
+    return [item for item in home.checkpoints("one") if item["verdict"] == "proven"]
 
 
 def state_of(home: House) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from tests.rigs.installed_box import OWNER, ROOT, InstalledBox, may_boot
 
 pytestmark = pytest.mark.systemd
 SAVES_WHEN_ASKED = ("--save-every", "100000")
-PROVEN = "SELECT COUNT(*) FROM checkpoints WHERE job = 'one' AND verdict = 'proven'"
 IMPATIENT = """\
 [Service]
 WatchdogSec=2
@@ -264,7 +263,7 @@ def test_a_home_that_was_closed_to_the_daemon_is_named_and_the_training_not_begu
     home.write(home.by_hand("one", table="checkpoints = { keep = false }"))
     home.begin()
     pid = home.step("one", 30)["pid"]
-    home.until(lambda: home.query(PROVEN)[0][0] > 0, 20, "a proven checkpoint")
+    home.until(lambda: bool(home.proven("one")), 20, "a proven checkpoint")
     home.box.run(f"chmod 0700 {HOME}; kill -KILL {pid}", check=True)
     try:
         failed = home.phase("one", "failed")
@@ -422,18 +421,18 @@ def test_a_fault_of_the_gpu_in_the_kernel_log_ends_the_attempt(home: Night) -> N
 
 
 @pytest.mark.train
-def test_a_yolo_training_that_is_killed_is_resumed_and_finishes(home: Night, current_python: Path) -> None:
+def test_a_yolo_training_that_is_killed_is_resumed_and_finishes(home: Night, quickest_python: Path) -> None:
     draw = ROOT / "tests/agent/draw_images.py"
-    home.box.run(f"cd; {current_python} {draw} {HOME}/images 8 64", user=OWNER, timeout_s=180, check=True)
+    home.box.run(f"cd; {quickest_python} {draw} {HOME}/images 8 64", user=OWNER, timeout_s=180, check=True)
     words = [
-        f"{current_python.parent}/yolo", "detect", "train", "model=yolov8n.yaml", f"data={HOME}/images/data.yaml",
+        f"{quickest_python.parent}/yolo", "detect", "train", "model=yolov8n.yaml", f"data={HOME}/images/data.yaml",
         "epochs=4", "imgsz=64", "batch=2", "workers=0", "device=cpu", "amp=False", "plots=False",
         f"project={HOME}/runs", "name=one", "exist_ok=True",
     ]  # fmt: skip
     home.write(home.job_of("one", words, f'cwd = "{HOME}"\nconv2d = "unfold"'))
     home.begin()
     pid = home.step("one", 6, limit_s=60)["pid"]
-    home.until(lambda: home.query(PROVEN)[0][0] > 0, 20, "a proven checkpoint")
+    home.until(lambda: bool(home.proven("one")), 20, "a proven checkpoint")
     home.box.run(f"kill -KILL {pid}", check=True)
     incident = home.resumed("one", limit_s=60)
     assert (incident["rule"], incident["outcome"]) == ("crash", "resumed")
