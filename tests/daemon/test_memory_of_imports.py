@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("imports of the daemon")  # they are made once
+
 PROGRAM = """
 import json, sys
 import psutil

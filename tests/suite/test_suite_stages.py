@@ -64,6 +64,7 @@ def test_not_set_up(broken): pass
 EVERYTHING = Stage("all", "", 0)
 FEW = [dataclasses.replace(stage, workers=min(stage.workers, 2)) for stage in stages(2)]
 """The stages with two processes at most: each more is another start of pytest."""
+of_all_stages = pytest.mark.xdist_group("all stages")  # which are run once
 PASSED = {"parallel": 3, "calm": 2, "alone": 3}
 
 
@@ -91,6 +92,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[Outcome]:
         return [run_stage(stage, [*suite(folder, TESTS), f"--basetemp={folder}/tmp"]) for stage in FEW]
 
 
+@of_all_stages
 def test_each_test_runs_in_one_stage_and_what_must_be_alone_runs_in_one_process(outcomes: list[Outcome]) -> None:
     assert {outcome.stage.name: outcome.counts["passed"] for outcome in outcomes} == PASSED
     names = [name for outcome in outcomes for name, _ in outcome.seconds]
@@ -158,6 +160,7 @@ def test_rests(): pass
     assert found["(collection)"] > 0
 
 
+@of_all_stages
 def test_under_ci_what_is_skipped_in_a_worker_process_has_failed(outcomes: list[Outcome]) -> None:
     parallel, *_ = outcomes
     ((name, reason),) = [pair for pair in parallel.failed.items() if "test_without_its_part" in pair[0]]
@@ -166,6 +169,7 @@ def test_under_ci_what_is_skipped_in_a_worker_process_has_failed(outcomes: list[
     assert "skipped" not in parallel.counts
 
 
+@of_all_stages
 def test_what_failed_in_any_stage_is_reported_at_the_end(
     outcomes: list[Outcome], capsys: pytest.CaptureFixture[str]
 ) -> None:

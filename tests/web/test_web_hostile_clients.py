@@ -21,7 +21,11 @@ from supervisor.web.assets import load_assets
 from tests.rigs.core_waits import OwnTime
 from tests.view_by_hand import FakeView, serving
 
-pytestmark = [pytest.mark.slow, pytest.mark.waits]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.waits,
+    pytest.mark.xdist_group("hostile clients"),  # the page is started once
+]
 
 CROWD = 1000
 ANSWERED_S = 2.0

@@ -23,7 +23,7 @@ import supervisor.web
 from supervisor.core.reports.timeline import Use
 from supervisor.web.serve import CONNECTIONS
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("page")]  # it is started once
 
 
 @pytest.fixture(scope="module")
