@@ -105,9 +105,9 @@ def test_running_out_of_memory_twice_leaves_the_next_probe_as_it_would_be(train_
 
 
 def test_a_proof_is_made_by_the_process_that_made_other_steps_and_what_runs_out_of_memory_there_is_not_proven(
-    current_python: Path, tmp_path: Path
+    quickest_python: Path, tmp_path: Path
 ) -> None:
-    with load(tmp_path, current_python) as probes:
+    with load(tmp_path, quickest_python) as probes:
         known = ask(probes, 50)
         proof = probes.probe(WhatIf(batch=99, configured=CONFIGURED, steps=4), proof=True)
         failed = ask(probes, 150, proof=True, steps=4)
@@ -133,9 +133,9 @@ def test_a_command_is_loaded_with_what_it_uses_of_torch_and_one_that_fails_so_wi
 
 
 def test_one_that_fails_by_itself_is_tried_alone_and_its_failure_is_reported(
-    current_python: Path, tmp_path: Path
+    quickest_python: Path, tmp_path: Path
 ) -> None:
-    with load(tmp_path, current_python) as probes:
+    with load(tmp_path, quickest_python) as probes:
         failed = ask(probes, FAILS)
         assert (failed.point, failed.problem, failed.way) == (None, "ValueError: the loss is odd", "alone")
         assert not failed.out_of_memory
@@ -143,8 +143,8 @@ def test_one_that_fails_by_itself_is_tried_alone_and_its_failure_is_reported(
     assert probes.why_alone == ""
 
 
-def test_one_that_is_killed_is_reported_and_the_command_stays_loaded(current_python: Path, tmp_path: Path) -> None:
-    with load(tmp_path, current_python, "workers") as probes:
+def test_one_that_is_killed_is_reported_and_the_command_stays_loaded(quickest_python: Path, tmp_path: Path) -> None:
+    with load(tmp_path, quickest_python, "workers") as probes:
         assert batch_of(ask(probes, 50)) == 50
         killed = probes._ask(WhatIf(batch=IS_KILLED, configured=CONFIGURED, timed=True), fresh=True)
         assert killed.problem == "the command was killed by signal 9 before its second step"
@@ -155,8 +155,8 @@ def test_one_that_is_killed_is_reported_and_the_command_stays_loaded(current_pyt
     assert after.output.count("loaded") == 1
 
 
-def test_one_that_hangs_is_killed_as_a_whole_after_its_time(current_python: Path, tmp_path: Path) -> None:
-    with load(tmp_path, current_python, limit_s=25.0) as probes:
+def test_one_that_hangs_is_killed_as_a_whole_after_its_time(quickest_python: Path, tmp_path: Path) -> None:
+    with load(tmp_path, quickest_python, limit_s=25.0) as probes:
         assert batch_of(ask(probes, 50)) == 50
         process = probes._process
         assert process is not None
@@ -189,8 +189,10 @@ def test_a_command_that_cannot_be_forked_is_probed_by_a_process_each_and_why_is_
     assert probes.why_alone == "the command had started a thread (logger)"
 
 
-def test_a_command_that_fails_in_a_fork_alone_is_probed_by_a_process_each(current_python: Path, tmp_path: Path) -> None:
-    with load(tmp_path, current_python, "once") as probes:
+def test_a_command_that_fails_in_a_fork_alone_is_probed_by_a_process_each(
+    quickest_python: Path, tmp_path: Path
+) -> None:
+    with load(tmp_path, quickest_python, "once") as probes:
         assert [batch_of(ask(probes, batch)) for batch in (50, 99)] == [50, 99]
     assert probes.why_alone == (
         "what ran alone failed in a fork of the loaded command: ValueError: this command is not to be forked"
