@@ -19,9 +19,10 @@ RULES = {"kill": "crash (killed_by_signal)", "oom": "crash (oom_gpu)", "nan": "n
 
 @pytest.mark.parametrize("name", NIGHTS)
 def test_a_training_of_somebody_elses_is_reported_and_goes_on_after_each_wound(
-    name: str, tmp_path: Path, current_python: Path
+    name: str, tmp_path: Path, current_python: Path, code_copies: Path
 ) -> None:
     with house(tmp_path) as home:
+        home.shares_imports, home.code_copies = True, code_copies
         night = Play(load_rows()[name], home, current_python, tmp_path / "sources", REST_S).play(NIGHTS[name])
         assert not night.problem, (night, home.read_output())
         assert night.hooked == "ultralytics: steps"
