@@ -56,9 +56,8 @@ def test_spread_weights_killed_and_stopped_end_bit_for_bit_where_they_would_have
     ranks = Launches(current_python, tmp_path / "ranks", warm(current_python, *RANKS))
     alone = ranks.run_ranks(2)
     assert len(digests(alone)) == 2, alone.output
-    ranks.snapshots = launched.snapshots
-    killed = ranks.run_ranks(2, "--die-after", "6", "--step-s", "0.05", every="0.01", DYING_RANK="1")
-    assert (ranks.attempts[-1].folder / "run/died").exists(), killed.output
+    killed = launched.run("--die-after", "6", "--step-s", "0.05", DYING_RANK="1")
+    assert (launched.attempts[-1].folder / "run/died").exists(), killed.output
     stopped = launched.run("--step-s", "0.02", command=at.COMMAND_SAVE_AND_STOP, every="0")
     assert digests(stopped) == []
     assert launched.attempts[-1].answer() == (at.ANSWER_SAVED, 5), launched.attempts[-1].failures()
@@ -68,6 +67,7 @@ def test_spread_weights_killed_and_stopped_end_bit_for_bit_where_they_would_have
     assert launched.attempts[-1].failures() == []
     (resumed,) = launched.attempts[-1].list_reports("resumed")
     assert reported["step"] > resumed["step"] > 0
+    ranks.snapshots = launched.snapshots
     finished = ranks.run_ranks(2)
     assert digests(finished) == digests(alone)
 

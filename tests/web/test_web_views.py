@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from browser import CHROMIUM, Browser, browser
-from long_record import BEGAN_UNIX_S, write_long_record
+from long_record import BEGAN_UNIX_S
 from served_page import ServedPage, serving_page
 
 from supervisor.control import types
@@ -69,9 +69,7 @@ def view(tmp_path_factory: pytest.TempPathFactory) -> FakeView:
 
 
 @pytest.fixture(scope="module")
-def page(view: FakeView, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedPage]:
-    state = tmp_path_factory.mktemp("state")
-    write_long_record(state / "supervisor.db", hours=8.0, steps=200_000)
+def page(view: FakeView, state: Path) -> Iterator[ServedPage]:
     with serving(view) as socket, serving_page(state, socket=socket) as served:
         yield served
 
