@@ -38,3 +38,39 @@ def test_a_pair_is_begun_only_where_steps_are_left_for_the_longer_way_between_it
     one_pair, confirming = 10 + 90, 10 + 90 + 10 + 30
     assert find_unaffordable(session, one_pair + confirming, count) is None
     assert find_unaffordable(session, one_pair + confirming - 1, count) is not None
+
+
+def test_steps_that_are_fast_are_limited_by_thirty_seconds_of_them() -> None:
+    assert count_left(0, 0.0, 0.01) == 3000
+    assert count_left(2500, 25.0, 0.01) == 500
+    assert count_left(0, 0.0, 0.1) == STEPS, "three hundred are fewer"
+
+
+def test_what_is_begun_first_needs_two_pairs_and_the_last_comparison() -> None:
+    """From one block to the next: 1 step of the owner's settings, 20 to the arm's, 300 of these, 4000 back."""
+
+    def count(held: Mapping[str, object], wanted: Mapping[str, object]) -> int:
+        return (300 if wanted else 4000) if held else (20 if wanted else 1)
+
+    def is_affordable(blocks: int, left: int) -> bool:
+        session = begin_session((SWITCH,), (), CPU)
+        for _ in range(blocks):
+            session = session.having(1.0)
+        return find_unaffordable(session, left, count) is None
+
+    confirming = 300 + 4000 + 1 + 20
+    two_pairs = 1 + 20 + 300 + 4000
+    assert is_affordable(0, two_pairs + confirming)
+    assert not is_affordable(0, two_pairs + confirming - 1)
+    assert is_affordable(1, two_pairs - 1 + confirming), "the first block was made"
+    assert not is_affordable(1, two_pairs - 1 + confirming - 1)
+
+
+def test_what_is_not_affordable_says_how_many_steps_are_left() -> None:
+    session = begin_session((SWITCH,), (), CPU)
+    assert find_unaffordable(session, 7, lambda _held, _wanted: 10) == (
+        "7 steps of this tune are left, too few to try and confirm it"
+    )
+    half = session.after_block(1.0).after_block(0.9).after_block(0.9)
+    assert find_unaffordable(half, 0, lambda _held, _wanted: 10) is None, "a pair that was begun is ended"
+    assert find_unaffordable(begin_session((), (), CPU), 0, lambda _held, _wanted: 10) is None

@@ -111,6 +111,83 @@ def test_what_is_not_tried_any_more_is_refused_with_the_reason() -> None:
     ]
 
 
+def test_a_pair_that_harm_ends_leaves_the_next_arm_no_start_to_go_on_from() -> None:
+    """The owner's start is two starts old by then: a drift between would pass for a gain."""
+    trial = begin_restarts((ARM, OTHER)).after_start(start(1.0, SAME))
+    for _ in range(2):
+        trial = trial.after_start(start(0.9, tuple(2 * loss for loss in SAME)))
+    assert trial.refused[0].why.startswith("step 101 from the same snapshot")
+    assert (trial.arm, trial.starts, trial.wanted) == (OTHER, 0, ())
+
+
+def test_losses_that_are_too_few_to_compare_refuse_an_arm_after_the_last_pair() -> None:
+    trial, made = begin_restarts((ARM,)), 0
+    while trial.wanted is not None:
+        trial = trial.after_start(start(0.5 if trial.is_arms_turn else 1.0, (1.0,) if made < 2 else ()))
+        made += 1
+    assert (made, trial.adopted) == (12, ())
+    assert trial.refused[0].why == "not settled after 6 pairs: its losses are too few"
+
+
+def test_an_arm_without_losses_is_adopted_with_that_as_its_remark() -> None:
+    trial, _ = turns(begin_restarts((ARM,)), own=1.0, o=0.8)
+    assert trial.adopted[0].remark == "its losses are not reported: they were not compared"
+
+
+@pytest.mark.parametrize(("median_s", "is_refused"), [(1.3 * 0.999, False), (1.3 * 1.001, True)])
+def test_from_thirty_percent_more_time_on_one_start_is_enough(median_s: float, is_refused: bool) -> None:
+    trial = begin_restarts((ARM,)).after_start(start(1.0)).after_start(start(median_s))
+    assert [row.why for row in trial.refused] == (["slower by 23% in its first start"] if is_refused else [])
+
+
+@pytest.mark.parametrize(("steps", "is_compared"), [(8, True), (7, False)])
+def test_eight_common_steps_with_the_same_losses_show_that_starts_can_be_compared(
+    steps: int, is_compared: bool
+) -> None:
+    trial, seen = begin_restarts((ARM,)), SAME[:steps]
+    for median_s, losses in ((1.0, SAME), (0.5, seen), (0.5, seen), (1.0, tuple(2 * loss for loss in SAME))):
+        trial = trial.after_start(start(median_s, losses)) if trial.wanted is not None else trial
+    assert bool(trial.refused) is is_compared
+
+
+def test_no_more_than_the_first_eight_steps_are_compared() -> None:
+    later = (*SAME[:8], *(1.001 * loss for loss in SAME[8:]))
+    trial = begin_restarts((ARM,))
+    for item in (start(1.0, SAME), start(0.5, later), start(0.5, later), start(1.0, SAME)):
+        trial = trial.after_start(item) if trial.wanted is not None else trial
+    assert [row.remark for row in trial.adopted] == [""]
+
+
+def test_starts_from_other_snapshots_have_no_steps_in_common() -> None:
+    trial = begin_restarts((ARM,))
+    for place, median_s in enumerate((1.0, 0.5, 0.5, 1.0)):
+        seen = Block(first_step=101 + 10 * place, losses=SAME)
+        trial = trial.after_start(Measured(median_s=median_s, seen=seen)) if trial.wanted is not None else trial
+    assert trial.refused == ()
+
+
+def test_what_a_start_is_with_is_added_to_what_it_was_with_and_replaces_its_environment() -> None:
+    base = TunedStart(knobs=(("hipblaslt", "1"),), env=(("A", "1"), ("MALLOC", "0")), environment="new", command=("x",))
+    assert start_of((), base, ("train",)) == base
+    assert start_of((ARM,), base, ("train",)) == TunedStart(
+        knobs=(("hipblaslt", "1"), ("malloc", "on")),
+        env=(("A", "1"), ("MALLOC", "1")),
+        environment="new",
+        command=("train",),
+    )
+    started = start_of((ARM, OTHER), base, ("train",))
+    assert started is not None
+    assert started.environment == "other"
+
+
+def test_a_tune_of_starts_that_is_over_takes_no_start_and_no_refusal() -> None:
+    over = begin_restarts(())
+    assert over.wanted is None
+    assert over.after_refusal("its process exited with 1") is over
+    with pytest.raises(ValueError, match=r"^no start was wanted$"):
+        over.after_start(start(1.0))
+
+
 SAME = tuple(1 / step for step in range(1, 31))
 
 

@@ -110,7 +110,19 @@ def test_a_gain_that_starts_hide_is_not_settled_and_named_with_the_starts_that_w
 
 
 def test_an_arm_whose_two_pairs_are_clearly_slower_is_refused() -> None:
-    assert settle(gaining(-0.2, 0.05, -0.05)).why == "slower by 20%"
+    verdict = settle(gaining(-0.2, 0.05, -0.05))
+    assert (verdict.outcome, verdict.why, verdict.pairs) == (Outcome.REFUSED, "slower by 20%", 2)
+    assert verdict.gain.gain == pytest.approx(-0.2)
+
+
+def test_one_pair_settles_nothing_however_slow_it_was() -> None:
+    assert gaining(-0.5, 0.0).verdict() is None
+
+
+def test_an_arm_that_seems_slower_and_is_hidden_by_the_spread_is_not_settled() -> None:
+    assert settle(gaining(-0.02, 0.05, -0.05)).why == (
+        "not settled: slower by 2.0% after 2 pairs of starts; starts differ by 7.1%"
+    )
 
 
 def test_an_arm_that_cannot_gain_what_is_worth_a_change_is_refused_as_such() -> None:

@@ -227,8 +227,12 @@ def median_s(step_s: tuple[float, ...]) -> float:
     return median(step_s)
 
 
-def geometric_mean(values: Sequence[float]) -> float:
-    """Return the mean of times whose quotients are compared."""
+def mean_times(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Return the owner's mean time and the arm's, geometric as their quotients are compared."""
+    return _geometric_mean([owner for owner, _ in pairs]), _geometric_mean([arm for _, arm in pairs])
+
+
+def _geometric_mean(values: Sequence[float]) -> float:
     return math.exp(math.fsum(map(math.log, values)) / len(values))
 
 

@@ -6,9 +6,10 @@ The owner's blocks, made in turn with the arm's, are the measure: what they do a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import compress, pairwise
+from operator import mul
 
 from supervisor.core.stats.median import median, spread
 
@@ -299,7 +300,7 @@ def _fit(  # noqa: PLR0913 - what is known of the values, and the kind of course
 ) -> _Course:
     """Return how the arm's values differ from the owner's on a course of one kind."""
     apart, left, share, bend = _fit_course(rows, bends=bends)
-    of_owner = [rest for rest, row in zip(left, rows, strict=True) if not row[1]]
+    of_owner = list(compress(left, (not is_arm for _, is_arm, _ in rows)))
     width = max(spread(of_owner, median(of_owner)), STILL * level, 1e-12)
     squares = math.fsum(min(abs(value), CLIPPED * width) ** 2 for value in of_owner)
     deviation = max(width, math.sqrt(squares / len(of_owner)))
@@ -312,7 +313,7 @@ def _fit(  # noqa: PLR0913 - what is known of the values, and the kind of course
         arm_width=restless,
         level=level,
         relevant=min(RELEVANT[name] * level, RELEVANT_SPREADS * width),
-        is_bent=bends and abs(bend) > BENT * deviation,
+        is_bent=abs(bend) > BENT * deviation,
     )
 
 
@@ -325,42 +326,32 @@ def _fit_course(rows: Sequence[tuple[float, float, float]], *, bends: bool) -> t
     reach = max(abs(step - middle) for step, *_ in rows) or 1.0
     level = median(value for *_, value in rows)
     limit = CLIPPED * max(spread([value for *_, value in rows], level), STILL * abs(level), 1e-12)
-    places = [(step - middle) / reach for step, *_ in rows]
     basis = [
-        (1.0, place, is_arm, place * place) if bends else (1.0, place, is_arm)
-        for place, (_, is_arm, _) in zip(places, rows, strict=True)
+        (1.0, place, is_arm, *([place * place] if bends else []))
+        for step, is_arm, _ in rows
+        for place in [(step - middle) / reach]
     ]
     # A hard batch counts as no further off than some spreads.
-    values = [min(max(value, level - limit), level + limit) for *_, value in rows]
-    found = _solve(basis, values)
-    left = [
-        value - math.fsum(weight * part for weight, part in zip(found, row, strict=True))
-        for row, value in zip(basis, values, strict=True)
-    ]
-    bend_share = _standard_error(basis, 3) if bends else 0.0
-    return found[2], left, _standard_error(basis, 2), found[3] / bend_share if bend_share else 0.0
+    weights, left = _solve(basis, [min(max(value, level - limit), level + limit) for *_, value in rows])
+    bend = weights[3] / _standard_error(basis, 3) if bends else 0.0
+    return weights[2], left, _standard_error(basis, 2), bend
 
 
 def _standard_error(basis: Sequence[Sequence[float]], place: int) -> float:
     """Return the standard error of one weight of a fit to values that spread by one."""
-    others = [[*row[:place], *row[place + 1 :]] for row in basis]
-    own = [row[place] for row in basis]
-    found = _solve(others, own)
-    left = math.fsum(
-        (value - math.fsum(weight * part for weight, part in zip(found, row, strict=True))) ** 2
-        for value, row in zip(own, others, strict=True)
-    )
-    return 1 / math.sqrt(left) if left > 1e-12 else math.inf
+    _, left = _solve([[*row[:place], *row[place + 1 :]] for row in basis], [row[place] for row in basis])
+    squares = _multiply(left, left)
+    return 1 / math.sqrt(squares) if squares > 1e-12 else math.inf
 
 
-def _solve(basis: Sequence[Sequence[float]], values: Sequence[float]) -> list[float]:
-    """Return the weights whose sums come nearest to some values, zero for what they leave open (Gauss and Jordan)."""
+def _solve(basis: Sequence[Sequence[float]], values: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Return the weights whose sums come nearest to some values, and what is left of each value (Gauss and Jordan).
+
+    A weight is zero where they leave it open.
+    """
     size = len(basis[0])
-    matrix = [
-        [math.fsum(row[i] * row[j] for row in basis) for j in range(size)]
-        + [math.fsum(row[i] * value for row, value in zip(basis, values, strict=True))]
-        for i in range(size)
-    ]
+    columns = [[row[place] for row in basis] for place in range(size)]
+    matrix = [[*(_multiply(column, other) for other in columns), _multiply(column, values)] for column in columns]
     for place in range(size):
         pivot = max(range(place, size), key=lambda row: abs(matrix[row][place]))
         matrix[place], matrix[pivot] = matrix[pivot], matrix[place]
@@ -369,8 +360,14 @@ def _solve(basis: Sequence[Sequence[float]], values: Sequence[float]) -> list[fl
         for row in range(size):
             if row != place:
                 share = matrix[row][place] / matrix[place][place]
-                matrix[row] = [value - share * other for value, other in zip(matrix[row], matrix[place], strict=True)]
-    return [row[size] / row[place] if abs(row[place]) > 1e-12 else 0.0 for place, row in enumerate(matrix)]
+                matrix[row] = [value - share * matrix[place][at] for at, value in enumerate(matrix[row])]
+    weights = [row[size] / row[place] if abs(row[place]) > 1e-12 else 0.0 for place, row in enumerate(matrix)]
+    return weights, [value - _multiply(weights, basis[at]) for at, value in enumerate(values)]
+
+
+def _multiply(first: Iterable[float], second: Iterable[float]) -> float:
+    """Return the sum of the products."""
+    return math.fsum(map(mul, first, second))
 
 
 def _join(blocks: Sequence[Block], name: str) -> list[float]:

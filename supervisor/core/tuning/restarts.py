@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from supervisor.core.tuning.compare import Outcome, geometric_mean
+from supervisor.core.tuning.compare import Outcome, mean_times
 from supervisor.core.tuning.guards import Block, Memory, find_doubt, find_harm
 from supervisor.core.tuning.knob import Kind
 from supervisor.core.tuning.session import Adopted, Refused
@@ -103,7 +103,8 @@ class Restarts:
         )
         harm = made._find_harm(memory or Memory())
         if harm is not None:
-            return made.after_refusal(harm)
+            # Within a pair: the last start is not the first of another arm.
+            return replace(made, half=measured).after_refusal(harm)
         if self.half is None:
             return replace(made, half=measured)
         owner, arm = (self.half, measured) if was_arms else (measured, self.half)
@@ -146,7 +147,7 @@ class Restarts:
             return self
         if doubt is not None:
             return self.after_refusal(f"not settled after {verdict.pairs} pairs: {doubt}")
-        means = [geometric_mean(rows) for rows in zip(*self.comparison.pairs, strict=True)]
+        before_s, after_s = mean_times(self.comparison.pairs)
         row = Adopted(
             knob=arm.knob, value=arm.value, gain=verdict.gain, remark="" if comparable else self._explain_losses()
         )
@@ -154,8 +155,8 @@ class Restarts:
             self,
             adopted=(*self.adopted, row),
             adopted_arms=(*self.adopted_arms, arm),
-            before_s=means[0] if self.before_s is None else self.before_s,
-            after_s=means[1],
+            before_s=before_s if self.before_s is None else self.before_s,
+            after_s=after_s,
         )
         # One environment takes another's place; no two are tried on top of each other.
         rest = tuple(other for other in self.queue if arm.environment is None or other.environment is None)
@@ -229,8 +230,8 @@ def _list_common(first: Block, second: Block) -> list[tuple[int, float, float]]:
     """Return the first steps that two starts both made from the same snapshot, with the loss of each."""
     if first.first_step != second.first_step:
         return []
-    rows = list(zip(first.losses, second.losses, strict=False))[:COMPARED_STEPS]
-    return [(first.first_step + place, mine, other) for place, (mine, other) in enumerate(rows)]
+    steps = range(first.first_step, first.first_step + COMPARED_STEPS)
+    return list(zip(steps, first.losses, second.losses))  # noqa: B905 - as far as the shorter one goes
 
 
 def _blocks(starts: Sequence[Measured]) -> list[Block]:

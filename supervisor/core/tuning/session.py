@@ -21,7 +21,7 @@ from supervisor.core.tuning.compare import (
     Gain,
     Outcome,
     Verdict,
-    geometric_mean,
+    mean_times,
 )
 from supervisor.core.tuning.guards import Block, Memory, find_doubt, find_harm
 from supervisor.core.tuning.knob import Facts, Knob, Left
@@ -279,18 +279,19 @@ class Session:
             raise ValueError("the tune has ended: no block was wanted")
         trial = self.trial.after(median_s, seen)
         harm = find_harm(trial.seen_of_owner, trial.seen_of_arm, memory or Memory())
+        made = replace(self, trial=trial)
         if harm is not None:
-            return replace(self, trial=trial).after_refusal(harm)
-        verdict = trial.comparison.verdict() if not trial.blocks else None
+            return made.after_refusal(harm)
+        verdict = None if trial.blocks else trial.comparison.verdict()
         if verdict is None:
-            return replace(self, trial=trial)
-        if verdict.outcome is Outcome.ADOPTED:
-            doubt = None if trial.keeps_losses else find_doubt(trial.seen_of_owner, trial.seen_of_arm)
+            return made
+        if verdict.outcome is Outcome.ADOPTED and not trial.keeps_losses:
+            doubt = find_doubt(trial.seen_of_owner, trial.seen_of_arm)
             if doubt is not None and verdict.pairs < PAIRS_MAX:
-                return replace(self, trial=trial)
+                return made
             if doubt is not None:
-                return replace(self, trial=trial).after_refusal(f"not settled after {verdict.pairs} pairs: {doubt}")
-        return replace(self, trial=trial)._settle(trial, verdict)
+                return made.after_refusal(f"not settled after {verdict.pairs} pairs: {doubt}")
+        return made._settle(trial, verdict)
 
     def after_refusal(self, why: str, *, for_now: bool = False) -> Session:
         """Return the session after the arm under way could not be applied, or was found to do harm.
@@ -318,10 +319,10 @@ class Session:
         A value that was to be left out stays.
         """
         arm = None if self.trial is None else self.trial.arm
-        rows = tuple(row for row in (*(() if arm is None else (arm,)), *self.queue) if not row.leaves_out)
-        later = tuple(replace(row, postponed=True) for row in rows if row.knob in knobs and not row.postponed)
+        rows = [row for row in (arm, *self.queue) if row is not None and not row.leaves_out]
+        later = [replace(row, postponed=True) for row in rows if row.knob in knobs and not row.postponed]
         left = _list_passed([row for row in rows if row.knob in knobs and row.postponed], why)
-        rest = tuple(row for row in self.queue if row.knob not in knobs)
+        rest = [row for row in self.queue if row.knob not in knobs]
         return replace(self, queue=(*rest, *later), left=(*self.left, *left))._next()
 
     def without_more(self, why: str) -> Session:
@@ -489,7 +490,7 @@ class Session:
         """Adopt everything, or leave out what was adopted last and compare the rest again."""
         if verdict.outcome is not Outcome.ADOPTED:
             return self._drop_newest(f"not confirmed together: {verdict.why}")
-        before_s, after_s = _list_means(trial)
+        before_s, after_s = mean_times(trial.comparison.pairs)
         if self.alone is not None and trial.base:
             before_s = self.alone.before_s
         return replace(self, trial=None, confirmed=verdict, before_s=before_s, after_s=after_s)
@@ -530,7 +531,7 @@ def _find_alone(trial: Trial, verdict: Verdict) -> Alone | None:
     """Return what a trial has proven over the owner's settings for good, None where it is to be proven once more."""
     if trial.arm is None or trial.base or not trial.arm.is_costly or verdict.gain.low < PROVEN_ALONE:
         return None
-    before_s, after_s = _list_means(trial)
+    before_s, after_s = mean_times(trial.comparison.pairs)
     return Alone(settings=trial.settings, verdict=verdict, before_s=before_s, after_s=after_s)
 
 
@@ -562,12 +563,6 @@ def _list_adopted(arm: Arm, verdict: Verdict) -> tuple[Adopted, ...]:
 
 def _name_values(settings: Mapping[str, object]) -> str:
     return ", ".join(f"{knob} = {format_value(value)}" for knob, value in settings.items())
-
-
-def _list_means(trial: Trial) -> tuple[float, float]:
-    """Return the seconds a sample with what a trial began with, and with what it tried."""
-    pairs = trial.comparison.pairs
-    return geometric_mean([pair[0] for pair in pairs]), geometric_mean([pair[1] for pair in pairs])
 
 
 def _list_passed(arms: Sequence[Arm], why: str) -> list[Left]:
