@@ -38,6 +38,7 @@ from supervisor.core.readings import (
 from supervisor.core.remedies.context import RemedyContext
 from supervisor.core.rules import RULES, Rule, flag_of
 from tests.rigs.agreeing import agrees
+from tests.rigs.declared import check_declared
 
 JOB = "night"
 GPU = "0000:0a:00.0"
@@ -318,6 +319,7 @@ class Life(Story):
         self.decisions: list[de.Decision] = []
         self.launch_allowed = True
         self.context = RemedyContext()
+        self._checked: dict[int, object] = {}
 
     @property
     def attempt(self) -> int:
@@ -332,8 +334,10 @@ class Life(Story):
             self.job = after_silent_start(self.job, event.at, self.history.output_known_s(self.history.launched_at))
         for _ in range(20):
             decision = self.next_decision()
+            check_declared(self.job, self._checked)
             if decision is None:
                 return
+            self._check_decision(decision)
             self.job = after_decision(self.job, decision)
             self.decisions.append(decision)
             if isinstance(decision, de.Launch):
@@ -346,6 +350,12 @@ class Life(Story):
         self.history.flagged = any(flag.severity is Severity.CRITICAL for flag in flags)
         self.job = after_flags(self.job, flags)
         return decide(self.job, flags, self.now, launch_allowed=self.launch_allowed, context=self.context)
+
+    def _check_decision(self, decision: de.Decision) -> None:
+        """Fail where a decision does not name its job, its attempt or its time."""
+        check_declared(decision, self._checked)
+        number = self.job.next_number if isinstance(decision, de.Launch) else self.job.number
+        assert (decision.at, decision.job, decision.attempt) == (self.now, JOB, number), decision
 
     def asks(self, ask: ev.Ask, *, fresh: bool = False) -> Self:
         """A person asks something of the job."""

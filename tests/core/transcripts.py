@@ -17,6 +17,7 @@ from supervisor.core.checkpoints.checkpoint import Checkpoint
 from supervisor.core.flags import Diagnosis, RedFlag
 from supervisor.core.gauge import Gauge
 from supervisor.core.moments import Moment
+from tests.rigs.declared import check_declared
 
 from .stories import START
 
@@ -50,7 +51,8 @@ def show(value: object) -> str:
 
 
 def list_fields(value: Any) -> Iterator[str]:
-    """Yield `name=value` of each field that says something."""
+    """Yield `name=value` of each field that says something; every one of them is what it is declared to be."""
+    check_declared(value)
     for field in fields(value):
         item = getattr(value, field.name)
         if not (item is None or item is False or item in ((), "") or callable(item)):

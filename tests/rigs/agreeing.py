@@ -9,12 +9,15 @@ from typing import ClassVar
 from supervisor.core.gauge import Gauge, Group
 from supervisor.core.history import History
 from supervisor.core.rules import Rule, flag_of
+from tests.rigs.declared import check_declared
 
 
 def agrees(rule: Rule, history: History) -> None:
     """Fail where a gauge is reached that `may_flag` leaves out, or where the flag is not that of the worst one."""
     flag, gauges = flag_of(rule, history), rule.measure(history)
     assert gauges, rule.name
+    for value in (flag, *gauges):
+        check_declared(value)
     reached = [gauge.severity for gauge in gauges if gauge.reached]
     assert (flag is None) == (not reached), (flag, gauges)
     assert flag is None or (flag.rule, flag.severity) == (rule.name, max(reached)), (flag, gauges)
