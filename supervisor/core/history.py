@@ -163,6 +163,21 @@ class History:
     """Made under a tune since its settings were switched last."""
 
     @property
+    def last_step(self) -> StepRecord | None:
+        """The newest step of this attempt."""
+        return self.steps[-1] if self.steps else None
+
+    @property
+    def newest_processes(self) -> ProcessReading | None:
+        """The newest reading of its processes, however old it is."""
+        return self.processes[-1] if self.processes else None
+
+    @property
+    def without_step_s(self) -> float:
+        """As `no_step_s`; 0 before the first step and the first stage."""
+        return self.no_step_s or 0.0
+
+    @property
     def made_here(self) -> int | None:
         """How many steps this attempt made by itself; None where that is not known."""
         if not self.steps or self.first_step is None:
@@ -555,8 +570,8 @@ class History:
         if event.facts.get("kind") == "snapshot":
             self.snapshot_step = step
         else:
-            made = self.steps[-1].step if self.steps else None
-            self.saved.append((event.at, made if step is None else step))
+            last = self.last_step
+            self.saved.append((event.at, last.step if step is None and last is not None else step))
 
     def _add_plan(self, facts: dict[str, object]) -> None:
         self.planned, self.train_ended = True, False

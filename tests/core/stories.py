@@ -75,6 +75,7 @@ class Story:
     def check(self, rule: Rule) -> RedFlag | None:
         """Return the flag of a rule, whose gauges must be consistent for every history that is told."""
         agrees(rule, self.history)
+        check_declared(self.history.reports)
         return flag_of(rule, self.history)
 
     def silence(self, seconds: float) -> Self:

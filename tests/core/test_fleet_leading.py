@@ -19,6 +19,7 @@ from supervisor.core.fleet.leading import Leading
 from supervisor.core.fleet.lease import Lease
 from supervisor.core.fleet.resume import Offer
 from supervisor.core.fleet.training import Command, Known, LeaderLimits, Over, Record, Requeue, Send, Stage
+from tests.rigs.declared import check_declared
 
 SAME_AT_ONCE = FleetLimits(may_requeue=False, backoff_s=())
 BEGAN_S = 1000.0
@@ -72,6 +73,7 @@ class Nodes:
 
     def do(self, commands: list[Command]) -> None:
         for command in commands:
+            check_declared(command)
             match command:
                 case Send():
                     self.order.append(type(command.message).__name__)

@@ -24,6 +24,7 @@ from supervisor.core.tuning.compare import (
 from supervisor.core.tuning.guards import Block
 from supervisor.core.tuning.knob import KNOBS, Facts, Kind, Knob, Left, Phase, choose_knobs, facts_of
 from supervisor.core.tuning.session import Session, begin_session
+from tests.rigs.declared import check_declared
 
 CPU = Facts(device="cpu", processors=4, workers=0, threads=4, fused=False, channels_last=False)
 SWITCH = Knob(name="switch", phase=Phase.KERNELS, kind=Kind.NUMERICS, values=lambda _: (True,))
@@ -57,6 +58,7 @@ def run(session: Session, step_s: Mapping[frozenset[str], float]) -> Session:
     blocks = 0
     while session.wanted is not None:
         session = session.after_block(step_s[frozenset(session.wanted)])
+        check_declared(session)
         blocks += 1
         assert blocks < 1000, "the tune does not end"
     return session
@@ -345,6 +347,7 @@ def run_by_factors(session: Session, factors: Factors) -> tuple[Session, list[st
         if session.trial.arm is not None and session.trial.arm.leaves_out:
             reviewed.append(session.tried)
         session = session.after_block(math.prod(factors[name] for name in session.wanted))
+        check_declared(session)
     return session, reviewed
 
 

@@ -11,6 +11,7 @@ from supervisor.core.tuning.guards import Block
 from supervisor.core.tuning.knob import Kind
 from supervisor.core.tuning.restarts import Measured, Restarts, StartArm, begin_restarts, start_of
 from supervisor.core.tuning.start_order import TunedStart
+from tests.rigs.declared import check_declared
 
 ARM = StartArm(knob="malloc", value="on", kind=Kind.SAME_ARITHMETIC, env=(("MALLOC", "1"),))
 OTHER = StartArm(knob="environment", value="other", kind=Kind.NUMERICS, environment="other")
@@ -28,6 +29,7 @@ def turns(trial: Restarts, **seconds: float) -> tuple[Restarts, str]:
         names = "".join(arm.value[0] for arm in wanted) or "-"
         made += f"{names} "
         trial = trial.after_start(start(seconds[names.replace("-", "own")]))
+        check_declared(trial)
     return trial, made.strip()
 
 

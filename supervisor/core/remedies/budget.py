@@ -16,6 +16,7 @@ from itertools import pairwise
 
 from supervisor.core.moments import Moment
 from supervisor.core.scale import Place, is_beyond, on_training
+from supervisor.core.units import HOUR_S
 
 ASSUMED_FAULT_S = 14400.0
 """Assumed time between two faults while none is known. It is short because short runs lose the most; a training that
@@ -148,7 +149,7 @@ class Ledger:
             return f"{of_cause} restarts in a row after {cause} without progress ({limit})"
         recent = sum(1 for value in self.recent_unix_s if 0 <= at.unix_s - value < budget.period_s)
         if recent >= budget.restarts_per_period:
-            return f"{recent} restarts within {budget.period_s / 3600:.1f} h (budget {budget.restarts_per_period})"
+            return f"{recent} restarts within {budget.period_s / HOUR_S:.1f} h (budget {budget.restarts_per_period})"
         return None
 
     def mean_fault_s(self, at: Moment, began_unix_s: float | None, budget: Budget) -> float:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from supervisor.core.units import GB
+
 HELD_BYTES = 256 << 20
 """Growth since the launch that does not count as held by the ended process: a desktop's usage varies as much."""
 
@@ -34,4 +36,4 @@ def still_held(before: Iterable[GpuMemory], now: Iterable[GpuMemory]) -> tuple[G
 
 def held_words(held: Iterable[GpuMemory]) -> str:
     """Return how much is held on which GPU, as text."""
-    return ", ".join(f"{gpu_memory.used_bytes / 1e9:.1f} GB of {gpu_memory.gpu}" for gpu_memory in held)
+    return ", ".join(f"{gpu_memory.used_bytes / GB:.1f} GB of {gpu_memory.gpu}" for gpu_memory in held)

@@ -11,6 +11,7 @@ from supervisor.core.gpu_facts import hottest
 from supervisor.core.history import History
 from supervisor.core.reports.progress import Progress
 from supervisor.core.stats.holds import FRESH_S
+from supervisor.core.units import GB, HOUR_S, MINUTE_S
 
 Verdict: TypeAlias = Literal["met", "not_met", "unknown"]
 LATELY_S = 600.0
@@ -126,7 +127,7 @@ def _check_temperature(limit_c: float, history: History) -> Criterion:
     return _make_criterion(
         "max_temperature_c",
         met=celsius <= limit_c,
-        text=f"{gpu} reached {celsius:.0f} C in the last {LATELY_S / 60:.0f} min, limit {limit_c:g} C",
+        text=f"{gpu} reached {celsius:.0f} C in the last {LATELY_S / MINUTE_S:.0f} min, limit {limit_c:g} C",
     )
 
 
@@ -140,7 +141,7 @@ def _check_vram(limit_bytes: int, history: History) -> Criterion:
     if not used:
         return _make_criterion("max_vram_bytes", met=None, text="no GPU reports its memory use")
     most = max(reading.memory_used_bytes or 0 for reading in used)
-    text = f"{most / 1e9:.2f} GB in use, limit {limit_bytes / 1e9:.2f} GB"
+    text = f"{most / GB:.2f} GB in use, limit {limit_bytes / GB:.2f} GB"
     return _make_criterion("max_vram_bytes", met=most <= limit_bytes, text=text)
 
 
@@ -155,8 +156,8 @@ def _check_finite(history: History) -> Criterion:
 def _check_deadline(deadline_unix_s: float, history: History, progress: Progress) -> Criterion:
     if progress.left_s is None or progress.left_early_s is None or progress.left_late_s is None:
         return _make_criterion("deadline", met=None, text="the end cannot be estimated yet")
-    slack_h = (deadline_unix_s - history.now.unix_s - progress.left_s) / 3600
-    early_h, late_h = progress.left_early_s / 3600, progress.left_late_s / 3600
+    slack_h = (deadline_unix_s - history.now.unix_s - progress.left_s) / HOUR_S
+    early_h, late_h = progress.left_early_s / HOUR_S, progress.left_late_s / HOUR_S
     when = f"{slack_h:.1f} h before the deadline" if slack_h >= 0 else f"{-slack_h:.1f} h after the deadline"
-    text = f"{progress.left_s / 3600:.1f} h left ({early_h:.1f} to {late_h:.1f} h), expected to end {when}"
+    text = f"{progress.left_s / HOUR_S:.1f} h left ({early_h:.1f} to {late_h:.1f} h), expected to end {when}"
     return _make_criterion("deadline", met=slack_h >= 0, text=text)

@@ -57,7 +57,7 @@ class _Seconds:
 
 def progress_of(history: History, wanted_per_s: float | None = None) -> Progress:
     """Return the progress of an attempt's training; `wanted_per_s` is the owner's pace, in steps per second."""
-    last = history.steps[-1] if history.steps else None
+    last = history.last_step
     total = steps_total(history)
     step = _measure_step_s(history)
     pause = _measure_pause_s(history, step)
@@ -93,8 +93,8 @@ def steps_total(history: History) -> int | None:
 
 def _total_of_loops(history: History) -> int | None:
     """Return the total that a training's own loops come to; one that was passed was not the whole training's."""
-    total = history.total_steps
-    return None if total is None or (history.steps and history.steps[-1].step > total) else total
+    total, last = history.total_steps, history.last_step
+    return None if total is None or (last is not None and last.step > total) else total
 
 
 def _epoch_by_steps(history: History) -> int | None:

@@ -41,7 +41,7 @@ class BusyWithoutProgress:
 
     def may_flag(self, history: History) -> bool:
         """Whether no step was made for the shorter of both limits, and no GPU is known not to be busy."""
-        return (history.no_step_s or 0.0) >= min(self.hold_s, self.search_s) and all(
+        return history.without_step_s >= min(self.hold_s, self.search_s) and all(
             self._is_busy(readings[-1]) is not False for readings in history.readings_by_gpu().values()
         )
 

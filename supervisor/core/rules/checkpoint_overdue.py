@@ -12,6 +12,7 @@ from supervisor.core.gauge import Gauge, Group, Observation, beyond, not_applica
 from supervisor.core.history import History
 from supervisor.core.remedies import causes
 from supervisor.core.stats.median import median
+from supervisor.core.units import HOUR_S
 
 SAME_SAVE_S = 0.5
 """Files that are written closer together than this, or at the same step, are one save."""
@@ -88,7 +89,7 @@ class CheckpointOverdue:
 
 def _observe_unsaved(history: History, usual: Usual | None, since: float) -> Observation:
     if usual is None:
-        text = f"no checkpoint was seen for {since / 3600:.1f} h"
+        text = f"no checkpoint was seen for {since / HOUR_S:.1f} h"
     elif usual.by_clock:
         text = f"no checkpoint was saved for {since:.0f} s (usual: every {usual.gap:.0f} s)"
     else:

@@ -36,8 +36,8 @@ class DeadWorker:
 
     def may_flag(self, history: History) -> bool:
         """Whether the processes are listed and no step was made for `hold_s`."""
-        listed = bool(history.processes) and history.processes[-1].pids is not None
-        return listed and (history.no_step_s or 0.0) >= self.hold_s
+        newest = history.newest_processes
+        return newest is not None and newest.pids is not None and history.without_step_s >= self.hold_s
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return for how long each worker that is gone has been gone."""
@@ -61,7 +61,7 @@ class DeadWorker:
             severity=self._choose_severity(history, who),
             observe=partial(_observe_missing, history, who, pid, missing),
         )
-        waited_for = history.has_lasted(missing, 0.0) and (history.no_step_s or 0.0) >= self.hold_s
+        waited_for = history.has_lasted(missing, 0.0) and history.without_step_s >= self.hold_s
         gauge = lasting(history, missing, self.hold_s, named)
         return replace(gauge, lacks=None if waited_for else "no step for as long")
 
@@ -72,7 +72,7 @@ class DeadWorker:
 def _observe_missing(history: History, who: str, pid: int, missing: tuple[ProcessReading, ...]) -> Observation:
     return Observation(
         message=f"{who} (pid {pid}) is gone for {history.lasted_s(missing):.0f} s and no step was made for "
-        f"{history.no_step_s or 0.0:.0f} s",
+        f"{history.without_step_s:.0f} s",
         subject=who,
         diagnosis=GONE,
     )
@@ -86,7 +86,7 @@ def _why_blind(history: History) -> str | None:
         return "no batch is due"
     if is_ending_by_exception(history):
         return "an exception ends the training, and its workers with it"
-    newest = history.processes[-1] if history.processes else None
+    newest = history.newest_processes
     if newest is None or newest.pids is None or history.now.seconds_since(newest.at) > FRESH_S:
         return "no reading of its processes"
     return None

@@ -12,6 +12,7 @@ from supervisor.core.history import ATTEMPT_ENDED, History
 from supervisor.core.readings import DiskReading, HostReading
 from supervisor.core.remedies import causes
 from supervisor.core.stats.holds import newest_of
+from supervisor.core.units import GB, HOUR_S
 
 SLOPE_OVER_S = 1800.0
 
@@ -94,9 +95,9 @@ class DiskLow:
 
     def _observe_disk(self, history: History, disk: DiskReading) -> Observation:
         left_s = self._left_s(history, disk)
-        filling = "" if left_s is None else f", full in {left_s / 3600:.1f} h at this rate"
+        filling = "" if left_s is None else f", full in {left_s / HOUR_S:.1f} h at this rate"
         return Observation(
-            message=f"{disk.path}: {disk.free_bytes / 1e9:.2f} of {disk.total_bytes / 1e9:.2f} GB are free{filling}",
+            message=f"{disk.path}: {disk.free_bytes / GB:.2f} of {disk.total_bytes / GB:.2f} GB are free{filling}",
             subject=disk.path,
             diagnosis=FULL,
         )

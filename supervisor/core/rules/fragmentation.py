@@ -18,6 +18,7 @@ from supervisor.core.flags import Act, Diagnosis, Severity
 from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import History
 from supervisor.core.remedies import causes
+from supervisor.core.units import GB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,14 +88,14 @@ def _observe_retries(name: str, recent: Sequence[Allocation]) -> Observation:
     first, newest = recent[0], recent[-1]
     total_bytes = newest.total_bytes or newest.reserved_bytes
     pieces = newest.inactive_split_bytes
-    split = "" if pieces is None else f", {pieces / 1e9:.2f} GB of it in pieces of blocks in use"
+    split = "" if pieces is None else f", {pieces / GB:.2f} GB of it in pieces of blocks in use"
     tried, ooms = newest.retries - first.retries, newest.ooms - first.ooms
     failed = f", {ooms} failed" if ooms else ""
     return Observation(
         message=f"{name}: {tried} allocations in {newest.at.seconds_since(first.at):.0f} s had to be retried "
         f"after all cached memory was given back{failed}; the allocator holds "
-        f"{newest.reserved_bytes / 1e9:.2f} of {total_bytes / 1e9:.2f} GB, "
-        f"{newest.unused_bytes / 1e9:.2f} GB unused{split}",
+        f"{newest.reserved_bytes / GB:.2f} of {total_bytes / GB:.2f} GB, "
+        f"{newest.unused_bytes / GB:.2f} GB unused{split}",
         can_save=True,
         subject=name,
         diagnosis=PIECES,

@@ -47,7 +47,7 @@ class GpuIdle:
 
     def may_flag(self, history: History) -> bool:
         """Whether no step was made for `hold_s`, and no GPU is known to be busy."""
-        return (history.no_step_s or 0.0) >= self.hold_s and all(
+        return history.without_step_s >= self.hold_s and all(
             self._is_idle(readings[-1]) is not False for readings in history.readings_by_gpu().values()
         )
 
@@ -62,7 +62,7 @@ class GpuIdle:
             Gauge(
                 what=what,
                 unit="s",
-                now=min(history.no_step_s or 0.0, *map(history.lasted_s, runs)),
+                now=min(history.without_step_s, *map(history.lasted_s, runs)),
                 limit=self.hold_s,
                 lacks=None if min(map(len, runs)) >= self.min_readings else f"{self.min_readings} readings of it",
                 severity=self._choose_severity(history),
@@ -79,7 +79,7 @@ class GpuIdle:
 
     def _choose_severity(self, history: History) -> Severity:
         doubtful = not history.stages_complete or machine_gasps(history)
-        sure = not doubtful or (history.no_step_s or 0.0) >= DOUBT * self.hold_s
+        sure = not doubtful or history.without_step_s >= DOUBT * self.hold_s
         return Severity.acting(act=self.act if sure else False)
 
     def _list_witnesses(self, history: History) -> Iterator[tuple[GpuReading, ...] | tuple[ProcessReading, ...]]:

@@ -46,8 +46,8 @@ class Hang:
 
     def may_flag(self, history: History) -> bool:
         """Whether the newest reading shows a process that waits in the kernel."""
-        newest = history.processes[-1] if history.processes and not history.over else None
-        return newest is not None and bool(newest.uninterruptible_pids)
+        newest = history.newest_processes
+        return newest is not None and not history.over and bool(newest.uninterruptible_pids)
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return how long a process has waited in the kernel without a step."""

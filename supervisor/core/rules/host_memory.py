@@ -12,6 +12,7 @@ from supervisor.core.readings import HostReading, ProcessReading
 from supervisor.core.remedies import causes
 from supervisor.core.rules.bounds import Bound
 from supervisor.core.stats.holds import newest_of
+from supervisor.core.units import GB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,7 @@ class HostMemory:
 def _observe_memory(reading: HostReading, holder: str) -> Observation:
     available, total = reading.memory_available_bytes or 0, reading.memory_total_bytes or 0
     return Observation(
-        message=f"{available / 1e9:.2f} of {total / 1e9:.2f} GB of memory are left{holder}",
+        message=f"{available / GB:.2f} of {total / GB:.2f} GB of memory are left{holder}",
         can_save=True,
         diagnosis=SHORT,
     )

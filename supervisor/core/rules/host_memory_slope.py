@@ -13,6 +13,7 @@ from supervisor.core.remedies import causes
 from supervisor.core.rules.bounds import is_running_out, running_out
 from supervisor.core.stats.holds import newest_of
 from supervisor.core.stats.trend import WINDOW_S, Slope
+from supervisor.core.units import GB, HOUR_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +56,10 @@ class HostMemorySlope:
 
 
 def _observe_growth(slope: Slope, available: int, total: int) -> Observation:
-    left_h = (slope.left_s(available) or 0.0) / 3600
+    left_h = (slope.left_s(available) or 0.0) / HOUR_S
     return Observation(
-        message=f"the job's memory rises by {slope.per_s * 3600 / 1e9:.2f} GB/h, {available / 1e9:.2f} of "
-        f"{total / 1e9:.2f} GB are left, gone in {left_h:.1f} h",
+        message=f"the job's memory rises by {slope.per_s * HOUR_S / GB:.2f} GB/h, {available / GB:.2f} of "
+        f"{total / GB:.2f} GB are left, gone in {left_h:.1f} h",
         can_save=True,
         diagnosis=GROWTH,
     )

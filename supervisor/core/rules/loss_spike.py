@@ -51,8 +51,8 @@ class LossSpike:
     def _measure_highest(self, history: History) -> Gauge:
         """Return how far the newest spike lies above the level, or else the newest loss."""
         episode, level = _find_episode(history), history.losses.level
-        loss = history.steps[-1].loss if history.steps else None
-        usual = None if loss is None or level is None else level.distance(loss)
+        last = history.last_step
+        usual = None if last is None or last.loss is None or level is None else level.distance(last.loss)
         return Gauge(
             what="the highest loss above the usual, in deviations",
             now=usual if episode is None else _measure_distance(episode),
@@ -116,7 +116,8 @@ def _observe_spike(episode: Episode) -> Observation:
 def _find_episode(history: History) -> Episode | None:
     """Return the episode under way or the newest one, as long as its steps are known."""
     episode = history.losses.episode or history.losses.ended
-    if episode is None or not history.steps or history.steps[-1].step - episode.last.step >= STEPS_KEPT:
+    last = history.last_step
+    if episode is None or last is None or last.step - episode.last.step >= STEPS_KEPT:
         return None
     return episode
 

@@ -63,7 +63,7 @@ class LostProcess:
 
 def _list_lost(history: History) -> Iterator[tuple[int, Trainer, tuple[ProcessReading, ...]]]:
     """Yield each process that is gone and did not come to its own end, with the readings since it is gone."""
-    newest = history.processes[-1] if history.processes else None
+    newest = history.newest_processes
     if newest is None or newest.pids is None or history.over:
         return
     for pid, trainer in history.reports.trainers.items():

@@ -51,7 +51,8 @@ class NonFiniteGrad:
         Losses that are not finite belong to `non_finite_loss`.
         """
         found = window(history, self.window_steps, _has_only_gradient)
-        if not found and (not history.steps or history.steps[-1].grad_norm is None):
+        last = history.last_step
+        if not found and (last is None or last.grad_norm is None):
             why = "gradient norm not reported by this training"
             return not_applicable("gradient norms that are not finite", why)
         run = _find_run(found, history)

@@ -55,7 +55,8 @@ class NonFiniteLoss:
     def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return how many losses of the window are not finite: more than are tolerated act, the first ones warn."""
         what, found = f"losses that are not finite, within {self.window_steps} steps", self._list_found(history)
-        if not found and (not history.steps or history.steps[-1].loss is None):
+        last = history.last_step
+        if not found and (last is None or last.loss is None):
             return not_applicable(what, "loss not reported by this training")
         acts = Gauge(
             what=what,

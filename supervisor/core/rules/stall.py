@@ -80,7 +80,7 @@ class Stall:
             return not history.hooked and history.output_step_at is not None
         cap_s = self._cap_s(history.stage)  # none for a loop, of which the whole job may rest
         shortest_s = min(self.limit_s, self.rest_limit_s, SHORTEST_LEARNED_S, self.limit_s if cap_s is None else cap_s)
-        return (history.no_step_s or 0.0) >= shortest_s
+        return history.without_step_s >= shortest_s
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return how long no step was made, and how long that may be; the flag names the shortest limit reached."""
@@ -135,7 +135,7 @@ class Stall:
 
     def _measure_loop(self, history: History) -> tuple[Gauge, ...]:
         """Return how long the whole job rests in a compiled loop, and how long its call takes where that is known."""
-        what, no_step_s = "no end of a compiled loop, whose steps are not seen", history.no_step_s or 0.0
+        what, no_step_s = "no end of a compiled loop, whose steps are not seen", history.without_step_s
         # On what no sensor reads (a TPU, an unknown GPU) a loop may compute while its process waits for it.
         seen = history.device == "cpu" or bool(history.readings_by_gpu())
         rests = Gauge(
@@ -236,7 +236,7 @@ class Stall:
 
 def _observe_silence(history: History, reached: Gauge, no_step_s: float, *, at_rest: bool) -> Observation:
     stage = history.stage.value if history.stage else "unknown"
-    last = f", last step {history.steps[-1].step}" if history.steps else ""
+    last = "" if history.last_step is None else f", last step {history.last_step.step}"
     how = ("learned limit" if reached.learned else "limit") + (" at rest" if at_rest else "")
     return Observation(
         message=f"no step for {no_step_s:.0f} s in stage {stage} ({how} {reached.limit:.0f} s){last}",

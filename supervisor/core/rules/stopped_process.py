@@ -55,7 +55,8 @@ class StoppedProcess:
 
     def may_flag(self, history: History) -> bool:
         """Whether the newest reading shows a process that is stopped."""
-        return not history.over and bool(history.processes) and bool(history.processes[-1].stopped_pids)
+        newest = history.newest_processes
+        return newest is not None and not history.over and bool(newest.stopped_pids)
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return for how long a process was stopped, and for how long that proves that there is no progress."""
@@ -92,9 +93,10 @@ class StoppedProcess:
 
     def list_continuable(self, history: History) -> tuple[int, ...]:
         """Return the processes that SIGCONT may continue; none where that is not to be tried."""
-        if not self.enabled or not self.continue_first or self.act is not True or not history.processes:
+        newest = history.newest_processes
+        if not self.enabled or not self.continue_first or self.act is not True or newest is None:
             return ()
-        return _list_signalled(history.processes[-1])
+        return _list_signalled(newest)
 
     def is_held(self, history: History) -> bool:
         """Whether a debugger or a terminal holds a process that trains: whoever uses it lets it go."""

@@ -15,6 +15,7 @@ from supervisor.core.readings import GpuReading
 from supervisor.core.remedies import causes
 from supervisor.core.rules.bounds import Bound
 from supervisor.core.stats.holds import lasted_s, newest_of
+from supervisor.core.units import GB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +98,9 @@ def _observe_run(
 
 def _observe_gpu(reading: GpuReading, how_long: str) -> Observation:
     used, total, percent = reading.memory_used_bytes, reading.memory_total_bytes, _used_percent(reading)
-    share = "" if percent is None or total is None else f" of {total / 1e9:.2f} GB ({percent:.0f}%)"
+    share = "" if percent is None or total is None else f" of {total / GB:.2f} GB ({percent:.0f}%)"
     return Observation(
-        message=f"{reading.gpu}: VRAM at {(used or 0) / 1e9:.2f} GB{share}{how_long}",
+        message=f"{reading.gpu}: VRAM at {(used or 0) / GB:.2f} GB{share}{how_long}",
         can_save=True,
         subject=reading.gpu,
         diagnosis=FULL,

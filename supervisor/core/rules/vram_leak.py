@@ -18,6 +18,7 @@ from supervisor.core.remedies import causes
 from supervisor.core.rules.bounds import is_running_out, running_out
 from supervisor.core.stats.holds import FRESH_S
 from supervisor.core.stats.trend import WINDOW_S, Slope, Trend
+from supervisor.core.units import GB, HOUR_S, MB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +64,11 @@ class VramLeak:
 
 
 def _observe_leak(subject: str, slope: Slope, used: float, total: float) -> Observation:
-    per_hour, low, high = (value * 3600 / 1e6 for value in (slope.per_s, slope.low_per_s, slope.high_per_s))
-    left_h = (slope.left_s(total - used) or 0.0) / 3600
+    per_hour, low, high = (value * HOUR_S / MB for value in (slope.per_s, slope.low_per_s, slope.high_per_s))
+    left_h = (slope.left_s(total - used) or 0.0) / HOUR_S
     return Observation(
         message=f"{subject}: memory in use rises by {per_hour:.0f} MB/h (99.9 %: {low:.0f} to {high:.0f}), "
-        f"{used / 1e9:.2f} of {total / 1e9:.2f} GB are taken, full in {left_h:.1f} h",
+        f"{used / GB:.2f} of {total / GB:.2f} GB are taken, full in {left_h:.1f} h",
         can_save=True,
         subject=subject,
         diagnosis=LEAK,

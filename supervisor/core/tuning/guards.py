@@ -12,6 +12,7 @@ from itertools import compress, pairwise
 from operator import mul
 
 from supervisor.core.stats.median import median, spread
+from supervisor.core.units import MB
 
 CARD_SHARE = 0.92
 """Of a GPU's memory: beyond it the next larger batch has none."""
@@ -142,7 +143,7 @@ def _find_leak(owner: Sequence[Block], arm: Sequence[Block], memory: Memory) -> 
         usual = max((rise for block in owner if (rise := grown(block)) is not None), default=0)
         newest = rises[-LEAK_BLOCKS:]
         if total and len(newest) == LEAK_BLOCKS and min(newest) > max(2 * usual, LEAK_SHARE * total):
-            return f"{what} memory in use grows by {min(newest) / 1e6:.0f} MB in each block of it"
+            return f"{what} memory in use grows by {min(newest) / MB:.0f} MB in each block of it"
     return None
 
 

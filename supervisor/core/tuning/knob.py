@@ -8,6 +8,7 @@ from enum import Enum
 
 from supervisor.core.foreign_values import BYTES_MAX, as_int
 from supervisor.core.tuning.guards import most_workers
+from supervisor.core.units import MB
 
 
 class Kind(Enum):
@@ -182,7 +183,7 @@ def _has_workers(facts: Facts) -> bool:
 
 def _no_more_workers(facts: Facts) -> str | None:
     if facts.loader_why_not is None and _list_counts(facts) and not _more_workers(facts):
-        return f"a batch of {(facts.batch_bytes or 0) / 1e6:.0f} MB drawn ahead has no room in memory or /dev/shm"
+        return f"a batch of {(facts.batch_bytes or 0) / MB:.0f} MB drawn ahead has no room in memory or /dev/shm"
     return facts.loader_why_not
 
 

@@ -10,6 +10,7 @@ from supervisor.core.flags import Diagnosis
 from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import History
 from supervisor.core.reports.progress import Progress, progress_of
+from supervisor.core.units import HOUR_S, MINUTE_S
 
 MIN_STRETCHES = 20
 """Ten minutes of stepping: an estimate from the first minutes is too rough for a warning."""
@@ -59,10 +60,10 @@ class Deadline:
 
 def _observe_delay(progress: Progress, left_s: float) -> Observation:
     needed_s = progress.left_s or 0.0
-    left = f"{left_s / 3600:.1f} h before the deadline" if left_s > 0 else "the deadline has passed"
-    late_h = (needed_s - left_s) / 3600
+    left = f"{left_s / HOUR_S:.1f} h before the deadline" if left_s > 0 else "the deadline has passed"
+    late_h = (needed_s - left_s) / HOUR_S
     return Observation(
-        message=f"{needed_s / 3600:.1f} h of training are left, {left}: done {late_h:.1f} h too late",
+        message=f"{needed_s / HOUR_S:.1f} h of training are left, {left}: done {late_h:.1f} h too late",
         can_save=True,
         diagnosis=_diagnose(progress, left_s),
     )
@@ -72,7 +73,7 @@ def _diagnose(progress: Progress, left_s: float) -> Diagnosis:
     advice = ["fewer epochs, a larger batch, a smaller image size, a part of the data (fraction= with ultralytics)"]
     if progress.epoch_s and left_s > 0:
         advice.insert(
-            0, f"{int(left_s / progress.epoch_s)} more epochs of {progress.epoch_s / 60:.0f} min fit before it"
+            0, f"{int(left_s / progress.epoch_s)} more epochs of {progress.epoch_s / MINUTE_S:.0f} min fit before it"
         )
     return Diagnosis(
         ruled_out=("not one slow stretch: even at the pace of its fastest tenth it comes too late",),
