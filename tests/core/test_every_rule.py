@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from supervisor.core import events as ev
-from supervisor.core.checkpoints.checkpoint import Verdict
+from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, Verdict
 from supervisor.core.checkpoints.loss_curve import Resumed, curve_of
 from supervisor.core.findings import LAST_BOOT, FaultClass
 from supervisor.core.flags import RedFlag
@@ -384,9 +384,40 @@ def rejected(*reasons: str) -> LongStory:
     return timeline
 
 
+def changing(**columns: tuple[Any, ...]) -> LongStory:
+    """A GPU whose readings, a second apart, have these values one after the other; the first stays for two minutes."""
+    timeline = trained()
+    for number, row in enumerate(zip(*columns.values(), strict=True)):
+        timeline.card(0 if number else 120, **dict(zip(columns, row, strict=True))).silence(1)
+    return timeline
+
+
+def stopping(*pids: tuple[int, ...], timeline: LongStory | None = None) -> LongStory:
+    """Nothing of the job runs, and these processes are stopped, in one reading after the other; first for 30 s."""
+    timeline = timeline or followed()
+    for number, stopped in enumerate(pids):
+        timeline.tree(0 if number else 30, cpu=0.0, switches=0.0, stopped=stopped).silence(1)
+    return timeline
+
+
+def unsaved_for(hours: float) -> LongStory:
+    """A checkpoint was written before the attempt began, and none since."""
+    timeline = trained()
+    path = Checkpoint(
+        path="/last.pt",
+        fingerprint=Fingerprint(size_bytes=1, modified_ns=round((START.unix_s - 60) * 1e9), inode=1),
+    )
+    timeline.put(ev.CheckpointSeen(at=timeline.now, job=JOB, attempt=1, checkpoint=path))
+    return timeline.silence(hours * 3600).steps(101, 101)
+
+
 Played = tuple[tuple[Scene, str, RedFlag | None], ...]
 """Each scene, its text, and the flag at its end."""
 WAITS = (KernelWait(pid=4242, name="python", thread=4242, switches=9, channel="amdgpu_fence_wait"),)
+FULLER = {
+    "vram_used_bytes": (5_700_000_000, 5_750_000_000, 5_800_000_000),
+    "vram_total_bytes": (6 * GB, 6 * GB, 6 * GB),
+}
 SHORT = {"memory_total_bytes": 32 * GB, "memory_stall_percent": 30.0}
 NOT_OVER, NOT_OVER_STEPS = "one second short", "one step short"
 SCENES = (
@@ -417,6 +448,7 @@ SCENES = (
     scene("stall", "seen in its output alone, for long", lambda: bar().silence(4000)),
     scene("stall", "a compiled loop at rest", lambda: looping(20)),
     scene("stall", "a compiled loop at rest, " + NOT_OVER, lambda: looping(19)),
+    scene("stall", "no stage known", lambda: long_story().started().steps(1, 9).silence(60)),
     scene("stall", "a compiled loop that is long", lambda: looping(25, every_s=2.0), rest_limit_s=900.0),
     # start_timeout
     scene("start_timeout", "setup", lambda: long_story().started().stage(Stage.SETUP).silence(1800)),
@@ -476,6 +508,8 @@ SCENES = (
     scene("stopped_process", "only reported", lambda: ranks().tree(30, stopped=(4243,)), act=False),
     scene("stopped_process", "no step seen", lambda: long_story().started().tree(30, stopped=(4242,))),
     scene("stopped_process", "few readings", lambda: ranks().tree(30, stopped=(4243,), every_s=10)),
+    scene("stopped_process", "one after another", lambda: stopping((4250,), (4251, 4252), (4253, 4254))),
+    scene("stopped_process", "held by a terminal", lambda: followed().tree(30, cpu=0.0, on_terminal=(4250,))),
     scene("stopped_process", "not read", trained),
     scene("stopped_process", "ended", lambda: ranks().tree(30, stopped=(4243,)).exits(1)),
     # lost_process
@@ -499,6 +533,8 @@ SCENES = (
     scene("idle_job", NOT_OVER, lambda: resting(long_story().started(), 29)),
     scene("idle_job", "five minutes", lambda: resting(trained(), 300), act=True),
     scene("idle_job", "stopped", lambda: unused().tree(30, cpu=0.0, switches=0.0, stopped=(4242,))),
+    scene("idle_job", "stopped at last", lambda: stopping((), (), (4242,), timeline=unused())),
+    scene("idle_job", "continued at last", lambda: stopping((4242,), (4242,), (), timeline=unused())),
     scene("idle_job", "machine short of memory", lambda: host(resting(trained(), 30), **SHORT)),
     scene("idle_job", "not read", lambda: trained().silence(60)),
     scene("idle_job", "ended", lambda: resting(trained(), 30).exits(1)),
@@ -567,6 +603,9 @@ SCENES = (
     scene("vram_high", "less", lambda: trained().gpu(9, used=4_970_000_000)),
     scene("vram_high", "95 %", lambda: trained().gpu(10, used=5_700_000_000)),
     scene("vram_high", "95 % for 9 s", lambda: trained().gpu(9, used=5_700_000_000)),
+    scene("vram_high", "fuller each time", lambda: changing(**FULLER)),
+    scene("vram_high", "fuller each time, in bytes", lambda: changing(**FULLER), limit_bytes=4 * GB),
+    scene("vram_high", "two GPUs, one not known", lambda: two_cards().gpu(10, used=5 * GB)),
     scene("vram_high", "in bytes", lambda: trained().gpu(10, used=4 * GB), limit_bytes=4 * GB),
     scene("vram_high", "in bytes, total unknown", lambda: trained().gpu(10, used=4 * GB, total=None), limit_bytes=GB),
     scene("vram_high", "GPUs not named", lambda: others(()).gpu(10, used=6 * GB)),
@@ -627,6 +666,7 @@ SCENES = (
     scene("checkpoint_overdue", "after 220 steps", lambda: usual_saves().steps(301, 520, 0.5)),
     scene("checkpoint_overdue", "by the clock", by_clock),
     scene("checkpoint_overdue", "four hours", lambda: trained().silence(14400).steps(101, 101), act=True),
+    scene("checkpoint_overdue", "of an earlier attempt", lambda: unsaved_for(4.5)),
     scene("checkpoint_overdue", "less", lambda: trained().silence(7200).steps(101, 101)),
     scene("checkpoint_overdue", "no step", lambda: long_story().started()),
     scene("checkpoint_overdue", "ended", lambda: usual_saves().steps(301, 600, 0.5).exits(1)),
@@ -649,14 +689,39 @@ SCENES = (
     scene("thermal", "110 C", lambda: trained().card(30, junction_c=110.0), act=True),
     scene("thermal", "100 C", lambda: trained().card(30, junction_c=100.0, memory_c=90.0)),
     scene("thermal", "100 C for 29 s", lambda: trained().card(29, memory_c=100.0)),
+    scene(
+        "thermal", "hotter each time", lambda: changing(junction_c=(100.0, 101.0, 102.0), memory_c=(90.0, 91.0, 103.0))
+    ),
     scene("thermal", "cool", lambda: trained().card(30, junction_c=85.0)),
     scene("thermal", "no GPU", trained),
     scene("fan", "stopped", lambda: trained().card(fan_rpm=900).card(60, fan_rpm=0, junction_c=80.0)),
     scene("fan", "stopped for 59 s", lambda: trained().card(fan_rpm=900).card(58, fan_rpm=0, junction_c=80.0)),
+    scene(
+        "fan",
+        "hotter each time",
+        lambda: (
+            trained()
+            .card(fan_rpm=900)
+            .card(59, fan_rpm=0, junction_c=80.0)
+            .silence(1)
+            .card(fan_rpm=0, junction_c=81.0, memory_c=82.0)
+            .silence(1)
+            .card(fan_rpm=0, junction_c=84.0, memory_c=83.0)
+        ),
+    ),
     scene("fan", "cool", lambda: trained().card(fan_rpm=900).card(60, fan_rpm=0, junction_c=79.0)),
     scene("fan", "never turned", lambda: trained().card(60, fan_rpm=0, junction_c=90.0)),
     scene("fan", "no GPU", trained),
     scene("power", "over", lambda: trained().card(60, power_w=116.0, power_cap_w=100.0)),
+    scene(
+        "power", "more each time", lambda: changing(power_w=(117.0, 118.0, 119.0), power_cap_w=(100.0, 101.0, 102.0))
+    ),
+    scene(
+        "power",
+        "lower each time",
+        lambda: changing(power_w=(9.0,) * 4, power_cap_w=(100.0, 79.0, 78.0, 77.0)),
+        hold_s=0.0,
+    ),
     scene("power", "at", lambda: trained().card(60, power_w=115.0, power_cap_w=100.0)),
     scene("power", "lowered", lambda: trained().card(power_cap_w=100.0).card(60, power_w=50.0, power_cap_w=79.0)),
     scene(
@@ -664,6 +729,13 @@ SCENES = (
     ),
     scene("power", "no GPU", trained),
     scene("throttling", "heat", lambda: trained().card(120, throttled_by=("thermal", "power"), sclk_hz=800_000_000)),
+    scene(
+        "throttling",
+        "one reason after another",
+        lambda: changing(
+            throttled_by=(("thermal",), ("thermal", "voltage"), ("voltage",)), sclk_hz=(8 * 10**8, 7 * 10**8, 6 * 10**8)
+        ),
+    ),
     scene("throttling", "heat, less", lambda: trained().card(119, throttled_by=("thermal",))),
     scene("throttling", "power", lambda: trained().card(120, throttled_by=("power", "current"))),
     scene("throttling", "not reported", lambda: trained().card(5)),
@@ -709,6 +781,7 @@ SCENES = (
     scene("machine_fault", "none", trained),
     # pace
     scene("throughput_drop", "half", slowed),
+    scene("throughput_drop", "at two steps a second", lambda: long_story().pace(1200, 0.5).pace(360, 1.0)),
     scene("throughput_drop", "acts", slowed, act=True),
     scene("throughput_drop", "it waits", lambda: slowed(wait_s=1.2)),
     scene(
@@ -750,6 +823,8 @@ SCENES = (
     scene("fp32_fallback", "not reported", trained),
     scene("fp32_fallback", "ended", lambda: precise("half", "single").exits(1)),
     scene("deadline", "too late", planned, at_unix_s=START.unix_s + 7200),
+    scene("deadline", "an hour too late", planned, at_unix_s=START.unix_s + 900 + 5500),
+    scene("deadline", "now", planned, at_unix_s=START.unix_s + 900),
     scene("deadline", "in time", planned, at_unix_s=START.unix_s + 36000),
     scene("deadline", "over", planned, at_unix_s=START.unix_s + 60),
     scene("deadline", "none set", planned),
@@ -790,6 +865,11 @@ SCENES = (
         "crash",
         "interrupted",
         lambda: trained().rank_says(ev.AgentEvent.EXCEPTION, type="KeyboardInterrupt", message="").exits(1),
+    ),
+    scene(
+        "crash",
+        "interrupted by a signal",
+        lambda: trained().rank_says(ev.AgentEvent.EXCEPTION, type="KeyboardInterrupt", message="").exits(signal=2),
     ),
     scene(
         "crash",
