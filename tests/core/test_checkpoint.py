@@ -12,12 +12,14 @@ from supervisor.core.checkpoints.checkpoint import (
     before_fault,
     choose,
     drop_captured_files,
+    exact_before,
     given_between,
     inherit_verdict,
     merge_proof,
     newest_first,
     of_this_training,
 )
+from tests.rigs.declared import check_declared
 
 
 def saved(
@@ -40,9 +42,11 @@ def chosen(
     *checkpoints: Checkpoint, within_s: float = 60.0, steps: int = 0, older_than: Checkpoint | None = None
 ) -> str:
     """Return the path that is resumed from where snapshots are taken every `within_s`, or `steps`."""
-    found = choose(checkpoints, given=Given(seconds=within_s, steps=steps), older_than=older_than).checkpoint
-    assert found is not None
-    return found.path
+    point = choose(checkpoints, given=Given(seconds=within_s, steps=steps), older_than=older_than)
+    check_declared(point)
+    assert point.possible
+    assert point.checkpoint is not None
+    return point.checkpoint.path
 
 
 def test_the_order_is_by_training_contained_then_by_time() -> None:
@@ -226,3 +230,24 @@ def test_a_generation_hands_its_file_the_verdict_and_no_step_that_the_file_has()
     assert inherit_verdict(judged, generation) == judged
     other = replace(generation, source="b")
     assert inherit_verdict(file, other) == file
+
+
+def test_nowhere_to_resume_from_is_reported_as_such() -> None:
+    point = choose([saved("a", 1, step=1, verdict=Verdict.REJECTED)])
+    assert (point.checkpoint, point.possible) == (None, False)
+    assert point.reason == "none of the saved checkpoints is proven (a: rejected)"
+
+
+def test_a_state_is_exact_by_its_steps_where_its_time_is_long_ago_and_by_its_time_where_a_step_is_not_known() -> None:
+    snapshot = saved("s", 0, step=90, kind="snapshot")
+    assert chosen(saved("a", 1000, step=100), snapshot, steps=10) == "s"
+    assert chosen(saved("a", 1000, step=100), snapshot, steps=9) == "a"
+    unknown = saved("t", 940, epoch=1, kind="snapshot")
+    assert chosen(saved("a", 1000, step=100), unknown, steps=10**6) == "t"
+    assert chosen(saved("a", 1001, step=100), unknown, steps=10**6) == "a"
+
+
+def test_a_snapshot_of_no_step_reproduces_none_and_of_two_of_one_step_the_newer_is_taken() -> None:
+    first, second = saved("first", 1, step=5, kind="snapshot"), saved("second", 2, step=5, kind="snapshot")
+    assert exact_before([second, first, saved("none", 3, kind="snapshot")], 6) == second
+    assert exact_before([first, second], 5) is None

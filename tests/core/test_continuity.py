@@ -113,6 +113,48 @@ def test_an_optimizer_may_be_some_steps_away_from_its_average(steps: int, *, is_
     assert (judged(replace(sound(steps=steps), updates=1000), [])[0] is None) is is_accepted
 
 
+@pytest.mark.parametrize("agent", ["", "rocm_supervisor."])
+def test_a_running_average_has_the_shapes_of_its_model(agent: str) -> None:
+    model = {f"{agent}model.w": matrix(), f"{agent}ema.w": matrix(1)}
+    assert judged(Profile(tensors=model), []) == (None, False)
+    other = Profile(tensors={**model, f"{agent}ema.w": matrix(shape=(8, 4, 1, 1))})
+    assert reason(other) == (
+        "its running average does not belong to its model: 1 tensors have another shape, "
+        "first w: [8, 4, 1, 1] in place of [8, 4, 3, 3]"
+    )
+
+
+def test_a_bare_state_dict_is_named_as_the_model() -> None:
+    before = Profile(tensors={"conv.weight": matrix()})
+    assert reason(Profile(tensors={"conv.weight": matrix(rms=9.9)}), before) == (
+        "does not continue the previous generation: in the model, its matrices are 99 times as large as they were"
+    )
+
+
+@pytest.mark.parametrize(
+    ("steps", "doubted"),
+    [((63, 64), False), ((64, 64), True), ((64, 128), True), ((64, 129), False), ((64, 63), False)],
+)
+def test_a_training_has_settled_after_64_steps_that_were_at_most_doubled(
+    steps: tuple[int, int], *, doubted: bool
+) -> None:
+    """Of a snapshot the step counts, of a framework's checkpoint how often the average was updated."""
+    earlier, later = (replace(sound(flipped), updates=None) for flipped in (0.0, 0.3))
+    by_step = judged(replace(later, step=steps[1]), [replace(earlier, step=steps[0])])
+    assert by_step[1] is doubted
+    tensors = {name: item for name, item in later.tensors.items() if "optimizer" not in name}
+    by_updates = judged(replace(later, tensors=tensors, updates=steps[1]), [replace(earlier, updates=steps[0])])
+    assert by_updates[1] is doubted
+    assert judged(replace(later, step=steps[1], updates=steps[1]), [replace(earlier, step=steps[0])])[1] is doubted
+
+
+def test_a_number_that_was_zero_had_no_sign_to_keep() -> None:
+    half = "0" * 128
+    before = having(sound(), {name: matrix(n, signs=half + "+" * 128) for n, name in enumerate(NAMES)})
+    after = having(sound(), {name: matrix(n, signs="-" * 128 + "+" * 128) for n, name in enumerate(NAMES)})
+    assert judged(after, [before]) == (None, False)
+
+
 def test_what_is_filled_by_design_is_no_ruin() -> None:
     masked = {"ema.0.attention_mask": TensorFigures(shape=(4, 4), kind="Half", rms=6e4, zeros=0.4, largest=9)}
     assert judged(having(sound(), masked), [])[0] is None

@@ -270,14 +270,12 @@ def _find_exact(chosen: Checkpoint, usable: tuple[Checkpoint, ...], given: Given
     """Return the newest proven snapshot that is taken in place of an inexact checkpoint, None where there is none."""
     if chosen.kind == "snapshot":
         return None
-    for checkpoint in newest_first(
-        item for item in usable if item.kind == "snapshot" and item.verdict is Verdict.PROVEN
-    ):
-        known = checkpoint.step is not None and chosen.step is not None
-        steps = (chosen.step or 0) - (checkpoint.step or 0) if known else None
-        close = chosen.saved_unix_s - checkpoint.saved_unix_s <= given.seconds
-        return checkpoint if close or (steps is not None and steps <= given.steps) else None
-    return None
+    proven = newest_first(item for item in usable if item.kind == "snapshot" and item.verdict is Verdict.PROVEN)
+    if not proven:
+        return None
+    newest = proven[0]
+    few_steps = chosen.step is not None and newest.step is not None and chosen.step - newest.step <= given.steps
+    return newest if few_steps or chosen.saved_unix_s - newest.saved_unix_s <= given.seconds else None
 
 
 def _explain_none(everything: tuple[Checkpoint, ...], fault_unix_s: float | None, fault_step: int | None) -> str:

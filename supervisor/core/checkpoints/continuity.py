@@ -229,8 +229,8 @@ def _find_replaced(pairs: Pairs, *, settled: bool) -> str | None:
     return None
 
 
-def _share_of_kept_signs(mine: str | None, its: str | None) -> float:
-    pairs = [(text, old) for text, old in zip(mine or "", its or "", strict=False) if old != "0"]
+def _share_of_kept_signs(mine: str, its: str) -> float:
+    pairs = [pair for pair in zip(mine, its) if pair[1] != "0"]  # noqa: B905 - of numbers that both have
     return sum(pair == old for pair, old in pairs) / len(pairs) if pairs else 1.0
 
 
