@@ -701,6 +701,79 @@ def test_a_training_that_finishes_everywhere_is_over_and_a_stop_is_no_fault() ->
     assert stopped.records == []
 
 
+def test_a_training_that_is_stopped_is_over_once_every_node_has_ended_its_ranks() -> None:
+    nodes = begun()
+    nodes.do(nodes.leading.asked_to_stop("its user", nodes.now_s))
+    epoch = nodes.running["n0"]
+    assert epoch is not None
+    nodes.wait(1.0)
+    nodes.tell("n0", ms.Stopped(epoch=epoch))
+    assert (nodes.leading.stage, nodes.overs) == (Stage.LEAVING, []), "n1 is still saving"
+    nodes.tell("n1", ms.Stopped(epoch=epoch))
+    assert nodes.overs == [Over(finished=False, reason="stopped")]
+    assert nodes.leading.stage is Stage.OVER
+    assert nodes.leading.asked_to_stop("its user", nodes.now_s) == []
+
+
+def test_a_training_that_is_stopped_is_over_after_its_time_to_leave_whatever_still_runs() -> None:
+    nodes = begun(replace(LIMITS, leave_s=5.0))
+    nodes.do(nodes.leading.asked_to_stop("its user", nodes.now_s))
+    nodes.wait(4.9)
+    assert nodes.leading.stage is Stage.LEAVING
+    nodes.wait(0.2)
+    assert nodes.overs == [Over(finished=False, reason="stopped")]
+
+
+def test_the_first_launch_waits_for_spares_and_a_further_one_does_not() -> None:
+    nodes = Nodes(Leading(Epoch("run", 0, 0), replace(LIMITS, spares_s=3.0), BEGAN_S))
+    nodes.join("n0", "n1")
+    nodes.wait(2.9)
+    assert nodes.launches == []
+    nodes.wait(0.2)
+    assert len(nodes.launches) == 2
+    nodes.fault("n0")
+    nodes.wait(0.3)
+    assert [str(order.epoch) for order in nodes.launches[2:]] == ["run.0.2", "run.0.2"]
+
+
+def test_a_daemon_that_ended_in_a_launch_and_is_back_as_another_is_evidence_with_its_own_rank() -> None:
+    nodes = begun()
+    nodes.tell("n1", ms.NodeBeat(sent_s=nodes.now_s, ranks=(8, 9)))
+    nodes.leading.disconnected("n1")
+    nodes.running["n1"] = None
+    nodes.join("n1", instance="another")
+    nodes.wait(1.0)
+    evidence = nodes.records[-1].incident.evidence
+    ended = [(rank.rank, rank.exception) for rank in evidence if rank.node == "n1" and rank.exception is not None]
+    assert ended == [(8, "its node's daemon ended, and with it its ranks")]
+
+
+def test_a_fault_that_comes_while_the_next_launch_is_chosen_is_of_the_launch_that_is_over() -> None:
+    nodes = begun()
+    epoch = nodes.running["n0"]
+    assert epoch is not None
+    nodes.silent.add("n1")
+    wait_until(nodes, lambda: nodes.leading.stage is Stage.GATHERING)
+    late = ms.Fault(epoch=epoch, kind="rank_exit", reason="rank 0 exited with status 1", rank=0)
+    nodes.tell("n0", late)
+    records = len(nodes.records)
+    nodes.join("n1")
+    nodes.wait(1.0)
+    assert len(nodes.records) == records
+    assert nodes.leading.stage is Stage.RUNNING
+
+
+def test_a_spare_that_falls_silent_during_an_incident_is_no_part_of_it() -> None:
+    nodes = begun(LIMITS, "n0", "n1", "n2")
+    nodes.silent.add("n2")
+    nodes.wait(0.5)
+    nodes.fault("n0")
+    nodes.wait(3.0)
+    closed = nodes.records[-1].incident
+    assert {rank.node for rank in closed.evidence} == {"n0", "n1"}
+    assert closed.rung is Rung.SAME_NODES
+
+
 def test_too_few_nodes_are_an_error_that_names_those_that_came() -> None:
     nodes = Nodes(Leading(Epoch("run", 0, 0), replace(LIMITS, gather_s=5.0), BEGAN_S))
     nodes.join("n0")
