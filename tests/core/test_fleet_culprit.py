@@ -131,6 +131,32 @@ def test_of_two_ranks_of_one_node_the_first_is_known_however_far_its_clock_is_of
     evidence[3] = replace(evidence[3], killed_by="SIGABRT", ended_at_s=10.05, offset_error_s=0.1)
     culprit = named(evidence, 2, killed_by="SIGSEGV", ended_at_s=10.0, offset_error_s=0.1)
     assert culprit.reason == "rank 2 (n1) ended first: killed by SIGSEGV"
+    evidence[3] = replace(evidence[3], ended_at_s=10.0)
+    same = named(evidence, 2, killed_by="SIGSEGV", ended_at_s=10.0)
+    assert (same.proof, same.reason) == (Proof.NONE, "several ranks ended within the error of their clocks")
+
+
+def test_a_rank_whose_end_has_no_time_leaves_open_which_was_first() -> None:
+    evidence = [*ranks(2), replace(WAITING, node="n2", rank=4)]
+    evidence[0] = replace(evidence[0], killed_by="SIGABRT", ended_at_s=10.0)
+    evidence[1] = replace(evidence[1], killed_by="SIGABRT", ended_at_s=0.0)
+    assert named(evidence, 3, killed_by="SIGSEGV", ended_at_s=12.0).ranks == (1,)
+    assert named(evidence, 3, killed_by="SIGSEGV", ended_at_s=None).ranks == ()
+
+
+def test_the_end_that_all_ranks_have_in_common_is_named() -> None:
+    alike = [replace(rank, exception="KeyError at train.py:9", ended_at_s=1.0) for rank in ranks(2)]
+    assert name_culprit(alike).reason == "all ranks ended alike (KeyError at train.py:9): the program is at fault"
+    killed = [replace(rank, killed_by="SIGXCPU", ended_at_s=1.0) for rank in ranks(2)]
+    assert name_culprit(killed).reason == "all ranks ended alike (killed by SIGXCPU): the program is at fault"
+
+
+def test_a_rank_behind_is_named_with_its_collective_and_that_of_the_others() -> None:
+    evidence = [replace(rank, collective=10 + rank.rank) for rank in ranks(2)]
+    assert name_culprit(evidence).reason == "rank 0 (n0) at collective 10, others at 13"
+    evidence = [replace(rank, sequence=10 + rank.rank) for rank in ranks(3)]
+    assert name_culprit(evidence).reason == "rank 0 (n0) has begun fewer collectives than others, by 5"
+    assert named(ranks(2), 3, sequence=0).proof is Proof.NONE, "one number is no order"
 
 
 def test_a_rank_that_vanished_while_its_peers_lived_is_named_though_nobody_has_its_status() -> None:

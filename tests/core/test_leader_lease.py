@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -64,6 +65,34 @@ def test_the_time_of_a_lease_is_in_utc_wherever_its_holder_is() -> None:
     spec = write_lease("run", None, "pod-1", 15, 1_763_600_000.25)["spec"]
     assert isinstance(spec, dict)
     assert (spec["renewTime"], spec["leaseTransitions"]) == ("2025-11-20T00:53:20.250000Z", 0)
+
+
+def test_what_is_written_is_the_object_that_an_api_server_takes() -> None:
+    spec = {
+        "holderIdentity": "pod-2",
+        "leaseDurationSeconds": 20,
+        "renewTime": "1970-01-01T00:00:00.000000Z",
+        "leaseTransitions": 4,
+    }
+    begun = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "run"}}
+    assert write_lease("run", None, "pod-2", 20, 0.0) == {**begun, "spec": {**spec, "leaseTransitions": 0}}
+    taken = {**begun, "metadata": {"name": "run", "resourceVersion": "7"}, "spec": spec}
+    assert write_lease("run", LEASE, "pod-2", 20, 0.0) == taken
+
+
+@pytest.mark.parametrize(
+    ("spec", "read"),
+    [
+        ({"leaseDurationSeconds": 1}, LeaderLease(version="7", holder="", duration_s=1, transitions=0, renewed="")),
+        (
+            {**SPEC, "leaseTransitions": LAUNCHES_MAX, "holderIdentity": "x" * 253},
+            replace(LEASE, transitions=LAUNCHES_MAX, holder="x" * 253),
+        ),
+        ({**SPEC, "holderIdentity": None, "renewTime": ""}, replace(LEASE, holder="", renewed="")),
+    ],
+)
+def test_a_lease_at_its_limits_is_read(spec: dict[str, object], read: LeaderLease) -> None:
+    assert read_lease({**ANSWER, "spec": spec}) == read
 
 
 def test_another_holder_is_one_more_transition_and_a_renewal_none() -> None:

@@ -115,13 +115,13 @@ def _first_in_time(ended: Sequence[RankEvidence]) -> RankEvidence | None:
     """Return the rank that ended first; None where clocks leave it open."""
     if len(ended) == 1:
         return ended[0]
-    if any(rank.ended_at_s is None for rank in ended):
+    known = sorted((rank.ended_at_s, place) for place, rank in enumerate(ended) if rank.ended_at_s is not None)
+    if len(known) < len(ended):
         return None
-    ordered = sorted(ended, key=lambda rank: rank.ended_at_s or 0.0)
-    first, second = ordered[0], ordered[1]
-    gap_s = (second.ended_at_s or 0.0) - (first.ended_at_s or 0.0)
-    same_clock = first.node == second.node
-    return first if gap_s > (0.0 if same_clock else first.offset_error_s + second.offset_error_s) else None
+    (first_s, first_place), (second_s, second_place), *_ = known
+    first, second = ended[first_place], ended[second_place]
+    error_s = 0.0 if first.node == second.node else first.offset_error_s + second.offset_error_s
+    return first if second_s - first_s > error_s else None
 
 
 def _name_by_number(evidence: Sequence[RankEvidence]) -> Culprit | None:
@@ -130,16 +130,16 @@ def _name_by_number(evidence: Sequence[RankEvidence]) -> Culprit | None:
     Of two halves either may be at fault, by a collective that it missed or by one that only it has begun: those behind
     are named, and no node is.
     """
-    numbered = [rank for rank in evidence if rank.sequence is not None]
-    numbers = sorted({rank.sequence or 0 for rank in numbered})
-    if len(numbers) < 2:  # an order needs two
+    numbers = [rank.sequence for rank in evidence if rank.sequence is not None]
+    if len(set(numbers)) < 2:  # an order needs two
         return None
-    apart = numbers[-1] - numbers[0]
-    late = [rank for rank in numbered if rank.sequence == numbers[0]]
-    if 2 * len(late) > len(numbered):
-        ahead = [rank for rank in numbered if rank not in late]
+    least = min(numbers)
+    apart = max(numbers) - least
+    late = [rank for rank in evidence if rank.sequence == least]
+    if 2 * len(late) > len(numbers):
+        ahead = [rank for rank in evidence if rank.sequence is not None and rank not in late]
         return _rank_culprit(ahead, Proof.COLLECTIVE_ORDER, f"has begun more collectives than others, by {apart}")
-    few = 2 * len(late) < len(numbered)
+    few = 2 * len(late) < len(numbers)
     return _rank_culprit(late, Proof.COLLECTIVE_ORDER, f"has begun fewer collectives than others, by {apart}", node=few)
 
 
@@ -148,11 +148,12 @@ def _name_late(evidence: Sequence[RankEvidence]) -> Culprit | None:
     # One that ended after its peer did is no later than those that the end of evidence found a step further.
     evidence = [rank for rank in evidence if rank.exception is None and rank.killed_by is None]
     for group in sorted({rank.group for rank in evidence}):
-        members = [rank for rank in evidence if rank.group == group and rank.collective is not None]
-        if len(members) < 2:  # an order needs two
+        members = [rank for rank in evidence if rank.group == group]
+        numbers = [rank.collective for rank in members if rank.collective is not None]
+        if len(numbers) < 2:  # an order needs two
             continue
-        furthest = max(rank.collective or 0 for rank in members)
-        least = min(rank.collective or 0 for rank in members)
+        furthest, least = max(numbers), min(numbers)
+        members = [rank for rank in members if rank.collective is not None]
         late = [rank for rank in members if rank.collective == least]
         if least < furthest:
             return _rank_culprit(late, Proof.COLLECTIVE_ORDER, f"at collective {least}, others at {furthest}")

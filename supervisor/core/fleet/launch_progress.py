@@ -74,8 +74,9 @@ class LaunchProgress:
     def _went_on(self) -> bool:
         """Whether the present launch made a step beyond the state from which it resumed."""
         assert self.resumed is not None
-        known = self._made is not None and self.resumed.step is not None
-        return self._counts_itself or (known and (self._made or 0) > (self.resumed.step or 0))
+        if self._counts_itself:
+            return True
+        return self._made is not None and self.resumed.step is not None and self._made > self.resumed.step
 
     def find_passed_over(self, after: int) -> frozenset[str]:
         """Return the states that `after` launches in a row resumed from without a new step."""
