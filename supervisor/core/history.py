@@ -294,6 +294,15 @@ class History:
         """Return the readings of the GPUs that the job runs on."""
         return {gpu: readings for gpu, readings in self.gpus.items() if self.uses(gpu)}
 
+    def newest_by_gpu(self) -> dict[str, GpuReading]:
+        """Return the newest reading of each GPU that the job runs on, however old it is."""
+        return {gpu: readings[-1] for gpu, readings in self.readings_by_gpu().items()}
+
+    @property
+    def has_unread_gpus(self) -> bool:
+        """Whether a GPU that it trains on was never read; none where it trains on the CPU."""
+        return self.device != "cpu" and not self.gpus.keys() >= set(self.gpus_used)
+
     def why_not_stepping(self) -> str | None:
         """Return why no step is expected; None where one is."""
         if self.over:

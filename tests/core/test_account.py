@@ -73,6 +73,26 @@ def test_an_attempt_that_hung_in_its_set_up_was_down_from_then_on() -> None:
     assert spent.cost_s == pytest.approx({"start_timeout": 195})
 
 
+def test_a_hang_is_down_from_the_last_sign_be_it_a_step_or_a_stage() -> None:
+    """Two strides and then a validation: the newest of all of them counts."""
+
+    def find_downs(*stages: tuple[float, str]) -> list[tuple[float, float]]:
+        hung = Life(
+            number=1,
+            launched_unix_s=T0,
+            ended_unix_s=T0 + 400,
+            cause="hang",
+            entered=entered((1, "setup"), *stages),
+            strides=(steps(10, 50, 1, 40), steps(60, 100, 41, 80)),
+        )
+        line = timeline((hung,), T0 + 400)
+        return [(row.began_unix_s - T0, row.ended_unix_s - T0) for row in line if row.use is Use.DOWN]
+
+    assert find_downs() == [(100, 400)]
+    assert find_downs((70, "validate"), (90, "step")) == [(100, 400)]
+    assert find_downs((70, "validate"), (90, "step"), (130, "validate")) == [(130, 400)]
+
+
 def test_the_last_hour_is_a_window_over_the_same_line() -> None:
     recent = account((FIRST, SECOND), T0 + 300, window_s=100)
     assert recent.total_s == pytest.approx(100)

@@ -21,13 +21,13 @@ def spend(ledger: Ledger, count: int, *, every_s: float = 1.0, known: bool = Tru
 
 
 def test_restarts_in_a_row_spend_the_budget_and_one_less_does_not() -> None:
-    assert spend(Ledger(), 2).spent(START.plus(10), BUDGET) is None
-    reason = spend(Ledger(), 3).spent(START.plus(10), BUDGET)
+    assert spend(Ledger(), 2).spent(START.plus(10), BUDGET, "crash") is None
+    reason = spend(Ledger(), 3).spent(START.plus(10), BUDGET, "crash")
     assert reason == "3 restarts in a row without progress (budget 3)"
 
 
 def test_progress_clears_the_restarts_in_a_row() -> None:
-    assert spend(Ledger(furthest_step=10), 3).stepped(Place(11)).spent(START.plus(10), BUDGET) is None
+    assert spend(Ledger(furthest_step=10), 3).stepped(Place(11)).spent(START.plus(10), BUDGET, "crash") is None
 
 
 def test_the_same_step_again_is_no_progress() -> None:
@@ -35,16 +35,16 @@ def test_the_same_step_again_is_no_progress() -> None:
 
 
 def test_time_alone_clears_no_restarts_in_a_row() -> None:
-    assert spend(Ledger(), 3).spent(START.plus(1e7), BUDGET) is not None
+    assert spend(Ledger(), 3).spent(START.plus(1e7), BUDGET, "crash") is not None
 
 
 def test_restarts_with_progress_are_limited_by_the_period() -> None:
     ledger = Ledger()
     for number in range(5):
-        assert ledger.spent(START.plus(number * 60), BUDGET) is None
+        assert ledger.spent(START.plus(number * 60), BUDGET, "crash") is None
         ledger = ledger.restarted(START.plus(number * 60), BUDGET, progress_known=True).stepped(Place(number + 1))
-    assert "5 restarts within 1.0 h" in (ledger.spent(START.plus(300), BUDGET) or "")
-    assert ledger.spent(START.plus(3600), BUDGET) is None
+    assert "5 restarts within 1.0 h" in (ledger.spent(START.plus(300), BUDGET, "crash") or "")
+    assert ledger.spent(START.plus(3600), BUDGET, "crash") is None
 
 
 def test_unknown_progress_is_neither_progress_nor_the_lack_of_it() -> None:
@@ -60,12 +60,12 @@ def test_the_wait_grows_with_the_restarts_in_a_row_and_stays_at_its_last_value()
 
 def test_a_person_clears_what_was_spent_but_not_what_happened() -> None:
     ledger = spend(Ledger(furthest_step=7), 3).forgiven()
-    assert ledger.spent(START.plus(10), BUDGET) is None
+    assert ledger.spent(START.plus(10), BUDGET, "crash") is None
     assert (ledger.total, ledger.furthest_step) == (3, 7)
 
 
 def test_a_wall_clock_that_went_back_does_not_spend_the_budget_from_the_future() -> None:
-    assert spend(Ledger(), 5, known=False).spent(START.plus(-7200), BUDGET) is None
+    assert spend(Ledger(), 5, known=False).spent(START.plus(-7200), BUDGET, "crash") is None
 
 
 def test_the_time_between_faults_is_hours_until_faults_show_otherwise() -> None:
@@ -85,6 +85,6 @@ def test_faults_in_one_breath_leave_a_time_between_faults() -> None:
 
 def test_a_restart_counts_from_its_own_moment_until_its_period_is_over() -> None:
     ledger = Ledger(recent_unix_s=(START.unix_s,) * 5)
-    assert ledger.spent(START, BUDGET) is not None
-    assert ledger.spent(START.plus(3599.9), BUDGET) is not None
-    assert ledger.spent(START.plus(3600), BUDGET) is None
+    assert ledger.spent(START, BUDGET, "crash") is not None
+    assert ledger.spent(START.plus(3599.9), BUDGET, "crash") is not None
+    assert ledger.spent(START.plus(3600), BUDGET, "crash") is None

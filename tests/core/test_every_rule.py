@@ -328,6 +328,15 @@ def not_kept() -> LongStory:
     return timeline
 
 
+def recurring() -> LongStory:
+    """A hang that the driver ended, and that came back."""
+    timeline = trained()
+    for number, fatal in enumerate((True, False, True)):
+        timeline.findings = 1
+        timeline.kernel(FaultClass.GPU_HANG, f"amdgpu: hang {number}", fatal=fatal).silence(10)
+    return timeline
+
+
 def worn(gpu: str, **errors: int) -> LongStory:
     """A GPU with one memory error at the launch has more of them."""
     timeline = trained().card(5, gpu=gpu, **dict.fromkeys(errors, 1))
@@ -745,6 +754,7 @@ SCENES = (
     scene("ecc", "another's log", lambda: worn(GPU, ecc_uncorrectable=2).kernel(FaultClass.GPU_RESET, gpu=OTHER_GPU)),
     scene("ecc", "101 corrected", lambda: worn(GPU, ecc_correctable=102)),
     scene("ecc", "100 corrected", lambda: worn(GPU, ecc_correctable=101)),
+    scene("ecc", "no longer reported", lambda: worn(GPU, ecc_correctable=102).silence(1).card()),
     scene("ecc", "not reported", lambda: trained().card(5)),
     scene("ecc", "no GPU", trained),
     scene("gpu_lost", "30 s", lambda: two_cards().gpu(30, busy=9.0)),
@@ -759,6 +769,7 @@ SCENES = (
     scene("gpu_fault", "fatal", lambda: trained().kernel(FaultClass.PAGE_FAULT, "page fault at 0x7f", remedy="update")),
     scene("gpu_fault", "a hang", lambda: trained().kernel(FaultClass.GPU_HANG).silence(1)),
     scene("gpu_fault", "a hang, just now", lambda: trained().kernel(FaultClass.GPU_HANG).silence(0.9)),
+    scene("gpu_fault", "recovered, and again", recurring),
     scene("gpu_fault", "not fatal", lambda: trained().kernel(FaultClass.SMU, "SMU: busy", fatal=False)),
     scene("gpu_fault", "not fatal, ended", lambda: trained().kernel(FaultClass.SMU, fatal=False).exits(1)),
     scene("gpu_fault", "another GPU's", lambda: trained().kernel(FaultClass.PAGE_FAULT, gpu=OTHER_GPU)),

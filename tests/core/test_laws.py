@@ -239,7 +239,7 @@ def test_law_8_only_a_step_further_than_ever_clears_the_restarts_in_a_row(happen
         else:
             now = now.plus(happening)
         assert ledger.in_a_row == in_a_row
-        assert (ledger.spent(now, budget) is not None) >= (in_a_row >= budget.restarts)
+        assert (ledger.spent(now, budget, "crash") is not None) >= (in_a_row >= budget.restarts)
 
 
 # --- 9: nothing acts on one ambiguous signal ------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from statistics import median, quantiles
 import pytest
 
 from supervisor.core.moments import Moment
+from supervisor.core.rules.bounds import is_running_out
 from supervisor.core.stats.trend import BUCKETS_KEPT, CONFIDENCE_Z, MIN_POINTS, Slope, Trend
 
 TEN_MINUTES_S, HOUR_S = 600.0, 3600.0
@@ -153,3 +154,13 @@ def test_what_falls_short_of_a_rise_is_named() -> None:
     assert rise(2.0, 0.1, 7.9).falls_short_of(8.0) == "a large enough rise"
     assert rise(2.0, 0.0, 9.0).falls_short_of(8.0) == "a significant rise"
     assert rise(2.0, math.nan, 9.0).falls_short_of(8.0) == "a significant rise"
+
+
+def test_room_that_lasts_just_as_long_is_running_out_and_what_does_not_rise_never_does() -> None:
+    """However certain the rate is: a gauge says what is missing for a flag."""
+    slope = Slope(per_s=2.0, low_per_s=-1.0, high_per_s=9.0, window_s=60.0, rise=1.0)
+    assert is_running_out(slope, 200.0, 100.0)
+    assert not is_running_out(slope, 200.1, 100.0)
+    assert is_running_out(slope, -1.0, 0.0), "there is no room left"
+    assert not is_running_out(Slope(per_s=0.0, low_per_s=0.0, high_per_s=0.0, window_s=60.0, rise=0.0), 0.0, 100.0)
+    assert not is_running_out(None, 0.0, 100.0)

@@ -82,6 +82,20 @@ def test_what_seems_to_gain_a_quarter_is_not_proven_by_two_pairs_that_differ_by_
     assert off_by(0.02, 0.25, 0.0).verdict() is None
 
 
+def test_two_steady_pairs_that_cannot_gain_enough_end_the_comparison() -> None:
+    verdict = Comparison().after(1.02, 1.0).after(1.02, 1.0).verdict()
+    assert verdict is not None
+    assert (verdict.outcome, verdict.why, verdict.pairs) == (Outcome.REFUSED, "gains at most 2.9%", 2)
+    assert Comparison().after(1.025, 1.0).after(1.025, 1.0).verdict() is None, "it may gain 3 %"
+    assert Comparison().after(1.02, 1.0).verdict() is None
+
+
+def test_an_arm_that_cannot_gain_is_slower_where_its_upper_bound_says_so() -> None:
+    verdict = Comparison().after(0.97, 1.0).after(0.97, 1.0).verdict()
+    assert verdict is not None
+    assert (verdict.outcome, verdict.why) == (Outcome.REFUSED, "slower by 3.0%")
+
+
 def test_a_comparison_begun_again_keeps_what_it_has_to_prove() -> None:
     knob = Knob(name="switch", phase=Phase.KERNELS, kind=Kind.NUMERICS, values=lambda _: (True,))
     session = begin_session((knob,), (), Facts())

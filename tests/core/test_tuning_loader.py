@@ -6,6 +6,7 @@ import pytest
 
 from supervisor.core.tuning.knob import Facts
 from supervisor.core.tuning.loader import (
+    average_turns,
     count_ahead,
     count_switch_steps,
     find_cold_steps,
@@ -71,3 +72,11 @@ def test_a_first_half_that_new_workers_made_while_they_began_is_left_out_in_whol
     assert find_cold_steps([1.2] * 6 + [1.0] * 6, workers=4) == 4
     assert find_cold_steps([1.05] * 6 + [1.0] * 6, workers=4) == 0
     assert find_cold_steps([9.0, 1.0], workers=0) == 0, "one step is no half"
+
+
+def test_steps_of_several_workers_are_taken_by_their_turns_and_of_one_as_they_are() -> None:
+    """Of two workers that begin together every second step takes no time."""
+    assert average_turns([1.0, 3.0, 2.0, 4.0, 9.0], workers=2) == (2.0, 3.0)
+    assert average_turns([1.0, 2.0, 6.0, 1.0], workers=3) == (3.0,)
+    assert average_turns([1.0, 3.0], workers=1) == average_turns([1.0, 3.0], workers=0) == (1.0, 3.0)
+    assert average_turns([1.0, 3.0], workers=3) == (1.0, 3.0), "less than one turn"

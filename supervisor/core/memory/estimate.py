@@ -204,12 +204,12 @@ def prove_largest(reckoned: int, known: Sequence[int], runs: Callable[[int], boo
 
 def _guess_line(points: Sequence[Point]) -> Line | None:
     """Return the line through one point if weights and optimizer state were all that is fixed: it rises too much."""
-    known = next((point for point in points if point.batch), None)
-    if known is None or not known.batch:
-        return None
-    fixed = known.weights_bytes + known.optimizer_bytes
-    each = (known.graph_bytes - fixed) / known.batch
-    return Line(fixed=fixed, each=each) if each > 0 else None
+    for point in points:
+        if point.batch:
+            fixed = point.weights_bytes + point.optimizer_bytes
+            each = (point.graph_bytes - fixed) / point.batch
+            return Line(fixed=fixed, each=each) if each > 0 else None
+    return None
 
 
 def _list_tried(reckoned: int) -> list[int]:

@@ -139,7 +139,7 @@ class Ledger:
         """Return the account after a person started the job again, which clears all limits."""
         return replace(self._clear_restarts(), recent_unix_s=())
 
-    def spent(self, at: Moment, budget: Budget, cause: str = "") -> str | None:
+    def spent(self, at: Moment, budget: Budget, cause: str) -> str | None:
         """Return why no further restart is allowed after `cause`, or None where one is."""
         if self.in_a_row >= budget.restarts:
             return f"{self.in_a_row} restarts in a row without progress (budget {budget.restarts})"

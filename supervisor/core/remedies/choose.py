@@ -110,8 +110,8 @@ def _order_by_experience(remedies: Remedies, cause: str, context: RemedyContext)
     ]
     good.sort(key=lambda name: known[name].helped - known[name].failed, reverse=True)
     notes = [f"{name} skipped: failed {known[name].failed} times on this machine" for name in hopeless]
-    first = ladder[0] if ladder else None
-    notes += [f"{name} first: helped {known[name].helped} times on this machine" for name in good[:1] if name != first]
+    if good and good[0] != ladder[0]:
+        notes.append(f"{good[0]} first: helped {known[good[0]].helped} times on this machine")
     ordered = [*good, *_without_first(ladder, good)]
     return tuple(entry for entry in ordered if entry not in hopeless), notes
 

@@ -132,15 +132,14 @@ def _check_temperature(limit_c: float, history: History) -> Criterion:
 
 
 def _check_vram(limit_bytes: int, history: History) -> Criterion:
-    newest = [readings[-1] for readings in history.readings_by_gpu().values()]
     used = [
-        reading
-        for reading in newest
+        reading.memory_used_bytes
+        for reading in history.newest_by_gpu().values()
         if history.now.seconds_since(reading.at) <= FRESH_S and reading.memory_used_bytes is not None
     ]
     if not used:
         return _make_criterion("max_vram_bytes", met=None, text="no GPU reports its memory use")
-    most = max(reading.memory_used_bytes or 0 for reading in used)
+    most = max(used)
     text = f"{most / GB:.2f} GB in use, limit {limit_bytes / GB:.2f} GB"
     return _make_criterion("max_vram_bytes", met=most <= limit_bytes, text=text)
 

@@ -76,7 +76,7 @@ def whole_job_rested_s(history: History) -> float:
         runs = process.switches_per_s is None or process.switches_per_s > RESTS_SWITCHES_PER_S
         return not runs and not waited_for and process.at.seconds_since(since) >= 0 and bool(_is_resting(process))
 
-    if any(gpu not in history.gpus for gpu in history.gpus_used) and history.device != "cpu":
+    if history.has_unread_gpus:
         return 0.0
     return min([_lasted_s(history, history.processes, still), *_gpus_rested_s(history, since)])
 
@@ -90,7 +90,7 @@ def find_last_sign(history: History) -> Moment:
 def idle_s(history: History) -> float:
     """Return for how many seconds nothing of the job has run and nothing was printed; unknown is in use."""
     since = find_last_sign(history)
-    if any(gpu not in history.gpus for gpu in history.gpus_used) and history.device != "cpu":
+    if history.has_unread_gpus:
         return 0.0
 
     def still(process: ProcessReading) -> bool | None:

@@ -34,14 +34,16 @@ class ResumedLoss:
 
     def may_flag(self, history: History) -> bool:
         """Whether the attempt was resumed and its first losses are still compared."""
-        return history.resumed is not None and self._why_blind(history) is None
+        known = history.resumed is not None and history.resumed.curve is not None
+        return known and _why_no_losses(history) is None
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return how many of the losses that it takes are there."""
         what, resumed = "first losses after the resume, against the old curve", history.resumed
-        why = self._why_blind(history)
-        if why is not None or resumed is None or resumed.curve is None:
-            return not_applicable(what, why or "there is no old curve")
+        if resumed is None or resumed.curve is None:
+            return not_applicable(what, "it was not resumed, or no old losses are known")
+        if (why := _why_no_losses(history)) is not None:
+            return not_applicable(what, why)
         losses, begun = self._list_losses(history), history.launched_at
         now = curve_of(losses, least=self.window_steps)
         left = now is not None and resumed.curve.left_by(now)
@@ -63,15 +65,14 @@ class ResumedLoss:
         full = len(history.steps) // self.window_steps * self.window_steps
         return [step.loss for step in islice(history.steps, min(max(full, self.window_steps), 4 * self.window_steps))]
 
-    def _why_blind(self, history: History) -> str | None:
-        """Return why nothing is compared; None where it is."""
-        if history.resumed is None or history.resumed.curve is None:
-            return "it was not resumed, or no old losses are known"
-        if not history.steps:
-            return "no step was made yet"
-        if history.first_step not in (None, history.steps[0].step):
-            return "its first losses are not kept any more"
-        return None
+
+def _why_no_losses(history: History) -> str | None:
+    """Return why its first losses are not known; None where they are."""
+    if not history.steps:
+        return "no step was made yet"
+    if history.first_step not in (None, history.steps[0].step):
+        return "its first losses are not kept any more"
+    return None
 
 
 def _observe_curve(step: int | None, old: Curve, now: Curve, launched_at: Moment) -> Observation:

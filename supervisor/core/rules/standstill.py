@@ -95,7 +95,7 @@ def _inside_a_step(history: History) -> bool:
 
 def _may_search_kernels(history: History) -> bool:
     """Whether MIOpen may be searching: a GPU that it may run on, and a Conv2d that was not replaced."""
-    newest = [readings[-1] for readings in history.readings_by_gpu().values() if readings]
+    newest = history.newest_by_gpu().values()
     amd = any(reading.gfx_version is None or reading.gfx_version.startswith("gfx") for reading in newest)
     return bool(newest) and amd and not history.patched
 
@@ -110,8 +110,8 @@ def machine_gasps(history: History) -> bool:
 
 def miopen_known_to_fail(history: History) -> bool:
     """Whether a GPU of the job is one on which MIOpen is known not to work, and Conv2d was not replaced."""
-    newest = [readings[-1] for readings in history.readings_by_gpu().values() if readings]
-    return not history.patched and any(reading.gfx_version and miopen_fails(reading.gfx_version) for reading in newest)
+    versions = [reading.gfx_version for reading in history.newest_by_gpu().values()]
+    return not history.patched and any(version and miopen_fails(version) for version in versions)
 
 
 def _busy_percent(history: History, since: Moment) -> float | None:
