@@ -10,8 +10,9 @@ from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.apply import SILENT_START_S, after_decision, after_event, after_silent_start
 from supervisor.core.findings import FaultClass
-from supervisor.core.job import DesiredState, ImpossibleMove, Job, Phase
+from supervisor.core.job import DesiredState, ImpossibleMove, Job, Limits, Phase
 from supervisor.core.readings import ExitStatus, Stage, StepRecord
+from supervisor.core.remedies.budget import Budget
 
 from .stories import JOB, START, life
 
@@ -172,6 +173,21 @@ def test_a_clock_that_goes_back_keeps_later_checkpoints_in_this_training() -> No
     assert after_event(timeline.job, ev.ClockStepped(at=START, by_s=3600.0)).began_unix_s == began
     assert after_event(timeline.job, ev.ClockStepped(at=START, by_s=0.5)).began_unix_s == began
     assert after_event(timeline.job, ev.ClockStepped(at=START, by_s=float("nan"))).began_unix_s == began
+
+
+def test_a_job_that_was_given_up_resumes_at_once_because_a_person_started_it() -> None:
+    timeline = life(limits=Limits(budget=Budget(never_retry_exit_codes=(3,)))).training().exits(3)
+    assert timeline.phase() is Phase.FAILED
+    timeline.silence(10).asks(ev.Ask.START)
+    assert timeline.job.retry is not None
+    assert timeline.job.retry.not_before == timeline.now
+    assert timeline.job.reason == "started by uid 1000"
+
+
+@pytest.mark.parametrize(("lived_s", "runs"), [(SILENT_START_S, True), (SILENT_START_S - 0.001, False)])
+def test_a_silent_training_runs_from_that_time_on(lived_s: float, *, runs: bool) -> None:
+    timeline = life().started()
+    assert (after_silent_start(timeline.job, timeline.now, lived_s).phase is Phase.RUNNING) is runs
 
 
 def test_the_steps_between_flag_and_end_are_part_of_what_was_lost() -> None:
