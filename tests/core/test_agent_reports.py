@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from supervisor.core import events as ev
-from supervisor.core.agent_reports import ALLOCATIONS_KEPT, HOLDERS_KEPT, LOADERS_KEPT, Holder, Saving
+from supervisor.core.agent_reports import ALLOCATIONS_KEPT, EVERY_MAX_S, HOLDERS_KEPT, LOADERS_KEPT, Holder, Saving
+from supervisor.core.foreign_values import BYTES_MAX, EPOCH_MAX, PID_MAX
 
 from .long_stories import long_story
 from .stories import GB
@@ -60,3 +63,38 @@ def test_the_failure_of_a_save_that_was_asked_for_is_over_with_the_next_that_suc
     assert timeline.history.reports.saving.asked_error == "OSError: no space left on device"
     timeline.rank_says(ev.AgentEvent.CHECKPOINT_SAVED, requested=True)
     assert timeline.history.reports.saving == Saving()
+
+
+@pytest.mark.parametrize(("size", "known"), [(BYTES_MAX, BYTES_MAX), (BYTES_MAX + 1, None), (-1, None)])
+def test_a_size_that_no_memory_has_is_not_known(size: int, known: int | None) -> None:
+    timeline = long_story().allocator(GB, reserved=2 * GB, total_bytes=size, inactive_split_bytes=size)
+    (allocation,) = timeline.history.reports.allocations[Holder(0)]
+    assert (allocation.total_bytes, allocation.inactive_split_bytes) == (known, known)
+    assert long_story().allocator(size, reserved=2 * GB).history.reports.allocations.keys() == (
+        {Holder(0)} if known is not None else set()
+    )
+
+
+def test_counts_that_are_not_reported_are_none_made() -> None:
+    timeline = long_story().allocator(GB, reserved=2 * GB, retries=None, ooms=None)  # type: ignore[arg-type] # not sent
+    (allocation,) = timeline.history.reports.allocations[Holder(0)]
+    assert (allocation.retries, allocation.ooms, allocation.unused_bytes) == (0, 0, GB)
+
+
+@pytest.mark.parametrize(("every_s", "known"), [(EVERY_MAX_S, EVERY_MAX_S), (EVERY_MAX_S + 1, 60.0), (0.0, 60.0)])
+def test_an_interval_of_snapshots_that_is_none_leaves_the_one_before(every_s: float, known: float) -> None:
+    timeline = long_story().rank_says(ev.AgentEvent.SNAPSHOTS, every_s=60.0)
+    assert timeline.rank_says(ev.AgentEvent.SNAPSHOTS, every_s=every_s).history.reports.saving.every_s == known
+
+
+@pytest.mark.parametrize(("pid", "known"), [(1, (1,)), (PID_MAX, (PID_MAX,)), (0, ()), (PID_MAX + 1, ())])
+def test_a_worker_has_a_number_that_a_process_can_have(pid: int, known: tuple[int, ...]) -> None:
+    timeline = long_story().rank_says(ev.AgentEvent.WORKERS, loader=1, pids=[pid], training=True)
+    loaders = timeline.history.reports.loaders.values()
+    assert [pid for loader in loaders for pid in loader.pids] == list(known)
+
+
+@pytest.mark.parametrize(("epoch", "kept"), [(EPOCH_MAX, [EPOCH_MAX]), (EPOCH_MAX + 1, [])])
+def test_an_epoch_that_no_training_reaches_is_left_out(epoch: int, kept: list[int]) -> None:
+    timeline = long_story().epoch_ends(epoch, fitness=0.5)
+    assert [item.epoch for item in timeline.history.reports.epochs] == kept

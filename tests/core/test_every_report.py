@@ -16,12 +16,12 @@ from supervisor.core.checkpoints.continuity import judged
 from supervisor.core.checkpoints.loss_curve import Curve, curve_of
 from supervisor.core.checkpoints.tensor_stats import Profile, TensorFigures
 from supervisor.core.flags import RedFlag, Severity
-from supervisor.core.foreign_values import NAME_CHARS_MAX, as_bounded, as_dict
+from supervisor.core.foreign_values import BYTES_MAX, NAME_CHARS_MAX, as_bounded, as_dict
 from supervisor.core.gauge import Gauge, beyond, flag_reached
 from supervisor.core.gpu_facts import GpuFacts
 from supervisor.core.measured import Column
 from supervisor.core.memory.estimate import estimate, fit_line, next_probe
-from supervisor.core.memory.points import NEEDED, OPTIONAL, Point, read_point
+from supervisor.core.memory.points import NEEDED, OPTIONAL, TEXT_LIMIT, Point, read_point
 from supervisor.core.readings import GpuReading
 from supervisor.core.remedies.budget import Ledger
 from supervisor.core.remedies.gpu_issues import issues_of
@@ -36,6 +36,7 @@ from supervisor.core.triage.state import TriageState, find_earlier_finding, look
 from supervisor.core.tuning.bottleneck import Shares, explain, find_bottlenecks, name_of, share_out, traced_of
 from supervisor.core.tuning.compare import Comparison
 from supervisor.core.tuning.knob import COPIED_BYTES_MIN, KNOBS, Facts, Kind, Knob, Left, Phase, choose_knobs, facts_of
+from tests.rigs.declared import check_declared
 
 from .long_stories import LongStory, long_story
 from .stories import GB, GPU, JOB, NAN, START
@@ -80,6 +81,8 @@ def tell_expectations() -> str:
     lines = []
     for name, timeline in stories.items():
         found = checklist(EVERYTHING, timeline.history, progress_of(timeline.history, EVERYTHING.batches_per_s))
+        for item in found:
+            check_declared(item)
         lines += [f"== {name}", *(f"{item.name}: {item.verdict}: {item.text}" for item in found), ""]
     return "\n".join(lines)
 
@@ -463,6 +466,34 @@ def test_a_point_of_memory_without_what_is_optional_has_it_unknown() -> None:
     assert len(getattr(read_point({**dict.fromkeys(NEEDED, 1), "gpu": "g" * 999}), "gpu", "")) == 128
     assert read_point({}) == "the report of the probe has no weights_bytes"
     assert read_point({"problem": "out of memory"}) == "out of memory"
+
+
+@pytest.mark.parametrize("name", [*NEEDED, *OPTIONAL])
+def test_a_size_that_no_memory_has_is_not_known(name: str) -> None:
+    report: dict[str, object] = dict.fromkeys((*NEEDED, *OPTIONAL), 1)
+    at_most = read_point({**report, name: BYTES_MAX})
+    assert not isinstance(at_most, str)
+    assert getattr(at_most, name) == BYTES_MAX
+    beyond_it = read_point({**report, name: BYTES_MAX + 1})
+    if name in NEEDED:
+        assert beyond_it == f"the report of the probe has no {name}"
+    else:
+        assert getattr(beyond_it, name) is None
+
+
+def test_other_numbers_of_a_probe_are_left_out_beyond_their_limits() -> None:
+    report: dict[str, object] = dict.fromkeys(NEEDED, 1)
+    for sent, kept in ((10**6, 10**6), (10**6 + 1, 1), (0, 1)):
+        assert getattr(read_point({**report, "shapes": sent}), "shapes", None) == kept
+    for sent, kept in ((BYTES_MAX, BYTES_MAX), (BYTES_MAX + 1, 0)):
+        point = read_point({**report, "largest_output": {"bytes": sent, "columns": sent}})
+        assert not isinstance(point, str)
+        assert (point.largest_output_bytes, point.largest_output_columns) == (kept, kept)
+    long = read_point({**report, "torch": "2" * 65, "checkpointed": "c" * 9999})
+    assert not isinstance(long, str)
+    assert long.torch == "2" * 63 + "…"
+    assert long.checkpointed is not None
+    assert len(long.checkpointed) == TEXT_LIMIT
 
 
 def test_of_what_another_program_sent_each_kind_is_kept_within_its_bounds() -> None:

@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tuner_simulation import adopted_share
 
+from supervisor.core.foreign_values import BYTES_MAX
 from supervisor.core.tuning.bottleneck import Shares, find_bottlenecks, name_of
 from supervisor.core.tuning.budget import RECKONED, STEPS, STEPS_S, count_left, find_unaffordable
 from supervisor.core.tuning.compare import (
@@ -22,7 +23,7 @@ from supervisor.core.tuning.compare import (
     block_is_complete,
 )
 from supervisor.core.tuning.guards import Block
-from supervisor.core.tuning.knob import KNOBS, Facts, Kind, Knob, Left, Phase, choose_knobs, facts_of
+from supervisor.core.tuning.knob import COUNTED_MAX, KNOBS, Facts, Kind, Knob, Left, Phase, choose_knobs, facts_of
 from supervisor.core.tuning.session import Session, begin_session
 from tests.rigs.declared import check_declared
 
@@ -683,6 +684,12 @@ def test_compiling_is_tried_last_and_not_where_it_is_unknown_or_a_remedy_replace
         (card, ("conv2d",)),
     ):
         assert "compile" not in [knob.name for knob in choose_knobs(facts, may=(), remedied=remedied)[0]]
+
+
+def test_a_number_that_no_machine_has_is_unknown() -> None:
+    most = {"workers": COUNTED_MAX, "threads": COUNTED_MAX, "batch_bytes": BYTES_MAX, "card_bytes": 0}
+    assert facts_of(most) == Facts(workers=COUNTED_MAX, threads=COUNTED_MAX, batch_bytes=BYTES_MAX, card_bytes=0)
+    assert facts_of({"workers": COUNTED_MAX + 1, "threads": -1, "batch_bytes": BYTES_MAX + 1}) == Facts()
 
 
 def test_facts_of_an_unexpected_type_are_unknown() -> None:

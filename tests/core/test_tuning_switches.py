@@ -73,3 +73,16 @@ def test_a_block_is_reckoned_by_what_the_newest_of_its_kind_took() -> None:
     assert switches.count_steps(BASE, ARM) == 16 + 2
     assert switches.count_steps(ARM, BASE) == 16 + 2
     assert switches.count_steps(ARM, ARM) == 16
+
+
+def test_an_exchange_of_workers_is_told_from_other_switches_and_none_from_both() -> None:
+    assert [SETTLED.plan(held, wanted, proves=False).is_exchange for held, wanted in (
+        (OWNERS, BASE), (BASE, ARM), (BASE, BASE),
+    )] == [True, False, False]  # fmt: skip
+    assert SETTLED.plan(BASE, BASE, proves=False).is_known
+    assert not STARVED.plan(OWNERS, OWNERS, proves=False).is_known, "its steps wait"
+
+
+def test_a_block_of_many_workers_has_a_step_of_each() -> None:
+    assert SETTLED.count_steps(OWNERS, BASE) == 16 + SETTLED.plan(OWNERS, BASE, proves=False).drop + 47
+    assert STARVED.count_steps(OWNERS, OWNERS) == 10
