@@ -387,7 +387,7 @@ def _choose_after_refused(job: Job, plan: RetryPlan, problem: str, now: Moment, 
         reason=reason,
         not_before=plan.not_before,
         counts=False,
-        refused_environment=refused or "",
+        refused_environment=refused,
     )
     if trial is None or trial.attempt <= job.number or incident is None:
         return again

@@ -198,6 +198,18 @@ def test_the_same_place_is_not_replayed_again() -> None:
     )
 
 
+def test_once_triage_is_switched_off_an_earlier_finding_counts_no_more() -> None:
+    timeline = examined(DATA)
+    timeline.looks().training(20).steps(21, 40)
+    timeline.read_decisions()
+    timeline.job = replace(timeline.job, limits=replace(LIMITS, triage_s=None))
+    poisoned(timeline)
+    assert acts(timeline) == ["Stop", "Retry"]
+    assert "triage" not in timeline.job.course.trials[-1].reason
+    assert timeline.job.incident is not None
+    assert timeline.job.incident.finding is None
+
+
 def test_another_place_is() -> None:
     timeline = examined(DATA)
     timeline.looks().training(20).steps(21, 60)
