@@ -31,7 +31,7 @@ _HARMFUL = re.compile(
 
 def sanitize(text: str, limit: int = LENGTH_LIMIT) -> str:
     """Return `text` with escape sequences and characters that a terminal acts on taken out, tab and newline kept."""
-    clean = _HARMFUL.sub("", _SEQUENCES.sub("", text.replace("\r\n", "\n")))
+    clean = _HARMFUL.sub("", _SEQUENCES.sub("", text))
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"
 
 

@@ -20,6 +20,7 @@ from supervisor.core.readings import Stage
 from supervisor.core.remedies.budget import Budget
 from supervisor.core.remedies.context import RemedyContext
 from supervisor.core.remedies.last_resorts import Resort
+from supervisor.core.remedies.settings import Remedies
 from supervisor.core.triage.finding import Finding
 
 from .stories import JOB, NAN, OTHER_GPU, START, TRAINER, Life
@@ -238,6 +239,10 @@ LIVES: dict[str, Callable[[], WrittenLife]] = {
     "asked to stop when its losses are no numbers": lambda: (
         trainee().steps(41, 43, loss=NAN).asks(ev.Ask.STOP).signalled().exits(signal=15)
     ),
+    "the daemon stops": lambda: trainee().asks(ev.Ask.SHUT_DOWN).signalled().exits(signal=15).silence(1),
+    "remedies are off": lambda: died(trained(replace(NO_WAIT, remedies=Remedies(enabled=False)))),
+    "dies at another place each time": lambda: died(died(died(trainee()).steps(21, 90)).steps(91, 200)).steps(201, 300),
+    "fails before its first step from each checkpoint": lambda: fails_to_start(died(trainee())),
     "waits for half a second": lambda: trained(HALF_A_SECOND).exits(1).looks().silence(0.4).silence(0.1),
     "asked to stop before the launch": lambda: held().asks(ev.Ask.STOP).asks(ev.Ask.START, fresh=True),
     "asked to restart": lambda: trainee().asks(ev.Ask.RESTART).signalled().exits(signal=15).looks(),
@@ -291,6 +296,15 @@ LIVES: dict[str, Callable[[], WrittenLife]] = {
     "other GPU": lambda: poisoned(trainee(context=WITH_SPARE)).looks().started().steps(21, 40),
     "other GPU, after a replay": lambda: examined(HARDWARE, WITH_SPARE).looks(),
 }
+
+
+def fails_to_start(timeline: WrittenLife) -> WrittenLife:
+    """Each further attempt raises the same before its first step, until the job is given up."""
+    while timeline.phase() is not Phase.FAILED:
+        timeline.says(ev.AgentEvent.EXCEPTION, type="KeyError", message="'epoch'").exits(1).silence(10)
+        if timeline.phase() is Phase.BACKOFF:
+            timeline.looks().started()
+    return timeline
 
 
 def held() -> WrittenLife:

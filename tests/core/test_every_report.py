@@ -72,11 +72,19 @@ def course(*, well: bool) -> LongStory:
     )
 
 
+def seen_alone() -> LongStory:
+    """Two epochs, whose checkpoint was seen and by none of them reported."""
+    timeline = long_story()
+    timeline.started().steps(1, 20, batches=10).seen("/last.pt", Verdict.PROVEN)
+    return timeline
+
+
 def tell_expectations() -> str:
     """Return the verdict on every expectation: nothing known, one step made, as expected, and not."""
     begun = long_story()
     begun.started().steps(1, 1, batches=500)
     stories = {"nothing known": long_story(), "begun": begun, "well": course(well=True), "ill": course(well=False)}
+    stories["files were seen"] = seen_alone()
     stories["no figures of the GPU"] = long_story().card(1)
     lines = []
     for name, timeline in stories.items():
@@ -638,6 +646,7 @@ def test_a_profile_has_its_parts_by_where_they_lie() -> None:
     names = (
         "layer.weight",
         "model.layer.weight",
+        "model_state_dict.layer.weight",
         "rocm_supervisor.model.layer.weight",
         "net.bias",
         "optimizer.state.0.step",
@@ -646,6 +655,7 @@ def test_a_profile_has_its_parts_by_where_they_lie() -> None:
     assert {part: sorted(inner) for part, inner in profile.parts().items()} == {
         "": ["layer.weight"],
         "model": ["layer.weight"],
+        "model_state_dict": ["layer.weight"],
         "rocm_supervisor.model": ["layer.weight"],
         "net": ["bias"],
     }

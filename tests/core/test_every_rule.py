@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from supervisor.core import attempt_files as fo
 from supervisor.core import events as ev
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, Verdict
 from supervisor.core.checkpoints.loss_curve import Resumed, curve_of
@@ -296,6 +297,13 @@ def falling() -> LongStory:
     """Memory falls below its limit, and on."""
     timeline = trained().memory(10, available=950_000_000, rss=8 * GB)
     return timeline.memory(available=500_000_000, rss=9 * GB)
+
+
+def unreadable(timeline: LongStory, part: str) -> LongStory:
+    """A file of the attempt cannot be read any more."""
+    place, error = ev.reading_place(part), "OSError: [Errno 5] Input/output error"
+    timeline.put(ev.SupervisionChanged(at=timeline.now, job=JOB, attempt=1, place=place, error=error))
+    return timeline
 
 
 def closed(*places: str) -> LongStory:
@@ -805,6 +813,7 @@ SCENES = (
     ),
     scene("throughput_drop", "usual", lambda: long_story().pace(1600)),
     scene("throughput_drop", "wanted", lambda: long_story().pace(1600), at_least_per_s=1.5),
+    scene("throughput_drop", "wanted, soon", lambda: long_story().pace(150), at_least_per_s=1.5, window_s=60.0),
     scene("throughput_drop", "as wanted", lambda: long_story().pace(1600), at_least_per_s=1.0),
     scene("throughput_drop", "wanted, for minutes", lambda: long_story().pace(400), at_least_per_s=1.5),
     scene("throughput_drop", "early", lambda: long_story().pace(5)),
@@ -826,6 +835,7 @@ SCENES = (
     scene("straggler_rank", "waits", lambda: waiting_ranks(0.1, 0.5)),
     scene("straggler_rank", "all wait", lambda: waiting_ranks(0.2, 0.5)),
     scene("straggler_rank", "one rank", trained),
+    scene("straggler_rank", "the others are not read", lambda: unreadable(behind(31), fo.recorder_part(1))),
     scene("straggler_rank", "ended", lambda: behind(31).exits(1)),
     scene("fp32_fallback", "single", lambda: precise("half", "single", why="check_amp failed")),
     scene("fp32_fallback", "single, unknown why", lambda: precise("half", "single")),
@@ -892,6 +902,7 @@ SCENES = (
     scene("crash", "raised without a word", died_of),
     scene("crash", "not started", lambda: long_story().started().exits(127, error="python: not found")),
     scene("crash", "short of its plan", lambda: planned().exits(0)),
+    scene("crash", "short of its plan, not read", lambda: unreadable(planned(), fo.recorder_part(0)).exits(0)),
     scene("crash", "no step seen", lambda: long_story().started().says(ev.AgentEvent.PLAN, epochs=3).exits(0)),
     scene("crash", "complete", lambda: planned_and(1000, epochs=1).exits(0)),
     scene(

@@ -26,12 +26,15 @@ def test_an_answer_is_read_as_it_is_and_what_it_may_lack_is_none() -> None:
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        ({**ANSWER, "kind": "Status"}, "no Lease"),
-        ({**ANSWER, "metadata": {}}, "no Lease"),
+        ({**ANSWER, "kind": "Status"}, "^the answer is no Lease$"),
+        ({**ANSWER, "metadata": {}}, "^the answer is no Lease$"),
         ({**ANSWER, "spec": {**SPEC, "leaseDurationSeconds": 0}}, "leaseDurationSeconds"),
         ({**ANSWER, "spec": {**SPEC, "leaseTransitions": -1}}, "leaseTransitions"),
         ({**ANSWER, "spec": {**SPEC, "leaseTransitions": LAUNCHES_MAX + 1}}, "leaseTransitions"),
-        ({**ANSWER, "spec": {**SPEC, "holderIdentity": "x" * 254}}, "holderIdentity or renewTime"),
+        (
+            {**ANSWER, "spec": {**SPEC, "holderIdentity": "x" * 254}},
+            "^holderIdentity or renewTime is no text of its length$",
+        ),
         ({**ANSWER, "spec": {**SPEC, "renewTime": 5}}, "holderIdentity or renewTime"),
     ],
 )

@@ -61,4 +61,4 @@ def test_it_stays_through_a_backoff_and_through_silent_sensors() -> None:
     ],
 )
 def test_a_job_that_does_not_go_on_keeps_none(job: Job) -> None:
-    assert standby.why_none(job, host(8)) is not None
+    assert standby.why_none(job, host(8)) == "the job is not to continue"

@@ -223,7 +223,9 @@ def test_where_each_start_has_other_losses_they_are_compared_as_a_whole_and_repo
     while trial.wanted is not None:
         losses = tuple(1 + chance.gauss(0, 0.1) for _ in range(60))
         trial = trial.after_start(start(0.5 if trial.is_arms_turn else 1.0, losses))
-    assert trial.adopted[0].remark.endswith("only the course of the losses was compared")
+    assert trial.adopted[0].remark == (
+        "the same steps have other losses in each start: only the course of the losses was compared"
+    )
 
 
 def test_a_loss_that_is_no_number_refuses_an_arm_at_once() -> None:
