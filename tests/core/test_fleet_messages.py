@@ -119,6 +119,17 @@ def test_any_bytes_are_an_error(raw: bytes) -> None:
         ms.decode(raw)
 
 
+@pytest.mark.parametrize(("ranks", "chars"), [(1, 2000), (16, 2000), (17, 1927), (ms.RANKS_MAX + 1, 128)])
+def test_the_texts_of_many_ranks_are_cut_so_that_all_of_them_fit_the_link(ranks: int, chars: int) -> None:
+    long = "x" * 5000
+    rows = tuple(RankEvidence(node="n1", rank=rank, exception=long, stack=long) for rank in range(ranks))
+    sent = json.loads(ms.encode(ms.EvidenceTaken(epoch=Epoch("run", 0, 1), took_s=0.1, ranks=rows)))["ranks"]
+    assert len(sent) == min(ranks, ms.RANKS_MAX)
+    assert {len(row[name]) for row in sent for name in ("exception", "stack")} == {chars}
+    assert {row["node"] for row in sent} == {"n1"}
+    assert {row["fault"] for row in sent} == {None}
+
+
 def test_the_texts_of_another_node_are_cut_each_at_its_length() -> None:
     long = "x" * 5000
     named = {"node": long, "rank": 3, "fault": long, "killed_by": long, "exception": long, "group": long, "stack": long}

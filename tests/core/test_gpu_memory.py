@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from supervisor.core import decisions as de
 from supervisor.core.job import Limits, Phase
+from supervisor.core.remedies.budget import Budget
 from supervisor.core.remedies.context import RemedyContext
 from supervisor.core.remedies.gpu_memory import GpuMemory, still_held
 
@@ -47,6 +48,14 @@ def test_after_the_limit_it_is_launched_all_the_same_and_says_how_much_is_held()
     launch = timeline.last
     assert isinstance(launch, de.Launch)
     assert "3.5 GB of 0000:0a:00.0 still held 60 s after the previous attempt ended" in launch.reason
+
+
+def test_a_wait_of_less_than_a_second_is_one() -> None:
+    timeline = crashed(taken(IDLE), Limits(gpu_memory_release_s=0.5, budget=Budget(backoff_s=(0.0,))))
+    timeline.context = taken(HELD)
+    timeline.exits(1).looks().read_decisions()
+    assert timeline.silence(0.4).read_decisions() == []
+    assert timeline.silence(0.1).read_decisions() == ["Launch"]
 
 
 def test_what_nobody_read_is_not_waited_for() -> None:
