@@ -241,6 +241,15 @@ def test_gains_that_do_not_hold_together_go_the_newest_first() -> None:
     assert "not confirmed together" in ended.refused[-1].why
 
 
+def test_losses_that_are_too_few_to_compare_refuse_an_arm_after_the_last_pair() -> None:
+    session, blocks = begin_session((SWITCH,), (), CPU), 0
+    while session.wanted is not None:
+        seen = Block(losses=(1.0,) if blocks < 2 else ())
+        session, blocks = session.after_block(0.5 if session.wanted else 1.0, seen), blocks + 1
+    assert (blocks, session.adopted) == (2 * PAIRS_MAX, ())
+    assert [row.why for row in session.refused] == ["not settled after 20 pairs: its losses are too few"]
+
+
 def test_an_arm_that_the_agent_refuses_is_refused_with_its_reason() -> None:
     session = begin_session((SWITCH, OTHER), (), CPU).after_refusal("losses differ by 3 %")
     assert [(row.knob, row.why) for row in session.refused] == [("switch", "losses differ by 3 %")]
