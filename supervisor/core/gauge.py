@@ -117,8 +117,9 @@ def flag_reached(rule: str, gauges: Iterable[Gauge], at: Moment) -> RedFlag | No
 
 def event_gauge(what: str, observed: Observation | None, severity: Severity = Severity.WARNING) -> Gauge:
     """Return the gauge of an event, to which no number is near: reached where it was observed."""
-    observe = None if observed is None else lambda: observed
-    return Gauge(what=what, met=observed is not None, severity=severity, observe=observe)
+    if observed is None:
+        return Gauge(what=what, severity=severity)
+    return Gauge(what=what, met=True, severity=severity, observe=lambda: observed)
 
 
 def not_applicable(what: str, why: str) -> tuple[Gauge, ...]:

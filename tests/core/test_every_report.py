@@ -18,7 +18,7 @@ from supervisor.core.checkpoints.tensor_stats import Profile, TensorFigures
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.foreign_values import BYTES_MAX, NAME_CHARS_MAX, as_bounded, as_dict
 from supervisor.core.gauge import Gauge, beyond, flag_reached
-from supervisor.core.gpu_facts import GpuFacts
+from supervisor.core.gpu_facts import IMPLAUSIBLE_C, GpuFacts, hottest
 from supervisor.core.measured import Column
 from supervisor.core.memory.estimate import estimate, fit_line, next_probe
 from supervisor.core.memory.points import NEEDED, OPTIONAL, TEXT_LIMIT, Point, read_point
@@ -659,6 +659,25 @@ def test_a_profile_has_its_parts_by_where_they_lie() -> None:
         "rocm_supervisor.model": ["layer.weight"],
         "net": ["bias"],
     }
+
+
+@pytest.mark.parametrize(
+    ("celsius", "found"),
+    [
+        ({"junction_c": 90.0, "edge_c": 80.0, "memory_c": 85.0}, ("junction", 90.0)),
+        ({"junction_c": 80.0, "edge_c": 90.0}, ("edge", 90.0)),
+        ({"edge_c": 80.0, "memory_c": 90.0}, ("memory", 90.0)),
+        ({"junction_c": 80.0, "edge_c": 80.0}, ("junction", 80.0)),
+        ({"junction_c": IMPLAUSIBLE_C, "edge_c": 40.0}, ("edge", 40.0)),
+        ({"junction_c": IMPLAUSIBLE_C - 0.1, "edge_c": 40.0}, ("junction", IMPLAUSIBLE_C - 0.1)),
+        ({"junction_c": 0.0}, None),
+        ({}, None),
+    ],
+)
+def test_the_hottest_sensor_is_one_with_a_plausible_reading(
+    celsius: dict[str, Any], found: tuple[str, float] | None
+) -> None:
+    assert hottest(GpuReading(at=START, gpu=GPU, source="sysfs", **celsius)) == found
 
 
 def test_facts_of_a_gpu_hold_what_only_once_was_read() -> None:

@@ -477,6 +477,15 @@ def test_a_non_finite_loss_ends_with_all_that_helps_and_the_batches_left_out() -
     }
 
 
+@pytest.mark.parametrize(("step", "left_out"), [(61, (56, 66)), (7, (2, 12)), (6, (1, 11)), (3, (1, 8)), (None, None)])
+def test_batches_are_left_out_from_the_first_one_on_where_the_step_is_early(
+    step: int | None, left_out: tuple[int, int] | None
+) -> None:
+    held = InForce(remedy="skip_data", attempt=2, cause="non_finite", step=step)
+    settings = changes_of([held], Remedies()).settings
+    assert [setting.value for _, setting in settings] == ([] if left_out is None else [left_out])
+
+
 def test_the_cpu_hides_every_gpu_and_compiling_can_be_switched_off() -> None:
     timeline = patient(context=RemedyContext(cpu_profile=True))
     loses_the_card(timeline)

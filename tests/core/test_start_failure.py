@@ -35,6 +35,20 @@ def waits_and_looks(timeline: Life) -> Life:
 
 
 @pytest.mark.parametrize(
+    ("frame", "where"),
+    [
+        (FRAME, ' (File "train.py", line 3, in <module>)'),
+        (FRAME + '  File "net.py", line 9, in load\n    x\n', ' (File "net.py", line 9, in load)'),
+        (FRAME + "  File of weights is missing\n", ' (File "train.py", line 3, in <module>)'),
+        ("", ""),
+    ],
+)
+def test_a_start_is_the_same_by_its_exception_and_the_innermost_place_of_it(frame: str, where: str) -> None:
+    timeline = raises(life(), "KeyError", "'epoch'", frame=frame)
+    assert timeline.job.course.trials[-1].start_failure == f"KeyError: 'epoch'{where}"
+
+
+@pytest.mark.parametrize(
     ("kind", "message"),
     [
         ("ModuleNotFoundError", "No module named 'timmm'"),
