@@ -28,6 +28,7 @@ from supervisor.core.stats.learned_limits import Learned
 from supervisor.core.stats.losses import Losses
 from supervisor.core.stats.pace import Pace
 from supervisor.core.stats.trend import Trend
+from supervisor.core.storage_waits import StorageWaits, find_explaining
 from supervisor.core.tuning.start_order import UNUSED
 
 STEPS_KEPT = 2048
@@ -35,6 +36,9 @@ RAISED_KEPT = 64
 READINGS_KEPT = 600
 KERNEL_KEPT = 200
 RANKS_KEPT = 64
+GPU_WORKS_PERCENT = 90.0
+STORAGE_DISTURBS_S = 5.0
+"""A step in which a file system was waited for so long teaches nothing about steps."""
 SWITCH_STEPS = 8
 """Steps after a tune's switch within which the first use of new kernels and workers is expected."""
 PAUSING = frozenset({Stage.SETUP, Stage.WARMUP, Stage.VALIDATE, Stage.CHECKPOINT, Stage.ENDED, Stage.EXITING})
@@ -71,6 +75,10 @@ class History:
     """When the daemon did not run: no limit on silence counts that time."""
     away_until: Moment | None = None
     """The end of the newest absence."""
+    storage: StorageWaits = field(default_factory=StorageWaits)
+    """When the training was seen to wait for a file system."""
+    storage_excused: bool = True
+    """Whether no limit on silence counts that time: what the rule `storage_wait` is set to."""
     learned: Learned = field(default_factory=Learned)
     """How long things took in this set-up, earlier attempts included."""
     flagged: bool = False
@@ -225,11 +233,16 @@ class History:
 
     def known_s(self, since: Moment) -> float:
         """Return the seconds from a moment in which a step would have been seen, had there been one."""
-        return self.absences.seconds(since, self.known_until)
+        return self._count_seconds(since, self.known_until)
 
     def output_known_s(self, since: Moment) -> float:
         """Return the seconds from a moment in which output would have been seen, had there been any."""
-        return self.absences.seconds(since, self.unread_since.get(fo.OUTPUT, self.now))
+        return self._count_seconds(since, self.unread_since.get(fo.OUTPUT, self.now))
+
+    def _count_seconds(self, since: Moment, until: Moment) -> float:
+        """Return the seconds in which the daemon ran and no file system was seen to be waited for."""
+        excused_s = self.storage.seconds(since, until) if self.storage_excused else 0.0
+        return self.absences.seconds(since, until) - excused_s
 
     @property
     def unread_ranks(self) -> set[int]:
@@ -414,6 +427,7 @@ class History:
     def _add_absence(self, event: ev.DaemonAway) -> None:
         """Take in a period without readings; how fast the training stepped in it is not known."""
         self.absences.add(event)
+        self.storage.interrupt()
         self.away_until = event.at
         self.paused = True
 
@@ -496,10 +510,22 @@ class History:
 
     def _add_processes(self, reading: ProcessReading) -> None:
         self.processes.append(reading)
+        if reading.storage_waits or self.storage.newest:
+            self._add_storage_waits(reading)
         if set(reading.stopped_pids) & {self.training_pid, *self.reports.rank_pids.values()}:
             self.stopped_at, self.paused = reading.at, True
         if reading.rss_bytes is not None:
             self.rss.add(reading.at, float(reading.rss_bytes))
+
+    def _add_storage_waits(self, reading: ProcessReading) -> None:
+        trainers = set(self.reports.rank_pids.values()) or {self.training_pid} - {None}
+        in_step = self.stages_complete and self.stage in (Stage.STEP, Stage.COMPILE, Stage.LOOP)
+        newest = [readings[-1].gpu_busy_percent for readings in self.readings_by_gpu().values() if readings]
+        gpus_work = bool(newest) and all(busy is not None and busy >= GPU_WORKS_PERCENT for busy in newest)
+        known = {pid for pid in trainers if pid is not None}
+        self.storage.add(reading.at, find_explaining(reading, known, in_step=in_step, gpus_work=gpus_work))
+        since = self.storage.since
+        self.paused = self.paused or (since is not None and reading.at.seconds_since(since) >= STORAGE_DISTURBS_S)
 
     def _add_proof(self, checkpoint: Checkpoint) -> None:
         if checkpoint.fingerprint.size_bytes:
@@ -537,7 +563,9 @@ class History:
 
     def _was_disturbed(self, since: Moment) -> bool:
         breaks = (self.clock_stepped_at, self.away_until, self.stopped_at)
-        return self.flagged or any(at is not None and at.seconds_since(since) >= 0 for at in breaks)
+        if self.flagged or any(at is not None and at.seconds_since(since) >= 0 for at in breaks):
+            return True
+        return self.storage.seconds(since, self.now) >= STORAGE_DISTURBS_S
 
     def _add_report(self, event: ev.AgentReported) -> None:
         self.reports.add(event)

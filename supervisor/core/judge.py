@@ -14,6 +14,7 @@ from supervisor.core.job import Job
 from supervisor.core.moments import Moment
 from supervisor.core.rules import Rule, act_of, flag_of
 from supervisor.core.rules.stopped_process import StoppedProcess
+from supervisor.core.rules.storage_wait import StorageWait
 
 HELD_WHILE_TUNING = frozenset(
     {
@@ -45,6 +46,8 @@ LEFT_STOPPED = EXPLAINED_BY_A_STOP | {"hang", "stall"}
 
 def judge(rules: Iterable[Rule], history: History) -> tuple[RedFlag, ...]:
     """Return what the rules conclude, the worst first; what a rule in shadow would act on is marked so."""
+    rules = tuple(rules)
+    heed_storage(rules, history)
     asked = applicable(rules, history)
     return ranked((flag for rule in asked if (flag := concluded(rule, history)) is not None), asked, history)
 
@@ -77,6 +80,13 @@ def applicable(rules: Iterable[Rule], history: History) -> list[Rule]:
     waits = stopped.leaves_alone(history) or stopped.goes_on(history) or stopped.is_held(history)
     held = LEFT_STOPPED if waits else held
     return [rule for rule in enabled if rule.name not in held]
+
+
+def heed_storage(rules: Iterable[Rule], history: History) -> None:
+    """Let limits on silence leave out the waits for file systems where `storage_wait` looks after these."""
+    history.storage_excused = any(
+        isinstance(rule, StorageWait) and rule.enabled and rule.act != SHADOW for rule in rules
+    )
 
 
 def worst_first(flags: Iterable[RedFlag]) -> tuple[RedFlag, ...]:

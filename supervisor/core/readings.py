@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from signal import Signals
@@ -176,10 +177,19 @@ class ProcessUse:
 
 _OF_FILE_SYSTEMS = re.compile(
     r"_*(fuse|request_wait_answer|nfs|rpc|smb|cifs|ceph|ll_|cl_|ptlrpc|lustre|gpfs|p9_|v9fs|autofs|ext4|xfs|btrfs"
-    r"|zfs|txg_|jbd2|folio|wait_on_page|io_schedule|blk|bio_|submit_bio|wait_on_buffer|nvme|scsi)"
+    r"|zfs|txg_|jbd2|folio|wait_on_page|io_schedule|blk|bio_|submit_bio|wait_on_buffer|nvme|scsi|afs_|bch2_|gfs2|ocfs2"
+    r"|f2fs|iomap|filemap|inode_dio_wait|balance_dirty_pages|rq_qos_wait|wbt_wait)"
 )
 """Functions of the kernel in which a thread waits for a disk, or for the server of one."""
 _OF_GPUS = re.compile(r"_*(amdgpu|kfd|svm_|amddrm|amdttm|drm|dma_fence|dma_resv|ttm|nv_|nvidia|nv\d|uvm|i915|xe_)")
+
+
+def is_of_storage(functions: Iterable[str]) -> bool | None:
+    """Whether a thread in these functions of the kernel waits for a file system; False: for a GPU, None: not known."""
+    known = tuple(functions)
+    if any(map(_OF_GPUS.match, known)):
+        return False
+    return True if any(map(_OF_FILE_SYSTEMS.match, known)) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,10 +209,7 @@ class KernelWait:
     @property
     def is_of_disk(self) -> bool | None:
         """Whether it waits for a file system, and for no GPU; None where what the kernel tells is of neither."""
-        functions = [*([self.channel] if self.channel else []), *self.stack]
-        if any(map(_OF_GPUS.match, functions)):
-            return False
-        return True if any(map(_OF_FILE_SYSTEMS.match, functions)) else None
+        return is_of_storage([*([self.channel] if self.channel else []), *self.stack])
 
     @property
     def words(self) -> str:
@@ -212,6 +219,25 @@ class KernelWait:
         called = f" (called by {', '.join(by)})" if by else ""
         which = "" if self.thread == self.pid else f", thread {self.thread},"
         return f"process {self.pid} ({self.name}){which} waits in " + (f"{where}{called}" if where else "the kernel")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageWait:
+    """One thread that waits for a disk, or for the server of a file system (NFS, FUSE), asleep or in state D."""
+
+    pid: int
+    name: str
+    thread: int
+    channel: str
+    """The kernel's function in which it waits."""
+    place: str | None = None
+    """Which file system, as `/data (nfs4 of server:/export)`; None where it is not known."""
+
+    @property
+    def words(self) -> str:
+        """Who waits for what, for a person."""
+        thread = "" if self.thread == self.pid else f", thread {self.thread},"
+        return f"process {self.pid} ({self.name}){thread} waits for {self.place or 'a file system'} ({self.channel})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,7 +251,11 @@ class ProcessReading:
     uninterruptible_pids: tuple[int, ...] = ()
     """Processes in state D, which no signal reaches."""
     served_pids: tuple[int, ...] = ()
-    """Processes that wait for the server of a file system in state S (FUSE); looked up where hardly anything runs."""
+    """Processes that wait for the server of a file system in state S (FUSE); looked up of those that hardly run."""
+    storage_waits: tuple[StorageWait, ...] = ()
+    """Threads that wait for a file system, of processes no thread of which is known to wait for a GPU."""
+    gpu_wait_pids: tuple[int, ...] = ()
+    """Processes whose main thread waits in a GPU's driver; looked up of those that hardly run."""
     largest: tuple[ProcessUse, ...] = ()
     """The processes that take most of the processor, the busiest first."""
     pids: tuple[int, ...] | None = None

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +11,9 @@ from pathlib import Path
 import psutil
 
 from supervisor.core.moments import Moment
-from supervisor.core.readings import KernelWait, ProcessReading, ProcessUse
+from supervisor.core.readings import KernelWait, ProcessReading, ProcessUse, is_of_storage
 from supervisor.sources.kernel_files import read_text
+from supervisor.sources.storage_waits import StorageWatch
 
 THREADS_LIMIT = 256
 WAITS_LIMIT = 8
@@ -70,12 +70,13 @@ def _count_switches(status: str) -> int | None:
 
 def _parse_frames(text: str) -> tuple[str, ...]:
     """Return the functions of a kernel stack, innermost first: each line is `[<0>] function+0x1/0x2`."""
-    names = (line.split("] ", 1)[-1].split("+", 1)[0].strip() for line in text.splitlines())
-    return tuple(name for name in names if name)[:FRAMES_KEPT]
+    names = [line.split("] ", 1)[-1].split("+", 1)[0].strip() for line in text.splitlines()]
+    called = [name for name in names if name]
+    # A driver that reads pages of a disk is found further out, and is what the wait is of.
+    driver = next((name for name in called[FRAMES_KEPT:] if is_of_storage((name,)) is False), None)
+    return (*called[:FRAMES_KEPT], *([] if driver is None else [driver]))
 
 
-SERVED_CHANNELS = re.compile(r"request_wait_answer|_*fuse_(simple_)?request")
-"""Where the kernel waits for the answer of a FUSE server. A server that waits for requests is elsewhere."""
 WAITING = (psutil.STATUS_DISK_SLEEP, psutil.STATUS_ZOMBIE)
 """States in which threads may wait in the kernel."""
 STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
@@ -126,6 +127,7 @@ class TreeWatch:
         self._used_s: dict[tuple[int, float], float] = {}
         self._at: Moment | None = None
         self._switches: dict[tuple[int, int], int] = {}
+        self._storage = StorageWatch()
 
     def read(self, now: Moment) -> ProcessReading:
         """Read the tree; `processes` is 0 if the root has ended.
@@ -143,6 +145,10 @@ class TreeWatch:
         is_quiet = percent is not None and percent <= QUIET_PERCENT
         switches_per_s = self._switches_per_s([process.pid for process in alive], now) if is_quiet else None
         uses = [process.as_use(self._cpu_percent({process.key: process.used_s}, now)) for process in processes]
+        quiet = {use.pid: use.name for use in uses if use.cpu_percent is not None and use.cpu_percent <= QUIET_PERCENT}
+        sleeping = [pid for pid in _pids_of(processes, psutil.STATUS_SLEEPING) if pid in quiet][:COUNTED_PROCESSES]
+        waits = tuple(wait for process in processes for wait in process.waits)
+        of_storage = self._storage.read(waits, {pid: quiet[pid] for pid in sleeping})
         self._used_s, self._at = used_s, now
         return ProcessReading(
             at=now,
@@ -150,10 +156,12 @@ class TreeWatch:
             rss_bytes=sum(process.rss_bytes for process in processes) if processes else None,
             cpu_percent=percent if processes else None,
             uninterruptible_pids=_pids_of(processes, psutil.STATUS_DISK_SLEEP),
-            served_pids=_find_served(_pids_of(processes, psutil.STATUS_SLEEPING)) if is_quiet else (),
+            served_pids=tuple(wait.pid for wait in of_storage if wait.thread == wait.pid and wait.pid in sleeping),
+            storage_waits=of_storage,
+            gpu_wait_pids=self._storage.gpu_wait_pids,
             largest=tuple(sorted(uses, key=lambda process_use: -(process_use.cpu_percent or 0.0))[:LARGEST_KEPT]),
             pids=tuple(process.pid for process in alive) if processes else None,
-            waits=tuple(wait for process in processes for wait in process.waits),
+            waits=waits,
             stopped_pids=tuple(process.pid for process in stopped),
             traced_pids=_pids_of(processes, psutil.STATUS_TRACING_STOP),
             terminal_pids=tuple(process.pid for process in stopped if process.has_terminal),
@@ -203,12 +211,6 @@ def _read_process(process: psutil.Process) -> _Process | None:
 
 def _pids_of(processes: Iterable[_Process], status: str) -> tuple[int, ...]:
     return tuple(process.pid for process in processes if process.status == status)
-
-
-def _find_served(pids: Sequence[int], proc: Path = Path("/proc")) -> tuple[int, ...]:
-    """Return the processes, of the first `COUNTED_PROCESSES`, whose main thread waits for a file system's server."""
-    waits = ((pid, read_text(proc / str(pid) / "wchan")) for pid in pids[:COUNTED_PROCESSES])
-    return tuple(pid for pid, channel in waits if SERVED_CHANNELS.match(channel))
 
 
 def _has_terminal(pid: int, proc: Path = Path("/proc")) -> bool:

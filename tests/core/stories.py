@@ -32,8 +32,10 @@ from supervisor.core.readings import (
     HostReading,
     KernelWait,
     ProcessReading,
+    ProcessUse,
     Stage,
     StepRecord,
+    StorageWait,
 )
 from supervisor.core.remedies.context import RemedyContext
 from supervisor.core.rules import RULES, Rule, flag_of
@@ -231,13 +233,17 @@ class Story:
         switches: float | None = None,
         parents: tuple[tuple[int, int], ...] = (),
         served: tuple[int, ...] = (),
+        storage: tuple[StorageWait, ...] = (),
+        largest: tuple[ProcessUse, ...] = (),
+        on_gpu: tuple[int, ...] = (),
     ) -> Self:
         """The job's processes are read for `seconds`; those that are `stuck` wait in the kernel, others are `stopped`.
 
         `runs` says whether one that is stuck runs between two readings; None where the kernel does not count.
         `switches` are the context switches a second of all threads, `parents` each process with its parent; those that
         are `traced` are held by a debugger, those `on_terminal` by the job control of their terminal; those
-        that are `served` wait for a file system's server.
+        that are `served` wait for a file system's server. `storage` are threads that wait for a file system, `largest`
+        the processes that use most of the processor, and those `on_gpu` wait in the driver of one.
         """
         for count in range(round(seconds / every_s) + 1):
             if count:
@@ -256,6 +262,9 @@ class Story:
                 terminal_pids=on_terminal,
                 switches_per_s=switches,
                 parents=parents,
+                storage_waits=storage,
+                largest=largest,
+                gpu_wait_pids=on_gpu,
             )
             self.put(ev.ProcessesRead(at=self.now, job=JOB, attempt=self.attempt, reading=reading))
         return self

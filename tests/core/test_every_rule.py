@@ -15,7 +15,7 @@ from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, Verd
 from supervisor.core.checkpoints.loss_curve import Resumed, curve_of
 from supervisor.core.findings import LAST_BOOT, FaultClass
 from supervisor.core.flags import RedFlag
-from supervisor.core.readings import HostReading, KernelWait, Stage, StepRecord
+from supervisor.core.readings import HostReading, KernelWait, Stage, StepRecord, StorageWait
 from supervisor.core.rules import RULES, act_of, cause_of, flag_of
 
 from .long_stories import LongStory, long_story, trained
@@ -435,6 +435,9 @@ FULLER = {
     "vram_used_bytes": (5_700_000_000, 5_750_000_000, 5_800_000_000),
     "vram_total_bytes": (6 * GB, 6 * GB, 6 * GB),
 }
+OF_STORAGE = (
+    StorageWait(pid=4242, name="python", thread=4242, channel="rpc_wait", place="/data (nfs4 of server:/export)"),
+)
 SHORT = {"memory_total_bytes": 32 * GB, "memory_stall_percent": 30.0}
 NOT_OVER, NOT_OVER_STEPS = "one second short", "one step short"
 SCENES = (
@@ -467,6 +470,13 @@ SCENES = (
     scene("stall", "a compiled loop at rest, " + NOT_OVER, lambda: looping(19)),
     scene("stall", "no stage known", lambda: long_story().started().steps(1, 9).silence(60)),
     scene("stall", "a compiled loop that is long", lambda: looping(25, every_s=2.0), rest_limit_s=900.0),
+    # storage_wait
+    scene("storage_wait", "30 s", lambda: followed().tree(30, stuck=(4242,), storage=OF_STORAGE)),
+    scene("storage_wait", NOT_OVER, lambda: followed().tree(29, stuck=(4242,), storage=OF_STORAGE)),
+    scene("storage_wait", "for hours", lambda: followed().tree(14400, storage=OF_STORAGE, every_s=20)),
+    scene("storage_wait", "only reported", lambda: followed().tree(14400, storage=OF_STORAGE, every_s=20), act=False),
+    scene("storage_wait", "answered", lambda: followed().tree(60, storage=OF_STORAGE).tree(1)),
+    scene("storage_wait", "gone", lambda: followed().tree(60, storage=OF_STORAGE).exits(1)),
     # start_timeout
     scene("start_timeout", "setup", lambda: long_story().started().stage(Stage.SETUP).silence(1800)),
     scene("start_timeout", "setup, " + NOT_OVER, lambda: long_story().started().stage(Stage.SETUP).silence(1799)),

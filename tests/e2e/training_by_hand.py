@@ -25,6 +25,7 @@ parser.add_argument("--in-place", action="store_true", help="save over one file,
 parser.add_argument("--wound", default="", help="KIND:STEP,... with the kinds of `strike`; once each, KIND! always")
 parser.add_argument("--until", type=Path, help="end at the end of a step once this file is there")
 parser.add_argument("--pause", default="", help="STEP:FILE, before that step wait for that file")
+parser.add_argument("--reads", type=Path, help="a file that each step reads, as a data set that lies elsewhere")
 asked = parser.parse_args()
 
 
@@ -103,6 +104,8 @@ with open(asked.folder / "steps.log", "a") as made:
             poisoned = poisoned or kind == "nan"
             strike(kind.strip("!"), step)
         time.sleep(asked.every_s)
+        if asked.reads:
+            asked.reads.read_bytes()
         rocm_agent.step(loss=math.nan if poisoned else sourness + 1 / step, step=step)
         made.write("%d\n" % step)
         made.flush()

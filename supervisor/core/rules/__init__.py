@@ -45,6 +45,7 @@ from supervisor.core.rules.resumed_loss import ResumedLoss
 from supervisor.core.rules.stall import Stall
 from supervisor.core.rules.start_timeout import StartTimeout
 from supervisor.core.rules.stopped_process import StoppedProcess
+from supervisor.core.rules.storage_wait import StorageWait
 from supervisor.core.rules.thermal import Thermal
 from supervisor.core.rules.throughput_drop import ThroughputDrop
 from supervisor.core.rules.vram_high import VramHigh
@@ -92,6 +93,7 @@ ACTING: tuple[type[ActingRule], ...] = (
     BusyWithoutProgress,
     ResumedLoss,
     StoppedProcess,
+    StorageWait,
     Stall,
     StartTimeout,
     IdleJob,

@@ -61,6 +61,8 @@ def _list_ruled_out(history: History, busy: float | None) -> list[str]:
 
 
 def _list_causes(history: History, busy: float | None, *, waiting: bool) -> list[str]:
+    if history.storage.newest:
+        return [_STORAGE]
     if waiting:
         return [_STORAGE] if _waits_for_disk(history) else [_DRIVER, _SPINNING]
     if _held_pids(history):
@@ -79,6 +81,8 @@ def _list_advice(history: History, busy: float | None, *, waiting: bool) -> list
     advice = ["the stacks of every process are in the evidence: `supervisorctl show` names the folder"]
     if held := _held_pids(history):
         advice.append(f"kill -CONT {' '.join(map(str, held))} lets it go on")
+    if history.storage.newest:
+        return [*advice, "`umount -f` of a mount that stays dead ends the wait with an error"]
     if waiting and not _waits_for_disk(history):
         advice.append("if SIGKILL does not end it, only a reset of the GPU or a reboot does")
     if busy is not None and busy >= BUSY_PERCENT and _may_search_kernels(history):
