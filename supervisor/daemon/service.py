@@ -32,6 +32,7 @@ from supervisor.daemon.forget import ForgetJobs
 from supervisor.daemon.launch.remedy_context import memory_awaited
 from supervisor.daemon.metrics import MetricsCollector, MetricsDeps, Textfile
 from supervisor.daemon.periodic import Periodic
+from supervisor.daemon.process.ending import end_in_turn
 from supervisor.daemon.process.startup import return_freed_memory
 from supervisor.daemon.process.systemd import Notifier, stop_is_restart
 from supervisor.daemon.record.outage import record_end, record_outage
@@ -60,6 +61,8 @@ PERIODIC_LIMIT_S = 60.0
 TEXTFILE_EVERY_S = 15.0
 REPORTS_EVERY_S = 60.0
 RETURN_MEMORY_EVERY_S = 20.0
+STOP_MARGIN_S = 30.0
+STOP_EXTENDED_EVERY_S = 5.0
 PART_LIMIT_S = 10.0
 CLOSE_LIMIT_S = 20.0
 """How long the daemon's end waits for the last commit."""
@@ -79,6 +82,8 @@ class Service:
         self._cause_known = False
         """Whether it has been determined if systemd stops the daemon or restarts it."""
         self._leave_running = False
+        self._stop_until: Moment | None = None
+        """When its trainings have to have ended, once it is to stop."""
         self._done_at: dict[str, Moment] = {}
         self._phases: list[Phase] = []
         database = str(parts.store.path)
@@ -206,6 +211,7 @@ class Service:
         ):
             parts.on_turn(work)
         parts.on_turn(self._send_status)
+        parts.on_turn(lambda _, now: self._extend_stop(now))
         parts.on_turn(self._prune_record)
         self._notifier.ready()
         log.info("daemon.ready", extra={"fields": {"pid": os.getpid(), "jobs": list(parts.loop.job_states)}})
@@ -397,12 +403,24 @@ class Service:
             (settings.save_s + settings.grace_s + settings.kill_wait_s for settings in parts.settings.jobs.values()),
             default=0,
         )
-        self._notifier.extend_timeout(longest_s + 30.0)
+        self._stop_until = now.plus(longest_s + STOP_MARGIN_S)
+        self._extend_stop(now)
         for name in parts.loop.job_states:
             parts.inbox.put(ev.UserRequest(at=now, job=name, ask=ev.Ask.SHUT_DOWN, by=self._stopping or "signal"))
 
+    def _extend_stop(self, now: Moment) -> None:
+        """Ask systemd for the time that the trainings may take to end, again in case that it was not received."""
+        if self._stop_until is not None and self._is_due("extend stop", now, STOP_EXTENDED_EVERY_S):
+            left_s = max(0.0, self._stop_until.seconds_since(now))
+            self._notifier.extend_timeout(left_s + STOP_MARGIN_S, again=True)
+
     def _is_finished(self) -> bool:
         if self._leave_running:
+            return True
+        if self._stop_until is not None and self._parts.clock.now().seconds_since(self._stop_until) >= 0:
+            # systemd would kill the daemon soon; what still runs is adopted by the next one.
+            left = [job for job, _, _ in self._parts.telemetry.live()]
+            log.error("stop.overdue", extra={"fields": {"left_running": left}})
             return True
         if self._stopping is None or not self._cause_known or not self._parts.inbox.empty():
             return False  # the end of a training brings the report of what it saved last
@@ -414,24 +432,33 @@ class Service:
     def _end_parts(self) -> None:
         parts = self._parts
         self._notifier.stopping()
-        self._end_looking_at_files("tunes", self._tuner.end)
-        parts.threads.end()
-        parts.presence.end()
-        self._control.stop()
-        self._scraped.stop()
-        self._periodic.stop()
-        self._end_looking_at_files("standbys", parts.standbys.end)
-        parts.attempts.end()
-        parts.collector.end()
-        parts.announcer.send_due(parts.receivers.sender, parts.clock.now())
-        parts.receivers.stop(2.0)
-        parts.exits.close()
-        parts.gpus.close()
-        record_end(parts.store, parts.clock.now())
-        parts.commits.close(parts.clock.now(), CLOSE_LIMIT_S)
+        end_in_turn(
+            self._notifier,
+            (
+                ("tunes", partial(self._end_looking_at_files, "tunes", self._tuner.end)),
+                ("threads", parts.threads.end),
+                ("presence", parts.presence.end),
+                ("control socket", self._control.stop),
+                ("metrics", self._scraped.stop),
+                ("periodic work", self._periodic.stop),
+                ("standbys", partial(self._end_looking_at_files, "standbys", parts.standbys.end)),
+                ("attempts", parts.attempts.end),
+                ("checkpoints", parts.collector.end),
+                ("alerts", self._end_alerts),
+                ("exits", parts.exits.close),
+                ("gpus", parts.gpus.close),
+                ("end of the record", lambda: record_end(parts.store, parts.clock.now())),
+                ("record", lambda: parts.commits.close(parts.clock.now(), CLOSE_LIMIT_S)),
+            ),
+        )
         left = [job for job, _, _ in parts.telemetry.live()] if self._leave_running else []
         waiting = [*parts.attempts.list_blocked(), *parts.threads.list_waiting(parts.clock.now())]
         log.info("daemon.ended", extra={"fields": {"left_running": left, "waiting": waiting}})
+
+    def _end_alerts(self) -> None:
+        parts = self._parts
+        parts.announcer.send_due(parts.receivers.sender, parts.clock.now())
+        parts.receivers.stop(2.0)
 
     @staticmethod
     def _end_looking_at_files(what: str, end: Callable[[], object]) -> None:

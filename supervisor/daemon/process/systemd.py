@@ -66,9 +66,9 @@ class Notifier:
         """Say that the daemon works, and return whether that was sent; systemd restarts one that stops saying so."""
         return self._send_message("WATCHDOG=1", wait_s=0.0)
 
-    def extend_timeout(self, seconds: float) -> None:
-        """Ask for `seconds` more, from now, to start or to stop."""
-        self._send_message(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}")
+    def extend_timeout(self, seconds: float, *, again: bool = False) -> None:
+        """Ask for `seconds` more, from now, to start or to stop; what is asked `again` and again does not wait."""
+        self._send_message(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}", wait_s=0.0 if again else WAIT_S)
 
     def reloading(self, now_monotonic_us: int) -> None:
         """Say that the settings are being read again; `ready()` ends it. Microseconds of CLOCK_MONOTONIC."""
