@@ -64,7 +64,7 @@ def start(  # noqa: PLR0913 - those of subprocess.Popen that are needed
     """
     variables = dict(os.environ) if env is None else env
     program = Program(
-        path=_find_program(command[0], variables),
+        path=find_program(command[0], variables),
         argv=[os.fspath(argument) for argument in command],
         env=variables,
         cwd=None if cwd is None else os.fspath(cwd),
@@ -110,7 +110,7 @@ def _begin(child: Child, files: Sequence[int]) -> bool:
     return child.wait_until_begun(START_LIMIT_S)
 
 
-def _find_program(name: str, env: Mapping[str, str]) -> str:
+def find_program(name: str, env: Mapping[str, str]) -> str:
     """Return the path of a program as execvp(3) finds it, in the PATH of its own environment."""
     if "/" in name:
         return name

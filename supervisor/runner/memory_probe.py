@@ -7,6 +7,7 @@ probe before a file is written over. The process group is killed once the report
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -21,7 +22,7 @@ import psutil
 
 from supervisor import untrusted_files
 from supervisor.children.child import Child
-from supervisor.children.start import start
+from supervisor.children.start import PIPE, find_program, start
 from supervisor.core import attempt_files as names
 from supervisor.core.foreign_values import as_dict, as_float, as_int, as_message
 from supervisor.core.memory.points import TEXT_LIMIT, Point, read_point
@@ -174,14 +175,34 @@ def build_env(
     return {**os.environ, **composed, names.ENV_MEMORY_PROBE: json.dumps(request)}
 
 
+ENDS_WITH_CALLER = """\
+exec 3<&0 </dev/null
+( (read -r _ <&3; kill -KILL 0) & )
+exec 3<&-
+exec "$@"
+"""
+"""Has /bin/sh become a command whose process group ends once the pipe that is its input closes, as by a SIGKILL of
+whoever holds the other end. Who waits for that is in the group, so that its number is no other's, and no child of
+the command, which may wait for all of its children."""
+
+
 def start_process(argv: Sequence[str], env: Mapping[str, str], command: Command, folder: Path) -> Child:
-    """Start a probed command, leader of its own session; raise OSError where it cannot be started."""
+    """Start a probed command, leader of its own session; raise OSError where it cannot be started.
+
+    It does not outlive this process: it could take the last of the memory from a training.
+    """
+    program = find_program(argv[0], env)
+    path = Path(command.cwd) / program
+    if not os.access(path, os.X_OK):
+        number = errno.EACCES if os.access(path, os.F_OK) else errno.ENOENT
+        raise OSError(number, os.strerror(number), program)
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     with os.fdopen(untrusted_files.open_file(folder, names.OUTPUT, flags, only_name=True), "ab") as output:
         return start(
-            argv,
+            ["/bin/sh", "-c", ENDS_WITH_CALLER, "sh", program, *argv[1:]],
             cwd=command.cwd,
             env=env,
+            stdin=PIPE,
             stdout=output,
             stderr=output,
             new_session=True,
