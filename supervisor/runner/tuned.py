@@ -19,6 +19,8 @@ from supervisor.core.tuning.knob import KNOBS
 from supervisor.runner.attempt_folder import write_atomically
 
 TUNED = "tuned.json"
+UNDONE = "tuned.undone"
+"""What TUNED held when a tune was undone on a disk without room for another: a new name needs none."""
 SIZE_LIMIT_BYTES = 1 << 20
 PROVEN_ORDER = 1
 """The number of the order that a new attempt finds: what was adopted before."""
@@ -78,29 +80,61 @@ def keep(
         "report": dict(report),
     }
     write_atomically(job_folder / TUNED, json.dumps(kept) + "\n", MODE)
+    (job_folder / UNDONE).unlink(missing_ok=True)
 
 
 def read_kept(job_folder: Path) -> Mapping[str, Any] | None:
     """Return what was kept of the last tune, None without any."""
-    try:
-        return read_json_object(untrusted_files.read_bytes(job_folder, TUNED, SIZE_LIMIT_BYTES))
-    except (OSError, ValueError):
-        return None
+    return _read_kept(job_folder, TUNED)
 
 
 def find_kept(job_folder: Path, command: Sequence[str]) -> Mapping[str, Any] | None:
     """Return what was kept of the last tune of this command on this machine, None without any."""
     kept = read_kept(job_folder)
-    if kept is None or kept.get("argv") != list(command) or kept.get("machine") != platform.node():
+    return kept if kept is not None and _is_of(kept, command) else None
+
+
+def _read_kept(job_folder: Path, name: str) -> Mapping[str, Any] | None:
+    try:
+        return read_json_object(untrusted_files.read_bytes(job_folder, name, SIZE_LIMIT_BYTES))
+    except (OSError, ValueError):
         return None
-    return kept
+
+
+def _is_of(kept: Mapping[str, Any], command: Sequence[str]) -> bool:
+    return kept.get("argv") == list(command) and kept.get("machine") == platform.node()
 
 
 def forget(job_folder: Path) -> bool:
-    """Forget what was adopted; return whether there was anything."""
+    """Forget what was adopted; return whether there was anything; raise OSError."""
     there = (job_folder / TUNED).exists()
-    (job_folder / TUNED).unlink(missing_ok=True)
+    for name in (TUNED, UNDONE):
+        (job_folder / name).unlink(missing_ok=True)
     return there
+
+
+def undo(job_folder: Path, command: Sequence[str], report: Mapping[str, Any]) -> bool:
+    """Keep `report` in place of what was adopted; return whether there was anything; raise OSError.
+
+    On a full disk what there was gets another name, under which it is applied to no attempt.
+    """
+    there = (job_folder / TUNED).exists()
+    try:
+        keep(job_folder, command, report, {})
+    except OSError:
+        if there:
+            (job_folder / TUNED).replace(job_folder / UNDONE)
+        else:
+            (job_folder / UNDONE).touch(MODE)
+    return there
+
+
+def was_undone(job_folder: Path, command: Sequence[str]) -> bool:
+    """Whether a tune of this command, or one of which nothing is known, was undone on a full disk."""
+    if not untrusted_files.exists(job_folder, UNDONE):
+        return False
+    kept = _read_kept(job_folder, UNDONE)
+    return kept is None or _is_of(kept, command)
 
 
 def apply_kept(folder: Path, command: Sequence[str], remedied: Sequence[str]) -> Mapping[str, object]:

@@ -28,6 +28,7 @@ from supervisor.daemon.clock import SystemClock
 from supervisor.daemon.tunes.blocks import Used, count_busy
 from supervisor.daemon.tunes.tuner import Tuner
 from supervisor.runner import tuned
+from tests.rigs.small_disk import mounted
 from tests.sources.recorder_by_hand import Writer
 
 FACTS = {"device": "cpu", "processors": 2, "workers": 0, "threads": 2, "fused": False, "fused_why_not": "no gradients"}
@@ -623,6 +624,36 @@ def test_what_was_undone_does_not_begin_again(once: Tuner, tmp_path: Path, folde
     later = by_itself(tmp_path, replace(job, attempt=Attempt(number=2, launched_at=job.since)))
     later.begin_due()
     assert later.report("one").why == "undone"
+
+
+@pytest.mark.parametrize("adopted", [True, False])
+def test_what_was_undone_on_a_full_disk_does_not_begin_again(tmp_path: Path, job: Job, adopted: bool) -> None:
+    with mounted(tmp_path / "disk", 1) as state:
+        folder = state / "jobs/one/1"
+        (folder / fo.RUN).mkdir(parents=True)
+        command = ["python", "train.py"]
+        (folder / fo.LAUNCH).write_text(json.dumps({"command": command, "argv": command}))
+        if adopted:
+            tuned.keep(folder.parent, command, {"adopted": [{"knob": "workers", "value": 2}]}, {})
+        following = next_attempt(folder, 2)
+        with suppress(OSError), (state / "data").open("wb") as data:
+            while True:
+                data.write(bytes(512))
+                data.flush()
+        tuner = by_itself(state, job)
+        assert tuner.undo("one") is adopted
+        with pytest.raises(OSError, match="No space left"):
+            (state / "proof").write_text("it is full")
+        assert tuned.apply_kept(following, command, remedied=()) == {}
+        (state / "data").unlink()
+        later = by_itself(state, replace(job, attempt=Attempt(number=2, launched_at=job.since)))
+        later.begin_due()
+        with pytest.raises(Refused):
+            later.report("one")
+        (following / fo.LAUNCH).write_text(json.dumps({"command": ["python", "other.py"]}))
+        assert tuned.was_undone(folder.parent, ["python", "other.py"]) is not adopted
+        tuned.keep(folder.parent, command, {"adopted": []}, {})
+        assert not tuned.was_undone(folder.parent, command), "a tune that was asked for takes its place"
 
 
 def next_attempt(folder: Path, number: int) -> Path:

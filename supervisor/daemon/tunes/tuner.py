@@ -62,9 +62,10 @@ class Tuner:
 
     def _count_tries(self, folder: Path) -> int | None:
         """Return how often a tune of this command began by itself and did not end; None: it is not to begin again."""
-        kept = tuned.find_kept(folder.parent, tuned.launched_command(folder))
+        command = tuned.launched_command(folder)
+        kept = tuned.find_kept(folder.parent, command)
         if kept is None:
-            return 0
+            return None if tuned.was_undone(folder.parent, command) else 0
         tries, report = kept.get("tries"), types.decode_tune_report(kept.get("report"))
         counted = tries if isinstance(tries, int) else 0
         if report is None or not is_settled(report.problem, counted):
@@ -111,16 +112,16 @@ class Tuner:
 
         Where a tune begins by itself, that it was undone is kept: it is not to begin again.
         """
-        stopped, job = self.stop(name), self._job(name)
-        there, folder = tuned.forget(self._state / "jobs" / name), self._state / "jobs" / name
+        stopped, job, folder = self.stop(name), self._job(name), self._state / "jobs" / name
+        settings = self._configured().get(name)
+        if job is not None and settings is not None and settings.when == "once":
+            undone = types.encode(types.TuneReport(job=name, state="ended", why="undone"))
+            there = tuned.undo(folder, tuned.launched_command(folder / str(job.number)), undone)
+        else:
+            there = tuned.forget(folder)
         if job is not None:
-            attempt = folder / str(job.number)
-            tuned.withdraw_order(attempt)
+            tuned.withdraw_order(folder / str(job.number))
             there = self._forget_start(job) or there
-            settings = self._configured().get(name)
-            if settings is not None and settings.when == "once":
-                undone = types.encode(types.TuneReport(job=name, state="ended", why="undone"))
-                tuned.keep(folder, tuned.launched_command(attempt), undone, {})
         return stopped or there
 
     def _forget_start(self, job: Job) -> bool:
