@@ -77,46 +77,63 @@ AXE_VERSION := 4.14.1
 AXE_SHA256 := e6b0ce02b84d892e2e33e403485e7f3d6c29e2be6df65daf44d89ba564139745
 AXE := $(CACHE)/axe-core-$(AXE_VERSION)/package/axe.min.js
 
+# Two at a time would clear the folder under each other: the second waits, and finds it done. The kernel gives the lock
+# back when whoever holds it has ended, a pip that outlives its make included; the file that stays means nothing.
+define SET_UP_ALONE
+@mkdir -p "$(dir $(1))"
+exec {alone}> "$(1).lock"
+flock --nonblock "$$alone" || { echo "waiting for another make, which sets up $(1)" >&2; flock "$$alone"; }
+if [[ -z "$(findstring B,$(firstword -$(MAKEFLAGS)))" && -e "$@" $(foreach needed,$^,&& ! "$(needed)" -nt "$@") ]]; then
+	exit 0
+fi
+endef
+
 .PHONY: help demo test test-quick laws mutants frozen-names check lint types contracts bench gallery clean wheel deb deb-check tools-check new-user
 
 help:
 	@sed -n 's/^# \(make\)/\1/p' Makefile
 
 $(VENV)/ready: pyproject.toml
-	@test -n "$(PYTHON)" || { echo "no Python >= 3.10 found: install python3 and python3-venv" >&2; exit 1; }
+	$(call SET_UP_ALONE,$(VENV))
+	test -n "$(PYTHON)" || { echo "no Python >= 3.10 found: install python3 and python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
 	$(VENV)/bin/pip install --quiet --editable '.[dev,nvidia]'
 	touch $@
 
 $(CURRENT)/ready:
-	@echo "Setting up a training environment in $(CURRENT)"
+	$(call SET_UP_ALONE,$(CURRENT))
+	echo "Setting up a training environment in $(CURRENT)"
 	echo "($(CURRENT_PACKAGES)): about 5 GB are downloaded and unpacked, once. TRAIN_PYTHON=... names one that exists."
 	$(PYTHON) -m venv --clear "$(CURRENT)"
 	"$(CURRENT)/bin/pip" install --progress-bar on $(foreach p,$(CURRENT_PACKAGES),'$(p)')
 	touch $@
 
 $(OWNER)/ready:
-	@echo "Setting up the environment of the RX 5600 XT's owner in $(OWNER)"
+	$(call SET_UP_ALONE,$(OWNER))
+	echo "Setting up the environment of the RX 5600 XT's owner in $(OWNER)"
 	echo "($(OWNER_PACKAGES)): about 4 GB are downloaded and unpacked, once."
 	"$(OWNER_BASE)" -m venv --clear "$(OWNER)"
 	"$(OWNER)/bin/pip" install --progress-bar on $(foreach p,$(OWNER_PACKAGES),'$(p)')
 	touch $@
 
 $(FOREIGN)/ready: $(TRAIN_READY)
-	@$(TRAIN_PYTHON) -m venv --clear "$(FOREIGN)"
+	$(call SET_UP_ALONE,$(FOREIGN))
+	$(TRAIN_PYTHON) -m venv --clear "$(FOREIGN)"
 	purelib='import sysconfig; print(sysconfig.get_path("purelib"))'
 	"$(TRAIN_PYTHON)" -c "$$purelib" > "$$("$(FOREIGN)/bin/python" -c "$$purelib")/training_environment.pth"
 	"$(FOREIGN)/bin/pip" install --progress-bar off $(foreach p,$(FOREIGN_PACKAGES),'$(p)')
 	touch $@
 
 $(EXPORT)/ready:
-	@$(PYTHON) -m venv --clear "$(EXPORT)"
+	$(call SET_UP_ALONE,$(EXPORT))
+	$(PYTHON) -m venv --clear "$(EXPORT)"
 	"$(EXPORT)/bin/pip" install --progress-bar off '.[parquet,mlflow,wandb]' $(foreach p,$(EXPORT_PACKAGES),'$(p)')
 	"$(EXPORT)/bin/pip" uninstall --quiet --yes rocm-supervisor
 	touch $@
 
 $(AXE):
-	@mkdir -p "$(CACHE)/axe-core-$(AXE_VERSION)"
+	$(call SET_UP_ALONE,$(CACHE)/axe-core-$(AXE_VERSION))
+	mkdir -p "$(CACHE)/axe-core-$(AXE_VERSION)"
 	cd "$(CACHE)/axe-core-$(AXE_VERSION)"
 	{ npm pack --silent axe-core@$(AXE_VERSION) && echo "$(AXE_SHA256)  axe-core-$(AXE_VERSION).tgz" | sha256sum --check --quiet \
 		&& tar xzf axe-core-$(AXE_VERSION).tgz; } \
@@ -127,8 +144,11 @@ demo: $(VENV)/ready $(TRAIN_READY)
 
 $(CURRENT)/quick-exit $(OWNER)/quick-exit $(FOREIGN)/quick-exit: %/quick-exit: %/ready Makefile
 	@purelib="$$("$*/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
-	echo '$(QUICK_EXIT)' > "$$purelib/quick_exit.pth"
-	echo '$(LEAN_TORCH)' > "$$purelib/lean_torch.pth"
+	# Each whole or not at all: interpreters of another checkout's tests read them as they start.
+	echo '$(QUICK_EXIT)' > "$$purelib/quick_exit.pth.$$$$"
+	echo '$(LEAN_TORCH)' > "$$purelib/lean_torch.pth.$$$$"
+	mv "$$purelib/quick_exit.pth.$$$$" "$$purelib/quick_exit.pth"
+	mv "$$purelib/lean_torch.pth.$$$$" "$$purelib/lean_torch.pth"
 	touch $@
 
 test: $(VENV)/ready $(TRAIN_READY) $(OWNER_READY) $(FOREIGN)/ready $(QUICK_EXITS) $(FOREIGN)/quick-exit $(EXPORT)/ready $(AXE)
@@ -175,7 +195,8 @@ contracts: $(VENV)/ready
 
 # Supervisor in an environment of its own; NVRx in another, which finds torch in the training environment.
 $(PEERS)/ready: $(VENV)/ready $(TRAIN_READY)
-	@$(PYTHON) -m venv --clear "$(PEERS)/supervisor"
+	$(call SET_UP_ALONE,$(PEERS))
+	$(PYTHON) -m venv --clear "$(PEERS)/supervisor"
 	"$(PEERS)/supervisor/bin/pip" install --quiet supervisor==4.3.0
 	"$(TRAIN_PYTHON)" -m venv --clear "$(PEERS)/nvrx"
 	purelib='import sysconfig; print(sysconfig.get_path("purelib"))'
@@ -189,7 +210,8 @@ bench: $(VENV)/ready $(TRAIN_READY) $(PEERS)/ready
 
 # The commands of the environments below are given to the gallery's own interpreter.
 $(GALLERY)/ready: $(FOREIGN)/ready
-	@"$(FOREIGN)/bin/python" -m venv --clear "$(GALLERY)"
+	$(call SET_UP_ALONE,$(GALLERY))
+	"$(FOREIGN)/bin/python" -m venv --clear "$(GALLERY)"
 	purelib='import sysconfig; print(sysconfig.get_path("purelib"))'
 	site="$$("$(GALLERY)/bin/python" -c "$$purelib")"
 	"$(FOREIGN)/bin/python" -c "$$purelib" > "$$site/a_foreign.pth"
@@ -222,7 +244,8 @@ deb-check: deb
 	$(VENV)/bin/python tests/package/deb_check.py dist/rocm-supervisor_*.deb $(ARGS)
 
 $(CACHE)/installers/ready:
-	@$(PYTHON) -m venv --clear "$(CACHE)/installers"
+	$(call SET_UP_ALONE,$(CACHE)/installers)
+	$(PYTHON) -m venv --clear "$(CACHE)/installers"
 	"$(CACHE)/installers/bin/pip" install --quiet uv pipx
 	touch $@
 
