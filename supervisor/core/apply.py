@@ -469,8 +469,7 @@ def _fold_retry(job: Job, decision: de.Retry) -> Job:
         plan = replace(plan, older_than=job.attempt.resume_from)
     if decision.remedy in RESORTS:
         plan = replace(plan, resort=decision.remedy)
-    if decision.refused_environment is not None:
-        why = job.environment_problem or "its environment"
+    if decision.refused_environment is not None and (why := job.environment_problem) is not None:
         moved = replace(moved, course=moved.course.never_began(decision.at, why).without("other_environment"))
     moved = forget_refused(begin_trial(moved, decision), why_start_failed(job, decision))
     return replace(moved, stop=None, retry=plan, ledger=count_restart(job, decision), unkillable=False)

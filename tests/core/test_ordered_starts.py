@@ -91,8 +91,9 @@ def test_a_start_on_trial_that_fails_is_given_up_and_costs_nothing(ends: str) ->
     retry = timeline.last
     assert isinstance(retry, de.Retry)
     assert (retry.counts, retry.flag, retry.remedy) == (False, None, None)
-    how = "ended with status 1" if ends == "exits" else "could not be launched: no such file"
-    assert retry.reason == f"started without malloc on: its process {how} before its first step"
+    how = "its process could not be launched: no such file"
+    how = "before its first step its process ended with status 1" if ends == "exits" else how
+    assert retry.reason == f"started without malloc on: {how}"
     assert timeline.job.start_refused
     timeline.looks()
     attempt = timeline.present()

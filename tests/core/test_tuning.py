@@ -24,7 +24,7 @@ from supervisor.core.tuning.compare import (
 )
 from supervisor.core.tuning.guards import Block
 from supervisor.core.tuning.knob import COUNTED_MAX, KNOBS, Facts, Kind, Knob, Left, Phase, choose_knobs, facts_of
-from supervisor.core.tuning.session import Session, begin_session
+from supervisor.core.tuning.session import Arm, Session, begin_session
 from tests.rigs.declared import check_declared
 
 CPU = Facts(device="cpu", processors=4, workers=0, threads=4, fused=False, channels_last=False)
@@ -315,15 +315,22 @@ def test_steps_are_kept_to_leave_values_out_that_may_cost() -> None:
     assert reckon(session) == two_pairs + confirming, "what was proven by itself is not left out"
 
 
+def arm_of(session: Session) -> Arm:
+    """Return the arm under way."""
+    assert session.trial is not None
+    assert session.trial.arm is not None
+    return session.trial.arm
+
+
 def test_an_arm_that_cannot_gain_yet_is_tried_behind_the_others_and_then_left_out() -> None:
     workers = next(knob for knob in KNOBS if knob.name == "workers")
     session = begin_session((workers, SWITCH), (), CPU)
-    session = session.postponed({"workers"}, "no step waits for data")
+    session = session.postponed(arm_of(session), "no step waits for data")
     assert session.tried == "switch = true"
     while session.tried == "switch = true":
         session = session.after_block(1.0 if not session.wanted else 0.8)
     assert session.tried == "workers = 4", "the switch may have brought about that steps wait"
-    session = session.postponed({"workers"}, "no step waits for data")
+    session = session.postponed(arm_of(session), "no step waits for data")
     assert session.tried == "all together"
     why = "no step waits for data"
     assert session.left == tuple(Left(knob="workers", value=count, why=why) for count in (4, 8))
@@ -654,7 +661,8 @@ def test_where_pinning_cannot_be_set_more_workers_are_tried_alone() -> None:
 
 
 def test_pinning_that_was_refused_is_set_along_with_nothing() -> None:
-    queue = begin_session(_data_knobs(), (), STARVED).postponed({"workers"}, "no step waits")
+    session = begin_session(_data_knobs(), (), STARVED)
+    queue = session.postponed(arm_of(session), "no step waits")
     assert queue.tried == "pin_memory = true"
     assert queue.after_refusal("no").tried == "workers = 16"
 

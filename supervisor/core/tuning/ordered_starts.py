@@ -96,8 +96,9 @@ def settle_start(job: Job, attempt: Attempt, now: Moment) -> de.Retry | None:
         is_over = failed and attempt.host_lost is None and attempt.launch_shortage is None
     if not is_over:
         return None
-    when = " before its first step" if failed else ""
-    return _retry_without(job, start, f"its process {attempt.ending}{when}", now, not_before=now)
+    began = attempt.launch_error is None and (attempt.exit is None or attempt.exit.error is None)
+    when = "before its first step " if failed and began else ""
+    return _retry_without(job, start, f"{when}its process {attempt.ending}", now, not_before=now)
 
 
 def refuse_environment(job: Job, plan: RetryPlan, problem: str, now: Moment) -> de.Retry | None:

@@ -313,16 +313,15 @@ class Session:
         arm = replace(arm, along=tuple(row for row in arm.along if row[0] not in refused))
         return replace(self, trial=replace(self.trial, arm=arm, settings=arm.change(self.trial.base)))
 
-    def postponed(self, knobs: Container[str], why: str) -> Session:
-        """Return the session with the arms of `knobs` put behind all others; those that were before are left out.
+    def postponed(self, arm: Arm, why: str) -> Session:
+        """Return the session with `arm`, which is under way, and all others of its knob put behind the rest.
 
-        A value that was to be left out stays.
+        Those that were before are left out. A value that was to be left out stays.
         """
-        arm = None if self.trial is None else self.trial.arm
-        rows = [row for row in (arm, *self.queue) if row is not None and not row.leaves_out]
-        later = [replace(row, postponed=True) for row in rows if row.knob in knobs and not row.postponed]
-        left = _list_passed([row for row in rows if row.knob in knobs and row.postponed], why)
-        rest = [row for row in self.queue if row.knob not in knobs]
+        rows = tuple(row for row in (arm, *self.queue) if row.knob == arm.knob and not row.leaves_out)
+        later = tuple(replace(row, postponed=True) for row in rows if not row.postponed)
+        left = _list_passed([row for row in rows if row.postponed], why)
+        rest = tuple(row for row in self.queue if row.knob != arm.knob)
         return replace(self, queue=(*rest, *later), left=(*self.left, *left))._next()
 
     def without_more(self, why: str) -> Session:

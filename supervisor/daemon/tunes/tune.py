@@ -262,7 +262,7 @@ class Tune(threading.Thread):
             return session
         why = self._find_pointless(trial, facts)
         if why is not None and trial.arm is not None:
-            return session.postponed({trial.arm.knob}, why)
+            return session.postponed(trial.arm, why)
         reserve = self._switches.count_reserve(trial.base, trial.settings)
         why = find_unaffordable(session, self._count_left() - reserve, self._switches.count_steps)
         if why is not None:
