@@ -1,6 +1,6 @@
 """Simulates the starts of a tune: how often a gain, or none, is adopted, by its size and by how starts differ.
 
-python tests/bench/start_simulation.py [--runs 20000] [--part idle] [--part gains]
+python tests/bench/start_simulation.py [--runs 20000] [--seed 7] [--part idle] [--part gains]
 
 Each start takes the time of its settings times a deviate. `idle` prints the share of tunes that adopt an arm without
 effect, of one arm, of three, and of two behind one that gains 10 %, for several kinds of deviates; `gains` prints for
@@ -39,6 +39,11 @@ def draw_disturbed(chance: random.Random, _before: int) -> float:
     return chance.gauss(0, 1) + (chance.expovariate(1 / 5) if chance.random() < 0.1 else 0.0)
 
 
+def draw_mode(apart: float, quick: float = 0.5) -> Deviate:
+    """Return what draws one of two modes so many spreads apart, and the quicker one in that share of the starts."""
+    return lambda chance, _before: chance.gauss(0, 1) + (0.0 if chance.random() < quick else apart)
+
+
 DEVIATES: Mapping[str, Deviate] = {
     "normal": lambda chance, _before: chance.gauss(0, 1),
     "heavy tails": draw_heavy,
@@ -46,7 +51,11 @@ DEVIATES: Mapping[str, Deviate] = {
     "slower by a spread each": lambda chance, before: chance.gauss(0, 1) + before,
     "quicker by a spread each": lambda chance, before: chance.gauss(0, 1) - before,
     "warms up, ten spreads": lambda chance, before: chance.gauss(0, 1) - 10 * (1 - math.exp(-before / 3)),
-    "two modes, ten spreads apart": lambda chance, _before: chance.gauss(0, 1) + 10 * chance.getrandbits(1),
+    "two modes, ten spreads apart": draw_mode(10),
+    "two modes, a hundred spreads apart": draw_mode(100),
+    "two modes, five spreads apart": draw_mode(5),
+    "two modes, ten spreads apart, three in ten quick": draw_mode(10, 0.3),
+    "three modes, ten spreads apart": lambda chance, _before: chance.gauss(0, 1) + 10 * chance.randrange(3),
 }
 
 
@@ -62,9 +71,9 @@ class Found:
     """Mean of a tune."""
 
 
-def simulate(gains: Sequence[float], deviate: Deviate, spread: float, runs: int) -> Found:
+def simulate(gains: Sequence[float], deviate: Deviate, spread: float, runs: int, seed: int) -> Found:
     """Return what comes of tunes of so many arms, each with its gain."""
-    chance = random.Random(7)
+    chance = random.Random(seed)
     gain_of = {f"arm{number}": gain for number, gain in enumerate(gains)}
     arms = [StartArm(knob=name, value="on", kind=Kind.SAME_ARITHMETIC) for name in gain_of]
     idle = gaining = starts = 0
@@ -83,20 +92,20 @@ def simulate(gains: Sequence[float], deviate: Deviate, spread: float, runs: int)
     )
 
 
-def print_idle(runs: int) -> None:
+def print_idle(runs: int, seed: int) -> None:
     """Print a row for each kind of deviates and each tune: the share that adopts an arm without effect."""
     for name, deviate in DEVIATES.items():
         for arms, gains in IDLE.items():
-            found = {spread: simulate(gains, deviate, spread, runs) for spread in SPREADS}
+            found = {spread: simulate(gains, deviate, spread, runs, seed) for spread in SPREADS}
             cells = "  ".join(f"{spread:.1%}: {item.idle:.2%} ({item.starts:.1f})" for spread, item in found.items())
             print(f"{name}; arms without effect: {arms}   {cells}", flush=True)
 
 
-def print_gains(runs: int) -> None:
+def print_gains(runs: int, seed: int) -> None:
     """Print a row for each number of arms and each spread: the share of arms that are adopted, and the starts."""
     for arms in (1, 3):
         for spread in SPREADS:
-            found = {gain: simulate((gain,) * arms, DEVIATES["normal"], spread, runs) for gain in GAINS}
+            found = {gain: simulate((gain,) * arms, DEVIATES["normal"], spread, runs, seed) for gain in GAINS}
             cells = "  ".join(
                 f"{gain:+.0%}: {item.gaining if gain > 0 else item.idle:.1%} ({item.starts:.1f})"
                 for gain, item in found.items()
@@ -109,10 +118,11 @@ def main() -> None:
     parts = {"idle": print_idle, "gains": print_gains}
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs", type=int, default=20000)
+    parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--part", choices=list(parts), action="append")
     given = parser.parse_args()
     for part in given.part or parts:
-        parts[part](given.runs)
+        parts[part](given.runs, given.seed)
 
 
 if __name__ == "__main__":

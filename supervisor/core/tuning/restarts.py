@@ -3,8 +3,9 @@
 Every start goes on from the same snapshot, in the order A B B A, where A is the training as it is started and B the
 same with one arm. One start is one measurement: two starts of the same settings differ by more than the steps within
 one show, by where memory came to lie and what else the machine did. So gains are judged by differences between starts
-alone, and an arm is started twice at least. Each further arm is tried on top of those adopted before; there is no last
-comparison of all together, which would take as many starts once more: the error is shared among the arms instead.
+alone: an arm is started twice at least, and one that is adopted mostly four times. Each further arm is tried on top of
+those adopted before; there is no last comparison of all together, which would take as many starts once more: the error
+is shared among the arms instead.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from supervisor.core.tuning.compare import Outcome, mean_times
 from supervisor.core.tuning.guards import Block, Memory, find_doubt, find_harm
 from supervisor.core.tuning.knob import Kind
 from supervisor.core.tuning.session import Adopted, Refused
-from supervisor.core.tuning.start_comparison import ERROR, PAIRS_MAX, StartComparison
+from supervisor.core.tuning.start_comparison import ERROR, StartComparison
 from supervisor.core.tuning.start_order import TunedStart
 
 ORDER = "ABBA"
@@ -143,7 +144,7 @@ class Restarts:
         owner, mine = _blocks(self.of_owner), _blocks(self.of_arm)
         comparable = is_repeatable(self.of_arm) or is_repeatable(self.of_owner)
         doubt = None if comparable else find_doubt(owner, mine)
-        if doubt is not None and verdict.pairs < PAIRS_MAX:
+        if doubt is not None and verdict.pairs < self.comparison.pairs_max:
             return self
         if doubt is not None:
             return self.after_refusal(f"not settled after {verdict.pairs} pairs: {doubt}")
@@ -186,11 +187,14 @@ class Restarts:
 
     def _next(self, first: Measured | None, *, is_adopted: bool = False) -> Restarts:
         arm = self.queue[0] if self.queue else None
+        comparison = self.comparison
+        if self.arm is not None:
+            comparison = comparison.next_arm(is_adopted=is_adopted, goes_on=first is not None)
         return replace(
             self,
             queue=self.queue[1:],
             arm=arm,
-            comparison=self.comparison.next_arm(is_adopted=is_adopted, goes_on=first is not None),
+            comparison=comparison,
             half=None if arm is None else first,
             of_owner=() if first is None else (first,),
             of_arm=(),
