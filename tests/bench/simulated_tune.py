@@ -192,7 +192,8 @@ class SimulatedTune(Tune):
 
     def _read_used(self) -> Used | None:
         processes = 1 + sum(loader.count for loader in self.training.loaders)
-        return Used(used_s=self.training.count_used_s(), at_s=self.training.now_s, processes=processes)
+        used_s, now_s = self.training.count_used_s(), self.training.now_s
+        return Used(used_s=used_s, at_s=now_s, processes=processes, workers_s=used_s - now_s)
 
     def _read_reports(self) -> tuple[AgentFact, ...]:
         return ()

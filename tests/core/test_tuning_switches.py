@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from supervisor.core.tuning.knob import Facts
 from supervisor.core.tuning.switches import Settings, Shown, Switches
 
@@ -46,6 +48,18 @@ def test_the_last_comparison_uses_up_what_lay_ready_where_no_block_has() -> None
     run_out = after(put_off, ARM, wait=0.0)
     assert run_out.plan(ARM, ARM, proves=True).ahead == 0
     assert after(run_out, ARM, wait=0.0, is_run_out=False).is_run_out(ARM), "once is enough"
+
+
+def test_no_step_is_taken_for_faster_than_its_workers_make_batches() -> None:
+    """A stock of 64 batches lasts for 360 steps of 51 ms where one is made in 62 ms: no block shows its end."""
+    known = after(after(Switches(facts=YOLO), OWNERS, wait=0.9, batch_s=1.1), OWNERS, wait=0.9, batch_s=0.9)
+    assert known.find_slowdown(BASE, 0.05) == pytest.approx(1.25)
+    assert known.find_slowdown(BASE, 0.07) == 1.0
+    assert known.find_slowdown({"workers": 32}, 0.05) == pytest.approx(1.25), "there are 16 processors"
+    assert known.find_slowdown({"workers": 0}, 0.05) == 1.0
+    assert after(known, BASE, wait=0.1, batch_s=9.0).batches_s == known.batches_s, "a stock may have been made in it"
+    assert SETTLED.find_slowdown(BASE, 0.001) == 1.0, "what a batch takes is not known"
+    assert after(Switches(facts=Facts(workers=4)), {}, wait=0.9, batch_s=1.0).find_slowdown({}, 0.1) == 1.0
 
 
 def test_workers_have_spare_processors_where_few_are_busy_and_it_is_known() -> None:

@@ -7,12 +7,13 @@ are left out where they may hide that steps would wait.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from supervisor.core.tuning.compare import BLOCK_STEPS, DROPPED_STEPS, FIRST_DROPPED_STEPS
 from supervisor.core.tuning.knob import Facts
-from supervisor.core.tuning.loader import WAITING_WORTH, count_ahead, count_switch_steps, loader_of, workers_of
+from supervisor.core.tuning.loader import STARVED, WAITING_WORTH, count_ahead, count_switch_steps, loader_of, workers_of
 
 SPARE = 0.7
 """Share of the processors of its workers up to which a loader is taken to follow a faster training for now.
@@ -33,6 +34,8 @@ class Shown:
     """The share of steps that waited for data."""
     busy: float | None = None
     """How many processors the training and its workers kept busy."""
+    batch_s: float | None = None
+    """The processor time that workers took for the batch of a step."""
     is_run_out: bool = True
     """Whether batches that lay ready were used up before a block of them."""
 
@@ -64,12 +67,19 @@ class Switches:
     shown: Mapping[str, Shown] = field(default_factory=dict)
     taken: Mapping[tuple[object, ...], int] = field(default_factory=dict)
     """How many steps the newest block took with all that was not counted, by the kind of switch before it."""
+    batches_s: tuple[float, ...] = ()
+    """The processor time that workers took for a batch, in each block that shows it."""
 
     def after_block(self, settings: Settings, shown: Shown) -> Switches:
-        """Return what is known after a block; batches once used up need not be again."""
+        """Return what is known after a block; batches once used up need not be again.
+
+        What a batch takes is known of steps that waited long for theirs: one was made for each, and none lay ready.
+        """
+        known_s = () if shown.batch_s is None or (shown.wait or 0.0) < STARVED else (shown.batch_s,)
         before = self.shown.get(name_settings(settings))
         run_out = shown.is_run_out or (before is not None and before.is_run_out)
-        return replace(self, shown={**self.shown, name_settings(settings): replace(shown, is_run_out=run_out)})
+        known = {**self.shown, name_settings(settings): replace(shown, is_run_out=run_out)}
+        return replace(self, shown=known, batches_s=(*self.batches_s, *known_s))
 
     def after_switch(self, kind: tuple[object, ...], steps: int) -> Switches:
         """Return what is known after a switch and a block that took so many steps."""
@@ -88,6 +98,17 @@ class Switches:
         """Whether workers that keep as many processors busy would follow a training that is faster."""
         most = min(workers_of(settings, self.facts), self.facts.processors or 0)
         return busy is not None and busy <= SPARE * most
+
+    def find_slowdown(self, settings: Settings, pace_s: float) -> float:
+        """Return how many times longer than `pace_s` a step takes once what lies ready is used up; 1: no longer.
+
+        Workers that make batches nearly as fast as steps take them have a stock that lasts hundreds of steps: no block
+        shows its end. For a batch they need their processor time at least.
+        """
+        workers = min(workers_of(settings, self.facts), self.facts.processors or 0)
+        if not self.batches_s or not workers:
+            return 1.0
+        return max(1.0, math.fsum(self.batches_s) / len(self.batches_s) / workers / pace_s)
 
     def plan(self, held: Settings, wanted: Settings, *, proves: bool) -> Switch:
         """Return what does not count after a switch from `held` to `wanted`.

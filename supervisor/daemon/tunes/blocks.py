@@ -30,6 +30,8 @@ class Collected:
     """The time of a step."""
     busy: float | None
     """How many processors the training and its workers kept busy."""
+    batch_s: float | None = None
+    """The processor time that workers took for the batch of a step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +41,8 @@ class Used:
     used_s: float
     at_s: float
     processes: int
+    workers_s: float | None = None
+    """What the processes other than the training's own have taken of that; None where it is not known."""
 
 
 def count_busy(began: Used | None, ended: Used | None) -> float | None:
@@ -46,6 +50,15 @@ def count_busy(began: Used | None, ended: Used | None) -> float | None:
     if began is None or ended is None or began.processes != ended.processes or ended.at_s <= began.at_s:
         return None
     return (ended.used_s - began.used_s) / (ended.at_s - began.at_s)
+
+
+def count_batch_s(began: Used | None, ended: Used | None, steps: int) -> float | None:
+    """Return the processor time that workers took for each of so many steps; None where it is not known."""
+    if count_busy(began, ended) is None or began is None or ended is None or not steps:
+        return None
+    if began.workers_s is None or ended.workers_s is None or ended.workers_s <= began.workers_s:
+        return None
+    return (ended.workers_s - began.workers_s) / steps
 
 
 def is_diagnosed(spans: tuple[float, ...]) -> bool:

@@ -52,6 +52,7 @@ from supervisor.daemon.tunes.before import Before
 from supervisor.daemon.tunes.blocks import (
     Collected,
     Used,
+    count_batch_s,
     count_busy,
     find_span_s,
     find_wait_share,
@@ -293,7 +294,8 @@ class Tune(threading.Thread):
         if why is not None:
             return session.after_refusal(why)
         memory = Memory(card_bytes=facts.card_bytes, host_bytes=psutil.virtual_memory().total)
-        return session.after_block(compare.median_s(collected.times), collected.seen, memory)
+        median_s = compare.median_s(collected.times) * self._switches.find_slowdown(wanted, collected.pace_s)
+        return session.after_block(median_s, collected.seen, memory)
 
     def _after_refusal(self, session: Session, wanted: Mapping[str, object], refused: Mapping[str, object]) -> Session:
         """Return the session after some settings were refused; the others stay, as no worker is exchanged for that."""
@@ -404,7 +406,9 @@ class Tune(threading.Thread):
         return collected
 
     def _note_block(self, settings: Mapping[str, object], block: Collected, *, is_run_out: bool = True) -> None:
-        shown = Shown(pace_s=block.pace_s, wait=block.wait, busy=block.busy, is_run_out=is_run_out)
+        shown = Shown(
+            pace_s=block.pace_s, wait=block.wait, busy=block.busy, batch_s=block.batch_s, is_run_out=is_run_out
+        )
         self._switches = self._switches.after_block(settings, shown)
 
     def _trace(self, settings: Mapping[str, object]) -> Shares:
@@ -491,7 +495,7 @@ class Tune(threading.Thread):
         counted: list[StepRecord] = []
         seen: list[StepRecord] = []
         began_bytes = began_used = None
-        was_cold = False
+        was_cold, made = False, 0  # steps since then
         newest_at = self._clock.now()
         while len(spans) < BLOCK_STEPS_MAX and (
             was_cold or not is_enough(tuple(spans)) or (len(spans) < workers and waits(spans, counted))
@@ -513,7 +517,8 @@ class Tune(threading.Thread):
                     ahead = 0 if was_waited_for(record, span_s) else ahead - 1
                     continue
                 if not spans:
-                    began_bytes, began_used = self._read_rss(), self._read_used()
+                    began_bytes, began_used, made = self._read_rss(), self._read_used(), -1
+                made += 1
                 spans.append(span_s)
                 times.append(span_s / record.samples if record.samples else span_s)
                 self._progress.per_sample = self._progress.per_sample and bool(record.samples)
@@ -528,12 +533,14 @@ class Tune(threading.Thread):
                 raise Ended(f"no two steps one after the other for {SILENT_S:.0f} s; the owner's settings hold")
             self._wait(self._held)  # also while steps keep coming: a tune can be ended, and its lease is renewed
         typical = average_turns(times, workers) if waits(spans, counted) else tuple(times)
+        ended_used = self._read_used()
         return Collected(
             times=typical,
             wait=find_wait_share(spans, counted),
             seen=self._look(seen[1:], counted, began_bytes),
             pace_s=sum(spans) / len(spans),
-            busy=count_busy(began_used, self._read_used()),
+            busy=count_busy(began_used, ended_used),
+            batch_s=count_batch_s(began_used, ended_used, made),
         )
 
     def _look(self, seen: list[StepRecord], counted: list[StepRecord], began_bytes: int | None) -> Block:
@@ -556,8 +563,11 @@ class Tune(threading.Thread):
             found = [] if process is None else [process.cpu_times(), *(row.cpu_times() for row in process.children())]
         except psutil.Error:
             return None
-        used_s = sum(row.user + row.system for row in found)
-        return Used(used_s=used_s, at_s=self._clock.now().monotonic_s, processes=len(found)) if found else None
+        if not found:
+            return None
+        own_s, *others_s = (row.user + row.system for row in found)
+        workers_s, at_s = sum(others_s), self._clock.now().monotonic_s
+        return Used(used_s=own_s + workers_s, at_s=at_s, processes=len(found), workers_s=workers_s)
 
     def _count_made(self) -> int:
         return max(0, self._last_step() - self._first_step)
