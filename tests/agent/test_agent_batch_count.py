@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import UserDict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,6 +24,14 @@ IMAGE, BOXES = table(3, 480, 640), {"boxes": table(5, 4)}
 GRAPHS = SimpleNamespace(x=table(913, 16))
 
 
+class Joined(UserDict[str, SimpleNamespace]):
+    """Graphs joined to one, as torch_geometric has them: its first tensor is the edges' two rows of nodes."""
+
+    def __init__(self, **known: int) -> None:
+        super().__init__(edge_index=table(2, 3766, dtype="torch.int64"), x=table(1789, 7), y=table(128))
+        vars(self).update(known)
+
+
 @pytest.mark.parametrize(
     ("batch", "expected", "samples", "tokens"),
     [
@@ -36,6 +45,10 @@ GRAPHS = SimpleNamespace(x=table(913, 16))
         pytest.param([table(120, 16, 80), table(16)], 16, 16, None, id="time first"),
         pytest.param([[table(16, 10), table(16, 4)], table(16)], 16, 16, None, id="two inputs"),
         pytest.param(GRAPHS, 24, 24, None, id="graphs, without a shape of their own"),
+        pytest.param(Joined(num_graphs=128), 128, 128, None, id="joined graphs"),
+        pytest.param(Joined(num_graphs=41), 128, 41, None, id="the last joined graphs"),
+        pytest.param(Joined(batch_size=64), 64, 64, None, id="a graph sampled around nodes"),
+        pytest.param((SimpleNamespace(batch_size=20), table(20)), 32, 20, None, id="joined graphs and labels"),
         pytest.param(table(), None, None, None, id="a number"),
         pytest.param(["a", "b"], None, None, None, id="words"),
         pytest.param([], None, None, None, id="nothing"),

@@ -99,10 +99,28 @@ def count_samples(batch: Any, expected: Optional[int]) -> Optional[int]:
     The first dimension of its first tensor is the number, unless the loader's own is nearby: graphs and detections
     are collated to tensors that count nodes, channels or boxes first, sequences to ones that count time first.
     """
+    known = _graphs_in(batch)
+    if known is not None:
+        return known
     lengths = _leading_lengths(batch)
     if expected is not None and (not lengths or expected in lengths or lengths[-1] > expected):
         return expected
     return lengths[-1] if lengths else None
+
+
+def _graphs_in(batch: Any) -> Optional[int]:
+    """Return the graphs that a batch says it was joined from, or the nodes that it was sampled around.
+
+    Its tensors count edges, nodes and the two ends of an edge. In a list of a graph and labels it is the first item.
+    """
+    item = batch[0] if isinstance(batch, (list, tuple)) and batch else batch
+    if isinstance(item, dict) or hasattr(item, "shape"):
+        return None
+    for name in ("num_graphs", "batch_size"):  # of torch_geometric, and of its samplers and DGL
+        number = getattr(item, name, None)
+        if type(number) is int and number > 0:
+            return number
+    return None
 
 
 def _look_of_names(batch: Any) -> Any:
