@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 PARTS = (
     "agent/path",
     "agent/prove",
+    "runner/background.py",
     "runner/interpreter.py",
     "runner/priority.py",
     "runner/place_checkpoint.py",

@@ -68,8 +68,11 @@ WATCHED = (
     signal.SIGHUP,
     signal.SIGCHLD,
 )
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 RESERVED_BYTES = 4096
 LEFTOVER_GRACE_S = 2.0
+CLAIM_S = 600.0
+"""How long what a command has left in the background may take until it trains; then it is ended as any leftover is."""
 ANSWER_PAUSE_S = 0.02
 KILL_PAUSE_S, KILL_PAUSE_LIMIT_S = 0.01, 0.5
 NS = 1_000_000_000
@@ -239,6 +242,14 @@ class Recorder:
             os.close(file)
         return None
 
+    def read_claim(self) -> int:
+        """Return the pid that claimed the recorder last; 0 where none has, or it cannot be read."""
+        try:
+            with open(os.open(self.path, os.O_RDONLY | NO_LINK), "rb", buffering=0) as file:
+                return int(struct.unpack("<I", os.pread(file.fileno(), 4, CLAIM_OFFSET))[0])
+        except (OSError, struct.error):
+            return 0
+
     def ask_to_save(self, alive: Iterable[int]) -> bool:
         """Write the command to save; return False if no process in `alive` has claimed the recorder."""
         try:
@@ -363,9 +374,15 @@ def become_training(launch: dict[str, object], output: int, complaints: int, uma
 class Watch:
     """Waits for signals and for the end of a started training and its children."""
 
-    def __init__(self, folder: str, recorder: Recorder, training: int, save_s: float) -> None:
-        self.folder, self.recorder, self.training, self.save_ns = folder, recorder, training, int(save_s * NS)
+    def __init__(self, folder: str, recorder: Recorder, training: int, launch: dict[str, object]) -> None:
+        self.folder, self.recorder, self.training = folder, recorder, training
+        self.save_ns = int(float(str(launch["save_s"])) * NS)
+        self.command = str(launch["argv"][0])  # type: ignore[index]  # read_launch looked at it
         self.end: dict[str, object] = {}
+        self.ended_before: dict[str, object] = {}
+        """How the command ended that has left the training in the background, or that which was taken for it."""
+        self.claim_until: int | None = None
+        self.is_asked_to_end = False
         self.leftovers = 0
         self.save_until: int | None = None
         self.kill_at: int | None = None
@@ -390,9 +407,10 @@ class Watch:
                 return False  # no child is left
             if pid == 0:
                 if self.end and not known:
-                    self._end_leftovers()
+                    self._look_behind()
                 return True
-            if pid == self.training:
+            if pid == self.training or (self.claim_until is not None and pid == self.recorder.read_claim()):
+                self.training = pid
                 code = os.waitstatus_to_exitcode(status)
                 self.end = {
                     "exit_code": code if code >= 0 else None,
@@ -404,8 +422,24 @@ class Watch:
                     **ended_now(),
                 }
 
+    def _look_behind(self) -> None:
+        """Go on with a training that the command has left in the background; end whatever else it has left."""
+        is_first, claimed = not self.ended_before, self.recorder.read_claim()
+        may_go_on = (is_first and self.end["exit_code"] == 0) or self.claim_until is not None
+        found = None
+        if may_go_on and not self.is_asked_to_end:
+            found = _find_background(self._list_tree, claimed, self.command)
+        if found is None:
+            self._end_leftovers()
+            return
+        if is_first or self.end["exit_code"] != 0:
+            self.ended_before = self.end
+        if is_first and not claimed:
+            self.claim_until = time.monotonic_ns() + int(CLAIM_S * NS)
+        self.training, self.end = found, {}
+
     def _wait(self) -> int:
-        deadlines = [] if self.kill_at is None else [self.kill_at]
+        deadlines = [at for at in (self.kill_at, self.claim_until) if at is not None]
         if self.save_until is not None:
             deadlines.append(time.monotonic_ns() + int(ANSWER_PAUSE_S * NS))
         if not deadlines:
@@ -414,6 +448,7 @@ class Watch:
         return info.si_signo if info else 0
 
     def _handle_signal(self, number: int) -> None:
+        self.is_asked_to_end |= number in ENDING
         if number == signal.SIGTERM:
             self._save_then_end()
         elif number == signal.SIGINT:
@@ -434,12 +469,25 @@ class Watch:
         now = time.monotonic_ns()
         if self.save_until is not None and (now >= self.save_until or self.recorder.answered()):
             self._end_tree()
+        if self.claim_until is not None and now >= self.claim_until:
+            self.claim_until = None
+            self._judge_background()
         if self.kill_at is not None and now >= self.kill_at:
             for process in self._list_tree():
                 send(process, signal.SIGCONT, signal.SIGKILL)
             # Repeated, since a process may have forked in between; ever slower, since one may be in state D.
             self.kill_at = now + self.kill_pause_ns
             self.kill_pause_ns = min(2 * self.kill_pause_ns, int(KILL_PAUSE_LIMIT_S * NS))
+
+    def _judge_background(self) -> None:
+        """Go on with what has begun to train in the background; where nothing has, the attempt is over."""
+        claimed = self.recorder.read_claim()
+        found = _find_background(self._list_tree, claimed, self.command) if claimed else None
+        if found is None:
+            self.training, self.end = 0, self.ended_before
+            self._end_leftovers()
+        else:
+            self.training = found
 
     def _save_then_end(self) -> None:
         if self.save_until is not None:
@@ -467,6 +515,16 @@ class Watch:
 
     def _list_tree(self) -> list[Process]:
         return descendants(os.getpid(), read_processes())
+
+
+def _find_background(list_tree: Callable[[], list[Process]], claimed: int, command: str) -> int | None:
+    try:
+        import background  # type: ignore[import-not-found]  # noqa: PLC0415 - in this folder; few attempts need it
+    except (ImportError, OSError):
+        return None  # the copy of the code is gone
+
+    found: int | None = background.find_training(list_tree, os.getpid(), claimed, command)
+    return found
 
 
 def ended_now() -> dict[str, object]:
@@ -540,7 +598,7 @@ def _start_training(
     except OSError:
         os.kill(training, signal.SIGKILL)  # without shim.json it could not be found again
         raise
-    return Watch(folder, recorder, training, float(str(launch["save_s"])))
+    return Watch(folder, recorder, training, launch)
 
 
 def _read_identity(training: int) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -69,6 +70,15 @@ def test_a_copy_holds_what_is_installed_and_can_be_read_and_not_be_written(tmp_p
     for path in (code.root.parent, code.root, *code.root.rglob("*")):
         mode = path.stat().st_mode & 0o777
         assert mode == (0o755 if path == code.root.parent else 0o555 if path.is_dir() else 0o444), path
+
+
+def test_what_a_shim_imports_is_copied_with_it_also_what_few_attempts_need() -> None:
+    for part in (part for part in PARTS if part.startswith("runner/")):
+        tree = ast.parse((INSTALLED.root / part).read_text())
+        found = (node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom))
+        names = {getattr(node, "module", None) or node.names[0].name for node in found}
+        beside = {f"runner/{name}.py" for name in names if (INSTALLED.root / "runner" / f"{name}.py").exists()}
+        assert beside <= set(PARTS), part
 
 
 def test_a_second_daemon_of_the_same_version_finds_the_copy_and_makes_none(tmp_path: Path, package: Path) -> None:

@@ -1,0 +1,78 @@
+"""Finds the training that a command has left in the background: `nohup python train.py &` ends at once, with status 0.
+
+Used by shim.py in its process: imports only the standard library.
+"""
+
+# ruff: noqa: PTH115 - as in shim.py: memory for life
+
+from __future__ import annotations
+
+import os
+import time
+
+TYPE_CHECKING = False  # typing is memory for life
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from supervisor.runner.shim import Process, read_inner_pid
+else:
+    from shim import read_inner_pid  # the shim's process has imported it
+
+INTERPRETER = "python"
+"""Begins the name of the program of every training that has an agent."""
+LAUNCHERS = ("sh", "bash", "dash", "zsh", "busybox", "env", "nohup", "setsid", "nice", "timeout", "make", "time")
+"""Programs that become another one, or start it, and train nothing themselves."""
+EXEC_TRIES, EXEC_EVERY_S = 100, 0.02
+"""How often, and how far apart, a forked shell is looked at until it has become the program that it runs."""
+
+
+def find_training(list_tree: Callable[[], list[Process]], shim: int, claimed: int, command: str) -> int | None:
+    """Return the child of the shim that goes on as the training; None where all that is left only helped it.
+
+    That is what holds the recorder, the process `claimed`. Before any has claimed it (0) it is the newest Python, of a
+    `command` that is none itself: a Python that ended with status 0 has trained, and what it leaves has no reader.
+    """
+    if claimed:
+        return _find_child_above(list_tree(), shim, claimed)
+    if read_name(command).startswith(INTERPRETER):
+        return None
+    return _find_newest_python(list_tree, shim)
+
+
+def _find_child_above(tree: list[Process], shim: int, claimed: int) -> int | None:
+    """Return the shim's child at or above the process that knows itself by the pid `claimed`."""
+    parents = {process.pid: process.parent for process in tree}
+    for process in tree:
+        if not process.dead and claimed in (process.pid, read_inner_pid(process.pid)):
+            pid = process.pid
+            while parents.get(pid, shim) != shim:
+                pid = parents[pid]
+            return pid
+    return None
+
+
+def _find_newest_python(list_tree: Callable[[], list[Process]], shim: int) -> int | None:
+    for _ in range(EXEC_TRIES):
+        tree = [process for process in list_tree() if not process.dead]
+        names = {process.pid: read_program(process.pid) for process in tree}
+        newest_first = sorted(tree, key=lambda process: process.start_ticks, reverse=True)
+        pythons = [process.pid for process in newest_first if names[process.pid].startswith(INTERPRETER)]
+        if pythons:
+            return _find_child_above(tree, shim, pythons[0])
+        if not any(name in LAUNCHERS for name in names.values()):
+            return None
+        time.sleep(EXEC_EVERY_S)
+    return None
+
+
+def read_program(pid: int) -> str:
+    """Return the name of the file that a process runs; empty where it has ended or may not be read."""
+    try:
+        return read_name(os.readlink(f"/proc/{pid}/exe"))
+    except OSError:
+        return ""
+
+
+def read_name(path: str) -> str:
+    """Return the last part of a path."""
+    return path.rpartition("/")[2]

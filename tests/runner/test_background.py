@@ -1,0 +1,137 @@
+"""A command that leaves its training in the background and ends, as `nohup python train.py &` in a script does."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from attempts_by_hand import Attempts, gone, pids_in, until
+
+from supervisor.core import attempt_files as names
+from supervisor.runner import shim
+
+CLAIMING = """
+import os, struct
+file = os.open('run/recorder.bin', os.O_RDWR)
+os.pwrite(file, struct.pack('<Iiq', os.getpid(), 0, 0), 24)
+"""
+NOTING = "import os, sys, time; open('pids', 'a').write(f'{os.getpid()}\\n'); open('ready', 'w')\n"
+WAITING = NOTING + "while not os.path.exists('go'): time.sleep(0.005)\n"
+HELPING = NOTING + "time.sleep(60)\n"
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Iterator[Attempts]:
+    with Attempts(tmp_path / "state") as made:
+        yield made
+
+
+def launch(runs: Attempts, script: str) -> Path:
+    """Start a shell's script in the attempt's folder."""
+    folder = runs.prepare(["sh", "-c", script], save_s=60)
+    task = json.loads((folder / names.LAUNCH).read_text())
+    task["cwd"] = str(folder)
+    (folder / names.LAUNCH).write_text(json.dumps(task))
+    runs.launcher.launch("job", folder)
+    return folder
+
+
+def behind(code: str, wrapper: str = "nohup setsid") -> str:
+    """Words of a shell that start Python in the background."""
+    return f"{wrapper} {sys.executable} -c {shlex.quote(code)} &"
+
+
+def command_is_over(runs: Attempts, folder: Path) -> bool:
+    command = runs.note(folder).training_pid
+    return command is not None and gone(command)
+
+
+@pytest.mark.parametrize("code", [CLAIMING + WAITING + "sys.exit(7)", WAITING + "sys.exit(7)"])
+@pytest.mark.parametrize("wrapper", ["", "nohup setsid"])
+def test_a_training_in_the_background_is_the_attempt_until_it_ends(runs: Attempts, code: str, wrapper: str) -> None:
+    """Whether or not it has come to its first step when the command ends, its status is the attempt's."""
+    folder = launch(runs, behind(code, wrapper))
+    until((folder / "ready").exists, "the training has set up")
+    until(lambda: command_is_over(runs, folder), "the command has ended")
+    assert not (folder / names.EXIT).exists()
+    assert not any(gone(pid) for pid in pids_in(folder / "pids"))
+    (folder / "go").touch()
+    assert runs.exit(folder).code == 7
+
+
+def test_a_training_in_the_background_is_told_from_a_helper_by_the_recorder(runs: Attempts) -> None:
+    """The helper, which began last, ends with the training, and its end is not the training's."""
+    training = CLAIMING + WAITING + "sys.exit(7)"
+    helper = "import os, time\nwhile not os.path.exists('ready'): time.sleep(0.005)\n" + HELPING
+    folder = launch(runs, behind(training) + " " + behind(helper))
+    until(lambda: (folder / "pids").exists() and len(pids_in(folder / "pids")) == 2, "both run")
+    (folder / "go").touch()
+    facts = runs.exit_facts(folder)
+    assert (facts["exit_code"], facts["leftovers"]) == (7, 1)
+    assert all(gone(pid) for pid in pids_in(folder / "pids"))
+
+
+def test_a_helper_that_fails_does_not_end_the_training_in_the_background(runs: Attempts) -> None:
+    """Neither has claimed the recorder yet when the helper, which began last, has failed."""
+    helper = "import os, sys, time\nwhile not os.path.exists('ready'): time.sleep(0.005)\nsys.exit(1)"
+    folder = launch(runs, behind(WAITING + CLAIMING + "sys.exit(0)") + f" {behind(helper)} echo $! > helper")
+    until((folder / "ready").exists, "the training has set up")
+    until(lambda: (folder / "helper").exists() and gone(pids_in(folder / "helper")[0]), "the helper has failed")
+    (folder / "go").touch()
+    assert runs.exit(folder).code == 0
+
+
+def test_what_a_training_that_is_over_leaves_is_ended(runs: Attempts) -> None:
+    train = f"{sys.executable} -c {shlex.quote(CLAIMING)};"
+    folder = launch(runs, f"{behind(HELPING)} while [ ! -e ready ]; do sleep 0.01; done; {train}")
+    facts = runs.exit_facts(folder)
+    assert (facts["exit_code"], facts["leftovers"]) == (0, 1)
+    assert all(gone(pid) for pid in pids_in(folder / "pids"))
+
+
+def test_a_program_without_an_agent_is_ended_with_the_command(runs: Attempts) -> None:
+    folder = launch(runs, "sleep 60 & sleep 60 & exit 0")
+    facts = runs.exit_facts(folder)
+    assert (facts["exit_code"], facts["leftovers"]) == (0, 2)
+
+
+def test_a_command_that_failed_takes_what_it_has_left_with_it(runs: Attempts) -> None:
+    folder = launch(runs, behind(CLAIMING + HELPING) + " while [ ! -e ready ]; do sleep 0.01; done; exit 3")
+    facts = runs.exit_facts(folder)
+    assert (facts["exit_code"], facts["leftovers"]) == (3, 1)
+
+
+def test_a_training_in_the_background_can_be_stopped(runs: Attempts) -> None:
+    folder = launch(runs, behind(HELPING))
+    until((folder / "ready").exists, "the training has set up")
+    until(lambda: command_is_over(runs, folder), "the command has ended")
+    runs.signal(folder, names.SHIM_END)
+    assert runs.exit(folder).signal == signal.SIGTERM
+
+
+IMPATIENT = """
+import signal, sys
+sys.path.append(sys.argv[1])
+import shim
+shim.CLAIM_S = 0.5
+signal.pthread_sigmask(signal.SIG_BLOCK, shim.WATCHED)
+shim._set_process(shim.PR_SET_CHILD_SUBREAPER, 1)
+sys.exit(shim.attempt(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize(("code", "status"), [(HELPING, 0), (NOTING + CLAIMING + "time.sleep(2); sys.exit(7)", 7)])
+def test_what_has_not_begun_to_train_in_its_time_is_ended(runs: Attempts, code: str, status: int) -> None:
+    """Then the status is the command's, which is over for long; a training that has begun goes on."""
+    folder = runs.prepare(["sh", "-c", f"cd {os.fspath(runs.state / 'jobs' / 'job' / '1')}; {behind(code)}"])
+    place = str(Path(shim.__file__).parent)
+    subprocess.run([sys.executable, "-c", IMPATIENT, place, str(folder)], check=True, timeout=60)
+    facts = runs.exit_facts(folder)
+    assert (facts["exit_code"], facts["leftovers"]) == (status, 1 - bool(status))
