@@ -94,7 +94,9 @@ class Trainer:
     ended: bool = False
     """Whether it came to its end by itself, or its own program ended it."""
     error: str = ""
-    """The exception that ended it."""
+    """The exception that ended it, or what its launcher has reaped."""
+    restarts: bool = False
+    """Whether its launcher starts it again where it may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,9 +257,8 @@ class AgentReports:
         if known is None or (known.ended and not ended):  # the number of one that ended may be used again
             self.trainers[pid] = Trainer(at=report.at)
         elif ended and not known.ended:
-            self.trainers[pid] = replace(
-                known, ended=True, error=as_message(report.facts.get("error"), ERROR_CHARACTERS) or ""
-            )
+            error, restarts = as_message(report.facts.get("error"), ERROR_CHARACTERS), report.facts.get("restarts")
+            self.trainers[pid] = replace(known, ended=True, error=error or "", restarts=restarts is True)
 
 
 def _read_precision(report: ev.AgentReported, asked: str, used: str) -> Precision:

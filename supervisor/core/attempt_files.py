@@ -85,7 +85,8 @@ Fields of agent.jsonl besides the common ones, by event:
     workers           loader (number of the iteration), pids (list), training (whether the training draws from it),
                       iterable, ended (true once they have ended)
     trains            of a process that trains, and has no recorder; ended (true once it comes to its end,
-                      or its program ends it), error (the exception that ends it), of (its pid, from another process)
+                      or its program ends it), error (the exception that ends it), of (its pid, from another process),
+                      restarts (true where that is its launcher, which starts it again as often as it may)
     device            device (of a JAX training: "cpu", "gpu", "tpu")
     precision         asked, used ("half", "bfloat16", "single"), why, device
     epoch_end         epoch, fitness, metrics (object), train_loss, val_loss; null is a number that was not finite

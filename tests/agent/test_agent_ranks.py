@@ -157,6 +157,8 @@ def test_two_ranks_killed_and_stopped_end_bit_for_bit_where_they_would_have(
     assert (launched.attempts[-1].folder / "run/died").exists(), killed.output
     reaped = [code for report in launched.attempts[-1].list_reports("reaped") for code in report["codes"].values()]
     assert reaped == [-signal.SIGKILL, -signal.SIGTERM], "torchrun's agent says so before it ends the other"
+    (lost,) = [report for report in launched.attempts[-1].list_reports("trains") if "of" in report]
+    assert (lost["ended"], lost["error"], lost["restarts"]) == (True, "SIGKILL", True), "not what torchrun ended"
     stopped = launched.run("--step-s", "0.02", command=at.COMMAND_SAVE_AND_STOP, every="0")
     assert digests(stopped) == []
     assert launched.attempts[-1].answer() == (at.ANSWER_SAVED, 5)

@@ -67,6 +67,26 @@ def test_one_process_after_another_is_no_loss() -> None:
     assert timeline.steps(101, 101).alive(30, SHIM, PARENT, SECOND).steps(102, 102).check(RULE) is None
 
 
+def test_a_rank_that_its_launcher_starts_again_is_a_warning_once_it_steps() -> None:
+    """By torchrun with --max-restarts: the only process that trained is lost, and the training begins again."""
+    timeline = trained().rank_says(ev.AgentEvent.CLAIMED, pid=FIRST).alive(5, SHIM, PARENT, FIRST).silence(1)
+    timeline.rank_says(ev.AgentEvent.TRAINS, pid=PARENT, of=FIRST, ended=True, error="SIGKILL", restarts=True)
+    timeline.alive(10, SHIM, PARENT, SECOND)
+    assert timeline.check(RULE) is None, "nothing trains"
+    timeline.rank_says(ev.AgentEvent.CLAIMED, pid=SECOND).steps(1, 1)
+    flag = timeline.alive(1, SHIM, PARENT, SECOND).check(RULE)
+    assert flag is not None
+    assert flag.message == (
+        "a process that trained (pid 4242) ended by SIGKILL 11 s ago, its launcher started the training again"
+    )
+
+
+def test_a_rank_that_failed_and_is_not_started_again_is_no_loss() -> None:
+    timeline = trained().rank_says(ev.AgentEvent.CLAIMED, pid=FIRST).alive(5, SHIM, PARENT, FIRST).silence(1)
+    timeline.rank_says(ev.AgentEvent.TRAINS, pid=PARENT, of=FIRST, ended=True, error="status 1", restarts=True)
+    assert timeline.alive(30, SHIM, PARENT).check(RULE) is None
+
+
 def test_helpers_that_never_step_are_no_loss() -> None:
     timeline = trained().rank_says(ev.AgentEvent.CLAIMED, pid=FIRST)
     timeline.rank_says(ev.AgentEvent.WORKERS, loader=1, pids=[SECOND, THIRD], training=True, iterable=False)

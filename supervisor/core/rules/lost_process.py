@@ -1,9 +1,11 @@
 """Lost process: one of several processes that train is gone while the others make steps.
 
-When it warns. The agent named the process as one that makes steps, it is missing from the process tree, and it did not
-report its end, or that an exception ended it. What ends by itself, what its own program ends, loaders' workers, tools
-and pools are none of these. When it acts: where `act` says so. What the others learned is not lost by itself, but their
-program may never notice: it may join the process without a look at how it ended, and finish with less than was asked.
+When it warns. The agent named the process as one that makes steps, it is missing from the process tree, and it did
+not report its end, or that an exception ended it. A rank that torchrun has reaped with a status or a signal, and
+started again, is one too: the steps since its program's last save are made a second time. What ends by itself, what
+its own program ends, loaders' workers, tools and pools are none of these. When it acts: where `act` says so. What the
+others learned is not lost by itself, but their program may never notice: it may join the process without a look at
+how it ended, and finish with less than was asked.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ class LostProcess:
             observe=partial(_observe_lost, history, pid, trainer, missing),
         )
         gauge = lasting(history, missing, self.hold_s, named)
-        return gauge if _others_step(history, missing[0].at) else replace(gauge, lacks="steps that others made since")
+        stepped = _others_step(history, trainer, missing[0].at)
+        return gauge if stepped else replace(gauge, lacks="steps that others made since")
 
 
 def _list_lost(history: History) -> Iterator[tuple[int, Trainer, tuple[ProcessReading, ...]]]:
@@ -77,19 +80,21 @@ def _is_missing(reading: ProcessReading, pid: int, since: Moment) -> bool | None
     return None if reading.pids is None or reading.at.seconds_since(since) <= 0 else pid not in reading.pids
 
 
-def _others_step(history: History, gone_at: Moment) -> bool:
-    """Whether one of the processes that trained with it is there, and a step was made since."""
+def _others_step(history: History, lost: Trainer, gone_at: Moment) -> bool:
+    """Whether one that trained with it is there, or one that its launcher has started since, and a step was made."""
     there = set(history.processes[-1].pids or ())
     others = any(
-        pid in there and gone_at.seconds_since(trainer.at) >= 0 for pid, trainer in history.reports.trainers.items()
+        pid in there and (lost.restarts or gone_at.seconds_since(trainer.at) >= 0)
+        for pid, trainer in history.reports.trainers.items()
     )
     return others and history.last_step_at is not None and history.last_step_at.seconds_since(gone_at) > 0
 
 
 def _observe_lost(history: History, pid: int, trainer: Trainer, missing: tuple[ProcessReading, ...]) -> Observation:
     how = f"ended by {trainer.error}" if trainer.error else "was killed or crashed"
+    rest = "its launcher started the training again" if trainer.restarts else "the others go on"
     return Observation(
-        message=f"a process that trained (pid {pid}) {how} {history.lasted_s(missing):.0f} s ago, the others go on",
+        message=f"a process that trained (pid {pid}) {how} {history.lasted_s(missing):.0f} s ago, {rest}",
         subject=f"process {pid}",
         diagnosis=LOST,
     )

@@ -1,12 +1,14 @@
 """Reports how the ranks ended that torchrun's agent has reaped, before it ends all others.
 
 No other process can read a status that has been reaped: a supervisor that had no processor in the tenth of a second
-before knows only that the rank is gone. torchrun prints the status as well, but only once the others have ended.
+before knows only that the rank is gone. torchrun prints the status as well, but only once the others have ended. With
+`--max-restarts` it then starts all of them again, and nothing else tells that the training began a second time.
 """
 
 from __future__ import annotations
 
 from functools import wraps
+from signal import Signals
 
 from . import events
 from .fence import fenced
@@ -42,3 +44,16 @@ def _report(context: Any) -> None:
     if reaped:
         _reported.update(reaped)
         events.write("reaped", codes=reaped)
+    is_first = not getattr(context, "_seen_by_rocm_agent", False)
+    context._seen_by_rocm_agent = True
+    for pid, code in reaped.items():
+        if code and is_first:  # what has ended later was ended by torchrun
+            events.write("trains", of=int(pid), ended=True, error=_name_end(code), restarts=True)
+
+
+def _name_end(code: int) -> str:
+    """Return a status in words, negative for a signal."""
+    try:
+        return Signals(-code).name if code < 0 else "status %d" % code
+    except ValueError:
+        return "signal %d" % -code
