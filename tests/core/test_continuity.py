@@ -84,6 +84,22 @@ def test_a_snapshot_is_not_held_against_what_another_had_of_its_epoch() -> None:
     assert judged(final, [later]) == (None, False)
 
 
+def test_a_snapshot_of_a_model_named_model_continues_the_file_of_its_weights_and_the_other_way() -> None:
+    """Llama, Qwen and Mistral in a file of transformers, and in a snapshot that holds their state dict as `model`."""
+    inner = {f"model.layers.{number}.weight": matrix(number) for number in range(4)}
+    weights = Profile(tensors={**inner, "lm_head.weight": matrix(4)})
+    tied = Profile(tensors=inner)
+    snapshot = Profile(tensors={f"model.{name}": figures for name, figures in weights.tensors.items()})
+    for earlier, later in ((weights, snapshot), (snapshot, weights), (tied, snapshot), (snapshot, tied)):
+        assert judged(later, [earlier]) == (None, False)
+
+
+def test_another_model_is_none_though_it_shares_no_name_with_the_one_before() -> None:
+    before = Profile(tensors={f"model.layers.{number}.weight": matrix(number) for number in range(4)})
+    other = {f"model.blocks.{number}.weight": matrix(number, shape=(9, 4)) for number in range(4)}
+    assert reason(Profile(tensors=other), before).startswith("wrong architecture: 4 tensors are missing and 4 are new")
+
+
 @pytest.mark.parametrize("flipped", [0.1, 0.22])
 def test_a_training_in_its_wild_first_steps_is_proven(flipped: float) -> None:
     """As measured: AdamW from step 16 to 80, with one matrix grown 3.7 times and a variance 31 times."""

@@ -115,6 +115,8 @@ def other_architecture(profile: Profile, before: Profile) -> str | None:
     """Return why the two hold different models, by the names and shapes in the parts that both have."""
     mine, its = profile.parts(), before.parts()
     for part in mine.keys() & its.keys():
+        if _is_named_otherwise(mine[part], its[part]):
+            continue
         if (why := _compare_shapes(mine[part], its[part])) is not None:
             return f"wrong architecture: {why} (compared with the previous generation)"
     states = before.states()
@@ -122,6 +124,17 @@ def other_architecture(profile: Profile, before: Profile) -> str | None:
         if (why := _compare_states(own, states.get(name, {}))) is not None:
             return f"{name} belongs to another model: {why}"
     return None
+
+
+def _is_named_otherwise(mine: Mapping[str, TensorFigures], its: Mapping[str, TensorFigures]) -> bool:
+    """Whether one holds the tensors of the other under names of which they share none.
+
+    Llama's own weights are named `model.*`, which a file of them alone has at the top and a snapshot below its `model`.
+    """
+    if mine.keys() & its.keys():
+        return False
+    shapes, others = (Counter(figures.shape for figures in part.values()) for part in (mine, its))
+    return shapes <= others or others <= shapes
 
 
 def _compare_shapes(mine: Mapping[str, TensorFigures], its: Mapping[str, TensorFigures]) -> str | None:
