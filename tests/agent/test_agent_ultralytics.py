@@ -238,7 +238,7 @@ def test_a_save_in_the_first_epoch_ends_the_training_and_the_command_line_resume
     first = Attempt(trainings.folder / "first", cwd=trainings.folder)
     first.make_recorder()
     first.command(at.COMMAND_SAVE_AND_STOP, 3)
-    # Timed on the first batch nothing is: that takes longer than the epochs, and the next but one test has it.
+    # No algorithm is timed: that takes longer than the epochs, and happens in the next test.
     settings = {at.ENV_CONV2D: "planned", at.ENV_CONV2D_SCOPE: "all", at.ENV_CONV2D_TUNE: "0"}
     finished = first.run(trainings.cli(epochs="2"), **trainings.environment, **settings)
     assert finished.code == -signal.SIGTERM, finished.output

@@ -214,7 +214,7 @@ class House:
             if daemon and self.daemon is not None and self.daemon.poll() is not None:
                 code = self.daemon.returncode
                 raise AssertionError(f"the daemon ended with {code} while waiting for {what}\n{self.read_output()}")
-            time.sleep(0.05 if strictly else min(0.25, max(0.05, waited_s / 20)))
+            time.sleep(0.05 if strictly else min(0.25, max(0.05, waited_s / 10)))
 
     def phase(self, name: str, *phases: str, limit_s: float = 30) -> dict[str, Any]:
         """Wait until the job is in one of the phases; return its status then.

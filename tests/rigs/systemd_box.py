@@ -235,7 +235,7 @@ class SystemdBox:
             waited_s = time.perf_counter() - began
             if waited_s > timeout_s:
                 raise BoxError(f"not within {timeout_s} s: {command!r}; the last answer:\n{done.output}")
-            time.sleep(min(0.25, max(0.05, waited_s / 20)))  # each question is processes of its own
+            time.sleep(min(0.5, max(0.1, waited_s / 5)))  # each question is processes of its own
 
     def goes_down(self, command: str = "systemctl reboot", *, timeout_s: float = 60.0) -> None:
         """Run a command that ends the whole box (reboot, poweroff) and wait until nothing of it is left."""
