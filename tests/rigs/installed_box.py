@@ -136,10 +136,11 @@ def open_the_way(box: SystemdBox) -> None:
 
 
 def needed() -> list[Path]:
-    """Return where this checkout, the interpreter that runs the tests, and one that trains (if there is one) lie."""
+    """Return where this checkout, the interpreter that runs the tests, and those that train (if there are any) lie."""
     needed = [ROOT, Path(sys.prefix), Path(sys.base_prefix)]
-    if python := os.environ.get("ROCM_SUPERVISOR_TRAIN_PYTHON"):
-        needed += [Path(python).parents[1], Path(python).resolve().parents[1]]
+    for variable in ("ROCM_SUPERVISOR_TRAIN_PYTHON", "ROCM_SUPERVISOR_OWNER_PYTHON"):
+        if python := os.environ.get(variable):
+            needed += [Path(python).parents[1], Path(python).resolve().parents[1]]
     return list(dict.fromkeys(needed))
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.control.client import Client, ControlError
+from supervisor.runner.code_copy import FOLDER
 from tests.e2e.house import TRAINING, House
 from tests.rigs.installed_box import OWNER, PYTHON, STATE, InstalledBox, elsewhere, open_the_way
 from tests.rigs.systemd_box import Completed, SystemdBox
@@ -114,13 +115,13 @@ class Night(House):
         return "\n".join(text)
 
     def clear(self) -> None:
-        """End all, and forget all that daemon and trainings left."""
+        """End all, and forget what they left, but for the code that the next launch would copy and compile again."""
         self.box.run(
             f"systemctl kill --signal={int(signal.SIGKILL)} 'rocm-run@*.service' {UNIT}; systemctl stop {UNIT}"
         )
         self.box.run("systemctl stop 'rocm-run@*.service'; systemctl reset-failed")
-        left = f"{STATE}/* {HOME}/* {HOME}/.config {HOME}/.local {HOME}/.cache"
-        self.box.run(f"rm -rf {left}; systemd-tmpfiles --create rocm-supervisor.conf", check=True)
+        left = f"$(find {STATE} -mindepth 1 -maxdepth 1 ! -name {FOLDER}) {HOME}/* {HOME}/.config {HOME}/.local"
+        self.box.run(f"rm -rf {left} {HOME}/.cache; systemd-tmpfiles --create rocm-supervisor.conf", check=True)
 
 
 @contextmanager
