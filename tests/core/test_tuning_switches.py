@@ -89,7 +89,7 @@ def test_a_block_is_reckoned_by_what_the_newest_of_its_kind_took() -> None:
     assert switches.count_steps(ARM, ARM) == 16
 
 
-def test_an_exchange_of_workers_is_told_from_other_switches_and_none_from_both() -> None:
+def test_an_exchange_of_workers_is_known_from_other_switches_and_from_none() -> None:
     assert [SETTLED.plan(held, wanted, proves=False).is_exchange for held, wanted in (
         (OWNERS, BASE), (BASE, ARM), (BASE, BASE),
     )] == [True, False, False]  # fmt: skip
