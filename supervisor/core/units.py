@@ -4,5 +4,6 @@ from __future__ import annotations
 
 GB = 1e9
 MB = 1e6
+MHZ = 1e6
 HOUR_S = 3600
 MINUTE_S = 60

@@ -14,7 +14,7 @@ from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading
 from supervisor.core.rules.bounds import lasting
 from supervisor.core.stats.holds import newest_of, run_of
-from supervisor.core.units import MB
+from supervisor.core.units import MHZ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Throttling:
 
 def _observe_limits(history: History, gpu: str, run: tuple[GpuReading, ...]) -> Observation:
     newest = run[-1]
-    clock = "" if newest.sclk_hz is None else f", core clock {newest.sclk_hz / MB:.0f} MHz"
+    clock = "" if newest.sclk_hz is None else f", core clock {newest.sclk_hz / MHZ:.0f} MHz"
     return Observation(
         message=f"{gpu}: slowed down by {', '.join(_list_limits(newest))} for {history.lasted_s(run):.0f} s{clock}",
         can_save=True,
