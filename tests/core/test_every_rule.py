@@ -824,6 +824,7 @@ SCENES = (
     scene("throughput_drop", "usual", lambda: long_story().pace(1600)),
     scene("throughput_drop", "wanted", lambda: long_story().pace(1600), at_least_per_s=1.5),
     scene("throughput_drop", "wanted, soon", lambda: long_story().pace(150), at_least_per_s=1.5, window_s=60.0),
+    scene("throughput_drop", "wanted, acts", lambda: long_story().pace(1600), at_least_per_s=1.5, act=True),
     scene("throughput_drop", "as wanted", lambda: long_story().pace(1600), at_least_per_s=1.0),
     scene("throughput_drop", "wanted, for minutes", lambda: long_story().pace(400), at_least_per_s=1.5),
     scene("throughput_drop", "early", lambda: long_story().pace(5)),
