@@ -37,6 +37,7 @@ PARTS = (
     "runner/place_checkpoint.py",
     "runner/shim.py",
     "runner/standby_shim.py",
+    "runner/storage_look.py",
 )
 """Files and folders of the package; they import nothing of the package that is not listed here."""
 BYTE_CODE = "__pycache__"

@@ -12,7 +12,7 @@ SIGCONT  SIGCONT to what a signal has stopped
 """
 
 # A pathlib or contextlib here would be memory that every attempt pays for as long as it runs.
-# ruff: noqa: PTH103, PTH104, PTH108, PTH110, PTH118, PTH119, PTH120, PTH123, PTH208, SIM105
+# ruff: noqa: PTH103, PTH104, PTH108, PTH110, PTH116, PTH118, PTH119, PTH120, PTH123, PTH208, SIM105
 
 from __future__ import annotations
 
@@ -25,6 +25,10 @@ import struct
 import sys
 import time
 from collections.abc import Callable, Iterable
+
+TYPE_CHECKING = False  # typing is memory for life
+if TYPE_CHECKING:
+    from supervisor.runner.storage_look import StorageLook
 
 CLAIMED_BY_ANOTHER = 75
 """Exit status (EX_TEMPFAIL) of a shim that refuses to be the second one."""
@@ -47,6 +51,8 @@ RUN = "run"
 """The part of an attempt's folder that training and shim may write; the rest only the daemon may write."""
 START_ASKED = "start_asked"
 """Present once an attempt that is over was to be started again, as by `systemctl start` of its unit."""
+LOOK_EVERY_S = 3.0
+"""Between two looks at who in the tree waits for a file system."""
 KEEP_TRIES, KEEP_EVERY_S = 60, 0.5
 """How often, how far apart the end of an attempt, which the shim alone saw, is written to a disk that refuses it."""
 DISK_ERRORS = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -387,6 +393,21 @@ class Watch:
         self.save_until: int | None = None
         self.kill_at: int | None = None
         self.kill_pause_ns = int(KILL_PAUSE_S * NS)
+        self.storage, self.look_at = self._begin_looks(folder), time.monotonic_ns()
+
+    @staticmethod
+    def _begin_looks(folder: str) -> StorageLook | None:
+        """Return what shows who waits for a file system; None where the daemon, whose folder it is, sees it itself."""
+        try:
+            if os.stat(folder).st_uid in (0, os.geteuid()):
+                return None
+            # Here: the program that begins has no path to the runner's folder.
+            import storage_look  # type: ignore[import-not-found] # noqa: PLC0415 - as the comment says
+
+            looks: StorageLook = storage_look.StorageLook(os.getpid())
+        except (OSError, ImportError):
+            return None  # the training has begun: a hint is not worth its end
+        return looks
 
     def run(self) -> dict[str, object]:
         """Return the facts for exit.json when no process of the attempt is left.
@@ -442,6 +463,8 @@ class Watch:
         deadlines = [at for at in (self.kill_at, self.claim_until) if at is not None]
         if self.save_until is not None:
             deadlines.append(time.monotonic_ns() + int(ANSWER_PAUSE_S * NS))
+        if self.storage is not None:
+            deadlines.append(self.look_at)
         if not deadlines:
             return signal.sigwaitinfo(WATCHED).si_signo
         info = signal.sigtimedwait(WATCHED, max(0.0, (min(deadlines) - time.monotonic_ns()) / NS))
@@ -467,6 +490,9 @@ class Watch:
 
     def _check_deadlines(self) -> None:
         now = time.monotonic_ns()
+        if self.storage is not None and now >= self.look_at:
+            self.look_at = now + int(LOOK_EVERY_S * NS)
+            self.storage.look()
         if self.save_until is not None and (now >= self.save_until or self.recorder.answered()):
             self._end_tree()
         if self.claim_until is not None and now >= self.claim_until:

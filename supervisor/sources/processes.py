@@ -13,7 +13,7 @@ import psutil
 from supervisor.core.moments import Moment
 from supervisor.core.readings import KernelWait, ProcessReading, ProcessUse, is_of_storage
 from supervisor.sources.kernel_files import read_text
-from supervisor.sources.storage_waits import StorageWatch
+from supervisor.sources.storage_waits import StorageWatch, is_blind_to, read_shown
 
 THREADS_LIMIT = 256
 WAITS_LIMIT = 8
@@ -149,6 +149,9 @@ class TreeWatch:
         sleeping = [pid for pid in _pids_of(processes, psutil.STATUS_SLEEPING) if pid in quiet][:COUNTED_PROCESSES]
         waits = tuple(wait for process in processes for wait in process.waits)
         of_storage = self._storage.read(waits, {pid: quiet[pid] for pid in sleeping})
+        if not of_storage and is_blind_to(self._pid):
+            in_kernel = {process.pid for process in processes if process.status == psutil.STATUS_DISK_SLEEP}
+            of_storage = read_shown({process.pid: process.name for process in processes}, self._pid, in_kernel)
         self._used_s, self._at = used_s, now
         return ProcessReading(
             at=now,

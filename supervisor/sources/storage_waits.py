@@ -6,8 +6,9 @@ function in which it does distinguishes it. Nothing here asks anything of a file
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -19,6 +20,9 @@ from supervisor.sources.kernel_files import read_text
 
 SERVED_CHANNELS = re.compile(r"request_wait_answer|_*fuse_(simple_)?request|ptlrpc_|cl_sync_io")
 """Where the kernel waits asleep for the answer of a server. A server of FUSE that waits for requests is elsewhere."""
+SHOWN = re.compile(r"fs ([0-9]{1,10})")
+"""The name of a shim in whose tree a process waits for a file system."""
+BY_SHIM = "seen by its shim"
 THREADS_LIMIT = 64
 WAITS_KEPT = 16
 FD_MAX = 1 << 20
@@ -99,6 +103,23 @@ class StorageWatch:
                 self._places[key] = find_place(wait, self._proc)
         self._waited = keys
         return tuple(replace(wait, place=self._places.get((wait.pid, wait.thread))) for wait in waits)
+
+
+def is_blind_to(pid: int, proc: Path = Path("/proc")) -> bool:
+    """Whether the kernel does not show where a process waits, since it is another user's."""
+    try:
+        return os.geteuid() not in (0, os.stat(proc / str(pid)).st_uid)  # noqa: PTH116 - one call, each second
+    except OSError:
+        return False
+
+
+def read_shown(names: Mapping[int, str], shim: int, in_kernel: Collection[int]) -> tuple[StorageWait, ...]:
+    """Return the waits that a shim shows in its name (`runner/storage_look.py`): one, and all that are in state D."""
+    found = SHOWN.fullmatch(names.get(shim, ""))
+    if found is None or int(found[1]) not in names:
+        return ()
+    pids = sorted({int(found[1]), *in_kernel})[:WAITS_KEPT]
+    return tuple(StorageWait(pid=pid, name=names.get(pid, ""), thread=pid, channel=BY_SHIM) for pid in pids)
 
 
 def _of_processes(waits: Iterable[KernelWait]) -> Iterator[StorageWait]:

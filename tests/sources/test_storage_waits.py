@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pytest
 from supervisor.core.moments import Moment
 from supervisor.core.readings import KernelWait, ProcessReading, StorageWait
 from supervisor.sources.processes import TreeWatch
-from supervisor.sources.storage_waits import StorageWatch, find_place
+from supervisor.sources.storage_waits import BY_SHIM, StorageWatch, find_place, is_blind_to, read_shown
 from tests.rigs.hanging_fs import HangingFs, hanging
 
 MOUNTS = """\
@@ -120,6 +121,37 @@ def test_many_waits_are_cut_and_main_threads_kept(tmp_path: Path) -> None:
     found = StorageWatch(tmp_path).read([*threads, in_kernel(8, "rpc_wait")], {})
     assert len(found) == 16
     assert found[0] == storage_wait(8, "rpc_wait")
+
+
+# --- of another user --------------------------------------------------------------------------------------------------
+
+
+def test_of_another_users_tree_it_is_what_the_shim_shows() -> None:
+    names = {7: "fs 9", 8: "bash", 9: "python", 10: "pt_data_worker"}
+    assert read_shown(names, 7, ()) == (storage_wait(9, BY_SHIM),)
+    assert [wait.pid for wait in read_shown(names, 7, (9, 10))] == [9, 10], "whatever is in state D"
+    for shown in ("python3", "fs 99", "fs", "fs x9", "fs 9 "):
+        assert read_shown({**names, 7: shown}, 7, (9, 10)) == ()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="reads as another user, for which it must be root")
+def test_a_user_who_is_not_shown_where_processes_wait_reads_the_shims_name() -> None:
+    code = "import os; open('/proc/self/comm', 'w').write(f'fs {os.getpid()}'); print(1, flush=True); input()"
+    shim = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert shim.stdin is not None
+    assert shim.stdout is not None
+    with shim:
+        shim.stdout.readline()
+        assert not is_blind_to(shim.pid)
+        assert TreeWatch(shim.pid).read(Moment(0.0, 0.0)).storage_waits == ()
+        reader = os.fork()
+        if reader == 0:
+            os.setuid(65534)
+            seen = TreeWatch(shim.pid).read(Moment(0.0, 0.0)).storage_waits
+            os._exit(0 if is_blind_to(shim.pid) and [wait.pid for wait in seen] == [shim.pid] else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(reader, 0)[1]) == 0
+        shim.stdin.close()
 
 
 # --- with one that hangs ----------------------------------------------------------------------------------------------
