@@ -35,7 +35,7 @@ class StorageLook:
         self._name = self._shown = self._read(root, "comm")
 
     def look(self) -> None:
-        """Show who waits, or the usual name where nobody does, or not only for file systems."""
+        """Show who waits, or the usual name where none does, or one waits for something else."""
         pid = self.find_waiting()
         name = self._name if pid is None else f"{SHOWN}{pid}"
         if name != self._shown:

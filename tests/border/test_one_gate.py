@@ -74,7 +74,12 @@ ALLOWED: dict[str, dict[str, str]] = {
         "has_shim_command": PROC,
         "_effective_user": PROC,
     },
-    "runner/tuned.py": {"withdraw_order": OWN_FOLDERS, "forget": OWN_FOLDERS},
+    "runner/tuned.py": {
+        "withdraw_order": OWN_FOLDERS,
+        "forget": OWN_FOLDERS,
+        "keep": OWN_FOLDERS,
+        "undo": OWN_FOLDERS,
+    },
     "runner/clone_file.py": {"_try_link": OWN_FOLDERS, "clone_file": OWN_FOLDERS},
     "runner/code_copy.py": {
         "": CODE,
