@@ -87,3 +87,13 @@ def test_what_was_drawn_before_the_first_step_is_unknown() -> None:
     drawn.saw([IDS, IDS])
     assert drawn.take() == (8, 4096)
     assert drawn.take() == (0, 0)
+
+
+def test_what_was_drawn_between_two_passes_counts_for_a_step_of_the_same_data() -> None:
+    drawn, validation, training = BatchCount(), 1, 2
+    drawn.take()
+    assert drawn.saw_aside([IDS, IDS], None, validation) is False
+    assert drawn.saw_aside([IDS, IDS], None, training) is True
+    assert drawn.saw([IDS, IDS])
+    assert drawn.take(training) == (8, 4096)
+    assert drawn.take(validation) == (0, 0), "it was none of that step, and is none of a later one"

@@ -126,6 +126,27 @@ for _ in range(2):
     assert rest == [(8, 56), (7, 49), (8, 56), (8, 56), (7, 49)]
 
 
+def test_samples_of_a_validation_that_draws_with_gradients_on_are_none_of_a_step(
+    attempt: Attempt, train: Callable[..., str]
+) -> None:
+    """As skorch draws them, with one batch in an epoch. Data that is made for each epoch is none of a validation."""
+    train(
+        PRELUDE
+        + """
+from torch.utils.data import DataLoader, TensorDataset
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+kept, held_out = torch.randn(80, 8), TensorDataset(torch.randn(20, 8))
+for epoch in range(6):
+    made = TensorDataset(torch.randn(40, 8)) if epoch > 3 else kept
+    for batch in DataLoader(made, batch_size=256):
+        model(batch[0] if epoch > 3 else batch).sum().backward(); optimizer.step()
+    for batch in DataLoader(held_out, batch_size=256):
+        with torch.no_grad(): model(batch[0])
+"""
+    )
+    assert [record.samples for record in attempt.records()] == [0, 80, 80, 80, 40, 40]
+
+
 def test_a_resumed_adam_goes_on_counting(attempt: Attempt, train: Callable[..., str]) -> None:
     train(
         PRELUDE

@@ -23,6 +23,8 @@ class BatchCount:
         self._look: Any = None
         """What the newest batch's counts followed from, and those counts."""
         self._counts = (0, 0)
+        self._aside = {}  # type: Dict[int, Tuple[int, int]]
+        """What was drawn after the end of a pass, by the identity of its data: a validation's, or the next pass's."""
         self._kind = self._first = self._dtype = self._shape = None  # type: Any
         """By these the next batch is known to be like the newest one at a glance; its kind None: by none."""
         self._length = 0
@@ -67,16 +69,28 @@ class BatchCount:
         self.tokens += tokens
         return alike
 
+    def saw_aside(self, batch: Any, loader: Any, data: int) -> bool:
+        """As `saw`, of a batch drawn between two passes: it counts where the next step is made of the same `data`."""
+        samples, tokens = self.samples, self.tokens
+        alike = self.saw(batch, loader)
+        before = self._aside.get(data, (0, 0))
+        self._aside[data] = (before[0] + self.samples - samples, before[1] + self.tokens - tokens)
+        self.samples, self.tokens = samples, tokens
+        return alike
+
     def begins(self) -> None:
         """An iterator is made: it may have the identity of one that has ended."""
         self._loader = 0
 
-    def take(self) -> Tuple[int, int]:
-        """Return the samples and the tokens of the step just made, 0 for unknown ones.
+    def take(self, data: Optional[int] = None) -> Tuple[int, int]:
+        """Return the samples and the tokens of the step just made, 0 for unknown ones; `data`: what it was made of.
 
         Before its first step a training draws what it will not use: a resumed one skips to its place in the data.
         """
         samples, tokens, begun = self.samples, self.tokens, self._begun
+        if self._aside:
+            aside = self._aside.get(data or 0, (0, 0))
+            samples, tokens, self._aside = samples + aside[0], tokens + aside[1], {}
         self.samples, self.tokens, self._begun = 0, 0, True
         return (samples, tokens) if begun else (0, 0)
 

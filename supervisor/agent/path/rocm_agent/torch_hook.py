@@ -109,7 +109,15 @@ class Watch:
         wait_s, self.wait_ns = self.wait_ns / 1e9 if self.wait_ns else None, 0
         self.loss = self.grad_norm = None
         recorder.record(
-            self.step, self.epoch, loss, None, grad_norm, wait_s, self._memory.read(), 0, *batch_count.drawn.take()
+            self.step,
+            self.epoch,
+            loss,
+            None,
+            grad_norm,
+            wait_s,
+            self._memory.read(),
+            0,
+            *batch_count.drawn.take(self.passes.drawn),
         )
         recorder.stage, recorder.aside = STEP, 0
         save_command.refuse_unheard(recorder)
@@ -136,7 +144,7 @@ class Watch:
             drawn.samples = drawn.tokens = 0
         else:
             self._settle(optimizer)
-            samples, tokens = drawn.take()
+            samples, tokens = drawn.take(self.passes.drawn)
         is_due = now_ns >= tuning.due_ns
         if is_due:
             self._held = self._memory.read(now_ns)
@@ -541,7 +549,7 @@ def _watch_loaders(torch: Any, watch: Watch) -> None:
         if not training():  # waiting for a validation batch belongs to no step
             _enter_validation()
             return original(self)
-        began_ns, recorder = monotonic_ns(), claim.counting
+        began_ns, recorder, is_aside = monotonic_ns(), claim.counting, False
         if (
             recorder is None
             or recorder.is_elsewhere
@@ -549,6 +557,7 @@ def _watch_loaders(torch: Any, watch: Watch) -> None:
             or get_ident() != recorder.main_thread
         ):
             recorder = _draw(watch, self, began_ns)
+            is_aside = recorder is not None and recorder.stage == VALIDATE
         else:
             # As `turn_aside` does, but only for who reads the header.
             recorder.words[ASIDE_SINCE_WORD] = began_ns
@@ -566,7 +575,7 @@ def _watch_loaders(torch: Any, watch: Watch) -> None:
                 recorder.halves[ASIDE_HALF] = 0
                 if recorder.is_elsewhere:
                     recorder.turn_aside(0, monotonic_ns())
-            alike = drawn.saw(batch, self)
+            alike = drawn.saw_aside(batch, self, id(self._dataset)) if is_aside else drawn.saw(batch, self)
         except Exception as error:
             failed("batch_count.saw", error)
         if not (alike and watch.shape_is_seen and watch.settled):
