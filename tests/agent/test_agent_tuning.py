@@ -254,6 +254,28 @@ def test_tf32_is_read_by_a_script_of_either_api_and_put_back(unsupervised: WarmI
     assert _run_with_agent(unsupervised, SWITCHED) == []
 
 
+WARNING = """
+import warnings
+from rocm_agent.tuning import Warnings
+warnings.simplefilter("always")
+shown = []
+warnings.showwarning = lambda message, *_: shown.append(str(message))
+found = Warnings()
+found.follow()
+for kind in (UserWarning, FutureWarning, DeprecationWarning, RuntimeWarning, UserWarning):
+    warnings.warn("a %s" % kind.__name__, kind)
+found.leave()
+warnings.warn("later", UserWarning)
+print(found.take(), found.take(), shown)
+"""
+
+
+def test_what_the_training_warns_of_is_noted_once_unless_it_is_about_versions(unsupervised: WarmInterpreter) -> None:
+    """A library's first use of an older API may fall into any setting's turn; it says nothing of that setting."""
+    names = ["a UserWarning", "a FutureWarning", "a DeprecationWarning", "a RuntimeWarning", "a UserWarning", "later"]
+    assert _run_with_agent(unsupervised, WARNING) == [f"{[names[0], names[3]]} [] {names}"]
+
+
 PINNED = """
 import os
 import torch

@@ -35,6 +35,8 @@ WARNINGS_KEPT = 8
 WARNING_CHARACTERS = 200
 ADVICE = ("TensorFloat32 tensor cores for float32 matrix multiplication available but not enabled",)
 """Beginnings of warnings of no harm. torch's compiler gives this one whenever it compiles in single precision."""
+OF_VERSIONS = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)
+"""Given by whatever calls an older API first, as a save of the training does: whose turn it is then is chance."""
 
 due_ns = 0
 """When `step_ended` has something to do: until then a step need not call it."""
@@ -428,7 +430,8 @@ class Warnings:
 
         def showwarning(message: Any, *args: Any, **kwargs: Any) -> None:
             text = str(message)[:WARNING_CHARACTERS]
-            if not text.startswith(ADVICE) and text not in self._seen and len(self.new) < WARNINGS_KEPT:
+            is_of_a_knob = not (isinstance(message, OF_VERSIONS) or text.startswith(ADVICE))
+            if is_of_a_knob and text not in self._seen and len(self.new) < WARNINGS_KEPT:
                 self._seen.add(text)
                 self.new.append(text)
             original(message, *args, **kwargs)
