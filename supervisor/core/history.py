@@ -27,8 +27,8 @@ from supervisor.core.stats.holds import R
 from supervisor.core.stats.learned_limits import Learned
 from supervisor.core.stats.losses import Losses
 from supervisor.core.stats.pace import Pace
+from supervisor.core.stats.storage_waits import StorageWaits, find_explaining
 from supervisor.core.stats.trend import Trend
-from supervisor.core.storage_waits import StorageWaits, find_explaining
 from supervisor.core.tuning.start_order import UNUSED
 
 STEPS_KEPT = 2048

@@ -15,7 +15,7 @@ from supervisor.core.rules.stall import Stall
 from supervisor.core.rules.start_timeout import StartTimeout
 from supervisor.core.rules.stopped_process import StoppedProcess
 from supervisor.core.rules.storage_wait import StorageWait as StorageWaitRule
-from supervisor.core.storage_waits import StorageWaits
+from supervisor.core.stats.storage_waits import StorageWaits
 
 from .stories import GPU, JOB, OTHER_GPU, START, Life, life, story
 

@@ -154,8 +154,8 @@ def test_eight_common_steps_with_the_same_losses_show_that_starts_can_be_compare
 def test_no_more_than_the_first_eight_steps_are_compared() -> None:
     later = (*SAME[:8], *(1.001 * loss for loss in SAME[8:]))
     trial = begin_restarts((ARM,))
-    for item in (start(1.0, SAME), start(0.5, later), start(0.5, later), start(1.0, SAME)):
-        trial = trial.after_start(item) if trial.wanted is not None else trial
+    while (wanted := trial.wanted) is not None:
+        trial = trial.after_start(start(0.5, later) if wanted else start(1.0, SAME))
     assert [row.remark for row in trial.adopted] == [""]
 
 

@@ -12,7 +12,7 @@ from attempts_by_hand import Attempts, until
 
 from supervisor.core import attempt_files as names
 from supervisor.core import readings
-from supervisor.core.storage_waits import OF_LOCKS as LOCKS
+from supervisor.core.stats.storage_waits import OF_LOCKS as LOCKS
 from supervisor.runner import storage_look
 from supervisor.runner.storage_look import StorageLook
 from supervisor.sources.storage_waits import SERVED_CHANNELS, SHOWN

@@ -71,7 +71,7 @@ def test_of_who_sleeps_the_function_distinguishes_a_server_from_a_pipe_and_a_gpu
     assert watch.read([], dict.fromkeys((7, 8, 9, 10), "python")) == (storage_wait(7, "request_wait_answer"),)
     assert watch.gpu_wait_pids == (9,)
     assert watch.read([], {}) == ()
-    assert watch.gpu_wait_pids == ()
+    assert not watch.gpu_wait_pids
 
 
 def test_a_thread_waits_for_its_process(tmp_path: Path) -> None:

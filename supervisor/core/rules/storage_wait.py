@@ -3,7 +3,7 @@
 It goes on by itself as soon as there is an answer. A kill gains nothing: SIGKILL may not end the process, the next
 attempt waits for the same file system, and the work since the last checkpoint is lost. So it warns, and no limit on
 silence (`stall`, `start_timeout`, `gpu_idle`, `hang`) counts the time in which such a wait is seen and explains the
-missing step (`core/storage_waits.py` says when it does). With the wait's end they go on counting.
+missing step (`core/stats/storage_waits.py` says when it does). With the wait's end they go on counting.
 
 When it acts. The waits since the last progress come to `limit_s` together. A mount may never come back for the process
 that waits, while a new one could use it; a file server that is restarted or repaired is back long before.
