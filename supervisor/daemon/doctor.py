@@ -10,6 +10,7 @@ from supervisor.core.remedies.gpu_issues import issues_of
 from supervisor.daemon.fence import describe_degraded
 from supervisor.daemon.thread_kinds import count_most, count_threads
 from supervisor.daemon.wiring import Assembly
+from supervisor.runner.attempt_folder import is_hidden
 
 
 class DaemonChecks:
@@ -28,6 +29,7 @@ class DaemonChecks:
             *self._check_alerts(),
             *self._check_gpus(),
             *self._check_jobs(),
+            *self._check_hidden(),
         ]
 
     def _check_parts(self) -> Iterator[DoctorLine]:
@@ -129,6 +131,17 @@ class DaemonChecks:
                     level="warn" if issue.remedy else "ok",
                     found=f"{reading.gfx_version}: {issue.what} ({issue.source})",
                     remedy=issue.remedy,
+                )
+
+    def _check_hidden(self) -> Iterator[DoctorLine]:
+        for job, _, shim_pid in self._parts.telemetry.live():
+            if is_hidden(shim_pid):
+                yield DoctorLine(
+                    name=f"job {job}",
+                    level="warn",
+                    found=f"/proc hides its processes (process {shim_pid}), as with the mount option hidepid: "
+                    "their memory, processor time and waits are not seen, and no stacks are taken",
+                    remedy="mount /proc with gid=GROUP beside hidepid, and add the daemon's user to that group",
                 )
 
     def _check_jobs(self) -> Iterator[DoctorLine]:

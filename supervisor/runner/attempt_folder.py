@@ -376,6 +376,28 @@ def living_shim(folder: Path) -> Process | None:
     return process if _is_shim_of(process, folder) else None
 
 
+def is_hidden(pid: int) -> bool:
+    """Whether a process is there and /proc shows nothing of it, as it does of other users' with `hidepid` (proc(5)).
+
+    When it was started is unknown then, so that it is taken for the one that had this pid.
+    """
+    if shim.read_process(pid) is not None:
+        return False
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def is_shim_hidden(folder: Path) -> bool:
+    """Whether shim.json names a process of which /proc shows nothing: its attempt is known to systemd alone."""
+    note = read_shim(folder)
+    return note is not None and note.boot_id == shim.boot_id() and is_hidden(note.pid)
+
+
 def is_note_of(note: ShimNote | None, running: Process) -> bool:
     """Whether shim.json names this process: its training can replace what the shim wrote."""
     known = (running.pid, running.start_ticks, shim.boot_id())

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from supervisor.runner import shim
+from supervisor.runner.attempt_folder import is_hidden
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ class ExitWatch:
             self._queue_exit(exit_event)
             return
         process = shim.read_process(shim_pid)  # after the pidfd, so that both mean the same process
-        if process is None or process.start_ticks != start_ticks:
+        if not is_hidden(shim_pid) and (process is None or process.start_ticks != start_ticks):
             os.close(handle)
             self._queue_exit(exit_event)
             return

@@ -20,6 +20,7 @@ from supervisor.core import attempt_files as names
 from supervisor.runner import shim, standby
 from supervisor.runner.attempt_folder import (
     has_shim_command,
+    is_shim_hidden,
     living_shim,
     make_folder,
     names_another,
@@ -125,7 +126,7 @@ class UnitLauncher:
         if process is not None and shim.send(process, signal_number):
             return True
         # systemd knows the unit's main process independently of shim.json, which may name another.
-        if process is None and not names_another(folder):
+        if process is None and not names_another(folder) and not is_shim_hidden(folder):
             return False
         return self._send_signal(self.find_unit(slot, folder), "main", signal_number)
 
