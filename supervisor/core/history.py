@@ -37,8 +37,8 @@ READINGS_KEPT = 600
 KERNEL_KEPT = 200
 RANKS_KEPT = 64
 GPU_WORKS_PERCENT = 90.0
-STORAGE_DISTURBS_S = 5.0
-"""A step in which a file system was waited for so long teaches nothing about steps."""
+STORAGE_DISTURBS_S = 30.0
+"""A step in which a file system was waited for so long teaches nothing; a shorter wait is usual where much is read."""
 SWITCH_STEPS = 8
 """Steps after a tune's switch within which the first use of new kernels and workers is expected."""
 PAUSING = frozenset({Stage.SETUP, Stage.WARMUP, Stage.VALIDATE, Stage.CHECKPOINT, Stage.ENDED, Stage.EXITING})
@@ -524,8 +524,8 @@ class History:
         gpus_work = bool(newest) and all(busy is not None and busy >= GPU_WORKS_PERCENT for busy in newest)
         known = {pid for pid in trainers if pid is not None}
         self.storage.add(reading.at, find_explaining(reading, known, in_step=in_step, gpus_work=gpus_work))
-        since = self.storage.since
-        self.paused = self.paused or (since is not None and reading.at.seconds_since(since) >= STORAGE_DISTURBS_S)
+        waited_s = self.storage.seconds(self.no_step_since() or self.launched_at, reading.at)
+        self.paused = self.paused or waited_s >= STORAGE_DISTURBS_S
 
     def _add_proof(self, checkpoint: Checkpoint) -> None:
         if checkpoint.fingerprint.size_bytes:

@@ -235,6 +235,16 @@ def test_a_step_that_waited_teaches_nothing_about_steps() -> None:
     assert timeline.history.learned.plain() != learned
 
 
+def test_steps_that_each_wait_for_a_disk_for_a_while_are_counted_and_learned_from() -> None:
+    timeline = training(Stage.DATA_WAIT, rules=(Stall(), StorageWaitRule()))
+    idle_s, learned = timeline.history.pace.idle_s, timeline.history.learned.stages[Stage.STEP].total
+    for step in range(101, 111):
+        timeline.tree(10, **WORKER_WAITS).steps(step, step)
+    assert timeline.history.pace.idle_s == idle_s
+    assert timeline.history.learned.stages[Stage.STEP].total - learned == 10
+    assert flags_of(timeline) == []
+
+
 def test_the_time_that_the_daemon_did_not_run_is_no_wait() -> None:
     timeline = story().started(TRAINER).training().tree(10, **MAIN_WAITS)
     timeline.away(600)
