@@ -13,10 +13,10 @@ LIMIT_S = 2.0
 RULES = {"stall": f"limit_s = {LIMIT_S}", "gpu_idle": f"hold_s = {LIMIT_S}", "deadline": "enabled = false"}
 
 
-def reads_from(home: House, disk: HangingFs, storage_wait: str) -> None:
+def reads_from(home: House, disk: HangingFs, storage_wait: str, *options: str) -> None:
     """Begin a training each step of which reads a file of that server, and beside it one that reads none."""
     (disk.at / "data").write_text("x")
-    far = home.by_hand("far", "--reads", str(disk.at / "data"), storage_wait=storage_wait, **RULES)
+    far = home.by_hand("far", "--reads", str(disk.at / "data"), *options, storage_wait=storage_wait, **RULES)
     home.write("[telemetry]\ninterval_s = 0.2\n" + far + home.by_hand("well", "--wound", "hang:100", **RULES))
     home.start()
     home.step("far", 30)
@@ -53,5 +53,18 @@ def test_at_its_own_limit_it_is_stopped(home_beside_disk: House, disk: HangingFs
     home.until(lambda: bool(home.incidents("far")), 60, "the limit to be reached")
     assert home.incident("far")["rule"] == "storage_wait"
     assert "waits for" in home.incident("far")["message"]
+    disk.go_on()
+    home.resumed("far", limit_s=90)
+
+
+def test_one_that_waits_in_the_kernel_for_something_else_is_resumed_whatever_else_waits_for_that_server(
+    home_beside_disk: House, disk: HangingFs
+) -> None:
+    home = home_beside_disk
+    reads_from(home, disk, "warn_s = 1.0", "--wound", "driver:60")
+    home.until(lambda: home.steps_made("far")[-1] == 59, 60, "it to hang as in a driver")
+    disk.hang()
+    home.until(lambda: bool(home.incidents("far")), 60, "the hang to be found")
+    assert home.incident("far")["rule"] == "stall"
     disk.go_on()
     home.resumed("far", limit_s=90)

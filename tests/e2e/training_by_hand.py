@@ -1,6 +1,7 @@
 """A training without torch, for stories that need none: steps, checkpoints and wounds by the two-line API."""
 
 import argparse
+import ctypes
 import json
 import math
 import os
@@ -56,12 +57,24 @@ def spin():
         pass
 
 
+def wait_in_kernel():
+    """Hang in state D, as in a driver, and not for a file system: of one child that reads it is no parent's wait."""
+    if os.fork() == 0:
+        while True:
+            asked.reads.read_bytes()
+    # The parent of a vfork waits in the kernel until its child ends.
+    if ctypes.CDLL(None).vfork() == 0:
+        signal.pause()
+
+
 def strike(kind, step):
     """Hurt this process."""
     if kind == "spin":
         rocm_agent.stage("validate")
         rocm_agent.stage("step")
         spin()
+    if kind == "driver":
+        wait_in_kernel()
     if kind == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if kind in ("hang", "deaf"):
