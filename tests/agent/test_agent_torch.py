@@ -147,6 +147,33 @@ for epoch in range(6):
     assert [record.samples for record in attempt.records()] == [0, 80, 80, 80, 40, 40]
 
 
+@pytest.mark.parametrize("ahead", [True, False])
+def test_a_loader_that_is_a_batch_ahead_leaves_no_step_without_samples(
+    attempt: Attempt, train: Callable[..., str], *, ahead: bool
+) -> None:
+    """As that of accelerate is, to know which batch is the last; over all steps as many are counted as were drawn."""
+    train(
+        PRELUDE
+        + """
+from torch.utils.data import DataLoader
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def one_ahead(loader):
+    drawn = iter(loader)
+    present = next(drawn)
+    for following in drawn:
+        yield present
+        present = following
+    yield present
+loader = DataLoader(torch.randn(11, 8), batch_size=4)
+for epoch in range(4):
+    for batch in (one_ahead(loader) if AHEAD else loader):
+        model(batch).sum().backward(); optimizer.step()
+""".replace("AHEAD", str(ahead))
+    )
+    drawn = [record.samples for record in attempt.records()]
+    assert drawn == ([0, 3, 3, *[5, 3, 3] * 3] if ahead else [0, 4, 3, *[4, 4, 3] * 3])
+
+
 def test_a_resumed_adam_goes_on_counting(attempt: Attempt, train: Callable[..., str]) -> None:
     train(
         PRELUDE

@@ -25,6 +25,8 @@ class BatchCount:
         self._counts = (0, 0)
         self._aside = {}  # type: Dict[int, Tuple[int, int]]
         """What was drawn after the end of a pass, by the identity of its data: a validation's, or the next pass's."""
+        self._owed = (0, 0)
+        """Of the batch that a pass ended with: it was added when that ended, and the next one drawn is less by it."""
         self._kind = self._first = self._dtype = self._shape = None  # type: Any
         """By these the next batch is known to be like the newest one at a glance; its kind None: by none."""
         self._length = 0
@@ -65,18 +67,25 @@ class BatchCount:
             self._counts = (count_samples(batch, expected) or 0, count_tokens(batch) or 0)
             self._look = look
         samples, tokens = self._counts
-        self.samples += samples
-        self.tokens += tokens
+        self.samples += samples - self._owed[0]
+        self.tokens += tokens - self._owed[1]
+        self._owed = (0, 0)
         return alike
 
     def saw_aside(self, batch: Any, loader: Any, data: int) -> bool:
         """As `saw`, of a batch drawn between two passes: it counts where the next step is made of the same `data`."""
-        samples, tokens = self.samples, self.tokens
+        samples, tokens, owed, self._owed = self.samples, self.tokens, self._owed, (0, 0)
         alike = self.saw(batch, loader)
         before = self._aside.get(data, (0, 0))
         self._aside[data] = (before[0] + self.samples - samples, before[1] + self.tokens - tokens)
-        self.samples, self.tokens = samples, tokens
+        self.samples, self.tokens, self._owed = samples, tokens, owed
         return alike
+
+    def ended(self, loader: Any) -> None:
+        """A pass has ended; where its last step is still to be made, a batch was drawn ahead, as accelerate does."""
+        if not (self.samples or self.tokens) and id(loader) == self._loader and self._owed == (0, 0):
+            self._owed = self.samples, self.tokens = self._counts
+            self._kind = self._look = None  # the next batch is looked at
 
     def begins(self) -> None:
         """An iterator is made: it may have the identity of one that has ended."""
@@ -90,7 +99,9 @@ class BatchCount:
         samples, tokens, begun = self.samples, self.tokens, self._begun
         if self._aside:
             aside = self._aside.get(data or 0, (0, 0))
-            samples, tokens, self._aside = samples + aside[0], tokens + aside[1], {}
+            if aside != (0, 0):
+                samples, tokens, self._owed = samples - self._owed[0], tokens - self._owed[1], (0, 0)
+            samples, tokens, self._aside = max(0, samples + aside[0]), max(0, tokens + aside[1]), {}
         self.samples, self.tokens, self._begun = 0, 0, True
         return (samples, tokens) if begun else (0, 0)
 

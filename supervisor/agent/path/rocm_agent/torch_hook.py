@@ -690,6 +690,7 @@ def _end_wait(watch: Watch, iterator: Any, recorder: Optional[Recorder], error: 
         recorder.turn_aside(0, monotonic_ns())
     if isinstance(error, StopIteration):
         watch.passes.ended(iterator._dataset)
+        batch_count.drawn.ended(iterator)
 
 
 @fenced
