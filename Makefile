@@ -65,7 +65,8 @@ EXPORT := $(CACHE)/export-pyarrow26-mlflow3.17-wandb0.23
 GALLERY_PACKAGES := timm==1.0.28 datasets==5.2.0 evaluate==0.4.6 scikit-learn==1.9.1 pandas==3.1.1 seaborn==0.13.2 \
 	tensorboard==2.21.0 jsonargparse[signatures]==4.53.0 trl==1.16.0 peft==0.21.2 rl_zoo3==2.9.2 \
 	sentence-transformers==6.2.0 pytorch-ignite==0.5.5 pyro-ppl==1.9.1 x-transformers==2.31.10 torchdiffeq==0.2.5 \
-	deepxde==1.15.0 tyro==1.0.17 hydra-core==1.3.8 boto3==1.44.8 sh==2.4.0 fire==0.7.1 loguru==0.7.3 wandb==0.23.1
+	deepxde==1.15.0 tyro==1.0.17 hydra-core==1.3.8 boto3==1.44.8 sh==2.4.0 fire==0.7.1 loguru==0.7.3 wandb==0.23.1 \
+	torch-geometric==2.8.1 skorch==1.4.0 numpydoc==1.11.0
 # DeepSpeed is built for this machine; where it is not, its row says so.
 GALLERY_BUILT := setuptools==80.9.0 wheel ninja py-cpuinfo hjson
 GALLERY := $(CACHE)/gallery

@@ -312,6 +312,37 @@ def sentence_pairs(folder, train=4000, test=200):
     (folder / "README.md").write_text("---\nconfigs: %s\n---\n" % configs)
 
 
+def preferences(folder, train=2000, test=100):
+    """Beginnings with a better and a worse end each, as a data set of TRL."""
+    rng = random.Random(14)
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, count in (("train", train), ("test", test)):
+        rows = [[draw_text(length, rng) for length in (6, 8, 8)] for _ in range(count)]
+        lines = [json.dumps({"prompt": text, "chosen": better, "rejected": worse}) for text, better, worse in rows]
+        (folder / (split + ".jsonl")).write_text("\n".join(lines) + "\n")
+
+
+def molecules(folder, count=188):
+    """Rings of nodes as MUTAG is unpacked, whose class is how far apart the joined ones are."""
+    rng = np.random.default_rng(15)
+    raw = folder / "MUTAG" / "raw"
+    raw.mkdir(parents=True, exist_ok=True)
+    rows = {name: [] for name in ("A", "graph_indicator", "graph_labels", "node_labels", "edge_labels")}
+    first = 1
+    for graph in range(1, count + 1):
+        kind, size = int(rng.integers(0, 2)), int(rng.integers(10, 25))
+        for node in range(size):
+            other = first + (node + 1 + kind) % size
+            rows["A"] += ["%d, %d" % (first + node, other), "%d, %d" % (other, first + node)]
+            rows["edge_labels"] += [int(rng.integers(0, 4))] * 2
+            rows["node_labels"].append((node + kind) % 7)
+        rows["graph_indicator"] += [graph] * size
+        rows["graph_labels"].append(2 * kind - 1)
+        first += size
+    for name, lines in rows.items():
+        (raw / ("MUTAG_%s.txt" % name)).write_text("\n".join(map(str, lines)) + "\n")
+
+
 def accuracy_metric(folder):
     """A metric `glue` for the library `evaluate`, which looks for a folder of that name first."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -335,7 +366,7 @@ KINDS = {
         mnist, mnist_lightning, mnist_table, image_folder, yolo_detect, yolo_segment, yolo_pose, font, text, long_text,
         characters, tiny_bert, tiny_gpt, tiny_llama, tiny_vit, sentences, instructions, questions, sentence_pairs,
         accuracy_metric, sine_waves, masked_images, wikitext,
-        photographs, mnist_gzip,
+        photographs, mnist_gzip, preferences, molecules,
     )
 }  # fmt: skip
 

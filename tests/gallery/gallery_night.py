@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -359,15 +360,20 @@ class Play:
                 (self.injections / kind).touch()
 
     def _workers(self) -> list[int]:
-        """Return the processes that make steps, rank 0 first; without ranks the one that claimed to, else the first."""
-        main = psutil.Process(int(self._job()["pid"]))
+        """Return the processes that make steps, rank 0 first; without ranks the one that claimed to, else the first.
+
+        That of the command is gone where it has left its training in the background.
+        """
+        job = self._job()
         found: dict[int, int] = {}
-        for process in (main, *main.children(recursive=True)):
-            rank = _rank(process)
-            if rank is not None:
-                found.setdefault(rank, process.pid)
-        claimed = [event["pid"] for event in self._events(int(self._job()["attempt"])) if event["event"] == "claimed"]
-        return [found[rank] for rank in sorted(found)] or claimed[-1:] or [main.pid]
+        with suppress(psutil.NoSuchProcess):
+            main = psutil.Process(int(job["pid"]))
+            for process in (main, *main.children(recursive=True)):
+                rank = _rank(process)
+                if rank is not None:
+                    found.setdefault(rank, process.pid)
+        claimed = [event["pid"] for event in self._events(int(job["attempt"])) if event["event"] == "claimed"]
+        return [found[rank] for rank in sorted(found)] or claimed[-1:] or [int(job["pid"])]
 
 
 def _rank(process: psutil.Process) -> int | None:

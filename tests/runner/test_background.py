@@ -66,7 +66,7 @@ def test_a_training_in_the_background_is_the_attempt_until_it_ends(runs: Attempt
     assert runs.exit(folder).code == 7
 
 
-def test_a_training_in_the_background_is_distinguished_from_a_helper_by_the_recorder(runs: Attempts) -> None:
+def test_the_recorder_says_which_is_the_training_and_which_a_helper(runs: Attempts) -> None:
     """The helper, which began last, ends with the training, and its end is not the training's."""
     training = CLAIMING + WAITING + "sys.exit(7)"
     helper = "import os, time\nwhile not os.path.exists('ready'): time.sleep(0.005)\n" + HELPING
