@@ -250,7 +250,7 @@ class ThreadExecutor:
         )
         if job.ledger.in_a_row < FAULTS_WITH_TUNED:
             self._apply_tuned(job.name, folder)
-        else:
+        elif tuned.find_kept(folder.parent, tuned.launched_command(folder)) is not None:
             log.warning("tuned.left_out", extra={"fields": {"job": job.name, "faults_in_a_row": job.ledger.in_a_row}})
         return folder
 

@@ -16,17 +16,22 @@ from supervisor.runner import tuned
 ADOPTED = {"adopted": [{"knob": "workers", "value": 2}]}
 
 
-def test_after_two_faults_without_progress_a_launch_is_without_what_was_adopted(home: House) -> None:
-    """It may be the reason."""
+@pytest.mark.parametrize("tuned_before", [True, False], ids=["tuned", "never tuned"])
+def test_after_two_faults_without_progress_a_launch_is_without_what_was_adopted(
+    home: House, *, tuned_before: bool
+) -> None:
+    """It may be the reason. The log says so, and says nothing where nothing was adopted."""
     home.write(home.by_hand("one", "--wound", "kill!:30", table="budget.backoff_s = [0.0]\nbudget.restarts = 3\n"))
     command = [sys.executable, str(TRAINING), "--folder", str(home.folder / "one"), "--wound", "kill!:30"]
     (home.folder / "one").mkdir()
     (home.state / "jobs" / "one").mkdir(parents=True, mode=0o700)
-    tuned.keep(home.state / "jobs" / "one", command, ADOPTED, {})
+    if tuned_before:
+        tuned.keep(home.state / "jobs" / "one", command, ADOPTED, {})
     home.start()
     home.phase("one", "failed", limit_s=60)
     attempts = [home.state / "jobs" / "one" / str(number) for number in range(1, home.job("one")["attempt"] + 1)]
-    assert [(attempt / fo.TUNE).exists() for attempt in attempts] == [True, True, False]
+    assert [(attempt / fo.TUNE).exists() for attempt in attempts] == [tuned_before, tuned_before, False]
+    assert ("tuned.left_out" in home.log.read_text()) == tuned_before
 
 
 @pytest.mark.parametrize("leads_to_it", [True, False], ids=["the same command", "another command"])
