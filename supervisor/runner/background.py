@@ -29,14 +29,14 @@ EXEC_TRIES, EXEC_EVERY_S = 100, 0.02
 def find_training(list_tree: Callable[[], list[Process]], shim: int, claimed: int, command: str) -> int | None:
     """Return the child of the shim that goes on as the training; None where all that is left only helped it.
 
-    That is what holds the recorder, the process `claimed`. Before any has claimed it (0) it is the newest Python, of a
-    `command` that is none itself: a Python that ended with status 0 has trained, and what it leaves has no reader.
+    That is what holds the recorder, the process `claimed`. Before any has claimed it (0) it is the newest Python, or a
+    shell that has not come to one yet; of a `command` that is a Python none is, as that has trained itself.
     """
     if claimed:
         return _find_child_above(list_tree(), shim, claimed)
     if read_name(command).startswith(INTERPRETER):
         return None
-    return _find_newest_python(list_tree, shim)
+    return _find_newest(list_tree, shim)
 
 
 def _find_child_above(tree: list[Process], shim: int, claimed: int) -> int | None:
@@ -51,7 +51,8 @@ def _find_child_above(tree: list[Process], shim: int, claimed: int) -> int | Non
     return None
 
 
-def _find_newest_python(list_tree: Callable[[], list[Process]], shim: int) -> int | None:
+def _find_newest(list_tree: Callable[[], list[Process]], shim: int) -> int | None:
+    launchers: list[int] = []
     for _ in range(EXEC_TRIES):
         tree = [process for process in list_tree() if not process.dead]
         names = {process.pid: read_program(process.pid) for process in tree}
@@ -59,10 +60,11 @@ def _find_newest_python(list_tree: Callable[[], list[Process]], shim: int) -> in
         pythons = [process.pid for process in newest_first if names[process.pid].startswith(INTERPRETER)]
         if pythons:
             return _find_child_above(tree, shim, pythons[0])
-        if not any(name in LAUNCHERS for name in names.values()):
+        launchers = [process.pid for process in newest_first if names[process.pid] in LAUNCHERS]
+        if not launchers:
             return None
         time.sleep(EXEC_EVERY_S)
-    return None
+    return _find_child_above(list_tree(), shim, launchers[0])
 
 
 def read_program(pid: int) -> str:

@@ -119,19 +119,38 @@ def test_a_training_in_the_background_can_be_stopped(runs: Attempts) -> None:
 IMPATIENT = """
 import signal, sys
 sys.path.append(sys.argv[1])
-import shim
-shim.CLAIM_S = 0.5
+import background, shim
+background.EXEC_TRIES, shim.CLAIM_S = 1, float(sys.argv[3])
 signal.pthread_sigmask(signal.SIG_BLOCK, shim.WATCHED)
 shim._set_process(shim.PR_SET_CHILD_SUBREAPER, 1)
 sys.exit(shim.attempt(sys.argv[2]))
 """
 
 
+def impatient(folder: Path) -> list[str]:
+    """Return the command of a shim that looks once what a shell becomes; the seconds until a claim follow."""
+    return [sys.executable, "-c", IMPATIENT, str(Path(shim.__file__).parent), str(folder)]
+
+
+def test_a_script_in_the_background_that_has_not_come_to_its_training_is_waited_for(runs: Attempts) -> None:
+    """As one that copies its data first."""
+    prepare = "touch ready; while [ ! -e go ]; do sleep 0.01; done"
+    script = f"{prepare}; {sys.executable} -c {shlex.quote(CLAIMING + 'import sys; sys.exit(7)')}; exit $?"
+    folder = runs.prepare(["sh", "-c", f"nohup sh -c {shlex.quote(script)} &"])
+    task = json.loads((folder / names.LAUNCH).read_text())
+    task["cwd"] = str(folder)
+    (folder / names.LAUNCH).write_text(json.dumps(task))
+    with subprocess.Popen([*impatient(folder), "60"]):
+        until((folder / "ready").exists, "the script runs")
+        until(lambda: command_is_over(runs, folder), "the command has ended")
+        (folder / "go").touch()
+        assert runs.exit(folder).code == 7
+
+
 @pytest.mark.parametrize(("code", "status"), [(HELPING, 0), (NOTING + CLAIMING + "time.sleep(2); sys.exit(7)", 7)])
 def test_what_has_not_begun_to_train_in_its_time_is_ended(runs: Attempts, code: str, status: int) -> None:
     """Then the status is the command's, which is over for long; a training that has begun goes on."""
     folder = runs.prepare(["sh", "-c", f"cd {os.fspath(runs.state / 'jobs' / 'job' / '1')}; {behind(code)}"])
-    place = str(Path(shim.__file__).parent)
-    subprocess.run([sys.executable, "-c", IMPATIENT, place, str(folder)], check=True, timeout=60)
+    subprocess.run([*impatient(folder), "0.5"], check=True, timeout=60)
     facts = runs.exit_facts(folder)
     assert (facts["exit_code"], facts["leftovers"]) == (status, 1 - bool(status))
