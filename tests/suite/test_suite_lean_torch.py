@@ -29,11 +29,13 @@ def step(forward):
 torch.use_deterministic_algorithms(True, warn_only=True)
 losses = [step(model) for _ in range(4)]
 before = "torch._dynamo.eval_frame" in sys.modules, "torch._refs.fft" in sys.modules
-graphs, compiler, found = [], None, None
+graphs, compiler, found, ddp = [], None, None, None
 def backend(graph, inputs):
     graphs.append(len(inputs))
     return graph.forward
 if hasattr(torch, "compile"):
+    ask = torch._dynamo.utils.get_optimize_ddp_mode  # as DistributedDataParallel does when it is made
+    ddp = [ask()]
     import torch._inductor.config as settings
     found = [settings.deterministic]
     torch.use_deterministic_algorithms(False)
@@ -44,6 +46,8 @@ if hasattr(torch, "compile"):
     found += [torch._inductor.config.deterministic, torch._inductor.config.max_autotune]
     losses += [step(torch.compile(model, backend=backend)) for _ in range(2)]
     compiler = type(sys.modules["torch._dynamo"]).__name__, torch._dynamo is sys.modules["torch._dynamo"]
+    torch._dynamo.config.optimize_ddp = "python_reducer"
+    ddp += [ask(), torch._dynamo.utils.get_optimize_ddp_mode()]
     settings.deterministic = False
     found += [torch._inductor.config.deterministic, torch._inductor is sys.modules["torch._inductor"]]
 from torch._subclasses import FakeTensorMode
@@ -51,7 +55,7 @@ with FakeTensorMode():
     shape = list(torch.nn.functional.conv2d(torch.ones(2, 3, 8, 8), torch.ones(4, 3, 3, 3)).shape)
 without_data = list(torch.ones(2, 3, 8, 8, device="meta").unfold(2, 3, 1).cumsum(0).shape)
 weights = [parameter.tolist() for parameter in model.parameters()]
-answer = {"imported": before, "graphs": graphs, "compiler": compiler, "settings": found}
+answer = {"imported": before, "graphs": graphs, "compiler": compiler, "settings": found, "ddp": ddp}
 answer["numbers"] = losses, weights, shape, without_data
 print(json.dumps(answer))
 """
@@ -78,6 +82,7 @@ def test_a_lean_torch_has_the_same_numbers_and_compiles_once_it_is_asked_to(trai
     assert lean["compiler"] == whole["compiler"]
     assert whole["compiler"] in (None, ["module", True])
     if compiles:
+        assert lean["ddp"] == whole["ddp"] == ["ddp_optimizer", "python_reducer", "python_reducer"]
         # It is kept until any other setting, or a use, has the compiler imported.
         assert lean["settings"] == [True, False, False, True, True, False, True]
         assert whole["settings"] == [True, False, True, True, True, False, True]

@@ -1,11 +1,11 @@
 """Has an interpreter import of torch, until it is used, neither the compiler nor the kernels for tensors without data.
 
 Both are Python alone, and half of what torch 2 takes until its first step: torch imports the kernels (for fake tensors,
-decompositions and the device `meta`) with itself, and the compiler with the first optimizer, or with the setting that
-`use_deterministic_algorithms` sets, as each YOLO does; used or not. torch 1.13 has no compiler; its kernels are a
-seventh of that time. Here a module is in the place of each that imports it once something of it is asked for. What the
-compiler is to leave alone (`disable`, `graph_break`) is, outside of compiled code, called as it is. Nothing else of
-torch is touched.
+decompositions and the device `meta`) with itself, and the compiler with the first optimizer, with the first
+DistributedDataParallel, or with the setting that `use_deterministic_algorithms` sets, as each YOLO does; used or not.
+torch 1.13 has no compiler; its kernels are a seventh of that time. Here a module is in the place of each that imports
+it once something of it is asked for. What the compiler is to leave alone (`disable`, `graph_break`) is, outside of
+compiled code, called as it is. Nothing else of torch is touched.
 
 A probed command is loaded so; one that fails is probed with all of torch. Interpreters of our training environments run
 this file when they start (`lean_torch.pth`, Makefile) where TESTS_LEAN_TORCH names it; the marker `whole_torch` keeps
@@ -110,6 +110,11 @@ def is_compile_supported(device_type: str) -> Any:
     return sys.modules[COMPILER[1]].is_compile_supported(device_type)
 
 
+def get_optimize_ddp_mode() -> Any:
+    """Answer as the compiler, of which DistributedDataParallel asks it; to set another way imports it."""
+    return "ddp_optimizer" if compiler() is None else sys.modules[COMPILER[1]].get_optimize_ddp_mode()
+
+
 class LeanFinder:
     """Finds the first of the kernels, which torch imports at its very end."""
 
@@ -139,6 +144,7 @@ class LeanFinder:
         # A process group has it forget what it kept, where it has been imported: it keeps nothing yet.
         first.trace_rules = SimpleNamespace(clear_lru_cache=lambda: None)
         utils.is_compile_supported = is_compile_supported
+        utils.get_optimize_ddp_mode = get_optimize_ddp_mode
 
     def exec_module(self, module: ModuleType) -> None:
         """Leave it empty."""
