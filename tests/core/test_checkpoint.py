@@ -58,6 +58,13 @@ def test_the_order_is_by_training_contained_then_by_time() -> None:
     assert newest_first([first, second]) == (second, first), "the epoch counts before the date"
 
 
+def test_a_step_or_an_epoch_that_is_not_known_comes_before_the_very_first() -> None:
+    unknown, first = saved("unknown", 9, epoch=7), saved("first", 1, epoch=0, step=0)
+    assert newest_first([unknown, first]) == (first, unknown)
+    within, ended = saved("within", 9, step=5), saved("ended", 1, step=5, epoch=0)
+    assert newest_first([within, ended]) == (ended, within)
+
+
 def test_the_newest_proven_one_is_chosen() -> None:
     point = choose([saved("a", 1, step=1), saved("b", 2, step=2), saved("c", 3, step=3, verdict=None)])
     assert point.possible

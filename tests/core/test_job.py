@@ -10,6 +10,7 @@ import pytest
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint
 from supervisor.core.job import ALIVE, ENDED, MOVES, Attempt, ImpossibleMove, Job, Move, Phase
 from supervisor.core.readings import ExitStatus
+from supervisor.core.remedies.last_resorts import ResortTaken
 
 from .stories import JOB, START
 
@@ -69,3 +70,11 @@ def test_only_an_attempt_that_resumed_from_something_may_go_back_to_an_older_one
     resumed = replace(first, attempt=Attempt(number=2, launched_at=START, resume_from=saved))
     before = replace(first, attempt=None)
     assert [job.ended("crash", None).resumed for job in (before, first, resumed)] == [False, False, True]
+
+
+def test_what_decides_about_a_remedy_has_the_last_resorts_that_were_taken() -> None:
+    taken = tuple(ResortTaken(kind=kind, command=("x",), at=START, attempt=1) for kind in ("reset_gpu", "reboot"))
+    job = Job(name=JOB, since=START, resorts=taken, adjustable=("batch_factor",))
+    ended = job.ended("gpu_lost", 7)
+    assert (ended.cause, ended.step, ended.resorts_taken) == ("gpu_lost", 7, ("reset_gpu", "reboot"))
+    assert (ended.adjustable, ended.torch, ended.patched, ended.finding) == (("batch_factor",), False, False, None)

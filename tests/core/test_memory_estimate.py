@@ -8,8 +8,10 @@ import pytest
 
 from supervisor.core.memory.estimate import (
     CONTEXT_BYTES,
+    GAPS,
     MEASURED,
     PREDICTED,
+    WITHOUT_GPU,
     WORKSPACE_BYTES,
     estimate,
     fit_line,
@@ -53,6 +55,19 @@ def test_another_micro_batch_lies_on_the_line_with_a_larger_error() -> None:
     assert found.how == "predicted"
     assert found.parts.activations == 128 * EACH
     assert found.high == round(found.bytes * (1 + PREDICTED.above))
+
+
+def test_probed_without_a_gpu_a_smaller_micro_batch_is_the_largest() -> None:
+    """Its workspace and half of the larger error are kept free."""
+    largest = {}
+    for device in ("cuda", "cpu"):
+        points = [point(16, device=device), point(32, device=device)]
+        found = estimate(points, 32, 24 * GIB)
+        largest[device] = found.largest_micro_batch
+    room = (24 * GIB - 500 * MIB) / (1 + GAPS)
+    assert largest["cuda"] == int((room - FIXED) // EACH)
+    room = (24 * GIB - 500 * MIB - WORKSPACE_BYTES) / (1 + GAPS + WITHOUT_GPU.above / 2)
+    assert largest["cpu"] == int((room - FIXED) // EACH)
 
 
 def test_the_largest_micro_batch_fits_and_the_one_after_a_tenth_more_does_not() -> None:
