@@ -27,6 +27,7 @@ from supervisor.core.remedies.trials import Course, Outcome, Trial
 from supervisor.core.rules import RULES, cause_of
 from supervisor.core.rules.non_finite_loss import NonFiniteLoss
 from supervisor.core.scale import on_training, same_place
+from supervisor.core.triage.finding import Finding
 from tests.examples import at_least
 
 from .stories import GB, GPU, NAN, OTHER_GPU, START, TRAINER, Life, life
@@ -484,6 +485,13 @@ def test_batches_are_left_out_from_the_first_one_on_where_the_step_is_early(
     held = InForce(remedy="skip_data", attempt=2, cause="non_finite", step=step)
     settings = changes_of([held], Remedies()).settings
     assert [setting.value for _, setting in settings] == ([] if left_out is None else [left_out])
+
+
+def test_a_finding_of_two_words_is_the_first_reason_as_a_person_reads_it() -> None:
+    finding = Finding(verdict="data_or_numerics", words="finite in single precision", speaks_for=("amp_off",))
+    ended = Ended(cause="non_finite", step=7, adjustable=("amp",), torch=True, finding=finding)
+    choice = choose(Course(), Remedies(), ended, RemedyContext())
+    assert choice.reason.startswith("triage: data or numerics: finite in single precision; ")
 
 
 def test_the_cpu_hides_every_gpu_and_compiling_can_be_switched_off() -> None:
