@@ -10,7 +10,7 @@ import pytest
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.checkpoints.checkpoint import Verdict
-from supervisor.core.decide import decide
+from supervisor.core.decide import decide, describe_waits
 from supervisor.core.findings import FaultClass
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.job import LAUNCH, UNKILLABLE, Job, Limits, Phase
@@ -536,3 +536,10 @@ def test_asked_again_after_a_crash_of_the_daemon_it_answers_the_same() -> None:
     timeline.silence(60)
     flags = judge([Stall()], timeline.history)
     assert decide(timeline.job, flags, timeline.now) == decide(timeline.job, flags, timeline.now)
+
+
+@pytest.mark.parametrize(("threads", "more"), [(3, ""), (5, " and 2 more")])
+def test_three_threads_that_wait_in_the_kernel_are_named_and_the_others_counted(threads: int, more: str) -> None:
+    waits = [KernelWait(pid=1, name="python", thread=thread, channel="f") for thread in range(threads)]
+    words = "; ".join(wait.words for wait in waits[:3])
+    assert describe_waits(waits) == f"{words}{more}, which only what it waits for, or a reboot, ends"

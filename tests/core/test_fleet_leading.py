@@ -725,6 +725,13 @@ def test_a_training_that_is_stopped_is_over_after_its_time_to_leave_whatever_sti
     assert nodes.overs == [Over(finished=False, reason="stopped")]
 
 
+def test_a_node_that_comes_once_the_training_leaves_is_sent_away_too() -> None:
+    nodes = begun()
+    nodes.do(nodes.leading.asked_to_stop("its user", nodes.now_s))
+    late = nodes.leading.joined("n2", joined("late"), nodes.now_s)
+    assert late == [Send(node="n2", message=ms.Leave(reason="its user"))]
+
+
 def test_the_first_launch_waits_for_spares_and_a_further_one_does_not() -> None:
     nodes = Nodes(Leading(Epoch("run", 0, 0), replace(LIMITS, spares_s=3.0), BEGAN_S))
     nodes.join("n0", "n1")

@@ -43,6 +43,12 @@ def test_a_training_s_own_loops_have_a_total_and_an_end() -> None:
     assert seen.left_s == pytest.approx(152, rel=0.05)
 
 
+def test_an_epoch_takes_the_time_of_its_batches_where_no_pause_was_seen() -> None:
+    timeline = long_story().started()
+    timeline.says(ev.AgentEvent.PLAN, epochs=10, batches_per_epoch=1000)
+    assert progress_of(timeline.pace(900, batches=1000).history).epoch_s == pytest.approx(1000.0)
+
+
 def test_a_total_of_loops_that_was_passed_is_unknown() -> None:
     timeline = long_story().started().stage(Stage.STEP)
     timeline.says(ev.AgentEvent.LOOPS, epochs=3, total_steps=30, steps_per_epoch=10)

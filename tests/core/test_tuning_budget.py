@@ -50,7 +50,9 @@ def test_what_is_begun_first_needs_two_pairs_and_the_last_comparison() -> None:
     """From one block to the next: 1 step of the owner's settings, 20 to the arm's, 300 of these, 4000 back."""
 
     def count(held: Mapping[str, object], wanted: Mapping[str, object]) -> int:
-        return (300 if wanted else 4000) if held else (20 if wanted else 1)
+        return {("", ""): 1, ("", "switch"): 20, ("switch", "switch"): 300, ("switch", ""): 4000}[
+            "".join(held), "".join(wanted)
+        ]
 
     def is_affordable(blocks: int, left: int) -> bool:
         session = begin_session((SWITCH,), (), CPU)
