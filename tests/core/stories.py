@@ -54,6 +54,8 @@ TRAINER: dict[str, object] = {
 }
 """Of the plan that the hook of ultralytics reports."""
 NAN = float("nan")
+FREQUENT = (ev.Tick, ev.StepsMade, ev.GpusRead, ev.ProcessesRead, ev.HostRead, ev.RecorderIdle)
+"""Events after which a job is looked at only where they lead to a decision."""
 
 
 class Story:
@@ -344,7 +346,8 @@ class Life(Story):
             self.job = after_silent_start(self.job, event.at, self.history.output_known_s(self.history.launched_at))
         for _ in range(20):
             decision = self.next_decision()
-            check_declared(self.job, self._checked)
+            if decision is not None or not isinstance(event, FREQUENT):
+                check_declared(self.job, self._checked)
             if decision is None:
                 return
             self._check_decision(decision)

@@ -72,8 +72,9 @@ class Nodes:
             self.do(self.leading.joined(name, joined, self.now_s))
 
     def do(self, commands: list[Command]) -> None:
-        for value in (*commands, *self.leading.members.values(), self.leading.fleet, self.leading.incident):
-            check_declared(value)
+        if not all(isinstance(command, Send) and isinstance(command.message, ms.LeaderBeat) for command in commands):
+            for value in (*commands, *self.leading.members.values(), self.leading.fleet, self.leading.incident):
+                check_declared(value)
         for command in commands:
             match command:
                 case Send():
