@@ -176,7 +176,7 @@ class SimulatedTune(Tune):
         facts = self.training.facts
         diagnosed = self._diagnose(Before(), facts)
         knobs, left = choose_knobs(facts, may=("precision",), remedied=())
-        session = begin_session(knobs, left, facts).having(compare.median_s(diagnosed.times), diagnosed.seen)
+        session = begin_session(knobs, left, facts).having(compare.typical_s(diagnosed.times), diagnosed.seen)
         self.taken["diagnosis"] = self.training.step
         return self._run_session(session, facts)
 

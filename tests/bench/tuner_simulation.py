@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from supervisor.core.tuning.budget import count_left, find_unaffordable
-from supervisor.core.tuning.compare import BLOCK_STEPS, DROPPED_STEPS
+from supervisor.core.tuning.compare import BLOCK_STEPS, DROPPED_STEPS, typical_s
 from supervisor.core.tuning.session import Arm, Session
 
 STEP_S = 0.2
@@ -44,9 +44,9 @@ class Machine:
     _times: list[float] = field(default_factory=list)
 
     def block(self, settings: Mapping[str, object]) -> float:
-        """Return the median of the counted steps of one block."""
+        """Return the time of a typical counted step of one block."""
         made = [self._step_s(settings) for _ in range(BLOCK_STEPS + DROPPED_STEPS)]
-        return median(made[DROPPED_STEPS:])
+        return typical_s(tuple(made[DROPPED_STEPS:]))
 
     def _step_s(self, settings: Mapping[str, object]) -> float:
         self.steps += 1

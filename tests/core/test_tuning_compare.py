@@ -9,9 +9,18 @@ from dataclasses import replace
 import pytest
 
 from supervisor.core.stats.student import get_upper_quantile
-from supervisor.core.tuning.compare import ERROR_BY_PAIRS, PAIRS_MAX, Comparison, Outcome, Verdict
+from supervisor.core.tuning.compare import (
+    CONFIRMING_LOOKS,
+    LOOKS,
+    NOISIER,
+    PAIRS_MAX,
+    Comparison,
+    Outcome,
+    Verdict,
+    typical_s,
+)
 from supervisor.core.tuning.knob import Facts, Kind, Knob, Phase
-from supervisor.core.tuning.session import CONFIRMING, CONFIRMING_ERROR_FACTOR, begin_session
+from supervisor.core.tuning.session import CONFIRMING, begin_session
 
 ERROR = 0.005
 """How often chance may adopt an arm that is no gain."""
@@ -57,13 +66,65 @@ def test_a_pace_that_drifts_hides_no_gain() -> None:
     assert count_adopted(0.053, 0.01, 100, drift=0.005) >= 0.95
 
 
-@pytest.mark.parametrize(("pairs", "degrees"), [(2, 2), (3, 3), (4, 5), (5, 6), (8, 11), (PAIRS_MAX, 29)])
+@pytest.mark.parametrize(("pairs", "degrees"), [(2, 2), (4, 5), (5, 6), (8, 11), (PAIRS_MAX, 44)])
 def test_each_look_has_the_limit_of_students_t_for_its_share_of_the_error(pairs: int, degrees: int) -> None:
     offs = (0.01, -0.02, 0.03, 0.0) * PAIRS_MAX
     comparison = Comparison(tuple((math.exp(off), math.exp(-off / 2) / 1.2) for off in offs[:pairs]))
     gain = comparison.gain()
-    radius = get_upper_quantile(ERROR_BY_PAIRS / pairs, degrees) * comparison.deviation * math.sqrt(2 / pairs)
+    radius = get_upper_quantile(LOOKS[pairs], degrees) * comparison.deviation * math.sqrt(2 / pairs)
     assert math.log1p(gain.low) == pytest.approx(math.log1p(gain.gain) - radius)
+
+
+def test_between_two_looks_no_gain_is_proven_that_was_not_at_the_first_of_them() -> None:
+    comparison = off_by(0.02, 0.07, *(0.0,) * 3)
+    low = comparison.gain().low
+    seventh = comparison.after(1.0, 0.9)
+    assert seventh.gain().low == low, "looks follow after six and after eight pairs"
+    assert seventh.after(1.0, 0.9).gain().low != low
+
+
+def test_blocks_of_the_trials_before_make_the_deviation_known_better() -> None:
+    first = off_by(0.04, 0.0, *(0.0,) * 3).next_trial()
+    assert (first.degrees, math.sqrt(first.squares / first.degrees)) == (5, pytest.approx(0.04 * math.sqrt(8 / 5)))
+    alone = off_by(0.04, 0.25, 0.0, 0.0)
+    behind = replace(alone, squares=first.squares, degrees=first.degrees)
+    assert behind.find_deviation() == (pytest.approx(alone.deviation), 10)
+    assert alone.verdict() is None
+    verdict = behind.verdict()
+    assert verdict is not None
+    assert verdict.outcome is Outcome.ADOPTED
+
+
+def test_a_deviation_is_taken_no_smaller_than_the_trials_own_and_by_itself_where_blocks_differ_more_by_now() -> None:
+    own = off_by(0.04, 0.0, 0.0, 0.0)
+    quieter = replace(own, squares=10 * (1.01 * own.deviation / NOISIER) ** 2, degrees=10)
+    assert quieter.find_deviation() == (own.deviation, 15)
+    quiet = replace(own, squares=10 * (0.99 * own.deviation / NOISIER) ** 2, degrees=10)
+    assert quiet.find_deviation() == (own.deviation, 5)
+    noisy = replace(own, squares=10 * (2 * own.deviation) ** 2, degrees=10)
+    assert noisy.find_deviation() == (pytest.approx(own.deviation * math.sqrt(3)), 15)
+
+
+def test_an_arm_that_was_hardly_tried_shows_nothing_of_how_much_blocks_differ() -> None:
+    known = off_by(0.04, 0.0, 0.0).next_trial()
+    assert known.after(1.0, 5.0).next_trial() == known
+
+
+def test_blocks_that_differ_twice_as_much_as_those_of_the_trial_before_are_no_gain_by_chance() -> None:
+    chance, adopted, comparisons = random.Random(11), 0, 6000
+    for _ in range(comparisons):
+        before = Comparison(tuple((math.exp(chance.gauss(0, 0.05)), math.exp(chance.gauss(0, 0.05))) for _ in range(4)))
+        comparison, verdict = before.next_trial(), None
+        while verdict is None:
+            comparison = comparison.after(math.exp(chance.gauss(0, 0.1)), math.exp(chance.gauss(0, 0.1)))
+            verdict = comparison.verdict()
+        adopted += verdict.outcome is Outcome.ADOPTED
+    assert adopted <= ERROR * comparisons
+
+
+def test_a_typical_step_is_the_mean_of_the_middle_ones() -> None:
+    assert typical_s((9.0, 1.0, 2.0, 3.0, 3.0, 0.0)) == pytest.approx(9 / 4), "without the quickest and the longest"
+    assert typical_s((1.0, 2.0)) == 1.5
 
 
 def test_the_deviation_is_that_of_blocks_of_the_same_settings_within_four() -> None:
@@ -103,12 +164,13 @@ def test_a_comparison_begun_again_keeps_what_it_has_to_prove() -> None:
         session = session.after_block(0.7 if session.wanted else 1.0)
     again = session.after_block(0.7).after_block(1.0).begun_again()
     assert again.trial is not None
-    assert again.trial.comparison == Comparison(error_factor=CONFIRMING_ERROR_FACTOR)
+    assert again.trial.comparison == replace(session.alike, looks=CONFIRMING_LOOKS)
+    assert again.trial.comparison.degrees == 2, "of the two pairs of the arm"
 
 
 def test_what_was_proven_for_itself_is_confirmed_with_all_else_by_fewer_pairs() -> None:
     arm = off_by(0.02, 0.4, 0.0)
     assert arm.verdict() is None
-    verdict = replace(arm, error_factor=CONFIRMING_ERROR_FACTOR).verdict()
+    verdict = replace(arm, looks=CONFIRMING_LOOKS).verdict()
     assert verdict is not None
     assert verdict.outcome is Outcome.ADOPTED

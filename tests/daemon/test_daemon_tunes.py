@@ -485,7 +485,7 @@ def test_what_workers_took_for_a_batch_is_their_processor_time_alone() -> None:
 def test_what_a_loader_does_not_hold_is_not_reported() -> None:
     """The long run is tests/bench/tuner_starved.py; before, a tune reported up to 1.34 times what held."""
     found = [find_overstated(1.0, seed, noise=0.03, keep=0.3) for seed in range(6)]
-    assert [times for times in found if times is None or not 0.95 < times < 1.1] == []
+    assert [times for times in found if times is None or not 0.9 < times < 1.1] == []
 
 
 def test_what_no_training_has_is_no_fact() -> None:

@@ -1,15 +1,15 @@
 """Compares the owner's settings with an arm by blocks of steps in the order A B B A, until one verdict is proven.
 
-The pairs are differences of the logarithms of two blocks' medians, so a few very long steps move nothing and a drift
-of the pace cancels within the four blocks. A gain is judged by Student's t, whose limit depends on how many blocks the
-deviation is known from: that of two pairs often is far too small by chance. It is the deviation of blocks of the same
-settings within each four of them, so that a pace that changes from four to four does not widen it.
+The pairs are differences of the logarithms of two blocks' typical steps, so a few very long ones move nothing and a
+drift of the pace cancels within the four blocks. A gain is judged by Student's t, whose limit depends on how many
+blocks the deviation is known from: that of two pairs often is far too small by chance. It is the deviation of blocks of
+the same settings within each four of them, so that a pace that changes from four to four does not widen it, and of
+those of the trials before with the same workers, unless blocks differ clearly more by now.
 
-There is a look after each pair from the second to the last one, and each has a share of the error (group-sequential, as
-Lan and DeMets, "Discrete sequential boundaries for clinical trials", 1983): the limit of a look is the quantile of t
-for its share alone. The shares fall with the number of pairs, as a limit of few degrees of freedom is far off. What
-passes one look often passes the next ones too, so chance passes any of them less often than the sum of the shares says,
-and no more often where blocks differ more.
+There are a few looks, and each has a share of the error (group-sequential, as Lan and DeMets, "Discrete sequential
+boundaries for clinical trials", 1983): the limit of a look is the quantile of t for its share alone. What passes one
+look often passes the next ones too: chance passes any of them in 0.48 % of comparisons without gain that are not given
+up, less than the sum of the shares, and no more often where blocks differ more.
 
 That an arm cannot gain, which changes nothing of a training, is judged by the upper bound of Robbins' normal mixture
 (Howard et al., "Time-uniform, nonparametric, nonasymptotic confidence sequences", 2021, proposition 5).
@@ -18,8 +18,8 @@ That an arm cannot gain, which changes nothing of a training, is judged by the u
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import pairwise
 
@@ -27,24 +27,25 @@ from supervisor.core.stats.median import median
 from supervisor.core.stats.student import get_likely_least, get_upper_quantile
 
 SMALLEST_GAIN = 0.03
-SPREADS = 1.5
+SPREADS = 1.2
 """A gain below this many times the spread between two blocks of the owner's own settings is not looked for.
 
-With twice the spread, noise of 10 % hid a fifth of the gains of 11 % to the last pair. The limit of t keeps chance out.
+With 1.5 times, noise of 10 % hid a tenth of the gains of 11 % to the last pair. The limit of t keeps chance out.
 """
-ERROR_BY_PAIRS = 0.0033
-"""How often chance passes a look, times its pairs.
-
-It passed one at least in 0.49 % of 600,000 simulated comparisons without gain, none of which was given up.
-"""
+LOOKS: Mapping[int, float] = {2: 0.001, 3: 0.0005, **dict.fromkeys((4, 5, 6, 8, 10, 13, 17, 22, 30), 0.0006)}
+"""After how many pairs it is asked whether a gain is proven, and how often chance passes each of these looks."""
+CONFIRMING_LOOKS: Mapping[int, float] = {pairs: 0.033 / pairs for pairs in range(2, 31)}
+"""The same of what was proven for itself, and is compared once more together."""
+NOISIER = 1.5
+"""Blocks that differ more than so many times as much as those of the trials before are judged by themselves."""
 IDLE_ERROR = 0.05
 """How often an arm that gains may be given up as one that cannot."""
 PAIRS_MIN = 4
-PAIRS_MAX = 20
-"""Most arms are settled or given up long before. In noise of 10 % so many prove 86 % of the gains of 11 %."""
+PAIRS_MAX = 30
+"""Most arms are settled or given up long before. In noise of 10 % so many prove 87 % of the gains of 11 %."""
 HOPELESS_PAIRS_MIN = 4
 """An arm whose mean gain is not worth a change after as many is given up: its steps are better spent on others."""
-BEYOND_REACH_PAIRS_MIN = 4
+BEYOND_REACH_PAIRS_MIN = 6
 """An arm that differs too much from pair to pair to be proven is given up after as many."""
 SLOWER_PAIRS_MIN = 2
 """An arm this clearly slower is given up early: every further step of it is lost."""
@@ -53,17 +54,21 @@ CLEARLY_FASTER_PAIRS_MIN = 2
 CLEARLY_FASTER = math.log(1.12)
 """An arm whose every pair, and whose lower bound, lie this far up is settled early."""
 IDLE_PAIRS_MIN = 2
+"""An arm whose upper bound lies below the smallest gain is given up after as many."""
+VAIN_PAIRS_MIN = 3
 IDLE_GAIN = SMALLEST_GAIN / 2
-"""An arm whose upper bound lies below the smallest gain, or whose mean gain below this, is given up after as many."""
+"""An arm whose mean gain lies below this is given up after as many. Two of short blocks hid 5 % of gains of 11 %."""
 MIXTURE = 1.0
 """Where the bound is tightest: at about ten pairs."""
 SPREAD_FLOOR = 0.004
 """No two blocks are more alike than this; a smaller spread is one of few pairs."""
-BLOCK_STEPS = 10
+BLOCK_STEPS = 6
+"""Short: noise that steps keep for a while is alike in blocks that follow soon, and cancels in their difference."""
 BLOCK_S = 0.3
 SLOW_BLOCK_STEPS = 5
 SLOW_BLOCK_S = 1.5
 """So many steps that take as long are a block: what makes a step uneven is short then."""
+TRIMMED = 0.2
 DROPPED_STEPS = 2
 """Steps after each switch that are not counted."""
 FIRST_DROPPED_STEPS = 6
@@ -102,8 +107,10 @@ class Comparison:
     """The medians of blocks so far, in seconds a sample (or a step): (owner's, arm's) a pair."""
 
     pairs: tuple[tuple[float, float], ...] = ()
-    error_factor: float = 1.0
-    """How many times as often as of an arm chance may pass each look."""
+    looks: Mapping[int, float] = field(default_factory=lambda: LOOKS)
+    squares: float = 0.0
+    """Of the deviations of blocks of the same settings in trials before, of which the degrees of freedom are known."""
+    degrees: int = 0
     slower_pairs_min: int = SLOWER_PAIRS_MIN
 
     def after(self, owner_s: float, arm_s: float) -> Comparison:
@@ -111,6 +118,19 @@ class Comparison:
         if not (0 < owner_s < math.inf and 0 < arm_s < math.inf):
             raise ValueError(f"a block's median is {owner_s!r} s and {arm_s!r} s; both have to be above 0 and finite")
         return replace(self, pairs=(*self.pairs, (owner_s, arm_s)))
+
+    def next_trial(self) -> Comparison:
+        """Return the comparison of another arm, to whose blocks those of this one are alike.
+
+        Its first four pairs count: to go on with more depends on what these have shown.
+        """
+        first = replace(self, pairs=self.pairs[:PAIRS_MIN])
+        if len(first.pairs) < 2:
+            return Comparison(squares=self.squares, degrees=self.degrees)
+        degrees = count_degrees(len(first.pairs))
+        return Comparison(
+            squares=self.squares + degrees * first.deviation * first.deviation, degrees=self.degrees + degrees
+        )
 
     @property
     def spread(self) -> float:
@@ -129,9 +149,16 @@ class Comparison:
         if len(self.pairs) < 2:
             return Gain(gain=0.0, low=-1.0, high=math.inf)
         mean, deviation = self._mean_and_deviation()
-        low = mean - self._find_radius(len(self.pairs), self.deviation)
+        looked = self._looked
+        deviation_of_look, degrees = looked.find_deviation()
+        low = mean_log_gain(looked.pairs) - self._find_radius(len(looked.pairs), deviation_of_look, degrees)
         high = mean + _radius(deviation, len(self.pairs), IDLE_ERROR)
         return Gain(gain=math.expm1(mean), low=math.expm1(low), high=to_gain(high))
+
+    @property
+    def _looked(self) -> Comparison:
+        """The comparison at the newest look."""
+        return replace(self, pairs=self.pairs[: max(look for look in self.looks if look <= len(self.pairs))])
 
     @property
     def deviation(self) -> float:
@@ -146,13 +173,24 @@ class Comparison:
             logs = [log for owner, arm in four for log in (math.log(owner) - half, math.log(arm) + half)]
             level = math.fsum(logs) / len(logs)
             squares += math.fsum((log - level) ** 2 for log in logs)
-        return math.sqrt(squares / _count_degrees(len(self.pairs)))
+        return math.sqrt(squares / count_degrees(len(self.pairs)))
 
-    def _find_radius(self, pairs: int, deviation: float) -> float:
+    def find_deviation(self) -> tuple[float, int]:
+        """Return the deviation that a gain is judged by, with its degrees of freedom.
+
+        That of few pairs is hardly known: the trials before make it known better. It is no smaller than their own.
+        """
+        own, degrees = self.deviation, count_degrees(len(self.pairs))
+        if not self.degrees or own > NOISIER * math.sqrt(self.squares / self.degrees):
+            return own, degrees
+        degrees += self.degrees
+        pooled = math.sqrt((self.squares + own * own * (degrees - self.degrees)) / degrees)
+        return max(own, pooled), degrees
+
+    def _find_radius(self, pairs: int, deviation: float, degrees: int) -> float:
         """Return from which mean on a gain is proven by so many pairs, if blocks then have that deviation."""
-        error = self.error_factor * ERROR_BY_PAIRS / pairs
         of_pairs = max(math.sqrt(2) * deviation, SPREAD_FLOOR)
-        return get_upper_quantile(error, _count_degrees(pairs)) * of_pairs / math.sqrt(pairs)
+        return get_upper_quantile(self.looks[pairs], degrees) * of_pairs / math.sqrt(pairs)
 
     @property
     def is_beyond_reach(self) -> bool:
@@ -162,8 +200,10 @@ class Comparison:
         """
         if len(self.pairs) < BEYOND_REACH_PAIRS_MIN:
             return False
-        least = get_likely_least(self.deviation, _count_degrees(len(self.pairs)))
-        return mean_log_gain(self.pairs) < self._find_radius(PAIRS_MAX, least)
+        deviation, degrees = self.find_deviation()
+        further = count_degrees(PAIRS_MAX) - count_degrees(len(self.pairs))
+        least = get_likely_least(deviation, degrees)
+        return mean_log_gain(self.pairs) < self._find_radius(PAIRS_MAX, least, degrees + further)
 
     def _mean_and_deviation(self) -> tuple[float, float]:
         mean, count = mean_log_gain(self.pairs), len(self.pairs)
@@ -180,7 +220,7 @@ class Comparison:
         clear = all(math.log(owner / arm) > CLEARLY_FASTER for owner, arm in self.pairs)
         early = count >= CLEARLY_FASTER_PAIRS_MIN and clear and gain.low > math.expm1(CLEARLY_FASTER)
         idle = count >= IDLE_PAIRS_MIN and gain.high < SMALLEST_GAIN
-        vain = count >= IDLE_PAIRS_MIN and (gain.gain < IDLE_GAIN or self.is_beyond_reach)
+        vain = count >= VAIN_PAIRS_MIN and (gain.gain < IDLE_GAIN or self.is_beyond_reach)
         if count < PAIRS_MIN and not (early or idle or vain):
             return None
         proven = judge_bounds(gain, count, least)
@@ -222,6 +262,17 @@ def block_is_complete(step_s: tuple[float, ...], steps: int = BLOCK_STEPS) -> bo
     return slow or (len(step_s) >= steps and spent_s >= BLOCK_S)
 
 
+def typical_s(step_s: tuple[float, ...]) -> float:
+    """Return the mean time of a block's middle steps, without a fifth of them at each end, in the unit of its times.
+
+    It is off by a sixth less than the median is, and a very long step moves it as little.
+    """
+    ordered = sorted(step_s)
+    left_out = int(TRIMMED * len(ordered))
+    middle = ordered[left_out : len(ordered) - left_out]
+    return math.fsum(middle) / len(middle)
+
+
 def median_s(step_s: tuple[float, ...]) -> float:
     """Return the time of a block's median step, in the unit of its times."""
     return median(step_s)
@@ -236,7 +287,7 @@ def _geometric_mean(values: Sequence[float]) -> float:
     return math.exp(math.fsum(map(math.log, values)) / len(values))
 
 
-def _count_degrees(pairs: int) -> int:
+def count_degrees(pairs: int) -> int:
     """Return the degrees of freedom of the deviation of so many pairs: blocks less levels of fours, and the gain."""
     return 2 * pairs - (pairs + 1) // 2 - 1
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from supervisor.core.tuning.compare import (
     CLEARLY_FASTER,
+    CONFIRMING_LOOKS,
     PAIRS_MAX,
     SMALLEST_GAIN,
     Comparison,
@@ -31,8 +32,6 @@ ORDER = "ABBA"
 CONFIRMING_ORDER = "BAAB"
 """Begins and ends with what holds already, and will: each change of a loader's workers costs many steps."""
 CONFIRMING = "all together"
-CONFIRMING_ERROR_FACTOR = 10
-"""Chance may confirm 5 % of what gains nothing together: each value has been proven for itself, at 0.5 %."""
 PROVEN_ALONE = math.expm1(CLEARLY_FASTER)
 """Lower bound of a gain over the owner's settings that is not proven once more, where each change costs many steps.
 
@@ -217,6 +216,8 @@ class Session:
     """Arms that were no gain, and may yet be one."""
     ruled_out: tuple[Arm, ...] = ()
     """Arms that change nothing under what was adopted."""
+    alike: Comparison = field(default_factory=Comparison)
+    """What the trials before have shown of by how much blocks differ."""
     is_reviewed: bool = False
     """Whether what may cost of all that was adopted is left out once, or was."""
     confirmed: Verdict | None = None
@@ -300,10 +301,10 @@ class Session:
         """
         if self.trial is None:
             return self
-        arm = self.trial.arm
+        arm, learned = self.trial.arm, self._learn(self.trial)
         if arm is None:
-            return self._drop_newest(why)
-        return (self._beaten(arm) if for_now else self._fall_apart(arm))._refuse(arm, why)
+            return learned._drop_newest(why)
+        return (learned._beaten(arm) if for_now else learned._fall_apart(arm))._refuse(arm, why)
 
     def without_along(self, refused: Container[str]) -> Session:
         """Return the session with the arm under way without the values of those other knobs that cannot be set."""
@@ -351,7 +352,19 @@ class Session:
                 found.append(Arm(knob=row.knob, value=row.value, leaves_out=True, along=others))
         return tuple(sorted(found, key=lambda arm: not arm.along))
 
+    def _learn(self, trial: Trial, *, is_adopted: bool = False) -> Session:
+        """Return the session with what a trial has shown of by how much blocks differ.
+
+        Those of other workers differ by something else, and nothing is known of what comes after them.
+        """
+        if trial.arm is None or not trial.arm.is_costly:
+            return replace(self, alike=trial.comparison.next_trial())
+        return replace(self, alike=Comparison()) if is_adopted else self
+
     def _settle(self, trial: Trial, verdict: Verdict) -> Session:
+        return self._learn(trial, is_adopted=verdict.outcome is Outcome.ADOPTED)._judge(trial, verdict)
+
+    def _judge(self, trial: Trial, verdict: Verdict) -> Session:
         if trial.arm is None:
             return self._end(trial, verdict)
         arm = trial.arm
@@ -473,7 +486,7 @@ class Session:
                 why = f"changes nothing under {arm.idle_under} = {format_value(base[arm.idle_under])}"
                 left, ruled_out = (*self.left, *_list_passed([arm], why)), (*self.ruled_out, arm)
                 return replace(self, queue=tuple(rest), left=left, ruled_out=ruled_out)._next()
-            comparison = Comparison(slower_pairs_min=1) if arm.leaves_out else Comparison()
+            comparison = replace(self.alike, slower_pairs_min=1) if arm.leaves_out else self.alike
             trial = Trial(arm=arm, base=base, settings=arm.change(base), comparison=comparison)
             return replace(self, queue=tuple(rest), trial=trial)
         if not self.adopted:
@@ -482,7 +495,8 @@ class Session:
         if alone is not None and base == self.settings:
             verdict, before_s, after_s = alone.verdict, alone.before_s, alone.after_s
             return replace(self, trial=None, confirmed=verdict, before_s=before_s, after_s=after_s)
-        comparison = Comparison(error_factor=CONFIRMING_ERROR_FACTOR)
+        exchanges = not base and any(row.is_costly for row in self.adopted)
+        comparison = replace(Comparison() if exchanges else self.alike, looks=CONFIRMING_LOOKS)
         return replace(self, trial=Trial(arm=None, base=base, settings=self.settings, comparison=comparison))
 
     def _end(self, trial: Trial, verdict: Verdict) -> Session:

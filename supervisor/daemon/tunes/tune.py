@@ -190,7 +190,7 @@ class Tune(threading.Thread):
             left = (*left, *list_left_to_starts(facts, start, remedied))
             left += tuple(Left(knob=arm.knob, value=arm.value, why=why) for arm in arms if arm.knob == ENVIRONMENT)
         now.left = left
-        session = begin_session(knobs, left, facts).having(compare.median_s(diagnosed.times), diagnosed.seen)
+        session = begin_session(knobs, left, facts).having(compare.typical_s(diagnosed.times), diagnosed.seen)
         if self._given.dry_run:
             trying = [f"{knob.name} {list(knob.values(facts))}" for knob in knobs]
             trying += [f"{arm.knob} {arm.value} (by starts)" for arm in arms] if may_start else []
@@ -294,7 +294,7 @@ class Tune(threading.Thread):
         if why is not None:
             return session.after_refusal(why)
         memory = Memory(card_bytes=facts.card_bytes, host_bytes=psutil.virtual_memory().total)
-        median_s = compare.median_s(collected.times) * self._switches.find_slowdown(wanted, collected.pace_s)
+        median_s = compare.typical_s(collected.times) * self._switches.find_slowdown(wanted, collected.pace_s)
         return session.after_block(median_s, collected.seen, memory)
 
     def _after_refusal(self, session: Session, wanted: Mapping[str, object], refused: Mapping[str, object]) -> Session:
@@ -327,7 +327,7 @@ class Tune(threading.Thread):
             return found, is_run_out or proves or switch.ahead > 0 or not switch.is_known
         first = self._last_step()
         early = self._collect(switch.drop, compare.block_is_complete, workers, 0, cold)
-        idle = beaten_s is not None and compare.median_s(early.times) > (1 - compare.IDLE_GAIN) * beaten_s
+        idle = beaten_s is not None and compare.typical_s(early.times) > (1 - compare.IDLE_GAIN) * beaten_s
         if idle or (returns and early.wait is not None and early.wait < WAITING_WORTH):
             return early, True
         if not proves and not returns and self._switches.has_spare(wanted, early.busy):
