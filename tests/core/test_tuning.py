@@ -103,12 +103,14 @@ def test_an_arm_that_gains_too_little_so_far_is_given_up_before_the_last_pair() 
     assert verdict.gain.high > 0.03, "a gain is not excluded"
 
 
-def test_an_arm_that_gains_next_to_nothing_is_given_up_after_three_pairs() -> None:
-    assert compared(1.0, 0.995, 2, wobble=0.016).verdict() is None
-    verdict = compared(1.0, 0.995, 3, wobble=0.016).verdict()
+@pytest.mark.parametrize(("arm_s", "wobble", "pairs"), [(1.02, 0.034, 3), (0.998, 0.024, 4)])
+def test_an_arm_that_is_no_faster_is_given_up_after_three_pairs_and_one_that_hardly_is_after_four(
+    arm_s: float, wobble: float, pairs: int
+) -> None:
+    assert compared(1.0, arm_s, pairs - 1, wobble=wobble).verdict() is None
+    verdict = compared(1.0, arm_s, pairs, wobble=wobble).verdict()
     assert verdict is not None
     assert verdict.outcome is Outcome.NOT_SETTLED
-    assert compared(1.0, 0.97, 3, wobble=0.016).verdict() is None
 
 
 def test_a_decoder_has_attention_and_what_computes_it_faster_proven_together() -> None:

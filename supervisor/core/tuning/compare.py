@@ -43,7 +43,7 @@ IDLE_ERROR = 0.05
 PAIRS_MIN = 4
 PAIRS_MAX = 30
 """Most arms are settled or given up long before. In noise of 10 % so many prove 87 % of the gains of 11 %."""
-HOPELESS_PAIRS_MIN = 4
+HOPELESS_PAIRS_MIN = 5
 """An arm whose mean gain is not worth a change after as many is given up: its steps are better spent on others."""
 BEYOND_REACH_PAIRS_MIN = 6
 """An arm that differs too much from pair to pair to be proven is given up after as many."""
@@ -57,7 +57,7 @@ IDLE_PAIRS_MIN = 2
 """An arm whose upper bound lies below the smallest gain is given up after as many."""
 VAIN_PAIRS_MIN = 3
 IDLE_GAIN = SMALLEST_GAIN / 2
-"""An arm whose mean gain lies below this is given up after as many. Two of short blocks hid 5 % of gains of 11 %."""
+"""An arm that is no faster on the average is given up after as many; after one more, one whose mean gain is less."""
 MIXTURE = 1.0
 """Where the bound is tightest: at about ten pairs."""
 SPREAD_FLOOR = 0.004
@@ -220,7 +220,8 @@ class Comparison:
         clear = all(math.log(owner / arm) > CLEARLY_FASTER for owner, arm in self.pairs)
         early = count >= CLEARLY_FASTER_PAIRS_MIN and clear and gain.low > math.expm1(CLEARLY_FASTER)
         idle = count >= IDLE_PAIRS_MIN and gain.high < SMALLEST_GAIN
-        vain = count >= VAIN_PAIRS_MIN and (gain.gain < IDLE_GAIN or self.is_beyond_reach)
+        worth = IDLE_GAIN if count >= PAIRS_MIN else 0.0
+        vain = count >= VAIN_PAIRS_MIN and (gain.gain < worth or self.is_beyond_reach)
         if count < PAIRS_MIN and not (early or idle or vain):
             return None
         proven = judge_bounds(gain, count, least)
