@@ -85,10 +85,10 @@ def test_between_two_looks_no_gain_is_proven_that_was_not_at_the_first_of_them()
 
 def test_blocks_of_the_trials_before_make_the_deviation_known_better() -> None:
     first = off_by(0.04, 0.0, *(0.0,) * 3).next_trial()
-    assert (first.degrees, math.sqrt(first.squares / first.degrees)) == (5, pytest.approx(0.04 * math.sqrt(8 / 5)))
+    assert (first.degrees, math.sqrt(first.squares / first.degrees)) == pytest.approx((5, 0.04 * math.sqrt(8 / 5)))
     alone = off_by(0.04, 0.25, 0.0, 0.0)
     behind = replace(alone, squares=first.squares, degrees=first.degrees)
-    assert behind.find_deviation() == (pytest.approx(alone.deviation), 10)
+    assert behind.find_deviation() == pytest.approx((alone.deviation, 10))
     assert alone.verdict() is None
     verdict = behind.verdict()
     assert verdict is not None
@@ -102,7 +102,7 @@ def test_a_deviation_is_taken_no_smaller_than_the_trials_own_and_by_itself_where
     quiet = replace(own, squares=10 * (0.99 * own.deviation / NOISIER) ** 2, degrees=10)
     assert quiet.find_deviation() == (own.deviation, 5)
     noisy = replace(own, squares=10 * (2 * own.deviation) ** 2, degrees=10)
-    assert noisy.find_deviation() == (pytest.approx(own.deviation * math.sqrt(3)), 15)
+    assert noisy.find_deviation() == pytest.approx((own.deviation * math.sqrt(3), 15))
 
 
 def test_an_arm_that_was_hardly_tried_shows_nothing_of_how_much_blocks_differ() -> None:
