@@ -95,6 +95,20 @@ def test_blocks_of_the_trials_before_make_the_deviation_known_better() -> None:
     assert verdict.outcome is Outcome.ADOPTED
 
 
+def test_what_blocks_of_other_workers_differ_by_is_no_measure_of_those_that_follow() -> None:
+    knobs = [
+        Knob(name=name, phase=Phase.DATA, kind=Kind.NUMERICS, values=lambda _: (True,), is_costly=name == "exchanged")
+        for name in ("first", "exchanged", "last")
+    ]
+    session = begin_session(knobs, (), Facts())
+    known: dict[str, int] = {}
+    while session.trial is not None:
+        known.setdefault(session.tried, session.trial.comparison.degrees)
+        session = session.after_block(math.prod(0.7 for _ in session.wanted or ()))
+    assert [known[f"{name} = true"] for name in ("first", "exchanged", "last")] == [0, 2, 0]
+    assert known[CONFIRMING] == 0, "it exchanges workers"
+
+
 def test_a_deviation_is_taken_no_smaller_than_the_trials_own_and_by_itself_where_blocks_differ_more_by_now() -> None:
     own = off_by(0.04, 0.0, 0.0, 0.0)
     quieter = replace(own, squares=10 * (1.01 * own.deviation / NOISIER) ** 2, degrees=10)
