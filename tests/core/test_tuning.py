@@ -274,7 +274,7 @@ def test_fast_steps_are_judged_by_as_many_as_half_a_minute_has() -> None:
 
 
 def test_an_arm_is_begun_and_tried_on_only_where_steps_are_left_to_confirm_it() -> None:
-    """A block takes ten steps with those that do not count, and an exchange twenty more; the first of the arm's blocks stands already."""
+    """A block takes ten steps in all, an exchange twenty more; the first of the arm's blocks stands already."""
     session = begin_session((SWITCH, OTHER), (), CPU).having(1.0)
 
     def is_left_out(left: int) -> bool:
