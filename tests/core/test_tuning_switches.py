@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from supervisor.core.tuning.compare import BLOCK_STEPS
 from supervisor.core.tuning.knob import Facts
 from supervisor.core.tuning.switches import Settings, Shown, Switches
 
@@ -99,4 +100,4 @@ def test_an_exchange_of_workers_is_known_from_other_switches_and_from_none() -> 
 
 def test_a_block_of_many_workers_has_a_step_of_each() -> None:
     assert SETTLED.count_steps(OWNERS, BASE) == 16 + SETTLED.plan(OWNERS, BASE, proves=False).drop + 47
-    assert STARVED.count_steps(OWNERS, OWNERS) == 10
+    assert STARVED.count_steps(OWNERS, OWNERS) == BLOCK_STEPS
