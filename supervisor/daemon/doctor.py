@@ -141,7 +141,7 @@ class DaemonChecks:
                     level="warn",
                     found=f"/proc hides its processes (process {shim_pid}), as with the mount option hidepid: "
                     "their memory, processor time and waits are not seen, and no stacks are taken",
-                    remedy="mount /proc with gid=GROUP beside hidepid, and add the daemon's user to that group",
+                    remedy="mount /proc with gid=GROUP as well as hidepid, and add the daemon's user to that group",
                 )
 
     def _check_jobs(self) -> Iterator[DoctorLine]:
