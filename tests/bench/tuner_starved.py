@@ -84,7 +84,7 @@ def run(seed: int, noise: float, keep: float, gains: Mapping[str, float] = GAINS
 
     tune = SimulatedTune(Training(FACTS, take_s, noise, keep, random.Random(seed)))
     session = tune.tune()
-    given_up = {row.knob for row in session.refused if row.why.endswith(GIVEN_UP)}
+    given_up = {row.knob for row in session.refused if GIVEN_UP in row.why}
     names = {word.split(" ")[0] for words, steps in tune.taken.items() if steps for word in words.split(", ")}
     confirmed = session.settings if session.confirmed is not None else {}
     return Ended(

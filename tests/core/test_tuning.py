@@ -564,20 +564,10 @@ def test_workers_that_gain_a_multiple_are_not_exchanged_once_more_for_the_last_c
     assert alone.confirmed is not None
 
 
-def test_a_multiple_is_proven_alone_by_the_two_pairs_that_settle_it_in_noise() -> None:
-    """By 12 % in one direction and 7 % in the other: the lower bound of a gain of four times is 22 %."""
-    session = begin_session((WORKERS, SWITCH), (), replace(CPU, processors=2))
-    for step_s in (5.0, 1.0, 0.93, 5.6):
-        session = session.after_block(step_s)
-    assert session.alone is not None
-    assert session.alone.verdict.pairs == 2
-    assert 0.12 < session.alone.verdict.gain.low < 0.25
-
-
 def test_workers_that_gain_little_are_confirmed_with_all_else() -> None:
     nothing, workers, both = frozenset[str](), frozenset({"workers"}), frozenset({"workers", "switch"})
     session, wanted = list_wanted(
-        begin_session((WORKERS, SWITCH), (), replace(CPU, processors=2)), {nothing: 1.1, workers: 1.0, both: 0.8}
+        begin_session((WORKERS, SWITCH), (), replace(CPU, processors=2)), {nothing: 1.15, workers: 1.0, both: 0.8}
     )
     assert "switch" in session.settings
     assert set(wanted) == {nothing, both}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
 
 from supervisor.core.tuning.budget import RECKONED, STEPS, count_left, find_unaffordable
-from supervisor.core.tuning.knob import KNOBS, Facts, Kind, Knob, Phase
+from supervisor.core.tuning.knob import Facts, Kind, Knob, Phase
 from supervisor.core.tuning.session import begin_session
 
 CPU = Facts(device="cpu", processors=4, workers=0, threads=4, fused=False, channels_last=False)
@@ -67,20 +66,6 @@ def test_what_is_begun_first_needs_two_pairs_and_the_last_comparison() -> None:
     assert not is_affordable(0, two_pairs + confirming - 1)
     assert is_affordable(1, two_pairs - 1 + confirming), "the first block was made"
     assert not is_affordable(1, two_pairs - 1 + confirming - 1)
-
-
-def test_what_gains_without_workers_that_were_proven_alone_is_given_four_pairs_to_confirm() -> None:
-    """It gains less than they do: at noise of 10 % two pairs had 4 tunes of 100 end after the 800th step."""
-    workers = next(knob for knob in KNOBS if knob.name == "workers")
-    session = begin_session((workers, SWITCH), (), replace(CPU, processors=2))
-    for step_s in (5.0, 1.0, 1.0, 5.0):
-        session = session.after_block(step_s)
-    assert session.alone is not None
-    while session.tried != "switch = true":
-        session = session.after_refusal("of no interest here")
-    two_pairs, four_pairs = 40, 80
-    assert find_unaffordable(session, two_pairs + four_pairs, lambda _held, _wanted: 10) is None
-    assert find_unaffordable(session, two_pairs + four_pairs - 1, lambda _held, _wanted: 10) is not None
 
 
 def test_what_is_not_affordable_says_how_many_steps_are_left() -> None:

@@ -39,8 +39,6 @@ def find_unaffordable(session: Session, left: int, count: Count) -> str | None:
         needed = (0 if trial.blocks else count(base, base)) + count(base, arm) + count(arm, arm) + count(arm, base)
     proven = session.confirming_base
     confirming = count(arm, arm) + count(arm, proven) + count(proven, proven) + count(proven, arm)
-    if proven:  # what gains without that is less, and takes more pairs: at 10 % noise, twice as many
-        confirming *= 2
     if needed + confirming + _count_review(session, count) <= left:
         return None
     return f"{left} steps of this tune are left, too few to try and confirm it: --steps gives it more"
