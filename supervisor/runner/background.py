@@ -24,6 +24,8 @@ LAUNCHERS = ("sh", "bash", "dash", "zsh", "busybox", "env", "nohup", "setsid", "
 """Programs that become another one, or start it, and train nothing themselves."""
 EXEC_TRIES, EXEC_EVERY_S = 100, 0.02
 """How often, and how far apart, a forked shell is looked at until it has become the program that it runs."""
+LOOKS_WITHOUT = 5
+"""So many looks in a row have to show neither Python nor what may start one: a fork may begin during one of them."""
 
 
 def find_training(list_tree: Callable[[], list[Process]], shim: int, claimed: int, command: str) -> int | None:
@@ -52,7 +54,11 @@ def _find_child_above(tree: list[Process], shim: int, claimed: int) -> int | Non
 
 
 def _find_newest(list_tree: Callable[[], list[Process]], shim: int) -> int | None:
-    launchers: list[int] = []
+    """Return the shim's child at or above the newest Python, or what may yet become or start one.
+
+    Where that has ended before it was seen to become anything, its status is the training's: few helpers are as short.
+    """
+    becoming, without = None, 0
     for _ in range(EXEC_TRIES):
         tree = [process for process in list_tree() if not process.dead]
         names = {process.pid: read_program(process.pid) for process in tree}
@@ -61,10 +67,16 @@ def _find_newest(list_tree: Callable[[], list[Process]], shim: int) -> int | Non
         if pythons:
             return _find_child_above(tree, shim, pythons[0])
         launchers = [process.pid for process in newest_first if names[process.pid] in LAUNCHERS]
-        if not launchers:
+        if launchers:
+            becoming, without = _find_child_above(tree, shim, launchers[0]), 0
+        elif not tree and becoming is not None:
+            return becoming
+        else:
+            without += 1
+        if without == LOOKS_WITHOUT:
             return None
         time.sleep(EXEC_EVERY_S)
-    return _find_child_above(list_tree(), shim, launchers[0])
+    return becoming
 
 
 def read_program(pid: int) -> str:
