@@ -9,7 +9,7 @@ import pytest
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.flags import SHADOW, Act
-from supervisor.core.readings import KernelWait, ProcessUse, Stage, StorageWait
+from supervisor.core.readings import KernelWait, ProcessUse, Stage, StepRecord, StorageWait
 from supervisor.core.rules import RULES, Rule
 from supervisor.core.rules.stall import Stall
 from supervisor.core.rules.start_timeout import StartTimeout
@@ -224,6 +224,25 @@ def test_without_the_right_to_act_it_is_left_alone_for_ever() -> None:
     (warning,) = timeline.decisions
     assert isinstance(warning, de.Warn)
     assert warning.flag.message.endswith("it is left alone")
+
+
+def test_a_training_whose_steps_are_not_seen_may_wait_for_hours_of_a_day_but_not_for_hours_at_a_time() -> None:
+    """All its waits since its launch come to more than the limit, where it waits in every second reading."""
+    timeline = life((StorageWaitRule(limit_s=600.0),)).started(TRAINER)
+    for _ in range(40):
+        timeline.silence(20).tree(**MAIN_WAITS).silence(20).tree(cpu=90.0)
+    assert flags_of(timeline) == []
+    flags = flags_of(waiting(timeline, 640, **MAIN_WAITS))
+    assert flags[:2] == [("Warn", "storage_wait"), ("Stop", "storage_wait")]
+
+
+def test_steps_of_a_rank_are_progress_on_a_node_that_has_no_rank_0() -> None:
+    timeline = life((StorageWaitRule(),)).started(TRAINER)
+    for step in range(1, 60):
+        timeline.silence(20).tree(**MAIN_WAITS).silence(5)
+        record = StepRecord(at=timeline.now, step=step)
+        timeline.put(ev.StepsMade(at=timeline.now, job=JOB, attempt=timeline.attempt, rank=1, records=(record,)))
+    assert flags_of(timeline) == []
 
 
 def test_a_step_that_waited_teaches_nothing_about_steps() -> None:

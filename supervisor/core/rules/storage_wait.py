@@ -5,8 +5,9 @@ attempt waits for the same file system, and the work since the last checkpoint i
 silence (`stall`, `start_timeout`, `gpu_idle`, `hang`) counts the time in which such a wait is seen and explains the
 missing step (`core/stats/storage_waits.py` says when it does). With the wait's end they go on counting.
 
-When it acts. The waits since the last progress come to `limit_s` together. A mount may never come back for the process
-that waits, while a new one could use it; a file server that is restarted or repaired is back long before.
+When it acts. The waits since the last progress come to `limit_s` together; of a training whose steps are not seen, only
+a single wait does, since whoever reads from a server for days waits for hours of them. A mount may never come back for
+the process that waits, while a new one could use it; a file server that is restarted or repaired is back long before.
 
 With `enabled = false` or `act = "shadow"` such a wait has the limits of any other standstill. What a framework itself
 limits is not changed: PyTorch's NCCL and RCCL end the ranks that wait for one in a collective after 10 minutes (the
@@ -32,7 +33,7 @@ WAITS_NAMED = 3
 class StorageWait:
     """A process of the job waits for a file system and no step is made: a warning after `warn_s`, a stop at `limit_s`.
 
-    Of a training whose steps are not seen, its launch or last stage stands for the last step.
+    A rank's step on this node is progress as well: where rank 0 is on another one no stage is reported here.
     """
 
     name: ClassVar[str] = "storage_wait"
@@ -52,7 +53,7 @@ class StorageWait:
         what = "waits for a file system, and no step"
         if (why := history.why_not_stepping()) is not None:
             return not_applicable(what, why)
-        now_s = history.storage.seconds(history.no_step_since() or history.launched_at, history.now)
+        now_s = _count_waited_s(history)
         warns = Gauge(
             what=what,
             unit="s",
@@ -75,3 +76,13 @@ class StorageWait:
             message=f"{named}{more}, {waited_s:.0f} s without a step ({stage}): {then}",
             diagnosis=diagnosis_of(history),
         )
+
+
+def _count_waited_s(history: History) -> float:
+    """Return for how long it has waited since the last progress, without a break where no progress is seen."""
+    steps = [pace.last.at for pace in history.ranks.values() if pace.last is not None]
+    steps += [] if history.last_step_at is None else [history.last_step_at]
+    if steps:
+        moments = [*steps, *([] if history.stage_since is None else [history.stage_since])]
+        return history.storage.seconds(max(moments, key=lambda moment: moment.monotonic_s), history.now)
+    return 0.0 if history.storage.since is None else history.now.seconds_since(history.storage.since)
