@@ -563,9 +563,8 @@ class History:
 
     def _was_disturbed(self, since: Moment) -> bool:
         breaks = (self.clock_stepped_at, self.away_until, self.stopped_at)
-        if self.flagged or any(at is not None and at.seconds_since(since) >= 0 for at in breaks):
-            return True
-        return self.storage.seconds(since, self.now) >= STORAGE_DISTURBS_S
+        broke = any(at is not None and at.seconds_since(since) >= 0 for at in breaks)
+        return self.flagged or broke or self.storage.seconds(since, self.now) >= STORAGE_DISTURBS_S
 
     def _add_report(self, event: ev.AgentReported) -> None:
         self.reports.add(event)

@@ -7,8 +7,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from time import perf_counter
 
 import pytest
+from reader_by_hand import reader_of
 
 from supervisor.core.moments import Moment
 from supervisor.core.readings import KernelWait, ProcessReading, StorageWait
@@ -23,7 +25,7 @@ MOUNTS = """\
 33 22 0:42 / /home rw - nfs4 server:/home rw
 not a mount
 """
-READ_LIMIT = 2000
+READ_LIMIT_S = 60.0
 
 
 def write_thread(
@@ -163,17 +165,9 @@ def disk(tmp_path: Path) -> Iterator[HangingFs]:
         yield served
 
 
-READS = """
-import sys
-sys.stdin.readline()
-open(sys.argv[1]).read()
-print(1, flush=True)
-sys.stdin.readline()
-"""
-
-
 def read_until_seen(watch: TreeWatch, at_s: float) -> tuple[ProcessReading, float]:
-    for _ in range(READ_LIMIT):
+    until_s = perf_counter() + READ_LIMIT_S
+    while perf_counter() < until_s:
         reading, at_s = watch.read(Moment(at_s, at_s)), at_s + 1.0
         if any(wait.place for wait in reading.storage_waits):
             return reading, at_s
@@ -184,23 +178,14 @@ def read_until_seen(watch: TreeWatch, at_s: float) -> tuple[ProcessReading, floa
 @pytest.mark.slow
 def test_one_that_waits_for_fuse_is_seen_with_its_mount_until_it_answers(disk: HangingFs) -> None:
     (disk.at / "file").write_text("x")
-    reader = subprocess.Popen(
-        [sys.executable, "-c", READS, str(disk.at / "file")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert reader.stdin is not None
-    assert reader.stdout is not None
-    with reader:
+    with reader_of(disk.at / "file", opened=True) as reader:  # what a path is of is not known where others are mounted
         watch = TreeWatch(reader.pid)
         disk.hang()
-        print(file=reader.stdin, flush=True)
+        reader.begin()
         reading, at_s = read_until_seen(watch, 0.0)
         (wait,) = reading.storage_waits
         assert (wait.pid, wait.thread) == (reader.pid, reader.pid)
         assert wait.place == f"{disk.at} (fuse.hanging of hanging)"
         disk.go_on()
-        assert reader.stdout.readline() == "1\n"
+        reader.wait_until_read()
         assert watch.read(Moment(at_s, at_s)).storage_waits == ()
-        print(file=reader.stdin, flush=True)
