@@ -46,8 +46,6 @@ LEFT_STOPPED = EXPLAINED_BY_A_STOP | {"hang", "stall"}
 
 def judge(rules: Iterable[Rule], history: History) -> tuple[RedFlag, ...]:
     """Return what the rules conclude, the worst first; what a rule in shadow would act on is marked so."""
-    rules = tuple(rules)
-    heed_storage(rules, history)
     asked = applicable(rules, history)
     return ranked((flag for rule in asked if (flag := concluded(rule, history)) is not None), asked, history)
 
@@ -70,9 +68,11 @@ def _comes_of_a_stop(flag: RedFlag) -> bool:
 def applicable(rules: Iterable[Rule], history: History) -> list[Rule]:
     """Return the enabled rules that are to be asked: of a stopped training not those that see what that brings about.
 
-    Where it is to be left alone, none that waits for a step is asked.
+    Where it is to be left alone, none that waits for a step is asked. No limit on silence counts the waits for file
+    systems from then on, if `storage_wait` looks after these.
     """
     enabled = [rule for rule in rules if rule.enabled]
+    history.storage_excused = any(isinstance(rule, StorageWait) and rule.act != SHADOW for rule in enabled)
     stopped = next((rule for rule in enabled if isinstance(rule, StoppedProcess)), None)
     if stopped is None or history.stopped_at is None or stopped.act == SHADOW:
         return enabled
@@ -80,13 +80,6 @@ def applicable(rules: Iterable[Rule], history: History) -> list[Rule]:
     waits = stopped.leaves_alone(history) or stopped.goes_on(history) or stopped.is_held(history)
     held = LEFT_STOPPED if waits else held
     return [rule for rule in enabled if rule.name not in held]
-
-
-def heed_storage(rules: Iterable[Rule], history: History) -> None:
-    """Let limits on silence leave out the waits for file systems where `storage_wait` looks after these."""
-    history.storage_excused = any(
-        isinstance(rule, StorageWait) and rule.enabled and rule.act != SHADOW for rule in rules
-    )
 
 
 def worst_first(flags: Iterable[RedFlag]) -> tuple[RedFlag, ...]:

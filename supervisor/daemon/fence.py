@@ -19,7 +19,7 @@ from supervisor.core.apply import after_decision
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.job import DEGRADED, Job
-from supervisor.core.judge import applicable, concluded, heed_storage, ranked
+from supervisor.core.judge import applicable, concluded, ranked
 from supervisor.core.moments import Moment
 from supervisor.core.sanitize import one_line
 from supervisor.daemon.clock import Clock
@@ -61,7 +61,6 @@ class Fences:
 
     def judged(self, job_state: JobState, history: History) -> tuple[RedFlag, ...]:
         """Return the flags of the rules; a rule that raises is switched off for the attempt."""
-        heed_storage(job_state.rules, history)
         flags, asked = [], applicable(job_state.rules, history)
         for rule in asked:
             if rule.name in job_state.switched_off:
