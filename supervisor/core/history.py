@@ -518,12 +518,13 @@ class History:
             self.rss.add(reading.at, float(reading.rss_bytes))
 
     def _add_storage_waits(self, reading: ProcessReading) -> None:
-        trainers = set(self.reports.rank_pids.values()) or {self.training_pid} - {None}
+        trainers = set(self.reports.rank_pids.values())
+        if not trainers and self.training_pid is not None:
+            trainers = {self.training_pid}
         in_step = self.stages_complete and self.stage in (Stage.STEP, Stage.COMPILE, Stage.LOOP)
-        newest = [readings[-1].gpu_busy_percent for readings in self.readings_by_gpu().values() if readings]
-        gpus_work = bool(newest) and all(busy is not None and busy >= GPU_WORKS_PERCENT for busy in newest)
-        known = {pid for pid in trainers if pid is not None}
-        self.storage.add(reading.at, find_explaining(reading, known, in_step=in_step, gpus_work=gpus_work))
+        busy = [newest.gpu_busy_percent for newest in self.newest_by_gpu().values()]
+        gpus_work = bool(busy) and all(percent is not None and percent >= GPU_WORKS_PERCENT for percent in busy)
+        self.storage.add(reading.at, find_explaining(reading, trainers, in_step=in_step, gpus_work=gpus_work))
         waited_s = self.storage.seconds(self.no_step_since() or self.launched_at, reading.at)
         self.paused = self.paused or waited_s >= STORAGE_DISTURBS_S
 

@@ -385,10 +385,8 @@ def is_hidden(pid: int) -> bool:
         return False
     try:
         os.kill(pid, 0)
-    except PermissionError:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, PermissionError)
     return False
 
 

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import perf_counter
+
+from supervisor.core.moments import Moment
+from supervisor.core.readings import ProcessReading
+from supervisor.sources.processes import TreeWatch
+
+READ_LIMIT_S = 60.0
 
 READS = """
 import sys
@@ -49,3 +56,15 @@ def reader_of(path: Path, *, opened: bool = False) -> Iterator[Reader]:
             yield Reader(process)
         finally:
             process.kill()
+
+
+def read_until(
+    watch: TreeWatch, at_s: float, is_reached: Callable[[ProcessReading], object], what: str
+) -> tuple[ProcessReading, float]:
+    """Return the first reading, each a second after the one before, that shows something, and the time of the next."""
+    until_s = perf_counter() + READ_LIMIT_S
+    while perf_counter() < until_s:
+        reading, at_s = watch.read(Moment(at_s, at_s)), at_s + 1.0
+        if is_reached(reading):
+            return reading, at_s
+    raise AssertionError(f"it was never seen {what}")

@@ -7,13 +7,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from time import perf_counter
 
 import pytest
-from reader_by_hand import reader_of
+from reader_by_hand import read_until, reader_of
 
 from supervisor.core.moments import Moment
-from supervisor.core.readings import KernelWait, ProcessReading, StorageWait
+from supervisor.core.readings import KernelWait, StorageWait
 from supervisor.sources.processes import TreeWatch
 from supervisor.sources.storage_waits import BY_SHIM, StorageWatch, find_place, is_blind_to, read_shown
 from tests.rigs.hanging_fs import HangingFs, hanging
@@ -25,7 +24,6 @@ MOUNTS = """\
 33 22 0:42 / /home rw - nfs4 server:/home rw
 not a mount
 """
-READ_LIMIT_S = 60.0
 
 
 def write_thread(
@@ -165,15 +163,6 @@ def disk(tmp_path: Path) -> Iterator[HangingFs]:
         yield served
 
 
-def read_until_seen(watch: TreeWatch, at_s: float) -> tuple[ProcessReading, float]:
-    until_s = perf_counter() + READ_LIMIT_S
-    while perf_counter() < until_s:
-        reading, at_s = watch.read(Moment(at_s, at_s)), at_s + 1.0
-        if any(wait.place for wait in reading.storage_waits):
-            return reading, at_s
-    raise AssertionError("it was never seen to wait")
-
-
 @pytest.mark.mounts
 @pytest.mark.slow
 def test_one_that_waits_for_fuse_is_seen_with_its_mount_until_it_answers(disk: HangingFs) -> None:
@@ -182,7 +171,9 @@ def test_one_that_waits_for_fuse_is_seen_with_its_mount_until_it_answers(disk: H
         watch = TreeWatch(reader.pid)
         disk.hang()
         reader.begin()
-        reading, at_s = read_until_seen(watch, 0.0)
+        reading, at_s = read_until(
+            watch, 0.0, lambda reading: any(wait.place for wait in reading.storage_waits), "to wait"
+        )
         (wait,) = reading.storage_waits
         assert (wait.pid, wait.thread) == (reader.pid, reader.pid)
         assert wait.place == f"{disk.at} (fuse.hanging of hanging)"

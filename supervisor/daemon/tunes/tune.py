@@ -294,8 +294,8 @@ class Tune(threading.Thread):
         if why is not None:
             return session.after_refusal(why)
         memory = Memory(card_bytes=facts.card_bytes, host_bytes=psutil.virtual_memory().total)
-        median_s = compare.typical_s(collected.times) * self._switches.find_slowdown(wanted, collected.pace_s)
-        return session.after_block(median_s, collected.seen, memory)
+        block_s = compare.typical_s(collected.times) * self._switches.find_slowdown(wanted, collected.pace_s)
+        return session.after_block(block_s, collected.seen, memory)
 
     def _after_refusal(self, session: Session, wanted: Mapping[str, object], refused: Mapping[str, object]) -> Session:
         """Return the session after some settings were refused; the others stay, as no worker is exchanged for that."""
