@@ -8,7 +8,7 @@
 the grid is searched: what multiplies the speed of such a training (workers, pinning and TF32; joined micro-batches,
 TF32 and no checkpointing) is set, and every combination of the other knobs is ordered in turn as the daemon orders it
 and measured over 40 steps, or 10 that take long: with as many workers as processors, then with twice as many. The best
-three, and what each tune has adopted, are then measured again in rounds of one block each, of 60 steps or 12 that take
+three, and what each tune has adopted, are then measured again in rounds of one block each, of 240 steps or 12 that take
 long, every second round in the opposite order. What a tune has adopted is compared in each round with the one that has
 the highest median of all other rounds: the share is the median of the rounds', with its range. Blocks of one setting
 differ by more than good settings do, so that the highest of several medians is partly luck, and no luck in a round that
@@ -59,7 +59,8 @@ GRID_DROPPED = 3
 GRID_COLD = 2
 """First halves of a block that are left out where new workers made them."""
 GRID_STEPS, GRID_STEPS_MIN, GRID_BLOCK_S = 40, 10, 2.5
-AGAIN_STEPS, AGAIN_STEPS_MIN, AGAIN_BLOCK_S = 60, 12, 2.5
+AGAIN_STEPS, AGAIN_STEPS_MIN, AGAIN_BLOCK_S = 240, 12, 10.0
+"""Four times as many steps as 32 workers have batches drawn ahead, of which a quick net could live in a short block."""
 SETTLED_STEPS = {"resnet": 45, "decoder": 4, "yolo": 45}
 """After an undone tune: batches that were drawn ahead are no pace of the owner's settings."""
 TUNE_S = 60.0
@@ -246,11 +247,16 @@ def is_over(given: argparse.Namespace, takes_s: float = 0.0) -> bool:
 
 
 def list_again(record: Record, kind: str) -> list[Settings]:
-    """Return the settings that are measured in rounds: the best of the grid, and what each tune adopted."""
+    """Return the settings that are measured in rounds: the best of the grid, and what each tune adopted.
+
+    Those with equally many workers follow one another: as every second round has the opposite order, the workers are
+    exchanged once a round.
+    """
     rates = [row for row in record.read(kind, "grid") if row["rate"] is not None]
     best = [row["grid"] for row in sorted(rates, key=lambda row: float(row["rate"]), reverse=True)[:BEST]]
     adopted = [tune.adopted for tune in record.read_tunes(kind)]  # nothing adopted: the owner's own
-    return list({_key(settings): settings for settings in (*best, *adopted)}.values())
+    rows = {_key(settings): settings for settings in (*best, *adopted)}.values()
+    return sorted(rows, key=lambda settings: str(settings.get("workers")))
 
 
 def is_chosen(settings: Settings) -> bool:
