@@ -96,6 +96,9 @@ Fields of agent.jsonl besides the common ones, by event:
                       ended (why the owner's settings came back without an order), lent (whether a tune is under way,
                       so that the settings come back by themselves), warned (warnings of Python not seen before in the
                       tune)
+    stock             of a loader's batches, while a tune is under way: step, iterator (another number for each new
+                      one), workers, ahead (batches that they may have begun and nothing has taken), begun, ready,
+                      delivered
     remedy_applied    setting, remedies (list), set (what it came to, for people)
 The stage is in the recorder's header, not here.
 

@@ -304,6 +304,7 @@ class AgentEvent(Enum):
     REMEDY_APPLIED = "remedy_applied"
     SETTING_ASKED = "setting_asked"
     TUNING = "tuning"
+    STOCK = "stock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -313,6 +313,50 @@ def test_batches_are_pinned_from_the_middle_of_an_iteration_and_none_is_lost(uns
     assert _run_with_agent(unsupervised, PINNED) == ["done"]
 
 
+COUNTED = """
+import time
+import torch
+from torch.utils.data import DataLoader, Dataset
+from rocm_agent.knobs.loader import Loader
+class Numbers(Dataset):
+    def __len__(self): return 400
+    def __getitem__(self, index): return torch.tensor(index)
+counted = Loader(torch)
+counted.install()
+assert counted.count_stock() is None, "nothing was drawn"
+from rocm_agent import loader
+made_for = DataLoader(Numbers(), batch_size=2, num_workers=2, prefetch_factor=3)
+iterator = iter(made_for)
+loader.begins(DataLoader, made_for, iterator)
+for _ in range(4):
+    next(iterator)
+while counted.count_stock()["ready"] < 6:  # of six ahead all lie ready once nothing is taken
+    time.sleep(0.01)
+first = counted.count_stock()
+assert (first["workers"], first["ahead"], first["delivered"], first["begun"]) == (2, 6, 4, 10), first
+next(iterator)
+second = counted.count_stock()
+assert (second["delivered"], second["begun"]) == (5, 11), second
+assert second["iterator"] == first["iterator"]
+counted.apply(1)
+assert counted.count_stock() is None, "batches of the old workers come first"
+drawn = [next(iterator) for _ in range(7)]
+third = counted.count_stock()
+assert third["iterator"] != first["iterator"] and (third["workers"], third["delivered"]) == (1, 1), third
+assert torch.cat(drawn).tolist() == list(range(10, 24))
+counted.apply(0)
+[next(iterator) for _ in range(8)]
+assert counted.count_stock() is None, "no worker is ahead of the training"
+print("done")
+"""
+
+
+def test_what_the_workers_of_a_loader_have_made_is_counted_also_after_an_exchange(
+    unsupervised: WarmInterpreter,
+) -> None:
+    assert _run_with_agent(unsupervised, COUNTED) == ["done"]
+
+
 UNSTEADY = """
 import torch
 from rocm_agent.knobs import Refused, replay

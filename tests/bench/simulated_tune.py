@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.control import types
+from supervisor.core.events import AgentEvent
 from supervisor.core.moments import Moment
 from supervisor.core.readings import StepRecord
 from supervisor.core.tuning import compare
 from supervisor.core.tuning.bottleneck import Shares
 from supervisor.core.tuning.knob import PREFETCH, Facts, choose_knobs
 from supervisor.core.tuning.session import Session, begin_session
+from supervisor.core.tuning.stock import read_sample
 from supervisor.daemon.tunes.before import Before
 from supervisor.daemon.tunes.blocks import Used
 from supervisor.daemon.tunes.tune import Tune
@@ -36,6 +38,8 @@ FORKED_S = 0.3
 CAPTURED_STEPS = 2
 """That the agent follows before it proves arithmetic."""
 TRACED_STEPS = 5
+COUNTED_STEPS = 8
+"""After which the agent counts a loader's batches once more."""
 
 
 @dataclass
@@ -57,6 +61,12 @@ class Workers:
     def left(self) -> int:
         """How many batches were begun and not drawn."""
         return self._begun - self._drawn
+
+    def count_batches(self, now_s: float) -> dict[str, object]:
+        """Return what the agent reports of its batches."""
+        ready = sum(ended_s <= now_s for ended_s in self._ends_s[self._drawn :])
+        counts = {"begun": self._begun, "ready": ready, "delivered": self._drawn}
+        return {"iterator": id(self), "workers": self.count, "ahead": self.count * self.prefetch, **counts}
 
     def begin(self, now_s: float) -> None:
         """Begin as many batches as may lie ahead."""
@@ -90,6 +100,8 @@ class Training:
     chance: random.Random
     batch_s: float = 0.4
     """What a worker takes for a batch."""
+    crowding: float = 1.0
+    """How many times as long where each processor has a worker."""
     began_s: float = 1000.0
     now_s: float = 1000.0
     step: int = 0
@@ -148,7 +160,9 @@ class Training:
     def _make_loader(self, settings: Mapping[str, object]) -> Workers:
         count = settings.get("workers", self.facts.workers)
         assert isinstance(count, int)
-        shared = max(1.0, count / (self.facts.processors or 1))
+        processors = self.facts.processors or 1
+        crowded = min(1.0, (count - 1) / max(1, processors - 1))
+        shared = max(1.0, count / processors) * (1 + (self.crowding - 1) * crowded)
         loader = Workers(count, self.facts.prefetch or PREFETCH, self.batch_s * shared, self.chance, self.now_s)
         loader.begin(self.now_s)
         return loader
@@ -168,6 +182,7 @@ class SimulatedTune(Tune):
         self.training = training
         self.taken: Counter[str] = Counter()
         """The steps of each arm, by its words."""
+        self._stocks: list[AgentFact] = []
 
     def tune(self) -> Session:
         """Return the tune when it has ended."""
@@ -188,6 +203,11 @@ class SimulatedTune(Tune):
 
     def _read_steps(self) -> tuple[StepRecord, ...]:
         self._last = self.training.make_step()
+        loaders, step = self.training.loaders, self.training.step
+        if len(loaders) == 1 and loaders[0].count and step % COUNTED_STEPS == 0:
+            facts: dict[str, object] = {"step": step, **loaders[0].count_batches(self.training.now_s)}
+            at = self.training.now()
+            self._stocks.append(AgentFact(at=at, agent_event=AgentEvent.STOCK, pid=None, rank=None, facts=facts))
         return (self._last,)
 
     def _read_used(self) -> Used | None:
@@ -196,6 +216,10 @@ class SimulatedTune(Tune):
         return Used(used_s=used_s, at_s=now_s, processes=processes, workers_s=used_s - now_s)
 
     def _read_reports(self) -> tuple[AgentFact, ...]:
+        for fact in self._stocks:
+            sample = read_sample(fact.facts, fact.at.monotonic_s)
+            self._switches = self._switches if sample is None else self._switches.after_sample(sample)
+        self._stocks.clear()
         return ()
 
     def _trace(self, settings: Mapping[str, object]) -> Shares:

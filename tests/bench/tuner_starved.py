@@ -11,11 +11,13 @@ has reported what it adopted.
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from simulated_tune import SAMPLES, SimulatedTune, Training
 
@@ -54,8 +56,10 @@ NOISES = ((0.03, 0.3), (0.10, 0.3), (0.10, 0.8))
 """Standard deviation of a step's log time, and how much of it the next step keeps."""
 
 
-BATCHES_S = (0.8, 0.9, 1.0, 1.1)
-"""What a worker takes for a batch, of which 16 are made at once; a step takes 0.051 s with all that gains."""
+BATCHES_S = (0.8, 0.9, 1.0, 1.1, 1.4)
+"""What a worker takes for a batch where 16 are made at once; a step takes 0.051 s with all that gains."""
+CROWDINGS = (1.0, 3.0)
+"""How many times as long a batch takes where every processor makes one: by 3.3 times on a machine with an H200."""
 HELD_STEPS = 1500
 OVERSTATED = 1.11
 """Times what holds, up to which noise explains what two pairs of blocks show."""
@@ -92,12 +96,13 @@ def run(seed: int, noise: float, keep: float, gains: Mapping[str, float] = GAINS
     )
 
 
-def find_overstated(batch_s: float, seed: int, noise: float, keep: float) -> float | None:
+def find_overstated(batch_s: float, seed: int, noise: float, keep: float, crowding: float = 1.0) -> float | None:
     """Return how many times as fast as it holds a tune has reported what it adopted; None where it adopted nothing."""
-    session = SimulatedTune(Training(FACTS, take_step_s, noise, keep, random.Random(seed), batch_s=batch_s)).tune()
+    train = partial(Training, FACTS, take_step_s, noise, keep, batch_s=batch_s, crowding=crowding)
+    session = SimulatedTune(train(chance=random.Random(seed))).tune()
     if session.confirmed is None or session.after_s is None:
         return None
-    held = Training(FACTS, take_step_s, noise, keep, random.Random(-1 - seed), batch_s=batch_s)
+    held = train(chance=random.Random(-1 - seed))
     held.set(session.settings)
     for _ in range(HELD_STEPS // 4):
         held.make_step()
@@ -110,12 +115,14 @@ def find_overstated(batch_s: float, seed: int, noise: float, keep: float) -> flo
 def print_overstated(tunes: int, first: int) -> None:
     """Print a row for each loader."""
     noise, keep = NOISES[1]
-    for batch_s in BATCHES_S:
-        made = [find_overstated(batch_s, seed, noise, keep) for seed in range(first, first + tunes)]
+    for batch_s, crowding in itertools.product(BATCHES_S, CROWDINGS):
+        alone_s = batch_s / crowding
+        made = [find_overstated(alone_s, seed, noise, keep, crowding) for seed in range(first, first + tunes)]
         found = sorted(times for times in made if times is not None)
         over = sum(times > OVERSTATED for times in found)
         print(
-            f"a batch in {batch_s / 16 * 1000:.0f} ms, noise {noise:.0%} ({keep}): {len(found)} of {tunes} adopt; "
+            f"a batch in {batch_s / 16 * 1000:.0f} ms, {crowding:.0f} times as long as one worker's share, "
+            f"noise {noise:.0%} ({keep}): {len(found)} of {tunes} adopt; "
             f"reported {median(found):.3f} times what holds ({found[0]:.2f}-{found[-1]:.2f}), {over} above {OVERSTATED}"
         )
 

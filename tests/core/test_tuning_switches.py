@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from supervisor.core.tuning.compare import BLOCK_STEPS
 from supervisor.core.tuning.knob import Facts
+from supervisor.core.tuning.stock import StockSample
 from supervisor.core.tuning.switches import Settings, Shown, Switches
 
 YOLO = Facts(workers=1, prefetch=4, processors=16)
@@ -61,6 +64,42 @@ def test_no_step_is_taken_for_faster_than_its_workers_make_batches() -> None:
     assert after(known, BASE, wait=0.1, batch_s=9.0).batches_s == known.batches_s, "a stock may have been made in it"
     assert SETTLED.find_slowdown(BASE, 0.001) == 1.0, "what a batch takes is not known"
     assert after(Switches(facts=Facts(workers=4)), {}, wait=0.9, batch_s=1.0).find_slowdown({}, 0.1) == 1.0
+
+
+def made(switches: Switches, workers: int, batches: int) -> Switches:
+    """Return what is known after so many workers have made so many batches in ten steps of a second."""
+    for turn in range(1, 9):
+        counts = {"delivered": 10 * turn, "ready": 40 + (batches - 10) * turn, "begun": 60 + workers + batches * turn}
+        sample = StockSample(at_s=turn, step=10 * turn, iterator=1, workers=workers, ahead=4 * workers, **counts)
+        switches = switches.after_sample(sample)
+    return switches
+
+
+def test_what_workers_were_counted_to_make_outweighs_the_processor_time_that_another_number_of_them_took() -> None:
+    """Sixteen workers of sixteen processors take 3.3 times as long for a batch as one that has them to itself."""
+    known = made(after(SETTLED, OWNERS, wait=0.9, batch_s=1.0), 16, 7)
+    assert known.find_slowdown(BASE, 0.1) == pytest.approx(1 / 0.7)
+    assert known.find_slowdown({"workers": 8}, 0.1) == pytest.approx(1.25), "of eight none were counted"
+    assert known.find_slowdown(BASE, 0.2) == 1.0
+
+
+def test_steps_that_will_wait_once_nothing_lies_ready_are_known_to_before_they_do() -> None:
+    known = made(SETTLED, 16, 7)
+    shown = known.find(BASE)
+    assert shown is not None
+    assert shown.wait == pytest.approx(1 - 0.7 * 0.7)
+    assert not shown.waits_for_none
+    assert known.find(OWNERS) == SETTLED.find(OWNERS), "its own worker was not counted"
+    quick = made(SETTLED, 16, 15)
+    assert quick.find(BASE) == SETTLED.find(BASE), "they keep up"
+
+
+def test_new_workers_are_being_counted_while_all_are_at_work_and_until_their_pace_is_known() -> None:
+    begun = StockSample(at_s=1.0, step=1, iterator=1, workers=16, ahead=64, delivered=1, ready=0, begun=65)
+    assert not SETTLED.is_being_counted(BASE)
+    assert SETTLED.after_sample(begun).is_being_counted(BASE)
+    assert not SETTLED.after_sample(replace(begun, ready=49)).is_being_counted(BASE), "fifteen have one to make"
+    assert not made(SETTLED, 16, 7).is_being_counted(BASE)
 
 
 def test_workers_have_spare_processors_where_few_are_busy_and_it_is_known() -> None:

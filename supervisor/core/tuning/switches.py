@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from supervisor.core.tuning.compare import BLOCK_STEPS, DROPPED_STEPS, FIRST_DROPPED_STEPS
 from supervisor.core.tuning.knob import Facts
 from supervisor.core.tuning.loader import STARVED, WAITING_WORTH, count_ahead, count_switch_steps, loader_of, workers_of
+from supervisor.core.tuning.stock import Stock, StockSample
 
 SPARE = 0.7
 """Share of the processors of its workers up to which a loader is taken to follow a faster training for now.
@@ -69,6 +70,8 @@ class Switches:
     """How many steps the newest block took with all that was not counted, by the kind of switch before it."""
     batches_s: tuple[float, ...] = ()
     """The processor time that workers took for a batch, in each block that shows it."""
+    stocks: Mapping[tuple[int, int], Stock] = field(default_factory=dict)
+    """What was counted of the batches of loaders, by their workers and how many these draw ahead."""
 
     def after_block(self, settings: Settings, shown: Shown) -> Switches:
         """Return what is known after a block; batches once used up need not be again.
@@ -85,9 +88,31 @@ class Switches:
         """Return what is known after a switch and a block that took so many steps."""
         return replace(self, taken={**self.taken, kind: steps})
 
+    def after_sample(self, sample: StockSample) -> Switches:
+        """Return what is known after a loader's batches were counted."""
+        kind = (sample.workers, sample.ahead)
+        return replace(self, stocks={**self.stocks, kind: self.stocks.get(kind, Stock()).after(sample)})
+
+    def is_being_counted(self, settings: Settings) -> bool:
+        """Whether it is about to be known how fast the workers of a loader make batches: all of them are at work."""
+        stock = self._find_stock(settings)
+        return stock is not None and stock.step_s is None and stock.newest is not None and stock.newest.is_at_work
+
+    def find_made_s(self, settings: Settings) -> float | None:
+        """Return the time in which the workers of a loader make the batches of a step, None where it is not known."""
+        stock = self._find_stock(settings)
+        return None if stock is None else stock.step_s
+
     def find(self, settings: Settings) -> Shown | None:
-        """Return what a block of some settings has shown, None where none was made."""
-        return self.shown.get(name_settings(settings))
+        """Return what a block of some settings has shown, None where none was made.
+
+        What steps will wait once nothing lies ready is known before they do, where a loader's batches were counted.
+        """
+        shown, made_s = self.shown.get(name_settings(settings)), self.find_made_s(settings)
+        later = 0.0 if shown is None or made_s is None else 1 - shown.pace_s / made_s
+        if shown is None or later < WAITING_WORTH:
+            return shown
+        return replace(shown, wait=max(later, shown.wait or 0.0))
 
     def is_run_out(self, settings: Settings) -> bool:
         """Whether a block was made of them after all batches that lay ready were used up."""
@@ -103,8 +128,11 @@ class Switches:
         """Return how many times longer than `pace_s` a step takes once what lies ready is used up; 1: no longer.
 
         Workers that make batches nearly as fast as steps take them have a stock that lasts hundreds of steps: no block
-        shows its end. For a batch they need their processor time at least.
+        shows its end. Where it was not counted how fast they make them, they need their processor time at least.
         """
+        made_s = self.find_made_s(settings)
+        if made_s is not None:
+            return max(1.0, made_s / pace_s)
         workers = min(workers_of(settings, self.facts), self.facts.processors or 0)
         if not self.batches_s or not workers:
             return 1.0
@@ -152,6 +180,9 @@ class Switches:
         settings all batches that lie ready are left out, 64 of a YOLO, where it may be that they wait for none.
         """
         return (loader_of(held), loader_of(wanted), held == wanted, self.find(wanted) is not None)
+
+    def _find_stock(self, settings: Settings) -> Stock | None:
+        return self.stocks.get((workers_of(settings, self.facts), count_ahead(settings, self.facts)))
 
     def _count_ready(self, held: Settings, wanted: Settings, drop: int, exchanged: int) -> int:
         """Return how many batches lie ready after the dropped steps that were begun before them.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import psutil
 
+from supervisor.core.moments import Moment
 from supervisor.core.readings import StepRecord
 from supervisor.core.tuning.guards import Block
 from supervisor.core.tuning.loader import WAITING_WORTH
@@ -43,6 +44,28 @@ class Used:
     processes: int
     workers_s: float | None = None
     """What the processes other than the training's own have taken of that; None where it is not known."""
+
+
+def read_rss_bytes(pid: int | None) -> int | None:
+    """Return the memory of the process that makes the steps; None where it is not known."""
+    try:
+        return int(psutil.Process(pid).memory_info().rss) if pid is not None else None
+    except psutil.Error:
+        return None
+
+
+def read_used(pid: int | None, now: Moment) -> Used | None:
+    """Return the processor time that a training and its workers have taken; None where it is not known."""
+    try:
+        process = psutil.Process(pid) if pid is not None else None
+        found = [] if process is None else [process.cpu_times(), *(row.cpu_times() for row in process.children())]
+    except psutil.Error:
+        return None
+    if not found:
+        return None
+    own_s, *others_s = (row.user + row.system for row in found)
+    workers_s = sum(others_s)
+    return Used(used_s=own_s + workers_s, at_s=now.monotonic_s, processes=len(found), workers_s=workers_s)
 
 
 def count_busy(began: Used | None, ended: Used | None) -> float | None:

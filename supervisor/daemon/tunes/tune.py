@@ -46,6 +46,7 @@ from supervisor.core.tuning.starts import (
     list_start_arms,
     read_version,
 )
+from supervisor.core.tuning.stock import read_sample
 from supervisor.core.tuning.switches import Shown, Switch, Switches
 from supervisor.daemon.clock import Clock
 from supervisor.daemon.tunes.before import Before
@@ -57,6 +58,8 @@ from supervisor.daemon.tunes.blocks import (
     find_span_s,
     find_wait_share,
     is_diagnosed,
+    read_rss_bytes,
+    read_used,
     see_steps,
     waits,
     was_waited_for,
@@ -86,6 +89,8 @@ PROVEN_ON = ("torch", "gpu")
 """Facts of the agent without which what was adopted proves nothing."""
 COLD_HALVES = 6
 """So many such halves are left out of a block; after that its pace is what it is."""
+COUNTED_BLOCKS = 5
+"""Further ones of new workers, after which one counts although it is not known how fast they make batches."""
 BLOCK_STEPS_MAX = 2000
 """Enough of a block whose steps take no time."""
 
@@ -275,6 +280,7 @@ class Tune(threading.Thread):
     def _make_wanted(self, session: Session, wanted: Mapping[str, object], facts: Facts) -> Session:
         """Return the session after a block of `wanted`, or after the training has refused these settings."""
         trial, held, first = session.trial, self._held, self._last_step()
+        was_known = self._switches.find_made_s(wanted) is not None
         proves = trial is None or trial.arm is None
         kind, switch = self._switches.kind_of(held, wanted), self._switches.plan(held, wanted, proves=proves)
         beaten_s = None if switch.is_exchange or wanted == held else self._find_beaten(trial)
@@ -287,6 +293,7 @@ class Tune(threading.Thread):
                 return self._after_refusal(session, wanted, refused)
         self._warned = []
         collected, is_run_out = self._collect_paced(switch, wanted, facts, beaten_s, proves=proves)
+        collected = self._collect_counted(collected, wanted) if switch.is_exchange else collected
         self._newest = collected
         self._switches = self._switches.after_switch(kind, self._last_step() - first)
         self._note_block(wanted, collected, is_run_out=is_run_out)
@@ -294,7 +301,10 @@ class Tune(threading.Thread):
         if why is not None:
             return session.after_refusal(why)
         memory = Memory(card_bytes=facts.card_bytes, host_bytes=psutil.virtual_memory().total)
-        block_s = compare.typical_s(collected.times) * self._switches.find_slowdown(wanted, collected.pace_s)
+        slowdown = self._switches.find_slowdown(wanted, collected.pace_s)
+        if slowdown > 1 and not was_known and not switch.is_exchange and trial is not None and trial.block:
+            return session.begun_again()  # those before this one were of batches that lay ready
+        block_s = compare.typical_s(collected.times) * slowdown
         return session.after_block(block_s, collected.seen, memory)
 
     def _after_refusal(self, session: Session, wanted: Mapping[str, object], refused: Mapping[str, object]) -> Session:
@@ -336,6 +346,16 @@ class Tune(threading.Thread):
         later = self._collect(0, compare.block_is_complete, workers, max(0, left))
         return replace(later, seen=early.seen.followed_by(later.seen)), True
 
+    def _collect_counted(self, found: Collected, wanted: Mapping[str, object]) -> Collected:
+        """Return a block as `found` made once it is known how fast new workers make batches, if all are at work."""
+        for _ in range(COUNTED_BLOCKS):
+            self._read_reports()
+            if not self._switches.is_being_counted(wanted) or (found.wait or 0.0) >= WAITING_WORTH:
+                break
+            later = self._collect(0, compare.block_is_complete, workers_of(wanted, self._switches.facts))
+            found = replace(later, seen=found.seen.followed_by(later.seen))
+        return found
+
     def _find_pointless(self, trial: Trial, facts: Facts) -> str | None:
         """Return why an arm that was not begun can gain nothing while the present settings hold."""
         if trial.arm is None or trial.is_begun:
@@ -357,6 +377,9 @@ class Tune(threading.Thread):
         for fact in found:
             if fact.agent_event is AgentEvent.TUNING:
                 self._warned += _list_texts(fact.facts.get("warned"))
+            if fact.agent_event is AgentEvent.STOCK:
+                sample = read_sample(fact.facts, fact.at.monotonic_s)
+                self._switches = self._switches if sample is None else self._switches.after_sample(sample)
         return found
 
     def _adopt(self, session: Session) -> bool:
@@ -406,6 +429,7 @@ class Tune(threading.Thread):
         return collected
 
     def _note_block(self, settings: Mapping[str, object], block: Collected, *, is_run_out: bool = True) -> None:
+        self._read_reports()  # of what the loader has made meanwhile
         shown = Shown(
             pace_s=block.pace_s, wait=block.wait, busy=block.busy, batch_s=block.batch_s, is_run_out=is_run_out
         )
@@ -550,24 +574,10 @@ class Tune(threading.Thread):
         )
 
     def _read_rss(self) -> int | None:
-        """Return the memory of the process that makes the steps; None where it is not known."""
-        try:
-            return int(psutil.Process(self._pid).memory_info().rss) if self._pid is not None else None
-        except psutil.Error:
-            return None
+        return read_rss_bytes(self._pid)
 
     def _read_used(self) -> Used | None:
-        """Return the processor time that the training and its workers have taken; None where it is not known."""
-        try:
-            process = psutil.Process(self._pid) if self._pid is not None else None
-            found = [] if process is None else [process.cpu_times(), *(row.cpu_times() for row in process.children())]
-        except psutil.Error:
-            return None
-        if not found:
-            return None
-        own_s, *others_s = (row.user + row.system for row in found)
-        workers_s, at_s = sum(others_s), self._clock.now().monotonic_s
-        return Used(used_s=own_s + workers_s, at_s=at_s, processes=len(found), workers_s=workers_s)
+        return read_used(self._pid, self._clock.now())
 
     def _count_made(self) -> int:
         return max(0, self._last_step() - self._first_step)

@@ -21,7 +21,7 @@ from mischief.target import Target
 EVENTS = (
     "alive", "claimed", "plan", "checkpoint_saved", "exception", "patched", "resumed", "train_end", "hook_failed",
     "save_failed", "allocator", "workers", "precision", "epoch_end", "remedy_applied", "setting_asked", "no_such_event",
-    "loops", "counting", "file_saved", "conv2d_failed", "snapshots", "tuning",
+    "loops", "counting", "file_saved", "conv2d_failed", "snapshots", "tuning", "stock",
 )  # fmt: skip
 FIELDS = (
     "python", "argv", "rank", "world_size", "torch", "imported", "framework", "version", "epochs", "start_epoch",

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 LOOK_EVERY_NS = 250_000_000
 LOOK_WHILE_LENT_NS = 10_000_000
 SIZE_LIMIT_BYTES = 65536
+STOCK_STEPS, STOCK_NS = 8, 1_000_000_000
+"""Steps after which a loader's batches are counted once more, or the time of fewer."""
 CAPTURED_STEPS = 2
 """Steps that are followed first, where a replay has to prove a knob or the loader is not known yet."""
 
@@ -107,6 +109,8 @@ class Tune:
         self._answered = None  # type: Any
         self.is_lent = False
         """Whether settings hold for as long as the daemon renews them."""
+        self._counted = (0, 0)
+        """The step and the time at which the loader's batches were counted last."""
         self._warnings = Warnings()
         self._knobs = {}  # type: Dict[str, Any]
         self._applied = {}  # type: Dict[str, Any]
@@ -155,6 +159,8 @@ class Tune:
             return
         if self._warnings.new:
             events.write("tuning", id=self._answered, step=step, warned=self._warnings.take(), lent=self.is_lent)
+        if self.is_lent:
+            self._count_stock(step, now_ns)
         if not self.busy:
             return
         self._make_knobs(optimizer)
@@ -177,6 +183,24 @@ class Tune:
         finally:
             if recorder is not None:
                 recorder.aside = before
+
+    def _count_stock(self, step: int, now_ns: int) -> None:
+        """Report every few steps what the loader's workers have made."""
+        if step - self._counted[0] < STOCK_STEPS and now_ns - self._counted[1] < STOCK_NS:
+            return
+        self._counted = (step, now_ns)
+        stock = self._loader.count_stock()
+        if stock is not None:
+            events.write(
+                "stock",
+                step=step,
+                iterator=stock["iterator"],
+                workers=stock["workers"],
+                ahead=stock["ahead"],
+                begun=stock["begun"],
+                ready=stock["ready"],
+                delivered=stock["delivered"],
+            )
 
     def _carry_out(self, order: Dict[str, Any], optimizer: Any, step: int) -> None:
         other = self._name_other(order.get("proven_on"), optimizer)

@@ -18,6 +18,16 @@ from rocm_agent.loader import MET, SUCCESSOR, owner_of
 from . import Refused, pinning
 
 PREFETCH = 2
+COUNTED = (
+    "_data_queue",
+    "_worker_result_queue",
+    "_task_info",
+    "_num_workers",
+    "_prefetch_factor",
+    "_send_idx",
+    "_rcvd_idx",
+)
+"""Of an iterator with workers, by which its batches are counted."""
 
 
 class Loader:
@@ -209,6 +219,31 @@ class Loader:
         if not pinning.is_on(iterator):
             pinning.begin(self._torch, iterator, self._torch.utils.data._utils.pin_memory.pin_memory)
 
+    def count_stock(self) -> Optional[Dict[str, int]]:
+        """Return what the workers have made and begun; None where the batches of others come first, or none are known.
+
+        As torch's own iterators count them: a batch out of its turn is kept with its number, the others are in queues.
+        """
+        iterator = self._iterator()
+        if iterator is None:
+            return None
+        held = iterator.__dict__.get(SUCCESSOR)
+        newest = iterator if held is None else held.newest
+        if (held is not None and held.is_behind) or not all(hasattr(newest, name) for name in COUNTED):
+            return None
+        if not getattr(newest, "_in_order", True):
+            return None
+        queues = {id(queue): queue for queue in (newest._data_queue, newest._worker_result_queue)}.values()
+        kept = sum(len(row) > 1 for row in list(newest._task_info.values()))
+        return {
+            "iterator": id(newest),
+            "workers": newest._num_workers,
+            "ahead": newest._num_workers * newest._prefetch_factor,
+            "begun": newest._send_idx,
+            "ready": kept + sum(max(0, queue.qsize()) for queue in queues),
+            "delivered": newest._rcvd_idx,
+        }
+
     def _find_newest(self) -> Any:
         iterator = self._iterator()
         held = iterator.__dict__.get(SUCCESSOR)
@@ -289,6 +324,11 @@ class Succession:
         self._first = weakref.ref(first)
         self._waiting = [first, second]
         self.newest = second
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether batches of an older iterator come first."""
+        return self._waiting[0] is not self.newest
 
     def add(self, iterator: Any) -> None:
         """Have another one follow."""
