@@ -47,6 +47,7 @@ from supervisor.core import attempt_files as fo  # noqa: E402 (the same)
 from supervisor.core.stats.median import median  # noqa: E402 (the same)
 from supervisor.core.tuning.knob import PREFETCH, Facts  # noqa: E402 (the same)
 from supervisor.core.tuning.loader import count_switch_steps  # noqa: E402 (the same)
+from supervisor.core.tuning.switches import Switches  # noqa: E402 (the same)
 from supervisor.daemon.clock import SystemClock  # noqa: E402 (the same)
 from supervisor.daemon.tunes.tune import Ended, Tune  # noqa: E402 (the same)
 from supervisor.runner import tuned  # noqa: E402 (the same)
@@ -207,6 +208,7 @@ class Bench:
         eyes = Tune(SystemClock(), kind, folder, types.TuneBody(), lambda: None)
         try:
             facts = eyes._read_facts()
+            eyes._switches = Switches(facts=facts)
             known = {_key(row["grid"]) for row in self._record.read(kind, "grid")}
             grid = list(list_grid(kind, facts, card=self._given.device == "cuda"))
             if self._given.chosen and AXES[kind] is CONVOLVING:
@@ -307,7 +309,9 @@ def measure(eyes: Tune, settings: Settings, facts: Facts, *, again: bool = False
         ahead,
         GRID_COLD if switched else 0,
     )
-    return len(enough.times) / sum(enough.times)  # steps of a busy machine are uneven: their median is no pace
+    enough = eyes._collect_counted(enough, settings)
+    # Steps of a busy machine are uneven: their median is no pace. Nor is what lives on batches drawn ahead.
+    return len(enough.times) / sum(enough.times) / eyes._switches.find_slowdown(settings, enough.pace_s)
 
 
 def say(text: str) -> None:
