@@ -62,6 +62,16 @@ def test_the_newest_batches_count_most() -> None:
     assert after(*quick, *slow).step_s == pytest.approx(1 / 5, rel=0.1)
 
 
+def test_workers_that_have_none_to_make_after_some_batches_follow_the_steps() -> None:
+    """Two are under way: each takes two steps, and four steps later as many are under way as this pace asks for."""
+    idle = sample(30, 38, 3.0, under_way=2)
+    assert after(idle).keeps_up(26)
+    assert not after(idle).keeps_up(27), "these steps may be quicker than those before"
+    assert not after(sample(30, 38, 3.0, under_way=4)).keeps_up(0), "each has one to make"
+    assert after(sample(30, 38, 3.0, under_way=0)).keeps_up(28)
+    assert not Stock().keeps_up(0)
+
+
 def test_a_report_that_is_none_is_left_out() -> None:
     assert read_sample(REPORTED, 3.0) == sample(8, 12, 3.0)
     for name, value in (("step", -1), ("workers", 0), ("ahead", None), ("begun", "16"), ("ready", True)):

@@ -94,6 +94,14 @@ def test_steps_that_will_wait_once_nothing_lies_ready_are_known_to_before_they_d
     assert quick.find(BASE) == SETTLED.find(BASE), "they keep up"
 
 
+def test_workers_that_were_counted_keep_up_and_others_are_not_known_to() -> None:
+    idle = StockSample(at_s=1.0, step=60, iterator=1, workers=16, ahead=64, delivered=60, ready=60, begun=124)
+    assert SETTLED.after_sample(idle).keeps_up(BASE, 52)
+    assert not SETTLED.after_sample(idle).keeps_up(BASE, 53)
+    assert not SETTLED.after_sample(idle).keeps_up(OWNERS, 0)
+    assert not SETTLED.keeps_up(BASE, 0)
+
+
 def test_new_workers_are_being_counted_while_all_are_at_work_and_until_their_pace_is_known() -> None:
     begun = StockSample(at_s=1.0, step=1, iterator=1, workers=16, ahead=64, delivered=1, ready=0, begun=65)
     assert not SETTLED.is_being_counted(BASE)

@@ -18,6 +18,11 @@ MADE_TURNS = 2
 KEPT_TURNS = 8
 """Turns from which on all that was counted before counts half: other settings leave them other processors."""
 
+FOLLOWED = 2
+"""Times that a batch takes, after which so many are under way as steps of that pace ask for."""
+IDLE_FROM = 0.75
+"""Batches under way for each worker, up to which some of them have none to make."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StockSample:
@@ -41,9 +46,14 @@ class StockSample:
         return self.delivered + self.ready
 
     @property
+    def under_way(self) -> int:
+        """Batches that workers are making or are about to."""
+        return self.begun - self.made
+
+    @property
     def is_at_work(self) -> bool:
         """Whether each worker has a batch to make."""
-        return self.begun - self.made >= self.workers
+        return self.under_way >= self.workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +81,17 @@ class Stock:
             steps=kept * self.steps + sample.step - before.step,
             span_s=kept * self.span_s + sample.at_s - before.at_s,
         )
+
+    def keeps_up(self, since_step: int) -> bool:
+        """Whether workers have shown that they follow the steps since one, and are idle meanwhile.
+
+        By Little's law a batch takes as many steps as there are batches under way, where one is taken in each: after
+        some of these times as many are under way as will be.
+        """
+        newest = self.newest
+        if newest is None or newest.under_way > IDLE_FROM * newest.workers:
+            return False
+        return newest.step - since_step >= FOLLOWED * max(1, newest.under_way)
 
     @property
     def step_s(self) -> float | None:

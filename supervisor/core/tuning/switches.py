@@ -98,6 +98,11 @@ class Switches:
         stock = self._find_stock(settings)
         return stock is not None and stock.step_s is None and stock.newest is not None and stock.newest.is_at_work
 
+    def keeps_up(self, settings: Settings, since_step: int) -> bool:
+        """Whether the workers of a loader have shown that they follow the steps made since one."""
+        stock = self._find_stock(settings)
+        return stock is not None and stock.keeps_up(since_step)
+
     def find_made_s(self, settings: Settings) -> float | None:
         """Return the time in which the workers of a loader make the batches of a step, None where it is not known."""
         stock = self._find_stock(settings)

@@ -338,7 +338,11 @@ class Tune(threading.Thread):
         first = self._last_step()
         early = self._collect(switch.drop, compare.block_is_complete, workers, 0, cold)
         idle = beaten_s is not None and compare.typical_s(early.times) > (1 - compare.IDLE_GAIN) * beaten_s
-        if idle or (returns and early.wait is not None and early.wait < WAITING_WORTH):
+        if (
+            idle
+            or self._switches.keeps_up(wanted, first)
+            or (returns and early.wait is not None and early.wait < WAITING_WORTH)
+        ):
             return early, True
         if not proves and not returns and self._switches.has_spare(wanted, early.busy):
             return early, False
@@ -507,12 +511,13 @@ class Tune(threading.Thread):
     ) -> Collected:
         """Return what the steps after the first ones were like.
 
-        Where they wait for their batches those come in turns of all `workers`, of which a block has a whole one. Up
-        to `ahead` batches were made while the settings changed: they are not counted, up to the first that is waited
-        for. Where steps waited before, there were no more of them than that change took time to make. Up to `cold`
-        times a first half is left out that new workers made before they delivered steadily.
+        Where they wait for their batches those come in turns of all `workers`, of which a block has a whole one. Up to
+        `ahead` batches were made while the settings changed: they are not counted, up to the first that is waited for,
+        or until workers have shown that they follow. Where steps waited before, there were no more of them than that
+        change took time to make. Up to `cold` times a first half is left out that new workers made before they
+        delivered steadily.
         """
-        before, newest = self._last, self._newest
+        before, newest, since = self._last, self._newest, self._last_step()
         pace_s = newest.pace_s if newest is not None and (newest.wait or 0.0) >= WAITING_WORTH else None
         times: list[float] = []
         spans: list[float] = []
@@ -538,7 +543,8 @@ class Tune(threading.Thread):
                     drop -= 1
                     continue
                 if ahead > 0:
-                    ahead = 0 if was_waited_for(record, span_s) else ahead - 1
+                    is_paced = was_waited_for(record, span_s) or self._switches.keeps_up(self._held, since)
+                    ahead = 0 if is_paced else ahead - 1
                     continue
                 if not spans:
                     began_bytes, began_used, made = self._read_rss(), self._read_used(), -1
@@ -553,6 +559,7 @@ class Tune(threading.Thread):
                 spans, times, counted = spans[half:], times[half:], counted[half:]
                 cold = cold - 1 if half else 0
                 was_cold = cold > 0  # what is left may be as well
+            self._read_reports()
             if self._clock.now().seconds_since(newest_at) > SILENT_S:
                 raise Ended(f"no two steps one after the other for {SILENT_S:.0f} s; the owner's settings hold")
             self._wait(self._held)  # also while steps keep coming: a tune can be ended, and its lease is renewed
