@@ -415,6 +415,90 @@ def test_batches_whose_gradients_rounding_alone_changes_tell_nothing_of_an_arm(u
     assert wider.startswith(("results of the same batches", "gradients of the same batches"))
 
 
+FEW = """
+import torch
+from rocm_agent.knobs import Refused, replay
+torch.manual_seed(0)
+class Scale(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(16))
+    def forward(self, rows):
+        return rows * self.weight
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale, self.last = Scale(), torch.randn(16, 8)
+        self.nearer, self.weaker, self.bare = 1.0, 0.0, False
+    def forward(self, batch):
+        rows = self.scale(batch)
+        apart = rows - rows.mean(1, keepdim=True)
+        size = apart.norm(dim=1, keepdim=True)
+        found = apart / size @ self.last
+        nearer = torch.where(size < 1e-3, self.nearer, 1.0)
+        found = found / nearer + (1 - 1 / nearer) * found.detach()
+        if self.bare:
+            return found + (found - found.detach()).abs().sqrt()
+        return found - self.weaker * (found - found.detach())
+def judge(**changed):
+    net, calls = Net(), replay.Calls(torch)
+    calls.keep()
+    for _ in range(4):
+        net(torch.cat([torch.randn(4096, 16), 1 + 1e-6 * torch.randn(1, 16)]))
+    try:
+        proof = replay.Proof(torch, calls, list(net.parameters()))
+        vars(net).update(changed)
+        proof.compare()
+        print("taken")
+    except Refused as error:
+        print(str(error)[:47])
+    print(sum(len(part._forward_hooks) for part in net.modules()), "hooks")
+    calls.stop()
+judge(nearer=0.2)
+judge(weaker=0.5)
+judge(bare=True)
+"""
+
+
+def test_few_rows_whose_gradients_outgrow_all_others_hide_neither_a_right_arm_nor_a_wrong_one(
+    unsupervised: WarmInterpreter,
+) -> None:
+    """Words of a young decoder: each batch has one in thousands whose gradient rounding makes another one of."""
+    taken, _, wrong, _, nothing, hooks = _run_with_agent(unsupervised, FEW)
+    assert taken == "taken"
+    assert wrong.startswith("gradients of the same batches differ by 0.5")
+    assert nothing == "gradients of the same batches are no numbers wi"
+    assert hooks == "0 hooks"
+
+
+LESS = """
+import torch
+from rocm_agent.knobs import Refused, replay
+torch.manual_seed(0)
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale, self.bias = (torch.nn.Parameter(torch.ones(8)) for _ in range(2))
+        self.biased = True
+    def forward(self, batch):
+        return batch * self.scale + (self.bias if self.biased else self.bias.detach())
+net, calls = Net(), replay.Calls(torch)
+calls.keep()
+net(torch.randn(4, 8))
+proof = replay.Proof(torch, calls, list(net.parameters()))
+net.biased = False
+try:
+    proof.compare()
+except Refused as error:
+    print(error)
+"""
+
+
+def test_an_arm_under_which_a_weight_has_no_gradient_any_more_is_refused(unsupervised: WarmInterpreter) -> None:
+    words = "the model's results or gradients are others in number or size with it"
+    assert _run_with_agent(unsupervised, LESS) == [words]
+
+
 COUNTING = """
 import torch
 from rocm_agent.knobs import replay

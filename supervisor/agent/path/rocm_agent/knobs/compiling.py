@@ -66,9 +66,10 @@ class Compiled:
             raise Refused(why)
         if str(value) != "default":
             raise Refused("%s is no mode of the compiler that is tried" % value)
-        proof = replay.Proof(self._torch, self._calls, list_params(self._optimizer), self._calls.rounding)
         if not self._regions:
             self._regions = self._find_regions()
+        closed = [region.module for region in self._regions]
+        proof = replay.Proof(self._torch, self._calls, list_params(self._optimizer), self._calls.rounding, closed)
         try:
             for region in self._regions:
                 region.enter()
@@ -138,21 +139,21 @@ class _Region:
     """One module, and the graph that is called in its place."""
 
     def __init__(self, torch: Any, backend: str, module: Any, signature: Signature) -> None:
-        self._torch, self._module, self._signature = torch, module, signature
+        self._torch, self.module, self._signature = torch, module, signature
         self._compiled = torch.compile(_in_own_code(module._call_impl), backend=backend, dynamic=False)
         self.problem: Optional[str] = None
         """What the compiler failed with; the module is called as its script has it from then on."""
 
     def enter(self) -> None:
         """Have the graph called in place of the module."""
-        self._module._compiled_call_impl = self._make_call()
+        self.module._compiled_call_impl = self._make_call()
 
     def leave(self) -> None:
         """Have the module called as its script has it."""
-        vars(self._module).pop("_compiled_call_impl", None)
+        vars(self.module).pop("_compiled_call_impl", None)
 
     def _make_call(self) -> Callable[..., Any]:
-        torch, module, signature, compiled = self._torch, self._module, self._signature, self._compiled
+        torch, module, signature, compiled = self._torch, self.module, self._signature, self._compiled
 
         def call(*args: Any, **kwargs: Any) -> Any:
             fits = module.training and torch.is_grad_enabled() and _signature((args, kwargs)) == signature

@@ -13,6 +13,7 @@ from functools import wraps
 from typing import Any, Callable, Container, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from . import Refused
+from .rows import cut_rows, list_tensors
 
 CALLS = 8
 SAMPLED = 65_536
@@ -181,15 +182,19 @@ def _has_tf32(torch: Any) -> bool:
 class Proof:
     """The owner's results, made twice; `compare` makes them once more and raises Refused where they differ."""
 
-    def __init__(self, torch: Any, calls: Calls, params: List[Any], rounding: float = ROUNDING) -> None:
+    def __init__(
+        self, torch: Any, calls: Calls, params: List[Any], rounding: float = ROUNDING, closed: Sequence[Any] = ()
+    ) -> None:
+        """`closed`: modules of whose inside an arm shows no gradients, as of one that it compiles."""
         self._torch, self._calls, self._params, self._rounding = torch, calls, params, rounding
+        self._closed = list(closed)
         # Some trainings give their optimizer weights that they have frozen: a YOLO of ultralytics has one.
         self._trained = [param for param in params if param.requires_grad]
         self._owner: List[Dict[int, Rows]] = []
         self._shaken: Dict[int, List[Squares]] = {}
         """Of each call, how far each shake has moved its results and its gradients."""
         if not calls.trusted:
-            self._owner = [self._results(), self._results()]
+            self._owner = [self.repeat(), self.repeat()]
             self._shake_all()
 
     def compare(self) -> None:
@@ -197,26 +202,37 @@ class Proof:
         if not self._owner:
             return
         try:
-            arm = self._results()
+            arm = self.repeat()
         except RuntimeError as error:
             raise Refused("the model fails with it: %s" % str(error).splitlines()[0][:200]) from None
+        if any(_sizes(rows) != _sizes(arm.get(number)) for number, rows in self._owner[0].items()):
+            raise Refused("the model's results or gradients are others in number or size with it")
+        for what, differs, explained in self.measure(arm):
+            if not math.isfinite(differs):
+                raise Refused("%s of the same batches are no numbers with it" % what)
+            if not differs <= explained:
+                raise Refused(
+                    "%s of the same batches differ by %.2g, rounding explains %.2g" % (what, differs, explained)
+                )
+
+    def measure(self, arm: Dict[int, Rows]) -> Iterator[Tuple[str, float, float]]:
+        """Yield, of results and gradients of each call, how far an arm's are from the owner's, and what is explained.
+
+        Infinity is explained for a call that tells nothing of an arm.
+        """
         telling = self._find_telling()
         for number, rows in arm.items():
             first, second = (owner[number] for owner in self._owner)
             for kind, what in enumerate(("results", "gradients")):
-                if not math.isfinite(difference(first[kind], rows[kind])):
-                    raise Refused("%s of the same batches are no numbers with it" % what)
-                if number not in telling:
+                every = difference(first[kind], rows[kind])
+                if number not in telling or not math.isfinite(every):
+                    yield what, every, math.inf
                     continue
                 places = telling[number] if kind else range(len(first[kind]))
                 kept, again, seen = ([row[kind][place] for place in places] for row in (first, second, rows))
-                differs = difference(kept, seen)
                 rounding = min(SHAKEN * self._find_moved(number, kind, places), APART_MAX[kind])
-                rounding = max(rounding, EXPLAINED * self._rounding)
-                if not differs <= max(3 * difference(kept, again), rounding, FLOOR):
-                    raise Refused(
-                        "%s of the same batches differ by %.2g, rounding explains %.2g" % (what, differs, rounding)
-                    )
+                explained = max(3 * difference(kept, again), rounding, EXPLAINED * self._rounding, FLOOR)
+                yield what, difference(kept, seen), explained
 
     def _find_telling(self) -> Dict[int, Sequence[int]]:
         """Return the calls by which an arm is judged and the places of their gradients that tell, which are steady.
@@ -243,12 +259,20 @@ class Proof:
         size = sum(_squared(item) for item in (self._owner[0][number][kind][place] for place in places))
         return max(_share(sum(squares[kind][place] for place in places), size) for squares in self._shaken[number])
 
+    def _list_open(self) -> List[Any]:
+        """Return the modules inside the models whose gradients are seen; a compiled graph shows none of its own."""
+        closed = [module for model in self._calls.models() for module in model.modules() if is_compiled(module)]
+        hidden = {id(part) for module in closed + self._closed for part in module.modules()}
+        inside = (module for model in self._calls.models() for module in model.modules() if module is not model)
+        scripted = self._torch.jit.ScriptModule
+        return [module for module in inside if id(module) not in hidden and not isinstance(module, scripted)]
+
     def _shake_all(self) -> None:
         """Shake each call in the first directions, and in all of them where these have moved its gradients."""
         only: Optional[List[int]] = None
         for direction in range(1, SHAKES_MAX + 1):
             with shake_weights(self._torch, self._params, self._rounding, direction):
-                found = self._results(self._rounding, direction, only)
+                found = self.repeat(self._rounding, direction, only)
             for number, rows in found.items():
                 owners = self._owner[0][number]
                 self._shaken.setdefault(number, []).append(
@@ -260,19 +284,17 @@ class Proof:
                 if not only:
                     break
 
-    def _results(
-        self, shaken: float = 0.0, direction: int = 0, only: Optional[Container[int]] = None
-    ) -> Dict[int, Rows]:
-        """Return, for each call, its results and the gradients that the sum of their squares has."""
+    def repeat(self, shaken: float = 0.0, direction: int = 0, only: Optional[Container[int]] = None) -> Dict[int, Rows]:
+        """Return, for each call, its results and the gradients that the sum of their squares has, with rows cut."""
         torch, found = self._torch, {}
-        with self._calls.replaying(self._params):
+        with self._calls.replaying(self._params), cut_rows(torch, self._list_open()):
             for number, result in self._calls.run(shaken, direction, only):
                 loss = sum_squares(result)
                 if loss is None:
                     continue
                 grads = torch.autograd.grad(loss, self._trained, allow_unused=True)
                 found[number] = (
-                    [sample(item) for item in _list_tensors(result) if item.requires_grad],
+                    [sample(item) for item in list_tensors(result) if item.requires_grad],
                     [sample(grad) for grad in grads if grad is not None],
                 )
         if not found:
@@ -328,7 +350,7 @@ def is_compiled(module: Any) -> bool:
 
 def sum_squares(result: Any) -> Any:
     """Return what the gradients of a replayed call are those of; None where its result has none."""
-    squares = [item.float().square().mean() for item in _list_tensors(result) if item.requires_grad]
+    squares = [item.float().square().mean() for item in list_tensors(result) if item.requires_grad]
     return sum(squares) if squares else None
 
 
@@ -340,6 +362,10 @@ def sample(item: Any) -> Any:
     flat = item.detach().flatten()
     distance = max(1, flat.numel() // SAMPLED) | 1
     return flat[::distance].float() * distance**0.5
+
+
+def _sizes(rows: Optional[Rows]) -> Optional[List[List[int]]]:
+    return None if rows is None else [[item.numel() for item in kind] for kind in rows]
 
 
 def difference(first: List[Any], other: List[Any]) -> float:
@@ -395,14 +421,3 @@ def _shaken(torch: Any, value: Any, size: float) -> Any:
 def _counts(value: Any) -> bool:
     """Whether a tensor may hold numbers of something: a YOLO has the kind of each box, and its picture, as floats."""
     return value.dim() <= COUNTING_DIMENSIONS and bool((value == value.round()).all())
-
-
-def _list_tensors(value: Any) -> Iterator[Any]:
-    if hasattr(value, "requires_grad"):
-        yield value
-    elif hasattr(value, "values"):
-        for item in value.values():
-            yield from _list_tensors(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _list_tensors(item)
