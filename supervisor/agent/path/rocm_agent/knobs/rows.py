@@ -12,7 +12,9 @@ from contextlib import contextmanager
 from typing import Any, Iterator, List
 
 LONGEST = 4.0
-"""Times the median length, to which the rows of a gradient are cut: some in a thousand then move its sum little."""
+"""Times the usual length, to which the rows of a gradient are cut: some in a thousand then move its sum little."""
+CUTS = 3
+"""Of the lengths themselves, after which the longest hardly move what is usual."""
 WIDEST = 32_768
 """Numbers in a row: the scores of a vocabulary are wider, have no such rows, and a copy of them may have no room."""
 
@@ -29,8 +31,7 @@ def cut_rows(torch: Any, modules: List[Any]) -> Iterator[None]:
         if gradient.layout is not torch.strided or gradient.shape[-1] > WIDEST:
             return gradient
         lengths = torch.linalg.vector_norm(gradient, dim=-1, keepdim=True, dtype=torch.float32)
-        # A layer that selects gives most rows none: these are no measure of the others.
-        limit = LONGEST * torch.where(lengths > 0, lengths, torch.full_like(lengths, float("nan"))).nanmedian()
+        limit = LONGEST * find_usual(lengths)
         return gradient * torch.where(lengths > limit, limit / lengths, torch.ones_like(lengths)).to(gradient.dtype)
 
     def follow(_: Any, __: Any, result: Any) -> None:
@@ -44,6 +45,21 @@ def cut_rows(torch: Any, modules: List[Any]) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def find_usual(lengths: Any) -> Any:
+    """Return the usual one of some lengths, as a tensor of no dimension.
+
+    The mean, each weighted by one over its root: a layer that selects gives most rows no gradient, and another kernel
+    gives them one that is rounding alone. Neither is a measure of the others, as a median's counting would have it.
+    """
+    for _ in range(CUTS):
+        lengths = lengths.clamp(max=LONGEST * _mean_by_roots(lengths))
+    return _mean_by_roots(lengths)
+
+
+def _mean_by_roots(lengths: Any) -> Any:
+    return (lengths.sum() / lengths.sqrt().sum()) ** 2
 
 
 def list_tensors(value: Any) -> Iterator[Any]:
