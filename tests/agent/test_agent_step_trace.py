@@ -96,6 +96,82 @@ def test_a_trace_that_shows_no_whole_step_says_nothing() -> None:
     assert step_trace.sum_up([at(STEP, 0, 0), at("aten::mm", 1, 2)], on_gpu=False) is None
 
 
+def test_fewer_steps_are_traced_where_one_takes_seconds_and_more_where_they_are_short() -> None:
+    assert not step_trace.are_enough(3, 2_900 * MS)
+    assert step_trace.are_enough(3, 3_600 * MS), "1.2 s each"
+    assert step_trace.are_enough(1, 20_000 * MS)
+    assert not step_trace.are_enough(0, 20_000 * MS), "the step in which the profiler began"
+    assert not step_trace.are_enough(11, 900 * MS)
+    assert step_trace.are_enough(12, 900 * MS)
+
+
+class Raw:
+    """An event as torch's profiler gives it."""
+
+    def __init__(self, name: str, begin_ms: float, took_ms: float = 0.0) -> None:
+        self._name, self._begin_ms, self._took_ms = name, begin_ms, took_ms
+
+    def name(self) -> str:
+        return self._name
+
+    def start_ns(self) -> int:
+        return int(self._begin_ms * MS)
+
+    def duration_ns(self) -> int:
+        return int(self._took_ms * MS)
+
+    def device_type(self) -> str:
+        return "DeviceType.CPU"
+
+    def correlation_id(self) -> int:
+        return 0
+
+    linked_correlation_id = start_thread_id = correlation_id
+
+
+@pytest.mark.parametrize(("most", "steps"), [(1000, 4), (24, 2), (12, 1), (5, 1)])
+def test_of_a_trace_with_too_many_events_the_last_whole_steps_are_read_one_at_least(most: int, steps: int) -> None:
+    trace = [Raw(STEP, 100 * step) for step in range(5)]
+    trace += [Raw("aten::mm", 100 * step + 10 * number, 5) for step in range(4) for number in range(1, 10)]
+    found = step_trace.sum_up(step_trace.read(trace, most), on_gpu=False)
+    assert found is not None
+    assert (found["steps"], found["span_s"]) == (steps, 0.1 * steps)
+    assert found["computing_s"] == pytest.approx(0.045 * steps)
+
+
+MANY = """
+import torch
+weight = torch.nn.Parameter(torch.ones(1))
+optimizer = torch.optim.SGD([weight], lr=0.01)
+rows = torch.ones(300, 300)
+while True:
+    found = weight
+    for _ in range(10_000):
+        found = found * 1.0
+    (rows @ rows * found).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.train
+def test_steps_of_very_many_operators_are_traced_too(
+    attempt: Attempt, current_python: Path, warm: Warm, order: Callable[[dict[str, object]], None]
+) -> None:
+    """Each has about 100,000 events: as many steps as are traced elsewhere have more than are read."""
+    attempt.warm = warm(current_python)
+    attempt.make_recorder(4096)
+    program = attempt.start([current_python, "-c", MANY])
+    wait_for(lambda: attempt.head() >= 1)
+    order({"id": 1, "settings": {}, "traces": True})
+    program.kill()
+    program.communicate()
+    (answer,) = attempt.list_reports("tuning")
+    assert 1 <= answer["traced"]["steps"] <= 3
+    assert 0 < answer["traced"]["computing_s"] < answer["traced"]["span_s"]
+    assert not attempt.failures()
+
+
 STARVED = """
 import time, torch
 from torch.utils.data import DataLoader

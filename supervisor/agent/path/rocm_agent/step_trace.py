@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import threading
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from functools import wraps
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -18,9 +18,12 @@ PREFIX = "rocm_supervisor:"
 STEP, WAIT, FORWARD = PREFIX + "step", PREFIX + "wait", PREFIX + "forward"
 BACKWARD, OPTIMIZER = "autograd::engine::evaluate_function", "Optimizer.step#"
 STEPS_MIN, STEPS_MAX, ENOUGH_NS = 4, 12, 1_000_000_000
+LONG_NS = 3_000_000_000
+"""By when fewer steps are enough, one at least: a step of a second may show a hundred thousand events."""
 CALL_NS = 10_000
 """An operator that is faster on a processor is mostly its call, which is the host's time."""
 EVENTS_MAX = 400_000
+"""That are read, if one step has no more; a training waits meanwhile."""
 QUIET = "KINETO_LOG_LEVEL"
 """The profiler's library reports on standard error, also that a machine has no GPU."""
 MATRIX = re.compile(
@@ -61,8 +64,7 @@ class StepTrace:
             self._steps += 1
         if self._steps == 0:
             self._began_ns = now_ns
-        took_ns = now_ns - self._began_ns
-        return self._steps >= STEPS_MAX or (self._steps >= STEPS_MIN and took_ns >= ENOUGH_NS)
+        return are_enough(self._steps, now_ns - self._began_ns)
 
     def _begin(self) -> None:
         torch = self._torch
@@ -105,8 +107,14 @@ class StepTrace:
         if trace is None:
             return None
         trace.stop()
-        events = trace.profiler.kineto_results.events()
-        return sum_up(read(events), on_gpu=self._on_gpu) if len(events) <= EVENTS_MAX else None
+        return sum_up(read(trace.profiler.kineto_results.events()), on_gpu=self._on_gpu)
+
+
+def are_enough(steps: int, took_ns: int) -> bool:
+    """Whether so many traced steps, which took so long, show what a step's time is spent on."""
+    if steps >= STEPS_MAX or (steps >= STEPS_MIN and took_ns >= ENOUGH_NS):
+        return True
+    return steps >= 1 and took_ns >= LONG_NS
 
 
 class Event:
@@ -121,20 +129,40 @@ class Event:
         """The number of an operator; of a kernel, that of the operator which launched it."""
 
 
-def read(events: Any) -> List[Event]:
-    """Return the events of a trace in the order of their beginnings."""
+def read(events: Any, most: int = EVENTS_MAX) -> List[Event]:
+    """Return the events of a trace in the order of their beginnings; of more than `most` those of its last steps."""
     found = []
+    since = _find_first(events, most) if len(events) > most else 0
     for event in events:
-        if hasattr(event, "start_ns"):
-            begin, took = event.start_ns(), event.duration_ns()
-        else:  # before torch 2.4
-            begin, took = 1000 * event.start_us(), 1000 * event.duration_us()
-        gpu = "CPU" not in str(event.device_type())
+        begin, end = _span(event)
+        if end < since:
+            continue
+        gpu = _is_of_gpu(event)
         ids = (event.correlation_id(), event.linked_correlation_id())
         is_span = getattr(event, "is_user_annotation", None)  # of the program: a GPU's trace shows it once more
         if not (gpu and (event.name().startswith(PREFIX) or (is_span is not None and is_span()))):
-            found.append(Event(event.name(), (begin, begin + took), event.start_thread_id(), gpu=gpu, ids=ids))
+            found.append(Event(event.name(), (begin, end), event.start_thread_id(), gpu=gpu, ids=ids))
     return sorted(found, key=lambda event: (event.begin, -event.end))
+
+
+def _find_first(events: Any, most: int) -> int:
+    """Return when the first of the last whole steps began that have no more than some events, or the last one did."""
+    begins = sorted(_span(event)[0] for event in events)
+    marks = sorted(_span(event)[0] for event in events if event.name() == STEP and not _is_of_gpu(event))
+    few = [mark for mark in marks[:-1] if len(begins) - bisect_left(begins, mark) <= most]
+    return (few or marks[-2:] or [0])[0]
+
+
+def _span(event: Any) -> Span:
+    if hasattr(event, "start_ns"):
+        begin, took = event.start_ns(), event.duration_ns()
+    else:  # before torch 2.4
+        begin, took = 1000 * event.start_us(), 1000 * event.duration_us()
+    return (begin, begin + took)
+
+
+def _is_of_gpu(event: Any) -> bool:
+    return "CPU" not in str(event.device_type())
 
 
 def sum_up(events: List[Event], *, on_gpu: bool) -> Optional[Dict[str, Any]]:
