@@ -94,6 +94,17 @@ def test_losses_that_fall_in_a_curve_are_no_harm_and_higher_ones_among_them_are(
         assert "losses are higher" in (find_harm(*_young(seed, 2, apart=0.1), MEMORY) or "")
 
 
+def test_losses_of_one_round_tell_nothing_of_an_arm_that_computes_them_as_the_owners_settings_do() -> None:
+    """A YOLO's sixteen workers were refused for losses 0.18 higher, at a level of 10, eighty steps after its start."""
+    owner, arm = in_turn(block(level=3.0, width=0.01), block(level=3.2, width=0.01))
+    assert "losses are higher" in (find_harm(owner, arm, MEMORY) or "")
+    assert find_harm(owner, arm, MEMORY, keeps_losses=True) is None
+    again = [[replace(each, first_step=each.first_step + 160) for each in kind] for kind in (owner, arm)]
+    assert "losses are higher" in (find_harm(owner + again[0], arm + again[1], MEMORY, keeps_losses=True) or "")
+    broken = [replace(arm[0], losses=(math.nan,) * 20), arm[1]]
+    assert "no number" in (find_harm(owner, broken, MEMORY, keeps_losses=True) or ""), "at once"
+
+
 def test_a_loss_that_differs_by_less_than_precision_explains_is_no_harm() -> None:
     """Of 3.0 at a spread of 0.003, half precision may change 0.004."""
     for seed in range(20):

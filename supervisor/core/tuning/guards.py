@@ -51,6 +51,9 @@ may differ by a thousandth; and norms that are no half as large again do not run
 RELEVANT_SPREADS = 4.0
 """But no more than so many spreads of the owner's: the level of some losses is mostly a constant."""
 
+KEPT_ROUNDS = 2
+"""Rounds of two blocks each, from which on losses tell of an arm that computes them as the owner's settings do."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
@@ -87,16 +90,26 @@ class Memory:
     host_bytes: int | None = None
 
 
-def find_harm(owner: Sequence[Block], arm: Sequence[Block], memory: Memory) -> str | None:
-    """Return why an arm is refused whatever it gains; None where no harm was found."""
+def find_harm(
+    owner: Sequence[Block], arm: Sequence[Block], memory: Memory, *, keeps_losses: bool = False
+) -> str | None:
+    """Return why an arm is refused whatever it gains; None where no harm was found.
+
+    Of one that `keeps_losses`, as more workers do, one round shows nothing of them: what a young training does once is
+    likelier the cause.
+    """
     if not arm:
         return None
-    return (
+    harm = (
         _find_non_finite(owner, arm)
         or _find_full_card(owner, arm, memory)
         or _find_full_host(owner, arm, memory)
         or _find_leak(owner, arm, memory)
-        or _find_instability("losses", owner, arm, "losses")
+    )
+    if harm is not None or (keeps_losses and len(arm) < 2 * KEPT_ROUNDS):
+        return harm
+    return (
+        _find_instability("losses", owner, arm, "losses")
         or _find_instability("gradient norms", owner, arm, "grad_norms")
         or _find_bursts(owner, arm, CHANCE)
     )

@@ -274,7 +274,7 @@ class Session:
         if self.trial is None:
             raise ValueError("the tune has ended: no block was wanted")
         trial = self.trial.after(median_s, seen)
-        harm = find_harm(trial.seen_of_owner, trial.seen_of_arm, memory or Memory())
+        harm = find_harm(trial.seen_of_owner, trial.seen_of_arm, memory or Memory(), keeps_losses=trial.keeps_losses)
         made = replace(self, trial=trial)
         if harm is not None:
             return made.after_refusal(harm)

@@ -24,7 +24,10 @@ Not their sum: errors cancel in it, so that two of equal size may show sums that
 FLOOR = 1e-4
 """Relative difference of results and gradients that is none."""
 EXPLAINED = 8.0
-"""Roundings: a net of fifty layers rounds at each of them, which its shaken inputs and weights do not show in full."""
+"""Roundings: a net of fifty layers rounds at each of them, which its shaken inputs and weights do not show in full.
+
+More layers round as a random walk goes: by the root of how many have weights, 17 of a decoder with 28 blocks.
+"""
 ROUNDING, TF32, BFLOAT16 = 4e-6, 5e-4, 4e-3
 """Relative size of rounding in another order, to 11 bits and to 8: inputs and weights shaken by it show its effect.
 
@@ -190,6 +193,9 @@ class Proof:
         self._closed = list(closed)
         # Some trainings give their optimizer weights that they have frozen: a YOLO of ultralytics has one.
         self._trained = [param for param in params if param.requires_grad]
+        layers = sum(bool(module._parameters) for model in calls.models() for module in model.modules())
+        self.explained = max(EXPLAINED, layers**0.5) * rounding
+        """By how much results and gradients may differ, as a share of their length, where no shake moves them more."""
         self._owner: List[Dict[int, Rows]] = []
         self._shaken: Dict[int, List[Squares]] = {}
         """Of each call, how far each shake has moved its results and its gradients."""
@@ -231,7 +237,7 @@ class Proof:
                 places = telling[number] if kind else range(len(first[kind]))
                 kept, again, seen = ([row[kind][place] for place in places] for row in (first, second, rows))
                 rounding = min(SHAKEN * self._find_moved(number, kind, places), APART_MAX[kind])
-                explained = max(3 * difference(kept, again), rounding, EXPLAINED * self._rounding, FLOOR)
+                explained = max(3 * difference(kept, again), rounding, self.explained, FLOOR)
                 yield what, difference(kept, seen), explained
 
     def _find_telling(self) -> Dict[int, Sequence[int]]:

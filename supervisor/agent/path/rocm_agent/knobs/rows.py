@@ -13,8 +13,8 @@ from typing import Any, Iterator, List
 
 LONGEST = 4.0
 """Times the usual length, to which the rows of a gradient are cut: some in a thousand then move its sum little."""
-CUTS = 3
-"""Of the lengths themselves, after which the longest hardly move what is usual."""
+CUTS, FIRST_CUT = 3, 100.0
+"""Of the lengths themselves, after which the longest hardly move what is usual; the first one at so many times it."""
 WIDEST = 32_768
 """Numbers in a row: the scores of a vocabulary are wider, have no such rows, and a copy of them may have no room."""
 
@@ -35,7 +35,9 @@ def cut_rows(torch: Any, modules: List[Any]) -> Iterator[None]:
         return gradient * torch.where(lengths > limit, limit / lengths, torch.ones_like(lengths)).to(gradient.dtype)
 
     def follow(_: Any, __: Any, result: Any) -> None:
-        for item in list_tensors(result):
+        # What comes with it is often a step on the way to it, which another kernel has not: weights of an attention.
+        first = result[:1] if isinstance(result, tuple) else result
+        for item in list_tensors(first):
             if item.requires_grad and item.dim() > 1 and item.is_floating_point():
                 item.register_hook(cut)
 
@@ -48,18 +50,20 @@ def cut_rows(torch: Any, modules: List[Any]) -> Iterator[None]:
 
 
 def find_usual(lengths: Any) -> Any:
-    """Return the usual one of some lengths, as a tensor of no dimension.
+    """Return the usual one of some lengths, as a tensor of no dimension; no number where all are nothing.
 
-    The mean, each weighted by one over its root: a layer that selects gives most rows no gradient, and another kernel
-    gives them one that is rounding alone. Neither is a measure of the others, as a median's counting would have it.
+    A layer that selects gives most rows no gradient, and another kernel gives them one that is rounding alone: neither
+    is a measure of the others, as a median's counting would have it. A mean of powers leaves them out by itself.
     """
+    lengths = lengths.clamp(max=FIRST_CUT * _mean(lengths, 0.125))
     for _ in range(CUTS):
-        lengths = lengths.clamp(max=LONGEST * _mean_by_roots(lengths))
-    return _mean_by_roots(lengths)
+        lengths = lengths.clamp(max=LONGEST * _mean(lengths, 0.5))
+    return _mean(lengths, 0.5)
 
 
-def _mean_by_roots(lengths: Any) -> Any:
-    return (lengths.sum() / lengths.sqrt().sum()) ** 2
+def _mean(lengths: Any, power: float) -> Any:
+    """Return a mean to which the shortest add least; the lower the power, the less do the longest."""
+    return ((lengths ** (2 * power)).sum() / (lengths**power).sum()) ** (1 / power)
 
 
 def list_tensors(value: Any) -> Iterator[Any]:
