@@ -1,8 +1,9 @@
 """Probes a job's own command at one micro-batch after the other, from a process that has loaded it once.
 
-The agent forks that process for each probe (`rocm_agent/memory/serving.py`), and has it import of torch only what is
-used (`rocm_agent/memory/lean_torch.py`) until a probe fails that does not fail alone. A command that cannot be forked,
-or whose fork fails with all of torch too, is probed by a process each from then on, and why is known.
+The agent forks that process for each probe (`rocm_agent/memory/serving.py`), and has it import of torch and of other
+packages only what is used (`rocm_agent/memory/lean_torch.py`, `lean_imports.py`) until a probe fails that does not fail
+alone. A command that cannot be forked, or whose fork fails with all imports too, is probed by a process each from then
+on, and why is known.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class LoadedProbe:
         self._number = 0
         self._discarded = True
         self._lean = True
-        """Whether of torch only what is used is imported."""
+        """Whether of torch and other packages only what is used is imported."""
         self.why_alone = ""
         """Why each probe has a process of its own; empty: it has not."""
 

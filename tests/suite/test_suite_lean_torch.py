@@ -26,6 +26,13 @@ def step(forward):
     loss.backward()
     optimizer.step()
     return loss.item()
+def kept_whole(rows):
+    return rows.sin() + 1
+@getattr(getattr(torch, "_dynamo", None), "assume_constant_result", lambda function: function)
+def scale():
+    return 2.0
+if hasattr(torch, "compile"):
+    torch.compiler.allow_in_graph(kept_whole)
 torch.use_deterministic_algorithms(True, warn_only=True)
 losses = [step(model) for _ in range(4)]
 before = "torch._dynamo.eval_frame" in sys.modules, "torch._refs.fft" in sys.modules
@@ -45,6 +52,12 @@ if hasattr(torch, "compile"):
     settings.max_autotune = True
     found += [torch._inductor.config.deterministic, torch._inductor.config.max_autotune]
     losses += [step(torch.compile(model, backend=backend)) for _ in range(2)]
+    nodes = []
+    def keep_nodes(graph, inputs):
+        nodes.extend(node.name for node in graph.graph.nodes if node.op == "call_function")
+        return graph.forward
+    graphs.append(torch.compile(lambda rows: kept_whole(rows) * scale(), backend=keep_nodes)(torch.ones(2)).tolist())
+    graphs.append(nodes)
     compiler = type(sys.modules["torch._dynamo"]).__name__, torch._dynamo is sys.modules["torch._dynamo"]
     torch._dynamo.config.optimize_ddp = "python_reducer"
     ddp += [ask(), torch._dynamo.utils.get_optimize_ddp_mode()]

@@ -18,7 +18,7 @@ import importlib
 import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
-from typing import Any, Optional, Sequence
+from typing import Any, List, Optional, Sequence
 
 KERNELS = ("torch._meta_registrations", "torch._decomp", "torch._refs", "torch._prims")
 SETTINGS = "torch._inductor.config"
@@ -27,6 +27,9 @@ COMPILER = ("torch._dynamo", "torch._dynamo.utils", "torch._inductor", SETTINGS)
 NO_PACKAGES = ("torch._meta_registrations", "torch._dynamo.utils", SETTINGS)
 KEPT = "deterministic"
 """The setting of the compiler that torch sets without using it."""
+
+_allowed: List[Any] = []
+"""Functions that the compiler is to allow once it has been imported."""
 
 
 class Later(ModuleType):
@@ -70,6 +73,8 @@ def bring(group: Sequence[str]) -> None:
             if vars(sys.modules[home]).get(own) is sys.modules.pop(name):
                 delattr(sys.modules[home], own)
     importlib.import_module(group[0])
+    while group is COMPILER and _allowed:
+        compiler().allow_in_graph(_allowed.pop(0))
     if KEPT in kept:
         setattr(importlib.import_module(SETTINGS), KEPT, kept.pop(KEPT))
 
@@ -102,6 +107,20 @@ def graph_break(*words: Any, **options: Any) -> None:
     """Do nothing where no graph can be in the making."""
     if compiler() is not None:
         compiler().graph_break(*words, **options)
+
+
+def assume_constant_result(fn: Any) -> Any:
+    """Mark a function as the compiler does."""
+    fn._dynamo_marked_constant = True
+    return fn
+
+
+def allow_in_graph(fn: Any) -> Any:
+    """Have the compiler allow a function once it has been imported."""
+    if compiler() is not None:
+        return compiler().allow_in_graph(fn)
+    _allowed.append(fn)
+    return fn
 
 
 def is_compile_supported(device_type: str) -> Any:
@@ -141,6 +160,7 @@ class LeanFinder:
         first, utils, inductor, settings = (sys.modules[name] for name in COMPILER)
         inductor.config = settings  # type: ignore[attr-defined]  # as that of a package
         first.disable, first.graph_break, first.utils = disable, graph_break, utils
+        first.assume_constant_result, first.allow_in_graph = assume_constant_result, allow_in_graph
         # A process group has it forget what it kept, where it has been imported: it keeps nothing yet.
         first.trace_rules = SimpleNamespace(clear_lru_cache=lambda: None)
         utils.is_compile_supported = is_compile_supported

@@ -48,9 +48,10 @@ def begin() -> None:
         return
     _probe = Probe(wanted)
     if wanted.get("lean"):
-        from . import lean_torch  # noqa: PLC0415 - where it is asked for
+        from . import lean_imports, lean_torch  # noqa: PLC0415 - where they are asked for
 
         lean_torch.begin()
+        lean_imports.begin()
     probe, hook = _probe, sys.excepthook
 
     def saw(kind: Any, error: Any, traceback: Any) -> None:
@@ -127,6 +128,10 @@ class Probe:
     def install(self, torch: Any) -> None:
         """Set the hooks."""
         self._torch = torch
+        if self._wanted.get("lean"):
+            from .lean_imports import leave_compiler  # noqa: PLC0415 - where it is asked for
+
+            leave_compiler(torch)
         if self._server is not None:
             self._server.install(torch)
         on_gpu = torch.cuda.is_available()

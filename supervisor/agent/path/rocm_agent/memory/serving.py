@@ -10,6 +10,7 @@ A fork that made its steps may go on with another micro-batch (`Server.ask_next`
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import os
 import signal
@@ -25,6 +26,8 @@ HANDED_ON = 86
 LOOK_EVERY_S = 0.005
 IDLE_LIMIT_S = 900.0
 """After it a process that waits for a request ends: whoever asked is gone."""
+COLLECT_EVERY = 200_000
+"""Objects made while a command is loaded: nearly all of those of imports stay, and are passed again and again."""
 HARMLESS_THREADS = ("TMonitor",)
 """tqdm's, which sleeps; it is not needed."""
 
@@ -46,6 +49,9 @@ class Server:
         self.why_alone = "the command used neither a GPU nor a loader"
         self._passed = False
         self._began_s = time.perf_counter()
+        self._collected_every = gc.get_threshold()
+        if gc.isenabled():
+            gc.set_threshold(COLLECT_EVERY, *self._collected_every[1:])
         self.loaded_s: Optional[float] = None
         """Seconds from the start of the interpreter until the command first used the GPU or a loader."""
         # NVML counts GPUs without the driver, which must not be asked before a fork (torch 2.0 and later).
@@ -99,6 +105,8 @@ class Server:
     def _fork_or_go_on(self) -> None:
         """Return in each fork, and in this process where it cannot be forked."""
         self.loaded_s = time.perf_counter() - self._began_s
+        if gc.get_threshold()[0] == COLLECT_EVERY:
+            gc.set_threshold(*self._collected_every)
         why = self._why_no_fork()
         if why is None:
             self._serve()
