@@ -6,10 +6,11 @@ Runs in the interpreter that it is started with, which has torch and the network
 one NVIDIA or AMD GPU. First the choices of `supervisorctl estimate`, one after the other, each from its own process
 that loads the training once, with two times: from its start, and from when it was loaded, where it first uses the GPU.
 There are ten networks in four rooms (ROOMS), of which one in two is half filled in the reckoning. Meanwhile the
-largest micro-batch that runs is found for those that are chosen, so that a choice shares the GPU and its time is an
-upper bound; with `--jobs 0` it is not looked for, and choices are timed by themselves. Then a choice in a GPU that is
-half filled by another program, and what Lightning's batch size finder, ultralytics' AutoBatch and accelerate's
-find_executable_batch_size come to there, in a process that has imported torch and initialised the GPU before.
+largest micro-batch that runs is found for those that are chosen, each that is tried in a process of its own, so that a
+choice shares the GPU and its time is an upper bound; with `--jobs 0` it is not looked for, and choices are timed by
+themselves. Then a choice in a GPU that is half filled by another program, and what Lightning's batch size finder,
+ultralytics' AutoBatch and accelerate's find_executable_batch_size come to there, in a process that has imported torch
+and initialised the GPU before.
 After `--limit-s` nothing is begun. `--part 1/2` does the first half, of networks and of other tools.
 """
 
@@ -39,7 +40,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # The package of the same name that may be installed must not come first.
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "bench")]
 
-from estimates import BATCHES, GIB, MODELS  # noqa: E402 (after the path is set)
+from estimates import BATCHES, GIB, MODELS, Trainings  # noqa: E402 (after the path is set)
 
 from supervisor.core.memory.estimate import (  # noqa: E402 (after the path is set)
     PROOF_STEPS,
@@ -199,22 +200,60 @@ def answer_each(answers: Any) -> None:
 
 
 def serve_truth(name: str) -> None:
-    """Find largest micro-batches that run, within a room (bytes) or without any."""
-    from estimates import Trainings  # noqa: PLC0415 - loads torch
+    """Find largest micro-batches that run, within a room (bytes) or without any.
 
+    Each is tried in a process of its own, as a training is: a fork of one that has imported torch and not used the GPU.
+    """
     sys.path.insert(0, str(HERE))
-    trainings = Trainings(name)
-    trainings.steps = TRUE_STEPS
+    import torch  # noqa: PLC0415 - the parent needs none
+    from estimates_models import build  # noqa: PLC0415 - lies next to this file
+
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # who has asked the driver cannot be forked
+    torch.set_num_threads(1)  # a fork would wait for ever for threads that it lacks
+    build(name)  # type: ignore[no-untyped-call]  # the forks have what it imports
 
     def find(chosen: int, room_bytes: int | None) -> Row:
-        trainings.tried.clear()
-        if room_bytes is not None:
-            total = trainings.cuda.get_device_properties(0).total_memory
-            trainings.cuda.set_per_process_memory_fraction(room_bytes / total)
+        trainings = NewTrainings(name, room_bytes)
         largest = trainings.find_largest(max(1, chosen))
         return {"largest": largest, "runs": trainings.tried.get(chosen, False), "tried": len(trainings.tried)}
 
     answer_each(find)
+
+
+class NewTrainings(Trainings):
+    """Runs one network's training at one micro-batch after the other, each in a new process.
+
+    What earlier ones leave in a process, the workspaces of cuBLAS for one, lies elsewhere in the memory of the next:
+    of BERT in 12 GiB 21 run after 18, 19 and 20, and no more than 19 in a new process.
+    """
+
+    def __init__(self, name: str, room_bytes: int | None) -> None:
+        self.tried: dict[int, bool] = {}
+        self._network, self._room_bytes = name, room_bytes
+
+    def run(self, count: int) -> bool:
+        """Train a few steps in a fork; return whether the memory sufficed."""
+        pid = os.fork()
+        if pid == 0:
+            ended = 2
+            try:
+                ended = 0 if self._train_here(count) else 1
+            except BaseException as error:  # noqa: BLE001 - a fork must not go on as its parent
+                say(f"{self._network} at {count}: {type(error).__name__}: {error}")
+            finally:
+                os._exit(ended)
+        ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if ended not in {0, 1}:
+            raise RuntimeError(f"a training of {self._network} at {count} ended with {ended}")
+        return ended == 0
+
+    def _train_here(self, count: int) -> bool:
+        trainings = Trainings(self._network)
+        trainings.steps = TRUE_STEPS
+        if self._room_bytes is not None:
+            total = trainings.cuda.get_device_properties(0).total_memory
+            trainings.cuda.set_per_process_memory_fraction(self._room_bytes / total)
+        return trainings.run(count)
 
 
 def serve_filler() -> None:

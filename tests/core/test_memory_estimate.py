@@ -160,8 +160,9 @@ def test_a_single_probe_gives_a_further_one_as_if_its_samples_took_all_but_weigh
         pytest.param(200, [102], 102, id="more than reckoned runs"),
         pytest.param(100, [102, 100], 100, id="as reckoned"),
         pytest.param(93, [102, 100, 96, 92], 92, id="less"),
-        pytest.param(86, [102, 100, 96, 92, 85], 85, id="much less"),
-        pytest.param(60, [102, 100, 96, 92, 85], 32, id="none of those tried: what was probed"),
+        pytest.param(91, [102, 100, 96, 92, 87], 87, id="much less, and 93 % of what runs or more"),
+        pytest.param(86, [102, 100, 96, 92, 87, 81], 81, id="the same of the last that is tried"),
+        pytest.param(60, [102, 100, 96, 92, 87, 81], 32, id="none of those tried: what was probed"),
     ],
 )
 def test_the_largest_micro_batch_is_one_that_was_seen_to_run(most: int, tried: list[int], proven: int) -> None:
@@ -176,6 +177,11 @@ def test_the_largest_micro_batch_is_one_that_was_seen_to_run(most: int, tried: l
     assert (seen, found) == (tried, proven)
     assert prove_largest(0, [], lambda _: True) == 0, "nothing is tried where none fits"
     assert prove_largest(2, [], lambda batch: batch == 1) == 1, "of few each smaller one is tried"
+
+
+def test_of_22_sequences_of_bert_that_were_reckoned_for_12_gib_19_run_in_a_new_process_and_are_found() -> None:
+    """From 20 on a block of logits, 1.2 GiB, finds no place between what the first update left in 12 GiB."""
+    assert prove_largest(22, [8], lambda batch: batch <= 19) == 19
 
 
 def test_a_report_that_is_damaged_is_no_measurement() -> None:
