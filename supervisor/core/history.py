@@ -207,12 +207,22 @@ class History:
 
     @property
     def starting(self) -> bool:
-        """Whether the training still has to make its first step, or the first of a further training in one process."""
+        """Whether the training still has to make its first step, or the first of a further training in one process.
+
+        Of a training on several nodes rank 0 may be on another one: then no stage is reported here, and the first step
+        of any rank is the training's.
+        """
         if self.last_step_at is None:
-            return True
+            return self.stage is not None or self.last_rank_step_at is None
         if self.stage not in (Stage.SETUP, Stage.WARMUP) or self.stage_since is None:
             return False
         return self.stage_since.seconds_since(self.last_step_at) > 0
+
+    @property
+    def last_rank_step_at(self) -> Moment | None:
+        """When a rank other than 0 made its newest step; None before the first."""
+        made = [pace.last.at for pace in self.ranks.values() if pace.last is not None]
+        return max(made, key=lambda moment: moment.monotonic_s, default=None)
 
     @property
     def switching(self) -> bool:

@@ -109,17 +109,7 @@ class Story:
     def claimed(self, *pids: int) -> Self:
         """Processes claim the recorders of rank 0 and on: they are those that make steps."""
         for rank, pid in enumerate(pids):
-            self.put(
-                ev.AgentReported(
-                    at=self.now,
-                    job=JOB,
-                    attempt=self.attempt,
-                    agent_event=ev.AgentEvent.CLAIMED,
-                    rank=rank,
-                    pid=pid,
-                    facts={},
-                )
-            )
+            self.claims(rank, pid)
         return self
 
     def says(self, agent_event: ev.AgentEvent, **facts: object) -> Self:
@@ -143,6 +133,24 @@ class Story:
             epoch = None if batches is None else (step - 1) // batches
             record = StepRecord(at=self.now, step=step, epoch=epoch, loss=loss, grad_norm=grad_norm)
             self.put(ev.StepsMade(at=self.now, job=JOB, attempt=self.attempt, records=(record,)))
+        return self
+
+    def rank_steps(self, rank: int, first: int, last: int, every_s: float = 0.05) -> Self:
+        """Another rank than 0 makes the steps from `first` to `last`, each `every_s` after the one before."""
+        for step in range(first, last + 1):
+            self.now = self.now.plus(every_s)
+            record = StepRecord(at=self.now, step=step)
+            self.put(ev.StepsMade(at=self.now, job=JOB, attempt=self.attempt, records=(record,), rank=rank))
+        return self
+
+    def claims(self, rank: int, pid: int) -> Self:
+        """A process claims the recorder of one rank, as where rank 0 is on another node."""
+        claimed = ev.AgentEvent.CLAIMED
+        self.put(
+            ev.AgentReported(
+                at=self.now, job=JOB, attempt=self.attempt, agent_event=claimed, rank=rank, pid=pid, facts={}
+            )
+        )
         return self
 
     def training(self, steps: int = 100, every_s: float = 0.05) -> Self:

@@ -9,7 +9,7 @@ from supervisor.core.flags import Severity
 from supervisor.core.readings import Stage
 from supervisor.core.rules.start_timeout import StartTimeout
 
-from .stories import story
+from .stories import life, story
 
 
 def test_a_setup_that_never_ends_is_flagged_after_its_limit_since_the_launch() -> None:
@@ -40,6 +40,26 @@ def test_a_busy_gpu_and_a_chatty_log_do_not_excuse_it() -> None:
 
 def test_the_first_step_ends_its_watch() -> None:
     assert story().started().stage(Stage.WARMUP).silence(599).steps(1, 1).silence(9999).check(StartTimeout()) is None
+
+
+def test_the_first_step_of_a_rank_ends_its_watch_on_a_node_without_rank_0() -> None:
+    timeline = story().started().claims(2, 4242).silence(1799)
+    assert timeline.check(StartTimeout()) is None
+    assert timeline.silence(1).check(StartTimeout()) is not None
+    assert timeline.rank_steps(2, 1, 1).silence(9999).check(StartTimeout()) is None
+
+
+def test_a_step_of_another_rank_is_no_first_one_of_rank_0_on_this_node() -> None:
+    timeline = story().started().claimed(4242, 4243).stage(Stage.WARMUP).rank_steps(1, 1, 1).silence(600)
+    assert timeline.check(StartTimeout()) is not None
+
+
+def test_a_training_of_which_a_node_without_rank_0_sees_all_steps_is_left_alone_for_hours() -> None:
+    timeline = life().started().claims(2, 4242)
+    timeline.read_decisions()
+    for step in range(1, 1000):
+        timeline.rank_steps(2, step, step, 10.0).gpu(busy=99.0).tree(cpu=90.0)
+    assert timeline.decisions == []
 
 
 def test_a_validation_before_the_first_step_has_the_limit_of_setup() -> None:
