@@ -21,6 +21,7 @@ from supervisor.core.fleet.epoch import Epoch
 from supervisor.core.fleet.evidence import DAEMON_ENDED, DECISIVE, RankEvidence
 from supervisor.core.fleet.ladder import Fleet, Restart, Rung, choose_restart, choose_wait_s
 from supervisor.core.fleet.launch_progress import LaunchProgress
+from supervisor.core.fleet.members import Members
 from supervisor.core.fleet.resume import AskAgain, NoneProven, Offer, Resume
 from supervisor.core.fleet.resume_question import ResumeQuestion
 from supervisor.core.fleet.training import (
@@ -39,11 +40,6 @@ from supervisor.core.fleet.training import (
 WITNESSES_MAX = 1024
 AWAY_S = 0.5
 """A leader that did nothing for so long has messages of its nodes to read before it takes any for lost."""
-HOW_BACK = (
-    "the script of `supervisorctl submit` starts an ended daemon again; started otherwise, start the same command there"
-)
-
-HOW_NEVER = "see the job's output for what their daemons say"
 
 
 class Leading:
@@ -56,7 +52,7 @@ class Leading:
         self.epoch, self.limits = epoch, limits
         self._fence = 0
         self.stage, self.since_s = Stage.GATHERING, now_s
-        self.members: dict[str, Member] = {}
+        self.members = Members()
         self.fleet = fleet
         """The nodes that train and the spares, once they are chosen."""
         self.incident: Incident | None = None
@@ -102,17 +98,8 @@ class Leading:
     # --- what happens ---------------------------------------------------------------------------------------------
 
     def find_namesake(self, node: str, joined: ms.Joined, now_s: float) -> bool:
-        """Whether another daemon has joined under this name and is heard of, so that this one may not.
-
-        One that has ranks running under the leader's orders displaces one that has none: it was there before a leader
-        that has just begun. The same daemon that connects again is no other.
-        """
-        member = self.members.get(node)
-        if member is None or not member.connected or joined.instance == member.instance:
-            return False
-        if now_s - member.seen_s >= self.limits.lease_s:
-            return False
-        return member.running is not None or joined.running is None
+        """Whether another daemon has joined under this name and is heard of, as `Members.find_namesake`."""
+        return self.members.find_namesake(node, joined, now_s, self.limits.lease_s)
 
     def joined(self, node: str, joined: ms.Joined, now_s: float) -> list[Command]:
         """Take a node in, or back."""
@@ -248,7 +235,8 @@ class Leading:
         if len(usable) < self.limits.nodes:
             self._enough_since_s = None
             if now_s - self.since_s >= self.limits.gather_s:
-                return self._end(finished=False, reason=self._describe_missing(usable), now_s=now_s)
+                reason = self.members.describe_missing(usable, self.fleet, self.limits)
+                return self._end(finished=False, reason=reason, now_s=now_s)
             return []
         if self._enough_since_s is None:
             self._enough_since_s = now_s
@@ -269,23 +257,13 @@ class Leading:
         self._enter(Stage.CHOOSING, now_s)
         return [*lost, *self._ask_for_offers(rejected=frozenset())]
 
-    def _describe_missing(self, usable: list[str]) -> str:
-        missing, wanted = self.limits.nodes - len(usable), self.limits.nodes
-        reason = f"{missing} of {wanted} nodes did not come within {self.limits.gather_s:.0f} s"
-        here = f"; here are {', '.join(usable)}" if usable else ""
-        silent = [node for node in self.limits.given if node not in self.members]
-        here += f"; never came: {', '.join(silent)}: {HOW_NEVER}" if silent else ""
-        gone = [node for node in self.fleet.nodes if not self._is_connected(node)] if self.fleet is not None else []
-        back = f"; {', '.join(gone)} trained before: {HOW_BACK}" if gone else ""
-        return reason + here + back
-
     def _may_run_unseen(self, now_s: float) -> bool:
         """Whether a node may still have ranks of a launch before this leader's, by its lease."""
         if now_s < self.ranks_until_s or any(self._may_end_late(member, now_s) for member in self.members.values()):
             return True
         if self._epoch_over or now_s - self.since_s >= self.limits.fence_s:
             return False
-        return self.fleet is None or not set(self.fleet.nodes) <= set(self._connected())
+        return self.fleet is None or not set(self.fleet.nodes) <= set(self.members.connected())
 
     def _may_end_late(self, member: Member, now_s: float) -> bool:
         """Whether a node was heard of with ranks, which it has been ordered to end, so that its lease was renewed."""
@@ -307,7 +285,7 @@ class Leading:
     def _take_up_incident(self, begun: Incident, now_s: float) -> list[Command]:
         """Go through an incident whose leader ended meanwhile, once its nodes are back or have ended their ranks."""
         expected = set(self.fleet.nodes) if self.fleet is not None else set()
-        here = set(self._connected())
+        here = set(self.members.connected())
         all_here = expected <= here if expected else len(here) >= self.limits.nodes
         if not all_here and now_s - self.since_s < self.limits.fence_s:
             return []
@@ -342,7 +320,7 @@ class Leading:
         """Launch as soon as every node has proven the same state; unknown is not "nothing saved"."""
         assert self.fleet is not None
         for node in self.fleet.nodes:
-            if self._is_connected(node) and self._is_silent(node, now_s):
+            if self.members.is_connected(node) and self._is_silent(node, now_s):
                 self.members[node].connected = False
         if not set(self.fleet.nodes) <= set(self._usable()):
             self._enter(Stage.GATHERING, now_s)
@@ -467,7 +445,7 @@ class Leading:
         assert self.incident is not None
         self.incident = replace(self.incident, collected_s=now_s - self.incident.began_s)
         self._enter(Stage.STOPPING, now_s)
-        nodes = [node for node in self._connected() if self.members[node].running is not None]
+        nodes = [node for node in self.members.connected() if self.members[node].running is not None]
         reason = f"{self.incident.kind} on {self.incident.node}: {self.incident.reason}"
         stops: list[Command] = [_stop(node, self.epoch, reason) for node in nodes]
         return [*stops, *self._await_stopped(now_s)]
@@ -475,7 +453,7 @@ class Leading:
     def _await_stopped(self, now_s: float) -> list[Command]:
         assert self.incident is not None
         waited_s = now_s - self.since_s
-        alive = [node for node in self._connected() if self._runs(node)]
+        alive = [node for node in self.members.connected() if self.members.runs(node)]
         silent = [node for node in alive if self._is_silent(node, now_s)]
         self._note_silent(silent)
         if set(alive) - set(silent) and waited_s < self.limits.kill_s:
@@ -488,7 +466,7 @@ class Leading:
 
     def _find_ranks_end_s(self) -> float:
         """Return by when every node that does not answer has ended its ranks by itself; 0 where all have answered."""
-        unheard = [node for node in self._training() if self._runs(node) and not self.members[node].connected]
+        unheard = [node for node in self._training() if self.members.runs(node) and not self.members[node].connected]
         return self.since_s + self.limits.fence_s if unheard else 0.0
 
     # --- what follows ---------------------------------------------------------------------------------------------
@@ -539,7 +517,8 @@ class Leading:
 
     def _may_wait(self, culprit: Culprit, lost: set[str]) -> bool:
         """Whether the nodes at fault are only missing, and may be back or are, or no proof ends the training."""
-        missing = bool(culprit.nodes) and all(node in lost or not self._is_connected(node) for node in culprit.nodes)
+        here = [node for node in culprit.nodes if node not in lost and self.members.is_connected(node)]
+        missing = bool(culprit.nodes) and not here
         doubted = culprit.proof is not Proof.PHYSICAL  # no reason to end a training that no other node can take over
         return missing or doubted
 
@@ -574,7 +553,7 @@ class Leading:
 
     def _leave_all(self, leave: ms.Leave) -> list[Send]:
         self._leave = leave
-        return [Send(node=node, message=leave) for node in self._connected()]
+        return [Send(node=node, message=leave) for node in self.members.connected()]
 
     # --- who is there ---------------------------------------------------------------------------------------------
 
@@ -584,27 +563,12 @@ class Leading:
     def _trains(self, node: str) -> bool:
         return self.fleet is not None and node in self.fleet.nodes
 
-    def _runs(self, node: str) -> bool:
-        return self.members[node].running is not None and not self.members[node].unkillable
-
     def _training(self) -> list[str]:
         """Return the nodes that train and have joined this leader."""
         return [node for node in self.fleet.nodes if node in self.members] if self.fleet is not None else []
 
-    def _is_connected(self, node: str) -> bool:
-        return node in self.members and self.members[node].connected
-
-    def _connected(self) -> list[str]:
-        return [node for node, member in self.members.items() if member.connected]
-
     def _usable(self) -> list[str]:
-        """Return the nodes that may train, in the order of their names."""
-        excluded = self.fleet.excluded if self.fleet is not None else frozenset()
-        return sorted(
-            node
-            for node, member in self.members.items()
-            if member.connected and not member.unkillable and node not in excluded
-        )
+        return self.members.usable(self.fleet.excluded if self.fleet is not None else frozenset())
 
 
 def _stop(node: str, epoch: Epoch, reason: str) -> Send:
