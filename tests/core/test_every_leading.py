@@ -25,6 +25,7 @@ from supervisor.core.fleet.link import (
     Role,
     encode_greeting,
 )
+from supervisor.core.fleet.peer_waits import PeerWaits
 from supervisor.core.fleet.resume_question import ResumeQuestion
 from supervisor.core.fleet.training import Command, Known, LeaderLimits, Record, Send, incident_facts
 
@@ -290,6 +291,8 @@ def describe_state(leading: Leading) -> str:
         elif isinstance(value, LaunchProgress):
             held |= {name.lstrip("_"): known for name, known in vars(value).items()}
             held["newest"] = None if value.resumed is held["newest"] else held["newest"]
+        elif isinstance(value, PeerWaits):
+            held["peer_waits"] = vars(value)["_waits"]
         else:
             held[name.lstrip("_")] = value
     for name in ("epoch", "fence", "limits", "stage", "fleet", "incident", "unfinished", "ticked_s", "back_s"):

@@ -14,6 +14,7 @@ from supervisor.core.fleet.epoch import Epoch
 from supervisor.core.fleet.evidence import RankEvidence
 from supervisor.core.fleet.resume import Offer
 from supervisor.core.foreign_values import STEP_MAX
+from supervisor.core.readings import PeerWait
 
 EPOCH = Epoch("run", 1, 2)
 EVERY: tuple[ms.Message, ...] = (
@@ -61,7 +62,8 @@ EVERY: tuple[ms.Message, ...] = (
         since_unix_s=1.5e9,
     ),
     ms.Joined(running=None, ordered=None, host="h", unix_s=1.5, instance="boot-7"),
-    ms.NodeBeat(sent_s=1.0, counts_itself=True),
+    ms.NodeBeat(sent_s=1.0, counts_itself=True, storage_wait="process 7 (python) waits for /data (nfs4)"),
+    ms.LeaderBeat(echo_s=1.0, now_s=2.0, lease_s=5.0, peer_waits=(PeerWait(node="n1", words="process 7 waits"),)),
     ms.Fault(epoch=EPOCH, kind="rank_exit", reason="rank 1 ended", killed_by="SIGKILL"),
     ms.Collect(epoch=EPOCH, limit_s=1.0, incident="run.1.2", waits_count=False),
     ms.Refused(reason="another training"),
@@ -175,6 +177,7 @@ def test_every_field_of_every_message_is_sent_with_a_value_of_its_own() -> None:
     for message in EVERY:
         sent += message.ranks if isinstance(message, ms.EvidenceTaken) else ()
         sent += message.offers if isinstance(message, ms.ResumeOffers) else ()
+        sent += message.peer_waits if isinstance(message, ms.LeaderBeat) else ()
     kinds = {type(item) for item in sent}
     assert {kind.__name__ for kind in kinds} >= set(ms._READERS)
     for kind in kinds:

@@ -22,6 +22,7 @@ from supervisor.core.fleet.evidence import DAEMON_ENDED, DECISIVE, RankEvidence
 from supervisor.core.fleet.ladder import Fleet, Restart, Rung, choose_restart, choose_wait_s
 from supervisor.core.fleet.launch_progress import LaunchProgress
 from supervisor.core.fleet.members import Members
+from supervisor.core.fleet.peer_waits import PeerWaits
 from supervisor.core.fleet.resume import AskAgain, NoneProven, Offer, Resume
 from supervisor.core.fleet.resume_question import ResumeQuestion
 from supervisor.core.fleet.training import (
@@ -65,6 +66,7 @@ class Leading:
         self.incidents = 0
         self.began_unix_s = 0.0
         self.progress = LaunchProgress()
+        self._peer_waits = PeerWaits()
         self._enough_since_s: float | None = None
         self._question = ResumeQuestion(limits, now_s)
         self.not_before_s = now_s
@@ -340,6 +342,7 @@ class Leading:
             fleet = replace(fleet, same_restarts=0)
         self.fleet, self.epoch, self._unfinished = fleet, self.epoch.next(self._fence), None
         self._enough_since_s, self._epoch_over, self.ranks_until_s = None, False, 0.0
+        self._peer_waits = PeerWaits()
         self._enter(Stage.RUNNING, now_s)
         host = self.members[fleet.nodes[0]].host
         port = self.limits.port + self.epoch.relaunch % self.limits.ports
@@ -368,7 +371,14 @@ class Leading:
         if is_present and self.progress.take_steps(beat.steps, counts_itself=beat.counts_itself):
             assert self.fleet is not None
             self.fleet = replace(self.fleet, same_restarts=0)
-        answer = ms.LeaderBeat(echo_s=beat.sent_s, now_s=now_s, lease_s=self.limits.lease_s)
+        trains = is_present and self.stage is Stage.RUNNING and self._trains(node)
+        self._peer_waits.take(node, beat.storage_wait if trains else None, now_s)
+        answer = ms.LeaderBeat(
+            echo_s=beat.sent_s,
+            now_s=now_s,
+            lease_s=self.limits.lease_s,
+            peer_waits=self._peer_waits.find(node, now_s) if trains else (),
+        )
         return [Send(node=node, message=answer)]
 
     def _take_fault(self, node: str, fault: ms.Fault, now_s: float) -> list[Command]:

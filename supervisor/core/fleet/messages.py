@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from supervisor.core.fleet.epoch import Epoch, read_epoch
 from supervisor.core.fleet.evidence import RankEvidence
+from supervisor.core.fleet.peer_waits import NAMED_MAX
 from supervisor.core.fleet.resume import Offer
 from supervisor.core.foreign_values import (
     COUNT_MAX,
@@ -28,8 +29,10 @@ from supervisor.core.foreign_values import (
     cut,
     read_json_object,
 )
+from supervisor.core.readings import PeerWait
 
 REASON_CHARS_MAX = 2000
+WAIT_CHARS_MAX = 500
 RANKS_MAX = 256
 """Of one node."""
 PORT_MAX = 65535
@@ -76,6 +79,8 @@ class NodeBeat:
     """Whether rank 0 makes steps of which only its process's own count is known."""
     ranks: tuple[int, ...] = ()
     """The ranks that run on it."""
+    storage_wait: str | None = None
+    """Which file system its ranks are seen to wait for, and who; None where they do not, or that is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +149,8 @@ class LeaderBeat:
     """The leader's monotonic clock."""
     lease_s: float
     """How long the node may go on without hearing of the leader."""
+    peer_waits: tuple[PeerWait, ...] = ()
+    """Other nodes whose ranks wait for a file system; of many the first few."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,6 +253,8 @@ def encode(message: Message) -> bytes:
             facts[field.name] = _write_rows(message.ranks[:RANKS_MAX])
         elif isinstance(message, ResumeOffers) and field.name == "offers":
             facts[field.name] = _write_rows(message.offers[:OFFERS_MAX])
+        elif isinstance(message, LeaderBeat) and field.name == "peer_waits":
+            facts[field.name] = [asdict(wait) for wait in message.peer_waits[:NAMED_MAX]]
         else:
             facts[field.name] = cut(value, PATH_CHARS_MAX) if isinstance(value, str) else value
     return json.dumps(facts).encode()
@@ -367,7 +376,24 @@ def _read_node_beat(facts: Facts) -> NodeBeat:
         steps=as_int(facts.get("steps")),
         counts_itself=_bool(facts.get("counts_itself")) is True,
         ranks=tuple(rank for rank in ranks if rank is not None),
+        storage_wait=as_message(facts.get("storage_wait"), WAIT_CHARS_MAX),
     )
+
+
+def _read_leader_beat(facts: Facts) -> LeaderBeat:
+    waits = (_read_peer_wait(item) for item in as_list(facts.get("peer_waits"), NAMED_MAX))
+    return LeaderBeat(
+        echo_s=_float(facts, "echo_s"),
+        now_s=_float(facts, "now_s"),
+        lease_s=_float(facts, "lease_s"),
+        peer_waits=tuple(wait for wait in waits if wait is not None),
+    )
+
+
+def _read_peer_wait(value: object) -> PeerWait | None:
+    facts = as_dict(value)
+    node, words = as_text(facts.get("node")), as_message(facts.get("words"), WAIT_CHARS_MAX)
+    return None if node is None or words is None else PeerWait(node=node, words=words)
 
 
 def _read_launch(facts: Facts) -> Launch:
@@ -444,9 +470,7 @@ _READERS: dict[str, Callable[[Facts], Message]] = {
     "Finished": lambda facts: Finished(epoch=_epoch(facts)),
     "ResumeOffers": _read_resume_offers,
     "FindResume": _read_find_resume,
-    "LeaderBeat": lambda facts: LeaderBeat(
-        echo_s=_float(facts, "echo_s"), now_s=_float(facts, "now_s"), lease_s=_float(facts, "lease_s")
-    ),
+    "LeaderBeat": _read_leader_beat,
     "Refused": lambda facts: Refused(reason=_reason(facts)),
     "Launch": _read_launch,
     "Collect": lambda facts: Collect(
