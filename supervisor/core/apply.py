@@ -96,7 +96,7 @@ def _attempt_event(job: Job, attempt: Attempt, event: ev.AttemptEvent) -> Job:
             return _fold_observation(job, attempt, event)
         case ev.CheckpointNotKept() | ev.CheckpointsClosed() | ev.ExistingFound():
             return job
-        case ev.RecorderIdle() | ev.SupervisionChanged() | ev.Continued() | ev.StartAsked():
+        case ev.RecorderIdle() | ev.SupervisionChanged() | ev.Continued() | ev.StartAsked() | ev.PeerWaitsSeen():
             return job
     assert_never(event)
 

@@ -10,7 +10,7 @@ from supervisor.core.checkpoints.checkpoint import Checkpoint, ResumePoint
 from supervisor.core.findings import KernelFinding, OutputFinding
 from supervisor.core.flags import SHADOW, Act
 from supervisor.core.moments import Moment
-from supervisor.core.readings import ExitStatus, GpuReading, HostReading, ProcessReading, Stage, StepRecord
+from supervisor.core.readings import ExitStatus, GpuReading, HostReading, PeerWait, ProcessReading, Stage, StepRecord
 from supervisor.core.triage.finding import Finding
 from supervisor.core.tuning.start_order import StartOrder
 
@@ -404,6 +404,17 @@ class ProcessesRead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PeerWaitsSeen:
+    """Which other nodes of the training wait for a file system, by the newest word of its leader."""
+
+    at: Moment
+    job: str
+    attempt: int
+    waits: tuple[PeerWait, ...]
+    """Empty: none waits any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KernelReported:
     """Findings in the kernel log, and how far it was read."""
 
@@ -499,6 +510,7 @@ AttemptEvent: TypeAlias = (
     | AgentReported
     | OutputSeen
     | ProcessesRead
+    | PeerWaitsSeen
     | SupervisionChanged
 )
 MachineEvent: TypeAlias = (

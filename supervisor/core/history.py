@@ -27,7 +27,7 @@ from supervisor.core.stats.holds import R
 from supervisor.core.stats.learned_limits import Learned
 from supervisor.core.stats.losses import Losses
 from supervisor.core.stats.pace import Pace
-from supervisor.core.stats.storage_waits import StorageWaits, find_explaining
+from supervisor.core.stats.storage_waits import StorageWaits, find_explaining, has_other_cause
 from supervisor.core.stats.trend import Trend
 from supervisor.core.tuning.start_order import UNUSED
 
@@ -79,6 +79,8 @@ class History:
     """When the training was seen to wait for a file system."""
     storage_excused: bool = True
     """Whether no limit on silence counts that time: what the rule `storage_wait` is set to."""
+    peers_excused_s: float = 14400.0
+    """How much of it after a step that other nodes alone waited, as they report: the limit of that rule."""
     learned: Learned = field(default_factory=Learned)
     """How long things took in this set-up, earlier attempts included."""
     flagged: bool = False
@@ -251,8 +253,11 @@ class History:
 
     def _count_seconds(self, since: Moment, until: Moment) -> float:
         """Return the seconds in which the daemon ran and no file system was seen to be waited for."""
-        excused_s = self.storage.seconds(since, until) if self.storage_excused else 0.0
-        return self.absences.seconds(since, until) - excused_s
+        return self.absences.seconds(since, until) - self.excused_s(since, until)
+
+    def excused_s(self, since: Moment, until: Moment) -> float:
+        """Return the seconds between two moments that no limit on silence counts, as a file system was waited for."""
+        return self.storage.excused_s(since, until, self.peers_excused_s) if self.storage_excused else 0.0
 
     @property
     def unread_ranks(self) -> set[int]:
@@ -383,8 +388,8 @@ class History:
                 self._add_report(event)
             case ev.OutputSeen():
                 self._add_output(event)
-            case ev.ProcessesRead():
-                self._add_processes(event.reading)
+            case ev.ProcessesRead() | ev.PeerWaitsSeen():
+                self._add_processes(event)
             case ev.CheckpointSeen():
                 self._add_proof(event.checkpoint)
             case ev.Launched() | ev.LaunchFailed() | ev.Continued() | ev.Exited() | ev.HostLost():
@@ -518,24 +523,45 @@ class History:
             for record in event.records:
                 pace.add(record, stepping=not self.paused)
 
-    def _add_processes(self, reading: ProcessReading) -> None:
+    def _add_processes(self, event: ev.ProcessesRead | ev.PeerWaitsSeen) -> None:
+        """Take in what the processes of the job do here, or that those on other nodes wait."""
+        if isinstance(event, ev.PeerWaitsSeen):
+            self._add_peer_waits(event)
+            return
+        reading = event.reading
         self.processes.append(reading)
-        if reading.storage_waits or self.storage.newest:
+        if reading.storage_waits or self.storage.own:
             self._add_storage_waits(reading)
         if set(reading.stopped_pids) & {self.training_pid, *self.reports.rank_pids.values()}:
             self.stopped_at, self.paused = reading.at, True
         if reading.rss_bytes is not None:
             self.rss.add(reading.at, float(reading.rss_bytes))
 
+    def _list_trainers(self) -> set[int]:
+        """Return the processes that make steps; while none has reported that, the one that was launched."""
+        known = set(self.reports.rank_pids.values())
+        return known or ({self.training_pid} if self.training_pid is not None else set())
+
     def _add_storage_waits(self, reading: ProcessReading) -> None:
-        trainers = set(self.reports.rank_pids.values())
-        if not trainers and self.training_pid is not None:
-            trainers = {self.training_pid}
+        trainers = self._list_trainers()
         in_step = self.stages_complete and self.stage in (Stage.STEP, Stage.COMPILE, Stage.LOOP)
+        of_rank_0 = self.reports.rank_pids.get(0)
+        computing = (trainers if of_rank_0 is None else {of_rank_0}) if in_step else set[int]()
         busy = [newest.gpu_busy_percent for newest in self.newest_by_gpu().values()]
         gpus_work = bool(busy) and all(percent is not None and percent >= GPU_WORKS_PERCENT for percent in busy)
-        self.storage.add(reading.at, find_explaining(reading, trainers, in_step=in_step, gpus_work=gpus_work))
-        waited_s = self.storage.seconds(self.no_step_since() or self.launched_at, reading.at)
+        waits = find_explaining(reading, trainers, computing=computing, gpus_work=gpus_work)
+        self.storage.add(reading.at, waits)
+        self._note_wait(reading.at)
+
+    def _add_peer_waits(self, event: ev.PeerWaitsSeen) -> None:
+        """Take in that the ranks of other nodes wait, which explains nothing while something else is seen here."""
+        newest = self.newest_processes
+        explains = newest is None or not has_other_cause(newest, self._list_trainers())
+        self.storage.add_peers(event.at, event.waits if explains else ())
+        self._note_wait(event.at)
+
+    def _note_wait(self, at: Moment) -> None:
+        waited_s = self.storage.seconds(self.no_step_since() or self.launched_at, at)
         self.paused = self.paused or waited_s >= STORAGE_DISTURBS_S
 
     def _add_proof(self, checkpoint: Checkpoint) -> None:

@@ -72,7 +72,9 @@ def applicable(rules: Iterable[Rule], history: History) -> list[Rule]:
     systems from then on, if `storage_wait` looks after these.
     """
     enabled = [rule for rule in rules if rule.enabled]
-    history.storage_excused = any(isinstance(rule, StorageWait) and rule.act != SHADOW for rule in enabled)
+    looks_after = next((rule for rule in enabled if isinstance(rule, StorageWait) and rule.act != SHADOW), None)
+    history.storage_excused = looks_after is not None
+    history.peers_excused_s = 0.0 if looks_after is None else looks_after.limit_s
     stopped = next((rule for rule in enabled if isinstance(rule, StoppedProcess)), None)
     if stopped is None or history.stopped_at is None or stopped.act == SHADOW:
         return enabled
@@ -140,7 +142,7 @@ def can_wait(event: ev.Event) -> bool:
     match event:
         case ev.StepsMade():
             return all(_is_finite(record.loss) and _is_finite(record.grad_norm) for record in event.records)
-        case ev.GpusRead() | ev.HostRead() | ev.ProcessesRead() | ev.AlertTried():
+        case ev.GpusRead() | ev.HostRead() | ev.ProcessesRead() | ev.PeerWaitsSeen() | ev.AlertTried():
             return True
         case ev.CheckpointSeen() | ev.CheckpointNotKept():
             return True

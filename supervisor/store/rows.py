@@ -247,6 +247,7 @@ def _is_rare(event: ev.Event) -> bool:
             | ev.GpusRead()
             | ev.HostRead()
             | ev.ProcessesRead()
+            | ev.PeerWaitsSeen()
             | ev.AlertTried()
         ):
             return False

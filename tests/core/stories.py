@@ -31,6 +31,7 @@ from supervisor.core.readings import (
     GpuReading,
     HostReading,
     KernelWait,
+    PeerWait,
     ProcessReading,
     ProcessUse,
     Stage,
@@ -277,6 +278,12 @@ class Story:
                 gpu_wait_pids=on_gpu,
             )
             self.put(ev.ProcessesRead(at=self.now, job=JOB, attempt=self.attempt, reading=reading))
+        return self
+
+    def peers_wait(self, *nodes: str, words: str = "process 7 (python) waits for /data (nfs4)") -> Self:
+        """The leader of the training reports which other nodes wait for a file system."""
+        waits = tuple(PeerWait(node=node, words=words) for node in nodes)
+        self.put(ev.PeerWaitsSeen(at=self.now, job=JOB, attempt=self.attempt, waits=waits))
         return self
 
     def looked(self, ago_s: float = 0.0) -> Self:

@@ -25,6 +25,7 @@ from supervisor.core.readings import (
     GpuReading,
     HostReading,
     KernelWait,
+    PeerWait,
     ProcessReading,
     ProcessUse,
     Stage,
@@ -196,6 +197,8 @@ def list_events(attempt: int, job: str = JOB) -> Iterator[tuple[str, ev.Event]]:
         yield f"prints {fault.value}", ev.OutputSeen(new_bytes=5, last_line="error", findings=(seen,), **of)
     waits = (KernelWait(pid=9, name="python", thread=9, channel="amdgpu_fence"),)
     yield "processes", ev.ProcessesRead(reading=ProcessReading(at=LATE, processes=2, waits=waits), **of)
+    peer = PeerWait(node="n1", words="process 7 waits")
+    yield "another node waits", ev.PeerWaitsSeen(waits=(peer,), **of)
     yield "processes without waits", ev.ProcessesRead(reading=ProcessReading(at=LATE, processes=2), **of)
 
 

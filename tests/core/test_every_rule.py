@@ -55,6 +55,14 @@ def scene(rule: str, title: str, tell: Callable[[], Any], **settings: Any) -> Sc
     return Scene(rule, title, tell, tuple(settings.items()))
 
 
+def beside_peers(seconds: float) -> LongStory:
+    """Another node waits for its storage, as its leader reports every four seconds."""
+    timeline = followed().tree(1)
+    for _ in range(round(seconds / 4)):
+        timeline.silence(4).peers_wait("n1")
+    return timeline
+
+
 def followed(steps: int = 100) -> LongStory:
     """A training that reports each of its stages."""
     timeline = trained(steps)
@@ -477,6 +485,10 @@ SCENES = (
     scene("storage_wait", "only reported", lambda: followed().tree(14400, storage=OF_STORAGE, every_s=20), act=False),
     scene("storage_wait", "answered", lambda: followed().tree(60, storage=OF_STORAGE).tree(1)),
     scene("storage_wait", "gone", lambda: followed().tree(60, storage=OF_STORAGE).exits(1)),
+    scene("storage_wait", "on another node", lambda: beside_peers(36)),
+    scene("storage_wait", "on another node, a report short", lambda: beside_peers(32)),
+    scene("storage_wait", "on another node for hours", lambda: beside_peers(14404)),
+    scene("storage_wait", "on another node for hours, left alone", lambda: beside_peers(14404), act=False),
     # start_timeout
     scene("start_timeout", "setup", lambda: long_story().started().stage(Stage.SETUP).silence(1800)),
     scene("start_timeout", "setup, " + NOT_OVER, lambda: long_story().started().stage(Stage.SETUP).silence(1799)),

@@ -267,7 +267,7 @@ def test_steps_that_each_wait_for_a_disk_for_a_while_are_counted_and_learned_fro
 def test_the_time_that_the_daemon_did_not_run_is_no_wait() -> None:
     timeline = story().started(TRAINER).training().tree(10, **MAIN_WAITS)
     timeline.away(600)
-    assert timeline.history.storage.newest == ()
+    assert timeline.history.storage.own == ()
     assert timeline.history.no_step_s == pytest.approx(0.0, abs=0.1)
     timeline.silence(30)
     assert timeline.history.no_step_s == pytest.approx(30.0, abs=0.1)
@@ -284,13 +284,13 @@ def test_spans_are_counted_once_and_only_within_what_is_asked() -> None:
         waits.add(START.plus(second), (wait_of(TRAINER),))
     waits.add(START.plus(10), ())
     waits.add(START.plus(20), (wait_of(TRAINER),))
-    assert waits.since == START.plus(20)
+    assert waits.unbroken_s(START.plus(25)) == 5
     assert waits.seconds(START, START.plus(15)) == 10
     assert waits.seconds(START.plus(5), START.plus(8)) == 3
     assert waits.seconds(START.plus(5), START.plus(25)) == 10
     assert waits.seconds(START.plus(25), START.plus(20)) == 0
     waits.add(START.plus(200), (wait_of(TRAINER),))
-    assert waits.since == START.plus(200), "nothing was read for longer than a reading is current"
+    assert waits.unbroken_s(START.plus(201)) == 1, "nothing was read for longer than a reading is current"
     assert waits.seconds(START.plus(20), START.plus(200)) == 60
 
 

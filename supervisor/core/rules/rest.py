@@ -49,7 +49,7 @@ def stopped_s(history: History) -> float:
         lambda process: process.at.seconds_since(since) >= 0 and bool(process.stopped_pids),
         history.now,
     )
-    return history.lasted_s(run)
+    return history.lasted_s(run) - (history.excused_s(run[0].at, run[-1].at) if run else 0.0)
 
 
 def was_stopped_throughout(history: History) -> bool:
@@ -134,7 +134,9 @@ def rested_s(history: History) -> float:
 
 
 def _lasted_s(history: History, readings: Iterable[R], holds: Callable[[R], bool | None]) -> float:
-    return history.lasted_s(run_of(readings, holds, history.now))
+    """Return how long a run lasts, without the time in which the job rests as another node waits for its storage."""
+    run = run_of(readings, holds, history.now)
+    return history.lasted_s(run) - (history.excused_s(run[0].at, run[-1].at) if run else 0.0)
 
 
 def _gpus_rested_s(history: History, since: Moment) -> list[float]:

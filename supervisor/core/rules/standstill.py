@@ -61,7 +61,7 @@ def _list_ruled_out(history: History, busy: float | None) -> list[str]:
 
 
 def _list_causes(history: History, busy: float | None, *, waiting: bool) -> list[str]:
-    if history.storage.newest:
+    if history.storage.is_waiting(history.now):
         return [_STORAGE]
     if waiting:
         return [_STORAGE] if _waits_for_disk(history) else [_DRIVER, _SPINNING]
@@ -81,7 +81,7 @@ def _list_advice(history: History, busy: float | None, *, waiting: bool) -> list
     advice = ["the stacks of every process are in the evidence: `supervisorctl show` names the folder"]
     if held := _held_pids(history):
         advice.append(f"kill -CONT {' '.join(map(str, held))} lets it go on")
-    if history.storage.newest:
+    if history.storage.is_waiting(history.now):
         return [*advice, "`umount -f` of a mount that stays dead ends the wait with an error"]
     if waiting and not _waits_for_disk(history):
         advice.append("if SIGKILL does not end it, only a reset of the GPU or a reboot does")

@@ -5,6 +5,9 @@ attempt waits for the same file system, and the work since the last checkpoint i
 silence (`stall`, `start_timeout`, `gpu_idle`, `hang`) counts the time in which such a wait is seen and explains the
 missing step (`core/stats/storage_waits.py` says when it does). With the wait's end they go on counting.
 
+Of a training on several nodes a wait on one node holds up all: each reports its own, and its leader passes it on. What
+only another node reports has a bound whatever the setting of `act`: after `limit_s` of it the limits on silence count.
+
 When it acts. The waits since the last progress come to `limit_s` together; of a training whose steps are not seen, only
 a single wait does, since whoever reads from a server for days waits for hours of them. A mount may never come back for
 the process that waits, while a new one could use it; a file server that is restarted or repaired is back long before.
@@ -46,7 +49,7 @@ class StorageWait:
 
     def may_flag(self, history: History) -> bool:
         """Whether the training waits for a file system at present."""
-        return bool(history.storage.newest) and not history.over
+        return history.storage.is_waiting(history.now) and not history.over
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return for how long file systems were waited for since the last progress."""
@@ -59,17 +62,19 @@ class StorageWait:
             unit="s",
             now=now_s,
             limit=self.warn_s,
-            lacks=None if history.storage.newest else "a process that waits",
+            lacks=None if history.storage.is_waiting(history.now) else "a process that waits",
             observe=partial(self._observe, history, now_s),
         )
         return warns, replace(warns, limit=self.limit_s, severity=Severity.acting(act=self.act))
 
     def _observe(self, history: History, waited_s: float) -> Observation:
-        waits = history.storage.newest
-        named = "; ".join(wait.words for wait in waits[:WAITS_NAMED])
+        own = [wait.words for wait in history.storage.own]
+        waits = [*own, *(f"node {peer.node}: {peer.words}" for peer in history.storage.find_peers(history.now))]
+        named = "; ".join(waits[:WAITS_NAMED])
         more = f" and {len(waits) - WAITS_NAMED} more" if len(waits) > WAITS_NAMED else ""
         stage = "no stage was seen yet" if history.stage is None else f"stage {history.stage.value}"
-        at_limit = f"it is stopped after {self.limit_s:.0f} s" if self.act else "it is left alone"
+        alone = "it is left alone" if own else f"the limits of a standstill hold after {self.limit_s:.0f} s"
+        at_limit = f"it is stopped after {self.limit_s:.0f} s" if self.act else alone
         at_limit = "the limits of a standstill hold" if self.act == SHADOW else at_limit
         then = f"it goes on when there is an answer, {at_limit}" if waited_s < self.limit_s else "there is no answer"
         return Observation(
@@ -85,4 +90,4 @@ def _count_waited_s(history: History) -> float:
     if steps:
         moments = [*steps, *([] if history.stage_since is None else [history.stage_since])]
         return history.storage.seconds(max(moments, key=lambda moment: moment.monotonic_s), history.now)
-    return 0.0 if history.storage.since is None else history.now.seconds_since(history.storage.since)
+    return history.storage.unbroken_s(history.now)
