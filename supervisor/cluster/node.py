@@ -41,8 +41,10 @@ from supervisor.core.fleet.clock_offset import ClockOffset
 from supervisor.core.fleet.epoch import Epoch
 from supervisor.core.fleet.lease import Lease
 from supervisor.core.fleet.link import Greeting, LinkError, Role
+from supervisor.core.fleet.peer_waits import FRESH_S
 from supervisor.core.fleet.resume import Offer
 from supervisor.core.moments import Moment
+from supervisor.core.readings import PeerWait
 from supervisor.core.scale import Place
 from supervisor.runner.shim import Process
 
@@ -111,6 +113,17 @@ class Host(Protocol):
 
     def read_place(self, running: Running) -> Place | None:
         """Return how far the training has come by its rank 0; None where that is not here, or has made no step."""
+        ...
+
+    def read_storage_wait(self, running: Running) -> str | None:
+        """Return which file system its ranks are seen to wait for, and who; None where they do not."""
+        ...
+
+    def note_peer_waits(self, running: Running, waits: tuple[PeerWait, ...]) -> None:
+        """Take in which other nodes' ranks wait for a file system; called with each answer of the leader while any do.
+
+        And once more when none does any longer.
+        """
         ...
 
     def take_evidence(self, running: Running, incident: str, limit_s: float) -> Path:
@@ -195,6 +208,8 @@ class Node:
         """Whether the ranks are to save and end: an end is no fault then, and their launcher goes on to its own."""
         self._over = False
         self._instance = secrets.token_hex(INSTANCE_BYTES)
+        self._peers_wait = False
+        """Whether other nodes waited by the leader's newest answer."""
         self._faults: list[ms.Fault] = []
         """Of the launch that was ordered last: repeated to each leader that comes, until there is another launch."""
         self._taken: tuple[ms.EvidenceTaken, float] | None = None
@@ -429,7 +444,9 @@ class Node:
             place = None if self._running is None else self._host.read_place(self._running)
             steps = None if place is None else place.on_training
             itself = place is not None and steps is None
-            self._send(ms.NodeBeat(sent_s=now_s, steps=steps, counts_itself=itself, ranks=ranks))
+            wait = None if self._running is None else self._host.read_storage_wait(self._running)
+            beat = ms.NodeBeat(sent_s=now_s, steps=steps, counts_itself=itself, ranks=ranks, storage_wait=wait)
+            self._send(beat)
 
     def _take_steps(self, epoch: Epoch, asked_s: float, steps: int | None) -> None:
         if self._running is None or self._running.epoch != epoch:
@@ -501,6 +518,14 @@ class Node:
         self._unconfirmed = [(sent_s, message) for sent_s, message in self._unconfirmed if sent_s >= beat.echo_s]
         self._lease = self._lease.renewed(min(beat.echo_s, now_s), beat.lease_s)
         self._offset = self._offset.measured(sent_s=beat.echo_s, theirs_s=beat.now_s, now_s=now_s)
+        self._note_peer_waits(beat, now_s)
+
+    def _note_peer_waits(self, beat: ms.LeaderBeat, now_s: float) -> None:
+        """Pass on which other nodes wait; an answer that was long on its way says what was, not what is."""
+        waits = beat.peer_waits if now_s - beat.echo_s <= FRESH_S else ()
+        if self._running is not None and (waits or self._peers_wait):
+            self._host.note_peer_waits(self._running, waits)
+        self._peers_wait = bool(waits)
 
     def _launch(self, order: ms.Launch) -> None:
         if not order.epoch.is_newer_than(self._ordered) or self._running is not None:

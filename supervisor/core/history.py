@@ -257,7 +257,9 @@ class History:
 
     def excused_s(self, since: Moment, until: Moment) -> float:
         """Return the seconds between two moments that no limit on silence counts, as a file system was waited for."""
-        return self.storage.excused_s(since, until, self.peers_excused_s) if self.storage_excused else 0.0
+        if not (self.storage_excused and self.storage.has_waited):
+            return 0.0
+        return self.storage.excused_s(since, until, self.peers_excused_s)
 
     @property
     def unread_ranks(self) -> set[int]:
@@ -601,7 +603,9 @@ class History:
     def _was_disturbed(self, since: Moment) -> bool:
         breaks = (self.clock_stepped_at, self.away_until, self.stopped_at)
         broke = any(at is not None and at.seconds_since(since) >= 0 for at in breaks)
-        return self.flagged or broke or self.storage.seconds(since, self.now) >= STORAGE_DISTURBS_S
+        if self.flagged or broke:
+            return True
+        return self.storage.has_waited and self.storage.seconds(since, self.now) >= STORAGE_DISTURBS_S
 
     def _add_report(self, event: ev.AgentReported) -> None:
         self.reports.add(event)

@@ -27,8 +27,10 @@ from supervisor.cluster.node import (
 )
 from supervisor.core.fleet import messages as ms
 from supervisor.core.fleet.epoch import Epoch
+from supervisor.core.fleet.peer_waits import FRESH_S
 from supervisor.core.fleet.resume import Offer
 from supervisor.core.moments import Moment
+from supervisor.core.readings import PeerWait
 from supervisor.core.scale import Place
 from supervisor.daemon.clock import SystemClock
 
@@ -45,6 +47,8 @@ class Daemon:
     """The node's daemon, which starts nothing."""
 
     ordered: list[Epoch] = field(default_factory=list)
+    waits_for: str | None = None
+    peer_waits: list[tuple[PeerWait, ...]] = field(default_factory=list)
 
     def launch(self, order: ms.Launch) -> None:
         self.ordered.append(order.epoch)
@@ -63,6 +67,12 @@ class Daemon:
 
     def read_place(self, running: Running) -> Place | None:
         return None
+
+    def read_storage_wait(self, running: Running) -> str | None:
+        return self.waits_for
+
+    def note_peer_waits(self, running: Running, waits: tuple[PeerWait, ...]) -> None:
+        self.peer_waits.append(waits)
 
     def take_evidence(self, running: Running, incident: str, limit_s: float) -> Path:
         raise AssertionError(incident)
@@ -274,4 +284,40 @@ def test_a_leaders_name_that_is_not_resolved_keeps_no_rank_beyond_the_lease(boss
         assert stopped.wait(60.0)
     finally:
         answered.set()
+        node.end()
+
+
+def test_what_the_ranks_wait_for_is_in_each_beat_and_what_those_of_others_do_reaches_the_daemon(
+    boss: Boss, tmp_path: Path
+) -> None:
+    elapsed_s, daemon = [0.0], Daemon(waits_for="process 7 (python) waits for /data (nfs4)")
+    node = begin(boss, daemon, lambda: Moment(monotonic_s=1000.0 + elapsed_s[0], unix_s=0.0))
+    others = (PeerWait(node="n1", words="process 9 (python) waits for a file system"),)
+    try:
+        link = boss.accept()
+        boss.take_until(link, lambda message: isinstance(message, ms.Joined))
+        link.send(ms.Launch(epoch=EPOCH, node_rank=0, nodes=2, host="127.0.0.1", port=1))
+        node.launched(Running(epoch=EPOCH, folder=tmp_path, shim_pid=os.getpid()))
+
+        def answer_next(waits: tuple[PeerWait, ...], late_s: float = 0.0) -> ms.NodeBeat:
+            elapsed_s[0] += 0.3
+            *_, beat = boss.take_until(link, lambda message: isinstance(message, ms.NodeBeat))
+            assert isinstance(beat, ms.NodeBeat)
+            echo_s = beat.sent_s - late_s
+            link.send(ms.LeaderBeat(echo_s=echo_s, now_s=1.0, lease_s=60.0, peer_waits=waits))
+            return beat
+
+        until(lambda: answer_next(()).storage_wait == daemon.waits_for, "a beat with the wait")
+        assert daemon.peer_waits == [], "none waits, and none did"
+        answer_next(others)
+        until(lambda: daemon.peer_waits == [others], "the wait of the other node")
+        answer_next(others, late_s=FRESH_S + 0.1)
+        until(lambda: daemon.peer_waits == [others, ()], "an answer to a beat of long ago says that none is known")
+        answer_next(())
+        answer_next(others)
+        until(lambda: daemon.peer_waits == [others, (), others], "the next one")
+        daemon.waits_for = None
+        until(lambda: answer_next(()).storage_wait is None, "a beat without a wait")
+        assert daemon.peer_waits == [others, (), others, ()], "the end of the wait, once"
+    finally:
         node.end()

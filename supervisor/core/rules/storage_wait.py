@@ -49,7 +49,8 @@ class StorageWait:
 
     def may_flag(self, history: History) -> bool:
         """Whether the training waits for a file system at present."""
-        return history.storage.is_waiting(history.now) and not history.over
+        storage = history.storage
+        return storage.has_waited and storage.is_waiting(history.now) and not history.over
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return for how long file systems were waited for since the last progress."""

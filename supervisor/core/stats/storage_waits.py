@@ -95,21 +95,21 @@ class StorageWaits:
 
     own: tuple[StorageWait, ...] = ()
     """Who waits on this node, by the newest reading."""
-    _peers: tuple[PeerWait, ...] = ()
-    _has_waited: bool = False
+    has_waited: bool = False
     """Whether any wait was ever seen: most trainings have none, and are asked about it several times a second."""
+    _peers: tuple[PeerWait, ...] = ()
     _own_spans: Spans = field(default_factory=lambda: Spans(FRESH_S))
     _peer_spans: Spans = field(default_factory=lambda: Spans(PEERS_FRESH_S))
 
     def add(self, at: Moment, waits: tuple[StorageWait, ...]) -> None:
         """Take in who waits here by a reading; they come in the order of time."""
         self._own_spans.add(at, holds=bool(waits))
-        self.own, self._has_waited = waits, self._has_waited or bool(waits)
+        self.own, self.has_waited = waits, self.has_waited or bool(waits)
 
     def add_peers(self, at: Moment, waits: tuple[PeerWait, ...]) -> None:
         """Take in which other nodes wait by what their leader reports; in the order of time."""
         self._peer_spans.add(at, holds=bool(waits))
-        self._peers, self._has_waited = waits, self._has_waited or bool(waits)
+        self._peers, self.has_waited = waits, self.has_waited or bool(waits)
 
     def interrupt(self) -> None:
         """Take in that the daemon did not run: what was in that time is not known."""
@@ -127,14 +127,10 @@ class StorageWaits:
 
     def seconds(self, since: Moment, until: Moment) -> float:
         """Return the seconds between two moments in which it was seen to wait, 0 where `until` is the earlier."""
-        if not self._has_waited:
-            return 0.0
         return sum(ended_s - begun_s for begun_s, ended_s in self._unite(since.monotonic_s, until.monotonic_s))
 
     def excused_s(self, since: Moment, until: Moment, peers_limit_s: float) -> float:
         """Return as `seconds`, of what other nodes alone waited `peers_limit_s` at most."""
-        if not self._has_waited:
-            return 0.0
         own = self._own_spans.iterate(since.monotonic_s, until.monotonic_s)
         own_s = sum(ended_s - begun_s for begun_s, ended_s in own)
         return own_s + min(self.seconds(since, until) - own_s, peers_limit_s)

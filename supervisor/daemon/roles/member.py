@@ -29,7 +29,9 @@ from supervisor.core.fleet import messages as ms
 from supervisor.core.fleet.epoch import Epoch
 from supervisor.core.fleet.resume import Offer
 from supervisor.core.moments import Moment
+from supervisor.core.readings import PeerWait
 from supervisor.core.scale import Place
+from supervisor.core.stats.holds import FRESH_S
 from supervisor.daemon.launch.launch_spec import LaunchOrder
 from supervisor.daemon.roles.resume_offers import LOOK_LIMIT_S, ResumeOffers
 from supervisor.daemon.wiring import Assembly, LeaderHooks
@@ -46,6 +48,7 @@ ANNOUNCED_S = 5.0
 DISKS_LIMIT_S = 5.0
 """How long the first reading of the disks is waited for."""
 LOOK_S = 0.1
+WAITS_NAMED = 3
 RECORD_LIMIT_S = 5.0
 """How long the shim of a stopped launch may take to write how it ended. All nodes wait for that, and the leader leaves
 out a node on which something lives for longer (`LeaderLimits.kill_s`)."""
@@ -66,6 +69,8 @@ class Member:
         """By the number of the attempt."""
         self._place: tuple[Epoch, Place] | None = None
         """How far the newest launch has come by its rank 0."""
+        self._storage_wait: tuple[Epoch, float, str] | None = None
+        """What the ranks of a launch wait for here, and by a reading of when on the monotonic clock."""
         self._keeps_shared = False
         """Whether this node of all removes what lies in the folder of all."""
         self._stopped: tuple[Epoch, float] | None = None
@@ -124,6 +129,8 @@ class Member:
                 attempt = self._parts.loop.job_states[self._job].job.attempt
                 if attempt is not None and attempt.number == event.attempt and attempt.last_step is not None:
                     self._place = epoch, attempt.place_of(attempt.last_step)
+            case ev.ProcessesRead() if (epoch := self._epochs.get(event.attempt)) is not None:
+                self._take_storage_wait(event, epoch)
             case ev.Continued() if (epoch := self._epochs.get(event.attempt)) is not None:
                 self._node.continued(epoch, event.pids)
             case ev.LaunchFailed() if (epoch := self._epochs.pop(event.attempt, None)) is not None:
@@ -134,6 +141,13 @@ class Member:
                 self._node.ended(epoch, finished=False, reason=event.reason)
             case _:
                 pass
+
+    def _take_storage_wait(self, event: ev.ProcessesRead, epoch: Epoch) -> None:
+        """Keep what the ranks here wait for where that explains a missing step; other nodes report their own waits."""
+        history = self._parts.loop.job_states[self._job].history
+        waits = () if history is None else history.storage.own
+        words = "; ".join(wait.words for wait in waits[:WAITS_NAMED])
+        self._storage_wait = (epoch, event.at.monotonic_s, words) if words else None
 
     # --- asked by the node's thread -------------------------------------------------------------------------------
 
@@ -173,6 +187,19 @@ class Member:
         """See `Host.read_place`."""
         known = self._place
         return None if known is None or known[0] != running.epoch else known[1]
+
+    def read_storage_wait(self, running: Running) -> str | None:
+        """See `Host.read_storage_wait`. A reading that is not current says nothing, as on this node itself."""
+        if (known := self._storage_wait) is None or known[0] != running.epoch:
+            return None
+        return known[2] if self._parts.clock.now().monotonic_s - known[1] <= FRESH_S else None
+
+    def note_peer_waits(self, running: Running, waits: tuple[PeerWait, ...]) -> None:
+        """See `Host.note_peer_waits`."""
+        now = self._parts.clock.now()
+        for attempt, epoch in tuple(self._epochs.items()):
+            if epoch == running.epoch:
+                self._parts.inbox.put(ev.PeerWaitsSeen(at=now, job=self._job, attempt=attempt, waits=waits))
 
     def take_evidence(self, running: Running, incident: str, limit_s: float) -> Path:
         """See `Host.take_evidence`."""
