@@ -135,8 +135,8 @@ class History:
     exit: ExitStatus | None = None
     host_lost: str | None = None
     launch_error: str | None = None
-    paused: bool = False
-    """Whether anything but stepping was done since the last step, as far as stages show."""
+    paused_at: Moment | None = None
+    """When it was last seen to do anything but stepping, or not seen: a step of any rank around that tells no pace."""
     pace: Pace = field(default_factory=Pace)
     losses: Losses = field(default_factory=Losses)
     reports: AgentReports = field(default_factory=AgentReports)
@@ -369,7 +369,7 @@ class History:
         if event.at.monotonic_s > self.now.monotonic_s:
             self.now = event.at
         if isinstance(event, ev.StepsMade) and event.rank == 0 and event.records:
-            self.claimed, self.paused = True, False
+            self.claimed = True
             self.first_step_at = self.first_step_at or event.records[0].at
             self.last_step_at = event.records[-1].at
             self._mark_read(event.at, only_where_read=True)
@@ -445,8 +445,7 @@ class History:
         """Take in a period without readings; how fast the training stepped in it is not known."""
         self.absences.add(event)
         self.storage.interrupt()
-        self.away_until = event.at
-        self.paused = True
+        self.away_until, self.paused_at = event.at, event.at.plus(-event.away_s)
 
     def _add_findings(self, findings: tuple[KernelFinding, ...]) -> None:
         """Take findings in; one of a known key is a newer state of the same event."""
@@ -490,7 +489,7 @@ class History:
             self._learn_stage(event.at)
         self.stages_complete = event.stages_complete
         self.stage, self.stage_since = event.stage, event.at
-        self.paused = self.paused or event.stage in PAUSING
+        self.paused_at = event.at if event.stage in PAUSING else self.paused_at
         if event.stage is Stage.CHECKPOINT and self.steps:
             self.saving_step = self.steps[-1].step
         if event.stage in (Stage.SETUP, Stage.WARMUP) or event.ends_training:
@@ -504,8 +503,8 @@ class History:
         else:
             self._learn_step(record)
             self.losses.add(record)
-        self.pace.add(record, stepping=not (self.paused or tuned or self.left_tuning))
-        self.paused, self.left_tuning = False, tuned
+        self._add_to_pace(self.pace, record, lent=tuned or self.left_tuning)
+        self.left_tuning = tuned
         self.steps.append(record)
         self.last_step_at = record.at
         if self.first_step_at is None:
@@ -523,7 +522,17 @@ class History:
         elif event.rank in self.ranks or len(self.ranks) < RANKS_KEPT:
             pace = self.ranks.setdefault(event.rank, Pace())
             for record in event.records:
-                pace.add(record, stepping=not self.paused)
+                self._add_to_pace(pace, record)
+
+    def _add_to_pace(self, pace: Pace, record: StepRecord, *, lent: bool = False) -> None:
+        """Take a step of a rank for stepping, but for one with a pause or long waits in it, or with settings `lent`."""
+        last, paused_at = pace.last, self.paused_at
+        if last is None or lent:
+            pace.add(record, stepping=not lent)
+            return
+        paused = paused_at is not None and last.at.monotonic_s <= paused_at.monotonic_s <= record.at.monotonic_s
+        waits = self.storage.has_waited and self.storage.seconds(last.at, record.at) >= STORAGE_DISTURBS_S
+        pace.add(record, stepping=not (paused or waits))
 
     def _add_processes(self, event: ev.ProcessesRead | ev.PeerWaitsSeen) -> None:
         """Take in what the processes of the job do here, or that those on other nodes wait."""
@@ -535,7 +544,7 @@ class History:
         if reading.storage_waits or self.storage.own:
             self._add_storage_waits(reading)
         if set(reading.stopped_pids) & {self.training_pid, *self.reports.rank_pids.values()}:
-            self.stopped_at, self.paused = reading.at, True
+            self.stopped_at = self.paused_at = reading.at
         if reading.rss_bytes is not None:
             self.rss.add(reading.at, float(reading.rss_bytes))
 
@@ -553,18 +562,12 @@ class History:
         gpus_work = bool(busy) and all(percent is not None and percent >= GPU_WORKS_PERCENT for percent in busy)
         waits = find_explaining(reading, trainers, computing=computing, gpus_work=gpus_work)
         self.storage.add(reading.at, waits)
-        self._note_wait(reading.at)
 
     def _add_peer_waits(self, event: ev.PeerWaitsSeen) -> None:
         """Take in that the ranks of other nodes wait, which explains nothing while something else is seen here."""
         newest = self.newest_processes
         explains = newest is None or not has_other_cause(newest, self._list_trainers())
         self.storage.add_peers(event.at, event.waits if explains else ())
-        self._note_wait(event.at)
-
-    def _note_wait(self, at: Moment) -> None:
-        waited_s = self.storage.seconds(self.no_step_since() or self.launched_at, at)
-        self.paused = self.paused or waited_s >= STORAGE_DISTURBS_S
 
     def _add_proof(self, checkpoint: Checkpoint) -> None:
         if checkpoint.fingerprint.size_bytes:

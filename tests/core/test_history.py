@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from supervisor.core import events as ev
 from supervisor.core.findings import FaultClass
 from supervisor.core.history import READINGS_KEPT, STEPS_KEPT
 from supervisor.core.readings import Stage, StepRecord
 
 from .stories import GPU, JOB, NAN, OTHER_GPU, START, story
+from .test_storage_wait import wait_of
 
 
 def test_now_never_goes_back() -> None:
@@ -55,6 +60,34 @@ def test_it_is_starting_until_the_first_step_and_again_with_a_new_setup() -> Non
     assert not timeline.silence(1).stage(Stage.VALIDATE).history.starting
     assert timeline.silence(1).stage(Stage.WARMUP).history.starting
     assert not timeline.steps(1, 1).history.starting
+
+
+def test_on_a_node_without_rank_0_a_wait_is_a_pause_of_its_ranks_and_ends_with_their_next_steps() -> None:
+    waits: dict[str, Any] = {"stuck": (4242,), "storage": (wait_of(4242),)}
+    timeline = story().started().claims(2, 4242).rank_steps(2, 1, 10, 1.0)
+    timeline.tree(40, **waits).tree().rank_steps(2, 11, 20, 1.0)
+    pace = timeline.history.ranks[2]
+    assert (pace.steps, pace.idle_s) == (19, pytest.approx(41.0))
+    timeline.tree(40, **waits).tree().rank_steps(2, 21, 30, 1.0)
+    assert (pace.steps, pace.idle_s) == (29, pytest.approx(82.0))
+
+
+def test_a_pause_is_one_of_each_rank_whichever_of_them_steps_first_after_it() -> None:
+    timeline = story().started().claimed(4242, 4243)
+    for rank in (0, 1):
+        record = StepRecord(at=timeline.now.plus(rank), step=1)
+        timeline.put(ev.StepsMade(at=timeline.now, job=JOB, attempt=1, records=(record,), rank=rank))
+    timeline.silence(2).stage(Stage.VALIDATE).silence(60).stage(Stage.STEP).steps(2, 2, 1.0).rank_steps(1, 2, 2)
+    assert timeline.history.pace.idle_s == pytest.approx(63.0)
+    assert timeline.history.ranks[1].idle_s == pytest.approx(62.05)
+
+
+def test_steps_that_were_made_while_the_daemon_was_away_are_at_their_pace_but_for_that_during_which_it_went() -> None:
+    timeline = story().training(10, 1.0).silence(0.5)
+    made = tuple(StepRecord(at=timeline.now.plus(0.5 + number), step=11 + number) for number in range(20))
+    timeline.away(20)
+    timeline.put(ev.StepsMade(at=timeline.now, job=JOB, attempt=1, records=made))
+    assert timeline.history.pace.idle_s == pytest.approx(1.0)
 
 
 def test_a_plan_of_nonsense_is_an_unknown_plan() -> None:

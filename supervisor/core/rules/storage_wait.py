@@ -86,8 +86,7 @@ class StorageWait:
 
 def _count_waited_s(history: History) -> float:
     """Return for how long it has waited since the last progress, without a break where no progress is seen."""
-    steps = [pace.last.at for pace in history.ranks.values() if pace.last is not None]
-    steps += [] if history.last_step_at is None else [history.last_step_at]
+    steps = [at for at in (history.last_step_at, history.last_rank_step_at) if at is not None]
     if steps:
         moments = [*steps, *([] if history.stage_since is None else [history.stage_since])]
         return history.storage.seconds(max(moments, key=lambda moment: moment.monotonic_s), history.now)
