@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -318,6 +319,32 @@ def test_what_the_ranks_wait_for_is_in_each_beat_and_what_those_of_others_do_rea
         until(lambda: daemon.peer_waits == [others, (), others], "the next one")
         daemon.waits_for = None
         until(lambda: answer_next(()).storage_wait is None, "a beat without a wait")
-        assert daemon.peer_waits == [others, (), others, ()], "the end of the wait, once"
+        until(lambda: daemon.peer_waits == [others, (), others, ()], "the end of the wait")
+        for _ in range(3):
+            answer_next(())
+        assert daemon.peer_waits == [others, (), others, ()], "it is reported once"
+    finally:
+        node.end()
+
+
+def test_a_leader_of_a_version_that_knows_no_waits_is_obeyed_as_ever_and_reports_none(
+    boss: Boss, tmp_path: Path
+) -> None:
+    daemon = Daemon(waits_for="process 7 (python) waits for /data (nfs4)")
+    node = begin(boss, daemon, CLOCK.now)
+    try:
+        link = boss.accept()
+        boss.take_until(link, lambda message: isinstance(message, ms.Joined))
+        link.send(ms.Launch(epoch=EPOCH, node_rank=0, nodes=2, host="127.0.0.1", port=1))
+        node.launched(Running(epoch=EPOCH, folder=tmp_path, shim_pid=os.getpid()))
+        for _ in range(5):
+            *_, beat = boss.take_until(link, lambda message: isinstance(message, ms.NodeBeat))
+            assert isinstance(beat, ms.NodeBeat)
+            old = {"message": "LeaderBeat", "echo_s": beat.sent_s, "now_s": now_s(), "lease_s": 60.0}
+            link.link.send(json.dumps(old).encode())
+            link.flush()
+        until(lambda: daemon.ordered == [EPOCH], "the launch")
+        assert node.problem is None
+        assert daemon.peer_waits == []
     finally:
         node.end()
