@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.core import decisions as de
 from supervisor.core.flags import SHADOW
-from supervisor.core.readings import KernelWait, PeerWait, Stage, StorageWait
+from supervisor.core.readings import KernelWait, PeerWait, ProcessUse, Stage, StorageWait
 from supervisor.core.rules import RULES, Rule
 from supervisor.core.rules.idle_job import IdleJob
 from supervisor.core.rules.stall import Stall
@@ -170,6 +170,31 @@ def test_a_step_that_waited_for_another_node_teaches_nothing_about_steps() -> No
     timeline.peers_wait().steps(101, 101)
     assert timeline.history.learned.plain() == learned
     assert timeline.history.pace.idle_s - idle_s == pytest.approx(120.0, abs=0.1)
+
+
+# --- what a node without rank 0 reports of its own --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("busy", "used", "waits"),
+    [(0.0, 0.0, True), (None, 0.0, True), (99.0, 0.0, False), (0.0, 100.0, False)],
+    ids=["it waits for its batch", "its GPU is not read", "its GPU works", "its processor works"],
+)
+def test_a_workers_wait_is_one_of_its_rank_where_neither_gpu_nor_processor_works(
+    busy: float | None, used: float, *, waits: bool
+) -> None:
+    """No stage is known there. A rank in a collective of RCCL, which waits for others, has its GPU at full load."""
+    timeline = story().started(4000).claims(2, TRAINER).rank_steps(2, 1, 10)
+    if busy is not None:
+        timeline.gpu(busy=busy)
+    largest = (ProcessUse(pid=TRAINER, name="python", rss_bytes=1, cpu_percent=used),)
+    timeline.tree(storage=(wait_of(5000),), stuck=(5000,), largest=largest)
+    assert timeline.history.storage.own == ((wait_of(5000),) if waits else ())
+
+
+def test_what_other_nodes_wait_for_is_none_of_its_own() -> None:
+    """Else two nodes could keep up each other's wait for ever."""
+    assert story().started(TRAINER).claims(2, TRAINER).peers_wait("n0").tree().history.storage.own == ()
 
 
 # --- how both are counted ---------------------------------------------------------------------------------------------
