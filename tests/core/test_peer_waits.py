@@ -92,7 +92,7 @@ def test_a_start_in_which_another_node_waits_has_its_limit_besides() -> None:
     assert stopped_by(timeline) == ["start_timeout"]
 
 
-def test_steps_while_another_node_is_said_to_wait_are_steps() -> None:
+def test_steps_while_another_node_waits_are_steps() -> None:
     timeline = training(rules=TWO)
     for step in range(101, 200):
         timeline.peers_wait("n1").steps(step, step, 20.0)
