@@ -15,7 +15,7 @@ from supervisor.core.rules.stall import Stall
 from supervisor.core.rules.start_timeout import StartTimeout
 from supervisor.core.rules.stopped_process import StoppedProcess
 from supervisor.core.rules.storage_wait import StorageWait as StorageWaitRule
-from supervisor.core.stats.storage_waits import PEERS_FRESH_S, StorageWaits
+from supervisor.core.stats.storage_waits import StorageWaits
 
 from .stories import START, Life, life, story
 from .test_stall import fed
@@ -113,7 +113,7 @@ def test_a_job_whose_steps_are_not_seen_is_not_idle_while_another_node_waits() -
 
 def test_a_report_counts_for_five_seconds_only() -> None:
     timeline = training(rules=TWO)
-    timeline.peers_wait("n1").silence(60 + PEERS_FRESH_S - 1)
+    timeline.peers_wait("n1").silence(64)
     assert stopped_by(timeline) == []
     assert timeline.history.storage.find_peers(timeline.now) == ()
     timeline.silence(1.1)
