@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from agent_by_hand import Attempt
 
+from tests.rigs.warm import Warm
+
 pytestmark = pytest.mark.train
 
 PRELUDE = """
@@ -50,47 +52,56 @@ assert not tries(), "nothing is known of its maker"
 """
 
 
+@pytest.fixture
+def in_each(attempt: Attempt, train_python: Path, warm: Warm) -> Attempt:
+    """An attempt of each environment in turn, whose programs import FileBaton under the agent."""
+    attempt.warm = warm(train_python)
+    return attempt
+
+
 def test_the_lock_of_a_killed_training_is_taken_by_one_of_the_next_ones_ranks(
-    attempt: Attempt, train_python: Path, tmp_path: Path
+    in_each: Attempt, train_python: Path, tmp_path: Path
 ) -> None:
+    """The next one is an interpreter that imports everything itself."""
     lock = tmp_path / "lock"
-    attempt.run([train_python, "-c", PRELUDE + KILLED, lock])
+    in_each.run([train_python, "-c", PRELUDE + KILLED, lock])
     assert lock.exists()
-    program = attempt.start([train_python, "-c", PRELUDE + RANKS, lock])
+    in_each.warm = None
+    program = in_each.start([train_python, "-c", PRELUDE + RANKS, lock])
     assert program.stdout is not None
     words = [program.stdout.readline().strip() for _ in range(8)]
     (tmp_path / "lock.end").touch()
     program.wait()
     assert sorted(words) == ["held", *["waits"] * 7]
-    assert not attempt.failures()
+    assert not in_each.failures()
 
 
-def test_a_lock_of_any_other_maker_is_left_alone(attempt: Attempt, train_python: Path, tmp_path: Path) -> None:
-    finished = attempt.run([train_python, "-c", PRELUDE + LEFT_ALONE, tmp_path / "lock"])
+def test_a_lock_of_any_other_maker_is_left_alone(in_each: Attempt, train_python: Path, tmp_path: Path) -> None:
+    finished = in_each.run([train_python, "-c", PRELUDE + LEFT_ALONE, tmp_path / "lock"])
     assert finished.code == 0, finished.output
 
 
-def test_a_lock_that_is_a_pipe_is_not_waited_for(attempt: Attempt, train_python: Path, tmp_path: Path) -> None:
+def test_a_lock_that_is_a_pipe_is_not_waited_for(in_each: Attempt, train_python: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "lock")
     program = PRELUDE + "assert not FileBaton(path).try_acquire()"
-    finished = attempt.run([train_python, "-c", program, tmp_path / "lock"])
+    finished = in_each.run([train_python, "-c", program, tmp_path / "lock"])
     assert finished.code == 0, finished.output
-    assert not attempt.failures()
+    assert not in_each.failures()
 
 
 def test_who_holds_the_folder_for_ever_keeps_nobody_from_the_lock(
-    attempt: Attempt, train_python: Path, tmp_path: Path
+    in_each: Attempt, train_python: Path, tmp_path: Path
 ) -> None:
     folder = os.open(tmp_path, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
-        finished = attempt.run(
+        finished = in_each.run(
             [train_python, "-c", PRELUDE + "assert FileBaton(path).try_acquire()", tmp_path / "lock"]
         )
     finally:
         os.close(folder)
     assert finished.code == 0, finished.output
-    assert not attempt.failures()
+    assert not in_each.failures()
 
 
 FORKS = """
@@ -114,8 +125,8 @@ assert took < 1.0, took
 """
 
 
-def test_a_process_that_is_forked_meanwhile_holds_no_turn(attempt: Attempt, train_python: Path, tmp_path: Path) -> None:
-    finished = attempt.run([train_python, "-c", PRELUDE + FORKS, tmp_path / "lock"])
+def test_a_process_that_is_forked_meanwhile_holds_no_turn(in_each: Attempt, train_python: Path, tmp_path: Path) -> None:
+    finished = in_each.run([train_python, "-c", PRELUDE + FORKS, tmp_path / "lock"])
     assert finished.code == 0, finished.output
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from agent_by_hand import Attempt, Finished
 
-pytestmark = [pytest.mark.train, pytest.mark.whole_torch(reason="memory")]
+from tests.rigs.warm import Warm
+
+pytestmark = pytest.mark.train
 
 CHECKPOINTED = """
 import torch
@@ -58,27 +62,26 @@ print(outermost.checkpointed, fewer < 0.7 * plain, all(map(torch.equal, grads, a
 """
 
 
+@pytest.fixture
+def run(attempt: Attempt, current_python: Path, warm: Warm) -> Callable[..., Finished]:
+    """Run a program under the agent, with all of torch."""
+    attempt.warm = warm(current_python)
+    return lambda program, *words: attempt.run([current_python, "-c", program, *words])
+
+
 @pytest.mark.parametrize(
     ("kind", "checkpointed"),
     [("blocks", "4 blocks"), ("row", "4 segments of 16 layers"), ("held", "4 segments of 16 layers")],
 )
 def test_a_bare_sequential_is_checkpointed_and_keeps_less_for_the_same_gradients(
-    current_python: Path, kind: str, checkpointed: str
+    run: Callable[..., Finished], kind: str, checkpointed: str
 ) -> None:
-    path = Path(__file__).parents[2] / "supervisor" / "agent" / "path"
-    words = [str(current_python), "-c", KEPT, kind]
-    environment = os.environ | {"PYTHONPATH": str(path)}
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=200, check=False)
-    assert (done.stdout, done.returncode) == (f"{checkpointed}; True; True\n", 0), done.stderr
+    assert run(KEPT, kind) == (0, f"{checkpointed}; True; True\n")
 
 
-def test_dropout_under_checkpointing_has_the_masks_of_a_gpu_in_both_passes(current_python: Path) -> None:
+def test_dropout_under_checkpointing_has_the_masks_of_a_gpu_in_both_passes(run: Callable[..., Finished]) -> None:
     """Else torch finds that the tensors computed again are others, and raises CheckpointError."""
-    path = Path(__file__).parents[2] / "supervisor" / "agent" / "path"
-    words = [str(current_python), "-c", CHECKPOINTED]
-    environment = os.environ | {"PYTHONPATH": str(path)}
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=200, check=False)
-    assert (done.stdout, done.returncode) == ("True\n", 0), done.stderr
+    assert run(CHECKPOINTED) == (0, "True\n")
 
 
 PASSES = """
@@ -96,13 +99,9 @@ with account:
 """
 
 
-def test_the_passes_of_a_step_have_a_peak_each(current_python: Path) -> None:
+def test_the_passes_of_a_step_have_a_peak_each(run: Callable[..., Finished]) -> None:
     """A MiB of exponentials in the forward pass; in the second a loss is still there, and there is one of gradients."""
-    path = Path(__file__).parents[2] / "supervisor" / "agent" / "path"
-    words = [str(current_python), "-c", PASSES]
-    environment = os.environ | {"PYTHONPATH": str(path)}
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=200, check=False)
-    assert (done.stdout, done.returncode) == ("1 1 0\n2 2 2\n", 0), done.stderr
+    assert run(PASSES) == (0, "1 1 0\n2 2 2\n")
 
 
 LIMITED = """
