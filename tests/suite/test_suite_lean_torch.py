@@ -36,6 +36,11 @@ if hasattr(torch, "compile"):
 torch.use_deterministic_algorithms(True, warn_only=True)
 losses = [step(model) for _ in range(4)]
 before = "torch._dynamo.eval_frame" in sys.modules, "torch._refs.fft" in sys.modules
+apart = ["torch.distributions.normal" in sys.modules, "torch.ao.quantization.stubs" in sys.modules]
+parts = torch.distributions.Normal(1.0, 2.0).log_prob(torch.zeros(1)).item(), torch.hub.get_dir()
+from torch.distributions.kl import kl_divergence
+parts += torch.quantization.QuantStub.__name__, kl_divergence(*[torch.distributions.Normal(1.0, 2.0)] * 2).item()
+same = [torch.distributions is sys.modules["torch.distributions"], torch.hub is sys.modules["torch.hub"]]
 graphs, compiler, found, ddp = [], None, None, None
 def backend(graph, inputs):
     graphs.append(len(inputs))
@@ -69,7 +74,8 @@ with FakeTensorMode():
 without_data = list(torch.ones(2, 3, 8, 8, device="meta").unfold(2, 3, 1).cumsum(0).shape)
 weights = [parameter.tolist() for parameter in model.parameters()]
 answer = {"imported": before, "graphs": graphs, "compiler": compiler, "settings": found, "ddp": ddp}
-answer["numbers"] = losses, weights, shape, without_data
+answer["numbers"] = losses, weights, shape, without_data, parts, same
+answer["apart"] = apart
 print(json.dumps(answer))
 """
 
@@ -88,6 +94,7 @@ def test_a_lean_torch_has_the_same_numbers_and_compiles_once_it_is_asked_to(trai
     lean, whole = train(train_python, str(LEAN_TORCH)), train(train_python)
     compiles = whole["compiler"] is not None
     assert lean["imported"] == [False, False]
+    assert (lean["apart"], whole["apart"]) == ([False, False], [True, True])
     assert whole["imported"] == [compiles, True]
     assert lean["numbers"] == whole["numbers"]
     assert lean["graphs"] == whole["graphs"]

@@ -3,7 +3,8 @@
 Both are Python alone, and half of what torch 2 takes until its first step: torch imports the kernels (for fake tensors,
 decompositions and the device `meta`) with itself, and the compiler with the first optimizer, with the first
 DistributedDataParallel, or with the setting that `use_deterministic_algorithms` sets, as each YOLO does; used or not.
-torch 1.13 has no compiler; its kernels are a seventh of that time. Here a module is in the place of each that imports
+torch 1.13 has no compiler; its kernels are a seventh of that time. What exports and quantizes models and draws from
+distributions is left away as well: a tenth of what remains. Here a module is in the place of each that imports
 it once something of it is asked for. What the compiler is to leave alone (`disable`, `graph_break`) is, outside of
 compiled code, called as it is. Nothing else of torch is touched.
 
@@ -24,7 +25,9 @@ KERNELS = ("torch._meta_registrations", "torch._decomp", "torch._refs", "torch._
 SETTINGS = "torch._inductor.config"
 COMPILER = ("torch._dynamo", "torch._dynamo.utils", "torch._inductor", SETTINGS)
 """torchvision takes a function of the second as soon as it is imported."""
-NO_PACKAGES = ("torch._meta_registrations", "torch._dynamo.utils", SETTINGS)
+APART = ("torch.distributions", "torch.export", "torch.hub", "torch.masked", "torch.onnx", "torch.quantization")
+"""What torch imports with itself, each by its name alone; not every version has or imports each."""
+NO_PACKAGES = ("torch._meta_registrations", "torch._dynamo.utils", "torch.hub", SETTINGS)
 KEPT = "deterministic"
 """The setting of the compiler that torch sets without using it."""
 
@@ -66,6 +69,9 @@ def bring(group: Sequence[str]) -> None:
     kept: dict[str, Any] = {}
     if group is COMPILER:
         bring(KERNELS)
+        for name in APART:  # it looks for their files
+            if isinstance(sys.modules.get(name), Later):
+                bring((name,))
         kept = vars(sys.modules[SETTINGS]) if isinstance(sys.modules.get(SETTINGS), LaterSettings) else {}
     for name in reversed(group):
         if isinstance(sys.modules.get(name), Later):
@@ -135,17 +141,26 @@ def get_optimize_ddp_mode() -> Any:
 
 
 class LeanFinder:
-    """Finds the first of the kernels, which torch imports at its very end."""
+    """Finds what torch imports apart, and the first of the kernels, which it imports at its very end."""
+
+    def __init__(self) -> None:
+        self._left = {*APART, KERNELS[0]}
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Optional[ModuleSpec]:
-        """Answer once."""
-        if name != KERNELS[0]:
+        """Answer once for each name, and none after the kernels."""
+        if name not in self._left:
             return None
-        sys.meta_path.remove(self)
+        self._left.remove(name)
+        if name == KERNELS[0]:
+            sys.meta_path.remove(self)
         return ModuleSpec(name, self)  # type: ignore[arg-type]  # it has what a loader needs
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Put a module in the place of each that is left away."""
+        if spec.name in APART:
+            apart = Later(spec.name, (spec.name,))
+            apart.__path__ = None  # type: ignore[assignment]  # as it is asked for before the import has ended
+            return apart
         torch = sys.modules["torch"]
         for name in KERNELS:
             sys.modules[name] = Later(name, KERNELS)
@@ -168,6 +183,7 @@ class LeanFinder:
 
     def exec_module(self, module: ModuleType) -> None:
         """Leave it empty."""
+        vars(module).pop("__path__", None)
 
 
 def begin() -> None:
