@@ -24,6 +24,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 DAEMON = "supervisor.daemon.main"
 """The module whose `main` rocm-supervisord calls."""
+ROLES = "supervisor.daemon.roles.program"
+"""What that imports for a part of a training on several nodes."""
 END_LIMIT_S = 10.0
 REQUEST_BYTES = 1 << 17
 """More than an environment has."""
@@ -211,6 +213,7 @@ def main(descriptor: int) -> int:
     sys.path[0] = str(ROOT)
     gc.disable()
     importlib.import_module(DAEMON)
+    importlib.import_module(ROLES)
     gc.freeze()  # no daemon passes, and so copies, what was imported
     gc.enable()
     request = _serve(socket.socket(fileno=descriptor))
