@@ -20,6 +20,7 @@ from checks_saved import load_elsewhere
 from comparing import unlike
 from everything import everything, everywhere, small_cases
 from profiling import library_kernels
+from rocm_agent.memory import lean_torch
 from torch import nn
 
 
@@ -179,6 +180,7 @@ torch.distributed.destroy_process_group()
 def check_two_ranks_under_ddp_get_natives_gradients() -> None:
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+        environment["TESTS_LEAN_TORCH"] = lean_torch.__file__  # they compile nothing
         ranks = [
             subprocess.Popen(
                 [sys.executable, "-c", RANK, str(rank), str(Path(folder) / "meeting")],
