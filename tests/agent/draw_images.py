@@ -7,14 +7,17 @@ from importlib import import_module
 from pathlib import Path
 
 
-def draw(folder: Path, count: int, size: int) -> None:
-    """Write `count` images of `size` pixels with one or two warm blobs each, their labels, and data.yaml."""
+def draw(folder: Path, count: int, size: int, validated: int) -> None:
+    """Write `count` images of `size` pixels with one or two warm blobs each, their labels, and data.yaml.
+
+    As many of them are for validation, or `validated`.
+    """
     cv2, np = import_module("cv2"), import_module("numpy")  # only a training environment has them
     random = np.random.default_rng(7)
-    for split in ("train", "val"):
+    for split, images in (("train", count), ("val", validated)):
         for kind in ("images", "labels"):
             (folder / kind / split).mkdir(parents=True, exist_ok=True)
-        for index in range(count):
+        for index in range(images):
             image = random.normal(70, 12, (size, size))
             rows = []
             for _ in range(int(random.integers(1, 3))):
@@ -30,4 +33,5 @@ def draw(folder: Path, count: int, size: int) -> None:
 
 
 if __name__ == "__main__":
-    draw(Path(sys.argv[1]).resolve(), int(sys.argv[2]), int(sys.argv[3]))
+    number = int(sys.argv[2])
+    draw(Path(sys.argv[1]).resolve(), number, int(sys.argv[3]), int(sys.argv[4]) if len(sys.argv) > 4 else number)

@@ -35,7 +35,8 @@ model.train(**json.loads(sys.argv[1]))
 
 
 def test_a_hang_in_mid_epoch_costs_no_more_than_the_interval(home: House, owner_python: Path) -> None:
-    subprocess.run([str(owner_python), str(DRAW), str(home.folder / "data"), str(2 * BATCHES), "64"], check=True)
+    drawn = [str(owner_python), str(DRAW), str(home.folder / "data"), str(2 * BATCHES), "64", "4"]
+    subprocess.run(drawn, check=True)
     fixed = {"imgsz": 64, "batch": 2, "workers": 0, "amp": False, "plots": False, "device": "cpu", "exist_ok": True}
     data = {"data": str(home.folder / "data" / "data.yaml"), "project": str(home.folder), "name": "run"}
     arguments = json.dumps({**fixed, **data, "epochs": 1, "nbs": 2})
