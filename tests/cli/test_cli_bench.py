@@ -69,14 +69,14 @@ def test_a_models_own_layers_and_its_step_are_measured_and_hours_estimated(curre
 
 
 @pytest.mark.train
-def test_people_get_a_table_and_a_job_its_own_interpreter(current_python: Path, tmp_path: Path) -> None:
+def test_people_get_a_table_and_a_job_its_own_interpreter(quickest_python: Path, tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text(
-        f"[supervisor]\nstate_dir = '{tmp_path}'\n[jobs.yolo]\ncommand = ['{current_python}', 'train.py']\n"
+        f"[supervisor]\nstate_dir = '{tmp_path}'\n[jobs.yolo]\ncommand = ['{quickest_python}', 'train.py']\n"
     )
     result = bench("--job", "yolo", "--only", "planned", *SMALL, config=config)
     assert result.exit_code == 0, result.output
-    assert str(current_python) in result.stdout
+    assert str(quickest_python) in result.stdout
     assert "1x3x32x32 by 16x3x3x3 s2" in result.stdout
     assert "right" in result.stdout
     refused = bench("--job", "other", *SMALL, config=config)

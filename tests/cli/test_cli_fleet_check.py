@@ -66,10 +66,10 @@ def wounded(python: Path, folder: Path, wound: str) -> str:
     return str(path)
 
 
-def test_a_machine_that_computes_rightly_is_fit_and_an_old_reason_goes(current_python: Path, tmp_path: Path) -> None:
+def test_a_machine_that_computes_rightly_is_fit_and_an_old_reason_goes(quickest_python: Path, tmp_path: Path) -> None:
     reason = tmp_path / "reason"
     reason.write_text("unfit\n")
-    python = wounded(current_python, tmp_path, HEALTHY)
+    python = wounded(quickest_python, tmp_path, HEALTHY)
     words = ("--limit-s", "120", "--python", python, "--reason-file", str(reason), "--json")
     result = check(*SMALL, *words)
     assert result.exit_code == 0, result.output

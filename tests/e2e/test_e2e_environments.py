@@ -19,12 +19,13 @@ REMEDIES = '[jobs.one.remedies]\ncrash = ["other_environment"]\nhelped_after_ste
 BUDGET = "[jobs.one.budget]\nbackoff_s = [0.0]\n"
 
 
-def configure(home: House, python: Path, environments: str, variables: str = "") -> None:
+def configure(home: House, python: Path, environments: str, variables: str = "", *, breaks: str = "2.") -> None:
+    """Write a job that the torch whose version begins with `breaks` cannot run beyond step 20."""
     command = [str(python), str(SCRIPT), str(home.folder)]
     resume = f"[jobs.one.resume]\ncommand = {json.dumps([*command, '{checkpoint}'])}\n"
     saved = f'[jobs.one.checkpoints]\npaths = ["{home.folder}/last.pt"]\n'
     path = f"{home.folder}:/usr/bin:/bin"
-    env = f'snapshot_every_s = 0\nenv = {{ BREAKS = "2.", OMP_NUM_THREADS = "1", PATH = "{path}"{variables} }}'
+    env = f'snapshot_every_s = 0\nenv = {{ BREAKS = "{breaks}", OMP_NUM_THREADS = "1", PATH = "{path}"{variables} }}'
     home.write(home.job_of("one", command, env) + resume + saved + REMEDIES + BUDGET + environments)
 
 
@@ -139,16 +140,14 @@ def place_box(home: House, python: Path) -> str:
     podman.write_text(PODMAN.format(folder=home.folder, python=python))
     podman.chmod(0o755)
     box = '[jobs.one.environments.box]\nimage = "local/torch:1"\n'
-    return box + 'env = { PLACE = "box", BREAKS = "1." }\n'
+    return box + 'env = { PLACE = "box", BREAKS = "" }\n'
 
 
 @pytest.mark.long
 @pytest.mark.train
-def test_a_container_engine_that_hangs_is_ended_and_its_environment_skipped(
-    home: House, current_python: Path, owner_python: Path
-) -> None:
+def test_a_container_engine_that_hangs_is_ended_and_its_environment_skipped(home: House, quickest_python: Path) -> None:
     (home.folder / "proof_hangs").touch()
-    configure(home, current_python, place_box(home, owner_python))
+    configure(home, quickest_python, place_box(home, quickest_python), breaks="")
     home.start()
     job = home.phase("one", "failed", limit_s=300)
     assert job["attempt"] == 2, "the second is a plain restart"
@@ -158,12 +157,10 @@ def test_a_container_engine_that_hangs_is_ended_and_its_environment_skipped(
 
 @pytest.mark.long
 @pytest.mark.train
-def test_nothing_starts_before_the_engine_says_that_the_container_is_gone(
-    home: House, current_python: Path, owner_python: Path
-) -> None:
+def test_nothing_starts_before_the_engine_says_that_the_container_is_gone(home: House, quickest_python: Path) -> None:
     kept = home.state / "jobs/one/container.json"
     (home.folder / "hangs").touch()
-    configure(home, current_python, place_box(home, owner_python))
+    configure(home, quickest_python, place_box(home, quickest_python), breaks="")
     home.start()
     home.phase("one", "failed", limit_s=120)
     home.ctl("start", "one")

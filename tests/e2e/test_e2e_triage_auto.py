@@ -99,11 +99,11 @@ def test_a_killed_daemon_takes_its_triage_up_and_at_the_limit_the_retry_goes_on_
 
 
 @pytest.mark.train
-def test_a_poisoned_image_is_named_and_its_batch_left_out(home: House, current_python: Path) -> None:
+def test_a_poisoned_image_is_named_and_its_batch_left_out(home: House, quickest_python: Path) -> None:
     data = home.folder / "data"
-    subprocess.run([current_python, TESTS / "agent" / "draw_images.py", data, "8", "64"], check=True)
+    subprocess.run([quickest_python, TESTS / "agent" / "draw_images.py", data, "8", "64"], check=True)
     program = str(TESTS / "runner" / "train_with_nan.py")
-    command = [str(current_python), program, str(data / "data.yaml"), str(home.folder / "runs"), "image:3.png"]
+    command = [str(quickest_python), program, str(data / "data.yaml"), str(home.folder / "runs"), "image:3.png"]
     table = 'env = { OMP_NUM_THREADS = "1" }\ntriage = "auto"'
     home.write(home.job_of("one", command, table, non_finite_loss="tolerated = 0") + SINK)
     home.start()
