@@ -40,7 +40,10 @@ apart = ["torch.distributions.normal" in sys.modules, "torch.ao.quantization.stu
 parts = torch.distributions.Normal(1.0, 2.0).log_prob(torch.zeros(1)).item(), torch.hub.get_dir()
 from torch.distributions.kl import kl_divergence
 parts += torch.quantization.QuantStub.__name__, kl_divergence(*[torch.distributions.Normal(1.0, 2.0)] * 2).item()
-same = [torch.distributions is sys.modules["torch.distributions"], torch.hub is sys.modules["torch.hub"]]
+linear = torch.nn.quantized.dynamic.Linear(2, 3)
+parts += type(linear).__module__, list(linear.weight().shape), torch.nn.intrinsic.LinearReLU.__name__
+names = "torch.nn.quantized", "torch.distributions", "torch.hub"
+same = [part is sys.modules[name] for part, name in zip((torch.nn.quantized, torch.distributions, torch.hub), names)]
 graphs, compiler, found, ddp = [], None, None, None
 def backend(graph, inputs):
     graphs.append(len(inputs))

@@ -25,7 +25,16 @@ KERNELS = ("torch._meta_registrations", "torch._decomp", "torch._refs", "torch._
 SETTINGS = "torch._inductor.config"
 COMPILER = ("torch._dynamo", "torch._dynamo.utils", "torch._inductor", SETTINGS)
 """torchvision takes a function of the second as soon as it is imported."""
-APART = ("torch.distributions", "torch.export", "torch.hub", "torch.masked", "torch.onnx", "torch.quantization")
+QUANTIZED = ("torch.ao", "torch.nn.intrinsic", "torch.nn.qat", "torch.nn.quantizable", "torch.nn.quantized")
+APART = (
+    *QUANTIZED,
+    "torch.distributions",
+    "torch.export",
+    "torch.hub",
+    "torch.masked",
+    "torch.onnx",
+    "torch.quantization",
+)
 """What torch imports with itself, each by its name alone; not every version has or imports each."""
 NO_PACKAGES = ("torch._meta_registrations", "torch._dynamo.utils", "torch.hub", SETTINGS)
 KEPT = "deterministic"
