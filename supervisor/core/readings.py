@@ -265,6 +265,10 @@ class ProcessReading:
     """Threads that wait for a file system, of processes no thread of which is known to wait for a GPU."""
     gpu_wait_pids: tuple[int, ...] = ()
     """Processes whose main thread waits in a GPU's driver; looked up of those that hardly run."""
+    timed_pids: tuple[int, ...] = ()
+    """Processes whose main thread sleeps by a timer and has not run since the last reading; looked up of the same."""
+    asking_pids: tuple[int, ...] = ()
+    """Processes that wait for a peer outside of the tree, by a connection of TCP; looked up of the same."""
     largest: tuple[ProcessUse, ...] = ()
     """The processes that take most of the processor, the busiest first."""
     pids: tuple[int, ...] | None = None

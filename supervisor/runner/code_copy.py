@@ -38,6 +38,7 @@ PARTS = (
     "runner/shim.py",
     "runner/standby_shim.py",
     "runner/storage_look.py",
+    "sources/outside_waits.py",
 )
 """Files and folders of the package; they import nothing of the package that is not listed here."""
 BYTE_CODE = "__pycache__"

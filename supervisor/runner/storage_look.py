@@ -1,8 +1,9 @@
-"""The shim's look at who in its tree waits for a file system, which it shows in its own name.
+"""The shim's look at who in its tree waits for what only the kernel knows of, which it shows in its own name.
 
 Where a process waits in the kernel is shown to its own user and to root alone (ptrace(2)), and a daemon of the system
 is neither to a training. A name is read by everybody, and to change it asks nothing of a disk, which may be the one
-that hangs. `fs PID` says that PID waits for a file system, and that whatever of the tree is in state D does.
+that hangs. `fs PID` says that PID waits for a file system, and that whatever of the tree is in state D does; else
+`timer PID` or `peer PID` that PID will be woken from outside of the tree (`sources/outside_waits.py`).
 """
 
 # As in the shim: a pathlib would be memory that every attempt pays for as long as it runs.
@@ -11,9 +12,10 @@ that hangs. `fs PID` says that PID waits for a file system, and that whatever of
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Collection
 
 SHOWN = "fs "
+SHOWN_TIMER, SHOWN_PEER = "timer ", "peer "
 PROCESSES_LIMIT = 256
 OF_FILE_SYSTEMS = (
     "fuse", "request_wait_answer", "nfs", "rpc", "smb", "cifs", "ceph", "ll_", "cl_", "ptlrpc", "lustre", "gpfs", "p9_",
@@ -25,6 +27,25 @@ OF_FILE_SYSTEMS = (
 OF_SERVERS = ("request_wait_answer", "fuse_request", "fuse_simple_request", "ptlrpc_", "cl_sync_io")
 """Where a process waits asleep, as sources/storage_waits.py has it."""
 OF_LOCKS = ("rwsem_", "down_", "mutex_", "percpu_rwsem_")
+OUTSIDE_WAITS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "sources", "outside_waits.py")  # noqa: PTH100, PTH118, PTH120 - as above
+
+Woken = Callable[[Collection[int], Collection[int]], tuple[tuple[int, ...], tuple[int, ...]]]
+
+
+def load_outside_look(proc: str) -> Woken:
+    """Return what finds the processes that are woken from outside, by a file that a shim has no path to the package of.
+
+    Raises OSError or ImportError where the file is not there or cannot be run.
+    """
+    from importlib.util import module_from_spec, spec_from_file_location  # noqa: PLC0415 - for shims that look alone
+
+    spec = spec_from_file_location("outside_waits", OUTSIDE_WAITS)
+    if spec is None or spec.loader is None:
+        raise ImportError(OUTSIDE_WAITS)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    read: Woken = module.OutsideWatch(proc).read
+    return read
 
 
 class StorageLook:
@@ -33,11 +54,12 @@ class StorageLook:
     def __init__(self, root: int, proc: str = "/proc") -> None:
         self._root, self._proc = root, proc
         self._name = self._shown = self._read(root, "comm")
+        self._read_woken = load_outside_look(proc)
 
     def look(self) -> None:
         """Show who waits, or the usual name where none does, or one waits for something else."""
         pid = self.find_waiting()
-        name = self._name if pid is None else f"{SHOWN}{pid}"
+        name = self._name_woken() if pid is None else f"{SHOWN}{pid}"
         if name != self._shown:
             self._shown = name
             try:
@@ -61,7 +83,13 @@ class StorageLook:
             first = pid if first is None else first
         return first
 
-    def _list_tree(self) -> Iterable[int]:
+    def _name_woken(self) -> str:
+        """Return the name for the first process that will be woken from outside, the usual one where none will."""
+        tree = self._list_tree()
+        timed, asking = self._read_woken([pid for pid in tree if self._read_state(pid) == "S"], tree)
+        return f"{SHOWN_TIMER}{timed[0]}" if timed else f"{SHOWN_PEER}{asking[0]}" if asking else self._name
+
+    def _list_tree(self) -> list[int]:
         found = [self._root]
         for pid in found:  # grows while it is walked
             try:

@@ -13,6 +13,7 @@ import psutil
 from supervisor.core.moments import Moment
 from supervisor.core.readings import KernelWait, ProcessReading, ProcessUse, is_of_storage
 from supervisor.sources.kernel_files import read_text
+from supervisor.sources.outside_waits import OutsideWatch
 from supervisor.sources.storage_waits import StorageWatch, is_blind_to, read_shown
 
 THREADS_LIMIT = 256
@@ -84,6 +85,8 @@ LARGEST_KEPT = 8
 QUIET_PERCENT = 5.0
 """Percent of one processor: context switches are counted only for a tree that uses no more."""
 COUNTED_PROCESSES = 64
+SHOWN_TIMER, SHOWN_PEER = "timer", "peer"
+"""What a shim's name begins with that shows who will be woken from outside (`runner/storage_look.py`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +131,7 @@ class TreeWatch:
         self._at: Moment | None = None
         self._switches: dict[tuple[int, int], int] = {}
         self._storage = StorageWatch()
+        self._outside = OutsideWatch()
 
     def read(self, now: Moment) -> ProcessReading:
         """Read the tree; `processes` is 0 if the root has ended.
@@ -152,6 +156,7 @@ class TreeWatch:
         if not of_storage and is_blind_to(self._pid):
             in_kernel = {process.pid for process in processes if process.status == psutil.STATUS_DISK_SLEEP}
             of_storage = read_shown({process.pid: process.name for process in processes}, self._pid, in_kernel)
+        timed, asking = self._read_outside(sleeping, alive)
         self._used_s, self._at = used_s, now
         return ProcessReading(
             at=now,
@@ -162,6 +167,8 @@ class TreeWatch:
             served_pids=tuple(wait.pid for wait in of_storage if wait.thread == wait.pid and wait.pid in sleeping),
             storage_waits=of_storage,
             gpu_wait_pids=self._storage.gpu_wait_pids,
+            timed_pids=timed,
+            asking_pids=asking,
             largest=tuple(sorted(uses, key=lambda process_use: -(process_use.cpu_percent or 0.0))[:LARGEST_KEPT]),
             pids=tuple(process.pid for process in alive) if processes else None,
             waits=waits,
@@ -171,6 +178,15 @@ class TreeWatch:
             switches_per_s=switches_per_s,
             parents=tuple((process.pid, process.parent) for process in alive),
         )
+
+    def _read_outside(self, sleeping: list[int], alive: list[_Process]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return who sleeps by a timer and who waits for a peer outside of the tree, by its shim where it shows it."""
+        if not is_blind_to(self._pid):
+            return self._outside.read(sleeping, [process.pid for process in alive])
+        shim = next((process.name for process in alive if process.pid == self._pid), "")
+        kind, _, number = shim.partition(" ")
+        shown = tuple(pid for pid in sleeping if str(pid) == number)
+        return (shown if kind == SHOWN_TIMER else ()), (shown if kind == SHOWN_PEER else ())
 
     def _switches_per_s(self, pids: list[int], now: Moment) -> float | None:
         """Return the context switches per second of all threads since the last reading.

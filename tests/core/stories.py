@@ -247,6 +247,8 @@ class Story:
         storage: tuple[StorageWait, ...] = (),
         largest: tuple[ProcessUse, ...] = (),
         on_gpu: tuple[int, ...] = (),
+        timed: tuple[int, ...] = (),
+        asking: tuple[int, ...] = (),
     ) -> Self:
         """The job's processes are read for `seconds`; those that are `stuck` wait in the kernel, others are `stopped`.
 
@@ -254,7 +256,8 @@ class Story:
         `switches` are the context switches a second of all threads, `parents` each process with its parent; those that
         are `traced` are held by a debugger, those `on_terminal` by the job control of their terminal; those
         that are `served` wait for a file system's server. `storage` are threads that wait for a file system, `largest`
-        the processes that use most of the processor, and those `on_gpu` wait in the driver of one.
+        the processes that use most of the processor, and those `on_gpu` wait in the driver of one. Those that are
+        `timed` sleep by a timer, those that are `asking` wait for the answer of a peer that is none of the job's.
         """
         for count in range(round(seconds / every_s) + 1):
             if count:
@@ -276,6 +279,8 @@ class Story:
                 storage_waits=storage,
                 largest=largest,
                 gpu_wait_pids=on_gpu,
+                timed_pids=timed,
+                asking_pids=asking,
             )
             self.put(ev.ProcessesRead(at=self.now, job=JOB, attempt=self.attempt, reading=reading))
         return self

@@ -20,6 +20,16 @@ def test_an_idle_gpu_and_no_step_for_the_hold_acts() -> None:
     assert not flag.can_save
 
 
+def test_while_it_sleeps_by_a_timer_or_waits_for_a_server_it_acts_after_twice_the_hold() -> None:
+    timeline = story().training().stage(Stage.STEP, stages_complete=True).gpu(30, busy=0.0).tree(asking=(4242,))
+    flag = timeline.check(GpuIdle())
+    assert flag is not None
+    assert flag.severity is Severity.WARNING
+    flag = timeline.gpu(30, busy=0.0).tree(timed=(4242,)).check(GpuIdle())
+    assert flag is not None
+    assert flag.severity is Severity.CRITICAL
+
+
 def test_one_second_short_of_the_hold_is_not_idle() -> None:
     assert story().training().gpu(29, busy=0.0).check(GpuIdle()) is None
 

@@ -411,6 +411,8 @@ def test_a_plain_loop_of_which_nothing_runs_is_a_stall_after_20_s() -> None:
         {"cpu": 0.1, "switches": 0.3, "served": (4242,)},
         {"cpu": 0.1, "switches": 0.3, "parents": (*ALONE, (4300, 4242))},
         {"cpu": 0.1, "switches": None},
+        {"cpu": 0.1, "switches": 0.3, "timed": (4242,)},
+        {"cpu": 0.1, "switches": 0.3, "asking": (4242,)},
     ],
     ids=[
         "computes",
@@ -419,6 +421,8 @@ def test_a_plain_loop_of_which_nothing_runs_is_a_stall_after_20_s() -> None:
         "waits for a file system's server",
         "waits for a child",
         "not counted",
+        "sleeps by a timer",
+        "waits for a peer's answer",
     ],
 )
 def test_a_healthy_pause_of_25_s_is_no_stall(pause: dict[str, Any]) -> None:
@@ -428,6 +432,50 @@ def test_a_healthy_pause_of_25_s_is_no_stall(pause: dict[str, Any]) -> None:
 def test_a_loaders_own_workers_wake_nobody_at_rest() -> None:
     timeline = plain_loop().says(ev.AgentEvent.WORKERS, loader=1, pids=[4300], training=True)
     assert timeline.tree(20, cpu=0.1, switches=0.3, parents=(*ALONE, (4300, 4242))).check(Stall()) is not None
+
+
+QUIET: dict[str, Any] = {"cpu": 0.1, "switches": 0.3, "parents": ALONE}
+
+
+def test_a_pause_that_a_program_makes_by_itself_has_the_settings_limit() -> None:
+    timeline = plain_loop().tree(59, **QUIET, timed=(4242,))
+    assert timeline.check(Stall()) is None
+    flag = timeline.tree(1, **QUIET, timed=(4242,)).check(Stall())
+    assert flag is not None
+    assert flag.message == "no step for 60 s in stage step (limit 60 s), last step 100"
+
+
+def test_after_a_pause_of_its_own_rest_counts_from_its_end() -> None:
+    timeline = plain_loop().tree(25, **QUIET, timed=(4242,)).tree(19, **QUIET)
+    assert timeline.check(Stall()) is None
+    assert timeline.tree(2, **QUIET).check(Stall()) is not None
+
+
+def test_a_learned_limit_only_warns_of_a_pause_that_a_callback_makes() -> None:
+    ways: tuple[dict[str, Any], ...] = ({"timed": (4242,)}, {"asking": (4242,)})
+    for woken in ways:
+        timeline = learnt().tree(30, **QUIET, **woken)
+        flag = timeline.check(Stall())
+        assert flag is not None
+        assert flag.severity is Severity.WARNING
+        assert flag.message.startswith("no step for 30 s in stage step (learned limit 8 s)")
+        later = timeline.tree(30, **QUIET, **woken).check(Stall())
+        assert later is not None
+        assert later.severity is Severity.CRITICAL
+
+
+def test_only_what_trains_or_draws_its_batches_is_woken_from_outside() -> None:
+    other = (*ALONE, (4300, 1))
+    assert plain_loop().tree(20, cpu=0.1, switches=0.3, parents=other, timed=(4300,)).check(Stall()) is not None
+    drawing = plain_loop().says(ev.AgentEvent.WORKERS, loader=1, pids=[4300], training=True)
+    workers = (*ALONE, (4300, 4242))
+    assert drawing.tree(25, cpu=0.1, switches=0.3, parents=workers, asking=(4300,)).check(Stall()) is None
+
+
+def test_of_several_ranks_a_peer_may_be_the_one_that_hangs() -> None:
+    ranks = story(gpus_used=()).started(4242).claimed(4242, 4243).training()
+    both = (*ALONE, (4243, 1))
+    assert ranks.tree(20, cpu=0.1, switches=0.3, parents=both, asking=(4242, 4243)).check(Stall()) is not None
 
 
 def test_a_gpu_that_works_or_is_not_read_is_no_rest() -> None:

@@ -1,9 +1,10 @@
-"""The shim shows in its name who waits for a file system: a daemon that is another user sees no more than names."""
+"""The shim shows in its name who waits for what the kernel alone knows: a daemon of another user sees only names."""
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from supervisor.core import readings
 from supervisor.core.stats.storage_waits import OF_LOCKS as LOCKS
 from supervisor.runner import storage_look
 from supervisor.runner.storage_look import StorageLook
+from supervisor.sources import processes
 from supervisor.sources.storage_waits import SERVED_CHANNELS, SHOWN
 from tests.rigs.hanging_fs import hanging
 
@@ -65,6 +67,23 @@ def test_what_waits_for_something_else_in_the_kernel_is_none(tmp_path: Path) -> 
     assert tree(tmp_path, ("D", "rwsem_down_read_slowpath"), ("S", "0")).find_waiting() is None
 
 
+def test_who_sleeps_by_a_timer_is_shown_from_the_second_look_on_and_a_file_system_goes_first(tmp_path: Path) -> None:
+    look = tree(tmp_path, ("S", "hrtimer_nanosleep"), ("S", "futex_wait_queue"))
+    (tmp_path / f"{RANK}/task/{RANK}/status").write_text(
+        "voluntary_ctxt_switches:\t7\nnonvoluntary_ctxt_switches:\t1\n"
+    )
+    comm = tmp_path / str(SHIM) / "comm"
+    shown = []
+    for channel in ("futex_wait_queue", "futex_wait_queue", "request_wait_answer", "pipe_read"):
+        write(tmp_path, WORKER, "S", channel)
+        look.look()
+        shown.append(comm.read_text().strip())
+    assert shown == ["python3", f"timer {RANK}", f"fs {WORKER}", f"timer {RANK}"]
+    write(tmp_path, RANK, "S", "futex_wait_queue", WORKER, OTHER)
+    look.look()
+    assert comm.read_text() == "python3"
+
+
 def test_of_a_tree_that_is_gone_nothing_is_shown(tmp_path: Path) -> None:
     look = StorageLook(SHIM, str(tmp_path))
     look.look()
@@ -97,7 +116,33 @@ def test_a_shim_shows_who_waits_where_its_daemon_is_another_user(tmp_path: Path,
         until(lambda: comm.read_text() == usual, "the shim to have its own name")
 
 
+@pytest.mark.slow
+def test_a_shim_shows_a_pause_and_an_awaited_answer_where_its_daemon_is_another_user(tmp_path: Path) -> None:
+    asks = (
+        "import socket, time\nserver = socket.create_server(('127.0.0.1', 0))\n"
+        "open('port', 'w').write(str(server.getsockname()[1]) + ' ')\npeer, _ = server.accept()\nserver.close()\n"
+        "peer.recv(1)\ntime.sleep(600)"
+    )
+    with Attempts(tmp_path / "state") as runs:
+        folder = runs.prepare([sys.executable, "-c", asks])
+        launch = json.loads((folder / names.LAUNCH).read_text())
+        (folder / names.LAUNCH).write_text(json.dumps({**launch, "cwd": str(folder)}))
+        os.chown(folder, 65534, -1)
+        runs.launcher.launch("job", folder)
+        until(lambda: (folder / "port").exists() and (folder / "port").read_text().endswith(" "), "it to listen")
+        note = runs.note(folder)
+        comm = Path(f"/proc/{note.pid}/comm")
+        with socket.create_connection(("127.0.0.1", int((folder / "port").read_text()))) as peer:
+            until(
+                lambda: comm.read_text() == f"peer {note.training_pid}\n", "the shim to show who waits for the answer"
+            )
+            peer.sendall(b"x")
+        until(lambda: comm.read_text() == f"timer {note.training_pid}\n", "the shim to show the pause")
+
+
 def test_the_shims_words_are_those_of_the_daemon() -> None:
+    assert f"{processes.SHOWN_TIMER} " == storage_look.SHOWN_TIMER
+    assert f"{processes.SHOWN_PEER} " == storage_look.SHOWN_PEER
     known = readings._OF_FILE_SYSTEMS.pattern.partition("(")[2].rstrip(")").split("|")
     assert set(storage_look.OF_FILE_SYSTEMS) == set(known)
     assert all(SERVED_CHANNELS.match(name) for name in storage_look.OF_SERVERS)

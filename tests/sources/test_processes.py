@@ -264,3 +264,19 @@ def test_a_process_that_ended_is_in_no_later_reading(monkeypatch: pytest.MonkeyP
         while victim.is_running() and victim.status() != psutil.STATUS_ZOMBIE:
             os.sched_yield()
         assert tree.read(now()).pids == (pids[0], pids[2])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="reads as another user, for which it must be root")
+@pytest.mark.parametrize("kind", ["timer", "peer"])
+def test_of_another_users_tree_the_shims_name_shows_who_is_woken_from_outside(kind: str) -> None:
+    shows = f"open('/proc/self/comm', 'w').write('{kind} ' + str(os.getpid()))"
+    with running(f"import os, sys; {shows}; print('up', flush=True); sys.stdin.read()") as shim:
+        reader = os.fork()
+        if reader == 0:
+            os.setuid(65534)
+            watch = TreeWatch(shim.pid)
+            watch.read(Moment(0.0, 0.0))
+            seen = watch.read(Moment(1.0, 1.0))
+            expected = ((shim.pid,), ()) if kind == "timer" else ((), (shim.pid,))
+            os._exit(0 if (seen.timed_pids, seen.asking_pids) == expected else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(reader, 0)[1]) == 0

@@ -2,8 +2,9 @@
 
 When it acts. Both hold while the agent reports that a step is due. While it waits for its batch an idle GPU is
 expected, so a third fact is needed: every process of the job is idle too, so that none reads what it waits for. Where
-not every stage is reported (a script may upload its results between two steps), or where the machine is short of
-memory, it warns after `hold_s` and acts after twice that time.
+not every stage is reported (a script may upload its results between two steps), where the machine is short of memory,
+or where the training sleeps by a timer or waits for the answer of a server, it warns after `hold_s` and acts after
+twice that time.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from supervisor.core.history import History
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading, ProcessReading, Stage
 from supervisor.core.remedies import causes
+from supervisor.core.rules.rest import awaits_outside
 from supervisor.core.rules.standstill import diagnosis_of, machine_gasps
 from supervisor.core.stats.holds import run_of
 
@@ -78,7 +80,7 @@ class GpuIdle:
         )
 
     def _choose_severity(self, history: History) -> Severity:
-        doubtful = not history.stages_complete or machine_gasps(history)
+        doubtful = not history.stages_complete or machine_gasps(history) or awaits_outside(history)
         sure = not doubtful or history.without_step_s >= DOUBT * self.hold_s
         return Severity.acting(act=self.act if sure else False)
 

@@ -59,22 +59,49 @@ def was_stopped_throughout(history: History) -> bool:
     return bool(later) and all(reading.stopped_pids for reading in later)
 
 
+def awaits_outside(history: History) -> bool:
+    """Whether what trains will be woken from outside of the job, by the newest reading of its processes."""
+    return bool(history.processes) and _is_woken(history, history.processes[-1])
+
+
+def _is_woken(history: History, reading: ProcessReading) -> bool:
+    """Whether a process that trains, or a worker of its loaders, sleeps by a timer or waits for a peer's answer.
+
+    Ranks are peers of each other on other nodes, and of several each may wait for one that hangs: peers are no excuse
+    there. Where it is not known who trains, any process may.
+    """
+    trains = _list_trainers(history)
+    draws = trains | _list_workers(history) if trains else set(reading.pids or reading.timed_pids + reading.asking_pids)
+    asks = () if len(history.reports.rank_pids) > 1 else reading.asking_pids
+    return not draws.isdisjoint((*reading.timed_pids, *asks))
+
+
+def _list_trainers(history: History) -> set[int]:
+    pids = {*history.reports.rank_pids.values()}
+    return pids if history.training_pid is None else pids | {history.training_pid}
+
+
+def _list_workers(history: History) -> set[int]:
+    return {pid for loader in history.reports.loaders.values() for pid in loader.pids}
+
+
 def whole_job_rested_s(history: History) -> float:
     """Return for how many seconds nothing in the whole job ran, and nothing in it could wake what trains.
 
-    Apart from the processor and the GPUs: threads were hardly scheduled, unlike those that wait for a network or a
-    disk, and the training has no child that it could be waiting for. Unknown is no rest.
+    Apart from the processor and the GPUs: threads were hardly scheduled, unlike those that wait for a disk or read from
+    a network, the training has no child that it could be waiting for, and it waits for nothing outside of the job.
+    Unknown is no rest.
     """
     since = history.no_step_since() or history.launched_at
-    workers = {pid for loader in history.reports.loaders.values() for pid in loader.pids}
-    trains = {history.training_pid, *history.reports.rank_pids.values()} - {None}
+    workers, trains = _list_workers(history), _list_trainers(history)
 
     def still(process: ProcessReading) -> bool | None:
         if process.switches_per_s is None and process.cpu_percent is None:
             return None
         waited_for = any(parent in trains and pid not in workers | trains for pid, parent in process.parents)
         runs = process.switches_per_s is None or process.switches_per_s > RESTS_SWITCHES_PER_S
-        return not runs and not waited_for and process.at.seconds_since(since) >= 0 and bool(_is_resting(process))
+        woken = runs or waited_for or _is_woken(history, process)
+        return not woken and process.at.seconds_since(since) >= 0 and bool(_is_resting(process))
 
     if history.has_unread_gpus:
         return 0.0
@@ -130,7 +157,10 @@ def rested_s(history: History) -> float:
     def run(readings: Iterable[R], rests: Callable[[R], bool | None]) -> float:
         return _lasted_s(history, readings, lambda item: item.at.seconds_since(since) >= 0 and rests(item))
 
-    return min([run(history.processes, _is_resting), *(run(readings, _is_gpu_resting) for readings in gpus.values())])
+    def still(process: ProcessReading) -> bool | None:
+        return False if _is_woken(history, process) else _is_resting(process)
+
+    return min([run(history.processes, still), *(run(readings, _is_gpu_resting) for readings in gpus.values())])
 
 
 def _lasted_s(history: History, readings: Iterable[R], holds: Callable[[R], bool | None]) -> float:

@@ -5,10 +5,11 @@ kernel that never ends shows 99 % GPU use (PortOS issue 1381; the recorded night
 
 When it acts. Beyond a configured limit the missing step is enough. A shorter, learned limit needs two facts: the
 missing step, and an agent that reports every stage, so that a validation, a checkpoint, a wait for data or a kernel
-search is excluded. Where the agent does not report every stage (a script with torch's hooks only), or where the machine
-is short of memory, it only warns until the configured limit. If the whole job rests (`rest.py`), less time is needed:
-`rest_limit_s` in a plain loop. Steps that are seen only in a progress bar may be delayed by output buffering: they act
-after three times `output_limit_s`, or after `output_limit_s` if every process is idle as well.
+search is excluded. Where the agent does not report every stage (a script with torch's hooks only), where the machine
+is short of memory, or where the training sleeps by a timer or waits for a peer outside of the job, it only warns until
+the configured limit. If the whole job rests (`rest.py`), less time is needed: `rest_limit_s` in a plain loop. Steps
+that are seen only in a progress bar may be delayed by output buffering: they act after three times `output_limit_s`, or
+after `output_limit_s` if every process is idle as well.
 
 A call that makes many steps in one compiled loop (`lax.scan`) has no limit: it may be the whole training. There it acts
 only where the whole job rests, and warns where a call takes far longer than those before.
@@ -29,6 +30,7 @@ from supervisor.core.readings import ProcessReading, Stage
 from supervisor.core.remedies import causes
 from supervisor.core.rules.dead_worker import is_ending_by_exception
 from supervisor.core.rules.rest import (
+    awaits_outside,
     rested_s,
     resting_limit_s,
     stopped_s,
@@ -253,8 +255,12 @@ def _observe_loop(history: History, no_step_s: float, why: str) -> Observation:
 
 
 def _is_short_sure(history: History) -> bool:
-    """Whether silence beyond a learned limit is enough: nothing but a step can take so long."""
-    return history.stages_complete and not machine_gasps(history)
+    """Whether silence beyond a learned limit is enough: nothing but a step can take so long.
+
+    A pause that the program makes by itself, as to let a GPU cool, and the answer of a server that a step waits for
+    are not learned from the steps without them.
+    """
+    return history.stages_complete and not machine_gasps(history) and not awaits_outside(history)
 
 
 def _is_idle(reading: ProcessReading) -> bool | None:
