@@ -52,6 +52,21 @@ def test_an_exact_state_is_taken_next_to_what_lightning_saves_at_the_end_of_an_e
     ]
 
 
+def test_lightning_goes_on_from_a_state_with_a_class_of_the_users_among_its_hyperparameters(
+    foreign_python: Path, tmp_path: Path, warm: Warm
+) -> None:
+    script = HERE / "checks_lightning_hyperparameters.py"
+    runs = Attempts(foreign_python, tmp_path, script, warm=warm(foreign_python, *LIGHTNING))
+    runs.run(every="0.001")
+    newest = runs.newest()
+    assert newest is not None
+    finished = runs.run(every="0")
+    assert "ENDED 8" in finished.output, finished.output
+    resumed = runs.attempts[1]
+    assert resumed.failures() == []
+    assert resumed.records()[0].step == int(newest.stem.partition("-")[2]) + 1
+
+
 def test_lightning_reports_its_epochs_and_how_many_steps_there_will_be(
     foreign_python: Path, tmp_path: Path, warm: Warm
 ) -> None:

@@ -12,6 +12,7 @@ import math
 import os
 import sys
 from functools import wraps
+from inspect import signature
 from types import ModuleType
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
@@ -44,6 +45,9 @@ def install(module: ModuleType) -> None:
         if path is not None:
             kwargs["ckpt_path"] = path
             args = args[:4]  # model, training, validation, data module; the fifth would be another path
+            if "weights_only" in signature(fit).parameters:
+                # From 2.6 on only tensors are loaded unless asked; hyperparameters may hold classes of the user's.
+                kwargs["weights_only"] = False
         result = fit(self, *args, **kwargs)
         torch_hook.fit_is_over()
         return result
