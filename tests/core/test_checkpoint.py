@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from supervisor.core.checkpoints.checkpoint import (
+    OTHER_FORMATS,
     Checkpoint,
     Fingerprint,
     Given,
@@ -127,6 +128,29 @@ def test_with_nothing_proven_it_is_nowhere_and_says_why() -> None:
     assert point.checkpoint is None
     rest = "c: saved after the fault began; b: not proven; a: zip is cut"
     assert point.reason == f"none of the saved checkpoints is proven ({rest})"
+
+
+def of_format(path: str, at: float, reason: str) -> Checkpoint:
+    return saved(path, at, verdict=Verdict.REJECTED, reason=reason)
+
+
+def test_a_program_whose_own_format_nobody_knows_is_started_as_it_is_where_it_loads_that_by_itself() -> None:
+    other = [of_format(f"model_{at}.ubj", at, reason) for at, reason in enumerate(sorted(OTHER_FORMATS))]
+    point = choose(other, loads_itself=True)
+    assert (point.possible, point.checkpoint) == (True, None)
+    assert point.reason.startswith("started as it is: the format of what it saves cannot be verified")
+    assert not choose(other, loads_itself=False).possible, "no file that is not proven is handed over"
+
+
+def test_one_that_is_damaged_among_those_of_another_format_is_a_loss_to_be_reported() -> None:
+    other = of_format("a.ubj", 1, min(OTHER_FORMATS))
+    for reason in (
+        "empty",
+        "truncated",
+        "no checkpoint: neither a torch file nor safetensors, and its first bytes are zero",
+    ):
+        assert not choose([other, of_format("b.ubj", 2, reason)], loads_itself=True).possible
+    assert not choose([other, saved("b", 2, verdict=None)], loads_itself=True).possible
 
 
 def test_with_nothing_proven_before_a_step_the_later_ones_are_named_so() -> None:

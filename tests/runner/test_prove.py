@@ -23,6 +23,7 @@ from supervisor.agent import prove
 from supervisor.agent.prove import opcodes
 from supervisor.agent.prove.program import position
 from supervisor.agent.prove.tally import CHUNK_BYTES
+from supervisor.core.checkpoints.checkpoint import OTHER_FORMATS
 
 HERE = Path(__file__).resolve().parent
 PROGRAM = Path(prove.__file__).resolve().with_name("__main__.py")
@@ -318,12 +319,24 @@ def test_a_state_next_to_a_checkpoint_with_endless_digits_is_read_in_no_time(tmp
         (b"epoch,loss\n1,2\n" * 10, "neither a torch file nor safetensors"),
         (b"\x80\x02}q\x00.", "a pickle that torch did not write"),
         (b"PK\x03\x04" + b"x" * 100, "truncated"),
-        (b"\0" * 100000, "neither a torch file nor safetensors"),
+        (b"\0" * 100000, "neither a torch file nor safetensors, and its first bytes are zero"),
     ],
 )
 def test_what_is_no_checkpoint_is_called_that(tmp_path: Path, content: bytes, reason: str) -> None:
     (tmp_path / "x.pt").write_bytes(content)
     assert reason in reason_of(tmp_path / "x.pt")
+
+
+def test_of_another_format_is_what_is_neither_damaged_nor_unwritten(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "arrays.npz", "w") as archive:
+        archive.writestr("arr_0.npy", b"x")
+    (tmp_path / "model.ubj").write_bytes(b"{L\0\0\0\0\0\0\0\x07learner{")
+    (tmp_path / "weights.pkl").write_bytes(pickle.dumps({"weights": [0.5, 0.25]}))
+    found = {reason_of(path) for path in tmp_path.iterdir()}
+    assert found == OTHER_FORMATS
+    for name, content in (("empty", b""), ("zero", bytes(4096)), ("cut", b"PK\x03\x04" + b"x" * 100)):
+        (tmp_path / name).write_bytes(content)
+        assert reason_of(tmp_path / name) not in OTHER_FORMATS
 
 
 def test_another_zip_archive_is_no_checkpoint(tmp_path: Path) -> None:

@@ -53,7 +53,8 @@ def kind_of(head: bytes, size: int) -> Tuple[str, Callable[[BinaryIO, int, Numbe
         return "torch-legacy", prove_legacy
     if len(head) > 8 and head[8:9] == b"{":
         return "safetensors", prove_safetensors
-    raise Rejected("no checkpoint: neither a torch file nor safetensors")
+    never_written = "" if head.strip(b"\0") else ", and its first bytes are zero"
+    raise Rejected("no checkpoint: neither a torch file nor safetensors" + never_written)
 
 
 def position(entries: Dict[Any, Any], trainer_state: Optional[bytes]) -> Tuple[Optional[int], Optional[int]]:

@@ -11,6 +11,14 @@ from supervisor.core.checkpoints.loss_curve import Curve
 
 EXACT_WORTH_S = 60.0
 """Work to redo for an exact state beyond an interval of snapshots, seconds."""
+OTHER_FORMATS = frozenset(
+    {
+        "no checkpoint: neither a torch file nor safetensors",
+        "no checkpoint: a zip archive, but not one of torch",
+        "no checkpoint: a pickle that torch did not write",
+    }
+)
+"""What the prover (agent/prove) says of a file of a format that it does not know; no sign that it is damaged."""
 
 
 class Verdict(Enum):
@@ -240,6 +248,7 @@ def choose(  # noqa: PLR0913 - each is a bound of its own
     began_unix_s: float | None = None,
     older_than: Checkpoint | None = None,
     given: Given | None = None,
+    loads_itself: bool = False,
 ) -> ResumePoint:
     """Choose where a retry resumes: the newest proven checkpoint of this training that is older than the fault.
 
@@ -248,6 +257,9 @@ def choose(  # noqa: PLR0913 - each is a bound of its own
     than `older_than` come before the others, where there are any. A snapshot is exact, and a framework's own
     checkpoint is not (random states, the place in the data, weights in half precision): the snapshot is taken where
     no more than `given` of the work in the checkpoint has to be redone.
+
+    With `loads_itself` no file is handed to the training. Where all that it saves is of a format that cannot be
+    verified (XGBoost's, a program's own) it is started as it is, and finds its own: nothing speaks against these files.
     """
     everything = of_this_training(checkpoints, began_unix_s)
     if not everything:
@@ -263,6 +275,9 @@ def choose(  # noqa: PLR0913 - each is a bound of its own
             return ResumePoint(
                 checkpoint=checkpoint, possible=True, reason=f"newest proven checkpoint: {checkpoint.title}"
             )
+    if loads_itself and all(checkpoint.reason in OTHER_FORMATS for checkpoint in everything):
+        reason = "started as it is: the format of what it saves cannot be verified, so it has to load that by itself"
+        return ResumePoint(checkpoint=None, possible=True, reason=reason)
     return ResumePoint(checkpoint=None, possible=False, reason=_explain_none(everything, fault_unix_s, fault_step))
 
 

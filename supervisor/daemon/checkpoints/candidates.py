@@ -63,6 +63,8 @@ class Search:
     """How much work of a newer checkpoint may be redone so that the newest snapshot, which is exact, is used."""
     step_of: Callable[[Fingerprint], int | None] = lambda _: None
     """Returns the step after which a file was saved whose save was not reported."""
+    loads_itself: bool = False
+    """Whether no file is handed to the training: neither a command nor a place to resume from is configured."""
     rejected_because: str | None = None
     """Why the checkpoint last resumed from is rejected, where it caused the fault."""
 
@@ -198,6 +200,7 @@ def _choose_among(search: Search, judged: list[Checkpoint]) -> ResumePoint:
         began_unix_s=search.began_unix_s,
         older_than=search.older_than,
         given=search.given,
+        loads_itself=search.loads_itself,
     )
 
 

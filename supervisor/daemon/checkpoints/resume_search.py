@@ -118,6 +118,7 @@ class ResumeSearch:
             replicas=snapshot_replicas(settings, job.name),
             given=given_for_exactness(settings, history),
             step_of=partial(self._steps.step_of, job.name),
+            loads_itself=settings.resume.command is None and settings.resume.to is None,
             rejected_because=_why_rejected(job),
         )
         limit_s = SEARCH_LIMIT_S if job.environment is None else SEARCH_LIMIT_S + ENVIRONMENT_LIMIT_S
