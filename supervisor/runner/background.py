@@ -20,8 +20,12 @@ else:
 
 INTERPRETER = "python"
 """Begins the name of the program of every training that has an agent."""
-LAUNCHERS = ("sh", "bash", "dash", "zsh", "busybox", "env", "nohup", "setsid", "nice", "timeout", "make", "time")
-"""Programs that become another one, or start it, and train nothing themselves."""
+LAUNCHERS = (
+    "sh", "bash", "dash", "zsh", "fish", "busybox", "env", "nohup", "setsid", "nice", "ionice", "taskset", "numactl",
+    "stdbuf", "timeout", "make", "time", "flock", "xargs", "perl", "sudo", "su", "runuser", "unshare", "tmux", "screen",
+    "dtach", "script", "mpirun", "mpiexec", "orterun", "prterun", "orted", "prted", "hydra_pmi_proxy",
+)  # fmt: skip
+"""Programs that become another one, or start it, and train nothing themselves; a terminal's server is one of them."""
 EXEC_TRIES, EXEC_EVERY_S = 100, 0.02
 """How often, and how far apart, a forked shell is looked at until it has become the program that it runs."""
 LOOKS_WITHOUT = 5

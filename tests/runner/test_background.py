@@ -147,6 +147,23 @@ def test_a_script_in_the_background_that_has_not_come_to_its_training_is_waited_
         assert runs.exit(folder).code == 7
 
 
+@pytest.mark.parametrize("launcher", ["tmux", "screen", "prted"])
+def test_a_terminals_server_that_has_not_started_the_training_yet_is_waited_for(runs: Attempts, launcher: str) -> None:
+    """`tmux new-session -d` ends at once, and on a busy machine its server has not come to the program then."""
+    prepare = "touch ready; while [ ! -e go ]; do sleep 0.01; done"
+    script = f"{prepare}; {sys.executable} -c {shlex.quote(CLAIMING + 'import sys; sys.exit(7)')}; exit $?"
+    begin = f"cp $(readlink -f /bin/sh) {launcher}; setsid ./{launcher} -c {shlex.quote(script)} &"
+    folder = runs.prepare(["sh", "-c", begin + " while [ ! -e ready ]; do sleep 0.01; done"])
+    task = json.loads((folder / names.LAUNCH).read_text())
+    task["cwd"] = str(folder)
+    (folder / names.LAUNCH).write_text(json.dumps(task))
+    with subprocess.Popen([*impatient(folder), "60"]):
+        until((folder / "ready").exists, "the server runs")
+        until(lambda: command_is_over(runs, folder), "the command has ended")
+        (folder / "go").touch()
+        assert runs.exit(folder).code == 7
+
+
 @pytest.mark.parametrize(("code", "status"), [(HELPING, 0), (NOTING + CLAIMING + "time.sleep(2); sys.exit(7)", 7)])
 def test_what_has_not_begun_to_train_in_its_time_is_ended(runs: Attempts, code: str, status: int) -> None:
     """Then the status is the command's, which is over for long; a training that has begun goes on."""
