@@ -121,7 +121,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_of_several_processes_that_train_only_the_killed_one_is_gone_without_a_word(
+def test_of_several_processes_that_train_the_killed_one_is_reported_by_the_program_that_reaped_it(
     attempt: Attempt, tmp_path: Path, method: str
 ) -> None:
     script = tmp_path / "train.py"
@@ -136,5 +136,5 @@ def test_of_several_processes_that_train_only_the_killed_one_is_gone_without_a_w
     ended = {report.get("of", report["pid"]): report.get("error", "") for report in reports if report.get("ended")}
     assert {how: ended.get(pid) for how, pid in pids.items()} == {
         "returns": "", "asks to end": "", "raises": "ValueError: a label of 12", "is ended by its program": "",
-        "is killed": None,
+        "is killed": "SIGKILL",
     }  # fmt: skip

@@ -44,3 +44,33 @@ def test_of_a_number_that_is_spread_over_ranks_only_a_whole_one_is_taken(
         "[None, None]",
         "True tensor(2.4495)",  # this rank has all of the gradients
     ]
+
+
+EAGER = """
+from rocm_agent.scalars import EagerTensor
+
+class Tensor:
+    read = 0
+
+    def __init__(self, device):
+        self.device = "/job:localhost/replica:0/task:0/device:" + device
+
+    def numpy(self):
+        Tensor.read += 1
+        return 0.5
+
+class Symbolic:
+    device = ""
+
+times = iter([0, 10**9 - 1, 10**9])
+eager = EagerTensor(lambda: next(times))
+print([eager.read(Tensor("CPU:0")) for _ in range(3)], eager.read(Symbolic()))
+print([eager.read(Tensor("GPU:0")) for _ in range(3)], Tensor.read)
+"""
+
+
+def test_a_number_of_tensorflow_is_read_at_once_from_the_cpu_and_once_a_second_from_a_gpu(
+    attempt: Attempt, current_python: Path
+) -> None:
+    finished = attempt.run([current_python, "-c", EAGER])
+    assert finished.output == "[0.5, 0.5, 0.5] None\n[0.5, None, 0.5] 5\n", finished.output

@@ -119,6 +119,29 @@ def test_status_0_after_an_exception_that_was_survived_or_only_mentioned_is_a_fi
     assert story().training(40).prints("mean absolute Error: 0.1").exits(0).check(RULE) is None
 
 
+def test_status_0_of_a_program_that_took_no_notice_of_its_killed_training_is_a_crash() -> None:
+    """Luigi's worker, or a process that is joined without a look at its exit code."""
+    timeline = story().training(40).says(ev.AgentEvent.TRAINS, of=77)
+    flag = flag_of(timeline.says(ev.AgentEvent.TRAINS, of=77, ended=True, error="SIGKILL").exits(0))
+    assert (flag.fault, flag.severity) == ("killed_by_signal", Severity.CRITICAL)
+    assert flag.message == (
+        "the process that trained (pid 77) was killed by SIGKILL, and its program ended with status 0"
+    )
+
+
+@pytest.mark.parametrize("end", [{}, {"error": "ValueError: a label of 12"}], ids=["its own end", "an exception"])
+def test_status_0_where_one_that_trained_was_not_killed_is_a_finish(end: dict[str, str]) -> None:
+    timeline = story().training(40).says(ev.AgentEvent.TRAINS, of=77).says(ev.AgentEvent.TRAINS, of=78)
+    timeline.says(ev.AgentEvent.TRAINS, of=77, ended=True, error="SIGKILL")
+    assert timeline.says(ev.AgentEvent.TRAINS, of=78, ended=True, **end).exits(0).check(RULE) is None
+
+
+def test_a_training_whose_plan_is_fulfilled_may_be_killed_at_its_end() -> None:
+    timeline = story().says(ev.AgentEvent.PLAN, epochs=2, batches_per_epoch=50).training(100)
+    timeline.says(ev.AgentEvent.TRAINS, of=77).says(ev.AgentEvent.TRAINS, of=77, ended=True, error="SIGKILL")
+    assert timeline.exits(0).check(RULE) is None
+
+
 def test_a_training_that_ended_after_it_was_asked_to_save_has_not_come_to_its_end() -> None:
     timeline = story().says(ev.AgentEvent.PLAN, epochs=9, batches_per_epoch=50).training(100)
     timeline.says(ev.AgentEvent.CHECKPOINT_SAVED, requested=True).says(ev.AgentEvent.TRAIN_END)

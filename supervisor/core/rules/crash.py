@@ -31,6 +31,8 @@ from supervisor.core.start_failure import start_failure
 LINE_CHARACTERS = 300
 SHELL_SIGNAL = 128
 """A shell ends with this plus the signal that killed its child."""
+BY_SIGNAL = re.compile(r"SIG[A-Z0-9]{1,12}|signal [0-9]{1,3}")
+"""How the agent names a process that a signal has ended and that another process of its program has reaped."""
 NON_FINITE = "non_finite"
 COMPILE = "compile"
 SPOILT_STEPS = NonFiniteLoss().window_steps
@@ -101,10 +103,11 @@ class Cause:
 class Crash:
     """The process ended otherwise than a training ends; `fault` is the class of the cause.
 
-    Status 0 is a finish, unless the training had reported a plan and stopped short of it, or, without a plan, printed
-    an exception last: that is a warning. A training that was asked to save before it ended was not complete either.
-    Where torch was found and no step was ever seen, it is not known: that is a warning without a retry, and so is a
-    process that crashed after its training had ended.
+    Status 0 is a finish, unless the training had reported a plan and stopped short of it, or every process that trained
+    was killed and its program took no notice, or, without a plan, an exception was printed last: that is a warning. A
+    training that was asked to save before it ended was not complete either. Where torch was found and no step was ever
+    seen, it is not known: that is a warning without a retry, and so is a process that crashed after its training had
+    ended.
     """
 
     name: ClassVar[str] = "crash"
@@ -133,7 +136,7 @@ class Crash:
         elif history.exit is None:
             return None
         elif history.exit.clean:
-            return None if ended else _explain_clean_end(history)
+            return None if ended else self._explain_killed(history, history.exit) or _explain_clean_end(history)
         else:
             cause = self._explain_end(history, history.exit)
         return replace(cause, doubtful=ended and history.train_ended)
@@ -148,6 +151,15 @@ class Crash:
             or _by_signal(status)
             or Cause(fault="exit_code", text=status.words)
         )
+
+    def _explain_killed(self, history: History, status: ExitStatus) -> Cause | None:
+        """Return what killed all that trained, where the program that started it ended with status 0 nevertheless."""
+        trainers = history.reports.trainers
+        if not trainers or not all(BY_SIGNAL.fullmatch(trainer.error) for trainer in trainers.values()):
+            return None
+        pid, last = max(trainers.items(), key=lambda entry: entry[1].at.monotonic_s)
+        text = f"the process that trained (pid {pid}) was killed by {last.error}, and its program ended with status 0"
+        return self._in_kernel_log(history, status) or Cause(fault="killed_by_signal", text=text)
 
     def _in_kernel_log(self, history: History, status: ExitStatus) -> Cause | None:
         near = [finding for finding in history.kernel if self._is_near(finding.reported_at, status.at)]

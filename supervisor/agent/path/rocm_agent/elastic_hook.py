@@ -48,10 +48,10 @@ def _report(context: Any) -> None:
     context._seen_by_rocm_agent = True
     for pid, code in reaped.items():
         if code and is_first:  # what has ended later was ended by torchrun
-            events.write("trains", of=int(pid), ended=True, error=_name_end(code), restarts=True)
+            events.write("trains", of=int(pid), ended=True, error=name_end(code), restarts=True)
 
 
-def _name_end(code: int) -> str:
+def name_end(code: int) -> str:
     """Return a status in words, negative for a signal."""
     try:
         return Signals(-code).name if code < 0 else "status %d" % code

@@ -60,13 +60,32 @@ def report_training() -> None:
         events.write("trains")
 
 
-def install(popen_fork: ModuleType) -> None:
-    """Report the processes that a program of multiprocessing ends by a signal, before it does."""
-    kind: Any = popen_fork.Popen
+def install(popen: ModuleType) -> None:
+    """Report the processes of multiprocessing that end by a signal: before the program sends one, or once it reaps it.
+
+    A program may join a process without a look at how it ended, and end with status 0.
+    """
+    kind: Any = popen.Popen
+    if "_send_signal" in vars(kind):
+        _report_what_is_sent(kind)
+    poll = kind.poll
+
+    def _poll(self: Any, *args: Any, **kwargs: Any) -> Any:
+        before = self.returncode
+        code = poll(self, *args, **kwargs)
+        if before is None and code is not None and code < 0 and "_rocm_is_ended" not in vars(self):
+            _report_killed(self.pid, code)
+        return code
+
+    kind.poll = _poll
+
+
+def _report_what_is_sent(kind: Any) -> None:
     send = kind._send_signal
 
     def _send_signal(self: Any, sig: int) -> Any:
         if self.returncode is None:
+            self._rocm_is_ended = True
             _report_sent(self.pid)
         return send(self, sig)
 
@@ -76,6 +95,13 @@ def install(popen_fork: ModuleType) -> None:
 @fenced
 def _report_sent(pid: int) -> None:
     events.write("trains", of=pid, ended=True)
+
+
+@fenced
+def _report_killed(pid: int, code: int) -> None:
+    from .elastic_hook import name_end
+
+    events.write("trains", of=pid, ended=True, error=name_end(code))
 
 
 @fenced

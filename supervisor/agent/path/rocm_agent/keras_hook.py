@@ -15,7 +15,7 @@ from . import claim, xla_memory
 from .fence import failed
 from .layout import DATA_WAIT, ENDED, STEP, VALIDATE
 from .plan import Plan, count_of
-from .scalars import LateArray, LateScalars
+from .scalars import EagerTensor, LateArray, LateScalars
 
 
 class Fit:
@@ -73,6 +73,9 @@ class _LossReader:
         if hasattr(loss, "is_ready"):
             self._late = self._late or LateArray()
             return self._late.exchange(loss)  # type: ignore[no-any-return]
+        if hasattr(loss, "device") and hasattr(loss, "dtype"):
+            self._late = self._late or EagerTensor()
+            return self._late.read(loss)  # type: ignore[no-any-return]
         return None
 
 

@@ -40,6 +40,7 @@ def prepare(folder: str) -> None:
             {
                 "torch": _torch_imported,
                 "multiprocessing.popen_fork": _children_imported,
+                "multiprocessing.popen_forkserver": _children_imported,
                 "torch._dynamo.callback": _compiler_imported,
                 "torch.distributed.distributed_c10d": _process_groups_imported,
                 "torch.nn.parallel.distributed": _ddp_imported,

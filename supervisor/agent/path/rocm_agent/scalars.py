@@ -9,6 +9,7 @@ from . import events
 from .fence import fenced
 
 MEMORY_EVERY_NS = 1_000_000_000
+EAGER_EVERY_NS = 1_000_000_000
 REPORT_EVERY_NS = 30_000_000_000
 REPORT_AGAIN_NS = 2_000_000_000
 
@@ -102,6 +103,26 @@ class LateArray:
             held, arrived = None, float(held)
         self._held = array if held is None else held
         return arrived
+
+
+class EagerTensor:
+    """A number of TensorFlow, read at once from the CPU and at most once a second from a GPU, which it waits for."""
+
+    def __init__(self, clock: Callable[[], int] = monotonic_ns) -> None:
+        self._clock = clock
+        self._next_ns = 0
+
+    def read(self, tensor: Any) -> Optional[float]:
+        """Return the number in a tensor of one element; None where it is not read now, or is not computed eagerly."""
+        device = tensor.device
+        if not isinstance(device, str) or not callable(getattr(tensor, "numpy", None)):
+            return None
+        if "CPU" not in device:
+            now = self._clock()
+            if now < self._next_ns:
+                return None
+            self._next_ns = now + EAGER_EVERY_NS
+        return float(tensor.numpy())
 
 
 class GpuMemory:
