@@ -231,6 +231,16 @@ def test_a_settled_training_is_held_to_more() -> None:
     assert judged(replace(wild, updates=9000, tensors=sound(0.3, 9000).tensors), [before])[0] is None
 
 
+def test_a_matrix_that_has_grown_before_the_training_has_settled_has_the_signs_of_what_it_learned() -> None:
+    """As MACE's, which begins at a hundredth of the size of the others."""
+    before = having(sound(steps=9), {NAMES[2]: matrix(2, rms=0.013)})
+    for size, proven in ((0.07, True), (0.026, True), (0.025, False), (0.013, False)):
+        after = having(sound(0.03, 54), {NAMES[2]: matrix(77, rms=size)})
+        assert (judged(after, [before])[0] is None) is proven
+    settled = having(sound(steps=90), {NAMES[2]: matrix(2, rms=0.013)})
+    assert "2.conv.weight keeps 5" in reason(having(sound(0.03, 100), {NAMES[2]: matrix(77, rms=0.07)}), settled)
+
+
 def test_a_matrix_that_begins_at_zero_may_grow_as_it_likes() -> None:
     before = having(sound(), {"ema.lora_B.weight": matrix(5, rms=1e-5), "ema.lora_C.weight": matrix(6, rms=0.0)})
     after = having(sound(), {"ema.lora_B.weight": matrix(5, rms=1e-3), "ema.lora_C.weight": matrix(6, rms=1e-3)})
