@@ -6,6 +6,7 @@ remedies of a retry are in force before anything is launched.
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -245,14 +246,25 @@ def _fold_start_request(job: Job, event: ev.UserRequest) -> Job:
     )
 
 
+def _count_progress(job: Job, attempt: Attempt, event: ev.StepsMade) -> Job:
+    """Return the job with its progress: a step whose loss is not finite is none, and shows of no remedy that it helped.
+
+    A program that loads a spoilt file of its own goes on from there in each attempt, ever further.
+    """
+    sound = (record.step for record in event.records if record.loss is None or math.isfinite(record.loss))
+    furthest = max(sound, default=None)
+    if furthest is None:
+        return job
+    job = replace(job, ledger=job.ledger.stepped(attempt.place_of(furthest)))
+    return settle_trial(job, attempt, furthest, event.at)
+
+
 def _fold_steps(job: Job, attempt: Attempt, event: ev.StepsMade) -> Job:
     if event.rank != 0 or not event.records:
         return job
     first, last = event.records[0], event.records[-1]
     attempt = _keep_newest_step(_locate_first_step(attempt, event), first, last)
-    furthest = max(record.step for record in event.records)
-    job = replace(job, attempt=attempt, ledger=job.ledger.stepped(attempt.place_of(furthest)))
-    job = settle_trial(job, attempt, furthest, event.at)
+    job = _count_progress(replace(job, attempt=attempt), attempt, event)
     if job.resorts and job.ledger.in_a_row == 0:
         job = replace(job, resorts=())
     if job.incident and not job.incident.closed and job.incident.attempt < attempt.number:
