@@ -138,3 +138,27 @@ def test_of_several_processes_that_train_the_killed_one_is_reported_by_the_progr
         "returns": "", "asks to end": "", "raises": "ValueError: a label of 12", "is ended by its program": "",
         "is killed": "SIGKILL",
     }  # fmt: skip
+
+
+LEAVES = """
+import os, sys
+import rocm_agent
+child = os.fork()
+if child == 0:
+    rocm_agent.step(loss=1.0)
+    os._exit(int(sys.argv[1]))
+os.waitpid(child, 0)
+print(child)
+"""
+
+
+@pytest.mark.parametrize(("status", "error"), [(0, ""), (3, "status 3")])
+def test_a_process_that_trains_and_leaves_by_os_exit_has_come_to_its_end(
+    attempt: Attempt, tmp_path: Path, status: int, error: str
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(LEAVES)
+    finished = attempt.run([sys.executable, script, str(status)])
+    assert not attempt.failures()
+    (ended,) = [report for report in attempt.list_reports("trains") if report.get("ended")]
+    assert (ended["pid"], ended["error"]) == (int(finished.output), error)

@@ -14,7 +14,7 @@ from supervisor.core.readings import Stage
 from supervisor.core.rules.crash import Crash
 from supervisor.core.rules.crash_diagnosis import crash_diagnosis
 
-from .stories import NAN, OTHER_GPU, Story, story
+from .stories import JOB, NAN, OTHER_GPU, Story, story
 
 RULE = Crash()
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 7, in main\n    fit()\n'
@@ -127,6 +127,37 @@ def test_status_0_of_a_program_that_took_no_notice_of_its_killed_training_is_a_c
     assert flag.message == (
         "the process that trained (pid 77) was killed by SIGKILL, and its program ended with status 0"
     )
+
+
+def test_status_0_of_a_pipe_whose_training_is_gone_without_its_end_is_a_crash() -> None:
+    """`train.py | tee log` has the status of `tee`, and `screen` none of its program's."""
+    timeline = story().started(4242).training(40).says(ev.AgentEvent.TRAINS, of=77)
+    flag = flag_of(timeline.exits(0))
+    assert (flag.fault, flag.severity) == ("killed_by_signal", Severity.CRITICAL)
+    assert (
+        flag.message == "the process that trained (pid 77) was killed or crashed, and its program ended with status 0"
+    )
+
+
+def test_status_0_of_a_pipe_whose_training_was_ended_by_an_exception_is_that_exception() -> None:
+    timeline = story().started(4242).training(40).says(ev.AgentEvent.TRAINS, of=77)
+    raised: dict[str, object] = {"type": "OutOfMemoryError", "message": "HIP out of memory"}
+    timeline.put(
+        ev.AgentReported(
+            at=timeline.now,
+            job=JOB,
+            attempt=timeline.attempt,
+            agent_event=ev.AgentEvent.EXCEPTION,
+            pid=77,
+            facts=raised,
+        )
+    )
+    flag = flag_of(timeline.says(ev.AgentEvent.TRAINS, of=77, ended=True).exits(0))
+    assert (flag.fault, flag.severity) == ("oom_gpu", Severity.CRITICAL)
+
+
+def test_a_training_that_is_the_command_itself_has_its_own_status() -> None:
+    assert story().started(4242).training(40).says(ev.AgentEvent.TRAINS, of=4242).exits(0).check(RULE) is None
 
 
 @pytest.mark.parametrize("end", [{}, {"error": "ValueError: a label of 12"}], ids=["its own end", "an exception"])

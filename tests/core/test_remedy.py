@@ -250,6 +250,19 @@ def test_a_remedy_has_helped_well_past_the_trouble_and_stays_in_force() -> None:
     assert timeline.job.course.trials[-1].remedy == "half_batch", "in force already, so it is not taken again"
 
 
+def test_steps_whose_losses_are_not_finite_are_no_progress_and_help_nobody() -> None:
+    """A program that loads a spoilt file of its own goes on from there, further in each attempt."""
+    timeline = patient()
+    LADDERS["non_finite"][0](timeline)
+    timeline.looks().silence(1)
+    trains(timeline, 61)
+    seen = []
+    for loss, first, last in ((float("nan"), 62, 400), (1.0, 401, 401)):
+        timeline.steps(first, last, loss=loss)
+        seen.append((timeline.job.course.trials[-1].outcome, timeline.job.ledger.furthest_step))
+    assert seen == [(Outcome.OPEN, 61), (Outcome.HELPED, 401)]
+
+
 def test_the_end_of_the_training_is_help_and_the_word_of_its_user_is_unclear() -> None:
     for asked, outcome in ((False, Outcome.HELPED), (True, Outcome.UNCLEAR)):
         timeline = patient()

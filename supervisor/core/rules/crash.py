@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from signal import SIGBUS, SIGINT, SIGKILL, SIGSEGV
 from typing import ClassVar
 
+from supervisor.core.agent_reports import Trainer
 from supervisor.core.findings import LAST_BOOT, FaultClass, KernelFinding
 from supervisor.core.flags import Act, Severity
 from supervisor.core.gauge import Gauge, Group, Observation, event_gauge
@@ -136,7 +137,7 @@ class Crash:
         elif history.exit is None:
             return None
         elif history.exit.clean:
-            return None if ended else self._explain_killed(history, history.exit) or _explain_clean_end(history)
+            return None if ended else self._explain_lost(history, history.exit) or _explain_clean_end(history)
         else:
             cause = self._explain_end(history, history.exit)
         return replace(cause, doubtful=ended and history.train_ended)
@@ -152,14 +153,19 @@ class Crash:
             or Cause(fault="exit_code", text=status.words)
         )
 
-    def _explain_killed(self, history: History, status: ExitStatus) -> Cause | None:
-        """Return what killed all that trained, where the program that started it ended with status 0 nevertheless."""
+    def _explain_lost(self, history: History, status: ExitStatus) -> Cause | None:
+        """Return what ended all that trained, where the program that started it ended with status 0 nevertheless.
+
+        As a pipe into `tee` does, `screen`, Luigi, or a parent that joins its child without a look at the exit code.
+        """
         trainers = history.reports.trainers
-        if not trainers or not all(BY_SIGNAL.fullmatch(trainer.error) for trainer in trainers.values()):
+        if not trainers or not all(_is_lost(history, pid, trainer) for pid, trainer in trainers.items()):
             return None
         pid, last = max(trainers.items(), key=lambda entry: entry[1].at.monotonic_s)
-        text = f"the process that trained (pid {pid}) was killed by {last.error}, and its program ended with status 0"
-        return self._in_kernel_log(history, status) or Cause(fault="killed_by_signal", text=text)
+        how = f"was killed by {last.error}" if BY_SIGNAL.fullmatch(last.error) else "was killed or crashed"
+        text = f"the process that trained (pid {pid}) {how}, and its program ended with status 0"
+        killed = Cause(fault="killed_by_signal", text=text)
+        return self._in_kernel_log(history, status) or self._explain_raised(history, status) or killed
 
     def _in_kernel_log(self, history: History, status: ExitStatus) -> Cause | None:
         near = [finding for finding in history.kernel if self._is_near(finding.reported_at, status.at)]
@@ -232,6 +238,18 @@ class Crash:
             start_failure=start,
             diagnosis=crash_diagnosis(cause.fault),
         )
+
+
+def _is_lost(history: History, pid: int, trainer: Trainer) -> bool:
+    """Whether a process that trained, and is not the command itself, did not come to its own end.
+
+    That is reported by its interpreter, or by its program where that has ended it.
+    """
+    if pid == history.training_pid:
+        return False
+    if trainer.ended:
+        return BY_SIGNAL.fullmatch(trainer.error) is not None or any(raised.pid == pid for raised in history.raised)
+    return True
 
 
 def _explain_clean_end(history: History) -> Cause | None:

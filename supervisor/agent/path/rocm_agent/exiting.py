@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _begun_in = 0
 _reported_in = 0
 """The processes that did so: a forked child has to do it again."""
+_ended_in = 0
+"""The process whose end was reported."""
 _error = ""
 
 
@@ -44,7 +46,14 @@ def begin(holding: Callable[[], Optional[Recorder]]) -> None:
             _report_end(holding())
             return shutdown(*words)
 
-        threading._shutdown = _shutdown  # type: ignore[attr-defined]
+        leave = os._exit
+
+        def _exit(status: int) -> None:
+            if _begun_in == os.getpid() != _ended_in:
+                _report_left(status)
+            leave(status)
+
+        threading._shutdown, os._exit = _shutdown, _exit  # type: ignore[attr-defined,assignment]
     _begun_in = os.getpid()
     util = sys.modules.get("multiprocessing.util")
     if util is not None:
@@ -114,8 +123,18 @@ def _note_exception() -> None:
 
 
 @fenced
+def _report_left(status: int) -> None:
+    """Report an end by `os._exit`, which runs no exit handler: programs end so whose threads or libraries hang."""
+    global _ended_in
+    _ended_in = os.getpid()
+    events.write("trains", ended=True, error=_error or ("status %d" % status if status else ""))
+
+
+@fenced
 def _report_end(recorder: Optional[Recorder]) -> None:
+    global _ended_in
     if _begun_in == os.getpid():
+        _ended_in = os.getpid()
         events.write("trains", ended=True, error=_error)
     # An exception that ends it is reported as such, and has the limit of the stage that it was raised in.
     if recorder is not None and recorder.stage in (STEP, VALIDATE, CHECKPOINT) and not exceptions.is_ending():
