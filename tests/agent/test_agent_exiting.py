@@ -146,19 +146,21 @@ import rocm_agent
 child = os.fork()
 if child == 0:
     rocm_agent.step(loss=1.0)
-    os._exit(int(sys.argv[1]))
+    eval(sys.argv[1])
 os.waitpid(child, 0)
 print(child)
 """
 
 
-@pytest.mark.parametrize(("status", "error"), [(0, ""), (3, "status 3")])
-def test_a_process_that_trains_and_leaves_by_os_exit_has_come_to_its_end(
-    attempt: Attempt, tmp_path: Path, status: int, error: str
+@pytest.mark.parametrize(
+    ("leaves", "error"), [("os._exit(0)", ""), ("os._exit(status=3)", "status 3"), ("os.execvp('true', ['true'])", "")]
+)
+def test_a_process_that_trains_and_leaves_without_exit_handlers_has_come_to_its_end(
+    attempt: Attempt, tmp_path: Path, leaves: str, error: str
 ) -> None:
     script = tmp_path / "train.py"
     script.write_text(LEAVES)
-    finished = attempt.run([sys.executable, script, str(status)])
+    finished = attempt.run([sys.executable, script, leaves])
     assert not attempt.failures()
     (ended,) = [report for report in attempt.list_reports("trains") if report.get("ended")]
     assert (ended["pid"], ended["error"]) == (int(finished.output), error)

@@ -46,18 +46,24 @@ def begin(holding: Callable[[], Optional[Recorder]]) -> None:
             _report_end(holding())
             return shutdown(*words)
 
-        leave = os._exit
-
-        def _exit(status: int) -> None:
-            if _begun_in == os.getpid() != _ended_in:
-                _report_left(status)
-            leave(status)
-
-        threading._shutdown, os._exit = _shutdown, _exit  # type: ignore[attr-defined,assignment]
+        threading._shutdown = _shutdown  # type: ignore[attr-defined]
+        for name in ("_exit", "execv", "execve"):
+            setattr(os, name, _leaving_by(getattr(os, name), of_status=name == "_exit"))
     _begun_in = os.getpid()
     util = sys.modules.get("multiprocessing.util")
     if util is not None:
         util.Finalize(None, _note_exception, exitpriority=0)
+
+
+def _leaving_by(leave: Callable[..., Any], *, of_status: bool) -> Callable[..., Any]:
+    """Return a function of `os` after which no exit handler runs, that reports the end of this process first."""
+
+    def _leave(*words: Any, **named: Any) -> Any:
+        if _begun_in == os.getpid() != _ended_in:
+            _report_left(next(iter((*words, *named.values())), 0) if of_status else 0)
+        return leave(*words, **named)
+
+    return _leave
 
 
 @fenced
@@ -124,7 +130,7 @@ def _note_exception() -> None:
 
 @fenced
 def _report_left(status: int) -> None:
-    """Report an end by `os._exit`, which runs no exit handler: programs end so whose threads or libraries hang."""
+    """Report an end by `os._exit`, as of programs whose threads or libraries hang, or as another program."""
     global _ended_in
     _ended_in = os.getpid()
     events.write("trains", ended=True, error=_error or ("status %d" % status if status else ""))
