@@ -128,3 +128,23 @@ def test_a_gpu_that_is_only_asked_about_is_as_small_for_the_allocator(current_py
     environment = os.environ | {"PYTHONPATH": str(path)}
     done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=200, check=False)
     assert (done.stdout, done.returncode) == ("[0.25, 1.0]\n", 0), done.stderr
+
+
+NAMED = """
+import torch
+from rocm_agent.memory.what_if import Samplers
+samplers = Samplers(torch)
+samplers.install()
+source = torch.utils.data.SequentialSampler(range(6))
+named = torch.utils.data.BatchSampler(sampler=source, batch_size=2, drop_last=False)
+print(list(named))
+samplers.change(2, 4)
+print(list(named))
+"""
+
+
+def test_a_sampler_of_a_programs_own_that_is_made_by_names_is_followed_too(
+    attempt: Attempt, current_python: Path
+) -> None:
+    finished = attempt.run([current_python, "-c", NAMED])
+    assert finished.output == "[[0, 1], [2, 3], [4, 5]]\n[[0, 1, 2, 3], [4, 5]]\n", finished.output

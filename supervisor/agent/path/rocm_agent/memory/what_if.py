@@ -28,10 +28,11 @@ class Samplers:
         original = self._kind.__init__
 
         @wraps(original)
-        def __init__(sampler: Any, source: Any, batch_size: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it takes its place
-            original(sampler, source, batch_size, *args, **kwargs)
-            self._made.append((weakref.ref(sampler), batch_size))
-            sampler.batch_size = self._sizes.get(batch_size, batch_size)
+        def __init__(self_: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it takes its place
+            original(self_, *args, **kwargs)
+            size = self_.batch_size
+            self._made.append((weakref.ref(self_), size))
+            self_.batch_size = self._sizes.get(size, size)
 
         self._kind.__init__ = __init__
         self._kind.__iter__ = _draw
