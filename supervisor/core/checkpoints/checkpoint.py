@@ -259,7 +259,7 @@ def choose(  # noqa: PLR0913 - each is a bound of its own
     no more than `given` of the work in the checkpoint has to be redone.
 
     With `loads_itself` no file is handed to the training. Where all that it saves is of a format that cannot be
-    verified (XGBoost's, a program's own) it is started as it is, and finds its own: nothing speaks against these files.
+    verified (XGBoost's, a program's own) it is started as it is, and finds its own: these files are no sign of damage.
     """
     everything = of_this_training(checkpoints, began_unix_s)
     if not everything:
