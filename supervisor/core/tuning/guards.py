@@ -52,7 +52,7 @@ RELEVANT_SPREADS = 4.0
 """But no more than so many spreads of the owner's: the level of some losses is mostly a constant."""
 
 KEPT_ROUNDS = 2
-"""Rounds of two blocks each, from which on losses tell of an arm that computes them as the owner's settings do."""
+"""Rounds of two blocks each, before which losses show nothing of an arm that computes them as the owner does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
