@@ -17,7 +17,6 @@ MADE_TURNS = 2
 """Turns of all workers after which their rate is known: those that begin together end together."""
 KEPT_TURNS = 8
 """Turns from which on all that was counted before counts half: other settings leave them other processors."""
-
 FOLLOWED = 2
 """Times that a batch takes, after which so many are under way as steps of that pace ask for."""
 IDLE_FROM = 0.75

@@ -164,9 +164,8 @@ class Loader:
         if self.deferred:
             self._waiting = True
             return
-        iterator = self._iterator()
+        iterator, drawn = self._iterator(), self._find_newest()
         held = iterator.__dict__.get(SUCCESSOR)
-        drawn = iterator if held is None else held.newest
         rest = drawn._sampler_iter
         made = self._make_iterator(self.workers or 0, rest)
         # What was begun is still delivered; nothing new is asked of it.
@@ -227,8 +226,7 @@ class Loader:
         iterator = self._iterator()
         if iterator is None:
             return None
-        held = iterator.__dict__.get(SUCCESSOR)
-        newest = iterator if held is None else held.newest
+        held, newest = iterator.__dict__.get(SUCCESSOR), self._find_newest()
         if (held is not None and held.is_behind) or not all(hasattr(newest, name) for name in COUNTED):
             return None
         if not getattr(newest, "_in_order", True):
