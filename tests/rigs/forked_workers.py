@@ -470,6 +470,9 @@ class Work:
 def become_worker(session: pytest.Session, connection: Connection, name: str, run: str, base: Path) -> NoReturn:
     """In a fork: run what is handed to it, and end."""
     status = 1
+    # What was registered before the fork is for the end of the forking process: there pytest removes folders of earlier
+    # runs, for which a worker of a busy machine took longer than it may take to end.
+    atexit._clear()
     try:
         _settle(session.config, name, run, base)
         Reporter(session.config, connection)

@@ -188,6 +188,20 @@ def test_some(number): note("ran")
     assert len(noted(tmp_path, "began module")) <= 6
 
 
+def test_what_is_to_be_done_at_the_end_of_the_run_is_no_workers(tmp_path: Path) -> None:
+    text = """
+import atexit
+
+atexit.register(note, "end of the run")
+
+@pytest.mark.parametrize("number", range(2))
+def test_unit(number): atexit.register(note, "end of a worker")
+"""
+    assert run(tmp_path, text).counts["passed"] == 2
+    assert noted(tmp_path, "end of the run") == noted(tmp_path, "imported")
+    assert len(noted(tmp_path, "end of a worker")) == 2
+
+
 def test_a_tear_down_that_fails_at_the_end_of_a_worker_fails_the_stage(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
