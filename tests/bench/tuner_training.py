@@ -9,12 +9,13 @@ the grid is searched: what multiplies the speed of such a training (workers, pin
 TF32 and no checkpointing) is set, and every combination of the other knobs is ordered in turn as the daemon orders it
 and measured over 40 steps, or 10 that take long: with as many workers as processors, then with twice as many. The best
 three, and what each tune has adopted, are then measured again in rounds of one block each, of 240 steps or 12 that take
-long, every second round in the opposite order. What a tune has adopted is compared in each round with the one that has
-the highest median of all other rounds: the share is the median of the rounds', with its range. Blocks of one setting
-differ by more than good settings do, so that the highest of several medians is partly luck, and no luck in a round that
-had no part in the choice. After `--until-s` nothing is begun; what was measured is in the record, a line of JSON each,
-and the same command goes on from there. The rounds begin when all combinations were measured. `--chosen` leaves out the
-combinations of which no part is likely to matter beside half precision and layout.
+long, every second round in the opposite order; after three rounds what was adopted and its two best rivals alone. What
+a tune has adopted is compared in each round with the one that has the highest median of all other rounds: the share is
+the median of the rounds', with its range. Blocks of one setting differ by more than good settings do, so that the
+highest of several medians is partly luck, and no luck in a round that had no part in the choice. After `--until-s`
+nothing is begun; what was measured is in the record, a line of JSON each, and the same command goes on from there. The
+rounds begin when all combinations were measured. `--chosen` leaves out the combinations of which no part is likely to
+matter beside half precision and layout.
 """
 
 # ruff: noqa: T201 - a benchmark prints, and measures with the tuner's own eyes
@@ -69,6 +70,8 @@ TUNE_S = 60.0
 AGAIN = 7
 """Rounds of the best of the grid and of each tune's adopted settings."""
 BEST = 3
+EARLY_ROUNDS, RIVALS = 3, 2
+"""Rounds after which only so many rivals of what was adopted go on: the time is better spent on more rounds."""
 FIXED: Mapping[str, Mapping[str, object]] = {
     "resnet": {"pin_memory": True, "tf32": True},
     "decoder": {"micro_batch": 4, "tf32": True, "checkpointing": False},
@@ -231,10 +234,10 @@ class Bench:
 
     def _measure_again(self, kind: str, eyes: Tune, facts: Facts) -> None:
         """Measure the best ones and those that were adopted in rounds; each round is kept when it is whole."""
-        rows = list_again(self._record, kind)
         for number in range(len(self._record.read(kind, "again")), self._given.rounds):
             if is_over(self._given):
                 return
+            rows = list_rivals(self._record, kind)
             made: list[tuple[Settings, float | None]] = []
             for settings in rows if number % 2 == 0 else reversed(rows):
                 rate = measure(eyes, settings, facts, again=True)
@@ -259,6 +262,27 @@ def list_again(record: Record, kind: str) -> list[Settings]:
     adopted = [tune.adopted for tune in record.read_tunes(kind)]  # nothing adopted: the owner's own
     rows = {_key(settings): settings for settings in (*best, *adopted)}.values()
     return sorted(rows, key=lambda settings: str(settings.get("workers")))
+
+
+def list_rates(record: Record, kind: str) -> list[tuple[tuple[float, ...], Settings]]:
+    """Return the settings that were measured in rounds with their rates, a rate for each round that they were in."""
+    rounds = [{_key(settings): rate for settings, rate in row["again"]} for row in record.read(kind, "again")]
+    rows = [
+        (tuple(found[_key(settings)] for found in rounds if found.get(_key(settings)) is not None), settings)
+        for settings in list_again(record, kind)
+    ]
+    return [(made, settings) for made, settings in rows if made]
+
+
+def list_rivals(record: Record, kind: str) -> list[Settings]:
+    """Return the settings of the next round: all, then what was adopted and the RIVALS best others."""
+    rows = list_again(record, kind)
+    if len(record.read(kind, "again")) < EARLY_ROUNDS:
+        return rows
+    adopted = {_key(tune.adopted) for tune in record.read_tunes(kind)}
+    rates = {_key(settings): median(made[:EARLY_ROUNDS]) for made, settings in list_rates(record, kind)}
+    others = sorted(rates.keys() - adopted, key=lambda key: rates[key], reverse=True)
+    return [settings for settings in rows if _key(settings) in adopted | set(others[:RIVALS])]
 
 
 def is_chosen(settings: Settings) -> bool:
@@ -344,25 +368,20 @@ def print_grid(kind: str, record: Record) -> int:
     """Print what share of the grid's best each tune has reached; return how many combinations were measured."""
     rates = [row["rate"] for row in record.read(kind, "grid") if row["rate"] is not None]
     print(f"combinations measured: {len(rates)}, refused: {len(record.read(kind, 'grid')) - len(rates)}", flush=True)
-    rounds = [{_key(settings): rate for settings, rate in row["again"]} for row in record.read(kind, "again")]
-    rows = [
-        (tuple(found[_key(settings)] for found in rounds), settings)
-        for settings in list_again(record, kind)
-        if rounds and all(found.get(_key(settings)) is not None for found in rounds)
-    ]
+    measured = list_rates(record, kind)
+    for made, settings in measured:
+        print(f"  {median(made):10.1f}/s ({', '.join(f'{rate:.1f}' for rate in made)})  {json.dumps(settings)}")
+    rounds = len(record.read(kind, "again"))
+    rows = [(made, settings) for made, settings in measured if len(made) == rounds]
     if not rows:
         return len(rates)
-    for made, settings in rows:
-        print(f"  {median(made):10.1f}/s ({', '.join(f'{rate:.1f}' for rate in made)})  {json.dumps(settings)}")
     for tune in record.read_tunes(kind):
         own = next((made for made, settings in rows if _key(settings) == _key(tune.adopted)), ())
         shares = list_shares(own, [made for made, _ in rows])
         share = f"{median(shares):.1%} ({min(shares):.1%}-{max(shares):.1%})" if shares else "not measured"
         print(f"{'share of the grid':28}{share:>24}{MUST[kind][2]:>18}")
     best_rates, best = max(rows, key=lambda row: median(row[0]))
-    print(
-        f"best of {len(rates)} in {len(rounds)} rounds: {median(best_rates):.0f}/s with {json.dumps(best)}", flush=True
-    )
+    print(f"best of {len(rates)} in {rounds} rounds: {median(best_rates):.0f}/s with {json.dumps(best)}", flush=True)
     return len(rates)
 
 
