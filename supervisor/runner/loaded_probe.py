@@ -59,14 +59,16 @@ class LoadedProbe:
 
         What fails in a fork is tried again as if there were none: in a new fork where it followed other probes, then
         alone. Running out of memory is a result, unless it followed other probes: what those left may be the cause.
-        With `proof` it is one then too: what runs in a process that has made steps, whose weights lie scattered in
-        the allocator's blocks, runs in a new one; what does not is not proven.
+        With `proof` it is one then too, and costs little; what runs there is run in a new fork as well. A training
+        that begins with this micro-batch makes its optimizer's state among its activations, and may find no room for
+        what a process could join whose state was made by smaller steps: a T5 ran there at 15 samples, and by itself
+        at 13.
         """
         if self.why_alone:
             return memory_probe.probe(self._command, what_if, self._code)
         result = self._ask(what_if, fresh=fresh)
         followed = what_if.batch in {None, result.batch}
-        ended = (followed and _is_answer(result, what_if)) or (proof and result.out_of_memory)
+        ended = result.out_of_memory if proof else followed and _is_answer(result, what_if)
         if result.way == "further" and not ended:
             result = self._ask(what_if, fresh=True)
         answered = result.out_of_memory or _is_answer(result, what_if)

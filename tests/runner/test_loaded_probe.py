@@ -11,7 +11,7 @@ from supervisor.runner.memory_probe import Command, Result, WhatIf
 
 pytestmark = pytest.mark.train
 
-CONFIGURED, MOST = 8, 100
+CONFIGURED, MOST, NOT_FIRST = 8, 100, 95
 FAILS, HANGS, IS_KILLED = 65, 66, 67
 SCRIPT = f"""
 import os, signal, sys, threading, time
@@ -42,7 +42,7 @@ for epoch in range(99):
         print("drawn:", count, flush=True)
         if "once" in sys.argv and os.getpid() != loaded:
             raise ValueError("this command is not to be forked")
-        if count > {MOST}:
+        if count > {MOST} or (count == {NOT_FIRST} and not optimizer.state):
             raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
         loss = network(torch.ones(4096, 4)).sum() + network(batch).sum()
         optimizer.zero_grad()
@@ -104,7 +104,7 @@ def test_running_out_of_memory_twice_leaves_the_next_probe_as_it_would_be(train_
     assert probes.why_alone == ""
 
 
-def test_a_proof_is_made_by_the_process_that_made_other_steps_and_what_runs_out_of_memory_there_is_not_proven(
+def test_what_runs_out_of_memory_after_other_steps_is_not_proven_and_what_runs_is_run_by_itself_too(
     quickest_python: Path, tmp_path: Path
 ) -> None:
     with load(tmp_path, quickest_python) as probes:
@@ -113,11 +113,19 @@ def test_a_proof_is_made_by_the_process_that_made_other_steps_and_what_runs_out_
         failed = ask(probes, 150, proof=True, steps=4)
         smaller = ask(probes, 98, proof=True, steps=4)
     assert [batch_of(result) for result in (known, proof, smaller)] == [50, 99, 98]
-    assert [result.way for result in (known, proof, failed, smaller)] == ["forked", "further", "further", "forked"]
+    assert [result.way for result in (known, proof, failed, smaller)] == ["forked", "forked", "further", "forked"]
     assert failed.out_of_memory
     assert smaller.output.count("loaded") == 1
-    assert smaller.output.count("drawn: 99") == 3, "of four steps the first is spared: the optimizer has its state"
+    assert smaller.output.count("drawn: 99") == 3 + 4, "of four steps the first is spared where there is a state"
     assert smaller.output.count("drawn: 98") == 4
+
+
+def test_what_runs_after_smaller_steps_alone_is_not_proven(quickest_python: Path, tmp_path: Path) -> None:
+    with load(tmp_path, quickest_python) as probes:
+        assert batch_of(ask(probes, 50)) == 50
+        assert batch_of(ask(probes, NOT_FIRST)) == NOT_FIRST, "its optimizer has its state by then"
+        proof = ask(probes, NOT_FIRST, proof=True, steps=4)
+    assert (proof.out_of_memory, proof.point) == (True, None)
 
 
 @pytest.mark.whole_torch(reason="what a probe imports of it")
