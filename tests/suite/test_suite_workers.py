@@ -188,6 +188,17 @@ def test_some(number): note("ran")
     assert len(noted(tmp_path, "began module")) <= 6
 
 
+def test_what_a_test_has_written_is_kept_where_it_has_failed(tmp_path: Path) -> None:
+    text = """
+@pytest.mark.parametrize("number", range(3))
+def test_writes(number, tmp_path):
+    (tmp_path / f"written-{number}").touch()
+    assert number != 1
+"""
+    assert run(tmp_path, text).counts["passed"] == 2
+    assert [path.name for path in (tmp_path / "tmp").rglob("written-*")] == ["written-1"]
+
+
 def test_what_is_to_be_done_at_the_end_of_the_run_is_no_workers(tmp_path: Path) -> None:
     text = """
 import atexit
