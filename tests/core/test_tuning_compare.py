@@ -136,9 +136,17 @@ def test_blocks_that_differ_twice_as_much_as_those_of_the_trial_before_are_no_ga
     assert adopted <= ERROR * comparisons
 
 
-def test_a_typical_step_is_the_mean_of_the_middle_ones() -> None:
-    assert typical_s((9.0, 1.0, 2.0, 3.0, 3.0, 0.0)) == pytest.approx(9 / 4), "without the quickest and the longest"
+def test_a_typical_step_is_the_mean_of_all_of_which_a_hiccup_counts_no_more_than_four_spreads() -> None:
     assert typical_s((1.0, 2.0)) == 1.5
+    assert typical_s((0.9, 1.0, 1.1, 9.0)) == pytest.approx((3.0 + 1.05 + 4 * math.sqrt((0.15**2 + 0.05**2) / 2)) / 4)
+    assert typical_s((1.0, 1.0, 1.0, 9.0)) == 1.0, "the quicker half shows how much steps differ"
+
+
+def test_steps_that_are_as_much_longer_as_the_next_one_is_shorter_are_as_fast_as_their_sum() -> None:
+    """As those are that their host holds back."""
+    block = (0.03, 0.06, 0.05, 0.04, 0.06, 0.03)
+    assert typical_s(block) == pytest.approx(0.045)
+    assert typical_s((*block[:5], 0.05, 0.03, 0.05)) == pytest.approx(0.37 / 8)
 
 
 def test_the_deviation_is_that_of_blocks_of_the_same_settings_within_four() -> None:
