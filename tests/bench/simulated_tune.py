@@ -2,7 +2,8 @@
 
 Batches come in order from workers that each have `prefetch` ahead, an exchange of workers delivers first what the old
 ones have begun, an order with arithmetic that was not proven takes a while, and a step takes what its settings take,
-with lognormal noise of which the next step keeps a part; one in a hundred takes 2 to 6 times as long.
+with lognormal noise of which the next step keeps a part; one in a hundred takes 2 to 6 times as long. Or its noise is
+that of recorded steps, of which pieces are played one after the other.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from supervisor.core.events import AgentEvent
 from supervisor.core.moments import Moment
 from supervisor.core.readings import StepRecord
 from supervisor.core.tuning import compare
-from supervisor.core.tuning.bottleneck import Shares
+from supervisor.core.tuning.bottleneck import Traced
 from supervisor.core.tuning.knob import PREFETCH, Facts, choose_knobs
 from supervisor.core.tuning.session import Session, begin_session
 from supervisor.core.tuning.stock import read_sample
@@ -37,7 +38,12 @@ FORKED_S = 0.3
 """What it takes to begin new workers, and these to begin."""
 CAPTURED_STEPS = 2
 """That the agent follows before it proves arithmetic."""
-TRACED_STEPS = 5
+TRACED_STEPS, COMPUTED_STEPS = 5, 12
+"""Of a trace; the second where it shows what a GPU computes."""
+READ_S = 1.5
+"""What it takes to read a trace; meanwhile no step is made."""
+PIECE_STEPS = 60
+"""The mean length of a piece of recorded steps."""
 COUNTED_STEPS = 8
 """After which the agent counts a loader's batches once more."""
 
@@ -102,6 +108,12 @@ class Training:
     """What a worker takes for a batch."""
     crowding: float = 1.0
     """How many times as long where each processor has a worker."""
+    played: Sequence[float] = ()
+    """What recorded steps took, as times of their median: the noise, where there are any."""
+    uneven: Callable[[Mapping[str, object]], float] = lambda _settings: 1.0
+    """What of it there is under settings, as an exponent."""
+    compute_s: Callable[[Mapping[str, object]], float] | None = None
+    """What a GPU computes for a step under settings; None where no trace shows it."""
     began_s: float = 1000.0
     now_s: float = 1000.0
     step: int = 0
@@ -109,6 +121,9 @@ class Training:
     proven: set[str] = field(default_factory=lambda: {_name_arithmetic({})})
     loaders: list[Workers] = field(default_factory=list)
     _state: float = 0.0
+    _place: int = 0
+    _left: int = 0
+    """Of the piece of recorded steps that is played."""
 
     def __post_init__(self) -> None:
         """Begin with the owner's one worker."""
@@ -143,9 +158,7 @@ class Training:
             del self.loaders[0]
         ready_s = self.loaders[0].draw(self.now_s, more=len(self.loaders) == 1)
         waited_s = ready_s - self.now_s
-        self._state = self.keep * self._state + math.sqrt(1 - self.keep**2) * self.chance.gauss(0, self.noise)
-        hiccup = self.chance.uniform(2, 6) if self.chance.random() < 0.01 else 1.0
-        self.now_s = ready_s + self.take_s(self.held) * math.exp(self._state) * hiccup
+        self.now_s = ready_s + self.take_s(self.held) * (self._play() if self.played else self._make_noise())
         self.step += 1
         loss = 8 + 4 * math.exp(-self.step / 80) + self.chance.gauss(0, 0.1)
         return StepRecord(
@@ -156,6 +169,20 @@ class Training:
             data_wait_s=waited_s,
             samples=SAMPLES,
         )
+
+    def _make_noise(self) -> float:
+        """Return how many times as long as its settings make it the next step takes."""
+        self._state = self.keep * self._state + math.sqrt(1 - self.keep**2) * self.chance.gauss(0, self.noise)
+        hiccup = self.chance.uniform(2, 6) if self.chance.random() < 0.01 else 1.0
+        return math.exp(self._state) * hiccup
+
+    def _play(self) -> float:
+        """Return the same of recorded steps, pieces of which follow one another as they were made."""
+        if not self._left:
+            self._place = self.chance.randrange(len(self.played))
+            self._left = 1 + int(self.chance.expovariate(1 / PIECE_STEPS))
+        self._place, self._left = (self._place + 1) % len(self.played), self._left - 1
+        return float(self.played[self._place] ** self.uneven(self.held))
 
     def _make_loader(self, settings: Mapping[str, object]) -> Workers:
         count = settings.get("workers", self.facts.workers)
@@ -191,7 +218,8 @@ class SimulatedTune(Tune):
         facts = self.training.facts
         diagnosed = self._diagnose(Before(), facts)
         knobs, left = choose_knobs(facts, may=("precision",), remedied=())
-        session = begin_session(knobs, left, facts).having(compare.typical_s(diagnosed.times), diagnosed.seen)
+        session = begin_session(knobs, left, facts, self._gpu_times)
+        session = session.having(compare.typical_s(diagnosed.times), diagnosed.seen)
         self.taken["diagnosis"] = self.training.step
         return self._run_session(session, facts)
 
@@ -222,10 +250,25 @@ class SimulatedTune(Tune):
         self._stocks.clear()
         return ()
 
-    def _trace(self, settings: Mapping[str, object]) -> Shares:
-        for _ in range(TRACED_STEPS):
+    def _trace(self, settings: Mapping[str, object]) -> Traced | None:
+        began_s, compute_s = self.training.now_s, self.training.compute_s
+        steps = TRACED_STEPS if compute_s is None else COMPUTED_STEPS
+        for _ in range(steps):
             self._read_steps()
-        return Shares()
+        if compute_s is None:
+            return None
+        span_s, computing_s = self.training.now_s - began_s, steps * compute_s(settings)
+        self.training.now_s += READ_S
+        return Traced(
+            steps=steps,
+            span_s=span_s,
+            waited_s=0.0,
+            starved_s=0.0,
+            communication_s=0.0,
+            computing_s=computing_s,
+            matrix_s=computing_s,
+            on_gpu=True,
+        )
 
     def _order(self, settings: Mapping[str, object], *, facts: bool = False, traces: bool = False) -> Mapping[str, Any]:
         for _ in range(1 if self.training.is_proven(settings) else 1 + CAPTURED_STEPS):

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from supervisor.core.tuning.budget import RECKONED, STEPS, count_left, find_unaffordable
+from supervisor.core.tuning.budget import RECKONED, STEPS, TRACE_STEPS, can_trace, count_left, find_unaffordable
+from supervisor.core.tuning.gpu_time import GpuTimes
 from supervisor.core.tuning.knob import Facts, Kind, Knob, Phase
 from supervisor.core.tuning.session import begin_session
 
@@ -76,3 +77,14 @@ def test_what_is_not_affordable_says_how_many_steps_are_left() -> None:
     half = session.after_block(1.0).after_block(0.9).after_block(0.9)
     assert find_unaffordable(half, 0, lambda _held, _wanted: 10) is None, "a pair that was begun is ended"
     assert find_unaffordable(begin_session((), (), CPU), 0, lambda _held, _wanted: 10) is None
+
+
+def test_steps_are_traced_where_two_pairs_and_the_last_comparison_have_steps_left_besides() -> None:
+    session = begin_session((SWITCH,), (), CPU, GpuTimes(is_traceable=True)).after_block(1.0).after_block(0.96)
+    two_pairs, confirming = 4 * 10, 4 * 10
+    assert can_trace(session, TRACE_STEPS + two_pairs + confirming, lambda _held, _wanted: 10)
+    assert not can_trace(session, TRACE_STEPS + two_pairs + confirming - 1, lambda _held, _wanted: 10)
+    assert not can_trace(session.after_block(0.96), STEPS, lambda _held, _wanted: 10), (
+        "no switch follows the next block"
+    )
+    assert not can_trace(begin_session((), (), CPU), STEPS, lambda _held, _wanted: 10)

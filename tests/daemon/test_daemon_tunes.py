@@ -60,6 +60,8 @@ class AgentByHand(threading.Thread):
         self.refuses: dict[str, str] = {}
         """What it cannot set, and why."""
         self.traced: dict[str, object] | None = None
+        self.traces: list[dict[str, object]] = []
+        """The settings of which steps were traced, in turn."""
         self.waits = 0.6
         """The share of a step that waits, where batches come in no turns."""
         self.wait_share = 0.9
@@ -88,6 +90,7 @@ class AgentByHand(threading.Thread):
         applied = {name: value for name, value in settings.items() if name not in refused}
         fields |= {"step": self.step, "applied": applied, "refused": refused, "facts": self.facts}
         fields |= {"traced": self.traced if order.get("traces") else None}
+        self.traces += [settings] if order.get("traces") else []
         with (self.folder / fo.AGENT).open("a") as file:
             file.write(json.dumps(fields) + "\n")
         self.since_order = 0
@@ -711,3 +714,19 @@ def test_a_diagnosis_says_what_traced_steps_were_spent_on_and_tries_nothing(tune
         "of a step: other ranks 5%, host 45%, forward 15%, backward 30%, optimizer 5%"
     )
     assert agent.ordered == [{}, {}], "the owner's settings hold all the while"
+
+
+def test_what_gains_a_little_and_what_it_is_compared_with_are_traced_once_each(tuner: Tuner, folder: Path) -> None:
+    """What the GPU computes for a step may decide on it: that is known of few steps."""
+    agent = AgentByHand(folder, times() | {'{"threads": 1}': 0.385})
+    agent.waits, agent.facts = 0.0, FACTS | {"loader_why_not": "it is no DataLoader"}
+    parts = {"waited_s": 0.0, "starved_s": 0.0, "communication_s": 0.0, "computing_s": 1.0, "matrix_s": 0.9}
+    agent.traced = {"steps": 5, "span_s": 2.0, **parts, "phases": {}, "on_gpu": True}
+    agent.start()
+    tuner.start("one", types.TuneBody())
+    report = ended(tuner)
+    agent.ended.set()
+    assert report.problem is None
+    assert [(row.knob, row.value) for row in report.adopted] == [("threads", 1)]
+    assert report.adopted[0].remark == "", "steps have proven it"
+    assert agent.traces == [{}, {"threads": 1}, {"threads": 1}], "diagnosed, tried, and at the end"

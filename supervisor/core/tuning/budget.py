@@ -10,6 +10,8 @@ STEPS = 800
 """By which a tune has ended, where none were given."""
 RECKONED = 0.9
 """Share of them that a tune plans with: its last comparison may take longer than was reckoned."""
+TRACE_STEPS = 14
+"""What a trace takes at most, with the steps in which it begins and ends."""
 STEPS_S = 30.0
 """As many steps as this time has are a tune's where that is more: fast steps are judged by more of them."""
 
@@ -37,11 +39,26 @@ def find_unaffordable(session: Session, left: int, count: Count) -> str | None:
         needed = count(base, base) + max(count(base, arm), count(arm, base))
     else:  # two pairs, in the order A B B A, of which the first block may have been made
         needed = (0 if trial.blocks else count(base, base)) + count(base, arm) + count(arm, arm) + count(arm, base)
-    proven = session.confirming_base
-    confirming = count(arm, arm) + count(arm, proven) + count(proven, proven) + count(proven, arm)
-    if needed + confirming + _count_review(session, count) <= left:
+    if needed + _count_confirming(session, arm, count) <= left:
         return None
     return f"{left} steps of this tune are left, too few to try and confirm it: --steps gives it more"
+
+
+def can_trace(session: Session, left: int, count: Count) -> bool:
+    """Whether the block about to be made may be traced: steps are left for that, for two pairs, and to confirm it."""
+    trial = session.trial
+    if trial is None or not session.wants_trace:
+        return False
+    base, arm = trial.base, trial.settings
+    pairs = count(base, base) + count(base, arm) + count(arm, arm) + count(arm, base)
+    return TRACE_STEPS + pairs + _count_confirming(session, arm, count) <= left
+
+
+def _count_confirming(session: Session, arm: Settings, count: Count) -> int:
+    """Return how many steps are kept to confirm an arm with all else, and to leave out before what may cost."""
+    proven = session.confirming_base
+    confirming = count(arm, arm) + count(arm, proven) + count(proven, proven) + count(proven, arm)
+    return confirming + _count_review(session, count)
 
 
 def _count_review(session: Session, count: Count) -> int:

@@ -101,6 +101,8 @@ class Verdict:
     gain: Gain
     why: str
     pairs: int
+    remark: str = ""
+    """What else it rests on, for a person."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +257,17 @@ def mean_log_gain(pairs: Sequence[tuple[float, float]]) -> float:
 def to_gain(log: float) -> float:
     """Return the gain of a logarithm, infinite where it is beyond all measure."""
     return math.expm1(log) if log < 700 else math.inf
+
+
+def find_most_of(without: Gain) -> float:
+    """Return what a value gains at most, from the gain without it.
+
+    The bound that excludes a gain lies as far below it as above; the one that proves a gain is further away.
+    """
+    if without.gain <= -1:
+        return math.inf
+    log = math.log1p(without.high) - 2 * math.log1p(without.gain)
+    return math.expm1(log) if log < math.log1p(SMALLEST_GAIN) else math.inf
 
 
 def block_is_complete(step_s: tuple[float, ...], steps: int = BLOCK_STEPS) -> bool:

@@ -9,7 +9,6 @@ tune's steps: the rest is compared with them.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -21,8 +20,10 @@ from supervisor.core.tuning.compare import (
     Gain,
     Outcome,
     Verdict,
+    find_most_of,
     mean_times,
 )
+from supervisor.core.tuning.gpu_time import GpuTimes, is_unclear, judge_steps
 from supervisor.core.tuning.guards import Block, Memory, find_doubt, find_harm
 from supervisor.core.tuning.knob import Facts, Knob, Left
 
@@ -167,6 +168,16 @@ class Trial:
         return self.block > (0 if self.arm is None else 1)
 
     @property
+    def may_be_traced(self) -> bool:
+        """Whether what the GPU computes with the arm may decide on it."""
+        return self.arm is not None and not self.arm.is_costly and not self.arm.leaves_out
+
+    @property
+    def is_switch_next(self) -> bool:
+        """Whether the block after the next one is of other settings."""
+        return self.order[self.block % len(self.order)] != self.order[(self.block + 1) % len(self.order)]
+
+    @property
     def is_arms_turn(self) -> bool:
         """Whether the next block is one of the arm's settings."""
         order = self.order
@@ -213,6 +224,7 @@ class Session:
     """Arms that change nothing under what was adopted."""
     alike: Comparison = field(default_factory=Comparison)
     """What the trials before have shown of by how much blocks differ."""
+    gpu_times: GpuTimes = field(default_factory=GpuTimes)
     is_reviewed: bool = False
     """Whether what may cost of all that was adopted is left out once, or was."""
     confirmed: Verdict | None = None
@@ -237,6 +249,17 @@ class Session:
     def wanted(self) -> Mapping[str, object] | None:
         """The settings of the next block, of knobs alone; None once the session has ended."""
         return None if self.trial is None else self.trial.wanted
+
+    @property
+    def wants_trace(self) -> bool:
+        """Whether the next block is to be traced once it was made: its settings may gain what steps are slow to show.
+
+        What the trace delays is then none of a block: a switch follows.
+        """
+        trial = self.trial
+        if trial is None or not trial.may_be_traced or not trial.comparison.pairs:
+            return False
+        return trial.is_switch_next and is_unclear(trial.comparison) and self.gpu_times.lacks(trial.wanted)
 
     @property
     def tried(self) -> str:
@@ -278,7 +301,9 @@ class Session:
         made = replace(self, trial=trial)
         if harm is not None:
             return made.after_refusal(harm)
-        verdict = None if trial.blocks else trial.comparison.verdict()
+        gpu_gain = self.gpu_times.find_gain(trial.base, trial.settings) if trial.arm or trial.base else None
+        is_awaited = self.gpu_times.is_traceable and trial.may_be_traced
+        verdict = None if trial.blocks else judge_steps(trial.comparison, gpu_gain, is_awaited=is_awaited)
         if verdict is None:
             return made
         if verdict.outcome is Outcome.ADOPTED and not trial.keeps_losses:
@@ -388,7 +413,7 @@ class Session:
 
     def _settle_review(self, arm: Arm, verdict: Verdict) -> Session:
         """Leave a value out that costs, or that brings less than is worth a change; else it stays."""
-        most = _find_most(verdict.gain)
+        most = find_most_of(verdict.gain)
         if verdict.outcome is Outcome.ADOPTED:
             how = f" with {_name_values(arm.settings)} in its place" if arm.along else " without it"
             why = f"left out again: {verdict.why}{how}"
@@ -512,7 +537,9 @@ class Session:
         return replace(self, adopted=(*kept, *back), refused=(*others, row))._next()
 
 
-def begin_session(knobs: Sequence[Knob], left: Sequence[Left], facts: Facts) -> Session:
+def begin_session(
+    knobs: Sequence[Knob], left: Sequence[Left], facts: Facts, gpu_times: GpuTimes | None = None
+) -> Session:
     """Return a session that tries every value of `knobs` in their order; it has ended if there is none."""
     first = {knob.name: values[0] for knob in knobs if (values := knob.values(facts))}
     arms = [
@@ -532,7 +559,7 @@ def begin_session(knobs: Sequence[Knob], left: Sequence[Left], facts: Facts) -> 
         for knob in knobs
         for value in knob.values(facts)
     ]
-    return Session(queue=tuple(arms), left=tuple(left))._next()
+    return Session(queue=tuple(arms), left=tuple(left), gpu_times=gpu_times or GpuTimes())._next()
 
 
 def _find_alone(trial: Trial, verdict: Verdict) -> Alone | None:
@@ -543,17 +570,6 @@ def _find_alone(trial: Trial, verdict: Verdict) -> Alone | None:
     return Alone(settings=trial.settings, verdict=verdict, before_s=before_s, after_s=after_s)
 
 
-def _find_most(without: Gain) -> float:
-    """Return what a value gains at most, from the gain without it.
-
-    The bound that excludes a gain lies as far below it as above; the one that proves a gain is further away.
-    """
-    if without.gain <= -1:
-        return math.inf
-    log = math.log1p(without.high) - 2 * math.log1p(without.gain)
-    return math.expm1(log) if log < math.log1p(SMALLEST_GAIN) else math.inf
-
-
 def _list_adopted(arm: Arm, verdict: Verdict) -> tuple[Adopted, ...]:
     """Return the values of a proven arm."""
     return tuple(
@@ -561,6 +577,7 @@ def _list_adopted(arm: Arm, verdict: Verdict) -> tuple[Adopted, ...]:
             knob=knob,
             value=value,
             gain=verdict.gain,
+            remark=verdict.remark,
             is_joint=len(arm.settings) > 1,
             is_costly=arm.is_costly and knob == arm.knob,
             idle_under=arm.idle_under if knob == arm.knob else None,

@@ -9,12 +9,14 @@ import psutil
 
 from supervisor.core.moments import Moment
 from supervisor.core.readings import StepRecord
+from supervisor.core.sanitize import without_secrets
 from supervisor.core.tuning.guards import Block
 from supervisor.core.tuning.loader import WAITING_WORTH
 
 DIAGNOSED_STEPS = 30
 DIAGNOSED_STEPS_MIN, DIAGNOSED_S = 6, 3.0
 """Slow steps show in fewer what they wait for."""
+WARNINGS_READ = 8
 LONG_WAIT = 0.5
 """Share of a step from which on it had no batch ahead."""
 
@@ -129,3 +131,8 @@ def find_span_s(before: StepRecord | None, record: StepRecord) -> float | None:
         return None
     span_s = record.at.seconds_since(before.at)
     return span_s if span_s > 0 else None
+
+
+def list_warnings(value: object) -> list[str]:
+    """Return the first warnings that an agent reports; none where they are no list."""
+    return [without_secrets(str(item)) for item in value[:WARNINGS_READ]] if isinstance(value, list) else []

@@ -21,10 +21,10 @@ from supervisor.control import types
 from supervisor.core.events import AgentEvent
 from supervisor.core.foreign_values import as_dict
 from supervisor.core.readings import StepRecord
-from supervisor.core.sanitize import without_secrets
 from supervisor.core.tuning import compare
-from supervisor.core.tuning.bottleneck import Shares, explain, find_bottlenecks, name_of, share_out, traced_of
-from supervisor.core.tuning.budget import count_left, find_unaffordable
+from supervisor.core.tuning.bottleneck import Shares, Traced, explain, find_bottlenecks, name_of, share_out, traced_of
+from supervisor.core.tuning.budget import can_trace, count_left, find_unaffordable
+from supervisor.core.tuning.gpu_time import GpuTimes
 from supervisor.core.tuning.guards import Block, Memory
 from supervisor.core.tuning.knob import Facts, Left, choose_knobs, facts_of
 from supervisor.core.tuning.loader import (
@@ -58,6 +58,7 @@ from supervisor.daemon.tunes.blocks import (
     find_span_s,
     find_wait_share,
     is_diagnosed,
+    list_warnings,
     read_rss_bytes,
     read_used,
     see_steps,
@@ -83,7 +84,6 @@ LONGEST = 3
 """Times the time given, after which a tune ends whatever it waits for; after twice that it begins no block."""
 NEW_UNTIL = 0.75
 """Share of the time given after which nothing new is tried."""
-WARNINGS_READ = 8
 UNFINISHED = "it did not come to its end"
 PROVEN_ON = ("torch", "gpu")
 """Facts of the agent without which what was adopted proves nothing."""
@@ -134,6 +134,7 @@ class Tune(threading.Thread):
         self._number = 0
         self._pid: int | None = None
         self._switches = Switches(facts=Facts())
+        self._gpu_times = GpuTimes()
         self._newest: Collected | None = None
         self._first_step = 0
         self._warned: list[str] = []
@@ -195,7 +196,8 @@ class Tune(threading.Thread):
             left = (*left, *list_left_to_starts(facts, start, remedied))
             left += tuple(Left(knob=arm.knob, value=arm.value, why=why) for arm in arms if arm.knob == ENVIRONMENT)
         now.left = left
-        session = begin_session(knobs, left, facts).having(compare.typical_s(diagnosed.times), diagnosed.seen)
+        session = begin_session(knobs, left, facts, self._gpu_times)
+        session = session.having(compare.typical_s(diagnosed.times), diagnosed.seen)
         if self._given.dry_run:
             trying = [f"{knob.name} {list(knob.values(facts))}" for knob in knobs]
             trying += [f"{arm.knob} {arm.value} (by starts)" for arm in arms] if may_start else []
@@ -287,7 +289,7 @@ class Tune(threading.Thread):
         if wanted != held:
             self._newest = None if switch.is_exchange else self._newest  # of another loader
             answer = self._order(wanted)
-            self._warned += _list_texts(answer.get("warned"))
+            self._warned += list_warnings(answer.get("warned"))
             refused = as_dict(answer.get("refused"))
             if refused:
                 return self._after_refusal(session, wanted, refused)
@@ -300,6 +302,8 @@ class Tune(threading.Thread):
         why = self._find_new_warning() if trial is not None and trial.is_arms_turn else None
         if why is not None:
             return session.after_refusal(why)
+        if can_trace(session, self._count_left(), self._switches.count_steps):
+            session = replace(session, gpu_times=session.gpu_times.after(wanted, self._trace(wanted)))
         memory = Memory(card_bytes=facts.card_bytes, host_bytes=psutil.virtual_memory().total)
         slowdown = self._switches.find_slowdown(wanted, collected.pace_s)
         if slowdown > 1 and not was_known and not switch.is_exchange and trial is not None and trial.block:
@@ -380,7 +384,7 @@ class Tune(threading.Thread):
         found = self._log.read(self._clock.now())
         for fact in found:
             if fact.agent_event is AgentEvent.TUNING:
-                self._warned += _list_texts(fact.facts.get("warned"))
+                self._warned += list_warnings(fact.facts.get("warned"))
             if fact.agent_event is AgentEvent.STOCK:
                 sample = read_sample(fact.facts, fact.at.monotonic_s)
                 self._switches = self._switches if sample is None else self._switches.after_sample(sample)
@@ -395,7 +399,7 @@ class Tune(threading.Thread):
             answer = self._order(session.settings)
             if answer.get("refused"):
                 raise Ended(f"what was proven could not be set again: {answer.get('refused')}")
-        now.bottleneck_after = name_of(find_bottlenecks(self._trace(session.settings)))
+        now.bottleneck_after = name_of(find_bottlenecks(self._share_out(session.settings)))
         # Under a number of its own: the agent answers it, and marks no more steps as those of a tune.
         self._number = next(self._numbers)
         tuned.write_order(self.folder, self._number, session.settings, until_s=None)
@@ -427,7 +431,7 @@ class Tune(threading.Thread):
         drop, ahead, is_cold = before.count_left_over(self._last_step(), facts)
         collected = self._collect(drop, is_diagnosed, workers_of({}, facts), ahead, COLD_HALVES if is_cold else 0)
         self._note_block({}, collected)
-        shares = self._trace({})
+        shares = self._share_out({})
         self._progress.bottleneck_before = name_of(find_bottlenecks(shares))
         self._progress.why_before = explain(shares)
         return collected
@@ -439,11 +443,15 @@ class Tune(threading.Thread):
         )
         self._switches = self._switches.after_block(settings, shown)
 
-    def _trace(self, settings: Mapping[str, object]) -> Shares:
-        """Have some steps traced under settings that hold, and of which a block was made."""
-        traced = traced_of(self._order(settings, traces=True).get("traced"))
-        shown = self._switches.find(settings)
+    def _share_out(self, settings: Mapping[str, object]) -> Shares:
+        """Return what a step under settings that hold, and of which a block was made, is spent on."""
+        traced, shown = self._trace(settings), self._switches.find(settings)
+        self._gpu_times = self._gpu_times.after(settings, traced)
         return share_out(None if shown is None else shown.wait, None if shown is None else shown.pace_s, traced)
+
+    def _trace(self, settings: Mapping[str, object]) -> Traced | None:
+        """Have some steps traced under settings that hold."""
+        return traced_of(self._order(settings, traces=True).get("traced"))
 
     def _order(self, settings: Mapping[str, object], *, facts: bool = False, traces: bool = False) -> Mapping[str, Any]:
         """Order settings and return the agent's answer to it, with facts or with a trace of some steps."""
@@ -547,7 +555,7 @@ class Tune(threading.Thread):
                     ahead = 0 if is_paced else ahead - 1
                     continue
                 if not spans:
-                    began_bytes, began_used, made = self._read_rss(), self._read_used(), -1
+                    began_bytes, began_used, made = read_rss_bytes(self._pid), self._read_used(), -1
                 made += 1
                 spans.append(span_s)
                 times.append(span_s / record.samples if record.samples else span_s)
@@ -575,13 +583,10 @@ class Tune(threading.Thread):
         )
 
     def _look(self, seen: list[StepRecord], counted: list[StepRecord], began_bytes: int | None) -> Block:
-        ended_bytes = self._read_rss()
+        ended_bytes = read_rss_bytes(self._pid)
         return see_steps(
             seen, counted, None if began_bytes is None or ended_bytes is None else (began_bytes, ended_bytes)
         )
-
-    def _read_rss(self) -> int | None:
-        return read_rss_bytes(self._pid)
 
     def _read_used(self) -> Used | None:
         return read_used(self._pid, self._clock.now())
@@ -594,7 +599,3 @@ class Tune(threading.Thread):
 
     def _spent_s(self) -> float:
         return self._clock.now().seconds_since(self._began)
-
-
-def _list_texts(value: object) -> list[str]:
-    return [without_secrets(str(item)) for item in value[:WARNINGS_READ]] if isinstance(value, list) else []

@@ -1,0 +1,102 @@
+"""What a GPU computes for a step, as traces show it: which settings gain where steps are too uneven to prove it.
+
+Steps that the host makes uneven differ by a fifth from one to the next; what the GPU computes for them by one in a
+hundred. Where it computes clearly less with a setting, that is no chance, and less has to be shown of the steps: not
+that chance explains them in one of a thousand tunes, but that they are more likely faster than slower.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from supervisor.core.tuning.bottleneck import Traced
+from supervisor.core.tuning.compare import (
+    CLEARLY_FASTER,
+    Comparison,
+    Outcome,
+    Verdict,
+    mean_log_gain,
+)
+
+GPU_GAIN_MIN = 0.04
+"""What the GPU has to compute less for a step: traces of the same settings differ by one in a hundred."""
+LOOKS = (6, 8, 10, 12, 14, 16)
+"""After how many pairs it is asked whether steps are faster too."""
+LIKELY = 1.2
+UNLIKELY = 1.2
+"""Standard errors of the mean gain above none, from which on it is one, and below none, from which on it is not.
+
+Of settings that gain 5 % of steps like a ResNet-50's nine in ten are found so, of such that cost 5 % one in ten.
+"""
+WAITED_PAIRS = 3
+"""After so many pairs an arm that is clearly slower is refused, traced or not."""
+TRACED_PAIRS = 5
+"""By then an arm was traced, or is not: there were no steps left for that."""
+
+Settings = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuTimes:
+    """The seconds that a GPU computes for a step under settings, of those that were traced."""
+
+    is_traceable: bool = False
+    """Whether traces show them."""
+    steps_s: Mapping[frozenset[tuple[str, object]], float] = field(default_factory=dict)
+
+    def after(self, settings: Settings, traced: Traced | None) -> GpuTimes:
+        """Return the times with those of a trace; none is asked for after one that shows no GPU's."""
+        if traced is None or not traced.on_gpu or traced.computing_s <= 0:
+            return replace(self, is_traceable=False)
+        step_s = traced.computing_s / traced.steps
+        return replace(self, is_traceable=True, steps_s={**self.steps_s, frozenset(settings.items()): step_s})
+
+    def lacks(self, settings: Settings) -> bool:
+        """Whether a trace of settings would show what is not known."""
+        return self.is_traceable and frozenset(settings.items()) not in self.steps_s
+
+    def find_gain(self, base: Settings, arm: Settings) -> float | None:
+        """Return by what factor less the GPU computes with an arm, less one; None where either was not traced."""
+        base_s, arm_s = (self.steps_s.get(frozenset(settings.items())) for settings in (base, arm))
+        return None if base_s is None or arm_s is None else base_s / arm_s - 1
+
+
+def is_unclear(comparison: Comparison) -> bool:
+    """Whether the pairs so far do not show by themselves that an arm gains, or costs, much."""
+    logs = [math.log(owner / arm) for owner, arm in comparison.pairs]
+    return not logs or (min(logs) < CLEARLY_FASTER and max(logs) > -CLEARLY_FASTER)
+
+
+def judge_steps(comparison: Comparison, gpu_gain: float | None, *, is_awaited: bool = False) -> Verdict | None:
+    """Return the verdict on an arm of which is known by how much less the GPU computes with it; None: go on.
+
+    What steps prove by themselves holds. `is_awaited`: a trace is about to show what the GPU computes with it, and
+    nothing that may be chance is made of its first pairs.
+    """
+    verdict, count = comparison.verdict(), len(comparison.pairs)
+    if gpu_gain is not None and gpu_gain >= GPU_GAIN_MIN:
+        is_proven = verdict is not None and verdict.outcome is Outcome.ADOPTED
+        return verdict if is_proven else _judge_supported(comparison, gpu_gain)
+    if verdict is not None and verdict.outcome is not Outcome.ADOPTED and gpu_gain is None and is_awaited:
+        is_slower = verdict.outcome is Outcome.REFUSED and count >= WAITED_PAIRS
+        return verdict if is_slower or count >= TRACED_PAIRS else None
+    return verdict
+
+
+def _judge_supported(comparison: Comparison, gpu_gain: float) -> Verdict | None:
+    """Return the verdict on an arm with which the GPU computes clearly less: steps have to be faster, if by little."""
+    count, gain = len(comparison.pairs), comparison.gain()
+    if count not in LOOKS:
+        return None
+    mean = mean_log_gain(comparison.pairs)
+    error = math.sqrt(2 / count) * comparison.find_deviation()[0]
+    less = f"the GPU computes {1 - 1 / (1 + gpu_gain):.0%} less for a step"
+    if mean >= LIKELY * error or (count == LOOKS[-1] and mean > 0):
+        why = f"{less}; steps alone do not prove it"
+        return Verdict(outcome=Outcome.ADOPTED, gain=gain, why=why, pairs=count, remark=why)
+    if mean <= -UNLIKELY * error or count == LOOKS[-1]:
+        why = f"not settled: {less}, and steps are no faster after {count} pairs of blocks"
+        return Verdict(outcome=Outcome.NOT_SETTLED, gain=gain, why=why, pairs=count)
+    return None

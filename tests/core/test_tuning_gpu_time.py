@@ -1,0 +1,163 @@
+"""What a GPU computes for a step decides on arms whose steps are too uneven, if these are not slower for it."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from supervisor.core.tuning.bottleneck import Traced
+from supervisor.core.tuning.compare import Comparison, Outcome, Verdict
+from supervisor.core.tuning.gpu_time import GPU_GAIN_MIN, LOOKS, GpuTimes, is_unclear, judge_steps
+from supervisor.core.tuning.knob import Facts, Kind, Knob, Phase
+from supervisor.core.tuning.session import Session, begin_session
+
+GPU = Facts(device="cuda", cuda=True, processors=16, workers=16)
+LAYOUT = Knob(name="layout", phase=Phase.LAYOUT, kind=Kind.NUMERICS, values=lambda _: (True,))
+KERNELS = Knob(name="kernels", phase=Phase.KERNELS, kind=Kind.NUMERICS, values=lambda _: (True,))
+LOADER = Knob(name="loader", phase=Phase.DATA, kind=Kind.SAME_ARITHMETIC, values=lambda _: (16,), is_costly=True)
+UNEVEN = 0.07
+"""By how much blocks of a ResNet-50 on an H200 differ that its host holds back."""
+
+
+def trace(step_s: float, *, on_gpu: bool = True) -> Traced:
+    """Return a trace of twelve steps for each of which as much is computed."""
+    return Traced(
+        steps=12,
+        span_s=1.0,
+        waited_s=0.0,
+        starved_s=0.0,
+        communication_s=0.0,
+        computing_s=12 * step_s,
+        matrix_s=0.0,
+        on_gpu=on_gpu,
+    )
+
+
+def traced(base_s: float, arm_s: float) -> GpuTimes:
+    """Return what traces have shown of the owner's settings and of the layout."""
+    return GpuTimes().after({}, trace(base_s)).after({"layout": True}, trace(arm_s))
+
+
+def compare(gain: float, gpu_gain: float | None, seed: int) -> Verdict:
+    """Return the verdict on an arm whose blocks differ as a ResNet-50's do."""
+    chance, comparison, verdict = random.Random(seed), Comparison(), None
+    while verdict is None:
+        owner_s, arm_s = (math.exp(chance.gauss(0, UNEVEN)) for _ in range(2))
+        comparison = comparison.after(owner_s, arm_s / (1 + gain))
+        verdict = judge_steps(comparison, gpu_gain)
+    return verdict
+
+
+def count_adopted(gain: float, gpu_gain: float | None, comparisons: int = 200) -> float:
+    """Return the share of comparisons in which the arm was adopted."""
+    verdicts = [compare(gain, gpu_gain, seed) for seed in range(comparisons)]
+    return sum(verdict.outcome is Outcome.ADOPTED for verdict in verdicts) / comparisons
+
+
+def make(session: Session, *blocks_s: float) -> Session:
+    """Return the session after blocks of its own choice."""
+    for block_s in blocks_s:
+        session = session.after_block(block_s)
+    return session
+
+
+def trace_wanted(session: Session) -> Session:
+    """Return the session that knows what a trace has shown of the settings it wants."""
+    return replace(session, gpu_times=session.gpu_times.after(session.wanted or {}, trace(0.03)))
+
+
+def test_a_gain_of_5_percent_that_uneven_steps_hide_is_found_where_the_gpu_computes_less() -> None:
+    assert count_adopted(0.05, None) <= 0.2
+    assert count_adopted(0.05, 0.12) >= 0.9
+
+
+def test_a_setting_for_which_the_gpu_computes_less_and_the_host_more_is_seldom_adopted() -> None:
+    assert count_adopted(-0.05, 0.12) <= 0.1
+    assert count_adopted(-0.08, 0.25) <= 0.02
+
+
+@pytest.mark.parametrize("gpu_gain", [0.0, GPU_GAIN_MIN - 0.001, -0.2])
+def test_where_the_gpu_computes_no_clearly_less_steps_alone_decide(gpu_gain: float) -> None:
+    for seed in range(20):
+        assert compare(0.0, gpu_gain, seed) == compare(0.0, None, seed)
+
+
+def test_what_steps_prove_by_themselves_needs_no_gpu() -> None:
+    verdict = compare(0.5, 0.12, 1)
+    assert (verdict.outcome, verdict.remark) == (Outcome.ADOPTED, "")
+    assert verdict.pairs < LOOKS[0]
+
+
+def test_an_arm_that_the_gpu_decides_on_says_so() -> None:
+    found = [compare(0.05, 0.12, seed) for seed in range(10)]
+    adopted = next(verdict for verdict in found if verdict.outcome is Outcome.ADOPTED)
+    assert adopted.remark == "the GPU computes 11% less for a step; steps alone do not prove it"
+    refused = [compare(-0.05, 0.12, seed) for seed in range(10)]
+    slower = next(verdict for verdict in refused if verdict.outcome is Outcome.NOT_SETTLED)
+    why = f"the GPU computes 11% less for a step, and steps are no faster after {slower.pairs} pairs of blocks"
+    assert slower.why == f"not settled: {why}"
+
+
+def test_first_pairs_that_look_slower_refuse_no_arm_that_is_about_to_be_traced() -> None:
+    slower = Comparison(((1.0, 1.2), (1.0, 0.9), (1.0, 1.02)))
+    assert slower.verdict() is not None, "no faster on the average"
+    assert judge_steps(slower, None, is_awaited=True) is None
+    much_slower = Comparison(((1.0, 1.5), (1.0, 1.4), (1.0, 1.3)))
+    refused = judge_steps(much_slower, None, is_awaited=True)
+    assert refused is not None
+    assert refused.outcome is Outcome.REFUSED
+    never_traced = Comparison((*slower.pairs, *slower.pairs[:2]))
+    assert judge_steps(never_traced, None, is_awaited=True) is not None, "no steps were left to trace it"
+
+
+@pytest.mark.parametrize(
+    ("pairs_s", "expected"),
+    [((), True), ((1.0,), True), ((0.8,), False), ((1.2,), False), ((0.8, 1.2), True), ((0.8, 0.8), False)],
+)
+def test_a_trace_is_worth_its_steps_while_pairs_agree_on_no_large_difference(
+    pairs_s: Sequence[float], expected: bool
+) -> None:
+    assert is_unclear(Comparison(tuple((1.0, arm_s) for arm_s in pairs_s))) is expected
+
+
+def test_each_setting_is_traced_once_before_a_switch_to_the_other() -> None:
+    session = begin_session((LAYOUT, KERNELS), (), GPU, GpuTimes(is_traceable=True))
+    assert not session.wants_trace, "no pair was made: a large gain needs no trace"
+    session = make(session, 1.0, 0.96)
+    assert session.wants_trace, "the second block of the arm, before a switch"
+    session = make(trace_wanted(session), 0.97)
+    assert not session.wants_trace, "the owner's settings follow the next block too"
+    session = make(session, 1.01)
+    assert session.wants_trace
+    session = make(trace_wanted(session), 1.0)
+    assert session.gpu_times.find_gain({}, {"layout": True}) == pytest.approx(0.0)
+    assert not session.wants_trace
+
+
+def test_a_trace_that_shows_no_gpu_is_the_last_one() -> None:
+    for nothing in (None, trace(0.03, on_gpu=False), trace(0.0)):
+        times = traced(0.03, 0.025).after({"kernels": True}, nothing)
+        assert not times.lacks({"other": True})
+        assert times.find_gain({}, {"kernels": True}) is None
+        assert times.find_gain({}, {"layout": True}) == pytest.approx(0.2), "what was shown is known"
+
+
+def test_a_loader_is_neither_traced_nor_judged_by_what_a_gpu_computes() -> None:
+    session = make(begin_session((LOADER,), (), GPU, GpuTimes(is_traceable=True)), 1.0, 1.0)
+    assert not session.wants_trace
+
+
+def test_what_the_gpu_alone_speaks_for_is_not_confirmed_over_the_owners_settings() -> None:
+    """A tune never ends with what may be slower than these: steps have to prove it in the end."""
+    session, chance = begin_session((LAYOUT,), (), GPU, traced(0.034, 0.030)), random.Random(2)
+    tried = set()
+    while session.wanted is not None:
+        tried.add(session.tried)
+        session = session.after_block(math.exp(chance.gauss(0, UNEVEN)) / (1.05 if session.wanted else 1.0))
+    assert "all together" in tried, "it was adopted for the time being"
+    assert session.adopted == ()
+    assert session.refused[0].why.startswith("not confirmed together")
