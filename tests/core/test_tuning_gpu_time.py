@@ -161,3 +161,11 @@ def test_what_the_gpu_alone_speaks_for_is_not_confirmed_over_the_owners_settings
     assert "all together" in tried, "it was adopted for the time being"
     assert session.adopted == ()
     assert session.refused[0].why.startswith("not confirmed together")
+
+
+def test_an_arm_that_waits_for_losses_after_the_last_look_is_settled_by_each_further_pair() -> None:
+    uneven = [(1.0, 0.98 * (1.15 if pair % 2 else 1 / 1.15)) for pair in range(LOOKS[-1] + 1)]
+    for pairs in (LOOKS[-1], LOOKS[-1] + 1):
+        verdict = judge_steps(Comparison(tuple(uneven[:pairs])), 0.12)
+        assert verdict is not None
+        assert (verdict.outcome, verdict.pairs) == (Outcome.ADOPTED, pairs)

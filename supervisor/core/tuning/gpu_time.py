@@ -88,15 +88,16 @@ def judge_steps(comparison: Comparison, gpu_gain: float | None, *, is_awaited: b
 def _judge_supported(comparison: Comparison, gpu_gain: float) -> Verdict | None:
     """Return the verdict on an arm with which the GPU computes clearly less: steps have to be faster, if by little."""
     count, gain = len(comparison.pairs), comparison.gain()
-    if count not in LOOKS:
+    is_last = count >= LOOKS[-1]  # more of them are made where losses are not known to be no worse
+    if not is_last and count not in LOOKS:
         return None
     mean = mean_log_gain(comparison.pairs)
     error = math.sqrt(2 / count) * comparison.find_deviation()[0]
     less = f"the GPU computes {1 - 1 / (1 + gpu_gain):.0%} less for a step"
-    if mean >= LIKELY * error or (count == LOOKS[-1] and mean > 0):
+    if mean >= LIKELY * error or (is_last and mean > 0):
         why = f"{less}; steps alone do not prove it"
         return Verdict(outcome=Outcome.ADOPTED, gain=gain, why=why, pairs=count, remark=why)
-    if mean <= -UNLIKELY * error or count == LOOKS[-1]:
+    if mean <= -UNLIKELY * error or is_last:
         why = f"not settled: {less}, and steps are no faster after {count} pairs of blocks"
         return Verdict(outcome=Outcome.NOT_SETTLED, gain=gain, why=why, pairs=count)
     return None

@@ -186,8 +186,7 @@ class Tune(threading.Thread):
         facts = self._read_facts()
         self._first_step = self._last_step()
         diagnosed = self._diagnose(before, facts)
-        now.bottleneck_after = now.bottleneck_before
-        remedied = tuned.remedied_settings(self.folder)
+        now.bottleneck_after, remedied = now.bottleneck_before, tuned.remedied_settings(self.folder)
         knobs, left = choose_knobs(facts, may=self._given.may, remedied=remedied)
         start = Start(env=tuned.launched_env(self.folder), torch=read_version(self._proven_on.get("torch")))
         arms, may_start = self._list_start_arms(facts, start, remedied), RESTART in self._given.may
