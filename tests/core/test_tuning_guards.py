@@ -204,3 +204,12 @@ def test_few_blocks_do_not_show_that_losses_are_no_higher_and_more_of_them_do() 
     assert find_doubt(_steady(chance, 2.0, 8), _steady(chance, 2.0, 8)) is None
     assert find_doubt(_steady(chance, 2.0, 3), _steady(chance, 2.0, 3)) == "a round of blocks is not complete"
     assert find_doubt((Block(),) * 3, (Block(),) * 3) is None, "no loss is known"
+
+
+def test_bursts_of_an_arm_are_doubted_also_where_half_of_the_owners_norms_burst_by_chance() -> None:
+    """The usual norm is that of the steady ones then too, not of a small burst."""
+    owner = Block(grad_norms=(0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 2.1, 3.0, 4.0, 9.0, 12.0, 170.0) * 2)
+    arm = Block(grad_norms=(0.5, 0.5, 1.6, 1.9, 2.3, 3.5, 4.2, 4.9, 9.9, 21.0, 37.0, 378.0) * 2)
+    doubt = find_doubt(*in_turn(owner, arm))
+    assert doubt == "gradients burst in 40 of 48 steps under it, beyond 1, and in 24 of 48 of the owner's"
+    assert find_harm(*in_turn(owner, arm), MEMORY) is None, "it may be chance"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import compress, pairwise
 from operator import mul
 
-from supervisor.core.stats.median import median, spread
+from supervisor.core.stats.median import median, quantile, spread
 from supervisor.core.units import MB
 
 CARD_SHARE = 0.92
@@ -40,6 +40,8 @@ SURE = 2.5
 DOUBTFULLY_WIDER = 2.5
 BURST = 2.0
 """Times the owner's usual norm of gradients, from which on it is a burst: young decoders have one in four steps."""
+USUAL = 0.25
+"""Share of the owner's norms below the usual one. With a median, a few that burst by chance hide those of an arm."""
 CHANCE = 2e-4
 """Probability below which an arm's bursts are not those of the owner, who has fewer."""
 DOUBTFUL_CHANCE = 0.05
@@ -265,7 +267,7 @@ def _find_bursts(owner: Sequence[Block], arm: Sequence[Block], chance: float) ->
     )
     if min(len(of_owner), len(of_arm)) < LOSSES_MIN:
         return None
-    limit = BURST * median(of_owner)
+    limit = BURST * quantile(sorted(of_owner), USUAL)
     mine, theirs = (sum(value > limit for value in values) for values in (of_arm, of_owner))
     total, bursts = len(of_owner) + len(of_arm), mine + theirs
     counts = range(mine, min(bursts, len(of_arm)) + 1)
