@@ -24,8 +24,8 @@ GPU_GAIN_MIN = 0.04
 """What the GPU has to compute less for a step: traces of the same settings differ by one in a hundred."""
 LOOKS = (6, 8, 10, 12, 14, 16)
 """After how many pairs it is asked whether steps are faster too."""
-LIKELY = 1.2
-UNLIKELY = 1.2
+LIKELY = 0.8
+UNLIKELY = 1.8
 """Standard errors of the mean gain above none, from which on it is one, and below none, from which on it is not.
 
 Of settings that gain 5 % of steps like a ResNet-50's nine in ten are found so, of such that cost 5 % one in ten.
