@@ -151,7 +151,7 @@ def test_a_loader_is_neither_traced_nor_judged_by_what_a_gpu_computes() -> None:
     assert not session.wants_trace
 
 
-def test_what_the_gpu_alone_speaks_for_is_not_confirmed_over_the_owners_settings() -> None:
+def test_what_only_the_gpu_supports_is_not_confirmed_over_the_owners_settings() -> None:
     """A tune never ends with what may be slower than these: steps have to prove it in the end."""
     session, chance = begin_session((LAYOUT,), (), GPU, traced(0.034, 0.030)), random.Random(2)
     tried = set()
