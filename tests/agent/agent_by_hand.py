@@ -182,6 +182,12 @@ def plain_environment(**more: str) -> Mapping[str, str]:
     return {**kept, **more}
 
 
+def run_with_agent(python: WarmInterpreter, script: str) -> list[str]:
+    """Run a script that imports parts of the agent; return the lines that it prints."""
+    environment = plain_environment(PYTHONPATH=str(AGENT_PATH))
+    return python.run([python.python, "-c", script], environment, Path.cwd()).splitlines()
+
+
 class Attempts:
     """Runs of one command in one folder, each the next attempt of one job, resumed from its newest snapshot."""
 

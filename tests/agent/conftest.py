@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from agent_by_hand import Attempt, interpreters, name_of
 
-from tests.rigs.warm import TORCH, Warm, WarmInterpreter, start_interpreter
+from tests.rigs.warm import TORCH, TRAINERS, Warm, WarmInterpreter, start_interpreter
 
 MakeOnce = Callable[[str, Callable[[Path], object]], Path]
 
@@ -53,6 +53,11 @@ def warm(make_once: MakeOnce, pytestconfig: pytest.Config) -> Warm:
 def plain(warm: Warm) -> Warm:
     """As `warm`, for programs that nobody supervises: what they print is what a supervised one has to print."""
     return functools.partial(warm, supervised=False)
+
+
+@pytest.fixture(name="unsupervised")
+def interpreter_without_an_agent(foreign_python: Path, plain: Warm) -> WarmInterpreter:
+    return plain(foreign_python, *TRAINERS)
 
 
 @pytest.fixture

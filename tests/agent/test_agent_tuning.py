@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from agent_by_hand import AGENT_PATH, Attempt, Finished, plain_environment, wait_for
+from agent_by_hand import Attempt, Finished, plain_environment, run_with_agent, wait_for
 
 from supervisor.core import attempt_files as at
 from tests.rigs.warm import TRAINERS, Warm, WarmInterpreter
@@ -93,11 +93,6 @@ class Tuned:
 def tuned(attempt: Attempt, foreign_python: Path, warm: Warm) -> Tuned:
     attempt.warm = warm(foreign_python, *TRAINERS)
     return Tuned(attempt, foreign_python)
-
-
-@pytest.fixture(name="unsupervised")
-def interpreter_without_an_agent(foreign_python: Path, plain: Warm) -> WarmInterpreter:
-    return plain(foreign_python, *TRAINERS)
 
 
 @pytest.fixture
@@ -251,7 +246,7 @@ for name, script in scripts.items():
 
 def test_tf32_is_read_by_a_script_of_either_api_and_put_back(unsupervised: WarmInterpreter) -> None:
     """With the newer API alone the older one raises, into the training."""
-    assert _run_with_agent(unsupervised, SWITCHED) == []
+    assert run_with_agent(unsupervised, SWITCHED) == []
 
 
 WARNING = """
@@ -273,7 +268,7 @@ print(found.take(), found.take(), shown)
 def test_what_the_training_warns_of_is_noted_once_unless_it_is_about_versions(unsupervised: WarmInterpreter) -> None:
     """A library's first use of an older API may fall into any setting's turn; it says nothing of that setting."""
     names = ["a UserWarning", "a FutureWarning", "a DeprecationWarning", "a RuntimeWarning", "a UserWarning", "later"]
-    assert _run_with_agent(unsupervised, WARNING) == [f"{[names[0], names[3]]} [] {names}"]
+    assert run_with_agent(unsupervised, WARNING) == [f"{[names[0], names[3]]} [] {names}"]
 
 
 PINNED = """
@@ -310,7 +305,7 @@ print("done")
 
 def test_batches_are_pinned_from_the_middle_of_an_iteration_and_none_is_lost(unsupervised: WarmInterpreter) -> None:
     """What pins them is given to it: a machine without a GPU has no pinned memory."""
-    assert _run_with_agent(unsupervised, PINNED) == ["done"]
+    assert run_with_agent(unsupervised, PINNED) == ["done"]
 
 
 COUNTED = """
@@ -354,7 +349,7 @@ print("done")
 def test_what_the_workers_of_a_loader_have_made_is_counted_also_after_an_exchange(
     unsupervised: WarmInterpreter,
 ) -> None:
-    assert _run_with_agent(unsupervised, COUNTED) == ["done"]
+    assert run_with_agent(unsupervised, COUNTED) == ["done"]
 
 
 UNSTEADY = """
@@ -398,15 +393,9 @@ judge(["in part", "in part"], wider=1.01)
 """
 
 
-def _run_with_agent(unsupervised: WarmInterpreter, script: str) -> list[str]:
-    """Run a script that imports parts of the agent; return the lines that it prints."""
-    environment = plain_environment(PYTHONPATH=str(AGENT_PATH))
-    return unsupervised.run([unsupervised.python, "-c", script], environment, Path.cwd()).splitlines()
-
-
 def test_batches_whose_gradients_rounding_alone_changes_tell_nothing_of_an_arm(unsupervised: WarmInterpreter) -> None:
     """Numbers that a layer normalises close to zero make another gradient with any rounding, right or wrong."""
-    first, wrong, nothing, mostly, part, wider = _run_with_agent(unsupervised, UNSTEADY)
+    first, wrong, nothing, mostly, part, wider = run_with_agent(unsupervised, UNSTEADY)
     assert first == "taken"
     assert wrong == "results of the same batches differ by 0.01, rou"
     assert nothing == "results of the same batches are no numbers with"
@@ -464,7 +453,7 @@ def test_few_rows_whose_gradients_outgrow_all_others_hide_neither_a_right_arm_no
     unsupervised: WarmInterpreter,
 ) -> None:
     """Words of a young decoder: each batch has one in thousands whose gradient rounding makes another one of."""
-    taken, _, wrong, _, nothing, hooks = _run_with_agent(unsupervised, FEW)
+    taken, _, wrong, _, nothing, hooks = run_with_agent(unsupervised, FEW)
     assert taken == "taken"
     assert wrong.startswith("gradients of the same batches differ by 0.5")
     assert nothing == "gradients of the same batches are no numbers wi"
@@ -504,7 +493,7 @@ def test_a_step_on_the_way_that_a_module_hands_over_as_well_makes_no_other_gradi
     unsupervised: WarmInterpreter,
 ) -> None:
     """Eager attention hands over its weights and another kernel has none: rows of their gradients are not cut."""
-    assert _run_with_agent(unsupervised, ON_THE_WAY) == ["{0.0}"]
+    assert run_with_agent(unsupervised, ON_THE_WAY) == ["{0.0}"]
 
 
 DEEP = """
@@ -523,7 +512,7 @@ def test_each_layer_rounds_so_that_a_deep_model_may_differ_by_the_root_of_their_
     unsupervised: WarmInterpreter,
 ) -> None:
     """bfloat16 moved the logits of a decoder of 0.6 billion weights by 3.5 %, where eight roundings are 3.2 %."""
-    assert _run_with_agent(unsupervised, DEEP) == ["8 20"]
+    assert run_with_agent(unsupervised, DEEP) == ["8 20"]
 
 
 LESS = """
@@ -551,7 +540,7 @@ except Refused as error:
 
 def test_an_arm_under_which_a_weight_has_no_gradient_any_more_is_refused(unsupervised: WarmInterpreter) -> None:
     words = "the model's results or gradients are others in number or size with it"
-    assert _run_with_agent(unsupervised, LESS) == [words]
+    assert run_with_agent(unsupervised, LESS) == [words]
 
 
 COUNTING = """
@@ -574,7 +563,7 @@ print("taken")
 
 def test_what_numbers_kinds_and_pictures_is_not_shaken(unsupervised: WarmInterpreter) -> None:
     """A YOLO looks up the kind of a box, and its picture, by a number that it is given among real ones."""
-    assert _run_with_agent(unsupervised, COUNTING) == ["taken"]
+    assert run_with_agent(unsupervised, COUNTING) == ["taken"]
 
 
 NARROW = """
@@ -610,7 +599,7 @@ def test_a_batch_sensitive_in_a_direction_that_one_shake_misses_is_shaken_in_oth
     unsupervised: WarmInterpreter,
 ) -> None:
     """Of its three batches one has a gradient that rounding makes fourteen times as large."""
-    taken, wrong = _run_with_agent(unsupervised, NARROW)
+    taken, wrong = run_with_agent(unsupervised, NARROW)
     assert taken == "taken"
     assert wrong == "results of the same batches differ by 0.01, rou"
 
@@ -646,7 +635,7 @@ judge(off=8e-6, wrong=2.0)
 
 
 def test_micro_batches_sensitive_in_a_direction_that_one_shake_misses_are_joined(unsupervised: WarmInterpreter) -> None:
-    taken, wrong = _run_with_agent(unsupervised, JOINED)
+    taken, wrong = run_with_agent(unsupervised, JOINED)
     assert taken == "taken"
     assert wrong.startswith("gradients of joined micro-batches differ by 0.58")
 
@@ -699,7 +688,7 @@ def test_a_decoders_bfloat16_is_taken_and_kernels_that_are_wrong_with_an_arm_are
     unsupervised: WarmInterpreter,
 ) -> None:
     """One that is 10 % off in half precision, and one that reads weights in channels_last as if they lay as before."""
-    decoder, scaled, layout, stale = _run_with_agent(unsupervised, HALVES)
+    decoder, scaled, layout, stale = run_with_agent(unsupervised, HALVES)
     assert (decoder, layout) == ("taken", "taken")
     assert scaled == stale == "results of the same batches differ b"
 
@@ -742,7 +731,7 @@ for withdrawn in (True, False):
 def test_a_model_that_is_replaced_is_freed_once_its_settings_are_undone_or_their_lease_is_over(
     unsupervised: WarmInterpreter,
 ) -> None:
-    assert _run_with_agent(unsupervised, TWO_MODELS) == ["['threads']", "gone"] * 2
+    assert run_with_agent(unsupervised, TWO_MODELS) == ["['threads']", "gone"] * 2
 
 
 ACCUMULATING = """
@@ -958,7 +947,7 @@ print([name for part in model.modules() for name in vars(part) if "compiled" in 
 def test_parts_that_keep_their_shapes_are_compiled_and_wrong_or_broken_graphs_are_refused(
     unsupervised: WarmInterpreter,
 ) -> None:
-    *lines, wrong, broken, left = _run_with_agent(unsupervised, COMPILED)
+    *lines, wrong, broken, left = run_with_agent(unsupervised, COMPILED)
     assert lines == [
         "2 graphs; equal",
         "0 graphs of other shapes",

@@ -1,10 +1,12 @@
 """How sure the replay guard is: bfloat16 of healthy models, and faults planted into it, each on many sets of batches.
 
-    python tests/bench/replay_guard.py [TRIES [STEPS]] [MODEL ...]
+    python tests/bench/replay_guard.py [cpu|cuda] [TRIES [STEPS ...]] [MODEL ...]
 
 Run by an interpreter with torch, torchvision, transformers and ultralytics. Each model is tried as it begins and after
-STEPS steps of training, healthy TRIES times in each state, and once with each fault. What is printed is the largest
-share of what rounding explains that results and gradients of a try differ by: the guard refuses above 1.
+each number of STEPS of training (10, 60 and 200), healthy TRIES times in each state (2), and once with each fault; sdpa
+of two decoders is tried too, once in each state. What is printed is the largest share of what rounding
+explains that results and gradients of a try differ by, the guard refuses above 1, and by which share a fault has moved
+results or gradients of a layer from those of the healthy try: one that moves nothing is none.
 """
 
 # ruff: noqa: PLC0415, T201 - a benchmark prints, and each model imports only what it uses
@@ -12,7 +14,9 @@ share of what rounding explains that results and gradients of a try differ by: t
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
+import statistics
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -24,10 +28,11 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "supervisor" / "agent" / "path"))
 
-from rocm_agent.knobs import Refused, autocast, replay
+from rocm_agent.knobs import Refused, autocast, replay, transformer
 from slow_training import Words
 
 Batch = dict[str, Any]
+Judged = tuple[str | None, float]
 WORDS, LENGTH = 2048, 64
 DATA = Words(1_000_000, WORDS, LENGTH)
 
@@ -36,20 +41,21 @@ class Noting(replay.Proof):
     """The guard, with its measures kept."""
 
     noted: ClassVar[list[tuple[str, float, float]]] = []
-    known: ClassVar[dict[str, Any]] = {}
+    arm: ClassVar[dict[int, replay.Rows]] = {}
+    known: ClassVar[tuple[Any, float, dict[str, Any]]] = (None, 0.0, {})
 
-    def __init__(self, torch_: Any, calls: replay.Calls, *args: Any) -> None:
-        if Noting.known.get("_calls") is not calls:  # what is the owner's is the same for each fault
-            super().__init__(torch_, calls, *args)
-            Noting.known = vars(self)
-        vars(self).update(Noting.known)
+    def __init__(self, torch_: Any, calls: replay.Calls, params: Any, rounding: float = replay.ROUNDING) -> None:
+        if Noting.known[:2] != (calls, rounding):  # what is the owner's is the same for each fault
+            super().__init__(torch_, calls, params, rounding)
+            Noting.known = calls, rounding, vars(self)
+        vars(self).update(Noting.known[2])
 
     def compare(self) -> None:
-        Noting.noted = []
+        Noting.noted, Noting.arm = [], {}
         super().compare()
 
     def measure(self, arm: Any) -> Iterator[tuple[str, float, float]]:
-        Noting.noted = list(super().measure(arm))
+        Noting.noted, Noting.arm = list(super().measure(arm)), arm
         return iter(Noting.noted)
 
 
@@ -220,10 +226,11 @@ def _scale(found: Any) -> Any:
 
 
 def _drop_rows(found: Any) -> Any:
-    """Return a result without each eighth row."""
-    kept = torch.ones(found.shape[-2 if found.dim() > 2 else 0], 1)
-    kept[7::8] = 0
-    return found * kept
+    """Return a result without each eighth of its rows, or of its pixels; a last layer has too few rows to lose one."""
+    shape = (found.shape[0], 1, *found.shape[2:]) if found.dim() == 4 else (*found.shape[:-1], 1)
+    kept = torch.ones(shape, device=found.device)
+    kept.view(-1)[7::8] = 0
+    return found * kept.to(found.dtype)
 
 
 def _round_to_three_bits(found: Any) -> Any:
@@ -255,22 +262,30 @@ FAULTS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+def casts() -> bool:
+    """Whether a call is made under autocast."""
+    return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+
+
 @contextlib.contextmanager
-def planted(fault: Callable[[Any], Any]) -> Iterator[None]:
-    """Have matrix products and convolutions under autocast be wrong meanwhile."""
+def planted(fault: Callable[[Any], Any], only: Any = None) -> Iterator[None]:
+    """Have matrix products and convolutions under autocast be wrong meanwhile; `only`: those with this weight."""
     kept = nn.functional.linear, nn.Conv2d._conv_forward
 
     def linear(rows: Any, weight: Any, bias: Any = None) -> Any:
         found = kept[0](rows, weigh(weight), bias)
-        return fault(found) if torch.is_autocast_enabled("cpu") else found
+        return fault(found) if is_wrong(weight) else found
 
     def convolve(module: Any, rows: Any, weight: Any, bias: Any) -> Any:
         found = kept[1](module, rows, weigh(weight), bias)
-        return fault(found) if torch.is_autocast_enabled("cpu") else found
+        return fault(found) if is_wrong(weight) else found
+
+    def is_wrong(weight: Any) -> bool:
+        return casts() and (only is None or weight is only)
 
     def weigh(weight: Any) -> Any:
         """Return a weight whose gradient is a fifth too small, where that is the fault."""
-        if fault is not _keep or not torch.is_autocast_enabled("cpu"):
+        if fault is not _keep or not is_wrong(weight):
             return weight
         return 0.8 * weight + 0.2 * weight.detach()
 
@@ -287,7 +302,7 @@ def softmax_without(what: str) -> Iterator[None]:
     kept = nn.functional.softmax
 
     def softmax(scores: Any, *args: Any, **kwargs: Any) -> Any:
-        if torch.is_autocast_enabled("cpu") and scores.dim() == 4:
+        if casts() and scores.dim() == 4:
             scores = torch.where(scores < -1e4, 0.0, scores) if what == "mask" else 4 * scores
         return kept(scores, *args, **kwargs)
 
@@ -298,14 +313,14 @@ def softmax_without(what: str) -> Iterator[None]:
         nn.functional.softmax = kept
 
 
-def train(model: nn.Module, draw: Callable[[torch.Generator], Batch], steps: int, decoder: bool) -> None:
-    """Train a while; matrices of a narrow decoder in the steps, as a share of their size, of one 1024 wide."""
-    chance = torch.Generator().manual_seed(1)
+def train(model: nn.Module, draw: Callable[[torch.Generator], Batch], steps: tuple[int, int], decoder: bool) -> None:
+    """Train from one step to another; a narrow decoder's matrices move by as large a share of them as a wide one's."""
+    chance = torch.Generator().manual_seed(1 + steps[0])
     wide = [param for name, param in model.named_parameters() if param.dim() == 2 and "embed" not in name]
     others = [param for param in model.parameters() if all(param is not other for other in wide)]
     groups = [{"params": wide, "lr": 1.6e-3 if decoder else 1e-3}, {"params": others, "lr": 1e-4 if decoder else 1e-3}]
     optimizer = torch.optim.AdamW(groups, weight_decay=0)
-    for _ in range(steps):
+    for _ in range(*steps):
         optimizer.zero_grad()
         model(**draw(chance))["loss"].backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -321,12 +336,12 @@ def keep_calls(model: nn.Module, batches: list[Batch]) -> replay.Calls:
     return calls
 
 
-def judge(model: nn.Module, calls: replay.Calls) -> tuple[str | None, float]:
-    """Return why bfloat16 is refused, and the largest share of what is explained that was differed by."""
-    knob = autocast.Autocast(torch, torch.optim.SGD(model.parameters(), lr=0.0), calls)
+def judge(model: nn.Module, calls: replay.Calls, kind: Any = autocast.Autocast, value: Any = "bfloat16") -> Judged:
+    """Return why a setting is refused, and the largest share of what is explained that was differed by."""
+    knob = kind(torch, torch.optim.SGD(model.parameters(), lr=0.0), calls)
     Noting.noted, why = [], None
     try:
-        knob.apply("bfloat16")
+        knob.apply(value)
     except Refused as error:
         why = str(error)
     knob.revert()
@@ -334,57 +349,119 @@ def judge(model: nn.Module, calls: replay.Calls) -> tuple[str | None, float]:
     return why, max((math.inf if math.isnan(share) else share for share in shares), default=math.inf)
 
 
-def list_faults(name: str) -> dict[str, Callable[[], contextlib.AbstractContextManager[None]]]:
+def measure_effect(healthy: dict[int, replay.Rows]) -> float:
+    """Return by which share a try's results, or gradients of a weight, are off those of a healthy one at most."""
+    pairs = [
+        (item, other)
+        for number, rows in healthy.items()
+        for kind in (0, 1)
+        for item, other in zip(rows[kind], Noting.arm[number][kind], strict=True)
+    ]
+    found = [replay.difference([item], [other]) for item, other in pairs]
+    return max(math.inf if math.isnan(share) else share for share in found)
+
+
+def list_faults(name: str, model: nn.Module) -> dict[str, Callable[[], contextlib.AbstractContextManager[None]]]:
     """Return the faults that a model can have, by name."""
     found = {kind: (lambda fault=fault: planted(fault)) for kind, fault in FAULTS.items()}
+    layers = [module for module in model.modules() if isinstance(module, nn.Linear | nn.Conv2d)]
+    middle = layers[len(layers) // 2].weight
+    found["one layer's gradient weaker"] = lambda: planted(_keep, middle)
     if name in {"qwen3", "llama"}:
         found["no mask"] = lambda: softmax_without("mask")
         found["no scale"] = lambda: softmax_without("scale")
     return found
 
 
-def try_model(name: str, tries: int, steps: int) -> tuple[list[float], list[float], int, int]:
-    """Return the shares of healthy and of faulty tries, and how many of them were judged wrongly."""
+class Tally:
+    """The shares of tries, and how many of them were judged wrongly."""
+
+    def __init__(self) -> None:
+        self.healthy: list[float] = []
+        self.sdpa: list[float] = []
+        self.faulty: list[float] = []
+        self.refused, self.adopted, self.without_effect = 0, 0, 0
+
+
+def try_state(name: str, model: nn.Module, draw: Callable[[torch.Generator], Batch], state: int, tries: int) -> Tally:
+    """Judge healthy and faulty tries of a model as it is."""
+    found, chance = Tally(), torch.Generator().manual_seed(100 + state)
+    faults = list(list_faults(name, model).items())
+    for number in range(tries):
+        calls = keep_calls(model, [draw(chance) for _ in range(replay.CALLS)])
+        if name in {"qwen3", "llama"} and number == 0:
+            why, share = judge(model, calls, transformer.Attention, "sdpa")
+            found.sdpa.append(share)
+            found.refused += why is not None
+            print(f"{name} after {state} steps, sdpa: {share:.2f} {why or 'taken'}", flush=True)
+        why, share = judge(model, calls)
+        found.healthy.append(share)
+        found.refused += why is not None
+        healthy = Noting.arm
+        print(f"{name} after {state} steps, {number}: {share:.2f} {why or 'taken'}", flush=True)
+        for fault, plant in faults[number::tries]:
+            with plant():
+                why, share = judge(model, calls)
+            effect = measure_effect(healthy)
+            found.faulty.append(share)
+            found.adopted += why is None
+            found.without_effect += effect < replay.ROUNDING
+            print(f"{name} after {state} steps, {fault}: {share:.2f} of {effect:.2g} {why or 'TAKEN'}", flush=True)
+        calls.stop()
+    return found
+
+
+def try_model(name: str, tries: int, steps: tuple[int, ...], device: str) -> list[Tally]:
+    """Return what became of a model's tries in each state."""
     torch.manual_seed(0)
     model, draw = MODELS[name]()
-    model.train()
-    healthy, faulty, refused, adopted = [], [], 0, 0
-    for state in (0, steps):
-        train(model, draw, state, name in {"qwen3", "llama"})
-        chance = torch.Generator().manual_seed(100 + state)
-        faults = list(list_faults(name).items())
-        for number in range(tries):
-            calls = keep_calls(model, [draw(chance) for _ in range(replay.CALLS)])
-            why, share = judge(model, calls)
-            healthy.append(share)
-            refused += why is not None
-            print(f"{name} after {state} steps, {number}: {share:.2f} {why or 'taken'}", flush=True)
-            for kind, plant in faults[number::tries]:
-                with plant():
-                    why, share = judge(model, calls)
-                faulty.append(share)
-                adopted += why is None
-                print(f"{name} after {state} steps, {kind}: {share:.2f} {why or 'TAKEN'}", flush=True)
-            calls.stop()
-    return healthy, faulty, refused, adopted
+    model.to(device).train()
+
+    def draw_there(chance: torch.Generator) -> Batch:
+        return _move(draw(chance), device)
+
+    found = []
+    for before, state in itertools.pairwise((0, 0, *steps)):
+        train(model, draw_there, (before, state), name in {"qwen3", "llama"})
+        found.append(try_state(name, model, draw_there, state, tries))
+    return found
+
+
+def _move(value: Any, device: str) -> Any:
+    return {key: _move(item, device) for key, item in value.items()} if isinstance(value, dict) else value.to(device)
+
+
+def print_row(name: str, tallies: list[Tally]) -> None:
+    """Print what became of all tries of a model."""
+    healthy = [share for tally in tallies for share in tally.healthy]
+    sdpa = [share for tally in tallies for share in tally.sdpa]
+    faulty = [share for tally in tallies for share in tally.faulty]
+    print(
+        f"{name:8} {len(healthy):9} {statistics.median(healthy):7.2f} {max(healthy):6.2f}"
+        f" {len(sdpa):7} {max(sdpa, default=math.nan):6.2f} {sum(tally.refused for tally in tallies):8}"
+        f" {len(faulty):7} {sum(tally.adopted for tally in tallies):8} {min(faulty):6.2f}"
+        f" {sum(tally.without_effect for tally in tallies):10}",
+        flush=True,
+    )
 
 
 def main() -> None:
-    """Print each try and a table."""
+    """Print each try, and a row for each model."""
     numbers = [int(word) for word in sys.argv[1:] if word.isdigit()]
-    names = [word for word in sys.argv[1:] if not word.isdigit()] or list(MODELS)
-    tries, steps = (*numbers, *(6, 200)[len(numbers) :])
+    words = [word for word in sys.argv[1:] if not word.isdigit()]
+    names = [word for word in words if word in MODELS] or list(MODELS)
+    tries, steps = (numbers or [2])[0], tuple(numbers[1:]) or (10, 60, 200)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     replay.Proof = Noting  # type: ignore[misc, unused-ignore] # its measures are what is looked at
-    rows = {name: try_model(name, tries, steps) for name in names}
-    print("model     healthy  refused  median   most  faults  adopted  least")
-    for name, (healthy, faulty, refused, adopted) in rows.items():
-        middle = sorted(healthy)[len(healthy) // 2]
-        print(
-            f"{name:8} {len(healthy):8} {refused:8} {middle:7.2f} {max(healthy):6.2f}"
-            f" {len(faulty):7} {adopted:8} {min(faulty):6.2f}"
-        )
+    device = "cuda" if "cuda" in words else "cpu"
+    print("model     bfloat16  median   most    sdpa   most  refused  faults  adopted  least  no effect")
+    every = []
+    for name in names:
+        tallies = try_model(name, tries, steps, device)
+        every += tallies
+        print_row(name, tallies)
+    print_row("all", every)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,148 @@
+"""The replay guard: what rounding makes of a model's gradients is taken, and what is wrong with them is not."""
+
+from __future__ import annotations
+
+import pytest
+from agent_by_hand import run_with_agent
+
+from tests.rigs.warm import WarmInterpreter
+
+pytestmark = pytest.mark.train
+
+JUDGED = """
+import torch
+from rocm_agent.knobs import Refused, replay
+torch.manual_seed(0)
+torch.set_num_threads(1)
+def judge(net, batches, size=replay.BFLOAT16, **changed):
+    calls = replay.Calls(torch)
+    calls.keep()
+    for batch in batches:
+        net(batch)
+    before = vars(net).copy()
+    try:
+        proof = replay.Proof(torch, calls, list(net.parameters()), size)
+        vars(net).update(changed)
+        proof.compare()
+        print("taken")
+    except Refused as error:
+        print(str(error)[:44])
+    vars(net).update(before)
+    calls.stop()
+def multiply(rows, weight, share):
+    return rows @ (share * weight + (1 - share) * weight.detach())
+"""
+LENGTHS = "lengths of gradients of the same batches dif"
+GRADIENTS = "gradients of the same batches differ by "
+
+WAVES = """
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight, self.last = torch.nn.Parameter(torch.randn(32, 64)), torch.randn(64, 8)
+        self.rounding, self.share = 0.0, 1.0
+    def forward(self, batch):
+        waves = multiply(10 * batch, self.weight, self.share)
+        return 1 + 1e-3 * (waves + self.rounding * waves * torch.randn_like(waves)).cos() @ self.last
+net, batches = Net(), torch.randn(8, 16, 32)
+judge(net, batches, rounding=4e-3)
+judge(net, batches, rounding=4e-3, share=0.8)
+"""
+
+
+def test_gradients_a_fifth_too_small_are_found_where_rounding_turns_them_by_more(unsupervised: WarmInterpreter) -> None:
+    """As of a ResNet that has not begun: rounding turns its gradients by a third, and hardly changes their length."""
+    rounded, weaker = run_with_agent(unsupervised, JUDGED + WAVES)
+    assert rounded == "taken"
+    assert weaker == LENGTHS
+
+
+SCORES = """
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.values, self.scores = (torch.nn.Linear(8, 8, bias=False) for _ in range(2))
+        self.share = 1.0
+    def forward(self, batch):
+        return self.values(batch) + 1e-3 * multiply(batch, self.scores.weight, self.share)
+net, batches = Net(), torch.randn(8, 16, 8)
+judge(net, batches, share=1.01)
+judge(net, batches, share=4.0)
+"""
+
+
+def test_a_layer_of_short_gradients_is_judged_by_their_own_length(unsupervised: WarmInterpreter) -> None:
+    """As of scores next to nothing: without their scale their gradients alone are four times as long."""
+    near, scaled = run_with_agent(unsupervised, JUDGED + SCORES)
+    assert near == "taken"
+    assert scaled == LENGTHS
+
+
+NOTHING = """
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.all_alike, self.rounding = torch.nn.Linear(8, 64), torch.nn.Linear(1, 1, bias=False), 0.0
+    def forward(self, batch):
+        rows = self.layer(batch) + self.all_alike(batch[:, :1])
+        rows = rows + self.rounding * rows * torch.randn_like(rows)
+        return rows - rows.mean(1, keepdim=True)
+for _ in range(8):
+    judge(Net(), torch.randn(4, 16, 8), rounding=4e-3)
+"""
+
+
+def test_a_layer_whose_gradients_are_rounding_alone_tells_nothing(unsupervised: WarmInterpreter) -> None:
+    """As of what a softmax takes out again: in half precision these gradients are thousands of times as long."""
+    assert run_with_agent(unsupervised, JUDGED + NOTHING) == 8 * ["taken"]
+
+
+ZEROS = """
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+        torch.nn.init.zeros_(self.head.weight)
+        self.wrong = 1.0
+    def forward(self, batch):
+        return self.head(self.body(batch) * torch.where(batch[:, :1] > 1.4, self.wrong, 1.0)) + batch
+net, batches = Net(), torch.randn(8, 256, 8)
+judge(net, batches)
+judge(net, batches, wrong=0.8)
+weight = net.head.weight
+print(bool((weight == 0).all() and not torch.signbit(weight).any()), [param.grad for param in net.parameters()])
+"""
+
+
+def test_what_comes_before_a_head_of_zeros_is_judged_as_if_it_had_begun(unsupervised: WarmInterpreter) -> None:
+    """A head of zeros passes nothing on and no gradient back: rows that are lost before it show in neither."""
+    same, wrong, weight = run_with_agent(unsupervised, JUDGED + ZEROS)
+    assert same == "taken"
+    assert wrong.startswith("results of the same batches differ by")
+    assert weight == "True [None, None, None, None]", "the head is zeros again, and nothing has a gradient"
+
+
+JUMPS = """
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight, self.off = torch.nn.Parameter(torch.ones(2)), 0.0
+    def forward(self, batch):
+        rows = batch * self.weight
+        assigned = (rows[1] - rows[0] + self.off > 0) * torch.tensor([0.2, 0.0])
+        return rows + assigned * (rows - rows.detach())
+def draw(*gaps):
+    return [torch.tensor([1.0, 1.0 + gap]) for gap in gaps]
+net = Net()
+judge(net, draw(1e-6, 2e-5, *[0.5] * 6), size=replay.ROUNDING, off=-4e-5)
+judge(net, draw(0.5, 2e-5, *[0.5] * 6), size=replay.ROUNDING, off=-4e-5)
+judge(net, draw(1e-6, *[2e-5] * 7), size=replay.ROUNDING, off=-4e-5)
+"""
+
+
+def test_a_call_that_jumps_as_shaken_ones_do_is_no_fault_unless_most_do(unsupervised: WarmInterpreter) -> None:
+    """As a detector assigns boxes: in some batches another way with any rounding, and shakes meet some of these."""
+    few, unknown, most = run_with_agent(unsupervised, JUDGED + JUMPS)
+    assert few == "taken"
+    assert unknown.startswith(GRADIENTS), "no shake has made any call jump"
+    assert most.startswith(GRADIENTS)
