@@ -11,11 +11,12 @@ import sys
 import warnings
 import weakref
 from functools import wraps
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from rocm_agent import batch_count
 
 from . import Refused, list_params, replay
+from .rows import count_rows, cut_rows
 
 CARD_SHARE = 0.85
 """Of a GPU's memory that may be in use after a joined replay: longer batches may come."""
@@ -156,28 +157,46 @@ class Merging:
         module, _, _, cast = calls[0]
         params = list_params(self._optimizer)
         with self._calls.replaying(params):
-            losses, single = self._add_up(calls)
-            loss, arm = self._grads(module, joined, cast)
-            moved = self._shake(calls, params, single)
+            modules = self._list_batched(calls, joined)
+            with cut_rows(self._torch, modules):
+                losses, single = self._add_up(calls)
+                shakes = self._shake(calls, params, single)
+            with cut_rows(self._torch, modules, len(calls)):
+                loss, arm = self._grads(module, joined, cast)
         apart = abs(loss - losses) / max(abs(losses), 1e-12)
         if not apart <= max(APART_MIN, APART * self._calls.rounding):
             raise Refused("the loss of joined micro-batches is %.6g, that of single ones %.6g" % (loss, losses))
-        differs = replay.difference(single, arm)
-        limit = max(APART_MIN, APART * self._calls.rounding)
-        limit = max(limit, min(replay.SHAKEN * moved, APART_MAX))
+        places = _find_steady(single, shakes)
+        differs = replay.difference([single[place] for place in places], [arm[place] for place in places])
+        moved = max(_find_moved(single, shake, places) for shake in shakes)
+        limit = max(APART_MIN, APART * self._calls.rounding, min(replay.SHAKEN * moved, APART_MAX))
         if not differs <= limit:
             raise Refused("gradients of joined micro-batches differ by %.2g, rounding explains %.2g" % (differs, limit))
         self._check_room()
 
-    def _shake(self, calls: List[Any], params: List[Any], single: List[Any]) -> float:
-        """Return by how much the shake of weights that moved gradients most has moved them, as a share of them."""
-        moved = 0.0
+    def _list_batched(self, calls: List[Any], joined: Dict[str, Any]) -> List[Any]:
+        """Return the modules whose results have the batch in their first dimension."""
+        module, _, kwargs, cast = calls[0]
+        found = replay.list_open(self._torch, [module])
+        with self._torch.no_grad(), cast():
+            with count_rows(found) as alone:
+                module(**kwargs)
+            with count_rows(found) as together:
+                module(**joined)
+        wanted = {key: [len(calls) * count for count in counts] for key, counts in alone.items()}
+        return [part for part in found if id(part) in wanted and wanted[id(part)] == together.get(id(part))]
+
+    def _shake(self, calls: List[Any], params: List[Any], single: List[Any]) -> List[List[float]]:
+        """Return, of each shake of weights, by how much it has moved the gradient of each weight."""
+        found: List[List[float]] = []
         for direction in range(1, replay.SHAKES_MAX + 1):
             with replay.shake_weights(self._torch, params, self._calls.rounding, direction):
-                moved = max(moved, replay.difference(single, self._add_up(calls)[1]))
-            if direction >= replay.SHAKES_MIN and moved < replay.MOVED:
+                moved = [float((grad - seen).norm()) for grad, seen in zip(single, self._add_up(calls)[1])]
+            found.append(moved)
+            every = max(_find_moved(single, shake, range(len(single))) for shake in found)
+            if direction >= replay.SHAKES_MIN and every < replay.MOVED:
                 break
-        return moved
+        return found
 
     def _add_up(self, calls: List[Any]) -> Tuple[float, List[Any]]:
         """Return the sums of the losses and of the gradients of micro-batches, each computed by itself."""
@@ -205,6 +224,23 @@ class Merging:
                 self._free()
                 share = 100 * (total - free) / total
                 raise Refused("%.0f %% of the GPU's memory is in use with it (limit %.0f %%)" % (share, 85))
+
+
+def _find_steady(single: List[Any], shakes: List[List[float]]) -> Sequence[int]:
+    """Return the numbers of the weights whose gradients rounding leaves alone, of all where these are not most."""
+    every = range(len(single))
+    limit = APART_MAX / replay.SHAKEN
+    if all(_find_moved(single, shake, every) <= limit for shake in shakes):
+        return every
+    steady = [place for place in every if all(_find_moved(single, shake, [place]) <= limit for shake in shakes)]
+    return steady if 2 * len(steady) > len(single) else every
+
+
+def _find_moved(single: List[Any], shake: List[float], places: Sequence[int]) -> float:
+    """Return by how much a shake has moved the gradients of some weights, as a share of their length."""
+    size = sum(float(single[place].norm()) ** 2 for place in places)
+    moved = sum(shake[place] ** 2 for place in places)
+    return float((moved / size) ** 0.5 if size > 0 else moved**0.5)
 
 
 def _join_all(torch: Any, batches: List[Any], count: int) -> List[Any]:

@@ -9,7 +9,7 @@ that those of a whole batch could not be compared.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import Any, Iterator, List
+from typing import Any, Dict, Iterator, List
 
 LONGEST = 4.0
 """Times the usual length, to which the rows of a gradient are cut: some in a thousand then move its sum little."""
@@ -20,8 +20,10 @@ WIDEST = 32_768
 
 
 @contextmanager
-def cut_rows(torch: Any, modules: List[Any]) -> Iterator[None]:
+def cut_rows(torch: Any, modules: List[Any], parts: int = 1) -> Iterator[None]:
     """Cut the rows, over their last dimension, of each gradient of a result of some modules meanwhile.
+
+    `parts`: of how many batches results are joined; the rows of each are cut as they would be alone.
 
     The sum over rows that a weight's gradient is stays that of the same rows in the same directions. What is wrong in
     many rows is as wrong in their sum; what is no number stays none.
@@ -30,14 +32,15 @@ def cut_rows(torch: Any, modules: List[Any]) -> Iterator[None]:
     def cut(gradient: Any) -> Any:
         if gradient.layout is not torch.strided or gradient.shape[-1] > WIDEST:
             return gradient
+        return torch.cat([cut_batch(part) for part in gradient.chunk(parts)]) if parts > 1 else cut_batch(gradient)
+
+    def cut_batch(gradient: Any) -> Any:
         lengths = torch.linalg.vector_norm(gradient, dim=-1, keepdim=True, dtype=torch.float32)
         limit = LONGEST * find_usual(lengths)
         return gradient * torch.where(lengths > limit, limit / lengths, torch.ones_like(lengths)).to(gradient.dtype)
 
     def follow(_: Any, __: Any, result: Any) -> None:
-        # What comes with it is often a step on the way to it, which another kernel has not: weights of an attention.
-        first = result[:1] if isinstance(result, tuple) else result
-        for item in list_tensors(first):
+        for item in _list_results(result):
             if item.requires_grad and item.dim() > 1 and item.is_floating_point():
                 item.register_hook(cut)
 
@@ -47,6 +50,30 @@ def cut_rows(torch: Any, modules: List[Any]) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+@contextmanager
+def count_rows(modules: List[Any]) -> Iterator[Dict[int, List[int]]]:
+    """Give the first dimensions of the results that each of some modules has meanwhile, by the id of the module."""
+    found: Dict[int, List[int]] = {}
+
+    def follow(module: Any, _: Any, result: Any) -> None:
+        found.setdefault(id(module), []).extend(item.shape[0] for item in _list_results(result) if item.dim() > 0)
+
+    hooks = [module.register_forward_hook(follow) for module in modules]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _list_results(result: Any) -> Iterator[Any]:
+    """Yield the tensors that a module computes.
+
+    What comes with them is often a step on the way to them, which another kernel has not: weights of an attention.
+    """
+    return list_tensors(result[:1] if isinstance(result, tuple) else result)
 
 
 def find_usual(lengths: Any) -> Any:
