@@ -11,7 +11,7 @@ pytestmark = pytest.mark.train
 
 JUDGED = """
 import torch
-from rocm_agent.knobs import Refused, replay
+from rocm_agent.knobs import Refused, proofs, replay
 torch.manual_seed(0)
 torch.set_num_threads(1)
 def judge(net, batches, size=replay.BFLOAT16, **changed):
@@ -21,7 +21,7 @@ def judge(net, batches, size=replay.BFLOAT16, **changed):
         net(batch)
     before = vars(net).copy()
     try:
-        proof = replay.Proof(torch, calls, list(net.parameters()), size)
+        proof = proofs.Proof(torch, calls, list(net.parameters()), size)
         vars(net).update(changed)
         proof.compare()
         print("taken")
@@ -197,3 +197,49 @@ def test_a_call_that_jumps_as_shaken_ones_do_is_no_fault_unless_most_do(unsuperv
     assert few == "taken"
     assert unknown.startswith(GRADIENTS), "no shake has made any call jump"
     assert most.startswith(GRADIENTS)
+
+
+CHAINS = """
+runs = []
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.rounding, self.share = torch.nn.Linear(8, 8, bias=False), 0.0, 1.0
+    def forward(self, batch):
+        runs.append(len(batch))
+        result = multiply(batch, self.layer.weight, self.share)
+        return result + self.rounding * result * torch.randn_like(result)
+net = Net()
+calls = replay.Calls(torch)
+calls.keep()
+for _ in range(replay.CALLS):
+    net(torch.randn(16, 8))
+def prove(size=replay.BFLOAT16, **changed):
+    runs.clear()
+    before = vars(net).copy()
+    proof = proofs.Proof(torch, calls, list(net.parameters()), size)
+    vars(net).update(changed)
+    try:
+        proof.compare()
+        print("taken", len(runs) / replay.CALLS)
+    except Refused as error:
+        vars(net).update(before)
+        print(str(error)[:39], len(runs) / replay.CALLS)
+prove(rounding=1e-3)
+prove(share=0.8)
+prove(rounding=2e-3)
+prove(replay.TF32)
+net(torch.randn(16, 8))
+prove()
+calls.stop()
+"""
+
+
+def test_a_proof_begins_with_what_the_one_before_has_measured(unsupervised: WarmInterpreter) -> None:
+    """A decoder's owner, shaken and not, takes 16 s on a GPU, and three settings are proven by one order."""
+    first, faulty, second, finer, later = run_with_agent(unsupervised, JUDGED + CHAINS)
+    assert first == "taken 5.0", "its owner's twice, two shakes of it, and the changed one"
+    assert faulty == f"{GRADIENTS.strip()} 1.0", "by what the first one made"
+    assert second == "taken 1.0", "a refused one is gone"
+    assert finer == "taken 3.0", "shaken by another rounding"
+    assert later == "taken 5.0", "another step was seen"

@@ -354,7 +354,7 @@ def test_what_the_workers_of_a_loader_have_made_is_counted_also_after_an_exchang
 
 UNSTEADY = """
 import torch
-from rocm_agent.knobs import Refused, replay
+from rocm_agent.knobs import Refused, proofs, replay
 torch.manual_seed(0)
 class Net(torch.nn.Module):
     def __init__(self):
@@ -377,7 +377,7 @@ def judge(kinds, **changed):
         steady, unsteady = torch.randn(4, 64), 1 + 1e-6 * torch.randn(4, 64)
         net({"steady": steady, "unsteady": unsteady, "in part": torch.stack([unsteady, steady])}[kind])
     try:
-        proof = replay.Proof(torch, calls, [net.weight, *net.beside])
+        proof = proofs.Proof(torch, calls, [net.weight, *net.beside])
         vars(net).update(changed)
         proof.compare()
         print("taken")
@@ -406,7 +406,7 @@ def test_batches_whose_gradients_rounding_alone_changes_tell_nothing_of_an_arm(u
 
 FEW = """
 import torch
-from rocm_agent.knobs import Refused, replay
+from rocm_agent.knobs import Refused, proofs, replay
 torch.manual_seed(0)
 class Scale(torch.nn.Module):
     def __init__(self):
@@ -435,7 +435,7 @@ def judge(**changed):
     for _ in range(4):
         net(torch.cat([torch.randn(4096, 16), 1 + 1e-6 * torch.randn(1, 16)]))
     try:
-        proof = replay.Proof(torch, calls, list(net.parameters()))
+        proof = proofs.Proof(torch, calls, list(net.parameters()))
         vars(net).update(changed)
         proof.compare()
         print("taken")
@@ -462,7 +462,7 @@ def test_few_rows_whose_gradients_outgrow_all_others_hide_neither_a_right_arm_no
 
 ON_THE_WAY = """
 import torch
-from rocm_agent.knobs import replay
+from rocm_agent.knobs import proofs, replay
 torch.manual_seed(0)
 class Attention(torch.nn.Module):
     def __init__(self):
@@ -483,7 +483,7 @@ net, calls = Net(), replay.Calls(torch)
 calls.keep()
 for _ in range(4):
     net(2 * torch.randn(4, 64, 8))
-proof = replay.Proof(torch, calls, list(net.parameters()))
+proof = proofs.Proof(torch, calls, list(net.parameters()))
 net.attention.shows = False
 print({differs for what, differs, _ in proof.measure(proof.repeat())})
 """
@@ -498,12 +498,12 @@ def test_a_step_on_the_way_that_a_module_hands_over_as_well_makes_no_other_gradi
 
 DEEP = """
 import torch
-from rocm_agent.knobs import replay
+from rocm_agent.knobs import proofs, replay
 def count(layers):
     net, calls = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(layers))), replay.Calls(torch)
     calls.keep()
     net(torch.randn(4, 2))
-    return replay.Proof(torch, calls, list(net.parameters()), 1e-3).explained
+    return proofs.Proof(torch, calls, list(net.parameters()), 1e-3).explained
 print(round(1000 * count(50)), round(1000 * count(400)))
 """
 
@@ -517,7 +517,7 @@ def test_each_layer_rounds_so_that_a_deep_model_may_differ_by_the_root_of_their_
 
 LESS = """
 import torch
-from rocm_agent.knobs import Refused, replay
+from rocm_agent.knobs import Refused, proofs, replay
 torch.manual_seed(0)
 class Net(torch.nn.Module):
     def __init__(self):
@@ -529,7 +529,7 @@ class Net(torch.nn.Module):
 net, calls = Net(), replay.Calls(torch)
 calls.keep()
 net(torch.randn(4, 8))
-proof = replay.Proof(torch, calls, list(net.parameters()))
+proof = proofs.Proof(torch, calls, list(net.parameters()))
 net.biased = False
 try:
     proof.compare()
@@ -545,7 +545,7 @@ def test_an_arm_under_which_a_weight_has_no_gradient_any_more_is_refused(unsuper
 
 COUNTING = """
 import torch
-from rocm_agent.knobs import replay
+from rocm_agent.knobs import proofs, replay
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -556,7 +556,7 @@ class Net(torch.nn.Module):
 net, calls = Net(), replay.Calls(torch)
 calls.keep()
 net({"rows": torch.randn(4, 8), "kinds": torch.tensor([[2.0], [0.0], [5.0]])})
-replay.Proof(torch, calls, [net.weight]).compare()
+proofs.Proof(torch, calls, [net.weight]).compare()
 print("taken")
 """
 
@@ -568,7 +568,7 @@ def test_what_numbers_kinds_and_pictures_is_not_shaken(unsupervised: WarmInterpr
 
 NARROW = """
 import torch
-from rocm_agent.knobs import Refused, replay
+from rocm_agent.knobs import Refused, proofs, replay
 torch.manual_seed(0)
 class Net(torch.nn.Module):
     def __init__(self):
@@ -583,7 +583,7 @@ def judge(**changed):
     for gap in (2.0, 1.5e-5, 3.0):
         net(torch.tensor([1.0, 1.0 + gap]))
     try:
-        proof = replay.Proof(torch, calls, [net.weight])
+        proof = proofs.Proof(torch, calls, [net.weight])
         vars(net).update(changed)
         proof.compare()
         print("taken")
@@ -607,7 +607,7 @@ def test_a_batch_sensitive_in_a_direction_that_one_shake_misses_is_shaken_in_oth
 JOINED = """
 import torch
 from types import SimpleNamespace
-from rocm_agent.knobs import Refused, merging, replay
+from rocm_agent.knobs import Refused, merging, proofs, replay
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -643,7 +643,7 @@ def test_micro_batches_sensitive_in_a_direction_that_one_shake_misses_are_joined
 HALVES = """
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
-from rocm_agent.knobs import Refused, autocast, layout, replay
+from rocm_agent.knobs import Refused, autocast, layout, proofs, replay
 torch.manual_seed(0)
 torch.set_num_threads(1)
 def judge(model, kind, value, *batches, **named):
@@ -878,7 +878,7 @@ def test_attention_and_checkpointing_of_a_decoder_change_live_and_a_wrong_attent
 COMPILED = """
 import copy, pickle
 import torch
-from rocm_agent.knobs import Refused, compiling, replay
+from rocm_agent.knobs import Refused, compiling, proofs, replay
 torch.manual_seed(0)
 torch.set_num_threads(1)
 class Detector(torch.nn.Module):

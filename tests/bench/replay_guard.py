@@ -28,7 +28,7 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "supervisor" / "agent" / "path"))
 
-from rocm_agent.knobs import Refused, autocast, replay, transformer
+from rocm_agent.knobs import Refused, autocast, proofs, replay, transformer
 from slow_training import Words
 
 Batch = dict[str, Any]
@@ -37,11 +37,11 @@ WORDS, LENGTH = 2048, 64
 DATA = Words(1_000_000, WORDS, LENGTH)
 
 
-class Noting(replay.Proof):
+class Noting(proofs.Proof):
     """The guard, with its measures kept."""
 
     noted: ClassVar[list[tuple[str, float, float]]] = []
-    arm: ClassVar[dict[int, replay.Rows]] = {}
+    arm: ClassVar[dict[int, proofs.Rows]] = {}
     known: ClassVar[tuple[Any, float, dict[str, Any]]] = (None, 0.0, {})
 
     def __init__(self, torch_: Any, calls: replay.Calls, params: Any, rounding: float = replay.ROUNDING) -> None:
@@ -349,7 +349,7 @@ def judge(model: nn.Module, calls: replay.Calls, kind: Any = autocast.Autocast, 
     return why, max((math.inf if math.isnan(share) else share for share in shares), default=math.inf)
 
 
-def measure_effect(healthy: dict[int, replay.Rows]) -> float:
+def measure_effect(healthy: dict[int, proofs.Rows]) -> float:
     """Return by which share a try's results, or gradients of a weight, are off those of a healthy one at most."""
     pairs = [
         (item, other)
@@ -357,7 +357,7 @@ def measure_effect(healthy: dict[int, replay.Rows]) -> float:
         for kind in (0, 1)
         for item, other in zip(rows[kind], Noting.arm[number][kind], strict=True)
     ]
-    found = [replay.difference([item], [other]) for item, other in pairs]
+    found = [proofs.difference([item], [other]) for item, other in pairs]
     return max(math.inf if math.isnan(share) else share for share in found)
 
 
@@ -453,7 +453,7 @@ def main() -> None:
     tries, steps = (numbers or [2])[0], tuple(numbers[1:]) or (10, 60, 200)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    replay.Proof = Noting  # type: ignore[misc, unused-ignore] # its measures are what is looked at
+    proofs.Proof = Noting  # type: ignore[misc, unused-ignore] # its measures are what is looked at
     device = "cuda" if "cuda" in words else "cpu"
     print("model     bfloat16  median   most    sdpa   most  refused  faults  adopted  least  no effect")
     every = []

@@ -33,6 +33,8 @@ CARRY_NOTHING = LOADER_KNOBS | {"micro_batch"}
 """Knobs on which no other one's proof rests: single micro-batches are the calls that it was proven on, and smaller."""
 REPLAYED = frozenset({"channels_last", "tf32", "autocast", "attention", "checkpointing", "micro_batch", "compile"})
 """Knobs that are proven on the model's own batches."""
+OTHER_SUMS = frozenset({"threads", "cudnn_benchmark"})
+"""Knobs that are not proven so and have sums computed in another order."""
 WARNINGS_KEPT = 8
 WARNING_CHARACTERS = 200
 ADVICE = ("TensorFloat32 tensor cores for float32 matrix multiplication available but not enabled",)
@@ -271,6 +273,7 @@ class Tune:
         from .knobs import Refused
 
         refused = {}
+        self._calls.measured = None
         self._calls.trusted = _key(settings) in self._proven
         self._loader.deferred = True
         self._take_off(settings)
@@ -325,8 +328,11 @@ class Tune:
             return str(error)
         except Exception as error:  # a knob that breaks is one that is refused
             knob.revert()
+            self._calls.measured = None
             self._applied.pop(name, None)
             return "%s: %s" % (type(error).__name__, error)
+        if name in OTHER_SUMS:
+            self._calls.measured = None
         return None
 
     def _has_traced(self, optimizer: Any, now_ns: int) -> bool:

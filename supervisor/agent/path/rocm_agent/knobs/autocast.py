@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Optional
 
-from . import Refused, list_params, replay
+from . import Refused, list_params, proofs, replay
 
 
 class Autocast:
@@ -47,7 +47,7 @@ class Autocast:
         if self._calls.casting:
             raise Refused("the training computes under autocast by itself")
         params = list_params(self._optimizer)
-        proof = replay.Proof(self._torch, self._calls, params, replay.BFLOAT16)
+        proof = proofs.Proof(self._torch, self._calls, params, replay.BFLOAT16)
         for kind in {type(model) for model in self._calls.models()}:
             if "__call__" in vars(kind):
                 raise Refused("%s is called in a way of its own" % kind.__name__)

@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from rocm_agent.fence import failed
 
-from . import Refused, list_params, replay
+from . import Refused, list_params, proofs, replay
 
 BACKEND = "inductor"
 REGIONS_MAX = 64
@@ -69,7 +69,7 @@ class Compiled:
         if not self._regions:
             self._regions = self._find_regions()
         closed = [region.module for region in self._regions]
-        proof = replay.Proof(self._torch, self._calls, list_params(self._optimizer), self._calls.rounding, closed)
+        proof = proofs.Proof(self._torch, self._calls, list_params(self._optimizer), self._calls.rounding, closed)
         try:
             for region in self._regions:
                 region.enter()
@@ -89,7 +89,7 @@ class Compiled:
         params = [param for param in list_params(self._optimizer) if param.requires_grad]
         with self._calls.replaying(params, drops=True):
             for _, result in self._calls.run():
-                loss = replay.sum_squares(result)
+                loss = proofs.sum_squares(result)
                 if loss is not None:
                     self._torch.autograd.grad(loss, params, allow_unused=True)
                 return

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Optional
 
-from . import Refused, list_params, replay
+from . import Refused, list_params, proofs, replay
 
 
 class ChannelsLast:
@@ -44,7 +44,7 @@ class ChannelsLast:
         why = self.why_not() or self._calls.why_not()
         if why is not None:
             raise Refused(why)
-        proof = replay.Proof(self._torch, self._calls, list_params(self._optimizer), self._calls.rounding)
+        proof = proofs.Proof(self._torch, self._calls, list_params(self._optimizer), self._calls.rounding)
         self._change()
         try:
             proof.compare()

@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from rocm_agent import batch_count
 
-from . import Refused, list_params, replay
+from . import Refused, list_params, proofs, replay
 from .rows import count_rows, cut_rows
 
 CARD_SHARE = 0.85
@@ -167,9 +167,9 @@ class Merging:
         if not apart <= max(APART_MIN, APART * self._calls.rounding):
             raise Refused("the loss of joined micro-batches is %.6g, that of single ones %.6g" % (loss, losses))
         places = _find_steady(single, shakes)
-        differs = replay.difference([single[place] for place in places], [arm[place] for place in places])
+        differs = proofs.difference([single[place] for place in places], [arm[place] for place in places])
         moved = max(_find_moved(single, shake, places) for shake in shakes)
-        limit = max(APART_MIN, APART * self._calls.rounding, min(replay.SHAKEN * moved, APART_MAX))
+        limit = max(APART_MIN, APART * self._calls.rounding, min(proofs.SHAKEN * moved, APART_MAX))
         if not differs <= limit:
             raise Refused("gradients of joined micro-batches differ by %.2g, rounding explains %.2g" % (differs, limit))
         self._check_room()
@@ -189,12 +189,12 @@ class Merging:
     def _shake(self, calls: List[Any], params: List[Any], single: List[Any]) -> List[List[float]]:
         """Return, of each shake of weights, by how much it has moved the gradient of each weight."""
         found: List[List[float]] = []
-        for direction in range(1, replay.SHAKES_MAX + 1):
+        for direction in range(1, proofs.SHAKES_MAX + 1):
             with replay.shake_weights(self._torch, params, self._calls.rounding, direction):
                 moved = [float((grad - seen).norm()) for grad, seen in zip(single, self._add_up(calls)[1])]
             found.append(moved)
             every = max(_find_moved(single, shake, range(len(single))) for shake in found)
-            if direction >= replay.SHAKES_MIN and every < replay.MOVED:
+            if direction >= proofs.SHAKES_MIN and every < proofs.MOVED:
                 break
         return found
 
@@ -215,7 +215,7 @@ class Merging:
             raise Refused("its model returns no loss")
         params = [param for param in list_params(self._optimizer) if param.requires_grad]
         grads = self._torch.autograd.grad(loss, params, allow_unused=True)
-        return float(loss.detach()), [replay.sample(grad) for grad in grads if grad is not None]
+        return float(loss.detach()), [proofs.sample(grad) for grad in grads if grad is not None]
 
     def _check_room(self) -> None:
         for device in {param.device for param in list_params(self._optimizer) if param.is_cuda}:
@@ -229,7 +229,7 @@ class Merging:
 def _find_steady(single: List[Any], shakes: List[List[float]]) -> Sequence[int]:
     """Return the numbers of the weights whose gradients rounding leaves alone, of all where these are not most."""
     every = range(len(single))
-    limit = APART_MAX / replay.SHAKEN
+    limit = APART_MAX / proofs.SHAKEN
     if all(_find_moved(single, shake, every) <= limit for shake in shakes):
         return every
     steady = [place for place in every if all(_find_moved(single, shake, [place]) <= limit for shake in shakes)]

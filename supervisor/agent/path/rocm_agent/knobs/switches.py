@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any, Optional
 
-from . import Refused, list_params, replay
+from . import Refused, list_params, proofs, replay
 
 
 class Switch:
@@ -80,7 +80,7 @@ class Tf32(Switch):
         why = self._calls.why_not()
         if why is not None:
             raise Refused(why)
-        proof = replay.Proof(self._torch, self._calls, list_params(self._optimizer), replay.TF32)
+        proof = proofs.Proof(self._torch, self._calls, list_params(self._optimizer), replay.TF32)
         super().apply(value)
         try:
             proof.compare()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, List, Optional
 
-from . import Refused, list_params, replay
+from . import Refused, list_params, proofs, replay
 
 CARD_SHARE = 0.85
 """Of a GPU's memory that may be in use once a replay without checkpointing is over: longer batches may come."""
@@ -51,7 +51,7 @@ class Attention:
         why = self.why_not() or self._calls.why_not()
         if why is not None:
             raise Refused(why)
-        proof = replay.Proof(self._torch, self._calls, list_params(self._optimizer), self._calls.rounding)
+        proof = proofs.Proof(self._torch, self._calls, list_params(self._optimizer), self._calls.rounding)
         try:
             for model in self._list_models():
                 self._changed.append(model)
@@ -103,7 +103,7 @@ class Checkpointing:
         why = self._calls.why_not()
         if why is not None:
             raise Refused(why)
-        proof = replay.Proof(self._torch, self._calls, list_params(self._optimizer), self._calls.rounding)
+        proof = proofs.Proof(self._torch, self._calls, list_params(self._optimizer), self._calls.rounding)
         try:
             for layer in self._list_layers():
                 self._changed.append(layer)
