@@ -7,14 +7,20 @@ a fifth too small from a right one. Its length hardly changes, in no direction, 
 from __future__ import annotations
 
 import math
+from statistics import median
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-SPREADS = 3.0
-"""Times the spread of a single call's length, from shake to shake, that the mean of all calls may be off."""
+SPREADS = 6.0
+"""Times the spread of a mean of so many calls, by that of single ones, that their median may be off.
+
+A model has hundreds of layers, and a median spreads by a quarter more.
+"""
+NORMAL = 1.48
+"""Times the median distance is the spread of what is spread normally."""
 CALLS_MIN = 4
 """Of fewer the spread is not known well enough to judge each of some hundred layers by it."""
-KEPT_MIN = 0.5
-"""Share of the owner's gradient that is kept in shaken ones; one of which less is kept is rounding alone."""
+TURNED_MAX = 0.5
+"""Share of a gradient by which its projection may change with a shake; what changes by more is rounding alone."""
 ALL = -1
 """Stands for a layer: all of them together."""
 
@@ -23,7 +29,9 @@ class Stretch(NamedTuple):
     """A layer's gradient in one call."""
 
     scale: float
-    """By which share it is longer than the owner's; 0 where its length or its projection does not show it."""
+    """By which share it is longer than the owner's; 0 where length and projection do not agree in which way."""
+    least: float
+    """By which share both are off at least, whichever way."""
     kept: float
     """Its projection on the owner's, as a share of that."""
 
@@ -47,7 +55,8 @@ def find_stretch(own: float, seen: float, apart: float) -> Optional[Stretch]:
     if not (own > 0 and math.isfinite(own + seen + apart)):
         return None
     longer, kept = (seen / own) ** 0.5 - 1, (own + seen - apart) / (2 * own)
-    return Stretch(min(longer, kept - 1, key=abs) if longer * (kept - 1) > 0 else 0.0, kept)
+    smaller = min(longer, kept - 1, key=abs)
+    return Stretch(smaller if longer * (kept - 1) > 0 else 0.0, abs(smaller), kept)
 
 
 def sum_layers(layers: Sequence[int], squares: Sequence[Tuple[float, float, float]]) -> Iterator[Tuple[int, Stretch]]:
@@ -63,14 +72,15 @@ def sum_layers(layers: Sequence[int], squares: Sequence[Tuple[float, float, floa
 
 
 def explain(arm: Sequence[Stretch], shaken: Sequence[Stretch], least: float) -> Optional[Tuple[float, float]]:
-    """Return how far an arm's gradients of a layer are scaled in the mean of its calls, and what is explained of it.
+    """Return how far an arm's gradients of a layer are scaled in the median of its calls, and what is explained of it.
 
-    By rounding: as much as shakes scale those of single calls. By chance: what differs from call to call. None where
-    the layer tells nothing.
+    By rounding: as much as shakes scale those of single calls. By chance: what differs from call to call. Medians: few
+    words of a young decoder, or a box that is assigned another way, scale those of some calls as no fault does. None
+    where the layer tells nothing.
     """
-    if len(arm) < CALLS_MIN or not shaken or sum(item.kept for item in shaken) < KEPT_MIN * len(shaken):
+    if len(arm) < CALLS_MIN or not shaken or median(abs(item.kept - 1) for item in shaken) > TURNED_MAX:
         return None
-    mean = sum(item.scale for item in arm) / len(arm)
-    chance = sum((item.scale - mean) ** 2 for item in arm) / (len(arm) - 1) / len(arm)
-    rounding = sum(item.scale**2 for item in shaken) / len(shaken)
-    return abs(mean), max(least, SPREADS * max(chance, rounding) ** 0.5)
+    middle = median(item.scale for item in arm)
+    chance = NORMAL * median(abs(item.scale - middle) for item in arm)
+    rounding = NORMAL * median(item.least for item in shaken)
+    return abs(middle), max(least, SPREADS * max(chance, rounding) / len(arm) ** 0.5)

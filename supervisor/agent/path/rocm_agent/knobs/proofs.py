@@ -134,7 +134,7 @@ class Proof:
         """Yield, of results and gradients of each call, how far an arm's are from the owner's, and what is explained.
 
         Infinity is explained for a call that tells nothing of an arm. At last come the lengths of the gradients of each
-        layer, in the mean of all calls.
+        layer, in the median of all calls.
         """
         known = self._known
         assert known is not None
