@@ -78,6 +78,31 @@ def test_a_layer_of_short_gradients_is_judged_by_their_own_length(unsupervised: 
     assert scaled == LENGTHS
 
 
+FEW_CALLS = """
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.values, self.scores = (torch.nn.Linear(8, 8, bias=False) for _ in range(2))
+        self.share = 1.0
+    def forward(self, batch):
+        scores = multiply(batch, self.scores.weight, self.share)
+        few = (self.values.weight.sum() - self.sum).detach() * (batch[0, 0] > 2)
+        return self.values(batch) + 1e-3 * scores * (1 + 100 * few)
+net, batches = Net(), torch.randn(8, 16, 8)
+net.sum = net.values.weight.sum().detach()
+batches[:, 0, 0] = torch.tensor([3.0, 3.0, *[0.0] * 6])
+judge(net, batches)
+judge(net, batches, share=0.8)
+"""
+
+
+def test_few_calls_in_which_rounding_scales_a_layer_hide_no_fault_in_all_of_them(unsupervised: WarmInterpreter) -> None:
+    """As of words of a young decoder: in two of eight batches shakes scale gradients of a layer by a half."""
+    same, weaker = run_with_agent(unsupervised, JUDGED + FEW_CALLS)
+    assert same == "taken"
+    assert weaker == LENGTHS
+
+
 NOTHING = """
 class Net(torch.nn.Module):
     def __init__(self):
