@@ -68,14 +68,16 @@ class Net(torch.nn.Module):
 net, batches = Net(), torch.randn(8, 16, 8)
 judge(net, batches, share=1.01)
 judge(net, batches, share=4.0)
+judge(net, batches, size=replay.ROUNDING, share=1.0005)
+judge(net, batches, size=replay.ROUNDING, share=1.01)
 """
 
 
 def test_a_layer_of_short_gradients_is_judged_by_their_own_length(unsupervised: WarmInterpreter) -> None:
     """As of scores next to nothing: without their scale their gradients alone are four times as long."""
-    near, scaled = run_with_agent(unsupervised, JUDGED + SCORES)
-    assert near == "taken"
-    assert scaled == LENGTHS
+    near, scaled, rounded, off = run_with_agent(unsupervised, JUDGED + SCORES)
+    assert (near, rounded) == ("taken", "taken")
+    assert (scaled, off) == (LENGTHS, LENGTHS)
 
 
 FEW_CALLS = """

@@ -17,6 +17,8 @@ A model has hundreds of layers, and a median spreads by a quarter more.
 """
 NORMAL = 1.48
 """Times the median distance is the spread of what is spread normally."""
+LEAST = 1e-3
+"""Share that is none: short gradients of what nearly cancels, as in a softmax, round by more than shakes show."""
 CALLS_MIN = 4
 """Of fewer the spread is not known well enough to judge each of some hundred layers by it."""
 TURNED_MAX = 0.5

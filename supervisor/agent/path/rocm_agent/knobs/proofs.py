@@ -194,7 +194,7 @@ class Proof:
                 for layer, stretch in _find_stretches(layers, places, shake):
                     shaken.setdefault(layer, []).append(stretch)
         for layer, found in arms.items():
-            judged = lengths.explain(found, shaken.get(layer, []), max(self.explained, FLOOR))
+            judged = lengths.explain(found, shaken.get(layer, []), max(self.explained, lengths.LEAST))
             if judged is not None:
                 yield judged
 
