@@ -41,10 +41,9 @@ from supervisor.core.fleet.clock_offset import ClockOffset
 from supervisor.core.fleet.epoch import Epoch
 from supervisor.core.fleet.lease import Lease
 from supervisor.core.fleet.link import Greeting, LinkError, Role
-from supervisor.core.fleet.peer_waits import FRESH_S
 from supervisor.core.fleet.resume import Offer
 from supervisor.core.moments import Moment
-from supervisor.core.readings import PeerWait
+from supervisor.core.peers import PEERS_FRESH_S, PeerWait
 from supervisor.core.scale import Place
 from supervisor.runner.shim import Process
 
@@ -522,7 +521,7 @@ class Node:
 
     def _note_peer_waits(self, beat: ms.LeaderBeat, now_s: float) -> None:
         """Pass on which other nodes wait; an answer that was long on its way says what was, not what is."""
-        waits = beat.peer_waits if now_s - beat.echo_s <= FRESH_S else ()
+        waits = beat.peer_waits if now_s - beat.echo_s <= PEERS_FRESH_S else ()
         if self._running is not None and (waits or self._peers_wait):
             self._host.note_peer_waits(self._running, waits)
         self._peers_wait = bool(waits)

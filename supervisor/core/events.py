@@ -10,7 +10,8 @@ from supervisor.core.checkpoints.checkpoint import Checkpoint, ResumePoint
 from supervisor.core.findings import KernelFinding, OutputFinding
 from supervisor.core.flags import SHADOW, Act
 from supervisor.core.moments import Moment
-from supervisor.core.readings import ExitStatus, GpuReading, HostReading, PeerWait, ProcessReading, Stage, StepRecord
+from supervisor.core.peers import PeerWait
+from supervisor.core.readings import ExitStatus, GpuReading, HostReading, ProcessReading, Stage, StepRecord
 from supervisor.core.triage.finding import Finding
 from supervisor.core.tuning.start_order import StartOrder
 

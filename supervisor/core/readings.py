@@ -241,15 +241,6 @@ class StorageWait:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PeerWait:
-    """What the ranks on another node of the training wait for, a file system, as that node found it."""
-
-    node: str
-    words: str
-    """Who waits for what there, for a person."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessReading:
     """One reading of an attempt's process tree."""
 

@@ -28,10 +28,9 @@ from supervisor.cluster.node import (
 )
 from supervisor.core.fleet import messages as ms
 from supervisor.core.fleet.epoch import Epoch
-from supervisor.core.fleet.peer_waits import FRESH_S
 from supervisor.core.fleet.resume import Offer
 from supervisor.core.moments import Moment
-from supervisor.core.readings import PeerWait
+from supervisor.core.peers import PEERS_FRESH_S, PeerWait
 from supervisor.core.scale import Place
 from supervisor.daemon.clock import SystemClock
 
@@ -312,7 +311,7 @@ def test_what_the_ranks_wait_for_is_in_each_beat_and_what_those_of_others_do_rea
         assert daemon.peer_waits == [], "none waits, and none did"
         answer_next(others)
         until(lambda: daemon.peer_waits == [others], "the wait of the other node")
-        answer_next(others, late_s=FRESH_S + 0.1)
+        answer_next(others, late_s=PEERS_FRESH_S + 0.1)
         until(lambda: daemon.peer_waits == [others, ()], "an answer to a beat of long ago says that none is known")
         answer_next(())
         answer_next(others)

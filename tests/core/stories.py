@@ -25,13 +25,13 @@ from supervisor.core.history import History
 from supervisor.core.job import ALIVE, Attempt, Job, Limits, Phase
 from supervisor.core.judge import judge
 from supervisor.core.moments import Moment
+from supervisor.core.peers import PeerWait
 from supervisor.core.readings import (
     DiskReading,
     ExitStatus,
     GpuReading,
     HostReading,
     KernelWait,
-    PeerWait,
     ProcessReading,
     ProcessUse,
     Stage,

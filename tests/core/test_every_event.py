@@ -19,13 +19,13 @@ from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.job import ImpossibleMove, Job, Limits, RetryPlan
 from supervisor.core.judge import can_wait
+from supervisor.core.peers import PeerWait
 from supervisor.core.readings import (
     DiskReading,
     ExitStatus,
     GpuReading,
     HostReading,
     KernelWait,
-    PeerWait,
     ProcessReading,
     ProcessUse,
     Stage,

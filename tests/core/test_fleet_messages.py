@@ -14,7 +14,7 @@ from supervisor.core.fleet.epoch import Epoch
 from supervisor.core.fleet.evidence import RankEvidence
 from supervisor.core.fleet.resume import Offer
 from supervisor.core.foreign_values import STEP_MAX
-from supervisor.core.readings import PeerWait
+from supervisor.core.peers import PeerWait
 
 EPOCH = Epoch("run", 1, 2)
 EVERY: tuple[ms.Message, ...] = (

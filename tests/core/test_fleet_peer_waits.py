@@ -7,9 +7,9 @@ import json
 import pytest
 
 from supervisor.core.fleet import messages as ms
-from supervisor.core.fleet.peer_waits import FRESH_S, NAMED_MAX, PeerWaits
+from supervisor.core.fleet.peer_waits import NAMED_MAX, PeerWaits
 from supervisor.core.fleet.training import Send
-from supervisor.core.readings import PeerWait
+from supervisor.core.peers import PEERS_FRESH_S, PeerWait
 
 from .test_fleet_leading import Nodes, begun
 
@@ -36,7 +36,7 @@ def test_a_wait_is_named_to_the_other_node_alone_until_it_ends() -> None:
 def test_a_wait_of_which_no_beat_is_fresh_does_not_count() -> None:
     nodes = begun()
     beat(nodes, "n1", WORDS)
-    nodes.now_s += FRESH_S
+    nodes.now_s += PEERS_FRESH_S
     assert beat(nodes, "n0") == OF_N1
     nodes.now_s += 0.1
     assert beat(nodes, "n0") == ()

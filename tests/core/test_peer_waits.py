@@ -8,7 +8,8 @@ import pytest
 
 from supervisor.core import decisions as de
 from supervisor.core.flags import SHADOW
-from supervisor.core.readings import KernelWait, PeerWait, ProcessUse, Stage, StorageWait
+from supervisor.core.peers import PeerWait
+from supervisor.core.readings import KernelWait, ProcessUse, Stage, StorageWait
 from supervisor.core.rules import RULES, Rule
 from supervisor.core.rules.idle_job import IdleJob
 from supervisor.core.rules.stall import Stall

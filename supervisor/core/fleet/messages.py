@@ -29,7 +29,7 @@ from supervisor.core.foreign_values import (
     cut,
     read_json_object,
 )
-from supervisor.core.readings import PeerWait
+from supervisor.core.peers import PeerWait
 
 REASON_CHARS_MAX = 2000
 WAIT_CHARS_MAX = 500

@@ -6,10 +6,8 @@ is never in a node's beat, so that no wait can keep itself up, and a node or a l
 
 from __future__ import annotations
 
-from supervisor.core.readings import PeerWait
+from supervisor.core.peers import PEERS_FRESH_S, PeerWait
 
-FRESH_S = 5.0
-"""A report that is older counts for nothing: 25 beats, and as long as a lease lasts by default."""
 NAMED_MAX = 4
 """One that waits explains as much as all; the others are for people."""
 
@@ -32,7 +30,7 @@ class PeerWaits:
         """Return what nodes other than `asking` wait for; of many the first few."""
         found: list[PeerWait] = []
         for node, (wait, seen_s) in self._waits.items():
-            if node != asking and now_s - seen_s <= FRESH_S:
+            if node != asking and now_s - seen_s <= PEERS_FRESH_S:
                 found.append(wait)
             if len(found) == NAMED_MAX:
                 break

@@ -31,12 +31,11 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from supervisor.core.moments import Moment
-from supervisor.core.readings import PeerWait, ProcessReading, StorageWait
+from supervisor.core.peers import PEERS_FRESH_S, PeerWait
+from supervisor.core.readings import ProcessReading, StorageWait
 from supervisor.core.stats.holds import FRESH_S
 
 SPANS_KEPT = 1024
-PEERS_FRESH_S = 5.0
-"""A report of another node is repeated five times a second while its ranks wait."""
 USES_PROCESSOR_PERCENT = 50.0
 """Of one processor: a process that waits for its batch uses far less, one that waits for a GPU by polling more."""
 OF_LOCKS = ("rwsem_", "down_", "mutex_", "__mutex_", "percpu_rwsem_", "__down_")

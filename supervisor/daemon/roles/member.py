@@ -29,7 +29,7 @@ from supervisor.core.fleet import messages as ms
 from supervisor.core.fleet.epoch import Epoch
 from supervisor.core.fleet.resume import Offer
 from supervisor.core.moments import Moment
-from supervisor.core.readings import PeerWait
+from supervisor.core.peers import PeerWait
 from supervisor.core.scale import Place
 from supervisor.core.stats.holds import FRESH_S
 from supervisor.daemon.launch.launch_spec import LaunchOrder
