@@ -20,7 +20,7 @@ from supervisor.cluster.leader_record import LeaderRecord
 from supervisor.core.fleet import messages as ms
 from supervisor.core.fleet.leading import Leading
 from supervisor.core.fleet.link import Greeting, LinkError, Role
-from supervisor.core.fleet.training import Command, Over, Record, Requeue, Send
+from supervisor.core.fleet.training import Command, Over, Record, RecordWarning, Requeue, Send
 from supervisor.core.moments import Moment
 
 log = logging.getLogger(__name__)
@@ -301,6 +301,8 @@ class Leader:
             match command:
                 case Record():
                     self._record.write_incident(command.incident, closed=command.closed)
+                case RecordWarning():
+                    self._record.write_warning(command)
                 case Requeue():
                     self._requeue(command)
                 case Over():

@@ -2,6 +2,7 @@
 
     state.json       stage, epoch, nodes, spares, excluded nodes, steps; replaced as a whole
     incidents.jsonl  a line when an incident begins and one when it is closed, with the same id
+    warnings.jsonl   a line for what a rule has warned of on a node; one that was sent twice has the same id
     alerts.json      alerts that no receiver has taken yet
     over.json        how the training ended
     stop             made by `supervisorctl training stop`: the user wants it to end
@@ -26,17 +27,19 @@ from supervisor.children.files_apart import apart
 from supervisor.children.prompt_thread import PromptThread
 from supervisor.children.shared_files import append_lines, make_folder, replace_file
 from supervisor.core.fleet.leading import Leading
-from supervisor.core.fleet.training import Incident, incident_facts
+from supervisor.core.fleet.training import Incident, RecordWarning, incident_facts
 from supervisor.core.moments import Moment
 
 log = logging.getLogger(__name__)
 
 STATE, INCIDENTS, ALERTS, OVER, STOP = "state.json", "incidents.jsonl", "alerts.json", "over.json", "stop"
-EXCLUDED = "excluded.json"
+EXCLUDED, WARNINGS = "excluded.json", "warnings.jsonl"
 ORDER = (ALERTS, OVER, EXCLUDED, STATE)
 """The state last: what it says has happened is written by then."""
 LINES_MAX = 1024
-"""Incidents that wait to be written; an hour has at most two lines for each of its restarts."""
+"""Incidents that wait to be written, and warnings; an hour has at most two lines for each of its restarts."""
+WARNINGS_MAX = 10_000
+"""Written by one leader: a node that warns without an end must not fill the disk."""
 STATE_VERSION = 1
 LINE_BYTES_MAX = 1 << 18
 """A leader that comes after this one reads the last megabyte."""
@@ -66,9 +69,10 @@ class LeaderRecord:
         self._written: Mapping[str, object] = {}
         self._lock = threading.Lock()
         self._files: dict[str, Mapping[str, object]] = {}
-        self._lines: deque[Mapping[str, object]] = deque()
+        self._lines: dict[str, deque[Mapping[str, object]]] = {INCIDENTS: deque(), WARNINGS: deque()}
+        self._warnings = 0
         self.shed = 0
-        """Lines of incidents that were never written, because too many waited."""
+        """Lines of incidents and warnings that were never written, because too many waited."""
         self._bell = threading.Event()
         self._stop_asked = self._looking = self._closing = False
         self._look_at_s = self._steps_at_s = self._alive_at_s = 0.0
@@ -95,10 +99,31 @@ class LeaderRecord:
         """Append an incident."""
         facts = fit_line({"at_unix_s": self._now().unix_s, "closed": closed, **incident_facts(incident)})
         log.warning("leader.incident", extra={"fields": {"closed": closed, "id": incident.id, "kind": incident.kind}})
+        self._append(INCIDENTS, facts)
+
+    def write_warning(self, found: RecordWarning) -> None:
+        """Append what a rule has warned of on a node."""
+        warning = found.warning
+        self._warnings += 1
+        if self._warnings > WARNINGS_MAX:
+            return
+        log.warning("leader.node_warns", extra={"fields": {"node": found.node, "rule": warning.rule}})
+        facts = {
+            "at_unix_s": self._now().unix_s - warning.ago_s,
+            "id": f"{found.node} {found.instance} {warning.number}",
+            "node": found.node,
+            "epoch": warning.launch,
+            "rule": warning.rule,
+            "text": warning.text,
+        }
+        self._append(WARNINGS, facts)
+
+    def _append(self, name: str, facts: Mapping[str, object]) -> None:
         with self._lock:
-            self._lines.append(facts)
-            if len(self._lines) > LINES_MAX:
-                self._lines.popleft()
+            lines = self._lines[name]
+            lines.append(facts)
+            if len(lines) > LINES_MAX:
+                lines.popleft()
                 self.shed += 1
         self._bell.set()
 
@@ -170,15 +195,19 @@ class LeaderRecord:
             self._looking = False
             self._stop_asked = apart(os.path.exists, self._folder / STOP)
         self._write_file(ALERTS)
-        with self._lock:
-            lines = tuple(self._lines)
-        if lines:
-            apart(append_lines, self._folder / INCIDENTS, lines)
-            with self._lock:
-                while self._lines and any(self._lines[0] is line for line in lines):
-                    self._lines.popleft()
+        for name, waiting in self._lines.items():
+            self._write_lines(name, waiting)
         for name in ORDER:
             self._write_file(name)
+
+    def _write_lines(self, name: str, waiting: deque[Mapping[str, object]]) -> None:
+        with self._lock:
+            lines = tuple(waiting)
+        if lines:
+            apart(append_lines, self._folder / name, lines)
+            with self._lock:
+                while waiting and any(waiting[0] is line for line in lines):
+                    waiting.popleft()
 
     def _write_file(self, name: str) -> None:
         with self._lock:

@@ -36,6 +36,7 @@ from supervisor.cluster.rank_evidence import (
     read_waits,
     shift_end,
 )
+from supervisor.cluster.unsent_warnings import UnsentWarnings
 from supervisor.core.fleet import messages as ms
 from supervisor.core.fleet.clock_offset import ClockOffset
 from supervisor.core.fleet.epoch import Epoch
@@ -43,7 +44,7 @@ from supervisor.core.fleet.lease import Lease
 from supervisor.core.fleet.link import Greeting, LinkError, Role
 from supervisor.core.fleet.resume import Offer
 from supervisor.core.moments import Moment
-from supervisor.core.peers import PEERS_FRESH_S, PeerWait
+from supervisor.core.peers import PEERS_FRESH_S, PeerStage, PeerWait
 from supervisor.core.scale import Place
 from supervisor.runner.shim import Process
 
@@ -116,6 +117,14 @@ class Host(Protocol):
 
     def read_storage_wait(self, running: Running) -> str | None:
         """Return which file system its ranks are seen to wait for, and who; None where they do not."""
+        ...
+
+    def read_stage(self, running: Running) -> PeerStage | None:
+        """Return the stage of the training by its rank 0; None where that is not here, or has reported none."""
+        ...
+
+    def note_peer_stage(self, running: Running, stage: PeerStage) -> None:
+        """Take in the stage of rank 0 on another node; called with each answer of the leader that knows it."""
         ...
 
     def note_peer_waits(self, running: Running, waits: tuple[PeerWait, ...]) -> None:
@@ -194,9 +203,8 @@ class Node:
         self._waits_asked = AnswersLater[str | None]("cluster-waits", self._call)
         self._ranks_asked = AnswersLater[list[ra.RankProcess]]("cluster-ranks", self._call)
         self._address_asked = AnswersLater[Address | OSError]("cluster-address", self._call)
+        self._warnings = UnsentWarnings()
         self._ends = EndWatch(lambda process: self._call(partial(self._take_begun_end, process)))
-        self._steps: int | None = None
-        """Of the ranks that run, when that was last answered."""
         self._settled: Epoch | None = None
         """The newest launch of which nothing runs, or will."""
         self._remains: tuple[Running, list[ra.RankProcess]] | None = None
@@ -245,6 +253,10 @@ class Node:
     def flagged(self, epoch: Epoch, rule: str, reason: str) -> None:
         """Take in that a rule has flagged the training on this node."""
         self._call(lambda: self._report_fault(ms.Fault(epoch=epoch, kind=rule, reason=reason)))
+
+    def warned(self, epoch: Epoch, rule: str, text: str, at: Moment) -> None:
+        """Take in what a rule has warned of on this node."""
+        self._call(lambda: self._warnings.add(rule, text, at.monotonic_s, str(epoch)))
 
     def continued(self, epoch: Epoch, pids: Sequence[int]) -> None:
         """Take in that processes which a signal had stopped have been continued."""
@@ -364,6 +376,7 @@ class Node:
 
     def _join(self, connection: Connection) -> None:
         self._joined, self._answered_s, self._offset = True, self._clock(), ClockOffset()
+        self._warnings.begin_link()
         log.info("cluster.joined", extra={"fields": {"leader": connection.link.peer_text}})
         running = self._ordered if self._is_launching() else None
         if self._running is not None:
@@ -440,17 +453,25 @@ class Node:
                 partial(apart, read_steps_made, folder, ranks), partial(self._take_steps, epoch, now_s)
             )
         if self._connection is not None and self._joined:
-            place = None if self._running is None else self._host.read_place(self._running)
-            steps = None if place is None else place.on_training
-            itself = place is not None and steps is None
-            wait = None if self._running is None else self._host.read_storage_wait(self._running)
-            beat = ms.NodeBeat(sent_s=now_s, steps=steps, counts_itself=itself, ranks=ranks, storage_wait=wait)
-            self._send(beat)
+            beat = ms.NodeBeat(sent_s=now_s, ranks=ranks, warnings=self._warnings.list_next(now_s))
+            self._send(beat if self._running is None else self._describe_launch(beat, self._running))
+
+    def _describe_launch(self, beat: ms.NodeBeat, running: Running) -> ms.NodeBeat:
+        """Return a beat with what is known of the launch that runs here."""
+        place = self._host.read_place(running)
+        steps = None if place is None else place.on_training
+        return replace(
+            beat,
+            steps=steps,
+            counts_itself=place is not None and steps is None,
+            storage_wait=self._host.read_storage_wait(running),
+            epoch=running.epoch,
+            stage=self._host.read_stage(running),
+        )
 
     def _take_steps(self, epoch: Epoch, asked_s: float, steps: int | None) -> None:
         if self._running is None or self._running.epoch != epoch:
             return
-        self._steps = steps
         self._lease = self._lease.stepped(steps, asked_s)
         ra.forget_stops(self._ranks, steps)
 
@@ -517,13 +538,17 @@ class Node:
         self._unconfirmed = [(sent_s, message) for sent_s, message in self._unconfirmed if sent_s >= beat.echo_s]
         self._lease = self._lease.renewed(min(beat.echo_s, now_s), beat.lease_s)
         self._offset = self._offset.measured(sent_s=beat.echo_s, theirs_s=beat.now_s, now_s=now_s)
-        self._note_peer_waits(beat, now_s)
+        self._warnings.take_answer(beat.warned)
+        self._note_peers(beat, now_s)
 
-    def _note_peer_waits(self, beat: ms.LeaderBeat, now_s: float) -> None:
-        """Pass on which other nodes wait; an answer that was long on its way says what was, not what is."""
-        waits = beat.peer_waits if now_s - beat.echo_s <= PEERS_FRESH_S else ()
+    def _note_peers(self, beat: ms.LeaderBeat, now_s: float) -> None:
+        """Pass on what other nodes report; an answer that was long on its way says what was, not what is."""
+        is_fresh = now_s - beat.echo_s <= PEERS_FRESH_S
+        waits = beat.peer_waits if is_fresh else ()
         if self._running is not None and (waits or self._peers_wait):
             self._host.note_peer_waits(self._running, waits)
+        if self._running is not None and beat.peer_stage is not None and is_fresh:
+            self._host.note_peer_stage(self._running, beat.peer_stage)
         self._peers_wait = bool(waits)
 
     def _launch(self, order: ms.Launch) -> None:
@@ -653,7 +678,7 @@ class Node:
         self._settled = running.epoch
         for rank in self._ranks:
             self._forget(rank)
-        self._ranks, self._running, self._steps = [], None, None
+        self._ranks, self._running = [], None
         log.info("cluster.stopped", extra={"fields": {"epoch": str(running.epoch)}})
 
     # --- the ranks ------------------------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ def _attempt_event(job: Job, attempt: Attempt, event: ev.AttemptEvent) -> Job:
             return end_triage(job, event)
         case ev.EvidenceTaken() | ev.Signalled() | ev.ResumePointFound():
             return _fold_result(job, event)
-        case ev.OutputSeen() | ev.ProcessesRead() | ev.CheckpointSeen():
+        case ev.OutputSeen() | ev.ProcessesRead() | ev.CheckpointSeen() | ev.PeerStageSeen():
             return _fold_observation(job, attempt, event)
         case ev.CheckpointNotKept() | ev.CheckpointsClosed() | ev.ExistingFound():
             return job
@@ -102,8 +102,10 @@ def _attempt_event(job: Job, attempt: Attempt, event: ev.AttemptEvent) -> Job:
     assert_never(event)
 
 
-def _fold_observation(job: Job, attempt: Attempt, event: ev.OutputSeen | ev.ProcessesRead | ev.CheckpointSeen) -> Job:
-    """Return the job after output, a process reading or a checkpoint of the attempt was seen."""
+def _fold_observation(
+    job: Job, attempt: Attempt, event: ev.OutputSeen | ev.ProcessesRead | ev.CheckpointSeen | ev.PeerStageSeen
+) -> Job:
+    """Return the job after output, a process reading, a checkpoint or the stage elsewhere of the attempt was seen."""
     match event:
         case ev.OutputSeen():
             failed = any(finding.fault is FaultClass.MIOPEN for finding in event.findings)
@@ -112,6 +114,8 @@ def _fold_observation(job: Job, attempt: Attempt, event: ev.OutputSeen | ev.Proc
             return _keep_kernel_waits(job, attempt, event)
         case ev.CheckpointSeen():
             return _fold_verdict(job, attempt, event.checkpoint)
+        case ev.PeerStageSeen():
+            return _begin_elsewhere(job, attempt, event)
     assert_never(event)
 
 
@@ -184,6 +188,15 @@ def _begin_loop(job: Job, event: ev.StageEntered) -> Job:
     """Return the job after a stage began: one whose steps are not seen runs from there, before its first call ends."""
     looping = event.stage is Stage.LOOP and job.phase is Phase.STARTING
     return job.moved(Move.STEP, event.at) if looping else job
+
+
+def _begin_elsewhere(job: Job, attempt: Attempt, event: ev.PeerStageSeen) -> Job:
+    """Return the job of a node without rank 0: its attempt runs once rank 0 has made a step on another node."""
+    if job.phase is not Phase.STARTING or attempt.over or not (event.stage.stepped or event.stage.stage is Stage.LOOP):
+        return job
+    if job.incident is not None and not job.incident.closed and job.incident.attempt < attempt.number:
+        job = replace(job, incident=job.incident.stepping_again(event.at))
+    return job.moved(Move.STEP, event.at)
 
 
 def _fold_clock_step(job: Job, event: ev.ClockStepped) -> Job:

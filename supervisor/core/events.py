@@ -10,7 +10,7 @@ from supervisor.core.checkpoints.checkpoint import Checkpoint, ResumePoint
 from supervisor.core.findings import KernelFinding, OutputFinding
 from supervisor.core.flags import SHADOW, Act
 from supervisor.core.moments import Moment
-from supervisor.core.peers import PeerWait
+from supervisor.core.peers import PeerStage, PeerWait
 from supervisor.core.readings import ExitStatus, GpuReading, HostReading, ProcessReading, Stage, StepRecord
 from supervisor.core.triage.finding import Finding
 from supervisor.core.tuning.start_order import StartOrder
@@ -416,6 +416,16 @@ class PeerWaitsSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PeerStageSeen:
+    """The stage that rank 0 of the training is in on another node, by the newest word of its leader."""
+
+    at: Moment
+    job: str
+    attempt: int
+    stage: PeerStage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KernelReported:
     """Findings in the kernel log, and how far it was read."""
 
@@ -512,6 +522,7 @@ AttemptEvent: TypeAlias = (
     | OutputSeen
     | ProcessesRead
     | PeerWaitsSeen
+    | PeerStageSeen
     | SupervisionChanged
 )
 MachineEvent: TypeAlias = (

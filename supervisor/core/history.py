@@ -20,6 +20,7 @@ from supervisor.core.findings import KernelFinding, OutputFinding
 from supervisor.core.foreign_values import EPOCH_MAX, STEP_MAX, as_int
 from supervisor.core.gpu_facts import GpuFacts
 from supervisor.core.moments import Moment
+from supervisor.core.peers import StageElsewhere
 from supervisor.core.rank_failure import Raised
 from supervisor.core.readings import ExitStatus, GpuReading, HostReading, ProcessReading, Stage, StepRecord
 from supervisor.core.scale import Scale
@@ -65,6 +66,8 @@ class History:
     stage_since: Moment | None = None
     stages_complete: bool = False
     """Whether the agent reports every stage that there is, so that a long step is nothing else."""
+    elsewhere: StageElsewhere = field(default_factory=StageElsewhere)
+    """The stage of rank 0 where that is on another node: `stage` is None then."""
     looked_at: Moment | None = None
     """Up to when the recorder was read; None where it is not read; silence is then judged by `now`."""
     unread_since: dict[str, Moment] = field(default_factory=dict)
@@ -212,13 +215,19 @@ class History:
         """Whether the training still has to make its first step, or the first of a further training in one process.
 
         Of a training on several nodes rank 0 may be on another one: then no stage is reported here, and the first step
-        of any rank is the training's.
+        of any rank is the training's, as is that of rank 0 there.
         """
         if self.last_step_at is None:
-            return self.stage is not None or self.last_rank_step_at is None
+            has_begun = self.last_rank_step_at is not None or self.elsewhere.stepped
+            return self.stage is not None or not has_begun
         if self.stage not in (Stage.SETUP, Stage.WARMUP) or self.stage_since is None:
             return False
         return self.stage_since.seconds_since(self.last_step_at) > 0
+
+    @property
+    def training_stage(self) -> Stage | None:
+        """The stage of the training: of its rank 0, which may be on another node; None where it is not known."""
+        return self.stage or self.elsewhere.find(self.now)
 
     @property
     def last_rank_step_at(self) -> Moment | None:
@@ -390,14 +399,14 @@ class History:
                 self._add_report(event)
             case ev.OutputSeen():
                 self._add_output(event)
-            case ev.ProcessesRead() | ev.PeerWaitsSeen():
+            case ev.ProcessesRead():
                 self._add_processes(event)
-            case ev.CheckpointSeen():
-                self._add_proof(event.checkpoint)
+            case ev.PeerWaitsSeen() | ev.PeerStageSeen():
+                self._add_of_peers(event)
             case ev.Launched() | ev.LaunchFailed() | ev.Continued() | ev.Exited() | ev.HostLost():
                 self._add_lifecycle(event)
-            case ev.CheckpointNotKept() | ev.CheckpointsClosed() | ev.ExistingFound():
-                self._add_checkpoint_gap(event)
+            case ev.CheckpointSeen() | ev.CheckpointNotKept() | ev.CheckpointsClosed() | ev.ExistingFound():
+                self._add_of_checkpoints(event)
             case _:
                 pass
 
@@ -445,6 +454,7 @@ class History:
         """Take in a period without readings; how fast the training stepped in it is not known."""
         self.absences.add(event)
         self.storage.interrupt()
+        self.elsewhere.interrupt()
         self.away_until, self.paused_at = event.at, event.at.plus(-event.away_s)
 
     def _add_findings(self, findings: tuple[KernelFinding, ...]) -> None:
@@ -534,11 +544,15 @@ class History:
         waits = self.storage.has_waited and self.storage.seconds(last.at, record.at) >= STORAGE_DISTURBS_S
         pace.add(record, stepping=not (paused or waits))
 
-    def _add_processes(self, event: ev.ProcessesRead | ev.PeerWaitsSeen) -> None:
-        """Take in what the processes of the job do here, or that those on other nodes wait."""
+    def _add_of_peers(self, event: ev.PeerWaitsSeen | ev.PeerStageSeen) -> None:
+        """Take in what the leader reports of other nodes."""
         if isinstance(event, ev.PeerWaitsSeen):
             self._add_peer_waits(event)
-            return
+        else:
+            self.elsewhere.add(event.at, event.stage)
+
+    def _add_processes(self, event: ev.ProcessesRead) -> None:
+        """Take in what the processes of the job do."""
         reading = event.reading
         self.processes.append(reading)
         if reading.storage_waits or self.storage.own:
@@ -578,8 +592,12 @@ class History:
         if not any(proof.key == checkpoint.key and proof.verdict is checkpoint.verdict for proof in proofs):
             proofs.append(checkpoint)
 
-    def _add_checkpoint_gap(self, event: ev.CheckpointNotKept | ev.CheckpointsClosed | ev.ExistingFound) -> None:
+    def _add_of_checkpoints(
+        self, event: ev.CheckpointSeen | ev.CheckpointNotKept | ev.CheckpointsClosed | ev.ExistingFound
+    ) -> None:
         match event:
+            case ev.CheckpointSeen():
+                self._add_proof(event.checkpoint)
             case ev.CheckpointNotKept():
                 self.not_kept = event
             case ev.CheckpointsClosed():

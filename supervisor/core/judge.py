@@ -142,9 +142,9 @@ def can_wait(event: ev.Event) -> bool:
     match event:
         case ev.StepsMade():
             return all(_is_finite(record.loss) and _is_finite(record.grad_norm) for record in event.records)
-        case ev.GpusRead() | ev.HostRead() | ev.ProcessesRead() | ev.PeerWaitsSeen() | ev.AlertTried():
+        case ev.GpusRead() | ev.HostRead() | ev.ProcessesRead() | ev.PeerWaitsSeen() | ev.PeerStageSeen():
             return True
-        case ev.CheckpointSeen() | ev.CheckpointNotKept():
+        case ev.AlertTried() | ev.CheckpointSeen() | ev.CheckpointNotKept():
             return True
         case ev.OutputSeen() | ev.KernelReported():
             return not event.findings

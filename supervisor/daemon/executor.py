@@ -82,6 +82,8 @@ class ExecutorDeps:
     """See `UnitRequests.find_stop_at`."""
     report_flag: Callable[[de.Stop], bool] = lambda _: False
     """Reports a flagged attempt to the leader of a training on several nodes; returns whether that is left to it."""
+    report_warning: Callable[[de.Warn], None] = lambda _: None
+    """Reports what a rule has warned of to that leader; returns at once."""
 
 
 class ThreadExecutor:
@@ -116,14 +118,15 @@ class ThreadExecutor:
         return self._deps.state / "jobs" / job / str(attempt)
 
     def act(self, decision: de.Decision, job: Job, history: History | None) -> None:
-        """Carry out a decision; Warn, StartTriage, Retry and GiveUp take effect by being recorded."""
+        """Carry out a decision; StartTriage, Retry and GiveUp take effect by being recorded, as does Warn."""
         begin = self._deps.threads.begin
-        if isinstance(decision, de.GiveUp | de.Finish | de.Retry):
-            begin("container", job.name, lambda: self._remove_container(job.name, decision.attempt))
+        self._clear_after(decision, job)
         match decision:
             case de.Launch():
                 self._launched[job.name] = launched = threading.Event()
                 begin("launch", job.name, lambda: self._launch_and_release(decision, job, launched))
+            case de.Warn():
+                self._deps.report_warning(decision)
             case de.Continue():
                 begin("continue", job.name, lambda: self._continue_attempt(decision))
             case de.Stop():
@@ -139,10 +142,16 @@ class ThreadExecutor:
             case de.StartTriage() | de.Retry() | de.GiveUp() if _ended_without_evidence(decision, job):
                 facts = self._gather_facts(job, history)
                 begin("evidence", job.name, lambda: self._take_evidence(decision, facts, f"{job.name}-{job.number}"))
-            case de.Finish() if not decision.by_user:
-                begin("clear", job.name, lambda: clear_snapshots(self._resume_search.snapshots(job.name)))
             case _:
                 pass
+
+    def _clear_after(self, decision: de.Decision, job: Job) -> None:
+        """Remove what an attempt that has ended leaves, and nothing needs any more."""
+        begin = self._deps.threads.begin
+        if isinstance(decision, de.GiveUp | de.Finish | de.Retry):
+            begin("container", job.name, lambda: self._remove_container(job.name, decision.attempt))
+        if isinstance(decision, de.Finish) and not decision.by_user:
+            begin("clear", job.name, lambda: clear_snapshots(self._resume_search.snapshots(job.name)))
 
     def search(self, job: Job, history: History | None) -> None:
         """See `ResumeSearch.search`."""

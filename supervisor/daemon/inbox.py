@@ -16,7 +16,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from supervisor.core.events import Event, GpusRead, HostRead, PeerWaitsSeen, ProcessesRead, StepsMade
+from supervisor.core.events import Event, GpusRead, HostRead, PeerStageSeen, PeerWaitsSeen, ProcessesRead, StepsMade
 from supervisor.core.judge import can_wait
 
 log = logging.getLogger(__name__)
@@ -104,8 +104,8 @@ class Inbox:
             case GpusRead() | HostRead() | ProcessesRead():
                 self._held[id(event)] = event
                 return True
-            case PeerWaitsSeen():
-                peers = (PeerWaitsSeen, event.job, event.attempt)
+            case PeerWaitsSeen() | PeerStageSeen():
+                peers = (type(event), event.job, event.attempt)
                 if (older := self._held.pop(peers, None)) is not None:  # it comes with each answer of the leader
                     self._put[event.job] -= weight_of(older)
                 self._held[peers] = event

@@ -122,7 +122,7 @@ def _job_status(job_state: JobState, now: Moment, *, watched: bool) -> types.Job
     pace = steps_per_s(history) if job.phase is Phase.RUNNING else None
     running = history if job.phase is Phase.RUNNING else None
     progress = pr.Progress() if running is None else pr.progress_of(running, job_state.expected.batches_per_s)
-    stage = history.stage if history and alive else None
+    stage = history.training_stage if history and alive else None
     return types.JobStatus(
         name=job.name,
         phase=job.phase.value,

@@ -160,9 +160,10 @@ def _find_use(job_state: JobState, *, again: bool) -> str:
         return "down"
     if history is None or not history.hooked:
         return "unseen"
-    in_stage = _STAGES.get(history.stage) if history.stage is not None else None
+    stage = history.training_stage
+    in_stage = _STAGES.get(stage) if stage is not None else None
     if in_stage is not None:
         return in_stage
-    if history.last_step_at is None:
-        return "setup" if history.stage is None else "compile"
+    if history.last_step_at is None and history.starting:
+        return "setup" if stage is None else "compile"
     return "again" if again else "train"

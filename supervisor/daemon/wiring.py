@@ -92,6 +92,8 @@ class LeaderHooks:
     """See `LaunchBuilder.order`."""
     report_flag: Callable[[de.Stop], bool] = lambda _: False
     """See `ExecutorDeps.report_flag`."""
+    report_warning: Callable[[de.Warn], None] = lambda _: None
+    """See `ExecutorDeps.report_warning`."""
 
 
 @contextmanager
@@ -205,6 +207,9 @@ class Assembly:
     def _report_flag(self, decision: de.Stop) -> bool:
         return self._leads.report_flag(decision)
 
+    def _report_warning(self, decision: de.Warn) -> None:
+        self._leads.report_warning(decision)
+
     def _take_order(self, attempt: int) -> LaunchOrder | None:
         return self._leads.take_order(attempt)
 
@@ -262,6 +267,7 @@ class Assembly:
             containers=self.containers,
             find_stop_at=self.unit_requests.find_stop_at,
             report_flag=self._report_flag,
+            report_warning=self._report_warning,
         )
 
     def _build_launch_builder(self) -> LaunchBuilder:

@@ -248,6 +248,7 @@ def _is_rare(event: ev.Event) -> bool:
             | ev.HostRead()
             | ev.ProcessesRead()
             | ev.PeerWaitsSeen()
+            | ev.PeerStageSeen()
             | ev.AlertTried()
         ):
             return False

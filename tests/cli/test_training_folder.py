@@ -63,6 +63,23 @@ def test_a_node_that_is_proven_to_be_at_fault_is_shown_as_one_to_be_drained(tmp_
         assert "NodeName=n2" not in text, "statistics alone are no reason to take a node from others"
 
 
+def test_what_rules_have_warned_of_on_a_node_stands_once_among_the_incidents_with_its_name(tmp_path: Path) -> None:
+    leave_state(tmp_path, 1_700_000_000.0)
+    incident = {"id": "run.0.1", "kind": "stall", "reason": "no step", "at_unix_s": 1_700_000_500.0}
+    (tmp_path / "leader" / "incidents.jsonl").write_text(json.dumps(incident))
+    warning = {"id": "n1 daemon 1", "node": "n1", "epoch": "run.0.1", "rule": "storage_wait", "text": "process 7 waits"}
+    lines = [{**warning, "at_unix_s": 1_700_000_100.0}, {**warning, "at_unix_s": 1_700_000_101.0}]
+    (tmp_path / "leader" / "warnings.jsonl").write_text("\n".join(map(json.dumps, lines)) + '\n{"torn')
+    status, text = training("history", str(tmp_path))
+    assert status == 0
+    first, second = text.splitlines()[1:]
+    assert "2023-11-14 22:15:00" in first
+    assert "n1: process 7 waits" in first
+    assert "no step" in second
+    _, text = training("history", str(tmp_path), "--json")
+    assert json.loads(text)["warnings"] == lines[:1], "an id is one warning, however often a leader was told of it"
+
+
 @pytest.mark.mounts
 def test_a_folder_that_hangs_holds_no_command(tmp_path: Path) -> None:
     with hanging(tmp_path / "far", tmp_path / "behind") as far:

@@ -179,6 +179,11 @@ class Cluster:
         path = self.folder / "leader" / "incidents.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
+    def warnings(self) -> list[Mapping[str, object]]:
+        """Return what the leader has written down of the warnings of its nodes."""
+        path = self.folder / "leader" / "warnings.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
     def state(self) -> Mapping[str, object]:
         found = json.loads((self.folder / "leader" / "state.json").read_text())
         assert isinstance(found, dict)

@@ -30,7 +30,8 @@ from supervisor.core.fleet import messages as ms
 from supervisor.core.fleet.epoch import Epoch
 from supervisor.core.fleet.resume import Offer
 from supervisor.core.moments import Moment
-from supervisor.core.peers import PEERS_FRESH_S, PeerWait
+from supervisor.core.peers import PEERS_FRESH_S, PeerStage, PeerWait
+from supervisor.core.readings import Stage
 from supervisor.core.scale import Place
 from supervisor.daemon.clock import SystemClock
 
@@ -49,6 +50,8 @@ class Daemon:
     ordered: list[Epoch] = field(default_factory=list)
     waits_for: str | None = None
     peer_waits: list[tuple[PeerWait, ...]] = field(default_factory=list)
+    stage: PeerStage | None = None
+    peer_stages: list[PeerStage] = field(default_factory=list)
 
     def launch(self, order: ms.Launch) -> None:
         self.ordered.append(order.epoch)
@@ -73,6 +76,12 @@ class Daemon:
 
     def note_peer_waits(self, running: Running, waits: tuple[PeerWait, ...]) -> None:
         self.peer_waits.append(waits)
+
+    def read_stage(self, running: Running) -> PeerStage | None:
+        return self.stage
+
+    def note_peer_stage(self, running: Running, stage: PeerStage) -> None:
+        self.peer_stages.append(stage)
 
     def take_evidence(self, running: Running, incident: str, limit_s: float) -> Path:
         raise AssertionError(incident)
@@ -345,5 +354,77 @@ def test_a_leader_of_a_version_that_knows_no_waits_is_obeyed_as_ever_and_reports
         until(lambda: daemon.ordered == [EPOCH], "the launch")
         assert node.problem is None
         assert daemon.peer_waits == []
+    finally:
+        node.end()
+
+
+def test_the_stage_of_rank_0_is_in_each_beat_of_its_launch_and_reaches_the_daemon_while_it_is_fresh(
+    boss: Boss, tmp_path: Path
+) -> None:
+    saving = PeerStage(stage=Stage.CHECKPOINT, lasted_s=2.0, stepped=True)
+    elapsed_s, daemon = [0.0], Daemon(stage=saving)
+    node = begin(boss, daemon, lambda: Moment(monotonic_s=1000.0 + elapsed_s[0], unix_s=0.0))
+    try:
+        link = boss.accept()
+        boss.take_until(link, lambda message: isinstance(message, ms.Joined))
+
+        def answer_next(stage: PeerStage | None, late_s: float = 0.0) -> ms.NodeBeat:
+            elapsed_s[0] += 0.3
+            *_, beat = boss.take_until(link, lambda message: isinstance(message, ms.NodeBeat))
+            assert isinstance(beat, ms.NodeBeat)
+            echo_s = beat.sent_s - late_s
+            link.send(ms.LeaderBeat(echo_s=echo_s, now_s=1.0, lease_s=60.0, peer_stage=stage))
+            return beat
+
+        beat = answer_next(saving)
+        assert (beat.epoch, beat.stage) == (None, None), "nothing runs"
+        link.send(ms.Launch(epoch=EPOCH, node_rank=0, nodes=2, host="127.0.0.1", port=1))
+        node.launched(Running(epoch=EPOCH, folder=tmp_path, shim_pid=os.getpid()))
+        until(lambda: answer_next(None).epoch == EPOCH, "a beat of the launch")
+        assert answer_next(None).stage == saving
+        assert daemon.peer_stages == []
+        answer_next(saving, late_s=PEERS_FRESH_S + 0.1)
+        answer_next(None)
+        assert daemon.peer_stages == [], "an answer to a beat of long ago says what was"
+        answer_next(saving)
+        until(lambda: daemon.peer_stages == [saving], "the stage")
+    finally:
+        node.end()
+
+
+def test_a_warning_is_sent_to_a_leader_that_takes_it_until_that_has_it_and_to_each_that_comes_before(
+    boss: Boss,
+) -> None:
+    elapsed_s, daemon = [0.0], Daemon()
+    node = begin(boss, daemon, lambda: Moment(monotonic_s=1000.0 + elapsed_s[0], unix_s=0.0))
+    link = boss.accept()
+
+    def answer_next(warned: int | None) -> list[tuple[int, float]]:
+        elapsed_s[0] += 0.25
+        *_, beat = boss.take_until(link, lambda message: isinstance(message, ms.NodeBeat))
+        assert isinstance(beat, ms.NodeBeat)
+        link.send(ms.LeaderBeat(echo_s=beat.sent_s, now_s=1.0, lease_s=60.0, warned=warned))
+        return [(warning.number, round(beat.sent_s - warning.ago_s)) for warning in beat.warnings]
+
+    def link_again() -> Connection:
+        until(lambda: node.problem is None, "the last answer")
+        link.close()
+        until(lambda: node.problem is not None, "the end of the link to be noticed")
+        elapsed_s[0] += 1.0
+        return boss.accept()
+
+    try:
+        node.warned(EPOCH, "storage_wait", "process 7 waits", Moment(monotonic_s=999.0, unix_s=0.0))
+        node.warned(EPOCH, "disk_low", "no room", Moment(monotonic_s=1000.0, unix_s=0.0))
+        assert [answer_next(None) for _ in range(4)] == [[]] * 4, "a leader of a version that takes none"
+        link = link_again()
+        assert answer_next(0) == [], "which of them is not known yet"
+        both = [(1, 999), (2, 1000)]
+        until(lambda: answer_next(0) == both, "both, and when each was given")
+        assert answer_next(0) == both
+        until(lambda: answer_next(1) == both[1:], "what the leader does not have")
+        link = link_again()
+        until(lambda: answer_next(0) == both[1:], "a leader that is new is sent what none before it had")
+        until(lambda: answer_next(2) == [], "nothing more")
     finally:
         node.end()

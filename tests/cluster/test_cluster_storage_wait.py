@@ -100,6 +100,8 @@ def test_no_node_stops_a_training_of_which_one_rank_waits_for_its_storage_and_a_
     # Which file system that is can be seen where no other one on this machine stands still.
     assert f"{far.at} (fuse.hanging" in of_other or "waits for a file system (" in of_other
     assert own.startswith(f"process {before[3]} (python")
+    until(lambda: len(cluster.warnings()) == 2, "the leader to have both")
+    assert {(line["node"], line["text"]) for line in cluster.warnings()} == {("n0", of_other), ("n1", own)}
     made = read_made(cluster)
     far.go_on()
     until(lambda: read_made(cluster) > made + 20, "the training to go on")

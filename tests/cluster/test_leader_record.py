@@ -12,13 +12,21 @@ import pytest
 from cluster_by_hand import until
 
 from supervisor.children.shared_files import append_lines
-from supervisor.cluster.leader_record import INCIDENTS, LINES_MAX, STATE, WRITE_LIMIT_S, LeaderRecord
+from supervisor.cluster.leader_record import (
+    INCIDENTS,
+    LINES_MAX,
+    STATE,
+    WARNINGS,
+    WARNINGS_MAX,
+    WRITE_LIMIT_S,
+    LeaderRecord,
+)
 from supervisor.cluster.leader_state import find_ranks_end, read_begin, read_known
 from supervisor.core.fleet import messages as ms
 from supervisor.core.fleet.epoch import Epoch
 from supervisor.core.fleet.ladder import Fleet
 from supervisor.core.fleet.leading import WITNESSES_MAX, Leading
-from supervisor.core.fleet.training import Incident, LeaderLimits, Stage
+from supervisor.core.fleet.training import Incident, LeaderLimits, RecordWarning, Stage
 from supervisor.core.moments import Moment
 from tests.rigs.hanging_fs import HangingFs
 from tests.rigs.small_disk import mounted
@@ -82,6 +90,32 @@ def test_a_folder_that_hangs_costs_bounded_memory_and_says_how_much_was_not_reco
     record.close()
     state = json.loads((far.real / STATE).read_text())
     assert (state["not_recorded"], state["incidents"]) == (10, LINES_MAX + 10)
+
+
+def test_a_warning_of_a_node_is_written_with_its_name_and_by_the_leaders_clock(tmp_path: Path, world: World) -> None:
+    record = LeaderRecord(tmp_path / "leader", world.now, "boot")
+    warning = ms.NodeWarning(number=3, rule="storage_wait", text="process 7 waits", ago_s=60.0, launch="run.0.1")
+    record.write_warning(RecordWarning(node="n1", instance="daemon", warning=warning))
+    record.close()
+    (line,) = map(json.loads, (tmp_path / "leader" / WARNINGS).read_text().splitlines())
+    assert line == {
+        "at_unix_s": 1.8e9 - 60.0,
+        "id": "n1 daemon 3",
+        "node": "n1",
+        "epoch": "run.0.1",
+        "rule": "storage_wait",
+        "text": "process 7 waits",
+    }
+
+
+def test_a_node_that_warns_without_an_end_does_not_fill_the_disk(tmp_path: Path, world: World) -> None:
+    record = LeaderRecord(tmp_path / "leader", world.now, "boot")
+    for number in range(1, WARNINGS_MAX + 100):
+        warning = ms.NodeWarning(number=number, rule="r", text="t", ago_s=0.0)
+        record.write_warning(RecordWarning(node="n1", instance="daemon", warning=warning))
+    record.close()
+    written = (tmp_path / "leader" / WARNINGS).read_text().splitlines()
+    assert len(written) + record.shed == WARNINGS_MAX
 
 
 def fill(path: Path) -> None:

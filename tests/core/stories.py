@@ -25,7 +25,7 @@ from supervisor.core.history import History
 from supervisor.core.job import ALIVE, Attempt, Job, Limits, Phase
 from supervisor.core.judge import judge
 from supervisor.core.moments import Moment
-from supervisor.core.peers import PeerWait
+from supervisor.core.peers import PeerStage, PeerWait
 from supervisor.core.readings import (
     DiskReading,
     ExitStatus,
@@ -289,6 +289,12 @@ class Story:
         """The leader of the training reports which other nodes wait for a file system."""
         waits = tuple(PeerWait(node=node, words=words) for node in nodes)
         self.put(ev.PeerWaitsSeen(at=self.now, job=JOB, attempt=self.attempt, waits=waits))
+        return self
+
+    def peer_stage(self, stage: Stage, lasted_s: float, *, stepped: bool = False) -> Self:
+        """The leader of the training reports the stage of rank 0, which is on another node."""
+        seen = PeerStage(stage=stage, lasted_s=lasted_s, stepped=stepped)
+        self.put(ev.PeerStageSeen(at=self.now, job=JOB, attempt=self.attempt, stage=seen))
         return self
 
     def looked(self, ago_s: float = 0.0) -> Self:

@@ -19,7 +19,7 @@ from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.job import ImpossibleMove, Job, Limits, RetryPlan
 from supervisor.core.judge import can_wait
-from supervisor.core.peers import PeerWait
+from supervisor.core.peers import PeerStage, PeerWait
 from supervisor.core.readings import (
     DiskReading,
     ExitStatus,
@@ -199,6 +199,9 @@ def list_events(attempt: int, job: str = JOB) -> Iterator[tuple[str, ev.Event]]:
     yield "processes", ev.ProcessesRead(reading=ProcessReading(at=LATE, processes=2, waits=waits), **of)
     peer = PeerWait(node="n1", words="process 7 waits")
     yield "another node waits", ev.PeerWaitsSeen(waits=(peer,), **of)
+    for stage, stepped in ((Stage.WARMUP, False), (Stage.STEP, True), (Stage.LOOP, False)):
+        elsewhere = PeerStage(stage=stage, lasted_s=2.0, stepped=stepped)
+        yield f"{stage.value} on another node", ev.PeerStageSeen(stage=elsewhere, **of)
     yield "processes without waits", ev.ProcessesRead(reading=ProcessReading(at=LATE, processes=2), **of)
 
 

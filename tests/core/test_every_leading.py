@@ -25,6 +25,7 @@ from supervisor.core.fleet.link import (
     Role,
     encode_greeting,
 )
+from supervisor.core.fleet.peer_stage import LaunchStage
 from supervisor.core.fleet.peer_waits import PeerWaits
 from supervisor.core.fleet.resume_question import ResumeQuestion
 from supervisor.core.fleet.training import Command, Known, LeaderLimits, Record, Send, incident_facts
@@ -291,6 +292,8 @@ def describe_state(leading: Leading) -> str:
         elif isinstance(value, LaunchProgress):
             held |= {name.lstrip("_"): known for name, known in vars(value).items()}
             held["newest"] = None if value.resumed is held["newest"] else held["newest"]
+        elif isinstance(value, LaunchStage):
+            held["peer_stage"] = vars(value)["_newest"]
         elif isinstance(value, PeerWaits):
             held["peer_waits"] = vars(value)["_waits"]
         else:

@@ -166,7 +166,7 @@ def test_a_beat_is_answered_with_its_own_time_the_leaders_clock_and_the_lease() 
     """By the three a node knows until when it may run, and how far its clock is off."""
     nodes = begun()
     answer = nodes.leading.took("n1", ms.NodeBeat(sent_s=7.0), nodes.now_s)
-    assert answer == [Send(node="n1", message=ms.LeaderBeat(echo_s=7.0, now_s=nodes.now_s, lease_s=2.0))]
+    assert answer == [Send(node="n1", message=ms.LeaderBeat(echo_s=7.0, now_s=nodes.now_s, lease_s=2.0, warned=0))]
 
 
 def test_a_killed_rank_is_one_incident_evidence_first_then_the_end_then_a_new_epoch() -> None:

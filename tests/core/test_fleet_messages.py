@@ -14,7 +14,8 @@ from supervisor.core.fleet.epoch import Epoch
 from supervisor.core.fleet.evidence import RankEvidence
 from supervisor.core.fleet.resume import Offer
 from supervisor.core.foreign_values import STEP_MAX
-from supervisor.core.peers import PeerWait
+from supervisor.core.peers import PeerStage, PeerWait
+from supervisor.core.readings import Stage
 
 EPOCH = Epoch("run", 1, 2)
 EVERY: tuple[ms.Message, ...] = (
@@ -64,6 +65,19 @@ EVERY: tuple[ms.Message, ...] = (
     ms.Joined(running=None, ordered=None, host="h", unix_s=1.5, instance="boot-7"),
     ms.NodeBeat(sent_s=1.0, counts_itself=True, storage_wait="process 7 (python) waits for /data (nfs4)"),
     ms.LeaderBeat(echo_s=1.0, now_s=2.0, lease_s=5.0, peer_waits=(PeerWait(node="n1", words="process 7 waits"),)),
+    ms.NodeBeat(
+        sent_s=1.0,
+        epoch=EPOCH,
+        stage=PeerStage(stage=Stage.VALIDATE, lasted_s=2.5, stepped=True),
+        warnings=(ms.NodeWarning(number=3, rule="storage_wait", text="it waits", ago_s=1.5, launch="run.1.2"),),
+    ),
+    ms.LeaderBeat(
+        echo_s=1.0,
+        now_s=2.0,
+        lease_s=5.0,
+        peer_stage=PeerStage(stage=Stage.WARMUP, lasted_s=2.5, stepped=False),
+        warned=3,
+    ),
     ms.Fault(epoch=EPOCH, kind="rank_exit", reason="rank 1 ended", killed_by="SIGKILL"),
     ms.Collect(epoch=EPOCH, limit_s=1.0, incident="run.1.2", waits_count=False),
     ms.Refused(reason="another training"),

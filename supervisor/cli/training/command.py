@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timezone
+from operator import itemgetter
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -20,6 +21,7 @@ from supervisor.cli.errors import CliError
 from supervisor.cli.submit import default_folder
 from supervisor.cli.table import Cell
 from supervisor.cli.training.folder import is_folder, list_evidence, read_file, read_outputs, touch
+from supervisor.core.sanitize import one_line
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -79,15 +81,29 @@ def _read_object(folder: Path, path: Path) -> Facts | None:
 def _read_incidents(folder: Path) -> list[Facts]:
     """Return each incident once, oldest first: what was written of it last counts."""
     found: dict[str, Facts] = {}
-    data = _ask(folder, read_file, folder / "leader" / "incidents.jsonl") or b""
+    for name, facts in _read_lines(folder, "incidents.jsonl"):
+        found[name] = {**facts, "began_unix_s": found.get(name, facts).get("at_unix_s")}
+    return list(found.values())
+
+
+def _read_warnings(folder: Path) -> list[Facts]:
+    """Return what rules have warned of on each node, each once: a leader may have been told of it by another too."""
+    found: dict[str, Facts] = {}
+    for name, facts in _read_lines(folder, "warnings.jsonl"):
+        found.setdefault(name, facts)
+    return list(found.values())
+
+
+def _read_lines(folder: Path, name: str) -> Iterator[tuple[str, Facts]]:
+    """Yield each line of a file of the leader's record, with its id."""
+    data = _ask(folder, read_file, folder / "leader" / name) or b""
     for line in data.decode(errors="replace").splitlines():
         try:
             facts = json.loads(line)
         except ValueError:
             continue  # torn by a full disk
         if isinstance(facts, dict) and isinstance(facts.get("id"), str):
-            found[facts["id"]] = {**facts, "began_unix_s": found.get(facts["id"], facts).get("at_unix_s")}
-    return list(found.values())
+            yield facts["id"], facts
 
 
 @command.command("status")
@@ -151,20 +167,33 @@ def list_drains(incident: Facts) -> list[str]:
 @json_option
 @pass_app
 def history(app: App, name: str) -> None:
-    """Incidents of the training as a whole: one each, whatever number of nodes reported it."""
-    incidents = _read_incidents(find_folder(name))
+    """Incidents of the training as a whole: one each, whatever number of nodes reported it; and warnings of its nodes.
+
+    What a rule has warned of names the node whose rule it was. The times are those of the leader's clock.
+    """
+    folder = find_folder(name)
+    incidents, warnings = _read_incidents(folder), _read_warnings(folder)
     if app.json:
-        app.print_json({"incidents": incidents})
+        app.print_json({"incidents": incidents, "warnings": warnings})
         return
-    rows = [[Cell(text) for text in _summarize(incident)] for incident in incidents]
+    summaries = [*map(_summarize, incidents), *map(_summarize_warning, warnings)]
+    rows = [[Cell(text) for text in summary] for summary in sorted(summaries, key=itemgetter(0))]
     app.print(app.pen.table(HEAD, rows) if rows else "no incidents")
+
+
+def _summarize_warning(warning: Facts) -> tuple[str, ...]:
+    when, what = _format_time(warning.get("at_unix_s")), one_line(f"{warning.get('node')}: {warning.get('text')}")
+    return when, str(warning.get("epoch")), str(warning.get("rule")), what, "-", "warned"
+
+
+def _format_time(at: object) -> str:
+    return datetime.fromtimestamp(at, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S") if isinstance(at, float) else "-"
 
 
 def _summarize(incident: Facts) -> tuple[str, ...]:
     culprit = incident.get("culprit")
     who = culprit.get("reason") if isinstance(culprit, dict) else None
-    at = incident.get("began_unix_s")
-    when = datetime.fromtimestamp(at, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S") if isinstance(at, float) else "-"
+    when = _format_time(incident.get("began_unix_s"))
     then = str(incident.get("rung") or "open")
     excluded = incident.get("excluded")
     if isinstance(excluded, list) and excluded:

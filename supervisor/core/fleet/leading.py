@@ -22,6 +22,7 @@ from supervisor.core.fleet.evidence import DAEMON_ENDED, DECISIVE, RankEvidence
 from supervisor.core.fleet.ladder import Fleet, Restart, Rung, choose_restart, choose_wait_s
 from supervisor.core.fleet.launch_progress import LaunchProgress
 from supervisor.core.fleet.members import Members
+from supervisor.core.fleet.peer_stage import LaunchStage
 from supervisor.core.fleet.peer_waits import PeerWaits
 from supervisor.core.fleet.resume import AskAgain, NoneProven, Offer, Resume
 from supervisor.core.fleet.resume_question import ResumeQuestion
@@ -33,6 +34,7 @@ from supervisor.core.fleet.training import (
     Member,
     Over,
     Record,
+    RecordWarning,
     Requeue,
     Send,
     Stage,
@@ -66,7 +68,7 @@ class Leading:
         self.incidents = 0
         self.began_unix_s = 0.0
         self.progress = LaunchProgress()
-        self._peer_waits = PeerWaits()
+        self._peer_waits, self._peer_stage = PeerWaits(), LaunchStage()
         self._enough_since_s: float | None = None
         self._question = ResumeQuestion(limits, now_s)
         self.not_before_s = now_s
@@ -116,6 +118,7 @@ class Leading:
             host=joined.host, seen_s=now_s, running=joined.running, instance=joined.instance, is_another=another
         )
         member.finished = finished
+        member.warned = before.warned if before is not None and before.instance == joined.instance else None
         if before is not None and before.running == self.epoch and joined.running is None and not finished:
             self._note_ended_daemon(node, before, joined.instance)
         if self._leave is not None:
@@ -342,7 +345,7 @@ class Leading:
             fleet = replace(fleet, same_restarts=0)
         self.fleet, self.epoch, self._unfinished = fleet, self.epoch.next(self._fence), None
         self._enough_since_s, self._epoch_over, self.ranks_until_s = None, False, 0.0
-        self._peer_waits = PeerWaits()
+        self._peer_waits, self._peer_stage = PeerWaits(), LaunchStage()
         self._enter(Stage.RUNNING, now_s)
         host = self.members[fleet.nodes[0]].host
         port = self.limits.port + self.epoch.relaunch % self.limits.ports
@@ -367,19 +370,26 @@ class Leading:
 
     def _take_beat(self, node: str, member: Member, beat: ms.NodeBeat, now_s: float) -> list[Command]:
         member.ranks = beat.ranks or member.ranks
-        is_present = member.running == self.epoch and self.fleet is not None
+        of_earlier = beat.epoch is not None and beat.epoch != self.epoch  # sent before its order to launch had come
+        is_present = member.running == self.epoch and self.fleet is not None and not of_earlier
         if is_present and self.progress.take_steps(beat.steps, counts_itself=beat.counts_itself):
             assert self.fleet is not None
             self.fleet = replace(self.fleet, same_restarts=0)
         trains = is_present and self.stage is Stage.RUNNING and self._trains(node)
         self._peer_waits.take(node, beat.storage_wait if trains else None, now_s)
+        self._peer_stage.take(node, beat.stage if trains else None, now_s)
+        warned = [warning for warning in beat.warnings if warning.number > (member.warned or 0)]
+        member.warned = max((warning.number for warning in warned), default=member.warned)
         answer = ms.LeaderBeat(
             echo_s=beat.sent_s,
             now_s=now_s,
             lease_s=self.limits.lease_s,
             peer_waits=self._peer_waits.find(node, now_s) if trains else (),
+            peer_stage=self._peer_stage.find(node, now_s) if trains else None,
+            warned=member.warned or 0,
         )
-        return [Send(node=node, message=answer)]
+        written = [RecordWarning(node=node, instance=member.instance, warning=warning) for warning in warned]
+        return [*written, Send(node=node, message=answer)]
 
     def _take_fault(self, node: str, fault: ms.Fault, now_s: float) -> list[Command]:
         if self.stage is Stage.RUNNING:

@@ -29,7 +29,8 @@ from supervisor.core.foreign_values import (
     cut,
     read_json_object,
 )
-from supervisor.core.peers import PeerWait
+from supervisor.core.peers import PeerStage, PeerWait
+from supervisor.core.readings import Stage
 
 REASON_CHARS_MAX = 2000
 WAIT_CHARS_MAX = 500
@@ -42,6 +43,11 @@ TEXTS = frozenset({"exception", "stack", "reason"})
 """Of rows: what is said for people, in the training's own words."""
 TEXT_CHARS_SUM = 32_768
 """Of all rows of a message, for each of TEXTS: a character takes 12 bytes at most, a message has a million."""
+
+
+WARNINGS_MAX = 4
+"""Of one beat; further ones come with the next."""
+LASTED_S_MAX = 1e9
 
 
 class MessageError(ValueError):
@@ -68,6 +74,20 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeWarning:
+    """What a rule has warned of on a node."""
+
+    number: int
+    """Counted by the node's daemon from 1; it is sent again until the leader has it."""
+    rule: str
+    text: str
+    ago_s: float
+    """How long before the beat was sent: the clocks of nodes differ."""
+    launch: str = ""
+    """The epoch of the launch that it is about."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeBeat:
     """The node is there."""
 
@@ -81,6 +101,12 @@ class NodeBeat:
     """The ranks that run on it."""
     storage_wait: str | None = None
     """Which file system its ranks are seen to wait for, and who; None where they do not, or that is not known."""
+    epoch: Epoch | None = None
+    """The launch that all this is about; None where none runs, or of a node that does not say."""
+    stage: PeerStage | None = None
+    """The stage of the training by its rank 0; None on other nodes, or where that is not known."""
+    warnings: tuple[NodeWarning, ...] = ()
+    """Those that the leader is not known to have, oldest first; only to one that takes them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +177,10 @@ class LeaderBeat:
     """How long the node may go on without hearing of the leader."""
     peer_waits: tuple[PeerWait, ...] = ()
     """Other nodes whose ranks wait for a file system; of many the first few."""
+    peer_stage: PeerStage | None = None
+    """The stage of the training where rank 0 is on another node; None where that is not known."""
+    warned: int | None = None
+    """The number of the newest warning that the leader has of this node's daemon; None: it takes none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,6 +285,10 @@ def encode(message: Message) -> bytes:
             facts[field.name] = _write_rows(message.offers[:OFFERS_MAX])
         elif isinstance(message, LeaderBeat) and field.name == "peer_waits":
             facts[field.name] = [asdict(wait) for wait in message.peer_waits[:NAMED_MAX]]
+        elif isinstance(message, NodeBeat) and field.name == "warnings":
+            facts[field.name] = [_write_warning(warning) for warning in message.warnings[:WARNINGS_MAX]]
+        elif isinstance(value, PeerStage):
+            facts[field.name] = {**asdict(value), "stage": value.stage.value}
         else:
             facts[field.name] = cut(value, PATH_CHARS_MAX) if isinstance(value, str) else value
     return json.dumps(facts).encode()
@@ -267,6 +301,10 @@ def _write_rows(rows: Sequence[RankEvidence | Offer]) -> list[Facts]:
         {name: cut(value, limit) if name in TEXTS and value else value for name, value in asdict(row).items()}
         for row in rows
     ]
+
+
+def _write_warning(warning: NodeWarning) -> Facts:
+    return {**asdict(warning), "text": cut(warning.text, WAIT_CHARS_MAX)}
 
 
 def decode(data: bytes) -> Message:
@@ -377,7 +415,33 @@ def _read_node_beat(facts: Facts) -> NodeBeat:
         counts_itself=_bool(facts.get("counts_itself")) is True,
         ranks=tuple(rank for rank in ranks if rank is not None),
         storage_wait=as_message(facts.get("storage_wait"), WAIT_CHARS_MAX),
+        epoch=read_epoch(facts.get("epoch")),
+        stage=_read_peer_stage(facts.get("stage")),
+        warnings=_read_warnings(facts.get("warnings")),
     )
+
+
+def _read_peer_stage(value: object) -> PeerStage | None:
+    """Return a stage; None for anything else, and for one that only a later version knows."""
+    facts = as_dict(value)
+    name, lasted_s = as_text(facts.get("stage")), as_float(facts.get("lasted_s"), 0.0, LASTED_S_MAX)
+    stage = next((stage for stage in Stage if stage.value == name), None)
+    if stage is None or lasted_s is None:
+        return None
+    return PeerStage(stage=stage, lasted_s=lasted_s, stepped=_bool(facts.get("stepped")) is True)
+
+
+def _read_warnings(value: object) -> tuple[NodeWarning, ...]:
+    found = (_read_warning(as_dict(item)) for item in as_list(value, WARNINGS_MAX))
+    return tuple(warning for warning in found if warning is not None)
+
+
+def _read_warning(facts: Facts) -> NodeWarning | None:
+    number, ago_s = as_int(facts.get("number"), 1, COUNT_MAX), as_float(facts.get("ago_s"), 0.0, LASTED_S_MAX)
+    rule, text = as_text(facts.get("rule")), as_message(facts.get("text"), WAIT_CHARS_MAX)
+    if number is None or ago_s is None or rule is None or text is None:
+        return None
+    return NodeWarning(number=number, rule=rule, text=text, ago_s=ago_s, launch=as_text(facts.get("launch")) or "")
 
 
 def _read_leader_beat(facts: Facts) -> LeaderBeat:
@@ -387,6 +451,8 @@ def _read_leader_beat(facts: Facts) -> LeaderBeat:
         now_s=_float(facts, "now_s"),
         lease_s=_float(facts, "lease_s"),
         peer_waits=tuple(wait for wait in waits if wait is not None),
+        peer_stage=_read_peer_stage(facts.get("peer_stage")),
+        warned=as_int(facts.get("warned"), maximum=COUNT_MAX),
     )
 
 

@@ -155,7 +155,17 @@ class Over:
     reason: str
 
 
-Command: TypeAlias = Send | Record | Requeue | Over
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordWarning:
+    """What a rule has warned of on a node, to be written down."""
+
+    node: str
+    instance: str
+    """Of its daemon: with the warning's number it tells two from one that was sent twice."""
+    warning: ms.NodeWarning
+
+
+Command: TypeAlias = Send | Record | RecordWarning | Requeue | Over
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,4 +210,6 @@ class Member:
     unkillable: bool = False
     waits: str | None = None
     """What a process waits for that SIGKILL does not end."""
+    warned: int | None = None
+    """The number of the newest warning that this leader has of its daemon; None: it has none."""
     finished: bool = False

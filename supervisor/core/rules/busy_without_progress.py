@@ -92,7 +92,7 @@ def _why_blind(history: History) -> str | None:
         return why
     if not history.hooked:
         return "its steps are not seen"
-    if history.stage not in (None, Stage.SETUP, Stage.WARMUP, Stage.STEP, Stage.COMPILE):
+    if history.training_stage not in (None, Stage.SETUP, Stage.WARMUP, Stage.STEP, Stage.COMPILE):
         return "no step is due"
     if any(gpu not in history.gpus for gpu in history.gpus_used):
         return "a GPU of the job is not read"

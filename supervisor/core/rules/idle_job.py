@@ -54,7 +54,8 @@ class IdleJob:
 
 def _observe_rest(history: History, rested_s: float) -> Observation:
     what = "stopped (state T)" if history.processes[-1].stopped_pids else "idle"
-    stage = "no step was seen yet" if history.stage is None else f"stage {history.stage.value}"
+    known = history.training_stage
+    stage = "no step was seen yet" if known is None else f"stage {known.value}"
     return Observation(
         message=f"all processes have been {what} for {rested_s:.0f} s: no CPU, no output, no GPU ({stage})",
         diagnosis=diagnosis_of(history),

@@ -91,7 +91,9 @@ class Stall:
         if history.over or history.train_ended or history.starting:
             return self._measure_output(history)
         no_step_s, cap_s = history.no_step_s, self._cap_of(history)
-        what = f"no step, in stage {history.stage.value if history.stage else 'unknown'}"
+        what = f"no step, in stage {history.training_stage.value if history.training_stage else 'unknown'}"
+        if no_step_s is None and history.training_stage is not None:
+            return not_applicable(what, "the node of rank 0 watches its steps")
         if cap_s is None or no_step_s is None:
             return not_applicable(what, "no step is due")
         own = Gauge(

@@ -54,8 +54,8 @@ class StartTimeout:
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return how long the start has taken, and how long it may."""
-        limit_s = self._limit_s(history.stage)
-        stage = history.stage.value if history.stage else "unknown"
+        limit_s = self._limit_s(history.training_stage)
+        stage = history.training_stage.value if history.training_stage else "unknown"
         what = f"no first step, in stage {stage}"
         why = history.why_not_stepping() or (None if history.starting else "it has begun")
         if why is None and not history.hooked:
@@ -91,7 +91,12 @@ class StartTimeout:
 
 
 def _find_start(history: History) -> Moment:
-    """Return when the present part of the start began; stages before setup count to the launch."""
+    """Return when the present part of the start began; stages before setup count to the launch.
+
+    Of a stage of rank 0 on another node of which there is no news any more, when it began is the newest that is known.
+    """
+    if history.stage is None and history.elsewhere.since is not None:
+        return history.launched_at if history.training_stage is Stage.SETUP else history.elsewhere.since
     if history.stage is None or history.stage_since is None:
         return history.launched_at
     if history.stage is Stage.SETUP and history.last_step_at is None:

@@ -147,7 +147,8 @@ def _observe(history: History, run: Run) -> Observation:
     by = "stopped by a signal (SIGSTOP, Ctrl-Z)"
     if held:
         by = "held by a debugger" if pid in newest.traced_pids else "stopped by the job control of its terminal"
-    stage = "no step was seen yet" if history.stage is None else f"stage {history.stage.value}"
+    known = history.training_stage
+    stage = "no step was seen yet" if known is None else f"stage {known.value}"
     on = "" if held else f"; `kill -CONT {pid}` (SIGCONT) lets it go on"
     return Observation(
         message=f"process {pid} is {by} for {history.lasted_s(run):.0f} s, state T, without progress ({stage}){on}",

@@ -36,7 +36,7 @@ WAITS_NAMED = 3
 class StorageWait:
     """A process of the job waits for a file system and no step is made: a warning after `warn_s`, a stop at `limit_s`.
 
-    A rank's step on this node is progress as well: where rank 0 is on another one no stage is reported here.
+    A rank's step on this node is progress as well: rank 0 may be on another one, whose steps are not read here.
     """
 
     name: ClassVar[str] = "storage_wait"
@@ -73,7 +73,8 @@ class StorageWait:
         waits = [*own, *(f"node {peer.node}: {peer.words}" for peer in history.storage.find_peers(history.now))]
         named = "; ".join(waits[:WAITS_NAMED])
         more = f" and {len(waits) - WAITS_NAMED} more" if len(waits) > WAITS_NAMED else ""
-        stage = "no stage was seen yet" if history.stage is None else f"stage {history.stage.value}"
+        known = history.training_stage
+        stage = "no stage was seen yet" if known is None else f"stage {known.value}"
         alone = "it is left alone" if own else f"the limits of a standstill hold after {self.limit_s:.0f} s"
         at_limit = f"it is stopped after {self.limit_s:.0f} s" if self.act else alone
         at_limit = "the limits of a standstill hold" if self.act == SHADOW else at_limit

@@ -13,6 +13,7 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from supervisor.core.fleet import messages as ms
 from supervisor.core.fleet.epoch import Epoch
 from supervisor.core.fleet.resume import Offer
 from supervisor.core.moments import Moment
-from supervisor.core.peers import PeerWait
+from supervisor.core.peers import PEERS_FRESH_S, PeerStage, PeerWait
 from supervisor.core.scale import Place
 from supervisor.core.stats.holds import FRESH_S
 from supervisor.daemon.launch.launch_spec import LaunchOrder
@@ -71,6 +72,8 @@ class Member:
         """How far the newest launch has come by its rank 0."""
         self._storage_wait: tuple[Epoch, float, str] | None = None
         """What the ranks of a launch wait for here, and by a reading of when on the monotonic clock."""
+        self._stage: tuple[Epoch, Moment, PeerStage] | None = None
+        """The stage of a launch whose rank 0 is here, and by a reading of when."""
         self._keeps_shared = False
         """Whether this node of all removes what lies in the folder of all."""
         self._stopped: tuple[Epoch, float] | None = None
@@ -80,7 +83,11 @@ class Member:
         self._node = Node(settings, self, parts.clock.now)
         parts.lead(
             LeaderHooks(
-                leads=True, may_launch=self.may_launch, take_order=self.take_order, report_flag=self.report_flag
+                leads=True,
+                may_launch=self.may_launch,
+                take_order=self.take_order,
+                report_flag=self.report_flag,
+                report_warning=self.report_warning,
             )
         )
         parts.on_turn(self._take)
@@ -120,8 +127,16 @@ class Member:
         self._node.flagged(epoch, decision.flag.rule, decision.reason)
         return True
 
+    def report_warning(self, decision: de.Warn) -> None:
+        """Report what a rule has warned of."""
+        epoch = self._epochs.get(decision.attempt)
+        if epoch is not None:
+            self._node.warned(epoch, decision.flag.rule, decision.flag.message, decision.at)
+
     def _take(self, event: ev.Event, _: Moment) -> None:
         """Tell the node's thread what became of an attempt."""
+        if isinstance(event, ev.StageEntered | ev.StepsMade | ev.RecorderIdle):
+            self._take_stage(event)
         match event:
             case ev.Launched() if (epoch := self._epochs.get(event.attempt)) is not None:
                 self._node.launched(Running(epoch=epoch, folder=self._folder(event.attempt), shim_pid=event.shim_pid))
@@ -141,6 +156,15 @@ class Member:
                 self._node.ended(epoch, finished=False, reason=event.reason)
             case _:
                 pass
+
+    def _take_stage(self, event: ev.StageEntered | ev.StepsMade | ev.RecorderIdle) -> None:
+        """Keep the stage of rank 0 where that is here: its recorder was read, so that this is no stage of the past."""
+        epoch, history = self._epochs.get(event.attempt), self._parts.loop.job_states[self._job].history
+        if epoch is None or history is None or history.stage is None or history.stage_since is None:
+            return
+        lasted_s = max(0.0, event.at.seconds_since(history.stage_since))
+        stepped = history.last_step_at is not None
+        self._stage = epoch, event.at, PeerStage(stage=history.stage, lasted_s=lasted_s, stepped=stepped)
 
     def _take_storage_wait(self, event: ev.ProcessesRead, epoch: Epoch) -> None:
         """Keep what the ranks here wait for where that explains a missing step; other nodes report their own waits."""
@@ -194,12 +218,27 @@ class Member:
             return None
         return known[2] if self._parts.clock.now().monotonic_s - known[1] <= FRESH_S else None
 
+    def read_stage(self, running: Running) -> PeerStage | None:
+        """See `Host.read_stage`. A recorder that is not read at present says nothing."""
+        if (known := self._stage) is None or known[0] != running.epoch:
+            return None
+        read_s = max(0.0, self._parts.clock.now().seconds_since(known[1]))
+        return replace(known[2], lasted_s=known[2].lasted_s + read_s) if read_s <= PEERS_FRESH_S else None
+
+    def note_peer_stage(self, running: Running, stage: PeerStage) -> None:
+        """See `Host.note_peer_stage`."""
+        now = self._parts.clock.now()
+        for attempt in self._list_attempts(running):
+            self._parts.inbox.put(ev.PeerStageSeen(at=now, job=self._job, attempt=attempt, stage=stage))
+
+    def _list_attempts(self, running: Running) -> list[int]:
+        return [attempt for attempt, epoch in tuple(self._epochs.items()) if epoch == running.epoch]
+
     def note_peer_waits(self, running: Running, waits: tuple[PeerWait, ...]) -> None:
         """See `Host.note_peer_waits`."""
         now = self._parts.clock.now()
-        for attempt, epoch in tuple(self._epochs.items()):
-            if epoch == running.epoch:
-                self._parts.inbox.put(ev.PeerWaitsSeen(at=now, job=self._job, attempt=attempt, waits=waits))
+        for attempt in self._list_attempts(running):
+            self._parts.inbox.put(ev.PeerWaitsSeen(at=now, job=self._job, attempt=attempt, waits=waits))
 
     def take_evidence(self, running: Running, incident: str, limit_s: float) -> Path:
         """See `Host.take_evidence`."""
