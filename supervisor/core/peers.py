@@ -1,4 +1,4 @@
-"""What a node of a training is told of the ranks on its other nodes, as values, and for how long that counts.
+"""What is reported to a node of a training of the ranks on its other nodes, as values, and for how long it counts.
 
 What comes from another node cannot be verified here: it counts only while it is repeated. Times are passed on as the
 seconds since then: the clocks of two nodes may differ by any amount.

@@ -77,7 +77,7 @@ def test_what_rules_have_warned_of_on_a_node_stands_once_among_the_incidents_wit
     assert "n1: process 7 waits" in first
     assert "no step" in second
     _, text = training("history", str(tmp_path), "--json")
-    assert json.loads(text)["warnings"] == lines[:1], "an id is one warning, however often a leader was told of it"
+    assert json.loads(text)["warnings"] == lines[:1], "an id is one warning, however often it was written"
 
 
 @pytest.mark.mounts

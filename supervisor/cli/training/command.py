@@ -87,7 +87,7 @@ def _read_incidents(folder: Path) -> list[Facts]:
 
 
 def _read_warnings(folder: Path) -> list[Facts]:
-    """Return what rules have warned of on each node, each once: a leader may have been told of it by another too."""
+    """Return what rules have warned of on each node, each once: two leaders in turn may have written it."""
     found: dict[str, Facts] = {}
     for name, facts in _read_lines(folder, "warnings.jsonl"):
         found.setdefault(name, facts)
