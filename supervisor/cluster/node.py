@@ -13,162 +13,43 @@ import os
 import queue
 import secrets
 import selectors
-import socket
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any, Protocol, TypeAlias
 
-from supervisor import __version__
 from supervisor.children.files_apart import apart
 from supervisor.children.prompt_thread import PromptThread
 from supervisor.cluster import ranks as ra
 from supervisor.cluster.answers_later import AnswersLater
 from supervisor.cluster.connection import Connection
 from supervisor.cluster.end_watch import EndWatch
-from supervisor.cluster.rank_evidence import (
-    Taken,
-    collect_ranks,
-    read_launcher_report,
-    read_steps_made,
-    read_waits,
-    shift_end,
-)
+from supervisor.cluster.evidence_answers import EvidenceAnswers
+from supervisor.cluster.leader_link import FindAddress, LeaderLink, LinkUses, NodeSettings, resolve
+from supervisor.cluster.node_host import Host, Running
+from supervisor.cluster.rank_evidence import read_steps_made
 from supervisor.cluster.unsent_warnings import UnsentWarnings
 from supervisor.core.fleet import messages as ms
 from supervisor.core.fleet.clock_offset import ClockOffset
 from supervisor.core.fleet.epoch import Epoch
 from supervisor.core.fleet.lease import Lease
-from supervisor.core.fleet.link import Greeting, LinkError, Role
-from supervisor.core.fleet.resume import Offer
 from supervisor.core.moments import Moment
-from supervisor.core.peers import PEERS_FRESH_S, PeerStage, PeerWait
-from supervisor.core.scale import Place
+from supervisor.core.peers import PEERS_FRESH_S
 from supervisor.runner.shim import Process
 
 log = logging.getLogger(__name__)
 
 BEAT_EVERY_S = 0.2
 FIND_RANKS_EVERY_S = 0.2
-CONNECT_EVERY_S = 0.3
-REFUSED_WAIT_S = 2.0
-"""Until a daemon that was refused tries again: whoever has its name may be gone."""
 INSTANCE_BYTES = 8
-PROVE_LIMIT_S = 5.0
-"""How long a leader may take to prove who it is."""
-SILENT_LIMIT_S = 5.0
-"""A leader that answers no beat for so long is connected to again: TCP itself notices a network that drops all that a
-connection carries after a quarter of an hour."""
-LAST_READS = 16
-"""Of a link that has failed, each of a quarter of a megabyte; a leader's last words are a few hundred bytes."""
 ALONE_LIMIT_S = 1800.0
 """How long a node without ranks waits for a leader: longer than any engine takes to start one again, and than a leader
 waits for its nodes (`LeaderLimits.gather_s`)."""
-UNCONFIRMED_MAX = 16
 FAULTS_MAX = 8
 STOPPED_EVERY_S = 0.02
 KILL_AGAIN_S = 1.0
 UNKILLABLE_AFTER_S = 8.0
 """Before the leader concludes it by itself (`LeaderLimits.kill_s`): only the node knows what the process waits for."""
 FIRST_LEASE_S = 5.0
-EVIDENCE_SLACK_S = 0.05
-"""Of the time for evidence, for its way to the leader."""
-WAIT_LEAST_S = 0.4
-"""How long a rank has to be in state D without running once to be taken for stuck."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
-    """The attempt that a launch became on this node."""
-
-    epoch: Epoch
-    folder: Path
-    shim_pid: int
-
-
-class Host(Protocol):
-    """The daemon of the node, as this thread needs it; every method may be called from here and returns at once."""
-
-    def launch(self, order: ms.Launch) -> None:
-        """Start the ranks; answered by `Node.launched`, or `Node.ended`."""
-        ...
-
-    def stop(self, running: Running, reason: str) -> None:
-        """Send SIGKILL to every process of the attempt."""
-        ...
-
-    def cancel(self, epoch: Epoch) -> bool:
-        """Take an order back; return False where it is becoming an attempt, so that an answer is still to come."""
-        ...
-
-    def is_alive(self, running: Running) -> bool:
-        """Whether a process of the attempt may still run."""
-        ...
-
-    def describe_waits(self, running: Running) -> str | None:
-        """Return what its processes wait for in the kernel; called in a thread of its own."""
-        ...
-
-    def read_place(self, running: Running) -> Place | None:
-        """Return how far the training has come by its rank 0; None where that is not here, or has made no step."""
-        ...
-
-    def read_storage_wait(self, running: Running) -> str | None:
-        """Return which file system its ranks are seen to wait for, and who; None where they do not."""
-        ...
-
-    def read_stage(self, running: Running) -> PeerStage | None:
-        """Return the stage of the training by its rank 0; None where that is not here, or has reported none."""
-        ...
-
-    def note_peer_stage(self, running: Running, stage: PeerStage) -> None:
-        """Take in the stage of rank 0 on another node; called with each answer of the leader that knows it."""
-        ...
-
-    def note_peer_waits(self, running: Running, waits: tuple[PeerWait, ...]) -> None:
-        """Take in which other nodes' ranks wait for a file system; called with each answer of the leader while any do.
-
-        And once more when none does any longer.
-        """
-        ...
-
-    def take_evidence(self, running: Running, incident: str, limit_s: float) -> Path:
-        """Collect evidence within the limit and return its folder; called in a thread of its own."""
-        ...
-
-    def find_resume(self, asked: ms.FindResume) -> tuple[Offer, ...]:
-        """Return what this node could resume from, its share of the newest proven; called in a thread of its own.
-
-        Raises OSError where the node cannot look.
-        """
-        ...
-
-    def leave(self, reason: str, *, finished: bool) -> None:
-        """Save, end the training and then this daemon; `finished`: by itself, on all nodes."""
-        ...
-
-    def give_up(self, reason: str) -> None:
-        """End this daemon, of which no leader wants anything, with a status that says so."""
-        ...
-
-
-Address: TypeAlias = tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[Any, ...]]
-"""Of a socket, as getaddrinfo(3) has it."""
-FindAddress: TypeAlias = Callable[[str, int], Address | OSError]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSettings:
-    """Where the leader is, and who this node is."""
-
-    node: str
-    job: str
-    leader: tuple[str, int]
-    secret: bytes
-    host: str
-    """Where other nodes reach this one."""
 
 
 class Node:
@@ -179,38 +60,37 @@ class Node:
     ) -> None:
         """`now` reads the clocks; `find_address` returns where a host's name leads, None asks the system."""
         self._settings, self._host, self._now = settings, host, now
-        self._find_address = find_address or resolve
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._ready = selectors.DefaultSelector()
         self._ready.register(self._bell, selectors.EVENT_READ, None)
-        self._connection: Connection | None = None
-        self._joined = False
-        self._connect_at_s = self._beat_at_s = self._find_at_s = self._stopped_at_s = 0.0
-        self._began_connecting_s = 0.0
+        self._link = LeaderLink(
+            settings,
+            self._ready,
+            LinkUses(
+                clock=self._clock,
+                call=self._call,
+                greet=self._greet,
+                obey=lambda message: self._fenced(partial(self._obey, message)),
+            ),
+            find_address or resolve,
+        )
+        self._evidence = EvidenceAnswers(settings.node, host, self._clock, self._call, self._link.send)
+        self._beat_at_s = self._find_at_s = self._stopped_at_s = 0.0
         self._ordered: Epoch | None = None
         self._running: Running | None = None
         self._ranks: list[ra.RankProcess] = []
         self._stopping_since_s: float | None = None
         self._kill_again_s = 0.0
-        self._unsent: list[ms.Message] = []
-        """Reports for which there was no leader."""
-        self._unconfirmed: list[tuple[float, ms.Message]] = []
-        """Reports, and when each was sent: no beat that was sent after it has been answered yet."""
-        self._answered_s = 0.0
         self._steps_asked = AnswersLater[int | None]("cluster-steps", self._call)
         self._alive_asked = AnswersLater[bool]("cluster-alive", self._call)
         self._waits_asked = AnswersLater[str | None]("cluster-waits", self._call)
         self._ranks_asked = AnswersLater[list[ra.RankProcess]]("cluster-ranks", self._call)
-        self._address_asked = AnswersLater[Address | OSError]("cluster-address", self._call)
         self._warnings = UnsentWarnings()
         self._ends = EndWatch(lambda process: self._call(partial(self._take_begun_end, process)))
         self._settled: Epoch | None = None
         """The newest launch of which nothing runs, or will."""
-        self._remains: tuple[Running, list[ra.RankProcess]] | None = None
-        """A launch that ended by itself, and its ranks, of which the leader may still ask for evidence."""
         self._lease = Lease(lease_s=FIRST_LEASE_S, renewed_s=self._clock())
-        self._offset = ClockOffset()
         self._leaving = False
         """Whether the ranks are to save and end: an end is no fault then, and their launcher goes on to its own."""
         self._over = False
@@ -219,15 +99,16 @@ class Node:
         """Whether other nodes waited by the leader's newest answer."""
         self._faults: list[ms.Fault] = []
         """Of the launch that was ordered last: repeated to each leader that comes, until there is another launch."""
-        self._taken: tuple[ms.EvidenceTaken, float] | None = None
-        """The evidence of that launch as it was sent, and the offset of the leader's clock that its times have."""
         self._alone_since_s = self._clock()
         """Since when there has been no leader and no rank."""
         self._due = (
             self._find_ranks, self._check_stopped, self._beat, self._check_lease, self._keep_link, self._check_alone,
         )  # fmt: skip
-        self.problem: str | None = None
+
+    @property
+    def problem(self) -> str | None:
         """Why there is no leader at present."""
+        return self._link.problem
 
     def _clock(self) -> float:
         return self._now().monotonic_s
@@ -277,7 +158,7 @@ class Node:
                 elif isinstance(key.data, ra.RankProcess):
                     self._fenced(partial(self._take_rank_end, key.data, now_s))
                 else:
-                    self._fenced(partial(self._serve_socket, events))
+                    self._fenced(partial(self._link.serve, events))
             while not self._calls.empty():
                 self._fenced(self._calls.get())
             now_s = self._clock()
@@ -293,8 +174,8 @@ class Node:
 
     def _wait_s(self) -> float:
         due = [self._beat_at_s]
-        if self._connection is None:
-            due.append(self._connect_at_s)
+        if self._link.connect_at_s is not None:
+            due.append(self._link.connect_at_s)
         if self._running is not None and not self._is_all_found():
             due.append(self._find_at_s)
         if self._stopping_since_s is not None:
@@ -302,86 +183,27 @@ class Node:
         return min(max(0.0, min(due) - self._clock()), BEAT_EVERY_S)
 
     def _keep_link(self, now_s: float) -> None:
-        """Connect to the leader where that is due, and end a link on which it is silent."""
-        if self._connection is None and now_s >= self._connect_at_s and (not self._leaving or self._is_busy()):
-            self._connect_at_s = now_s + CONNECT_EVERY_S
-            self._address_asked.ask(partial(self._find_address, *self._settings.leader), self._connect)
-        elif self._connection is not None and not self._joined and now_s - self._began_connecting_s > PROVE_LIMIT_S:
-            address = self._connection.link.peer_text
-            self._disconnect(f"{address}: has not proven who it is within {PROVE_LIMIT_S:.0f} s")
-        elif self._joined and self._connection is not None and now_s - self._answered_s > SILENT_LIMIT_S:
-            address = self._connection.link.peer_text
-            self._lose(f"{address}: has not answered for {now_s - self._answered_s:.1f} s")
+        self._link.keep(now_s, is_wanted=not self._leaving or self._is_busy())
 
     def _finish(self) -> None:
         self._over = True
-        if self._connection is not None:
-            self._disconnect("this node ends")
+        self._link.close()
         self._steps_asked.end()
         self._alive_asked.end()
         self._waits_asked.end()
         self._ranks_asked.end()
-        self._address_asked.end()
         self._ready.close()
 
-    # --- the link -------------------------------------------------------------------------------------------------
+    # --- what the leader is sent ----------------------------------------------------------------------------------
 
-    def _connect(self, found: Address | OSError) -> None:
-        """Begin to connect to where the leader's name leads."""
-        if self._connection is not None or self._over:
-            return
-        address = "{}:{}".format(*self._settings.leader)
-        try:
-            if isinstance(found, OSError):
-                raise found
-            family, kind, protocol, _, target = found
-            opened = socket.socket(family, kind, protocol)
-            opened.setblocking(False)  # noqa: FBT003 - the standard library's
-            with contextlib.suppress(BlockingIOError):
-                opened.connect(target)
-        except OSError as error:
-            self._note_problem(f"leader {address}: {error.strerror}")
-            return
-        settings = self._settings
-        greeting = Greeting(name=settings.node, version=__version__, job=settings.job)
-        self._connection = Connection(opened, Role.NODE, greeting, settings.secret, address)
-        self._began_connecting_s, self._joined = self._clock(), False
-        self._ready.register(opened, selectors.EVENT_WRITE, self._connection)
-
-    def _serve_socket(self, events: int) -> None:
-        connection = self._connection
-        if connection is None:
-            return
-        try:
-            failed = connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            if failed:
-                raise OSError(failed, f"leader {connection.link.peer_text}: {os.strerror(failed)}")
-            if events & selectors.EVENT_READ:
-                for message in connection.read():
-                    self._fenced(partial(self._obey, message))
-                if self._connection is connection and connection.link.peer is not None and not self._joined:
-                    self._join(connection)
-            if self._connection is connection:
-                connection.flush()
-                self._watch_socket(connection)
-        except LinkError as error:
-            self._disconnect(str(error))
-        except OSError as error:
-            self._lose(error.strerror or str(error))
-
-    def _watch_socket(self, connection: Connection) -> None:
-        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.waits_to_send else 0)
-        if self._ready.get_key(connection.socket).events != wanted:
-            self._ready.modify(connection.socket, wanted, connection)
-
-    def _join(self, connection: Connection) -> None:
-        self._joined, self._answered_s, self._offset = True, self._clock(), ClockOffset()
+    def _greet(self) -> tuple[ms.Message, ...]:
+        """Return what a leader has to know of this node before anything else."""
+        self._evidence.offset = ClockOffset()
         self._warnings.begin_link()
-        log.info("cluster.joined", extra={"fields": {"leader": connection.link.peer_text}})
         running = self._ordered if self._is_launching() else None
         if self._running is not None:
             running = self._running.epoch
-        if self._ordered is not None and (self._faults or ms.Finished(epoch=self._ordered) in self._unsent):
+        if self._ordered is not None and (self._faults or self._link.has_unsent(ms.Finished(epoch=self._ordered))):
             running = self._ordered  # until the leader has how it ended: it would take its ranks for lost
         joined = ms.Joined(
             running=running,
@@ -390,57 +212,7 @@ class Node:
             unix_s=self._now().unix_s,
             instance=self._instance,
         )
-        unsent, self._unsent = self._unsent, []
-        for message in (joined, *self._faults, *(kept for kept in unsent if kept not in self._faults)):
-            self._send(message)
-
-    def _send(self, message: ms.Message) -> None:
-        """Send a message, or keep it for the next link where it is a report that must arrive."""
-        if self._connection is not None and self._joined:
-            try:
-                self._connection.send(message)
-                self._watch_socket(self._connection)
-            except LinkError as error:
-                self._disconnect(str(error))
-            except OSError as error:
-                self._lose(error.strerror or str(error))
-            else:
-                if isinstance(message, ms.Fault | ms.Stopped | ms.Finished):
-                    self._unconfirmed = [*self._unconfirmed[1 - UNCONFIRMED_MAX :], (self._clock(), message)]
-                return
-        if isinstance(message, ms.Fault | ms.Stopped | ms.Finished):
-            self._unsent = [*self._unsent[1 - UNCONFIRMED_MAX :], message]
-
-    def _lose(self, why: str) -> None:
-        """End a link that has failed, and obey what had come over it: a leader that ends says so last."""
-        connection = self._connection
-        if connection is None:
-            return
-        self._connection = None
-        self._ready.unregister(connection.socket)
-        with contextlib.suppress(LinkError, OSError):
-            for _ in range(LAST_READS):
-                for message in connection.read():
-                    self._fenced(partial(self._obey, message))
-        connection.close()
-        self._disconnect(why)
-
-    def _disconnect(self, why: str) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            self._ready.unregister(connection.socket)
-            connection.close()
-        self._joined = False
-        # It may never have come to them; taken in a second time, they change nothing.
-        self._unsent = [*(message for _, message in self._unconfirmed), *self._unsent][-UNCONFIRMED_MAX:]
-        self._unconfirmed = []
-        self._connect_at_s = self._clock() + CONNECT_EVERY_S
-        self._note_problem(why)
-
-    def _note_problem(self, why: str) -> None:
-        if why != self.problem:
-            log.warning("cluster.no_leader", extra={"fields": {"why": why}})
-        self.problem = why
+        return joined, *self._faults
 
     def _beat(self, now_s: float) -> None:
         if now_s < self._beat_at_s:
@@ -452,9 +224,9 @@ class Node:
             self._steps_asked.ask(
                 partial(apart, read_steps_made, folder, ranks), partial(self._take_steps, epoch, now_s)
             )
-        if self._connection is not None and self._joined:
+        if self._link.is_joined:
             beat = ms.NodeBeat(sent_s=now_s, ranks=ranks, warnings=self._warnings.list_next(now_s))
-            self._send(beat if self._running is None else self._describe_launch(beat, self._running))
+            self._link.send(beat if self._running is None else self._describe_launch(beat, self._running))
 
     def _describe_launch(self, beat: ms.NodeBeat, running: Running) -> ms.NodeBeat:
         """Return a beat with what is known of the launch that runs here."""
@@ -481,7 +253,7 @@ class Node:
 
     def _check_alone(self, now_s: float) -> None:
         """End this node where no leader comes: one that has ended, and could not say so, never does."""
-        if self._joined or self._leaving or self._is_busy():
+        if self._link.is_joined or self._leaving or self._is_busy():
             self._alone_since_s = now_s
         elif now_s - self._alone_since_s >= ALONE_LIMIT_S:
             alone_s = now_s - self._alone_since_s
@@ -506,15 +278,15 @@ class Node:
             case ms.Launch():
                 self._launch(message)
             case ms.Collect():
-                self._begin_collecting(message)
+                self._evidence.collect(message, self._running, self._ranks)
             case ms.FindResume():
-                PromptThread(partial(self._find_resume, message, self._connection), "cluster-resume").start()
+                PromptThread(partial(self._find_resume, message, self._link.connection), "cluster-resume").start()
             case ms.Stop():
                 if self._running is not None or self._is_launching():
                     if self._ordered is not None and not self._ordered.is_newer_than(message.epoch):
                         self._stop(message.reason)
                 else:
-                    self._send(ms.Stopped(epoch=message.epoch))
+                    self._link.send(ms.Stopped(epoch=message.epoch))
             case ms.Refused() | ms.Leave():
                 self._part(message)
             case _:
@@ -523,8 +295,7 @@ class Node:
     def _part(self, message: ms.Refused | ms.Leave) -> None:
         """Go out of the training, or wait until whoever has this node's name may be gone."""
         if isinstance(message, ms.Refused):
-            self._disconnect(message.reason)
-            self._connect_at_s = self._clock() + REFUSED_WAIT_S
+            self._link.be_refused(message.reason)
             return
         if self._leaving:
             return  # said again: a second request would end the daemon before its training has been saved
@@ -534,10 +305,9 @@ class Node:
 
     def _take_leader_beat(self, beat: ms.LeaderBeat) -> None:
         now_s = self._clock()
-        self._answered_s, self.problem = now_s, None
-        self._unconfirmed = [(sent_s, message) for sent_s, message in self._unconfirmed if sent_s >= beat.echo_s]
+        self._link.take_answer(beat.echo_s)
         self._lease = self._lease.renewed(min(beat.echo_s, now_s), beat.lease_s)
-        self._offset = self._offset.measured(sent_s=beat.echo_s, theirs_s=beat.now_s, now_s=now_s)
+        self._evidence.offset = self._evidence.offset.measured(sent_s=beat.echo_s, theirs_s=beat.now_s, now_s=now_s)
         self._warnings.take_answer(beat.warned)
         self._note_peers(beat, now_s)
 
@@ -553,70 +323,15 @@ class Node:
 
     def _launch(self, order: ms.Launch) -> None:
         if not order.epoch.is_newer_than(self._ordered) or self._running is not None:
-            leader = None if self._connection is None else self._connection.link.peer_text
-            fields = {"epoch": str(order.epoch), "newest": str(self._ordered), "leader": leader}
+            fields = {"epoch": str(order.epoch), "newest": str(self._ordered), "leader": self._link.peer_text}
             log.warning("cluster.launch_refused", extra={"fields": fields})
             return
         self._ordered, self._stopping_since_s = order.epoch, None
-        self._faults, self._taken = [], None
+        self._faults = []
+        self._evidence.begin_launch(order.epoch)
         self._lease = Lease(lease_s=self._lease.lease_s, renewed_s=self._clock())
         log.info("cluster.launch", extra={"fields": {"epoch": str(order.epoch), "node_rank": order.node_rank}})
         self._host.launch(order)
-
-    def _begin_collecting(self, order: ms.Collect) -> None:
-        if self._running is not None and order.epoch == self._running.epoch:
-            if not any(rank.is_unread for rank in self._ranks):
-                ra.freeze(self._ranks)
-            PromptThread(partial(self._collect, order, self._running), "cluster-evidence").start()
-        elif self._taken is not None and order.epoch == self._taken[0].epoch:
-            answer, offset_s = self._taken  # times as the clock of the leader of that time had them
-            ranks = tuple(shift_end(rank, self._offset.seconds - offset_s) for rank in answer.ranks)
-            self._send(ms.EvidenceTaken(epoch=order.epoch, took_s=0.0, ranks=ranks))
-        elif self._remains is not None and order.epoch == self._remains[0].epoch:
-            PromptThread(partial(self._collect_remains, *self._remains), "cluster-evidence").start()
-        else:
-            self._send(ms.EvidenceTaken(epoch=order.epoch, took_s=0.0, ranks=()))
-
-    def _collect(self, order: ms.Collect, running: Running) -> None:
-        began_s = self._clock()
-        ranks = list(self._ranks)
-        waited = read_waits(rank.process.pid for rank in ranks) if order.waits_count else {}
-        try:
-            ra.await_reports(ranks, partial(apart, read_launcher_report, running.folder), time.sleep)
-            left_s = order.limit_s - EVIDENCE_SLACK_S - (self._clock() - began_s)
-            folder = self._host.take_evidence(running, order.incident, left_s)
-            ranks += _take_report(running, ranks)
-            if waited:
-                time.sleep(max(0.0, WAIT_LEAST_S - (self._clock() - began_s)))
-            taken = Taken(folder=running.folder, stacks=folder, waited=waited)
-            found = apart(collect_ranks, self._settings.node, taken, ranks, self._offset_now())
-        except Exception:
-            log.exception("cluster.evidence_failed")
-            folder, found = running.folder, ()
-        answer = ms.EvidenceTaken(epoch=order.epoch, took_s=self._clock() - began_s, ranks=found, folder=str(folder))
-        self._call(lambda: self._answer_with(answer))
-
-    def _answer_with(self, answer: ms.EvidenceTaken) -> None:
-        """Send evidence, and keep it for a leader that takes up the incident after this one."""
-        if answer.epoch == self._ordered:
-            self._taken = answer, self._offset.seconds
-        self._send(answer)
-
-    def _offset_now(self) -> ClockOffset:
-        """Return the leader's clock against this node's, with the error that it has by now."""
-        return replace(self._offset, error_s=self._offset.error_at(self._clock()))
-
-    def _collect_remains(self, running: Running, ranks: list[ra.RankProcess]) -> None:
-        """Report what is known of the ranks of a launch that has ended already."""
-        try:
-            ended = _take_report(running, ranks)
-            taken = Taken(folder=running.folder, stacks=running.folder, waited={})
-            found = apart(collect_ranks, self._settings.node, taken, [*ranks, *ended], self._offset_now())
-        except Exception:
-            log.exception("cluster.evidence_failed")
-            found = ()
-        answer = ms.EvidenceTaken(epoch=running.epoch, took_s=0.0, ranks=found)
-        self._call(lambda: self._send(answer))
 
     def _find_resume(self, asked: ms.FindResume, asker: Connection | None) -> None:
         """Answer on the link on which it was asked: a leader that has come since has questions of its own."""
@@ -626,7 +341,7 @@ class Node:
             unexpected = not isinstance(error, OSError)
             log.warning("cluster.resume_failed", extra={"fields": {"why": str(error)}}, exc_info=unexpected)
             answer = ms.ResumeOffers(number=asked.number, problem=f"{type(error).__name__}: {error}")
-        self._call(lambda: self._send(answer) if self._connection is asker else None)
+        self._call(lambda: self._link.send(answer) if self._link.connection is asker else None)
 
     def _stop(self, reason: str) -> None:
         if self._stopping_since_s is not None:
@@ -662,7 +377,7 @@ class Node:
     def _report_unkillable(self, running: Running, waits: str | None) -> None:
         if self._running is running and self._stopping_since_s is not None:
             log.error("cluster.unkillable", extra={"fields": {"epoch": str(running.epoch), "waits": waits}})
-            self._send(ms.Stopped(epoch=running.epoch, unkillable=True, waits=waits))
+            self._link.send(ms.Stopped(epoch=running.epoch, unkillable=True, waits=waits))
 
     def _take_alive(self, running: Running, alive: bool) -> None:  # noqa: FBT001 - the answer to a question
         if not alive and self._running is running and self._stopping_since_s is not None:
@@ -672,7 +387,7 @@ class Node:
     def _report_stopped(self) -> None:
         self._stopping_since_s = None
         if self._ordered is not None:
-            self._send(ms.Stopped(epoch=self._ordered))
+            self._link.send(ms.Stopped(epoch=self._ordered))
 
     def _clear(self, running: Running) -> None:
         self._settled = running.epoch
@@ -758,7 +473,7 @@ class Node:
         log.warning("cluster.fault", extra={"fields": {"kind": fault.kind, "reason": fault.reason}})
         if fault not in self._faults:
             self._faults = [*self._faults[: FAULTS_MAX - 1], fault]
-        self._send(fault)
+        self._link.send(fault)
 
     def _take_ended(self, epoch: Epoch, *, finished: bool, reason: str) -> None:
         if epoch == self._settled:
@@ -768,7 +483,7 @@ class Node:
             if stopping:
                 return  # `_check_stopped` reports it, once nothing is left
             if not finished:
-                self._remains = (self._running, list(self._ranks))
+                self._evidence.note_end(self._running, list(self._ranks))
                 self._report_fault(ms.Fault(epoch=epoch, kind="exit", reason=reason))
             self._clear(self._running)
         elif self._ordered == epoch:
@@ -776,21 +491,6 @@ class Node:
                 self._report_fault(ms.Fault(epoch=epoch, kind="launch_failed", reason=reason))
             self._settled = epoch
         if finished:
-            self._send(ms.Finished(epoch=epoch))
+            self._link.send(ms.Finished(epoch=epoch))
         else:
-            self._send(ms.Stopped(epoch=epoch))
-
-
-def _take_report(running: Running, ranks: list[ra.RankProcess]) -> list[ra.RankProcess]:
-    """Take the statuses that the launcher reports; return a rank that had ended before it was found."""
-    codes = apart(read_launcher_report, running.folder)
-    ra.note_report(ranks, codes)
-    return ra.find_ended(ranks, codes)
-
-
-def resolve(host: str, port: int) -> Address | OSError:
-    """Return where a name leads, or why that is not known; without a network this takes many seconds."""
-    try:
-        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except OSError as error:
-        return error
+            self._link.send(ms.Stopped(epoch=epoch))

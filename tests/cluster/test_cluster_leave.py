@@ -21,7 +21,8 @@ from test_leader_strangers import begin_leader
 from supervisor.cluster import leader as leader_module
 from supervisor.cluster.connection import Connection
 from supervisor.cluster.leader import Leader
-from supervisor.cluster.node import ALONE_LIMIT_S, SILENT_LIMIT_S
+from supervisor.cluster.leader_link import SILENT_LIMIT_S
+from supervisor.cluster.node import ALONE_LIMIT_S
 from supervisor.core.fleet import messages as ms
 from supervisor.core.fleet.link import Greeting, LinkError, Role
 from supervisor.core.moments import Moment

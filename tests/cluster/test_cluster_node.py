@@ -16,16 +16,9 @@ from boss_by_hand import SECRET, Boss
 from cluster_by_hand import until
 
 from supervisor.cluster.connection import Connection
-from supervisor.cluster.node import (
-    FIRST_LEASE_S,
-    REFUSED_WAIT_S,
-    SILENT_LIMIT_S,
-    Address,
-    Node,
-    NodeSettings,
-    Running,
-    resolve,
-)
+from supervisor.cluster.leader_link import REFUSED_WAIT_S, SILENT_LIMIT_S, Address, NodeSettings, resolve
+from supervisor.cluster.node import FIRST_LEASE_S, Node
+from supervisor.cluster.node_host import Running
 from supervisor.core.fleet import messages as ms
 from supervisor.core.fleet.epoch import Epoch
 from supervisor.core.fleet.resume import Offer
@@ -397,7 +390,13 @@ def test_a_warning_is_sent_to_a_leader_that_takes_it_until_that_has_it_and_to_ea
 ) -> None:
     elapsed_s, daemon = [0.0], Daemon()
     node = begin(boss, daemon, lambda: Moment(monotonic_s=1000.0 + elapsed_s[0], unix_s=0.0))
-    link = boss.accept()
+
+    def accept() -> Connection:
+        accepted = boss.accept()
+        boss.take_until(accepted, lambda message: isinstance(message, ms.Joined))
+        return accepted
+
+    link = accept()
 
     def answer_next(warned: int | None) -> list[tuple[int, float]]:
         elapsed_s[0] += 0.25
@@ -411,7 +410,7 @@ def test_a_warning_is_sent_to_a_leader_that_takes_it_until_that_has_it_and_to_ea
         link.close()
         until(lambda: node.problem is not None, "the end of the link to be noticed")
         elapsed_s[0] += 1.0
-        return boss.accept()
+        return accept()
 
     try:
         node.warned(EPOCH, "storage_wait", "process 7 waits", Moment(monotonic_s=999.0, unix_s=0.0))

@@ -20,7 +20,9 @@ from pathlib import Path
 from supervisor.children.file_asks import NoAnswerError
 from supervisor.children.files_apart import apart_within
 from supervisor.children.prompt_thread import PromptThread, ends_within
-from supervisor.cluster.node import Node, NodeSettings, Running
+from supervisor.cluster.leader_link import NodeSettings
+from supervisor.cluster.node import Node
+from supervisor.cluster.node_host import Running
 from supervisor.cluster.rendezvous import environment_of
 from supervisor.core import attempt_files as fo
 from supervisor.core import decisions as de
@@ -58,7 +60,7 @@ CLEAR_LIMIT_S = 30.0
 
 
 class Member:
-    """Implements `cluster.node.Host` for one job of an assembled daemon."""
+    """Implements `cluster.node_host.Host` for one job of an assembled daemon."""
 
     def __init__(self, parts: Assembly, job: str, settings: NodeSettings, offers: ResumeOffers) -> None:
         self._parts, self._job, self._host = parts, job, settings.host

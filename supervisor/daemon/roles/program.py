@@ -29,9 +29,9 @@ from supervisor.children.path_looks import PathLooks, SilentPathError
 from supervisor.children.shared_files import copy_over
 from supervisor.children.start import keep_apart
 from supervisor.cluster.leader import Engine, Leader
+from supervisor.cluster.leader_link import NodeSettings
 from supervisor.cluster.leader_record import LeaderRecord
 from supervisor.cluster.leader_state import find_ranks_end, read_alerts, read_begin, read_known
-from supervisor.cluster.node import NodeSettings
 from supervisor.cluster.rendezvous import find_overriding
 from supervisor.cluster.secret import SecretError, read_secret
 from supervisor.cluster.slurm import Allocation, SlurmEngine, list_nodes, read_allocation
