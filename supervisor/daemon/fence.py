@@ -15,7 +15,7 @@ from typing import Protocol
 import supervisor
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
-from supervisor.core.apply import after_decision
+from supervisor.core.apply_decision import after_decision
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.job import DEGRADED, Job

@@ -16,7 +16,8 @@ from typing import Protocol
 
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
-from supervisor.core.apply import after_decision, after_event, after_first_losses, after_flags, after_silent_start
+from supervisor.core.apply_decision import after_decision
+from supervisor.core.apply_event import after_event, after_first_losses, after_flags, after_silent_start
 from supervisor.core.checkpoints.loss_curve import FIRST_LOSSES
 from supervisor.core.decide import decide
 from supervisor.core.flags import RedFlag, Severity

@@ -21,7 +21,7 @@ from supervisor.config.redact import redacted
 from supervisor.config.settings import JobSettings, Settings
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
-from supervisor.core.apply import after_event
+from supervisor.core.apply_event import after_event
 from supervisor.core.history import History
 from supervisor.core.job import ALIVE, DesiredState, Job, Phase
 from supervisor.core.moments import Moment

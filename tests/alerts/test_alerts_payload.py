@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from supervisor.alerts.payload import LARGEST_BODY_BYTES, Notice, alert_id, clean, notices, self_test
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
-from supervisor.core.apply import after_decision, after_event
+from supervisor.core.apply_decision import after_decision
+from supervisor.core.apply_event import after_event
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, Verdict
 from supervisor.core.flags import Diagnosis, RedFlag, Severity
 from supervisor.core.incident import Incident

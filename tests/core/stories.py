@@ -9,7 +9,8 @@ from typing_extensions import Self
 
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
-from supervisor.core.apply import after_decision, after_event, after_flags, after_silent_start
+from supervisor.core.apply_decision import after_decision
+from supervisor.core.apply_event import after_event, after_flags, after_silent_start
 from supervisor.core.checkpoints.checkpoint import (
     Checkpoint,
     Fingerprint,

@@ -10,7 +10,7 @@ from typing import Any
 from typing_extensions import Self
 
 from supervisor.core import events as ev
-from supervisor.core.apply import after_first_losses
+from supervisor.core.apply_event import after_first_losses
 from supervisor.core.checkpoints.checkpoint import Verdict
 from supervisor.core.checkpoints.loss_curve import curve_of
 from supervisor.core.findings import FaultClass

@@ -11,7 +11,8 @@ import pytest
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.agent_reports import ERROR_CHARACTERS, EVERY_MAX_S, METRICS_KEPT, RANKS_KEPT, AgentReports
-from supervisor.core.apply import after_decision, after_event, after_first_losses, after_flags
+from supervisor.core.apply_decision import after_decision
+from supervisor.core.apply_event import after_event, after_first_losses, after_flags
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, ResumePoint, Verdict
 from supervisor.core.checkpoints.loss_curve import curve_of
 from supervisor.core.findings import FaultClass, FaultSeverity, KernelFinding, OutputFinding

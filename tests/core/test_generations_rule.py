@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
-from supervisor.core.apply import after_decision
+from supervisor.core.apply_decision import after_decision
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, ResumePoint, Verdict
 from supervisor.core.checkpoints.loss_curve import Curve, Resumed
 from supervisor.core.flags import Severity

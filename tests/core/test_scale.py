@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.core import events as ev
-from supervisor.core.apply import after_first_losses
+from supervisor.core.apply_event import after_first_losses
 from supervisor.core.checkpoints.checkpoint import Verdict
 from supervisor.core.checkpoints.loss_curve import curve_of, went_on_by_losses
 from supervisor.core.job import Job, Limits, Phase

@@ -12,7 +12,8 @@ import pytest
 
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
-from supervisor.core.apply import after_decision, after_event
+from supervisor.core.apply_decision import after_decision
+from supervisor.core.apply_event import after_event
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint
 from supervisor.core.flags import Diagnosis, RedFlag, Severity
 from supervisor.core.job import Job

@@ -116,6 +116,10 @@ class ResumePoint:
     """Why the environment that a remedy chose cannot go on from here: the checkpoint does not load there."""
 
 
+BEGINNING_ASKED = ResumePoint(checkpoint=None, possible=True, reason="start from the beginning requested")
+"""What a user's request for a fresh start resumes from."""
+
+
 def newest_first(checkpoints: Iterable[Checkpoint]) -> tuple[Checkpoint, ...]:
     """Order checkpoints and snapshots by the training they contain, then by the time they were written.
 

@@ -1,4 +1,4 @@
-"""How a job changes with events and decisions."""
+"""How a job changes with events."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.core import decisions as de
 from supervisor.core import events as ev
-from supervisor.core.apply import SILENT_START_S, after_decision, after_event, after_silent_start
+from supervisor.core.apply_event import SILENT_START_S, after_event, after_silent_start
 from supervisor.core.findings import FaultClass
-from supervisor.core.job import DesiredState, ImpossibleMove, Job, Limits, Phase
+from supervisor.core.job import DesiredState, Job, Limits, Phase
 from supervisor.core.readings import ExitStatus, Stage, StepRecord
 from supervisor.core.remedies.budget import Budget
 
@@ -145,19 +144,6 @@ def test_the_end_of_the_training_is_known_until_another_begins() -> None:
     assert not timeline.present().train_ended
 
 
-def test_a_decision_takes_effect_at_once() -> None:
-    timeline = life().training().silence(60)
-    assert [type(decision) for decision in timeline.decisions] == [de.Launch, de.Stop]
-    assert timeline.next_decision() is None
-    assert timeline.silence(1).read_decisions() == ["Launch", "Stop"]
-
-
-def test_a_decision_that_comes_twice_is_a_defect_and_raises() -> None:
-    timeline = life()
-    with pytest.raises(ImpossibleMove):
-        after_decision(timeline.job, timeline.last)
-
-
 def test_a_request_is_kept_whatever_the_phase() -> None:
     for phase in Phase:
         job = Job(name=JOB, since=START, phase=phase)
@@ -188,26 +174,3 @@ def test_a_job_that_was_given_up_resumes_at_once_because_a_person_started_it() -
 def test_a_silent_training_runs_from_that_time_on(lived_s: float, *, runs: bool) -> None:
     timeline = life().started()
     assert (after_silent_start(timeline.job, timeline.now, lived_s).phase is Phase.RUNNING) is runs
-
-
-def test_the_steps_between_flag_and_end_are_part_of_what_was_lost() -> None:
-    timeline = life().training(100).saves("a.pt", 50).silence(60).steps(101, 110).exits(signal=15).looks()
-    assert timeline.job.incident is not None
-    assert timeline.job.incident.lost_steps == 60
-
-
-def test_an_attempt_without_a_step_does_not_forget_where_the_trouble_was() -> None:
-    timeline = life().training(100).saves("a.pt", 50).exits(1).looks()
-    timeline.asks(ev.Ask.RESTART).exits(signal=15).looks()
-    assert timeline.job.number == 3
-    assert timeline.job.incident is not None
-    assert timeline.job.incident.last_step == 100
-    assert not timeline.job.incident.closed
-    assert timeline.steps(51, 51).job.incident is not None
-    assert timeline.job.incident.closed
-
-
-def test_an_incident_left_open_by_a_stop_is_closed_as_stopped() -> None:
-    timeline = life().training().silence(60).asks(ev.Ask.STOP).exits(signal=15)
-    assert timeline.job.incident is not None
-    assert timeline.job.incident.outcome == "stopped"

@@ -1,8 +1,4 @@
-"""The fold of a job: its state after an event and after a decision.
-
-A decision takes effect on the job at once, before it is carried out: the next Tick must not decide it again, and the
-remedies of a retry are in force before anything is launched.
-"""
+"""The fold of a job over events: its state after one happened, and after what the rules and the losses showed."""
 
 from __future__ import annotations
 
@@ -13,48 +9,36 @@ from dataclasses import replace
 
 from typing_extensions import assert_never
 
-from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.absences import moved_on
-from supervisor.core.checkpoints.checkpoint import Checkpoint, ResumePoint, Verdict
+from supervisor.core.checkpoints.checkpoint import BEGINNING_ASKED, Checkpoint, Verdict
 from supervisor.core.checkpoints.loss_curve import first_curve, went_on_by_losses
 from supervisor.core.findings import FaultClass
-from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.flags import RedFlag
 from supervisor.core.foreign_values import as_list, as_text
-from supervisor.core.incident import Incident
 from supervisor.core.job import (
     ALIVE,
     ENDED,
-    MACHINE_SHORTAGE,
-    UNKILLABLE,
     Attempt,
     DesiredState,
     Job,
     Move,
     Phase,
     RetryPlan,
-    StopOrder,
 )
 from supervisor.core.moments import Moment
 from supervisor.core.readings import Stage, StepRecord
-from supervisor.core.remedies.budget import Ledger
-from supervisor.core.remedies.last_resorts import RESORTS, ResortTaken
-from supervisor.core.remedies.trials import Course, Trial
-from supervisor.core.rules import cause_of
+from supervisor.core.remedies.trials import Course
 from supervisor.core.scale import Scale, on_training, steps_between
-from supervisor.core.triage.state import TriageState
 from supervisor.core.tuning.ordered_starts import (
-    find_order,
     fold_start_asked,
-    forget_refused,
-    get_unused_since,
-    why_start_failed,
     without_orders,
 )
 
+APPLIED_CHARACTERS = 100
+SETTINGS_KEPT = 20
 SILENT_START_S = 120.0
 """Longer than imports and loading a data set take until a hooked training makes its first report."""
-_BEGINNING = ResumePoint(checkpoint=None, possible=True, reason="start from the beginning requested")
 
 
 def after_event(job: Job, event: ev.Event) -> Job:
@@ -83,14 +67,14 @@ def _attempt_event(job: Job, attempt: Attempt, event: ev.AttemptEvent) -> Job:
         case ev.StepsMade():
             return _fold_steps(job, attempt, event)
         case ev.AgentReported() | ev.StageEntered():
-            job = fold_report(job, attempt, event) if isinstance(event, ev.AgentReported) else job
+            job = _fold_report(job, attempt, event) if isinstance(event, ev.AgentReported) else job
             attempt = job.attempt or attempt
             job = replace(job, attempt=replace(attempt, train_ended=_has_train_ended(attempt, event)))
             return _begin_loop(job, event) if isinstance(event, ev.StageEntered) else job
         case ev.ResortEnded():
-            return end_resort(job, event)
+            return _end_resort(job, event)
         case ev.TriageEnded():
-            return end_triage(job, event)
+            return _end_triage(job, event)
         case ev.EvidenceTaken() | ev.Signalled() | ev.ResumePointFound():
             return _fold_result(job, event)
         case ev.OutputSeen() | ev.ProcessesRead() | ev.CheckpointSeen() | ev.PeerStageSeen():
@@ -244,7 +228,7 @@ def _fold_start_request(job: Job, event: ev.UserRequest) -> Job:
         unwanted = replace(job.triage, unwanted=True)
         return replace(job, triage=unwanted, fresh_asked=job.fresh_asked or event.fresh)
     if job.phase is Phase.BACKOFF and job.retry is not None:
-        point = _BEGINNING if event.fresh else job.retry.resume_point
+        point = BEGINNING_ASKED if event.fresh else job.retry.resume_point
         return replace(job, retry=replace(job.retry, not_before=event.at, resume_point=point))
     if job.phase not in ENDED:
         return job
@@ -269,7 +253,7 @@ def _count_progress(job: Job, attempt: Attempt, event: ev.StepsMade) -> Job:
     if furthest is None:
         return job
     job = replace(job, ledger=job.ledger.stepped(attempt.place_of(furthest)))
-    return settle_trial(job, attempt, furthest, event.at)
+    return _settle_trial(job, attempt, furthest, event.at)
 
 
 def _fold_steps(job: Job, attempt: Attempt, event: ev.StepsMade) -> Job:
@@ -360,204 +344,7 @@ def after_flags(job: Job, flags: Iterable[RedFlag]) -> Job:
     return job if standing == job.shadows else replace(job, shadows=standing)
 
 
-def after_decision(job: Job, decision: de.Decision) -> Job:
-    """Return the job after a decision about it took effect."""
-    match decision:
-        case de.Launch():
-            return _fold_launch(job, decision)
-        case de.Warn() | de.Note() | de.Continue():
-            return _fold_warning(job, decision)
-        case de.Stop():
-            moved = job.moved(Move.STOP, decision.at, decision.reason)
-            order = StopOrder(
-                at=decision.at,
-                reason=decision.reason,
-                save=decision.save,
-                flag=decision.flag,
-                order=decision.order,
-            )
-            moved = replace(moved, asked_start=None)
-            return _open_incident(replace(end_remedy(moved, decision), stop=order), decision.flag, "stop")
-        case de.Kill():
-            moved = job.moved(Move.KILL, decision.at, decision.reason)
-            order = job.stop or StopOrder(at=decision.at, reason=decision.reason, save=False)
-            return replace(moved, stop=replace(order, killed_at=decision.at))
-        case de.LastResort() | de.Triage():
-            return begin_resort(job, decision) if isinstance(decision, de.LastResort) else begin_triage(job, decision)
-        case de.StartTriage():
-            return _postpone_retry(job, decision)
-        case de.Retry():
-            return _fold_retry(job, decision)
-        case de.GiveUp():
-            return _fold_give_up(job, decision)
-        case de.Finish():
-            return _fold_finish(job, decision)
-    assert_never(decision)
-
-
-def _fold_warning(job: Job, decision: de.Warn | de.Note | de.Continue) -> Job:
-    flag = decision.flag
-    if isinstance(decision, de.Continue) and job.attempt is not None:
-        job = replace(job, attempt=replace(job.attempt, continued_at=decision.at))
-    if isinstance(decision, de.Note):
-        return replace(job, shadows=job.shadows | {flag.key}, shadows_noted=job.shadows_noted + 1)
-    warned = replace(job, open_flags=job.open_flags | {flag.key})
-    return replace(warned, unkillable=True, reason=flag.message) if flag.rule == UNKILLABLE else warned
-
-
-def _fold_launch(job: Job, decision: de.Launch) -> Job:
-    moved = job.moved(Move.LAUNCH, decision.at, decision.reason)
-    point, order = (job.retry.resume_point, job.retry.order) if job.retry else (None, None)
-    attempt = Attempt(
-        number=decision.attempt,
-        launched_at=decision.at,
-        resume_from=decision.resume_from,
-        resume_curve=point.curve if point else None,
-        memory_before=decision.memory,
-        start=job.next_start,
-        order=order if order is not None and order.measures else None,
-    )
-    fresh = decision.resume_from is None
-    return replace(
-        moved,
-        attempt=attempt,
-        stop=None,
-        retry=None,
-        incident=_relaunch_incident(job, decision),
-        open_flags=frozenset(),
-        shadows=frozenset(),
-        asked_start=None,
-        course=job.course.launched(),
-        restart_asked=False,
-        fresh_asked=False,
-        start_curve=None if fresh else job.start_curve,
-        began_unix_s=decision.at.unix_s if fresh else job.began_unix_s,
-    )
-
-
-def _relaunch_incident(job: Job, decision: de.Launch) -> Incident | None:
-    incident, last = job.incident, job.attempt
-    if incident is None or incident.closed:
-        return incident
-    if last is not None and last.number == incident.attempt:
-        # Steps may have come in between the flag and the end of the process.
-        scale = last.scale or incident.scale
-        incident = replace(incident, last_step=last.last_step, scale=scale, last_step_at=last.last_step_at)
-    return incident.relaunched(decision.resume_from)
-
-
-def _fold_give_up(job: Job, decision: de.GiveUp) -> Job:
-    plan = job.retry or _plan_retry(job, decision.flag, decision.at, decision.reason)
-    moved = _open_incident(job.moved(Move.GIVE_UP, decision.at, decision.reason), decision.flag, "give_up")
-    incident = moved.incident
-    if incident and not incident.closed:
-        incident = replace(incident, outcome="gave_up", reason=decision.reason)
-    course = job.course
-    if job.environment_problem is not None:
-        course = course.never_began(decision.at, job.environment_problem).without("other_environment")
-    elif decision.flag is not None:
-        course = course.failed(cause_of(decision.flag), decision.at)
-    return replace(
-        forget_refused(moved, why_start_failed(job, decision)),
-        stop=None,
-        retry=plan,
-        course=course,
-        incident=incident,
-        restart_asked=False,
-        fresh_asked=False,
-        unkillable=False,
-    )
-
-
-def _plan_retry(job: Job, flag: RedFlag | None, not_before: Moment, reason: str) -> RetryPlan:
-    """Return what to wait for, with the beginning of the fault after which checkpoints are not used."""
-    flag, unused_since = flag or (job.stop.flag if job.stop else None), get_unused_since(job)
-    if flag is None or flag.since is None:
-        return RetryPlan(not_before=not_before, reason=reason, fault_unix_s=unused_since)
-    step = None if job.renumbered or job.attempt is None else job.attempt.training_step(flag.since_step)
-    since = min(flag.since.unix_s, unused_since or flag.since.unix_s)
-    return RetryPlan(not_before=not_before, reason=reason, fault_unix_s=since, fault_step=step)
-
-
-def _fold_retry(job: Job, decision: de.Retry) -> Job:
-    moved = _open_incident(job.moved(Move.RETRY, decision.at, decision.reason), decision.flag, "retry")
-    plan = replace(
-        _plan_retry(job, decision.flag, decision.not_before, decision.reason), order=find_order(job, decision)
-    )
-    if decision.refused_start is not None and job.phase is Phase.BACKOFF and job.retry is not None:
-        plan = replace(job.retry, reason=decision.reason, resume_point=None, order=None)
-    if decision.refused_environment is not None and job.retry is not None:
-        plan = replace(job.retry, reason=decision.reason, resume_point=None, resort=None)
-    if job.fresh_asked:
-        plan = replace(plan, resume_point=_BEGINNING)
-    elif decision.remedy == "older_generation" and job.attempt is not None:
-        plan = replace(plan, older_than=job.attempt.resume_from)
-    if decision.remedy in RESORTS:
-        plan = replace(plan, resort=decision.remedy)
-    if decision.refused_environment is not None and (why := job.environment_problem) is not None:
-        moved = replace(moved, course=moved.course.never_began(decision.at, why).without("other_environment"))
-    moved = forget_refused(begin_trial(moved, decision), why_start_failed(job, decision))
-    return replace(moved, stop=None, retry=plan, ledger=count_restart(job, decision), unkillable=False)
-
-
-def _postpone_retry(job: Job, decision: de.StartTriage) -> Job:
-    """Return the job in backoff with its retry not yet decided: how the attempt was stopped is still to be judged."""
-    moved = _open_incident(job.moved(Move.TRIAGE, decision.at, decision.reason), decision.flag, "retry")
-    plan = replace(_plan_retry(job, decision.flag, decision.at, decision.reason), awaits_triage=True)
-    triage_state = TriageState(
-        attempt=decision.attempt,
-        at=decision.at,
-        flag=decision.flag,
-        cause=decision.cause,
-        step=decision.step,
-        looked_for=decision.looked_for,
-    )
-    return replace(moved, retry=plan, triage=triage_state, unkillable=False)
-
-
-def _fold_finish(job: Job, decision: de.Finish) -> Job:
-    moved = job.moved(Move.REST if decision.by_user else Move.FINISH, decision.at, decision.reason)
-    incident = moved.incident
-    if incident and not incident.closed:
-        incident = replace(incident, outcome="stopped")
-    plan = _plan_retry(job, decision.flag, decision.at, decision.reason) if decision.by_user else None
-    course = job.course.unclear(decision.at) if decision.by_user else job.course.helped(decision.at)
-    return replace(
-        moved,
-        stop=None,
-        course=course,
-        retry=job.retry or plan,
-        incident=incident,
-        restart_asked=False,
-        fresh_asked=False,
-        unkillable=False,
-    )
-
-
-def _open_incident(job: Job, flag: RedFlag | None, decision: str) -> Job:
-    if flag is None or flag.severity is not Severity.CRITICAL or job.attempt is None:
-        return job
-    attempt = job.attempt
-    if job.incident and job.incident.attempt == attempt.number:
-        return job
-    incident = Incident(
-        id=f"{job.name}-{attempt.number}",
-        job=job.name,
-        attempt=attempt.number,
-        flag=flag,
-        decision=decision,
-        last_step=attempt.last_step,
-        scale=attempt.scale or Scale.TRAINING,
-        last_step_at=attempt.last_step_at,
-    )
-    return replace(job, incident=incident)
-
-
-APPLIED_CHARACTERS = 100
-SETTINGS_KEPT = 20
-
-
-def fold_report(job: Job, attempt: Attempt, event: ev.AgentReported) -> Job:
+def _fold_report(job: Job, attempt: Attempt, event: ev.AgentReported) -> Job:
     """Return the job after the agent reported what trains in it, or what it has set there."""
     facts = event.facts
     match event.agent_event:
@@ -610,7 +397,7 @@ def _rescale_steps(job: Job, batches: object) -> Job:
     return replace(job, renumbered=True, ledger=job.ledger.rescaled(factor), course=job.course.rescaled(factor))
 
 
-def settle_trial(job: Job, attempt: Attempt, step: int, at: Moment) -> Job:
+def _settle_trial(job: Job, attempt: Attempt, step: int, at: Moment) -> Job:
     """Return the job after a step: one far enough beyond the fault shows that the remedy helped.
 
     Where the step of the fault is not known, the steps count that this attempt made itself.
@@ -627,55 +414,7 @@ def settle_trial(job: Job, attempt: Attempt, step: int, at: Moment) -> Job:
     return replace(job, course=job.course.helped(at))
 
 
-def end_remedy(job: Job, decision: de.Stop) -> Job:
-    """Return the job without the remedy that a planned restart ends."""
-    if decision.takes_back is None:
-        return job
-    course = job.course.helped(decision.at).without(decision.takes_back)
-    return replace(job, course=replace(course, returns=course.returns + 1))
-
-
-def count_restart(job: Job, decision: de.Retry) -> Ledger:
-    """Return the restart account after a retry; one that is decided again was counted before."""
-    if decision.refused_environment is not None:
-        return job.ledger
-    if decision.counts:
-        known = _is_progress_known(job, decision.at)
-        return job.ledger.restarted(decision.at, job.limits.budget, progress_known=known, cause=decision.cause or "")
-    if decision.flag is not None and decision.flag.fault == MACHINE_SHORTAGE:
-        return job.ledger.refused()
-    return job.ledger if decision.cause is None else job.ledger.restarted_free()
-
-
-def begin_trial(job: Job, decision: de.Retry) -> Job:
-    """Return the job with the remedy of a retry, and with the outcome of the remedy before it."""
-    if decision.cause is None or decision.remedy is None or decision.flag is None or job.attempt is None:
-        return job
-    trial = Trial(
-        attempt=job.next_number,
-        at=decision.at,
-        cause=decision.cause,
-        remedy=decision.remedy,
-        step=decision.step,
-        environment=decision.environment,
-        start_failure=decision.flag.start_failure,
-        reason=decision.why or "",
-    )
-    course = job.course.failed(decision.cause, decision.at).taken(trial, decision.gpu)
-    incident = job.incident
-    if incident is not None and incident.attempt == decision.attempt:
-        incident = replace(incident, cause=decision.cause, remedy=decision.remedy, remedy_why=decision.why)
-        incident = replace(incident, finding=incident.finding or decision.finding)
-    return replace(job, course=course, incident=incident)
-
-
-def begin_resort(job: Job, decision: de.LastResort) -> Job:
-    """Return the job with a last resort under way."""
-    item = ResortTaken(kind=decision.kind, command=decision.command, at=decision.at, attempt=decision.attempt)
-    return replace(job, resorts=(*job.resorts, item), reason=decision.reason)
-
-
-def end_resort(job: Job, event: ev.ResortEnded) -> Job:
+def _end_resort(job: Job, event: ev.ResortEnded) -> Job:
     """Return the job after the result of a last resort was reported."""
     last = job.resorts[-1] if job.resorts else None
     if last is None or last.kind != event.kind or last.ended_at is not None:
@@ -687,15 +426,7 @@ def end_resort(job: Job, event: ev.ResortEnded) -> Job:
     return replace(job, resorts=(*job.resorts[:-1], ended), reason=outcome)
 
 
-def begin_triage(job: Job, decision: de.Triage) -> Job:
-    """Return the job with the replays of its bad step under way."""
-    if job.triage is None:
-        return job
-    triage_state = replace(job.triage, began_at=decision.at, resume_from=decision.resume_from)
-    return replace(job, triage=triage_state, reason=decision.reason)
-
-
-def end_triage(job: Job, event: ev.TriageEnded) -> Job:
+def _end_triage(job: Job, event: ev.TriageEnded) -> Job:
     """Return the job after the finding of a triage was reported; the incident keeps it, conclusive or not."""
     triage_state, incident = job.triage, job.incident
     if triage_state is None or triage_state.attempt != event.attempt or not triage_state.replaying:
@@ -704,18 +435,3 @@ def end_triage(job: Job, event: ev.TriageEnded) -> Job:
         incident = replace(incident, finding=event.finding)
     ended = replace(triage_state, ended_at=event.at, finding=event.finding)
     return replace(job, triage=ended, incident=incident, unkillable=False)
-
-
-def _is_progress_known(job: Job, at: Moment) -> bool:
-    """Whether it is known that the attempt made progress or made none.
-
-    An attempt that was never seen to step may have worked for hours without a hook; one that ended early has not. Steps
-    that an attempt only counts itself are no progress, nor the lack of it.
-    """
-    attempt = job.attempt
-    if attempt is not None and attempt.last_step is not None and attempt.scale is Scale.ATTEMPT:
-        return False
-    if attempt is None or attempt.launch_error is not None or attempt.last_step is not None:
-        return True
-    young = at.seconds_since(attempt.launched_at) < job.limits.budget.settle_s
-    return young or job.ledger.furthest_step is not None
