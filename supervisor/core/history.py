@@ -14,15 +14,16 @@ from supervisor.core import attempt_files as fo
 from supervisor.core import events as ev
 from supervisor.core.absences import Absences
 from supervisor.core.agent_reports import AgentReports
-from supervisor.core.checkpoints.checkpoint import Checkpoint
 from supervisor.core.checkpoints.loss_curve import Resumed
 from supervisor.core.findings import KernelFinding, OutputFinding
-from supervisor.core.foreign_values import EPOCH_MAX, STEP_MAX, as_int
 from supervisor.core.gpu_facts import GpuFacts
+from supervisor.core.kernel_log import KernelLog
 from supervisor.core.moments import Moment
 from supervisor.core.peers import StageElsewhere
+from supervisor.core.plan import Plan
 from supervisor.core.rank_failure import Raised
 from supervisor.core.readings import ExitStatus, GpuReading, HostReading, ProcessReading, Stage, StepRecord
+from supervisor.core.saves import Saves
 from supervisor.core.scale import Scale
 from supervisor.core.stats.holds import R
 from supervisor.core.stats.learned_limits import Learned
@@ -30,12 +31,10 @@ from supervisor.core.stats.losses import Losses
 from supervisor.core.stats.pace import Pace
 from supervisor.core.stats.storage_waits import StorageWaits, find_explaining, has_other_cause
 from supervisor.core.stats.trend import Trend
-from supervisor.core.tuning.start_order import UNUSED
 
 STEPS_KEPT = 2048
 RAISED_KEPT = 64
 READINGS_KEPT = 600
-KERNEL_KEPT = 200
 RANKS_KEPT = 64
 GPU_WORKS_PERCENT = 90.0
 STORAGE_DISTURBS_S = 30.0
@@ -90,42 +89,23 @@ class History:
     """Whether a critical flag is raised, acting or in shadow: nothing is learned meanwhile."""
     claimed: bool = False
     """Whether a training reports its steps; without it the step counter has no meaning."""
-    planned: bool = False
-    """Whether a framework that the agent knows reported its training plan."""
     patched: bool = False
     """Whether the agent met torch and replaced its Conv2d."""
     hook_failed_at: Moment | None = None
     """When a hook of the agent last failed: if no step came after that, it may be the hook that is at fault."""
-    closed: tuple[str, ...] = ()
-    """What of its checkpoint patterns cannot be looked at, each with what to do about it."""
-    existing: ev.ExistingFound | None = None
-    """Checkpoints that lay where it saves when it began from the beginning."""
-    not_kept: ev.CheckpointNotKept | None = None
-    """The newest checkpoint of which no generation was kept, with the reason."""
-    save_requested: bool = False
-    """Whether the newest checkpoint was saved on request: the training may have ended because it was asked to."""
     device: str | None = None
     """What the framework trains on, as it names it (`cpu`, `cuda:0`)."""
+    plan: Plan = field(default_factory=Plan)
     training_pid: int | None = None
     first_step_at: Moment | None = None
     last_step_at: Moment | None = None
-    batches_per_epoch: int | None = None
-    epochs: int | None = None
-    steps_per_epoch: int | None = None
-    """Of a framework that counts steps of the optimizer, or of a training's own loops."""
-    total_steps: int | None = None
-    """As such a framework plans them, or as the loops around the first step come to."""
     train_ended: bool = False
     steps: deque[StepRecord] = field(default_factory=lambda: deque(maxlen=STEPS_KEPT))
     non_finite: deque[StepRecord] = field(default_factory=lambda: deque(maxlen=STEPS_KEPT))
     gpus: dict[str, deque[GpuReading]] = field(default_factory=dict)
     host: deque[HostReading] = field(default_factory=lambda: deque(maxlen=READINGS_KEPT))
     processes: deque[ProcessReading] = field(default_factory=lambda: deque(maxlen=READINGS_KEPT))
-    kernel: deque[KernelFinding] = field(default_factory=lambda: deque(maxlen=KERNEL_KEPT))
-    kernel_fatal_since: dict[tuple[str, int], Moment] = field(default_factory=dict)
-    """Of each of these that is fatal now, by its key: when it last became so."""
-    kernel_recovered: set[tuple[str, int]] = field(default_factory=set)
-    """Keys of those that were fatal and then over, whatever came after."""
+    kernel: KernelLog = field(default_factory=KernelLog)
     output: deque[OutputFinding] = field(default_factory=lambda: deque(maxlen=200))
     last_line: str = ""
     output_at: Moment | None = None
@@ -148,18 +128,7 @@ class History:
     rss: Trend = field(default_factory=Trend)
     """Memory of the process tree."""
     disks_used: dict[str, Trend] = field(default_factory=dict)
-    saved: deque[tuple[Moment, int | None]] = field(default_factory=lambda: deque(maxlen=200))
-    """When the training saved a checkpoint of its own, and how many steps had been made by then."""
-    snapshot_step: int | None = None
-    """The step of the newest snapshot that the agent took by itself."""
-    saves_each_epoch: bool = False
-    """Whether the framework saves a checkpoint at the end of each epoch by itself."""
-    saving_step: int | None = None
-    """The last step that had been made when the training last went to save something."""
-    saved_unix_s: float | None = None
-    """When the newest checkpoint file that was seen was written."""
-    proofs: dict[str, deque[Checkpoint]] = field(default_factory=dict)
-    """Results of proving the newest checkpoints of each path."""
+    saves: Saves = field(default_factory=Saves)
     ranks: dict[int, Pace] = field(default_factory=dict)
     """Of the ranks other than 0."""
     stopped_at: Moment | None = None
@@ -208,7 +177,7 @@ class History:
         failed, step = self.hook_failed_at, self.last_step_at
         if failed is not None and (step is None or step.seconds_since(failed) <= 0):
             return False
-        return self.claimed or self.planned or self.stage is not None
+        return self.claimed or self.plan.planned or self.stage is not None
 
     @property
     def starting(self) -> bool:
@@ -406,7 +375,7 @@ class History:
             case ev.Launched() | ev.LaunchFailed() | ev.Continued() | ev.Exited() | ev.HostLost():
                 self._add_lifecycle(event)
             case ev.CheckpointSeen() | ev.CheckpointNotKept() | ev.CheckpointsClosed() | ev.ExistingFound():
-                self._add_of_checkpoints(event)
+                self.saves.add(event)
             case _:
                 pass
 
@@ -442,7 +411,7 @@ class History:
                     used = float(disk.total_bytes - disk.free_bytes)
                     self.disks_used.setdefault(disk.path, Trend()).add(event.reading.at, used)
             case ev.KernelReported():
-                self._add_findings(event.findings)
+                self.kernel.add(event.findings)
             case ev.ClockStepped():
                 self.clock_stepped_at = event.at
             case ev.DaemonAway():
@@ -456,21 +425,6 @@ class History:
         self.storage.interrupt()
         self.elsewhere.interrupt()
         self.away_until, self.paused_at = event.at, event.at.plus(-event.away_s)
-
-    def _add_findings(self, findings: tuple[KernelFinding, ...]) -> None:
-        """Take findings in; one of a known key is a newer state of the same event."""
-        for finding in findings:
-            place = next((place for place, item in enumerate(self.kernel) if item.key == finding.key), None)
-            if place is None:
-                self.kernel.append(finding)
-            else:
-                self.kernel[place] = finding
-        since = self.kernel_fatal_since
-        self.kernel_fatal_since = {
-            item.key: since.get(item.key, item.reported_at) for item in self.kernel if item.fatal
-        }
-        ended = {item.key for item in self.kernel if not item.fatal and item.key in since}
-        self.kernel_recovered = {item.key for item in self.kernel if item.key in self.kernel_recovered | ended}
 
     def _mark_read(self, at: Moment, *, only_where_read: bool = False) -> None:
         known = self.looked_at
@@ -501,7 +455,7 @@ class History:
         self.stage, self.stage_since = event.stage, event.at
         self.paused_at = event.at if event.stage in PAUSING else self.paused_at
         if event.stage is Stage.CHECKPOINT and self.steps:
-            self.saving_step = self.steps[-1].step
+            self.saves.saving_step = self.steps[-1].step
         if event.stage in (Stage.SETUP, Stage.WARMUP) or event.ends_training:
             self.train_ended = event.ends_training
 
@@ -583,28 +537,6 @@ class History:
         explains = newest is None or not has_other_cause(newest, self._list_trainers())
         self.storage.add_peers(event.at, event.waits if explains else ())
 
-    def _add_proof(self, checkpoint: Checkpoint) -> None:
-        if checkpoint.fingerprint.size_bytes:
-            self.saved_unix_s = max(self.saved_unix_s or 0.0, checkpoint.saved_unix_s)
-        if checkpoint.verdict is None or checkpoint.reason == UNUSED:
-            return
-        proofs = self.proofs.setdefault(checkpoint.path, deque(maxlen=4))
-        if not any(proof.key == checkpoint.key and proof.verdict is checkpoint.verdict for proof in proofs):
-            proofs.append(checkpoint)
-
-    def _add_of_checkpoints(
-        self, event: ev.CheckpointSeen | ev.CheckpointNotKept | ev.CheckpointsClosed | ev.ExistingFound
-    ) -> None:
-        match event:
-            case ev.CheckpointSeen():
-                self._add_proof(event.checkpoint)
-            case ev.CheckpointNotKept():
-                self.not_kept = event
-            case ev.CheckpointsClosed():
-                self.closed = event.closed
-            case ev.ExistingFound():
-                self.existing = event
-
     def _learn_stage(self, ended_at: Moment) -> None:
         since = self.stage_since
         if self.stage in (Stage.VALIDATE, Stage.CHECKPOINT) and since is not None and not self._was_disturbed(since):
@@ -637,10 +569,10 @@ class History:
                 self.patched = True
             case ev.AgentEvent.PLAN:
                 self._add_plan(event.facts)
-            case ev.AgentEvent.LOOPS if not self.planned and event.rank in (None, 0):
-                self._add_totals(event.facts)
+            case ev.AgentEvent.LOOPS if event.rank in (None, 0):
+                self.plan.add_loops(event.facts)
             case ev.AgentEvent.CHECKPOINT_SAVED:
-                self._add_save(event)
+                self.saves.add_report(event, None if self.last_step is None else self.last_step.step)
             case ev.AgentEvent.HOOK_FAILED:
                 self.hook_failed_at = event.at
             case ev.AgentEvent.EXCEPTION:
@@ -652,7 +584,7 @@ class History:
         match event.agent_event:
             case ev.AgentEvent.TRAIN_END:
                 self.train_ended = True
-            case ev.AgentEvent.DEVICE if not self.planned:
+            case ev.AgentEvent.DEVICE if not self.plan.planned:
                 device = event.facts.get("device")
                 self.device = device if isinstance(device, str) else None
             case ev.AgentEvent.TUNING:
@@ -660,26 +592,8 @@ class History:
             case _:
                 pass
 
-    def _add_save(self, event: ev.AgentReported) -> None:
-        self.save_requested = event.facts.get("requested") is True
-        step = as_int(event.facts.get("step"), maximum=STEP_MAX)
-        if self.save_requested:
-            return
-        if event.facts.get("kind") == "snapshot":
-            self.snapshot_step = step
-        else:
-            last = self.last_step
-            self.saved.append((event.at, last.step if step is None and last is not None else step))
-
     def _add_plan(self, facts: dict[str, object]) -> None:
-        self.planned, self.train_ended = True, False
-        self.saves_each_epoch = facts.get("saves_each_epoch") is True
-        self.batches_per_epoch = as_int(facts.get("batches_per_epoch"), maximum=STEP_MAX)
-        self._add_totals(facts)
+        self.plan.add_plan(facts)
+        self.train_ended = False
         device = facts.get("device")
         self.device = device if isinstance(device, str) else None
-
-    def _add_totals(self, facts: dict[str, object]) -> None:
-        self.epochs = as_int(facts.get("epochs"), maximum=EPOCH_MAX)
-        self.steps_per_epoch = as_int(facts.get("steps_per_epoch"), maximum=STEP_MAX)
-        self.total_steps = as_int(facts.get("total_steps"), maximum=STEP_MAX)

@@ -154,7 +154,7 @@ class DaemonChecks:
                     found=f"supervision degraded: {describe_degraded(degraded)}",
                     remedy="other checks of this job continue; see the traceback in the daemon's log",
                 )
-            for shut in history.closed if history is not None and not history.over else ():
+            for shut in history.saves.closed if history is not None and not history.over else ():
                 yield DoctorLine(
                     name=f"job {job.name}",
                     level="fail",

@@ -153,7 +153,7 @@ def _know_training(job_state: JobState, counts: TrainingCounts, now: Moment, sta
         hooked_conv2d=None if alive is None else alive.patched,
         device=None if running is None else running.device,
         epoch=None if alive is None else alive.epoch,
-        epochs=None if running is None else running.epochs,
+        epochs=None if running is None else running.plan.epochs,
         loss=None if alive is None else alive.loss,
         lr=running.steps[-1].lr if running is not None and running.steps else None,
         steps_per_s=pace,

@@ -131,7 +131,7 @@ def _job_status(job_state: JobState, now: Moment, *, watched: bool) -> types.Job
         attempt=job.number,
         pid=attempt.training_pid if attempt and alive else None,
         epoch=progress.epoch if attempt and attempt.epoch is None else attempt.epoch if attempt else None,
-        epochs=history.epochs if history else None,
+        epochs=history.plan.epochs if history else None,
         step=attempt.training_step(attempt.last_step) if attempt else None,
         attempt_steps=attempt.steps_made if attempt else None,
         steps_total=steps_total(history),

@@ -461,7 +461,7 @@ class Assembly:
             return EvidenceFacts()
         return EvidenceFacts(
             records=list(history.steps)[-EVIDENCE_STEPS:],
-            kernel_lines=[finding.line for finding in history.kernel],
+            kernel_lines=[finding.line for finding in history.kernel.findings],
             gpus=[reading for readings in history.gpus.values() for reading in list(readings)[-EVIDENCE_READINGS:]],
             host=list(history.host)[-EVIDENCE_READINGS:],
             configuration=partial(_dump_configuration, self.settings),

@@ -216,7 +216,7 @@ def _read_words(attempt: Path) -> None:
             item = _checkpoint_of_report("/runs/last.pt", Fingerprint(size_bytes=1, modified_ns=1, inode=1), fact.facts)
             kept = checkpoint_row("night", 1, item, NOW)
             fits((kept["step"] or 0) <= STEP_MAX and abs(kept["epoch"] or 0) <= EPOCH_MAX, "step")
-    fits((history.epochs or 0) <= EPOCH_MAX and (history.batches_per_epoch or 0) <= STEP_MAX, "plan")
+    fits((history.plan.epochs or 0) <= EPOCH_MAX and (history.plan.batches_per_epoch or 0) <= STEP_MAX, "plan")
 
 
 def _readring(attempt: Path) -> None:

@@ -103,7 +103,7 @@ def test_snapshots_hold_work_and_set_no_pace_of_saves() -> None:
             ev.AgentEvent.CHECKPOINT_SAVED, requested=False, kind="snapshot", step=step
         )
     assert timeline.step(500).silence(60).check(RULE) is None
-    assert timeline.history.saved == type(timeline.history.saved)(maxlen=200)
+    assert timeline.history.saves.saved == type(timeline.history.saves.saved)(maxlen=200)
     timeline = (
         saving(100, 4).steps(401, 600).says(ev.AgentEvent.CHECKPOINT_SAVED, requested=False, kind="snapshot", step=600)
     )

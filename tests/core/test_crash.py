@@ -512,8 +512,8 @@ def test_act_off_reports_only() -> None:
 
 def test_a_lost_host_is_reported_with_what_its_boot_ended_with() -> None:
     timeline = story().training().kernel(FaultClass.GPU_RESET_FAILED, "GPU reset(1) failed")
-    (finding,) = timeline.history.kernel
-    timeline.history.kernel[0] = replace(finding, origin=LAST_BOOT)
+    (finding,) = timeline.history.kernel.findings
+    timeline.history.kernel.findings[0] = replace(finding, origin=LAST_BOOT)
     flag = flag_of(timeline.lost("the machine was restarted"))
     assert "the last boot ended with gpu_reset_failed: GPU reset(1) failed" in flag.message
 

@@ -20,7 +20,9 @@ from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.job import ImpossibleMove, Job, Limits, RetryPlan
 from supervisor.core.judge import can_wait
+from supervisor.core.kernel_log import KernelLog
 from supervisor.core.peers import PeerStage, PeerWait
+from supervisor.core.plan import Plan
 from supervisor.core.readings import (
     DiskReading,
     ExitStatus,
@@ -33,6 +35,7 @@ from supervisor.core.readings import (
     StepRecord,
 )
 from supervisor.core.remedies.last_resorts import ResortTaken
+from supervisor.core.saves import Saves
 from supervisor.core.stats.trend import Trend
 from supervisor.core.triage.finding import Finding
 from supervisor.core.triage.state import TriageState
@@ -330,19 +333,27 @@ HIDDEN = (
 ASKED = ("made_here", "over", "hooked", "starting", "switching", "known_until", "no_step_s")
 
 
+def show_held(item: Any) -> str:
+    """Return what a field holds: what can be gone through as its items."""
+    return show(tuple(item) if not isinstance(item, str | dict | tuple) and hasattr(item, "__iter__") else item)
+
+
 def state_of(history: History) -> Iterator[tuple[str, str]]:
     """Yield what a history holds and what it answers."""
     for field in fields(history):
         item = getattr(history, field.name)
+        if isinstance(item, KernelLog | Plan | Saves):
+            prefix = "kernel_" if isinstance(item, KernelLog) else ""
+            for part in fields(item):
+                name = f"{prefix}{part.name}".replace("kernel_findings", "kernel")
+                yield name, show_held(getattr(item, part.name))
+            continue
         if field.name == "pace":
             item = (item.steps, item.idle_s, tuple(item.stretches), tuple(item.pauses))
         if isinstance(item, Trend):
             item = (item.newest, tuple(item.points))
         if field.name not in HIDDEN and not field.name.startswith("_"):
-            yield (
-                field.name,
-                show(tuple(item) if not isinstance(item, str | dict | tuple) and hasattr(item, "__iter__") else item),
-            )
+            yield field.name, show_held(item)
     yield from ((name, show(getattr(history, name))) for name in ASKED)
     held = (history.steps, history.host, history.processes)
     yield "held", show(tuple(len(items) for items in held))

@@ -297,7 +297,8 @@ def of_the_last_boot() -> LongStory:
     """The machine was rebooted, and the boot before ended with a fault."""
     timeline = trained().kernel(FaultClass.THERMAL, "mce: temperature above threshold", fatal=False)
     timeline.kernel(FaultClass.GPU_RESET, "amdgpu: GPU reset failed")
-    timeline.history.kernel.extend([replace(timeline.history.kernel.popleft(), origin=LAST_BOOT) for _ in range(2)])
+    findings = timeline.history.kernel.findings
+    findings.extend([replace(findings.popleft(), origin=LAST_BOOT) for _ in range(2)])
     return timeline.lost()
 
 

@@ -123,7 +123,7 @@ def test_what_is_wrong_with_a_disk_or_the_machine_is_no_fault_of_a_gpu(about: Ab
 
 def recovered(timeline: Story) -> Story:
     """The driver says of the newest hang that its reset of the ring succeeded."""
-    hang = timeline.history.kernel[-1]
+    hang = timeline.history.kernel.findings[-1]
     over = replace(hang, fault=FaultClass.GPU_RESET, severity=FaultSeverity.WARN, fatal_at=None)
     timeline.put(ev.KernelReported(at=timeline.now, findings=(over,), sequence=hang.sequence + 1))
     return timeline
@@ -147,7 +147,7 @@ def test_a_ring_that_was_reset_in_time_is_reported_and_the_training_goes_on() ->
 
 def test_a_ring_that_hangs_again_after_its_reset_is_held_again() -> None:
     timeline = recovered(story().training().kernel(FaultClass.GPU_HANG).silence(0.2)).silence(10)
-    (over,) = timeline.history.kernel
+    (over,) = timeline.history.kernel.findings
     hang = replace(over, fault=FaultClass.GPU_HANG, severity=FaultSeverity.FATAL, fatal_at=timeline.now)
     timeline.put(ev.KernelReported(at=timeline.now, findings=(hang,), sequence=3))
     assert timeline.check(GpuFault()) is None
@@ -159,7 +159,7 @@ def test_a_ring_that_hangs_again_after_its_reset_is_held_again() -> None:
 
 def test_a_hang_that_reports_itself_again_and_again_is_held_once() -> None:
     timeline = story().training().kernel(FaultClass.GPU_HANG)
-    (hang,) = timeline.history.kernel
+    (hang,) = timeline.history.kernel.findings
     for count in range(4):
         timeline.silence(0.25).put(
             ev.KernelReported(at=timeline.now, findings=(replace(hang, fatal_at=timeline.now),), sequence=count + 2)
@@ -176,10 +176,10 @@ def test_only_a_hang_is_held(fault: FaultClass) -> None:
 
 def test_a_finding_reported_again_replaces_the_one_before() -> None:
     timeline = story().training().kernel(FaultClass.GPU_HANG, fatal=False)
-    (first,) = timeline.history.kernel
+    (first,) = timeline.history.kernel.findings
     worse = replace(first, fault=FaultClass.GPU_RESET_FAILED, severity=FaultSeverity.FATAL)
     timeline.put(ev.KernelReported(at=timeline.now, findings=(worse,), sequence=2))
-    assert list(timeline.history.kernel) == [worse]
+    assert list(timeline.history.kernel.findings) == [worse]
     flag = timeline.check(GpuFault())
     assert flag is not None
     assert flag.fault == "gpu_reset_failed"
@@ -188,7 +188,7 @@ def test_a_finding_reported_again_replaces_the_one_before() -> None:
 def test_an_event_older_than_the_attempt_counts_once_it_reports_something_fatal_again() -> None:
     timeline = story().started().kernel(FaultClass.GPU_HANG, ago_s=5)
     assert timeline.check(GpuFault()) is None
-    (old,) = timeline.history.kernel
+    (old,) = timeline.history.kernel.findings
     again = replace(old, fatal_at=timeline.silence(3).now)
     timeline.put(ev.KernelReported(at=timeline.now, findings=(again,), sequence=2))
     flag = timeline.check(GpuFault())

@@ -28,7 +28,7 @@ def test_it_is_bounded() -> None:
     history = timeline.history
     assert len(history.steps) == len(history.non_finite) == STEPS_KEPT
     assert len(history.gpus[GPU]) == READINGS_KEPT
-    assert len(history.output) == len(history.kernel) == 200
+    assert len(history.output) == len(history.kernel.findings) == 200
 
 
 def test_steps_of_other_ranks_are_not_counted_twice() -> None:
@@ -94,7 +94,8 @@ def test_steps_that_were_made_while_the_daemon_was_away_are_at_their_pace_but_fo
 
 def test_a_plan_of_nonsense_is_an_unknown_plan() -> None:
     history = story().says(ev.AgentEvent.PLAN, epochs="three", batches_per_epoch=True, device=0).history
-    assert (history.planned, history.epochs, history.batches_per_epoch, history.device) == (True, None, None, None)
+    plan = history.plan
+    assert (plan.planned, plan.epochs, plan.batches_per_epoch, history.device) == (True, None, None, None)
 
 
 def test_the_end_of_one_training_is_not_the_end_of_the_next() -> None:

@@ -85,10 +85,10 @@ def _check_pace(wanted_per_s: float, history: History, progress: Progress) -> Cr
 def _check_checkpoints(history: History) -> Criterion:
     """One saved after each epoch that is over; the newest epoch's may still be under way."""
     name = "checkpoint_each_epoch"
-    over, saved = len(history.pace.pauses), len(history.saved)
+    over, saved = len(history.pace.pauses), len(history.saves.saved)
     if not over:
         return _make_criterion(name, met=None, text="no epoch of this attempt has ended yet")
-    if not saved and history.saved_unix_s is None:
+    if not saved and history.saves.saved_unix_s is None:
         return _make_criterion(name, met=False, text=f"{over} epochs ended and no checkpoint was seen")
     if not saved:
         return _make_criterion(name, met=None, text="checkpoints exist, but which epoch saved them is not reported")

@@ -62,13 +62,13 @@ def progress_of(history: History, wanted_per_s: float | None = None) -> Progress
     step = _measure_step_s(history)
     pause = _measure_pause_s(history, step)
     left = _estimate_left(history, step, pause, total)
-    batches = history.batches_per_epoch or history.steps_per_epoch
+    batches = history.plan.batches_per_epoch or history.plan.steps_per_epoch
     return Progress(
         steps=last.step if last and history.scale is not Scale.ATTEMPT else None,
         attempt_steps=history.made_here,
         steps_total=total,
         epoch=_epoch_by_steps(history) if last else None,
-        epochs=history.epochs,
+        epochs=history.plan.epochs,
         batches_per_epoch=batches,
         step_s=step.usual if step else None,
         epoch_s=step.usual * batches + (pause.usual if pause else 0.0) if step and batches else None,
@@ -83,26 +83,26 @@ def steps_total(history: History) -> int | None:
     """Return how many steps the training has in total, as far as its plan and its own count are known."""
     if history.scale is Scale.ATTEMPT:
         return None
-    if not history.planned:
+    if not history.plan.planned:
         return _total_of_loops(history)
-    batches = history.batches_per_epoch or history.steps_per_epoch
-    if history.total_steps is not None:
-        return history.total_steps
-    return None if history.epochs is None or batches is None else history.epochs * batches
+    batches = history.plan.batches_per_epoch or history.plan.steps_per_epoch
+    if history.plan.total_steps is not None:
+        return history.plan.total_steps
+    return None if history.plan.epochs is None or batches is None else history.plan.epochs * batches
 
 
 def _total_of_loops(history: History) -> int | None:
     """Return the total that a training's own loops come to; one that was passed was not the whole training's."""
-    total, last = history.total_steps, history.last_step
+    total, last = history.plan.total_steps, history.last_step
     return None if total is None or (last is not None and last.step > total) else total
 
 
 def _epoch_by_steps(history: History) -> int | None:
     """Return the epoch under way, from 0, where the steps of all epochs are known; a hook that counts them wins."""
-    last, batches = history.steps[-1], history.steps_per_epoch
-    if last.epoch is not None or history.planned:
+    last, batches = history.steps[-1], history.plan.steps_per_epoch
+    if last.epoch is not None or history.plan.planned:
         return last.epoch
-    if batches is None or history.epochs is None or steps_total(history) != history.epochs * batches:
+    if batches is None or history.plan.epochs is None or steps_total(history) != history.plan.epochs * batches:
         return None
     return (last.step - 1) // batches
 
@@ -134,7 +134,7 @@ def _estimate_left(
 ) -> _Seconds | None:
     if step is None or total is None or not history.steps:
         return None
-    last, batches = history.steps[-1], history.batches_per_epoch or history.steps_per_epoch
+    last, batches = history.steps[-1], history.plan.batches_per_epoch or history.plan.steps_per_epoch
     left = step.times(max(0, total - last.step))
     if batches and pause is not None:
         left = left.plus(pause.times(max(0, -(-(total - last.step) // batches))))

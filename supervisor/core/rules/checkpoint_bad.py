@@ -30,13 +30,13 @@ class CheckpointBad:
     def may_flag(self, history: History) -> bool:
         """Whether the newest checkpoint of a path was rejected."""
         return not history.over and any(
-            proofs and proofs[-1].verdict is Verdict.REJECTED for proofs in history.proofs.values()
+            proofs and proofs[-1].verdict is Verdict.REJECTED for proofs in history.saves.proofs.values()
         )
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return how many in a row were rejected, of the path that has most of them."""
         what = "checkpoints in a row that failed verification"
-        if history.over or not history.proofs:
+        if history.over or not history.saves.proofs:
             return not_applicable(what, ATTEMPT_ENDED if history.over else "none was proven yet")
         bad = _find_worst(history)
         warns = Gauge(what=what, now=len(bad), limit=1, observe=partial(self._observe_rejected, history, bad))
@@ -65,7 +65,7 @@ class CheckpointBad:
 
 def _find_worst(history: History) -> tuple[Checkpoint, ...]:
     """Return the bad checkpoints in a row of the path that has most of them."""
-    return max((_list_bad(tuple(proofs)) for proofs in history.proofs.values()), key=len, default=())
+    return max((_list_bad(tuple(proofs)) for proofs in history.saves.proofs.values()), key=len, default=())
 
 
 def _is_not_finite(bad: tuple[Checkpoint, ...]) -> bool:

@@ -101,15 +101,15 @@ def _observe_unsaved(history: History, usual: Usual | None, since: float) -> Obs
 
 def _count_unsaved(history: History) -> tuple[int, bool]:
     """Return the steps since the last save or try of one, a snapshot included, and whether there was any."""
-    last, first = history.steps[-1].step, history.pace.first
-    saved = (history.saved[-1][1] if history.saved else None, history.saving_step, history.snapshot_step)
+    last, first, saves = history.steps[-1].step, history.pace.first, history.saves
+    saved = (saves.saved[-1][1] if saves.saved else None, saves.saving_step, saves.snapshot_step)
     known = [checkpoint for checkpoint in saved if checkpoint is not None]
     return last - max(known, default=first.step - 1 if first else last), bool(known)
 
 
 def _unsaved_s(history: History) -> float:
     """Return the seconds of stepping since the last save, a snapshot included; at least one save was seen."""
-    saved, snapshot, newest = history.saved[-1][0], history.reports.saving.at, history.steps[-1].at
+    saved, snapshot, newest = history.saves.saved[-1][0], history.reports.saving.at, history.steps[-1].at
     last = saved if snapshot is None else max(saved, snapshot, key=lambda at: at.monotonic_s)
     return max(0.0, history.absences.seconds(last, newest))
 
@@ -119,9 +119,9 @@ def _since_s(history: History) -> float | None:
     if history.first_step_at is None:
         return None
     since_s = history.seconds_since(history.first_step_at)
-    if history.saved_unix_s is None:
+    if history.saves.saved_unix_s is None:
         return since_s
-    return min(since_s, history.seconds_since(history.now.plus(history.saved_unix_s - history.now.unix_s)))
+    return min(since_s, history.seconds_since(history.now.plus(history.saves.saved_unix_s - history.now.unix_s)))
 
 
 def _find_usual(history: History) -> Usual | None:
@@ -129,7 +129,7 @@ def _find_usual(history: History) -> Usual | None:
 
     For a framework that saves each epoch it is an epoch until two gaps are known.
     """
-    pairs = list(pairwise(history.saved))
+    pairs = list(pairwise(history.saves.saved))
     steps = [b[1] - a[1] for a, b in pairs if a[1] is not None and b[1] is not None and b[1] > a[1]]
     seconds = [gap for a, b in pairs if (gap := b[0].seconds_since(a[0])) > SAME_SAVE_S and a[1] != b[1]]
     if len(steps) >= 2:
@@ -137,8 +137,8 @@ def _find_usual(history: History) -> Usual | None:
         gaps = seconds if clock else steps
         gap = median(gaps)
         return Usual(gap=max(gaps) if max(gaps) > IRREGULAR * gap else gap, by_clock=clock)
-    if history.saves_each_epoch and history.batches_per_epoch:
-        return Usual(gap=float(history.batches_per_epoch))
+    if history.plan.saves_each_epoch and history.plan.batches_per_epoch:
+        return Usual(gap=float(history.plan.batches_per_epoch))
     return None
 
 

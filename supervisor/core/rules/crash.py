@@ -168,7 +168,7 @@ class Crash:
         return self._in_kernel_log(history, status) or self._explain_raised(history, status) or killed
 
     def _in_kernel_log(self, history: History, status: ExitStatus) -> Cause | None:
-        near = [finding for finding in history.kernel if self._is_near(finding.reported_at, status.at)]
+        near = [finding for finding in history.kernel.findings if self._is_near(finding.reported_at, status.at)]
         fatal = (finding for finding in near if is_fatal(history, finding) and history.concerns(finding))
         fault = next(fatal, None)
         if fault is not None:
@@ -265,10 +265,10 @@ def _explain_clean_end(history: History) -> Cause | None:
         if unread:
             text += "; its recorder cannot be read, so that it may have gone on"
         return Cause(fault="ended_early", text=text, doubtful=unread or not history.hooked)
-    if not (history.planned or history.claimed or history.patched):
+    if not (history.plan.planned or history.claimed or history.patched):
         return None
     text = "ended with status 0 and not one step was seen"
-    doubtful = unread or not (history.hooked and history.planned)
+    doubtful = unread or not (history.hooked and history.plan.planned)
     return Cause(fault="ended_without_training", text=text, doubtful=doubtful)
 
 
@@ -286,7 +286,7 @@ def _explain_printed_last(history: History) -> Cause | None:
 def _describe_loss(history: History, reason: str) -> str:
     """Return why the attempt is gone, with the last fault of the boot that it ran in."""
     text = f"the attempt ended without an exit record: {reason}"
-    last = [finding for finding in history.kernel if finding.origin == LAST_BOOT]
+    last = [finding for finding in history.kernel.findings if finding.origin == LAST_BOOT]
     worst = max(last, key=lambda finding: finding.severity, default=None)
     return text if worst is None else f"{text}; the last boot ended with {worst.fault.value}: {worst.line}"
 
@@ -298,17 +298,17 @@ def _came_to_its_end(history: History) -> bool:
     """
     fulfilled = _plan_fulfilled(history)
     reported = history.train_ended or history.stage is Stage.ENDED
-    return fulfilled is True or (reported and (fulfilled is None or not history.save_requested))
+    return fulfilled is True or (reported and (fulfilled is None or not history.saves.save_requested))
 
 
 def _plan_fulfilled(history: History) -> bool | None:
     """Whether the last step is the last of the plan; None where that is not known."""
-    if history.epochs is None or not history.steps:
+    if history.plan.epochs is None or not history.steps:
         return None
     last = history.steps[-1]
-    if history.batches_per_epoch is not None:
-        return last.step >= history.epochs * history.batches_per_epoch
-    return None if last.epoch is None else last.epoch >= history.epochs - 1
+    if history.plan.batches_per_epoch is not None:
+        return last.step >= history.plan.epochs * history.plan.batches_per_epoch
+    return None if last.epoch is None else last.epoch >= history.plan.epochs - 1
 
 
 def _not_started(status: ExitStatus) -> Cause | None:

@@ -95,7 +95,7 @@ def _is_in_kernel_log(history: History, gpu: str) -> bool:
     return any(
         finding.gpu == gpu
         and finding.fault in (FaultClass.ECC_UNCORRECTABLE, FaultClass.PAGE_FAULT, FaultClass.GPU_RESET)
-        for finding in history.kernel
+        for finding in history.kernel.findings
         if finding.at.seconds_since(history.launched_at) >= 0
     )
 

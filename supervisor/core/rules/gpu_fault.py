@@ -35,7 +35,7 @@ class GpuFault:
 
     def may_flag(self, history: History) -> bool:
         """Whether the kernel's log holds any finding."""
-        return bool(history.kernel)
+        return bool(history.kernel.findings)
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return whether the kernel's log reports a fault; no number is near to that."""
@@ -49,7 +49,7 @@ class GpuFault:
         """Return the first fatal finding, else the newest other one, and whether it is fatal; none that is held."""
         found = [
             finding
-            for finding in history.kernel
+            for finding in history.kernel.findings
             if self._is_about(history, finding) and not self._is_held(history, finding)
         ]
         fatal = next((finding for finding in found if is_fatal(history, finding)), None)
@@ -61,7 +61,7 @@ class GpuFault:
         """Whether the driver may still say that a hang is over; not waited for once the training has ended."""
         if history.over or finding.fault is not FaultClass.GPU_HANG or not is_fatal(history, finding):
             return False
-        since = history.kernel_fatal_since.get(finding.key, finding.reported_at)
+        since = history.kernel.fatal_since.get(finding.key, finding.reported_at)
         return history.now.seconds_since(since) < self.hold_s
 
     @staticmethod
@@ -89,8 +89,8 @@ def is_fatal(history: History, finding: KernelFinding) -> bool:
 
 def _find_start(history: History, finding: KernelFinding) -> Moment:
     """Return when the fault began for this attempt; one that was reported again or came back counts from then."""
-    if finding.key in history.kernel_recovered:
-        return history.kernel_fatal_since.get(finding.key, finding.reported_at)
+    if finding.key in history.kernel.recovered:
+        return history.kernel.fatal_since.get(finding.key, finding.reported_at)
     return finding.at if finding.at.seconds_since(history.launched_at) >= 0 else finding.reported_at
 
 

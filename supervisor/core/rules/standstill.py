@@ -53,7 +53,7 @@ def _list_ruled_out(history: History, busy: float | None) -> list[str]:
         found.append("validation, checkpoint, wait for data, kernels for a new shape: the agent reports each of them")
     if history.exit is None and not history.raised:
         found.append("a crash: the process is there and has raised nothing")
-    if not history.kernel:
+    if not history.kernel.findings:
         found.append("a fault that the kernel saw: its log says nothing of a GPU in use since the launch")
     if busy is not None and busy <= IDLE_PERCENT:
         found.append(f"a kernel under way: the GPU is {busy:.0f} % busy")

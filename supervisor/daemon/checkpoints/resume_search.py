@@ -111,7 +111,7 @@ class ResumeSearch:
             cwd=self.working_directory(job.name, settings),
             fault_unix_s=plan.fault_unix_s if plan else None,
             fault_step=plan.fault_step if plan else None,
-            batches_per_epoch=history.batches_per_epoch if history else None,
+            batches_per_epoch=history.plan.batches_per_epoch if history else None,
             began_unix_s=job.began_unix_s,
             older_than=plan.older_than if plan else None,
             snapshots=str(self.snapshots(job.name)),

@@ -118,7 +118,7 @@ def memory_awaited(jobs: Iterable[Job], now: Moment) -> bool:
 
 def _find_faulty_gpu(job_state: JobState, known: tuple[str, ...]) -> str | None:
     """Return the GPU that the kernel's log last blamed, else the only one that the job has; None where it has more."""
-    kernel = job_state.history.kernel if job_state.history is not None else ()
+    kernel = job_state.history.kernel.findings if job_state.history is not None else ()
     blamed = next((finding.gpu for finding in reversed(kernel) if finding.fatal and finding.gpu is not None), None)
     gpus = _gpus_of(job_state) or known
     return blamed or (gpus[0] if len(gpus) == 1 else None)

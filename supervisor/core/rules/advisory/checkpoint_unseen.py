@@ -26,13 +26,14 @@ class CheckpointUnseen:
 
     def may_flag(self, history: History) -> bool:
         """Whether something cannot be read, or existed at the start."""
-        return not history.over and (bool(history.closed) or history.existing is not None)
+        return not history.over and (bool(history.saves.closed) or history.saves.existing is not None)
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return whether something cannot be read, for as long as that lasts, or existed at the start."""
         observed = None
         if not history.over:
-            observed = _observe_closed(history.closed) if history.closed else _observe_existing(history.existing)
+            saves = history.saves
+            observed = _observe_closed(saves.closed) if saves.closed else _observe_existing(saves.existing)
         return (event_gauge("checkpoints that the daemon may not read", observed),)
 
 

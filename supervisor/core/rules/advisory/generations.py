@@ -19,11 +19,11 @@ class Generations:
 
     def may_flag(self, history: History) -> bool:
         """Whether a checkpoint was not kept."""
-        return history.not_kept is not None
+        return history.saves.not_kept is not None
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return whether the newest checkpoint of which no generation is kept is there."""
-        missed, observed = history.not_kept, None
+        missed, observed = history.saves.not_kept, None
         if missed is not None:
             observed = Observation(
                 message=f"no generation of {missed.path} is kept: {missed.reason}",

@@ -25,11 +25,11 @@ class MachineFault:
 
     def may_flag(self, history: History) -> bool:
         """Whether the kernel's log holds any finding."""
-        return not history.over and bool(history.kernel)
+        return not history.over and bool(history.kernel.findings)
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return whether the kernel's log reports a fault; no number is near to that."""
-        kernel = () if history.over else history.kernel
+        kernel = () if history.over else history.kernel.findings
         found = next((finding for finding in reversed(kernel) if self._is_about(history, finding)), None)
         observed = None if found is None else _observe_fault(found)
         return (event_gauge("fault of disk or machine in the kernel log", observed),)

@@ -55,7 +55,7 @@ def _list_milestones(history: History) -> list[tuple[int, str]]:
     if total is None or not history.steps or first is None:
         return []
     marks = (
-        (history.batches_per_epoch or total, "the first epoch is over"),
+        (history.plan.batches_per_epoch or total, "the first epoch is over"),
         (-(-total // 10), "a tenth is done"),
         (-(-total // 2), "half is done"),
         (total, "all steps are done"),
@@ -65,7 +65,7 @@ def _list_milestones(history: History) -> list[tuple[int, str]]:
 
 def _first_step(history: History) -> int | None:
     """Return the last step made when the attempt began: a new daemon does not report old milestones."""
-    if history.reports.start_epoch is not None and history.batches_per_epoch is not None:
-        return history.reports.start_epoch * history.batches_per_epoch
+    if history.reports.start_epoch is not None and history.plan.batches_per_epoch is not None:
+        return history.reports.start_epoch * history.plan.batches_per_epoch
     first = history.pace.first
     return None if first is None else first.step - 1
