@@ -20,6 +20,7 @@ RANKS_KEPT = 64
 GPU_INDEX_MAX = 63
 HOLDERS_KEPT = 128
 TRAINERS_KEPT = 256
+INTERPRETERS_KEPT = 4096
 ERROR_CHARACTERS = 500
 EVERY_MAX_S = 1e6
 """Between two snapshots; a longer interval is ignored as invalid."""
@@ -163,6 +164,8 @@ class AgentReports:
     """Processes that claimed the recorders of ranks."""
     trainers: dict[int, Trainer] = field(default_factory=dict)
     """The processes that make steps, by pid; those that ended stay."""
+    interpreters: set[int] = field(default_factory=set)
+    """The processes in which an agent has begun, whether they train or not; those that ended stay."""
     start_epoch: int | None = None
     saving: Saving = field(default_factory=Saving)
 
@@ -179,8 +182,8 @@ class AgentReports:
                 asked, used = report.facts.get("asked"), report.facts.get("used")
                 if isinstance(asked, str) and isinstance(used, str):
                     self.precision = _read_precision(report, asked, used)
-            case ev.AgentEvent.CLAIMED | ev.AgentEvent.TRAINS:
-                self._add_trainer(report)
+            case ev.AgentEvent.ALIVE | ev.AgentEvent.CLAIMED | ev.AgentEvent.TRAINS:
+                self._add_process(report)
             case ev.AgentEvent.SNAPSHOTS | ev.AgentEvent.CHECKPOINT_SAVED | ev.AgentEvent.SAVE_FAILED:
                 self.saving.add(report)
             case ev.AgentEvent.PLAN:
@@ -244,6 +247,13 @@ class AgentReports:
         elif len(self.loaders) < LOADERS_KEPT:
             finite = report.facts.get("iterable") is not True
             self.loaders[key] = Loader(at=report.at, parent=report.pid, pids=known, finite=finite)
+
+    def _add_process(self, report: ev.AgentReported) -> None:
+        """Take in that an agent has begun in a process, or that one trains."""
+        if report.agent_event is not ev.AgentEvent.ALIVE:
+            self._add_trainer(report)
+        elif report.pid is not None and len(self.interpreters) < INTERPRETERS_KEPT:
+            self.interpreters.add(report.pid)
 
     def _add_trainer(self, report: ev.AgentReported) -> None:
         of_rank = report.agent_event is ev.AgentEvent.CLAIMED and report.rank is not None and report.rank < RANKS_KEPT

@@ -35,6 +35,7 @@ from supervisor.core.remedies.gpu_memory import GpuMemory, held_words, still_hel
 from supervisor.core.remedies.last_resorts import Resort, due, would_help
 from supervisor.core.remedies.trials import Trial
 from supervisor.core.rules import cause_of
+from supervisor.core.rules.advisory.other_trainings import OtherTrainings
 from supervisor.core.start_failure import ABOUT_NO_CHECKPOINT
 from supervisor.core.triage.finding import Finding
 from supervisor.core.triage.state import TriageState, cause_after_triage, find_earlier_finding, looked_for
@@ -163,7 +164,7 @@ def settle(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment, co
     cause = worst((stop.flag if stop else None, _flag_failed_launch(attempt, now), *flags))
     if cause is not None:
         return retry(job, attempt, cause, now, context)
-    return untold(job, flags, now) or _settle_unflagged(job, attempt, now)
+    return untold(job, flags, now) or _settle_unflagged(job, attempt, flags, now)
 
 
 def _flag_failed_launch(attempt: Attempt, now: Moment) -> RedFlag | None:
@@ -296,10 +297,11 @@ def _find_fault_step(attempt: Attempt, flag: RedFlag, cause: str) -> int | None:
     return attempt.training_step(attempt.last_step)
 
 
-def _settle_unflagged(job: Job, attempt: Attempt, now: Moment) -> de.Decision:
+def _settle_unflagged(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment) -> de.Decision:
     """Decide about an end that no acting rule has flagged; only a known success is a finish."""
     if attempt.exit is not None and attempt.exit.clean:
-        reason = "the training exited with status 0"
+        lost = next((f"; {flag.message}" for flag in flags if flag.rule == OtherTrainings.name), "")
+        reason = f"the training exited with status 0{lost}"
     elif attempt.train_ended:
         reason = f"the training had finished before its process {attempt.ending}"
     else:

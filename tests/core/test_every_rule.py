@@ -15,7 +15,7 @@ from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, Verd
 from supervisor.core.checkpoints.loss_curve import Resumed, curve_of
 from supervisor.core.findings import LAST_BOOT, FaultClass
 from supervisor.core.flags import RedFlag
-from supervisor.core.readings import HostReading, KernelWait, Stage, StepRecord, StorageWait
+from supervisor.core.readings import HostReading, KernelWait, ProcessReading, Stage, StepRecord, StorageWait
 from supervisor.core.rules import RULES, act_of, cause_of, flag_of
 
 from .long_stories import LongStory, long_story, trained
@@ -112,6 +112,16 @@ def trainers() -> LongStory:
     """A training of two processes that step each by itself."""
     timeline = trained().rank_says(ev.AgentEvent.CLAIMED).rank_says(ev.AgentEvent.TRAINS, pid=52)
     return timeline.alive(5, 1, 4242, 52).silence(1)
+
+
+def two_programs(*, interpreter: bool = False) -> LongStory:
+    """A shell, or an interpreter, that has started two programs which train."""
+    timeline = trained().rank_says(ev.AgentEvent.CLAIMED).rank_says(ev.AgentEvent.TRAINS, pid=52)
+    if interpreter:
+        timeline.rank_says(ev.AgentEvent.ALIVE, pid=1)
+    reading = ProcessReading(at=timeline.now, processes=3, pids=(1, 4242, 52), parents=((4242, 1), (52, 1)))
+    timeline.put(ev.ProcessesRead(at=timeline.now, job=JOB, attempt=timeline.attempt, reading=reading))
+    return timeline
 
 
 def ranks() -> LongStory:
@@ -821,6 +831,12 @@ SCENES = (
         "machine_fault", "ended", lambda: trained().kernel(FaultClass.IO_ERROR, "x", gpu=None, about="disk").exits(1)
     ),
     scene("machine_fault", "none", trained),
+    scene("other_trainings", "two programs", two_programs),
+    scene("other_trainings", "one program", lambda: two_programs(interpreter=True)),
+    scene("other_trainings", "one is gone", lambda: two_programs().alive(2, 1, 4242)),
+    scene("other_trainings", "one was lost", lambda: two_programs().exits(0)),
+    scene("other_trainings", "ended", lambda: two_programs().exits(1)),
+    scene("other_trainings", "one process", trained),
     # pace
     scene("throughput_drop", "half", slowed),
     scene("throughput_drop", "at two steps a second", lambda: long_story().pace(1200, 0.5).pace(360, 1.0)),

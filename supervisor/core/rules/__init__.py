@@ -17,6 +17,7 @@ from supervisor.core.rules.advisory.fp32_fallback import Fp32Fallback
 from supervisor.core.rules.advisory.generations import Generations
 from supervisor.core.rules.advisory.machine_fault import MachineFault
 from supervisor.core.rules.advisory.milestone import Milestone
+from supervisor.core.rules.advisory.other_trainings import OtherTrainings
 from supervisor.core.rules.advisory.power import Power
 from supervisor.core.rules.advisory.snapshot_overdue import SnapshotOverdue
 from supervisor.core.rules.advisory.straggler_rank import StragglerRank
@@ -131,6 +132,7 @@ ADVISORIES: tuple[type[Rule], ...] = (
     Generations,
     CheckpointUnseen,
     MachineFault,
+    OtherTrainings,
 )
 """The rules that only warn or inform: they have no setting `act`, and their flags are never critical."""
 
