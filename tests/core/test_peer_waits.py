@@ -136,6 +136,18 @@ def test_a_node_that_waits_for_ever_excuses_a_standstill_no_longer_than_the_limi
     assert warning.flag.message.endswith("the limits of a standstill hold after 600 s")
 
 
+@pytest.mark.parametrize("act", [False, True])
+def test_two_nodes_that_wait_in_turn_are_ended_by_the_total_limit(*, act: bool) -> None:
+    """Each alone waits for ten seconds only, and both together for ever."""
+    timeline = training(rules=(Stall(), StorageWaitRule(act=act, limit_s=600.0)))
+    began = timeline.now
+    while not stopped_by(timeline) and timeline.now.seconds_since(began) < HOUR_S:
+        waiting(timeline.tree(**MAIN_WAITS).peers_wait(), 10, **MAIN_WAITS)
+        while_peers_wait(timeline.peers_wait("n1").tree(cpu=0.0), 12, cpu=0.0)
+    assert stopped_by(timeline) == ["storage_wait" if act else "stall"]
+    assert timeline.now.seconds_since(began) < (700 if act else 1500)
+
+
 def test_what_waits_here_too_is_left_alone_without_end_where_that_is_set() -> None:
     timeline = training(rules=(Stall(), StorageWaitRule(act=False, limit_s=600.0)))
     assert stopped_by(while_peers_wait(timeline, LONG_S, **MAIN_WAITS)) == []

@@ -52,6 +52,7 @@ DISKS_LIMIT_S = 5.0
 """How long the first reading of the disks is waited for."""
 LOOK_S = 0.1
 WAITS_NAMED = 3
+LAUNCHES_KEPT = 8
 RECORD_LIMIT_S = 5.0
 """How long the shim of a stopped launch may take to write how it ended. All nodes wait for that, and the leader leaves
 out a node on which something lives for longer (`LeaderLimits.kill_s`)."""
@@ -69,7 +70,9 @@ class Member:
         self._order: ms.Launch | None = None
         """Ordered, and not yet an attempt."""
         self._epochs: dict[int, Epoch] = {}
-        """By the number of the attempt."""
+        """Of those that have not ended, by the number of the attempt."""
+        self._launches: dict[int, Epoch] = {}
+        """Of the newest attempts: what their end shows is warned of once it is recorded, when they are over."""
         self._place: tuple[Epoch, Place] | None = None
         """How far the newest launch has come by its rank 0."""
         self._storage_wait: tuple[Epoch, float, str] | None = None
@@ -117,7 +120,8 @@ class Member:
             order, self._order = self._order, None
             if order is None:
                 raise ValueError(f"{LEADER} took its order back")
-            self._epochs[attempt] = order.epoch
+            self._epochs[attempt] = self._launches[attempt] = order.epoch
+            self._launches.pop(attempt - LAUNCHES_KEPT, None)
             self._keeps_shared = order.node_rank == 0
         return LaunchOrder(env=environment_of(order, self._host), resume_from=self._offers.locate(order))
 
@@ -131,7 +135,7 @@ class Member:
 
     def report_warning(self, decision: de.Warn) -> None:
         """Report what a rule has warned of."""
-        epoch = self._epochs.get(decision.attempt)
+        epoch = self._launches.get(decision.attempt)
         if epoch is not None:
             self._node.warned(epoch, decision.flag.rule, decision.flag.message, decision.at)
 
