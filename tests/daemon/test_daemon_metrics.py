@@ -17,6 +17,7 @@ from clocks_by_hand import START, HandClock
 from supervisor.core import events as ev
 from supervisor.core.history import History
 from supervisor.core.job import Attempt, Job, Phase
+from supervisor.core.peers import PeerStage
 from supervisor.core.readings import Stage, StepRecord
 from supervisor.core.remedies.budget import Budget, Ledger
 from supervisor.core.scale import Scale
@@ -109,6 +110,21 @@ def test_time_is_counted_by_what_it_was_spent_on() -> None:
     counts.take(ev.Tick(at=now), now := now.plus(600))
     expected = {"setup": 2.0, "train": 1.5, "data_wait": 0.5, "down": 3.0, "waiting": 1.0, "unseen": 600.0}
     assert counts.of("one").seconds == expected
+
+
+def test_on_a_node_without_rank_0_time_is_counted_by_the_stage_of_rank_0() -> None:
+    state = running()
+    assert state.history is not None
+    counts, of = Counts({"one": state}), {"job": "one", "attempt": 1}
+    counts.take(ev.Tick(at=START), START)
+    claimed = ev.AgentEvent.CLAIMED
+    state.history.add(ev.AgentReported(at=START, agent_event=claimed, facts={}, rank=2, pid=7, **of))  # type: ignore[arg-type]  # names
+    for second, (stage, stepped) in enumerate(((Stage.SETUP, False), (Stage.STEP, True), (Stage.VALIDATE, True)), 1):
+        at = START.plus(second)
+        seen = PeerStage(stage=stage, lasted_s=0.0, stepped=stepped)
+        state.history.add(ev.PeerStageSeen(at=at, stage=seen, **of))  # type: ignore[arg-type]  # names
+        counts.take(ev.Tick(at=at), at)
+    assert counts.of("one").seconds == {"setup": 1.0, "train": 1.0, "validate": 1.0}
 
 
 def test_steps_made_again_are_time_spent_again() -> None:
