@@ -24,7 +24,7 @@ for step in range(1, 100000):
     time.sleep(0.05)
     rocm_agent.step(loss=1 / step, step=step)
     (folder / f"{name}.steps").touch()
-    if (folder / "finish").exists():
+    if (folder / "finish").exists() or (folder / f"finish-{name}").exists():
         break
 rocm_agent.stage("ended")
 """
@@ -49,3 +49,21 @@ def test_a_shell_that_starts_two_trainings_has_one_followed_and_a_lost_one_named
     (home.folder / "finish").touch()
     over = home.phase("two", "finished")
     assert f"that of process {second} did not come to its own end" in over["reason"]
+
+
+def test_a_training_that_was_left_in_the_background_and_is_ended_with_the_one_that_is_followed_is_named(
+    home: House,
+) -> None:
+    """`a.py & b.py &` without `wait`: the end of the first ends the attempt, and with it the second."""
+    script = home.folder / "training.py"
+    script.write_text(TRAINING)
+    word = shlex.join([sys.executable, str(script)])
+    command = f"{word} first {home.folder} & {word} second {home.folder} &"
+    home.write(home.job_of("two", ["sh", "-c", command]))
+    home.start()
+    home.until(lambda: "other_trainings: 2 trainings" in str(home.job("two")["flags"]), 30, "the warning")
+    second = read_pid(home.folder / "second.pid")
+    (home.folder / "finish-first").touch()
+    over = home.phase("two", "finished")
+    assert f"that of process {second} did not come to its own end" in over["reason"]
+    home.nothing_runs()
