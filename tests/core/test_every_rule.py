@@ -834,7 +834,9 @@ SCENES = (
     scene("other_trainings", "two programs", two_programs),
     scene("other_trainings", "one program", lambda: two_programs(interpreter=True)),
     scene("other_trainings", "one is gone", lambda: two_programs().alive(2, 1, 4242)),
-    scene("other_trainings", "one was lost", lambda: two_programs().exits(0)),
+    scene(
+        "other_trainings", "one was lost", lambda: two_programs().rank_says(ev.AgentEvent.TRAINS, ended=True).exits(0)
+    ),
     scene("other_trainings", "ended", lambda: two_programs().exits(1)),
     scene("other_trainings", "one process", trained),
     # pace

@@ -81,7 +81,7 @@ def test_one_that_has_ended_is_none_any_more_and_without_a_tree_nothing_is_known
 def test_a_job_that_ends_with_status_0_says_which_of_its_trainings_did_not_come_to_its_end(
     end: dict[str, Any] | None, code: int
 ) -> None:
-    timeline = of_a_shell()
+    timeline = of_a_shell().rank_says(ev.AgentEvent.TRAINS, pid=FIRST, ended=True)
     if end is not None:
         timeline.rank_says(ev.AgentEvent.TRAINS, pid=SECOND, **end)
     read_tree(timeline, *TREE[:2])
@@ -91,34 +91,44 @@ def test_a_job_that_ends_with_status_0_says_which_of_its_trainings_did_not_come_
     else:
         assert flag is not None
         assert flag.message == (
-            "the job ended with status 0, but of its trainings that of process 4243 did not come to its own end: it "
-            "was killed or crashed"
+            "the job ended with status 0, but of its trainings that of process 4243 did not come to its own end: "
+            "killed or crashed"
         )
 
 
-def finish(timeline: Life) -> str:
-    """Let the job end with status 0; return why it is over."""
+@pytest.mark.parametrize("ended", [False, True])
+def test_of_one_that_was_followed_once_the_first_had_ended_the_end_is_known_too(*, ended: bool) -> None:
+    timeline = of_a_shell().rank_says(ev.AgentEvent.TRAINS, pid=FIRST, ended=True)
+    timeline.rank_says(ev.AgentEvent.CLAIMED, pid=SECOND)
+    if ended:
+        timeline.rank_says(ev.AgentEvent.TRAINS, pid=SECOND, ended=True)
+    flag = timeline.exits(0).check(RULE)
+    assert (flag is None) is ended
+
+
+def finish(timeline: Life, *tree: tuple[int, int]) -> str:
+    """Let the job end with status 0 after its first training ended; return why it is over."""
+    for pid, facts in ((SECOND, {}), (FIRST, {"ended": True})) if tree else ():
+        timeline.put(
+            ev.AgentReported(
+                at=timeline.now,
+                job=JOB,
+                attempt=timeline.attempt,
+                agent_event=ev.AgentEvent.TRAINS,
+                pid=pid,
+                facts=dict(facts),
+            )
+        )
+        read_tree(timeline, *tree)
     timeline.says(ev.AgentEvent.TRAIN_END).exits(0)
     timeline.read_decisions()
     assert timeline.job.phase is Phase.FINISHED
     return timeline.job.reason or ""
 
 
-def test_a_finish_says_that_another_training_was_lost() -> None:
-    timeline = life().started(SHELL).claims(0, FIRST)
-    timeline.put(
-        ev.AgentReported(
-            at=timeline.now,
-            job=JOB,
-            attempt=timeline.attempt,
-            agent_event=ev.AgentEvent.TRAINS,
-            pid=SECOND,
-            facts={},
-        )
-    )
-    read_tree(timeline, *TREE)
-    timeline.steps(1, 20)
-    assert "that of process 4243 did not come to its own end" in finish(timeline)
+def test_a_finish_names_another_training_that_was_lost() -> None:
+    reason = finish(life().started(SHELL).claims(0, FIRST).steps(1, 20), *TREE)
+    assert "that of process 4243 did not come to its own end" in reason
 
 
 def test_a_finish_of_one_training_says_no_more_than_that() -> None:

@@ -38,8 +38,8 @@ class OtherTrainings:
     def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return whether there are several programs that train; no number is near to that."""
         what = "a further program trains, and is not followed"
-        if len(history.reports.trainers) < 2:
-            return not_applicable(what, "it trains in one process")
+        if not self.may_flag(history):
+            return not_applicable(what, "each process that trains is followed")
         if history.over and (history.exit is None or not history.exit.clean):
             return not_applicable(what, ATTEMPT_ENDED)
         return (event_gauge(what, _observe_lost(history) if history.over else _observe_running(history)),)
@@ -63,20 +63,25 @@ def _observe_running(history: History) -> Observation | None:
 
 
 def _observe_lost(history: History) -> Observation | None:
-    """Return which training was lost though the job ended with status 0."""
+    """Return which training was lost though the job ended with status 0; a later one may have been followed then."""
     parents: dict[int, int] = {}
     for reading in history.processes:
         parents |= dict(reading.parents)
     raised = {item.pid for item in history.raised}
-    trainers = history.reports.trainers
+    trainers = {pid: trainer for pid, trainer in history.reports.trainers.items() if pid in parents}
+    if len({_find_program(history, pid, parents) for pid in trainers}) < 2:
+        return None
     lost = [
-        pid for pid in _list_others(history, parents) if not trainers[pid].ended or trainers[pid].error or pid in raised
+        pid
+        for pid, trainer in trainers.items()
+        if pid != history.training_pid and (not trainer.ended or trainer.error or pid in raised)
     ]
     if not lost:
         return None
+    which = f"that of process {_name(lost)} did not come to its"
+    which = which if len(lost) == 1 else f"those of processes {_name(lost)} did not come to their"
     return Observation(
-        message=f"the job ended with status 0, but of its trainings that of process {_name(lost)} did not come to its "
-        "own end: it was killed or crashed",
+        message=f"the job ended with status 0, but of its trainings {which} own end: killed or crashed",
         subject="lost",
         diagnosis=SEVERAL,
     )
