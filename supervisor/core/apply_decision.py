@@ -196,9 +196,12 @@ def _postpone_retry(job: Job, decision: de.StartTriage) -> Job:
 
 def _fold_finish(job: Job, decision: de.Finish) -> Job:
     moved = job.moved(Move.REST if decision.by_user else Move.FINISH, decision.at, decision.reason)
-    incident = moved.incident
+    incident, attempt = moved.incident, moved.attempt
     if incident and not incident.closed:
-        incident = replace(incident, outcome="stopped")
+        if attempt is not None and attempt.number > incident.attempt and not decision.by_user:
+            incident = incident.running_since(attempt.launched_at)
+        else:
+            incident = replace(incident, outcome="stopped")
     plan = _plan_retry(job, decision.flag, decision.at, decision.reason) if decision.by_user else None
     course = job.course.unclear(decision.at) if decision.by_user else job.course.helped(decision.at)
     return replace(

@@ -308,7 +308,7 @@ def after_silent_start(job: Job, now: Moment, lived_s: float) -> Job:
     if open_incident is not None and open_incident.attempt < attempt.number:
         if open_incident.last_step is not None:
             return job
-        job = replace(job, incident=open_incident.stepping_again(attempt.launched_at))
+        job = replace(job, incident=open_incident.running_since(attempt.launched_at))
     return job.moved(Move.STEP, now)
 
 

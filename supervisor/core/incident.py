@@ -85,6 +85,12 @@ class Incident:
             outcome = {True: "resumed", False: "checkpoint_ignored", None: outcome}[went_on]
         return replace(self, outcome=outcome, lost_steps=lost, confirmed=went_on is True)
 
+    def running_since(self, launched_at: Moment) -> Incident:
+        """Return it, closed: the attempt launched after it runs, or has finished, without a report of a step."""
+        began = self.last_step_at or self.flag.at
+        down_s = max(0.0, launched_at.unix_s - began.unix_s)
+        return replace(self, resumed_at=launched_at, downtime_s=down_s, confirmed=False)
+
     def overtaken(self) -> Incident:
         """Return it, closed: the attempt that was to go on ended before its first step, in an incident of its own."""
         return replace(self, outcome="overtaken")

@@ -7,7 +7,7 @@ import pytest
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.apply_decision import after_decision
-from supervisor.core.job import ImpossibleMove
+from supervisor.core.job import ImpossibleMove, Phase
 
 from .stories import life
 
@@ -46,3 +46,19 @@ def test_an_incident_left_open_by_a_stop_is_closed_as_stopped() -> None:
     timeline = life().training().silence(60).asks(ev.Ask.STOP).exits(signal=15)
     assert timeline.job.incident is not None
     assert timeline.job.incident.outcome == "stopped"
+
+
+def test_an_incident_of_a_training_without_steps_is_closed_by_its_finish_as_what_it_was_started_with() -> None:
+    timeline = life().exits(signal=9).looks().exits(0)
+    assert (timeline.job.phase, timeline.job.number) == (Phase.FINISHED, 2)
+    assert timeline.job.incident is not None
+    assert timeline.job.incident.closed
+    assert (timeline.job.incident.outcome, timeline.job.incident.lost_steps) == ("restarted", None)
+
+
+def test_an_incident_after_which_the_training_finished_without_a_step_keeps_what_it_was_started_from() -> None:
+    timeline = life().training(100).saves("a.pt", 50).exits(signal=9).looks().exits(0)
+    assert (timeline.job.phase, timeline.job.number) == (Phase.FINISHED, 2)
+    assert timeline.job.incident is not None
+    assert timeline.job.incident.closed
+    assert (timeline.job.incident.outcome, timeline.job.incident.lost_steps) == ("resumed", 50)
