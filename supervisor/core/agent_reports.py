@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Container
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -166,6 +167,8 @@ class AgentReports:
     """The processes that make steps, by pid; those that ended stay."""
     interpreters: set[int] = field(default_factory=set)
     """The processes in which an agent has begun, whether they train or not; those that ended stay."""
+    begun_at: Moment | None = None
+    """When the newest interpreter of rank 0, or of no rank, began: of the training, its launcher or another program."""
     start_epoch: int | None = None
     saving: Saving = field(default_factory=Saving)
 
@@ -195,6 +198,17 @@ class AgentReports:
         """Return "rank 1", or "rank 1, GPU 0" where the rank holds memory on several."""
         alone = sum(other.rank == holder.rank for other in self.allocations) == 1
         return f"rank {holder.rank}" if alone or holder.gpu is None else f"rank {holder.rank}, GPU {holder.gpu}"
+
+    def find_next_start(self, pids: Container[int]) -> Moment | None:
+        """Return when the newest interpreter began, where the process of rank 0 is not among `pids`, those alive.
+
+        None while it is there, and where none has begun since it claimed the recorder.
+        """
+        maker = self.rank_pids.get(0)
+        trainer = self.trainers.get(maker) if maker is not None else None
+        if trainer is None or maker in pids or self.begun_at is None:
+            return None
+        return self.begun_at if self.begun_at.seconds_since(trainer.at) > 0 else None
 
     def _add_allocation(self, report: ev.AgentReported) -> None:
         facts, holder = (
@@ -252,7 +266,10 @@ class AgentReports:
         """Take in that an agent has begun in a process, or that one trains."""
         if report.agent_event is not ev.AgentEvent.ALIVE:
             self._add_trainer(report)
-        elif report.pid is not None and len(self.interpreters) < INTERPRETERS_KEPT:
+            return
+        if report.rank in (None, 0):
+            self.begun_at = report.at
+        if report.pid is not None and len(self.interpreters) < INTERPRETERS_KEPT:
             self.interpreters.add(report.pid)
 
     def _add_trainer(self, report: ev.AgentReported) -> None:

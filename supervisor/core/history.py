@@ -67,6 +67,8 @@ class History:
     """Whether the agent reports every stage that there is, so that a long step is nothing else."""
     elsewhere: StageElsewhere = field(default_factory=StageElsewhere)
     """The stage of rank 0 where that is on another node: `stage` is None then."""
+    replaced_stage: tuple[Stage | None, Moment | None, bool] | None = None
+    """The stage, as reported last, of a process that is gone while its program starts again; None else."""
     looked_at: Moment | None = None
     """Up to when the recorder was read; None where it is not read; silence is then judged by `now`."""
     unread_since: dict[str, Moment] = field(default_factory=dict)
@@ -451,7 +453,7 @@ class History:
     def _add_stage(self, event: ev.StageEntered) -> None:
         if event.stage is not self.stage:
             self._learn_stage(event.at)
-        self.stages_complete = event.stages_complete
+        self.stages_complete, self.replaced_stage = event.stages_complete, None
         self.stage, self.stage_since = event.stage, event.at
         self.paused_at = event.at if event.stage in PAUSING else self.paused_at
         if event.stage is Stage.CHECKPOINT and self.steps:
@@ -459,8 +461,26 @@ class History:
         if event.stage in (Stage.SETUP, Stage.WARMUP) or event.ends_training:
             self.train_ended = event.ends_training
 
+    def _add_next_start(self) -> None:
+        """Take in that the process that made steps is gone and another begins: it sets up, as an attempt does.
+
+        So does `torchrun --max-restarts`, or a loop in a shell. The recorder has the stage of the one that is gone
+        until the next claims it, and the limit of a step is none for imports and data. Where a step comes before a
+        stage (one that is there although no reading shows it) the reported stage was right.
+        """
+        reading, last = self.newest_processes, self.last_step_at
+        came_to_its_end = self.train_ended or self.stage in (Stage.ENDED, Stage.EXITING)  # another program may follow
+        if reading is None or reading.pids is None or last is None or self.starting or came_to_its_end:
+            return
+        began_at = self.reports.find_next_start(reading.pids)
+        if began_at is not None and min(began_at.seconds_since(last), reading.at.seconds_since(last)) > 0:
+            self.replaced_stage = (self.stage, self.stage_since, self.stages_complete)
+            self.stage, self.stage_since, self.stages_complete = Stage.SETUP, began_at, False
+
     def _add_step(self, record: StepRecord) -> None:
         self.claimed = True
+        if self.replaced_stage is not None:
+            (self.stage, self.stage_since, self.stages_complete), self.replaced_stage = self.replaced_stage, None
         tuned = record.tuning or self.tuning or self.measured
         if tuned:
             self.steps_since_switch += 1
@@ -509,6 +529,7 @@ class History:
         """Take in what the processes of the job do."""
         reading = event.reading
         self.processes.append(reading)
+        self._add_next_start()
         if reading.storage_waits or self.storage.own:
             self._add_storage_waits(reading)
         if set(reading.stopped_pids) & {self.training_pid, *self.reports.rank_pids.values()}:
@@ -563,6 +584,8 @@ class History:
     def _add_report(self, event: ev.AgentReported) -> None:
         self.reports.add(event)
         match event.agent_event:
+            case ev.AgentEvent.ALIVE:
+                self._add_next_start()
             case ev.AgentEvent.CLAIMED:
                 self.claimed = True
             case ev.AgentEvent.PATCHED:
