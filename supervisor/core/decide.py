@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from supervisor.core import decisions as de
 from supervisor.core.checkpoints.checkpoint import ResumePoint
+from supervisor.core.findings import FaultClass
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.job import (
     ALIVE,
@@ -143,6 +144,7 @@ def describe_waits(waits: Sequence[KernelWait]) -> str | None:
     return f"{named}{more}, which only a GPU reset or a reboot ends"
 
 
+NO_ROOM = "restart without changes: no other checkpoint or setting makes room on the disk"
 SAME_START_WAIT_S = 5.0
 """Before the last try of a start that failed twice in the same way: it comes at most once, so it need not wait long."""
 
@@ -199,6 +201,8 @@ def retry(job: Job, attempt: Attempt, flag: RedFlag, now: Moment, context: Remed
         return replace(again, counts=False)
     step = _find_fault_step(attempt, flag, cause)
     choice = choose(job.course.failed(cause, now), job.limits.remedies, job.ended(cause, step, finding), context)
+    if flag.fault == FaultClass.DISK_FULL.value and job.limits.remedies.allows("restart"):
+        choice = Choice(remedy="restart", reason=NO_ROOM)
     in_vain = job.course.again_at_start(number, flag.start_failure)
     if in_vain is not None:
         choice = _choose_after_same_start(job, attempt, flag, in_vain, context)

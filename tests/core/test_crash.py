@@ -323,6 +323,12 @@ def test_a_lost_host() -> None:
         ("AssertionError", "NaN loss at step 12", "non_finite"),
         ("RuntimeError", "all elements of input should be between 0 and 1", "non_finite"),
         ("RuntimeError", "Training failed: Loss NaN/Inf detected", "non_finite"),
+        ("RuntimeError", "[enforce fail at inline_container.cc:672] . unexpected pos 1088 vs 982", "disk_full"),
+        (
+            "RuntimeError",
+            "[enforce fail at inline_container.cc:471] . PytorchStreamWriter failed writing file",
+            "disk_full",
+        ),
         ("AttributeError", "`np.NaN` was removed in the NumPy 2.0 release. Use `np.nan` instead.", "exception"),
         ("ValueError", "loss 'nan' is unknown", "exception"),
         ("ValueError", "loss weights are read from values/inf/a.json", "exception"),

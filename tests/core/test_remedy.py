@@ -184,6 +184,17 @@ def test_the_same_trouble_at_the_same_place_is_met_with_one_remedy_after_the_oth
     assert f"no remedy is left for {cause}" in (timeline.job.reason or "")
 
 
+def test_on_a_full_disk_it_is_started_from_the_newest_checkpoint_until_its_restarts_are_spent() -> None:
+    """An older checkpoint makes no room, and nothing is wrong with the data or the code: somebody has to."""
+    timeline = patient(Limits(budget=Budget(restarts=6, backoff_s=(0.0,))))
+    full = raises("RuntimeError", "[enforce fail at inline_container.cc:672] . unexpected pos 1088 vs 982")
+    taken = walk(timeline, full)
+    assert set(taken) == {"restart"}
+    assert len(taken) == 6
+    assert (timeline.job.reason or "").startswith("6 restarts in a row without progress")
+    assert "at fault" not in (timeline.job.reason or "")
+
+
 @pytest.mark.parametrize(("named", "ladder"), [(True, ["xla_memory", "cpu_profile"]), (False, ["cpu_profile"])])
 def test_what_helps_torch_is_not_taken_for_a_training_of_keras_on_jax(named: bool, ladder: list[str]) -> None:
     def fails(timeline: Life) -> None:

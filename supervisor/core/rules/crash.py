@@ -69,7 +69,14 @@ _RAISED = (
     (FaultClass.BLAS.value, re.compile(r"(?:roc|hip|cu)blas|HIPBLAS_STATUS|CUBLAS_STATUS", re.I)),
     (COMPILE, re.compile(r"BackendCompilerFailed|InductorError|TorchRuntimeError|torch\._(?:dynamo|inductor)", re.I)),
     (FaultClass.DATA_LOADER.value, re.compile(r"DataLoader worker|unable to allocate shared memory", re.I)),
-    (FaultClass.DISK_FULL.value, re.compile(r"No space left on device|Disk quota exceeded", re.I)),
+    (
+        FaultClass.DISK_FULL.value,
+        re.compile(
+            r"No space left on device|Disk quota exceeded|PytorchStreamWriter failed writing"
+            r"|inline_container\.cc:\d+\] \. unexpected pos \d+ vs \d+|database or disk is full",
+            re.I,
+        ),
+    ),
     (FaultClass.NCCL_ERROR.value, re.compile(r"\b[nr]ccl(?:[A-Z]\w*Error|Invalid\w+)|\bNCCL [Ee]rror")),
     (NON_FINITE, NOT_FINITE),
 )
