@@ -145,6 +145,7 @@ def describe_waits(waits: Sequence[KernelWait]) -> str | None:
 
 
 NO_ROOM = "restart without changes: no other checkpoint or setting makes room on the disk"
+DISK_IS_FULL = "no room is left on a disk that it writes to"
 SAME_START_WAIT_S = 5.0
 """Before the last try of a start that failed twice in the same way: it comes at most once, so it need not wait long."""
 
@@ -201,7 +202,8 @@ def retry(job: Job, attempt: Attempt, flag: RedFlag, now: Moment, context: Remed
         return replace(again, counts=False)
     step = _find_fault_step(attempt, flag, cause)
     choice = choose(job.course.failed(cause, now), job.limits.remedies, job.ended(cause, step, finding), context)
-    if flag.fault == FaultClass.DISK_FULL.value and job.limits.remedies.allows("restart"):
+    full = flag.fault == FaultClass.DISK_FULL.value
+    if full and job.limits.remedies.allows("restart"):
         choice = Choice(remedy="restart", reason=NO_ROOM)
     in_vain = job.course.again_at_start(number, flag.start_failure)
     if in_vain is not None:
@@ -212,7 +214,8 @@ def retry(job: Job, attempt: Attempt, flag: RedFlag, now: Moment, context: Remed
         spent = f"status {code} is never retried (budget.never_retry_exit_codes)"
     if spent is not None:
         taken = [resort_taken.kind for resort_taken in job.resorts]
-        reasons = (spent, help_against(cause, job.limits.remedies, context, taken), f"last: {flag.message}")
+        hint = DISK_IS_FULL if full else help_against(cause, job.limits.remedies, context, taken)
+        reasons = (spent, hint, f"last: {flag.message}")
         return de.GiveUp(at=now, job=job.name, attempt=number, reason="; ".join(filter(None, reasons)), flag=flag)
     if finding is None and (examine := _plan_triage(job, again, flag, cause, fault_step)) is not None:
         return examine

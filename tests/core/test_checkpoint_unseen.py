@@ -51,8 +51,8 @@ def test_a_beginning_next_to_other_checkpoints_names_its_copies_and_what_has_non
     flag = timeline.check(RULE)
     assert flag is not None
     assert flag.message == (
-        "started from the beginning although 3 unproven checkpoints exist; copies of 2 are kept in /state/existing; "
-        "no copy of /d/x.pt: no room"
+        "started without a checkpoint handed to it, although 3 unproven checkpoints exist; "
+        "copies of 2 are kept in /state/existing; no copy of /d/x.pt: no room"
     )
 
 

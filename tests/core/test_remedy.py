@@ -192,6 +192,7 @@ def test_on_a_full_disk_it_is_started_from_the_newest_checkpoint_until_its_resta
     assert set(taken) == {"restart"}
     assert len(taken) == 6
     assert (timeline.job.reason or "").startswith("6 restarts in a row without progress")
+    assert "no room is left on a disk that it writes to; last: RuntimeError" in (timeline.job.reason or "")
     assert "at fault" not in (timeline.job.reason or "")
 
 

@@ -50,7 +50,7 @@ def _observe_closed(closed: tuple[str, ...]) -> Observation:
 def _observe_existing(existing: ExistingFound | None) -> Observation | None:
     if existing is None:
         return None
-    text = f"started from the beginning although {existing.count} unproven checkpoints exist"
+    text = f"started without a checkpoint handed to it, although {existing.count} unproven checkpoints exist"
     if existing.kept:
         text += f"; copies of {existing.kept} are kept in {existing.folder}"
     if existing.left_out:
@@ -66,6 +66,9 @@ CLOSED = Diagnosis(
     advice=("open the folder to the daemon's group, or save elsewhere; no relaunch until it can be read",),
 )
 EXISTING = Diagnosis(
-    causes=("an earlier training saved there, or the training was started with --fresh",),
+    causes=(
+        "an earlier training saved there, or the training was started with --fresh",
+        "they are of a format that cannot be verified (XGBoost's, a program's own), which the training loads by itself",
+    ),
     advice=("to continue from one of them, start the training with it once; later checkpoints are then recorded",),
 )
