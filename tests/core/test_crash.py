@@ -447,6 +447,27 @@ def test_an_oom_kill_explains_no_other_signal() -> None:
     assert flag_of(timeline.exits(signal=11)).fault == "illegal_access"
 
 
+@pytest.mark.parametrize(
+    ("code", "fault", "words"),
+    [
+        (247, "killed_by_signal", ": a child was killed by SIGKILL"),
+        (245, "illegal_access", ": a child was killed by SIGSEGV"),
+        (250, "killed_by_signal", ": a child was killed by SIGABRT"),
+        (255, "exit_code", ""),
+        (254, "exit_code", ""),
+    ],
+)
+def test_a_launcher_that_ends_with_its_childs_return_code_passes_a_signal_on(code: int, fault: str, words: str) -> None:
+    """`sys.exit(subprocess.call(...))`, as DeepSpeed's launcher has it: of -9 the kernel keeps 247."""
+    flag = flag_of(story().training().exits(code))
+    assert (flag.fault, flag.message) == (fault, f"ended with status {code}{words}")
+
+
+def test_an_oom_kill_of_a_launchers_child_is_passed_on() -> None:
+    timeline = story().training().kernel(FaultClass.OOM_KILL, gpu=None, pid=4300)
+    assert flag_of(timeline.exits(247)).fault == "oom_host"
+
+
 def test_an_oom_kill_of_a_shells_child_and_of_a_loader_are_passed_on() -> None:
     timeline = story().training().kernel(FaultClass.OOM_KILL, gpu=None, pid=4300)
     assert flag_of(timeline.exits(137)).fault == "oom_host"

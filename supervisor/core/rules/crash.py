@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from signal import SIGBUS, SIGINT, SIGKILL, SIGSEGV
+from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGINT, SIGKILL, SIGSEGV, SIGTERM
 from typing import ClassVar
 
 from supervisor.core.agent_reports import Trainer
@@ -32,6 +32,11 @@ from supervisor.core.start_failure import start_failure
 LINE_CHARACTERS = 300
 SHELL_SIGNAL = 128
 """A shell ends with this plus the signal that killed its child."""
+PASSED_ON = frozenset({SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGKILL, SIGSEGV, SIGTERM})
+"""What a Python program that ends with its child's return code (`sys.exit(-9)`) turns into 256 less the signal.
+
+DeepSpeed's launcher does. The lowest numbers are left out: -1 and -2 are statuses of other programs.
+"""
 BY_SIGNAL = re.compile(r"SIG[A-Z0-9]{1,12}|signal [0-9]{1,3}")
 """How the agent names a process that a signal has ended and that another process of its program has reaped."""
 NON_FINITE = "non_finite"
@@ -326,6 +331,8 @@ def _signal_of(status: ExitStatus) -> int | None:
     if status.signal is not None:
         return status.signal
     code = status.code or 0
+    if 256 - code in PASSED_ON:
+        return 256 - code
     return code - SHELL_SIGNAL if SHELL_SIGNAL < code <= SHELL_SIGNAL + 64 else None
 
 
