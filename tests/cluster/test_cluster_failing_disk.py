@@ -16,7 +16,7 @@ from cluster_by_hand import Cluster, until
 from supervisor.runner import code_copy
 from tests.rigs.hanging_fs import HangingFs, hanging
 
-pytestmark = pytest.mark.mounts
+pytestmark = [pytest.mark.mounts, pytest.mark.waits]
 
 
 @pytest.fixture

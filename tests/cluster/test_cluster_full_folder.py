@@ -14,7 +14,7 @@ from cluster_by_hand import Cluster, gone, until
 
 from tests.rigs.small_disk import mounted
 
-pytestmark = pytest.mark.mounts
+pytestmark = [pytest.mark.mounts, pytest.mark.waits]
 
 
 @pytest.fixture

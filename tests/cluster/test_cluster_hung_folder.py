@@ -13,7 +13,7 @@ from cluster_by_hand import RANK, Cluster, gone, until
 
 from tests.rigs.hanging_fs import HangingFs, hanging
 
-pytestmark = pytest.mark.mounts
+pytestmark = [pytest.mark.mounts, pytest.mark.waits]
 
 ENDS_IN_S = 120
 

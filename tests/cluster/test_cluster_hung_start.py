@@ -10,7 +10,7 @@ from cluster_by_hand import Cluster, until
 
 from tests.rigs.hanging_fs import HangingFs
 
-pytestmark = pytest.mark.mounts
+pytestmark = [pytest.mark.mounts, pytest.mark.waits]
 
 ENDS_IN_S = 60
 

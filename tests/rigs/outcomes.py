@@ -4,7 +4,8 @@ Of a stage whose tests run in workers it writes what these report.
 
 Where TEST_AGAIN names a file with the names of tests, only these are run. Where TEST_FILES names one with paths of
 files, no other is collected: importing the whole suite takes seconds. TEST_ELSEWHERE names the file to
-which the paths of the files are written that have tests which this stage leaves out.
+which the paths of the files are written that have tests which this stage leaves out. Where TEST_BEGIN is the number of
+an open pipe, no test is begun before something is written into it.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 import pytest
 
 GROUP = re.compile(r"@[^\]@]*$")
 """What pytest-xdist, where it runs tests, appends to the name of one of a group."""
+
+BEGIN = pytest.StashKey[int]()
 
 _counts: Counter[str] = Counter()
 _passed: set[str] = set()
@@ -57,6 +60,26 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         part.rename(file)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Keep the pipe from what tests start."""
+    if begin := os.environ.pop("TEST_BEGIN", None):
+        session.config.stash[BEGIN] = int(begin)
+        os.set_inheritable(int(begin), False)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    """Wait until tests may begin, or end where who runs the stages has ended."""
+    begin = session.config.stash.get(BEGIN, None)
+    if begin is not None:
+        may_begin = os.read(begin, 1)
+        os.close(begin)
+        if not may_begin:
+            pytest.exit("who ran the stages has ended", returncode=pytest.ExitCode.INTERRUPTED)
+    return (yield)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is not to be run again, and put the rest in the order of `spread`."""
     if file := os.environ.get("TEST_AGAIN"):
@@ -70,20 +93,34 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def spread(items: list[pytest.Item]) -> list[pytest.Item]:
     """Return the tests that mostly wait spread among the others, the long ones first, the last fifth without waits.
 
-    A process that waits leaves its core to one that does not. No long test is begun last: units fill what is left of
-    the cores at the end.
+    A process that waits leaves its core to one that does not. Trainings, which compute, are spread among what starts
+    processes, of which much waits too: behind the last training the cores would be idle. No long test is begun last:
+    units fill what is left of the cores at the end.
     """
-    waiting, working = [], []
+    ranked: dict[int, list[pytest.Item]] = {rank: [] for rank in range(len(COSTS))}
+    waiting: list[pytest.Item] = []
     for item in sorted(items, key=_rank):
-        (working if item.get_closest_marker("waits") is None else waiting).append(item)
-    placed = [(0.8 * at / len(waiting), item) for at, item in enumerate(waiting)]
+        (ranked[_rank(item)] if item.get_closest_marker("waits") is None else waiting).append(item)
+    mixed = _merge(_place(ranked[TRAINS], TRAINED), _place(ranked[STARTS], 1.0))
+    working = [*ranked[LONG], *mixed, *ranked[UNIT]]
     ends = list(itertools.accumulate(COSTS[_rank(item)] for item in working))
-    placed += [(end / ends[-1], item) for end, item in zip([0.0, *ends], working, strict=False)]
-    return [item for _, item in sorted(placed, key=lambda pair: pair[0])]
+    placed = [(end / ends[-1], item) for end, item in zip([0.0, *ends], working, strict=False)]
+    return _merge(_place(waiting, WAITED), placed)
 
 
+def _place(items: list[pytest.Item], until: float) -> list[tuple[float, pytest.Item]]:
+    """Return tests with their places between 0 and `until`, at equal distances."""
+    return [(until * at / len(items), item) for at, item in enumerate(items)]
+
+
+def _merge(*placed: list[tuple[float, pytest.Item]]) -> list[pytest.Item]:
+    return [item for _, item in sorted(itertools.chain(*placed), key=lambda pair: pair[0])]
+
+
+WAITED, TRAINED = 0.8, 0.9
+"""By which part of a stage the last test that waits, and by which of what is no unit the last training, is begun."""
 LONG, TRAINS, STARTS, UNIT = range(4)
-"""In which order tests are begun: first those of which one alone may last as long as its stage."""
+"""First those of which one alone may last as long as its stage, last those that take next to nothing."""
 COSTS = (1.6, 1.6, 0.3, 0.03)
 """Seconds of a processor that one of each takes, about: by these, and not by their number, the others are spread."""
 

@@ -14,8 +14,8 @@
 
 Each test belongs to exactly one stage. A stage imports and collects its tests once and runs them in forks
 (`tests/rigs/forked_workers.py`). Those of one `xdist_group` share a process, which sets up once what they share.
-A stage that fails does not keep the next one from running. The later stages import no file but those in which the first
-found tests that it left out.
+A stage that fails does not keep the next one from running. The later stages collect while the first runs; the last one
+imports no file but those in which the first found tests that it left out.
 
 A test that failed is run once more after all stages, by itself. One that passes then is UNSTEADY: the
 summary names it with the reason of its failure. The load of a shared machine is no fault of the product, so up to
@@ -27,6 +27,7 @@ looks the same. More of them, a test that fails both times, and a stage in which
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import resource
@@ -37,6 +38,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 OK, FAILED, NOTHING_SELECTED = 0, 1, 5
@@ -108,32 +110,86 @@ def stages(cores: int) -> list[Stage]:
 QUICK = "not waits and not alone and not calm and not slow and not train"
 
 
+class StartedStage:
+    """A stage whose pytest collects its tests, and runs them once it is let.
+
+    What collecting takes, 9 s on one core for all files, so happens while the stage before runs.
+    """
+
+    def __init__(
+        self, stage: Stage, options: Sequence[str], only: Sequence[str] = (), files: Sequence[str] | None = None
+    ) -> None:
+        """Have all files collected or these, to run all tests of the stage or of them `only` these."""
+        self.stage, self._only = stage, only
+        self._folder = tempfile.TemporaryDirectory()
+        command = [sys.executable, "-m", "pytest", "-p", "tests.rigs.outcomes", *stage.options(), *options]
+        # A stage that a test of this file runs is not the worker process that runs the test.
+        ours = ("PYTEST_XDIST", "TEST_AGAIN", "TEST_FILES", "TEST_BEGIN")
+        env = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+        for name, content in (("TEST_AGAIN", only or None), ("TEST_FILES", files)):
+            if content is not None:
+                self._file(name).write_text(json.dumps(list(content)))
+                env[name] = str(self._file(name))
+        env |= {name: str(self._file(name)) for name in ("TEST_OUTCOMES", "TEST_ELSEWHERE")}
+        let, self.letting = os.pipe()
+        env["TEST_BEGIN"] = str(let)
+        self.process = subprocess.Popen(command, cwd=ROOT, env=env, pass_fds=[let])
+        os.close(let)
+
+    def _file(self, name: str) -> Path:
+        return Path(self._folder.name) / f"{name.lower()}.json"
+
+    def _read(self, name: str) -> Any:
+        return json.loads(self._file(name).read_text()) if self._file(name).exists() else None
+
+    def begin(self) -> None:
+        """Let the tests run."""
+        at_once = f"at most {self.stage.workers}" if self.stage.workers else "1"
+        tell(f"=== {self.stage.name}: {', '.join(self._only) or self.stage.markers} ({at_once} at a time)")
+        self._began_s = now_s()
+        with contextlib.suppress(BrokenPipeError):  # it has ended: nothing could be collected
+            os.write(self.letting, b"begin")
+        os.close(self.letting)
+
+    def wait_for_files(self) -> list[str] | None:
+        """Return the files with tests that the stage leaves out once it has collected; None where it could not."""
+        while self.process.poll() is None and not self._file("TEST_ELSEWHERE").exists():
+            time.sleep(0.1)
+        found: list[str] | None = self._read("TEST_ELSEWHERE")
+        return found
+
+    def wait(self) -> Outcome:
+        """Return what became of it once it has ended."""
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        status = self.process.wait()
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        processor_s = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
+        facts = self._read("TEST_OUTCOMES") or {}
+        facts["elsewhere"] = self._read("TEST_ELSEWHERE")
+        self._folder.cleanup()
+        return Outcome(self.stage, status, now_s() - self._began_s, processor_s, **facts)
+
+
 def run_stage(
     stage: Stage, options: list[str], only: Sequence[str] = (), files: Sequence[str] | None = None
 ) -> Outcome:
     """Run one stage, or of its tests `only` these, of all files or these; pytest prints as it goes."""
-    at_once = f"at most {stage.workers}" if stage.workers else "1"
-    tell(f"=== {stage.name}: {', '.join(only) or stage.markers} ({at_once} at a time)")
-    began_s, before = now_s(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    with tempfile.TemporaryDirectory() as folder:
-        reported, again, elsewhere = (Path(folder) / f"{name}.json" for name in ("outcomes", "again", "elsewhere"))
-        command = [sys.executable, "-m", "pytest", "-p", "tests.rigs.outcomes", *stage.options(), *options]
-        # A stage that a test of this file runs is not the worker process that runs the test.
-        ours = ("PYTEST_XDIST", "TEST_AGAIN", "TEST_FILES")
-        env = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-        if only:
-            again.write_text(json.dumps(list(only)))
-            env["TEST_AGAIN"] = str(again)
-        if files is not None:
-            (Path(folder) / "files.json").write_text(json.dumps(list(files)))
-            env["TEST_FILES"] = str(Path(folder) / "files.json")
-        env |= {"TEST_OUTCOMES": str(reported), "TEST_ELSEWHERE": str(elsewhere)}
-        status = subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
-        facts = json.loads(reported.read_text()) if reported.exists() else {}
-        facts["elsewhere"] = json.loads(elsewhere.read_text()) if elsewhere.exists() else None
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    processor_s = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
-    return Outcome(stage, status, now_s() - began_s, processor_s, **facts)
+    started = StartedStage(stage, options, only, files)
+    started.begin()
+    return started.wait()
+
+
+def run_stages(planned: Sequence[Stage], options: list[str]) -> list[Outcome]:
+    """Run stages one after another; the second collects as the first does, on another core, and later ones after."""
+    started = [StartedStage(stage, options) for stage in planned[:2]]
+    started[0].begin()
+    files = started[0].wait_for_files() if len(planned) > len(started) else None
+    started += [StartedStage(stage, options, files=files) for stage in planned[len(started) :]]
+    outcomes = [started[0].wait()]
+    for stage in started[1:]:
+        stage.begin()
+        outcomes.append(stage.wait())
+    return outcomes
 
 
 def compile_tests(root: Path, processes: int) -> None:
@@ -218,10 +274,8 @@ def main(arguments: list[str] | None = None) -> int:
     asked, options = parser.parse_known_args(arguments)
     cores = len(os.sched_getaffinity(0))
     planned = [Stage("quick", QUICK, cores)] if asked.quick else stages(cores)
-    outcomes: list[Outcome] = []
     compile_tests(ROOT, cores)
-    for stage in planned:
-        outcomes.append(run_stage(stage, options, files=outcomes[0].elsewhere if outcomes else None))
+    outcomes = run_stages(planned, options)
     return report(outcomes, run_again(outcomes, options), asked.slowest)
 
 

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.processor_time import read_processor_s
+from tests.rigs.outcomes import spread
 from tests.rigs.run_tests import (
+    FAILED,
+    OK,
     QUICK,
     UNSTEADY_AT_MOST,
     Outcome,
     Stage,
+    StartedStage,
     compile_tests,
     report,
     run_again,
     run_stage,
+    run_stages,
     stages,
 )
 
@@ -120,6 +127,89 @@ with Path(__file__).with_suffix(".read").open("a") as file:
     assert [outcome.counts["passed"] for outcome in ran] == [2, 1, 1]
     times = {path.stem: len(path.read_text().split()) for path in tmp_path.glob("*.read")}
     assert times["test_mixed"] == times["test_alone"] > times["test_plain"] > 0
+
+
+NOTED = """
+import os
+import time
+from pathlib import Path
+import pytest
+
+def note(text):
+    with Path(__file__).with_name("noted").open("a") as file:
+        file.write(f"{text} {time.monotonic()}\\n")
+
+note("collected")
+"""
+
+
+def noted(folder: Path) -> dict[str, list[float]]:
+    """Return when what was noted, in order."""
+    found: dict[str, list[float]] = {}
+    for line in (folder / "noted").read_text().splitlines():
+        what, _, at = line.partition(" ")
+        found.setdefault(what, []).append(float(at))
+    return found
+
+
+def test_stages_collect_together_and_run_one_after_another(tmp_path: Path) -> None:
+    text = """
+def collected_by(count):
+    deadline = time.monotonic() + 60
+    while Path(__file__).with_name("noted").read_text().count("collected") < count:
+        assert time.monotonic() < deadline, "the later stages do not collect meanwhile"
+        time.sleep(0.01)
+
+def test_plain():
+    collected_by(COLLECTED)
+    note("end")
+
+@pytest.mark.calm(reason="limits")
+def test_calm(): note("calm")
+
+@pytest.mark.alone(reason="a limit")
+def test_alone(): note("alone")
+"""
+    ran = run_stages(FEW, suite(tmp_path, NOTED + text.replace("COLLECTED", str(len(FEW)))))
+    assert [outcome.counts["passed"] for outcome in ran] == [1, 1, 1]
+    times = noted(tmp_path)
+    (end,), (calm,), (alone,) = times["end"], times["calm"], times["alone"]
+    assert end < calm < alone
+    assert len(times["collected"]) == len(FEW)
+
+
+def test_a_stage_whose_suite_was_killed_ends_without_a_test(tmp_path: Path) -> None:
+    started = StartedStage(EVERYTHING, suite(tmp_path, NOTED + 'def test_plain(): note("ran")\n'))
+    os.close(started.letting)
+    assert started.process.wait() not in {OK, FAILED}
+    assert set(noted(tmp_path)) == {"collected"}
+
+
+class Item:
+    """A test with these markers, as far as its place depends on them."""
+
+    def __init__(self, *markers: str) -> None:
+        self.markers = markers
+
+    def get_closest_marker(self, name: str) -> str | None:
+        """Return the marker of this name."""
+        return name if name in self.markers else None
+
+
+def test_trainings_are_spread_among_what_starts_processes_and_units_come_last() -> None:
+    """What waits would else be alone at the end, with idle cores."""
+    kinds = {"long": 2, "train": 40, "slow": 200, "waits": 30, "unit": 300}
+    items: list[Any] = [Item(kind) for kind, count in kinds.items() for _ in range(count)]
+    found: list[Any] = list(spread(items))
+    placed = [item.markers[0] for item in found]
+    assert sorted(placed) == sorted(item.markers[0] for item in items)
+    assert placed[:2] == ["long", "waits"] or set(placed[:3]) <= {"long", "waits", "train"}
+    first, last = placed.index("slow"), len(placed) - 1 - placed[::-1].index("slow")
+    assert "unit" not in placed[:last]
+    for part in range(8):  # of eight parts the last has fewer, so that no training is begun at the very end
+        begin, end = (first + (last - first) * at // 8 for at in (part, part + 1))
+        assert placed[begin:end].count("train") >= (1 if part == 7 else 4), part
+    assert "train" not in placed[int(0.97 * last) : last]
 
 
 def test_tests_of_a_group_share_a_process(tmp_path: Path) -> None:
