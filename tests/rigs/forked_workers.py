@@ -58,6 +58,8 @@ CAP_SYS_NICE = 23
 DEATHS_AT_MOST = 20
 ENDING_LIMIT_S = 60.0
 """How long workers may take to tear down what they share."""
+PRINTING_LIMIT_S = 5.0
+"""How long one that did not may take to print where it is."""
 
 
 @dataclass(slots=True)
@@ -366,12 +368,15 @@ class Pool:
     def _end_workers(self) -> list[str]:
         """Have all workers tear down what they share, and wait for their ends; return those that ended badly."""
         wrong = []
+        self._raise_priorities()  # with the lowest one a tear-down ends never on a machine that others use too
         for worker in self._workers:
             worker.connection.close()
         deadline_s = perf_counter() + ENDING_LIMIT_S
         for worker in self._workers:
             if not wait([worker.ended], max(0.0, deadline_s - perf_counter())):
-                os.kill(worker.pid, signal.SIGKILL)
+                os.kill(worker.pid, signal.SIGABRT)  # pytest's fault handler prints where each of its threads is
+                if not wait([worker.ended], PRINTING_LIMIT_S):
+                    os.kill(worker.pid, signal.SIGKILL)
             os.close(worker.ended)
             if status := os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1]):
                 wrong.append(f"gw{worker.number} with status {status}")
