@@ -36,6 +36,7 @@ START_FAILED = 1
 
 RECORDER_IDENTITY = struct.pack("<8sIIII", b"ROCMREC1", 4096, 72, 131072, 0)
 RECORDER_BYTES = 4096 + 131072 * 72
+ZEROS_BYTES = 1 << 16
 CLAIM_OFFSET, COMMAND_OFFSET, ANSWER_OFFSET = 24, 128, 192
 COMMAND_SAVE_AND_STOP = 2
 ANSWERS_THAT_END = (2, 3)
@@ -222,6 +223,25 @@ class Promise:
         os.close(self.file)
 
 
+def allocate(path: str, size: int) -> None:
+    """Allocate all blocks of an empty file. Raises OSError.
+
+    Where the file system cannot, the C library would write a byte into each block, thousands of requests to another
+    machine; to a file that is open to append it does not, and large pieces are written.
+    """
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | NO_LINK)
+    try:
+        os.posix_fallocate(file, 0, size)
+    except OSError as error:
+        if error.errno not in (errno.EBADF, errno.EOPNOTSUPP):
+            raise
+        written, zeros = 0, bytes(ZEROS_BYTES)
+        while written < size:
+            written += os.write(file, zeros[: size - written])
+    finally:
+        os.close(file)
+
+
 class Recorder:
     """The header fields of recorder.bin that the shim uses; only the agent writes records."""
 
@@ -239,7 +259,7 @@ class Recorder:
         except OSError as error:
             return f"recorder.bin: {error.strerror}"
         try:
-            os.posix_fallocate(file, 0, RECORDER_BYTES)
+            allocate(self.path, RECORDER_BYTES)
             os.pwrite(file, RECORDER_IDENTITY, 0)
         except OSError as error:
             os.unlink(self.path)

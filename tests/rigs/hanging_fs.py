@@ -42,6 +42,8 @@ DIRECT = 1
 """Nothing of the file is kept in the page cache (FOPEN_DIRECT_IO)."""
 KEPT = 2
 """What is kept of it stays over an open (FOPEN_KEEP_CACHE), as on a disk: whoever maps it keeps its pages."""
+BIG_WRITES = 1 << 5
+"""What is written at once is one request of up to 64 KiB, as libfuse has it, and not one for each page."""
 BUFFER_BYTES = (1 << 17) + 4096
 END_LIMIT_S = 10.0
 ROOT = 1
@@ -77,8 +79,12 @@ class HangingFs:
         self.failed = 0
         """Requests that were answered with `failure`."""
         self.synced = 0
+        self.written = 0
+        """Requests to write."""
         self._take_all = False
         self._taken: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._handed_over = self._served = 0
+        """Of that queue: each is counted by one thread alone."""
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._take, self._serve)]
         for thread in self._threads:
             thread.start()
@@ -121,6 +127,10 @@ class HangingFs:
                     continue
                 self._taken.put(None)
                 return
+            if self._handed_over == self._served and self._answering.is_set():
+                self._handle(request)  # without waking the other thread: half of what a request takes
+                continue
+            self._handed_over += 1
             self._taken.put(request)
             self.held += not self._answering.is_set()
 
@@ -128,16 +138,21 @@ class HangingFs:
         while (request := self._taken.get()) is not None:
             self.waiting |= not self._answering.is_set()
             self._answering.wait()
-            _, opcode, unique, node, *_ = IN_HEADER.unpack_from(request)
-            if opcode in (FORGET, BATCH_FORGET, INTERRUPT):
-                continue
-            if opcode == FSYNC and self.sync_s > 0:
-                self.synced += 1
-                threading.Timer(self.sync_s, self._reply, (opcode, unique, node, request)).start()
-            else:
-                self._reply(opcode, unique, node, request)
+            self._handle(request)
+            self._served += 1
+
+    def _handle(self, request: bytes) -> None:
+        _, opcode, unique, node, *_ = IN_HEADER.unpack_from(request)
+        if opcode in (FORGET, BATCH_FORGET, INTERRUPT):
+            return
+        if opcode == FSYNC and self.sync_s > 0:
+            self.synced += 1
+            threading.Timer(self.sync_s, self._reply, (opcode, unique, node, request)).start()
+        else:
+            self._reply(opcode, unique, node, request)
 
     def _reply(self, opcode: int, unique: int, node: int, request: bytes) -> None:
+        self.written += opcode == WRITE
         try:
             if self.failure is not None and (
                 opcode in (WRITE, CREATE, FSYNC) or (self.all_fails and opcode not in FREED)
@@ -160,7 +175,9 @@ class HangingFs:
     def _answer(self, opcode: int, node: int, body: bytes) -> bytes:  # noqa: C901, PLR0912 - one arm a request
         path = self._paths.get(node, self.real)
         if opcode == INIT:
-            return struct.pack("<IIIIHHIIHHIIIIII", 7, 31, 1 << 16, 0, 12, 9, 1 << 16, 1, 0, 0, 0, 0, 0, 0, 0, 0)
+            return struct.pack(
+                "<IIIIHHIIHHIIIIII", 7, 31, 1 << 16, BIG_WRITES, 12, 9, 1 << 16, 1, 0, 0, 0, 0, 0, 0, 0, 0
+            )
         if opcode == LOOKUP:
             return self._entry(path / _name(body))
         if opcode == GETATTR:

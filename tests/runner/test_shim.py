@@ -21,6 +21,7 @@ from supervisor.runner import shim
 from supervisor.runner.launcher import LaunchError
 from tests.rigs import small_disk
 from tests.rigs.failing_disk import failing
+from tests.rigs.hanging_fs import HangingFs
 
 PTRACE_ATTACH, PTRACE_DETACH = 16, 17
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open('ready','w'); time.sleep(60)"
@@ -475,3 +476,15 @@ def test_a_training_runs_without_a_recorder_that_finds_no_room(tmp_path: Path) -
         assert runs.exit(folder).clean
         assert "No space left" in str(runs.note(folder).problem)
         assert not (folder / names.RECORDER).exists()
+
+
+@pytest.mark.mounts
+def test_a_recorder_takes_few_requests_of_a_disk_that_cannot_allocate(far: HangingFs) -> None:
+    """On a slow network 2,300 of them, one a block, took longer than a shim may take to report."""
+    (far.at / names.RUN).mkdir()
+    assert shim.Recorder(str(far.at)).make() is None
+    found = far.real / names.RUN / "recorder.bin"
+    assert found.stat().st_size == shim.RECORDER_BYTES
+    assert found.stat().st_blocks * 512 >= shim.RECORDER_BYTES
+    assert found.read_bytes().rstrip(b"\0") == shim.RECORDER_IDENTITY.rstrip(b"\0")
+    assert far.written < 200
