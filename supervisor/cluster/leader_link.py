@@ -1,4 +1,4 @@
-"""The link of a node to its leader: made again whenever it fails, and no report is lost with the old one.
+"""The link of a node to its leader: opened again whenever it fails, and no report is lost with the old one.
 
 A report is kept until a beat that was sent after it has been answered; after another link was made it is sent again.
 Whatever connects or reads here belongs to the node's thread, and none of it blocks: a name is resolved elsewhere.

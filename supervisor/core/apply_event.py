@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing_extensions import assert_never
 
 from supervisor.core import events as ev
-from supervisor.core.absences import moved_on
+from supervisor.core.attempt.absences import moved_on
 from supervisor.core.checkpoints.checkpoint import BEGINNING_ASKED, Checkpoint, Verdict
 from supervisor.core.checkpoints.loss_curve import first_curve, went_on_by_losses
 from supervisor.core.findings import FaultClass

@@ -12,18 +12,18 @@ from dataclasses import dataclass, field
 
 from supervisor.core import attempt_files as fo
 from supervisor.core import events as ev
-from supervisor.core.absences import Absences
-from supervisor.core.agent_reports import AgentReports
+from supervisor.core.attempt.absences import Absences
+from supervisor.core.attempt.agent_reports import AgentReports
+from supervisor.core.attempt.kernel_log import KernelLog
+from supervisor.core.attempt.plan import Plan
+from supervisor.core.attempt.saves import Saves
 from supervisor.core.checkpoints.loss_curve import Resumed
 from supervisor.core.findings import KernelFinding, OutputFinding
 from supervisor.core.gpu_facts import GpuFacts
-from supervisor.core.kernel_log import KernelLog
 from supervisor.core.moments import Moment
 from supervisor.core.peers import StageElsewhere
-from supervisor.core.plan import Plan
 from supervisor.core.rank_failure import Raised
 from supervisor.core.readings import ExitStatus, GpuReading, HostReading, ProcessReading, Stage, StepRecord
-from supervisor.core.saves import Saves
 from supervisor.core.scale import Scale
 from supervisor.core.stats.holds import R
 from supervisor.core.stats.learned_limits import Learned

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from supervisor.children.prompt_thread import PromptThread
 from supervisor.children.worker_threads import WorkerThreads
 from supervisor.core import events as ev
-from supervisor.core.absences import moved_on
+from supervisor.core.attempt.absences import moved_on
 from supervisor.core.moments import Moment
 from supervisor.daemon.clock import Clock
 from supervisor.daemon.fence import describe_error

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
-from supervisor.core.absences import ABSENCES_KEPT, Absences, moved_on
+from supervisor.core.attempt.absences import ABSENCES_KEPT, Absences, moved_on
 from supervisor.core.findings import FaultClass
 from supervisor.core.flags import Severity
 from supervisor.core.judge import judge

@@ -7,7 +7,14 @@ import math
 import pytest
 
 from supervisor.core import events as ev
-from supervisor.core.agent_reports import ALLOCATIONS_KEPT, EVERY_MAX_S, HOLDERS_KEPT, LOADERS_KEPT, Holder, Saving
+from supervisor.core.attempt.agent_reports import (
+    ALLOCATIONS_KEPT,
+    EVERY_MAX_S,
+    HOLDERS_KEPT,
+    LOADERS_KEPT,
+    Holder,
+    Saving,
+)
 from supervisor.core.foreign_values import BYTES_MAX, EPOCH_MAX, PID_MAX
 
 from .long_stories import long_story

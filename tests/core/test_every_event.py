@@ -10,9 +10,12 @@ import pytest
 
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
-from supervisor.core.agent_reports import ERROR_CHARACTERS, EVERY_MAX_S, METRICS_KEPT, RANKS_KEPT, AgentReports
 from supervisor.core.apply_decision import after_decision
 from supervisor.core.apply_event import after_event, after_first_losses, after_flags
+from supervisor.core.attempt.agent_reports import ERROR_CHARACTERS, EVERY_MAX_S, METRICS_KEPT, RANKS_KEPT, AgentReports
+from supervisor.core.attempt.kernel_log import KernelLog
+from supervisor.core.attempt.plan import Plan
+from supervisor.core.attempt.saves import Saves
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, ResumePoint, Verdict
 from supervisor.core.checkpoints.loss_curve import curve_of
 from supervisor.core.findings import FaultClass, FaultSeverity, KernelFinding, OutputFinding
@@ -20,9 +23,7 @@ from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.job import ImpossibleMove, Job, Limits, RetryPlan
 from supervisor.core.judge import can_wait
-from supervisor.core.kernel_log import KernelLog
 from supervisor.core.peers import PeerStage, PeerWait
-from supervisor.core.plan import Plan
 from supervisor.core.readings import (
     DiskReading,
     ExitStatus,
@@ -35,7 +36,6 @@ from supervisor.core.readings import (
     StepRecord,
 )
 from supervisor.core.remedies.last_resorts import ResortTaken
-from supervisor.core.saves import Saves
 from supervisor.core.stats.trend import Trend
 from supervisor.core.triage.finding import Finding
 from supervisor.core.triage.state import TriageState

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from supervisor.core import events as ev
-from supervisor.core.agent_reports import AgentReports
+from supervisor.core.attempt.agent_reports import AgentReports
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, Verdict, exact_before
 from supervisor.core.checkpoints.continuity import judged
 from supervisor.core.checkpoints.loss_curve import Curve, curve_of

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGINT, SIGKILL, SIGSEGV, SIGTERM
 from typing import ClassVar
 
-from supervisor.core.agent_reports import Trainer
+from supervisor.core.attempt.agent_reports import Trainer
 from supervisor.core.findings import LAST_BOOT, FaultClass, KernelFinding
 from supervisor.core.flags import Act, Severity
 from supervisor.core.gauge import Gauge, Group, Observation, event_gauge

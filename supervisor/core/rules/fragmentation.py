@@ -13,7 +13,7 @@ from functools import partial
 from itertools import pairwise
 from typing import ClassVar
 
-from supervisor.core.agent_reports import Allocation
+from supervisor.core.attempt.agent_reports import Allocation
 from supervisor.core.flags import Act, Diagnosis, Severity
 from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import History

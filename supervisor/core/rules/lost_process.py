@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
-from supervisor.core.agent_reports import Trainer
+from supervisor.core.attempt.agent_reports import Trainer
 from supervisor.core.flags import Act, Diagnosis, Severity
 from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import History

@@ -74,7 +74,7 @@ class Measured(NamedTuple):
 class Proof:
     """The owner's results, made twice; `compare` makes them once more and raises Refused where they differ.
 
-    What it has proven is what the next proof of the same calls begins with: the owner's are not made again for it.
+    What it has proven is what the next proof of the same calls begins with, which makes no owner's results then.
     """
 
     def __init__(

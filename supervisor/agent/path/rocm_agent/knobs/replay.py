@@ -9,10 +9,7 @@ from __future__ import annotations
 import weakref
 from contextlib import contextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Callable, Container, Iterator, List, Optional, Sequence, Tuple
-
-if TYPE_CHECKING:
-    from .proofs import Measured
+from typing import Any, Callable, Container, Iterator, List, Optional, Sequence, Tuple
 
 CALLS = 8
 ROUNDING, TF32, BFLOAT16 = 4e-6, 5e-4, 4e-3
@@ -36,8 +33,8 @@ class Calls:
         self._known: List[Any] = []
         self.trusted = False
         """Whether the settings that are put in force were proven before: nothing is replayed then."""
-        self.measured: Optional[Measured] = None
-        """Of the settings in force; None where weights, calls or settings have changed since."""
+        self.measured: Any = None
+        """What a proof has measured of the settings in force; None where anything has changed since."""
 
     def keep(self) -> None:
         """Begin to keep calls; every module's call costs a little until `stop`."""
