@@ -450,7 +450,8 @@ class Watch:
                 if self.end and not known:
                     self._look_behind()
                 return True
-            if pid == self.training or (self.claim_until is not None and pid == self.recorder.read_claim()):
+            if pid == self.training or self._was_left_behind(pid):
+                self.ended_before = self.ended_before or self.end
                 self.training = pid
                 code = os.waitstatus_to_exitcode(status)
                 self.end = {
@@ -463,12 +464,20 @@ class Watch:
                     **ended_now(),
                 }
 
+    def _may_go_on(self) -> bool:
+        """Whether what the command has left may be its training: it ended with status 0, or that is waited for."""
+        is_command_over = bool(self.end) and not self.ended_before and self.end["exit_code"] == 0
+        return is_command_over or self.claim_until is not None
+
+    def _was_left_behind(self, pid: int) -> bool:
+        """Whether a child that has ended is the training; on a busy machine it has before its command was reaped."""
+        return self._may_go_on() and pid == self.recorder.read_claim()
+
     def _look_behind(self) -> None:
         """Go on with a training that the command has left in the background; end whatever else it has left."""
         is_first, claimed = not self.ended_before, self.recorder.read_claim()
-        may_go_on = (is_first and self.end["exit_code"] == 0) or self.claim_until is not None
         found = None
-        if may_go_on and not self.is_asked_to_end:
+        if self._may_go_on() and not self.is_asked_to_end:
             found = _find_background(self._list_tree, claimed, self.command)
         if found is None:
             self._end_leftovers()

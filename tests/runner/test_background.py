@@ -66,6 +66,21 @@ def test_a_training_in_the_background_is_the_attempt_until_it_ends(runs: Attempt
     assert runs.exit(folder).code == 7
 
 
+def test_one_that_has_ended_before_the_end_of_its_command_is_seen_gives_the_attempt_its_status(runs: Attempts) -> None:
+    """As on a busy machine, where the shim runs again when both are over."""
+    other = "import os, time\nwhile not os.path.exists('over'): time.sleep(0.005)"
+    becoming = f" exec {sys.executable} -c {shlex.quote(other)}"
+    folder = launch(runs, behind(CLAIMING + WAITING + "sys.exit(7)", "") + becoming)
+    until((folder / "ready").exists, "the training has set up")
+    os.kill(runs.note(folder).pid, signal.SIGSTOP)
+    (folder / "go").touch()
+    until(lambda: all(gone(pid) for pid in pids_in(folder / "pids")), "the training has ended")
+    (folder / "over").touch()
+    until(lambda: command_is_over(runs, folder), "the command has ended")
+    os.kill(runs.note(folder).pid, signal.SIGCONT)
+    assert runs.exit(folder).code == 7
+
+
 def test_the_recorder_says_which_is_the_training_and_which_a_helper(runs: Attempts) -> None:
     """The helper, which began last, ends with the training, and its end is not the training's."""
     training = CLAIMING + WAITING + "sys.exit(7)"
