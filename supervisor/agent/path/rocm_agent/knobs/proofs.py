@@ -43,7 +43,7 @@ Squares = Tuple[List[float], List[float]]
 
 
 class Shake(NamedTuple):
-    """What a shake has made of one call: squares of lengths, of each result and of each gradient."""
+    """What a shake, or an arm, has made of one call: squares of lengths, of each result and of each gradient."""
 
     own: Squares
     """Without the shake."""
@@ -139,31 +139,31 @@ class Proof:
         known = self._known
         assert known is not None
         telling = self._find_telling(known)
+        seen = {number: _compare(known.rows[number], known.sizes[number], rows) for number, rows in arm.items()}
         gradients: List[Tuple[float, float]] = []
-        for number, rows in arm.items():
+        for number, found in seen.items():
             for kind, what in enumerate(("results", "gradients")):
-                every = difference(known.rows[number][kind], rows[kind])
+                every = _find_share(found, kind, range(len(found.own[kind])))
                 if number not in telling or not math.isfinite(every):
                     yield what, every, math.inf
                     continue
-                places = telling[number] if kind else range(len(rows[kind]))
-                measured = self._measure(known, number, kind, places, rows)
+                places = telling[number] if kind else range(len(found.own[kind]))
+                measured = self._measure(known, number, kind, places, found)
                 if kind:
                     gradients.append(measured)
                 else:
                     yield (what, *measured)
         for differs, explained in self._allow_jumps(gradients, telling):
             yield "gradients", differs, explained
-        for differs, explained in self._measure_lengths(known, arm, telling):
+        for differs, explained in self._measure_lengths(known, seen, telling):
             yield "lengths of gradients", differs, explained
 
     def _measure(
-        self, known: Measured, number: int, kind: int, places: Sequence[int], rows: Rows
+        self, known: Measured, number: int, kind: int, places: Sequence[int], seen: Shake
     ) -> Tuple[float, float]:
-        own, seen = ([each[kind][place] for place in places] for each in (known.rows[number], rows))
         rounding = min(SHAKEN * self._find_moved(number, kind, places), APART_MAX[kind])
         noise = _find_share(known.noise[number], kind, places)
-        return difference(own, seen), max(3 * noise, rounding, self.explained, FLOOR)
+        return _find_share(seen, kind, places), max(3 * noise, rounding, self.explained, FLOOR)
 
     def _allow_jumps(
         self, measured: List[Tuple[float, float]], telling: Dict[int, Sequence[int]]
@@ -181,14 +181,13 @@ class Proof:
         return [(differs, max(explained, widest)) for differs, explained in measured]
 
     def _measure_lengths(
-        self, known: Measured, arm: Dict[int, Rows], telling: Dict[int, Sequence[int]]
+        self, known: Measured, seen: Dict[int, Shake], telling: Dict[int, Sequence[int]]
     ) -> Iterator[Tuple[float, float]]:
         arms: Dict[int, List[lengths.Stretch]] = {}
         shaken: Dict[int, List[lengths.Stretch]] = {}
         for number, places in telling.items():
             layers = [self._layers[known.used[number][place]] for place in places]
-            seen = _compare(known.rows[number], known.sizes[number], arm[number])
-            for layer, stretch in _find_stretches(layers, places, seen):
+            for layer, stretch in _find_stretches(layers, places, seen[number]):
                 arms.setdefault(layer, []).append(stretch)
             for shake in self._shaken[number]:
                 for layer, stretch in _find_stretches(layers, places, shake):
