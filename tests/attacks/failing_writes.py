@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import errno
 import random
-import shutil
 import signal
 import sqlite3
 import struct
@@ -40,6 +39,7 @@ sys.path[:0] = [str(ROOT)]
 from supervisor.runner.code_copy import FOLDER, CodeCopies  # noqa: E402
 from tests.e2e.house import House, house  # noqa: E402
 from tests.rigs.failing_disk import FailingDisk, failing, kind_of  # noqa: E402
+from tests.rigs.laid_code import lay_code  # noqa: E402
 
 ERRORS = ("ENOSPC", "EIO", "EROFS")
 SAVE_EVERY, KILLED_AT, STEPS = 25, 55, 75
@@ -171,7 +171,7 @@ def play(failures: Sequence[Failure], code: Path) -> Outcome:
         (folder / "house").mkdir()
         with failing(folder / "disk", folder / "behind") as disk, house(folder / "house") as home:
             home.shares_imports = True
-            shutil.copytree(code, disk.real / "state" / FOLDER)
+            lay_code(code, disk.real / "state")
             try:
                 warnings, broken = live(home, disk, failures), None
             except Exception as error:  # noqa: BLE001 - whatever did not hold is the finding

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -16,6 +15,7 @@ from pathlib import Path
 from supervisor.cluster.secret import make_secret
 from supervisor.runner import code_copy, shim
 from tests.rigs.forked_daemon import ForkedDaemon, start_daemon
+from tests.rigs.laid_code import lay_code
 
 Daemon = subprocess.Popen[bytes] | ForkedDaemon
 
@@ -121,8 +121,8 @@ class Cluster:
         given += ["--config", str(self.settings)] if self.settings is not None else []
         given += ["--local-dir", str(self.folder / "own"), "--", *self.command]
         folder = self.folder / (state or name)
-        if self._code_copies is not None and not folder.exists():
-            shutil.copytree(self._code_copies, folder / code_copy.FOLDER)
+        if self._code_copies is not None and not (folder / code_copy.FOLDER).exists():
+            lay_code(self._code_copies, folder)
         self.daemons[name] = self._start("node", folder, name, *given)
 
     def start(self, *options: str) -> None:

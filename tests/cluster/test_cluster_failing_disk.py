@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +12,8 @@ from pathlib import Path
 import pytest
 from cluster_by_hand import Cluster, until
 
-from supervisor.runner import code_copy
 from tests.rigs.hanging_fs import HangingFs, hanging
+from tests.rigs.laid_code import lay_code
 
 pytestmark = [pytest.mark.mounts, pytest.mark.waits]
 
@@ -28,7 +27,7 @@ def cluster(tmp_path: Path, code_copies: Path) -> Iterator[Cluster]:
 @pytest.fixture
 def jobs(cluster: Cluster, code_copies: Path) -> Iterator[HangingFs]:
     """The disk of the jobs of one node."""
-    shutil.copytree(code_copies, cluster.folder / "n1" / code_copy.FOLDER)
+    lay_code(code_copies, cluster.folder / "n1")
     with hanging(cluster.folder / "n1" / "jobs", cluster.folder / "behind") as disk:
         yield disk
         disk.failure = None

@@ -59,14 +59,14 @@ class Pods:
 
 
 @pytest.fixture
-def pods(tmp_path: Path) -> Iterator[Pods]:
+def pods(tmp_path: Path, code_copies: Path) -> Iterator[Pods]:
     account, api = tmp_path / "account", ApiServer()
     account.mkdir()
     (account / "namespace").write_text("train\n")
     (account / "token").write_text("ticket\n")
     certificate = make_certificate(tmp_path, "IP:127.0.0.1")
     (account / "ca.crt").write_bytes(Path(f"{certificate}.crt").read_bytes())
-    with serve(api, certificate) as port, Cluster(tmp_path, 2) as cluster:
+    with serve(api, certificate) as port, Cluster(tmp_path, 2, code_copies=code_copies) as cluster:
         yield Pods(cluster, api, port, account)
 
 

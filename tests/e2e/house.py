@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -19,8 +18,8 @@ from typing import Any
 import psutil
 
 from supervisor.control.client import Client, ControlError
-from supervisor.runner import code_copy
 from tests.rigs.forked_daemon import ForkedDaemon, start_daemon
+from tests.rigs.laid_code import lay_code
 
 BIN = Path(sys.executable).parent
 TRAINING = Path(__file__).with_name("training_by_hand.py")
@@ -90,7 +89,7 @@ class House:
         """Start the daemon in the foreground of nobody."""
         program, *arguments = self.command()
         if self.code_copies is not None and not self.state.exists():
-            shutil.copytree(self.code_copies, self.state / code_copy.FOLDER)
+            lay_code(self.code_copies, self.state)
         with self.log.open("ab") as log:
             if self.shares_imports and env is None and program == str(BIN / "rocm-supervisord"):
                 self.daemon = start_daemon(arguments, log.fileno())
