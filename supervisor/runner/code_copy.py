@@ -347,9 +347,14 @@ def attempts_of(place: Path, jobs: Path) -> Iterator[tuple[str, Path]]:
 
 @contextlib.contextmanager
 def temporary_copy() -> Iterator[Code]:
-    """Yield a copy of the installed package that is removed afterwards."""
+    """Yield a copy of the installed package that is removed afterwards; raise OSError where it cannot be made.
+
+    Nothing of it is compiled beforehand: an interpreter compiles what it imports, which is less than all, and keeps it.
+    """
     folder = Path(tempfile.mkdtemp(prefix="rocm-supervisor-"))
     try:
-        yield CodeCopies(folder, same_user=True).current()
+        for name, content in read_sources(INSTALLED.root).items():
+            _write_file(folder / name, content)
+        yield Code(folder)
     finally:
         drop(folder)
