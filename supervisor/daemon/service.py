@@ -35,6 +35,7 @@ from supervisor.daemon.periodic import Periodic
 from supervisor.daemon.process.ending import end_in_turn
 from supervisor.daemon.process.startup import return_freed_memory
 from supervisor.daemon.process.systemd import Notifier, stop_is_restart
+from supervisor.daemon.record.expiry import RetentionClock
 from supervisor.daemon.record.outage import record_end, record_outage
 from supervisor.daemon.reload import Reloading
 from supervisor.daemon.status import line
@@ -86,6 +87,7 @@ class Service:
         """When its trainings have to have ended, once it is to stop."""
         self._done_at: dict[str, Moment] = {}
         self._phases: list[Phase] = []
+        self._retention_clock = RetentionClock(parts.store, parts.clock.now())
         database = str(parts.store.path)
         self._reloading = Reloading(parts, config, notifier, self._schedule_telemetry)
         self._reloading.refused = refused
@@ -258,7 +260,7 @@ class Service:
 
     def _sweep_attempts(self) -> None:
         parts = self._parts
-        days, unix_s = parts.settings.retention.incidents_days, parts.clock.now().unix_s
+        days, unix_s = parts.settings.retention.incidents_days, self._retention_clock.unix_s
         for job in list_jobs(parts.state):  # each in its own thread: the folder of one may hang
             work = partial(sweep, parts.state / "jobs" / job, days, unix_s)
             parts.threads.lane("sweep", job).do("sweeping its attempts", work, key="sweep")
@@ -269,7 +271,7 @@ class Service:
     def _prune_checkpoints(self) -> None:
         """Have each job's thread check which recorded checkpoints still exist: their file system may hang."""
         parts = self._parts
-        before_unix_s = parts.clock.now().unix_s - parts.settings.retention.step_metrics_days * DAY_S
+        before_unix_s = self._retention_clock.unix_s - parts.settings.retention.step_metrics_days * DAY_S
         for job in parts.settings.jobs:
             prune = partial(self._record_pruner.prune, job, before_unix_s)
             parts.threads.lane("checkpoints", job).do("pruning checkpoints from the record", prune, key="prune")
@@ -353,7 +355,8 @@ class Service:
 
     def _prune_record(self, _: ev.Event, now: Moment) -> None:
         if self._is_due("prune", now, PRUNE_EVERY_S):
-            prune = partial(self._parts.store.prune, now, self._parts.settings.retention)
+            expiry_unix_s = self._retention_clock.advance(now)
+            prune = partial(self._parts.store.prune, now, self._parts.settings.retention, expiry_unix_s)
             self._parts.commits.change("pruning the record", prune, key="prune")
 
     # --- the end --------------------------------------------------------------------------------------------------

@@ -86,8 +86,11 @@ class Committer:
         self._jobs.pop(job, None)
         return deleted
 
-    def prune(self, now: Moment, retention: prune.Retention) -> int:
-        """Aggregate old rows into coarser ones, then delete a bounded number of expired ones; return how many."""
+    def prune(self, now: Moment, retention: prune.Retention, expiry_unix_s: float) -> int:
+        """Aggregate old rows into coarser ones, then delete a bounded number of expired ones; return how many.
+
+        Ages are reckoned from `expiry_unix_s`.
+        """
         if self.problem is not None:
             return 0
         try:
@@ -95,7 +98,7 @@ class Committer:
         except UnusableError as error:  # charts become slow, but without a deletion the file would grow without end
             log.warning("store.rollup_failed", extra={"fields": {"error": str(error)}})
         try:
-            deleted = prune.prune(self._database, now.unix_s, retention)
+            deleted = prune.prune(self._database, expiry_unix_s, retention)
         except UnusableError as error:
             log.warning("store.prune_failed", extra={"fields": {"error": str(error)}})
             return 0

@@ -409,9 +409,12 @@ class Store:
             row = {"key": key, "value": value, "at_unix_s": self._writer.now.unix_s}
             self._writer.put(statements.NOTE, key, row)
 
-    def prune(self, now: Moment, retention: Retention) -> int:
-        """Delete a bounded number of expired rows; return the rows deleted. To be called about once a minute."""
-        return self._writer.prune(now, retention)
+    def prune(self, now: Moment, retention: Retention, expiry_unix_s: float | None = None) -> int:
+        """Delete a bounded number of expired rows; return the rows deleted. To be called about once a minute.
+
+        Ages are reckoned from `expiry_unix_s`; None: from `now`.
+        """
+        return self._writer.prune(now, retention, now.unix_s if expiry_unix_s is None else expiry_unix_s)
 
     def _load(self) -> None:
         now = self._writer.now

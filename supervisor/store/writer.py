@@ -197,9 +197,9 @@ class Writer:
         """Delete a job's rows, its notes by prefix, and `note`; return the rows deleted. Raises StoreError."""
         return self._committer.forget_job(job, note_prefix, note)
 
-    def prune(self, now: Moment, retention: Retention) -> int:
+    def prune(self, now: Moment, retention: Retention, expiry_unix_s: float) -> int:
         """Delete a bounded number of expired rows; return the rows deleted."""
-        return self._committer.prune(now, retention)
+        return self._committer.prune(now, retention, expiry_unix_s)
 
     def forget(self, table: str, keys: Sequence[tuple[object, ...]]) -> int:
         """Delete the rows of these primary keys; return the rows deleted, 0 where the file cannot be written."""

@@ -145,6 +145,27 @@ def test_a_step_of_the_clock_kills_nobody_and_hides_nothing(home: House, tmp_pat
     goes_on_for(home, 50)
 
 
+def test_a_daemon_that_starts_with_the_clock_years_ahead_deletes_nothing(home: House, tmp_path: Path) -> None:
+    """A machine whose clock has no battery begins its first minutes anywhere."""
+    clock = SteppedClock(tmp_path)
+    home.write(home.by_hand("one", "--wound", "kill:60"))
+    home.start()
+    incident = home.resumed("one")
+    home.stop_at_once(20)
+    clock.step_to(20 * 365 * DAY_S)
+    home.start(env=clock.environment)
+    ahead_unix_s = time.time() + 10 * 365 * DAY_S  # noqa: TID251 - the machine's own clock
+
+    def wrote() -> bool:  # pruning is the first that a daemon has its record asked for
+        (row,) = home.query("SELECT count(*) FROM host_samples WHERE at_unix_s > ?", ahead_unix_s)
+        return bool(row[0])
+
+    home.until(wrote, 20, "the daemon to write with the clock ahead")
+    assert home.incident("one")["id"] == incident["id"]
+    assert home.query("SELECT count(*) FROM attempts WHERE number = 1") == [(1,)]
+    home.until(lambda: "retention.held" in home.log.read_text(), 20, "the daemon to say that it deletes nothing")
+
+
 @pytest.mark.mounts
 def test_a_full_disk_stops_no_training_and_what_it_kept_from_the_record_is_caught_up(
     home: House, tmp_path: Path
