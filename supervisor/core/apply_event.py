@@ -184,10 +184,22 @@ def _begin_elsewhere(job: Job, attempt: Attempt, event: ev.PeerStageSeen) -> Job
 
 
 def _fold_clock_step(job: Job, event: ev.ClockStepped) -> Job:
-    """Return the job after the wall clock jumped; after a jump back, new checkpoints must not look older."""
+    """Return the job after the wall clock jumped; after a jump back, new checkpoints must not look older.
+
+    The attempt's launch is given the time that the clock would have shown with its present setting.
+    """
     if job.began_unix_s is None or not event.by_s < 0:
         return job
-    return replace(job, began_unix_s=job.began_unix_s + event.by_s)
+    before_unix_s, attempt = event.at.unix_s - event.by_s, job.attempt
+    if attempt is not None:
+        launched_at = Moment(attempt.launched_at.monotonic_s, attempt.launched_at.unix_s + event.by_s)
+        attempt = replace(attempt, launched_at=launched_at)
+    return replace(
+        job,
+        began_unix_s=job.began_unix_s + event.by_s,
+        attempt=attempt,
+        clock_before_unix_s=max(before_unix_s, job.clock_before_unix_s or before_unix_s),
+    )
 
 
 def _extend_limits(job: Job, event: ev.DaemonAway) -> Job:

@@ -69,7 +69,7 @@ class Incident:
     def stepping_again(self, at: Moment, went_on_from: Place | None = None, *, went_on: bool | None = None) -> Incident:
         """Return it, closed, once the next attempt made its first step, which shows where it went on from."""
         began = self.last_step_at or self.flag.at
-        closed = replace(self, resumed_at=at, downtime_s=max(0.0, at.unix_s - began.unix_s))
+        closed = replace(self, resumed_at=at, downtime_s=max(0.0, at.seconds_since(began)))
         return closed.went_on_at(went_on_from, went_on=went_on)
 
     def went_on_at(self, went_on_from: Place | None, *, went_on: bool | None) -> Incident:
@@ -88,7 +88,7 @@ class Incident:
     def running_since(self, launched_at: Moment) -> Incident:
         """Return it, closed: the attempt launched after it runs, or has finished, without a report of a step."""
         began = self.last_step_at or self.flag.at
-        down_s = max(0.0, launched_at.unix_s - began.unix_s)
+        down_s = max(0.0, launched_at.seconds_since(began))
         return replace(self, resumed_at=launched_at, downtime_s=down_s, confirmed=False)
 
     def overtaken(self) -> Incident:

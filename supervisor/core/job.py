@@ -321,6 +321,8 @@ class Job:
     """Why the newest attempt, or the one that was not launched, could not be started as tuned."""
     began_unix_s: float | None = None
     """When it was last launched from the beginning: what was saved earlier belongs to another training."""
+    clock_before_unix_s: float | None = None
+    """The furthest that the wall clock had been before it was set back; files may have later times than now since."""
     shutting_down: bool = False
     highest_number: int = 0
     """The highest number that a folder of an attempt has, where the record knows none so high."""

@@ -10,6 +10,7 @@ from supervisor.core import events as ev
 from supervisor.core.apply_event import SILENT_START_S, after_event, after_silent_start
 from supervisor.core.findings import FaultClass
 from supervisor.core.job import DesiredState, Job, Limits, Phase
+from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus, Stage, StepRecord
 from supervisor.core.remedies.budget import Budget
 
@@ -159,6 +160,20 @@ def test_a_clock_that_goes_back_keeps_later_checkpoints_in_this_training() -> No
     assert after_event(timeline.job, ev.ClockStepped(at=START, by_s=3600.0)).began_unix_s == began
     assert after_event(timeline.job, ev.ClockStepped(at=START, by_s=0.5)).began_unix_s == began
     assert after_event(timeline.job, ev.ClockStepped(at=START, by_s=float("nan"))).began_unix_s == began
+
+
+def test_a_clock_that_goes_back_is_remembered_by_its_furthest_time() -> None:
+    """The attempt's launch is given the time of the present setting: what it saves from now on is its own."""
+    job = life().job
+    assert job.attempt is not None
+    launched = job.attempt.launched_at
+    for by_s in (-3600.0, -60.0):
+        job = after_event(job, ev.ClockStepped(at=Moment(START.monotonic_s, START.unix_s + 7200 + by_s), by_s=by_s))
+    assert job.clock_before_unix_s == START.unix_s + 7200
+    assert job.attempt is not None
+    assert job.attempt.launched_at.monotonic_s == launched.monotonic_s
+    assert job.attempt.launched_at.unix_s == launched.unix_s - 3660
+    assert life().job.clock_before_unix_s is None
 
 
 def test_a_job_that_was_given_up_resumes_at_once_because_a_person_started_it() -> None:

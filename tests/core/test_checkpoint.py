@@ -9,6 +9,7 @@ from supervisor.core.checkpoints.checkpoint import (
     Checkpoint,
     Fingerprint,
     Given,
+    SetBack,
     Verdict,
     before_fault,
     choose,
@@ -162,6 +163,23 @@ def test_with_nothing_proven_before_a_step_the_later_ones_are_named_so() -> None
 def test_one_saved_at_the_very_moment_of_the_trouble_is_spoilt() -> None:
     assert before_fault([saved("a", 5)], 5.0, None) == ()
     assert len(before_fault([saved("a", 4.9)], 5.0, None)) == 1
+
+
+def test_what_was_saved_before_the_clock_was_set_back_is_from_before_a_fault_since() -> None:
+    """The clock was at 4000 when it was set back to 400; it is 500 now, and the fault began at 450."""
+    set_back = SetBack(now_unix_s=500, from_unix_s=4000)
+    before, spoilt, foreign = saved("before", 3990, step=3), saved("spoilt", 470, step=5), saved("foreign", 4001)
+    assert before_fault([before, spoilt, foreign], 450, None, set_back) == (before,)
+    assert before_fault([before, spoilt], 450, 3, set_back) == (), "it contains the step of the fault"
+    point = choose([before, spoilt], 450, 4, set_back=set_back)
+    assert (point.possible, point.checkpoint) == (True, before)
+
+
+def test_a_fault_from_before_the_clock_was_set_back_is_compared_by_the_clock_of_then() -> None:
+    set_back = SetBack(now_unix_s=500, from_unix_s=4000)
+    clean, spoilt, later = saved("clean", 3980), saved("spoilt", 3990), saved("later", 450)
+    assert before_fault([clean, spoilt], 3985, None, set_back) == (clean,)
+    assert before_fault([spoilt, later], 3985, 4, set_back) == (later,), "by its time alone it is not known to be later"
 
 
 def test_one_that_holds_the_step_of_the_trouble_is_spoilt_whatever_its_date() -> None:

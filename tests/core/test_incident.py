@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.incident import Incident
+from supervisor.core.moments import Moment
 from supervisor.core.scale import Place, Scale
 
 from .stories import JOB, START
@@ -59,6 +62,14 @@ def test_without_an_old_step_the_downtime_counts_from_the_flag() -> None:
 def test_a_wall_clock_that_went_back_makes_no_negative_downtime() -> None:
     back = replace(INCIDENT, last_step_at=START.plus(10)).stepping_again(START)
     assert back.downtime_s == 0.0
+
+
+@pytest.mark.parametrize("by_s", [-3600.0, 86_400.0])
+def test_a_wall_clock_that_was_set_meanwhile_changes_no_downtime(by_s: float) -> None:
+    at = START.plus(100)
+    stepped = Moment(at.monotonic_s, at.unix_s + by_s)
+    assert INCIDENT.stepping_again(stepped).downtime_s == 100
+    assert INCIDENT.running_since(stepped).downtime_s == 100
 
 
 def test_the_first_step_shows_whether_it_went_on_and_from_where() -> None:

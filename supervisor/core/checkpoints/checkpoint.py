@@ -104,6 +104,18 @@ def given_between(every_s: float, steps_per_s: float | None) -> Given:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SetBack:
+    """The wall clock was set back, from `from_unix_s`: a file of a time between now and then is from before that."""
+
+    now_unix_s: float
+    from_unix_s: float
+
+    def precedes(self, unix_s: float) -> bool:
+        """Whether what has this time is from before the clock was set back."""
+        return self.now_unix_s < unix_s <= self.from_unix_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResumePoint:
     """Where to resume: at a proven checkpoint, at the beginning, or nowhere with the reason."""
 
@@ -202,16 +214,27 @@ def _merge_facts(known: Checkpoint, proof: Checkpoint) -> Checkpoint:
 
 
 def before_fault(
-    checkpoints: Iterable[Checkpoint], fault_unix_s: float | None, fault_step: int | None
+    checkpoints: Iterable[Checkpoint],
+    fault_unix_s: float | None,
+    fault_step: int | None,
+    set_back: SetBack | None = None,
 ) -> tuple[Checkpoint, ...]:
     """Return the checkpoints written before a fault began, newest first.
 
     Both measures must agree where both are known: neither saved after the fault's time nor containing its step.
-    `fault_unix_s` None means that no fault could have damaged a checkpoint.
+    `fault_unix_s` None means that no fault could have damaged a checkpoint. A fault of a time after the clock was
+    `set_back` is later than what was written before that.
     """
 
+    def in_time(checkpoint: Checkpoint) -> bool:
+        if fault_unix_s is None or checkpoint.saved_unix_s < fault_unix_s:
+            return True
+        if set_back is None or set_back.precedes(fault_unix_s):
+            return False
+        return set_back.precedes(checkpoint.saved_unix_s)
+
     def clean(checkpoint: Checkpoint) -> bool:
-        if fault_unix_s is not None and not checkpoint.saved_unix_s < fault_unix_s:
+        if not in_time(checkpoint):
             return False
         return not (fault_step is not None and checkpoint.step is not None and checkpoint.step >= fault_step)
 
@@ -253,6 +276,7 @@ def choose(  # noqa: PLR0913 - each is a bound of its own
     older_than: Checkpoint | None = None,
     given: Given | None = None,
     loads_itself: bool = False,
+    set_back: SetBack | None = None,
 ) -> ResumePoint:
     """Choose where a retry resumes: the newest proven checkpoint of this training that is older than the fault.
 
@@ -268,7 +292,7 @@ def choose(  # noqa: PLR0913 - each is a bound of its own
     everything = of_this_training(checkpoints, began_unix_s)
     if not everything:
         return ResumePoint(checkpoint=None, possible=True, reason="no checkpoint saved yet: from the beginning")
-    usable = before_fault(everything, fault_unix_s, fault_step)
+    usable = before_fault(everything, fault_unix_s, fault_step, set_back)
     for checkpoint in sorted(usable, key=lambda item: not older(item, older_than)):
         if checkpoint.verdict is Verdict.PROVEN:
             alike = tuple(other for other in usable if older(other, older_than) or not older(checkpoint, older_than))
@@ -282,7 +306,8 @@ def choose(  # noqa: PLR0913 - each is a bound of its own
     if loads_itself and all(checkpoint.reason in OTHER_FORMATS for checkpoint in everything):
         reason = "started as it is: the format of what it saves cannot be verified, so it has to load that by itself"
         return ResumePoint(checkpoint=None, possible=True, reason=reason)
-    return ResumePoint(checkpoint=None, possible=False, reason=_explain_none(everything, fault_unix_s, fault_step))
+    reason = _explain_none(everything, {checkpoint.key for checkpoint in usable})
+    return ResumePoint(checkpoint=None, possible=False, reason=reason)
 
 
 def _find_exact(chosen: Checkpoint, usable: tuple[Checkpoint, ...], given: Given) -> Checkpoint | None:
@@ -297,11 +322,10 @@ def _find_exact(chosen: Checkpoint, usable: tuple[Checkpoint, ...], given: Given
     return newest if few_steps or chosen.saved_unix_s - newest.saved_unix_s <= given.seconds else None
 
 
-def _explain_none(everything: tuple[Checkpoint, ...], fault_unix_s: float | None, fault_step: int | None) -> str:
-    older = {checkpoint.key for checkpoint in before_fault(everything, fault_unix_s, fault_step)}
+def _explain_none(everything: tuple[Checkpoint, ...], usable: set[tuple[str, Fingerprint]]) -> str:
     parts = []
     for checkpoint in newest_first(everything):
-        if checkpoint.key not in older:
+        if checkpoint.key not in usable:
             parts.append(f"{checkpoint.title}: saved after the fault began")
         elif checkpoint.verdict is Verdict.REJECTED:
             parts.append(f"{checkpoint.title}: {checkpoint.reason or 'rejected'}")

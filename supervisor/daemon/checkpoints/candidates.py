@@ -18,6 +18,7 @@ from supervisor.core.checkpoints.checkpoint import (
     Fingerprint,
     Given,
     ResumePoint,
+    SetBack,
     Verdict,
     before_fault,
     choose,
@@ -49,6 +50,8 @@ class Search:
     batches_per_epoch: int | None
     began_unix_s: float | None = None
     """When the training was last started from the beginning; older files belong to another run."""
+    set_back: SetBack | None = None
+    """That the wall clock was set back during the training."""
     older_than: Checkpoint | None = None
     """Checkpoints older than this are searched first."""
     generations: tuple[Checkpoint, ...] = ()
@@ -165,7 +168,8 @@ def find(search: Search, prove: Prove, report: Callable[[Checkpoint], None]) -> 
     """Return where to resume; `report` is called with every verdict, also of those rejected as too new."""
     by_key = {checkpoint.key: _with_step(checkpoint, search) for checkpoint in candidates(search)}
     todo = tuple(with_resume_step(checkpoint, search.batches_per_epoch) for checkpoint in by_key.values())
-    usable = {checkpoint.key for checkpoint in before_fault(todo, search.fault_unix_s, search.fault_step)}
+    clean = before_fault(todo, search.fault_unix_s, search.fault_step, search.set_back)
+    usable = {checkpoint.key for checkpoint in clean}
     judged: list[Checkpoint] = []
     for checkpoint in todo:
         proven = any(_makes_proof_unneeded(other, checkpoint, search) for other in judged)
@@ -201,6 +205,7 @@ def _choose_among(search: Search, judged: list[Checkpoint]) -> ResumePoint:
         older_than=search.older_than,
         given=search.given,
         loads_itself=search.loads_itself,
+        set_back=search.set_back,
     )
 
 

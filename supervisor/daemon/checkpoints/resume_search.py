@@ -19,6 +19,7 @@ from supervisor.core.checkpoints.checkpoint import (
     Fingerprint,
     Given,
     ResumePoint,
+    SetBack,
     Verdict,
     exact_before,
     given_between,
@@ -113,6 +114,7 @@ class ResumeSearch:
             fault_step=plan.fault_step if plan else None,
             batches_per_epoch=history.plan.batches_per_epoch if history else None,
             began_unix_s=job.began_unix_s,
+            set_back=self._find_set_back(job),
             older_than=plan.older_than if plan else None,
             snapshots=str(self.snapshots(job.name)),
             replicas=snapshot_replicas(settings, job.name),
@@ -123,6 +125,13 @@ class ResumeSearch:
         )
         limit_s = SEARCH_LIMIT_S if job.environment is None else SEARCH_LIMIT_S + ENVIRONMENT_LIMIT_S
         self._threads.begin(SEARCH, job.name, lambda: self._search_and_answer(job, partly), limit_s)
+
+    def _find_set_back(self, job: Job) -> SetBack | None:
+        """Return that the wall clock was set back, where files of before may still seem to be of the future."""
+        before_unix_s, now_unix_s = job.clock_before_unix_s, self._clock.now().unix_s
+        if before_unix_s is None or before_unix_s <= now_unix_s:
+            return None
+        return SetBack(now_unix_s=now_unix_s, from_unix_s=before_unix_s)
 
     def _snapshot_globs(self, name: str, settings: JobSettings) -> tuple[str, ...]:
         """Return where snapshots of a job lie, those of shards also on another machine."""

@@ -24,6 +24,8 @@ SAVES_KEPT = 512
 NS = 1_000_000_000
 FILE_TIME_S = 0.004
 """How far a file's time may lag: the kernel takes it from its tick."""
+FUTURE_S = 1.0
+"""A file whose time is later than now by more was written by another clock."""
 
 
 class SaveSteps:
@@ -93,6 +95,8 @@ class SaveSteps:
         if note is None or note.boot_id != self._boot_id:
             return None  # its steps carry times of another boot
         now = self._clock.now()
+        if saved_unix_s > now.unix_s + FUTURE_S:
+            return None  # this clock was set back since, or it is that of a file server
         reader = RecorderReader(folder)
         try:
             return reader.step_by(now.monotonic_s - (now.unix_s - saved_unix_s) + FILE_TIME_S)
