@@ -79,6 +79,33 @@ def test_a_receiver_that_cannot_be_read_is_a_standing_problem(house: House) -> N
     assert house.receivers.hosts == {}
 
 
+class CountedName(str):
+    """A receiver's name that counts how often it is compared or looked up."""
+
+    __slots__ = ()
+    asked = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountedName.asked += 1
+        return str.__eq__(self, other)
+
+    def __hash__(self) -> int:
+        CountedName.asked += 1
+        return str.__hash__(self)
+
+
+def test_a_status_takes_no_longer_for_each_alert_where_many_wait(house: House) -> None:
+    """A receiver that is down for days, and trainings with incidents: each waiting alert is looked at a few times."""
+    for number in range(300):
+        queued = replace(INCIDENT, id=f"msg_{number}", sink=CountedName("pager"))
+        house.store.queue_alert(queued, START)
+        house.announcer.tried(ev.AlertTried(at=START.plus(number), alert=queued.id, delivered=False, error=f"{number}"))
+    CountedName.asked = 0
+    problems = house.announcer.failing()
+    assert problems[0] == "alerts.pager: 299; 300 not delivered yet"
+    assert CountedName.asked < 10 * 300
+
+
 def test_once_it_can_be_read_it_is_used_without_a_restart(house: House) -> None:
     house.mend()
     house.read_again()

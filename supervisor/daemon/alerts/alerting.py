@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -371,10 +372,10 @@ class Announcer:
         """Return a sentence for each receiver whose alerts wait because they could not be delivered."""
         problems = dict(self.problems())
         waiting = [alert for alert in self.store.waiting_alerts() if alert.error is not None]
-        for alert in sorted(waiting, key=lambda alert: alert.tried_unix_s or 0.0):
-            count = sum(other.sink == alert.sink for other in waiting)
-            if alert.sink not in self.problems():
-                problems[alert.sink] = f"alerts.{alert.sink}: {alert.error}; {count} not delivered yet"
+        counts = Counter(alert.sink for alert in waiting)
+        newest = {alert.sink: alert for alert in sorted(waiting, key=lambda alert: alert.tried_unix_s or 0.0)}
+        for sink, alert in newest.items():
+            problems.setdefault(sink, f"alerts.{sink}: {alert.error}; {counts[sink]} not delivered yet")
         return tuple(problems[name] for name in sorted(problems))
 
     def _queue_notices(self, before: Job, after: Job, decision: de.Decision | None, at: Moment) -> None:
