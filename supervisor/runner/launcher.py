@@ -35,7 +35,7 @@ SHORTAGES = {
     errno.ENFILE: "file descriptors",
     errno.ENOMEM: "memory",
     errno.EAGAIN: "room for another process",
-    errno.ENOSPC: "disk space",
+    errno.ENOSPC: "disk space or inodes (`df -h`, `df -i`)",
     errno.EDQUOT: "disk quota",
     errno.EROFS: "disk that can be written",
     errno.EIO: "disk that works",

@@ -268,8 +268,8 @@ def test_a_launch_that_fails_for_want_of_descriptors_says_so(runs: Attempts) -> 
 @pytest.mark.parametrize(
     ("error", "short"),
     [
-        (OSError(errno.ENOSPC, "No space left on device"), "disk space"),
-        (LaunchError("job: /s/1: No space left on device"), "disk space"),
+        (OSError(errno.ENOSPC, "No space left on device"), "disk space or inodes (`df -h`, `df -i`)"),
+        (LaunchError("job: /s/1: No space left on device"), "disk space or inodes (`df -h`, `df -i`)"),
         (LaunchError("job: [Errno 11] Resource temporarily unavailable"), "room for another process"),
         (MemoryError(), "memory"),
         (RuntimeError("can't start new thread"), "room for another thread"),
