@@ -281,6 +281,7 @@ class Service:
 
     def _look_for_checkpoints(self) -> None:
         parts = self._parts
+        parts.collector.end_gone(parts.settings.jobs)
         for job, attempt, _ in parts.telemetry.live():
             settings = parts.settings.jobs[job]
             if settings.checkpoints.paths:

@@ -41,6 +41,9 @@ SAME_SAVE_S = 60.0
 RESERVE_BYTES = 1_000_000_000
 """A copy leaves so much of the disk free: half of the default limit of `disk_low`."""
 
+SEEN_KEPT = 32_768
+"""Files found by their names that are remembered; one that is found again is captured once more."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectorDeps:
@@ -80,7 +83,14 @@ class GenerationCollector(threading.Thread):
         self._sweeping = threading.Lock()
         self._taking_up = threading.Lock()
         self._ended = False
+        self._busy = False
         self.proofs = Proofs(world.examine, world.job, self.store_of)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits or is being captured; in any thread."""
+        with self._wake:
+            return not self._busy and not self._waiting
 
     def store_of(self, job: str) -> GenerationStore:
         """Return the generations of a job."""
@@ -128,6 +138,8 @@ class GenerationCollector(threading.Thread):
             if self._seen_before.get(key) == seen:
                 return
             self._seen_before[key] = seen
+            if len(self._seen_before) > SEEN_KEPT:
+                del self._seen_before[next(iter(self._seen_before))]
         self.saved(saved, seen)
 
     def end(self) -> None:
@@ -147,10 +159,12 @@ class GenerationCollector(threading.Thread):
 
     def _wait_for_next(self) -> tuple[Saved, Fingerprint] | None:
         with self._wake:
+            self._busy = False
             while not self._waiting and not self._ended:
                 self._wake.wait()
             if self._ended:
                 return None
+            self._busy = True
             key = next(iter(self._waiting))
             return self._waiting.pop(key), key[2]
 

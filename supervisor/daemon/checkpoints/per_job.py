@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,8 @@ from supervisor.daemon.checkpoints.proof_queue import REST_FACTOR, ProofQueue, S
 from supervisor.daemon.threads import Threads
 from supervisor.runner.generation_store import GenerationStore
 
+CAPTURES, PROOFS = "generations", "checkpoint proofs"
+"""Names of their threads, before that of the job."""
 TAKING_LIMIT_S = 120.0
 PROVING_LIMIT_S = 150.0
 """Longer than a prover's own time limit."""
@@ -73,13 +75,11 @@ class JobCollectors:
                 watch = ProofQueue(
                     self._world.clock,
                     self._put_event,
-                    lambda name: self.of(name).sweep(name),
-                    at=self._enter_work("checkpoint proofs", job, PROVING_LIMIT_S),
-                    rest_factor=self._rest_factor,
+                    self._sweep,
+                    at=self._enter_work(PROOFS, job, PROVING_LIMIT_S),
+                    rest_factor=self.rest_factor,
                 )
-                collector = GenerationCollector(
-                    self._world, watch, at=self._enter_work("generations", job, TAKING_LIMIT_S)
-                )
+                collector = GenerationCollector(self._world, watch, at=self._enter_work(CAPTURES, job, TAKING_LIMIT_S))
                 self._collectors[job] = (collector, watch)
                 if not self._ended:
                     watch.start()
@@ -106,6 +106,18 @@ class JobCollectors:
         """See `Proofs.judge`."""
         self.of(job).proofs.judge(job, checkpoint)
 
+    def end_gone(self, configured: Collection[str]) -> None:
+        """End what jobs had that are not configured any more, once it has nothing left to do."""
+        with self._lock:
+            for job in [name for name in self._collectors if name not in configured]:
+                collector, watch = self._collectors[job]
+                if collector.is_idle and watch.is_idle:
+                    collector.end()
+                    watch.end()
+                    del self._collectors[job]
+                    for kind in (CAPTURES, PROOFS):
+                        self._threads.leave(f"{kind} {job}")
+
     def end(self) -> None:
         """End each collector after its current work."""
         with self._lock:
@@ -117,8 +129,17 @@ class JobCollectors:
     def _put_event(self, event: CheckpointSeen) -> None:
         self._world.put(event)
 
-    def _rest_factor(self) -> float:
-        return (REST_FACTOR + 1) * max(1, len(self._collectors)) - 1
+    def _sweep(self, job: str) -> None:
+        with self._lock:
+            known = self._collectors.get(job)
+        if known is not None:
+            known[0].sweep(job)
+
+    def rest_factor(self) -> float:
+        """Return how long a queue rests after a proof, in times of its duration: those share that have work."""
+        with self._lock:
+            queues = [watch for _, watch in self._collectors.values()]
+        return (REST_FACTOR + 1) * max(1, sum(not watch.is_idle for watch in queues)) - 1
 
     def _enter_work(self, kind: str, job: str, limit_s: float) -> Callable[[str], AbstractContextManager[None]]:
         post = self._threads.post(f"{kind} {job}", job=job)

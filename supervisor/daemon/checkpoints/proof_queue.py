@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 REST_FACTOR = 9.0
 """The pause after a proof as a multiple of its duration: at most a tenth of one core."""
 
+PROVEN_KEPT = 512
+"""Paths of which it is remembered what was proven; a training may save each state under a new name."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
@@ -59,6 +62,13 @@ class ProofQueue(threading.Thread):
         self._proven_as: dict[tuple[str, Path], Fingerprint] = {}
         self._wake = threading.Condition()
         self._ended = False
+        self._busy = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits, is being proven or was proven just now; in any thread."""
+        with self._wake:
+            return not self._busy and not self._waiting
 
     def saved(self, saved: Saved) -> None:
         """Queue a file for its proof."""
@@ -85,10 +95,12 @@ class ProofQueue(threading.Thread):
 
     def _wait_for_next(self) -> Saved | None:
         with self._wake:
+            self._busy = False
             while not self._waiting and not self._ended:
                 self._wake.wait()
             if self._ended:
                 return None
+            self._busy = True
             return self._waiting.pop(next(iter(self._waiting)))
 
     def _rest_for(self, rest_s: float) -> None:
@@ -108,5 +120,7 @@ class ProofQueue(threading.Thread):
         if fingerprint(saved.path) is None:
             return  # pruned meanwhile: a missing file is not an error
         self._proven_as[(saved.job, saved.path)] = verdict.fingerprint
+        if len(self._proven_as) > PROVEN_KEPT:
+            del self._proven_as[next(iter(self._proven_as))]
         self._put(CheckpointSeen(at=self._clock.now(), job=saved.job, attempt=saved.attempt, checkpoint=verdict))
         self._proven(saved.job)
