@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -169,18 +170,19 @@ class Store:
         jobs = (self._job_of(newest[name], now) for name in sorted(newest))
         return tuple(job for job in jobs if job is not None)
 
-    def last_written_unix_s(self) -> float | None:
+    def last_written_unix_s(self, before_unix_s: float = math.inf) -> float | None:
         """Return when a daemon last wrote a job, a reading of the host or a note; None where none did.
 
-        Only times of the daemon's own clock count: that of an event may be what a training wrote.
+        Only times of the daemon's own clock count: that of an event may be what a training wrote. Times from
+        `before_unix_s` on are left out.
         """
         known: list[float] = []
         for query in (
-            "SELECT max(saved_unix_s) AS newest FROM jobs",
-            "SELECT max(at_unix_s) AS newest FROM host_samples",
-            "SELECT max(at_unix_s) AS newest FROM notes",
+            "SELECT max(saved_unix_s) AS newest FROM jobs WHERE saved_unix_s < ?",
+            "SELECT max(at_unix_s) AS newest FROM host_samples WHERE at_unix_s < ?",
+            "SELECT max(at_unix_s) AS newest FROM notes WHERE at_unix_s < ?",
         ):
-            for row in self._writer.read(Statement(query)) or ():
+            for row in self._writer.read(Statement(query, (before_unix_s,))) or ():
                 known += [row["newest"]] if row["newest"] is not None else []
         return max(known, default=None)
 

@@ -75,6 +75,17 @@ def test_a_time_that_a_training_wrote_hides_no_outage(tmp_path: Path) -> None:
     assert [found.outage.seconds for found in read_unwatched(archive, "night")] == [275]
 
 
+def test_what_was_written_with_the_clock_years_ahead_hides_no_outage(tmp_path: Path) -> None:
+    archive = left_by_a_daemon(tmp_path, 60)
+    store = opened(tmp_path, 61)
+    for ahead in (Moment(START.monotonic_s + 62, START.unix_s + 6e8), START.plus(63)):
+        with store.turn(ahead):
+            store.add_host_sample(HostReading(at=ahead))
+    store.close(START.plus(63))
+    start_again(tmp_path, 335)
+    assert [found.outage.seconds for found in read_unwatched(archive, "night")] == [272]
+
+
 def test_outages_in_which_nothing_lived_are_not_listed(tmp_path: Path) -> None:
     archive = left_by_a_daemon(tmp_path, 60, ended=50)
     start_again(tmp_path, 335)

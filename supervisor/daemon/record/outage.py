@@ -13,10 +13,13 @@ log = logging.getLogger(__name__)
 ENDED = "daemon ended"
 """The note of a daemon that ended in order; of a killed one, what it wrote last tells until when it ran."""
 
+AHEAD_S = 86_400.0
+"""What was written further in the future is from a time when the clock was ahead, and hides no outage since."""
+
 
 def record_outage(store: Store, now: Moment) -> None:
     """Record the time since a daemon last wrote; to be called before this one writes anything."""
-    last = store.last_written_unix_s()
+    last = store.last_written_unix_s(now.unix_s + AHEAD_S)
     if last is None or now.unix_s <= last:  # the first start, or the clock was set back
         return
     away = ev.DaemonAway(at=now, away_s=now.unix_s - last)
