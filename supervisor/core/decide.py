@@ -37,7 +37,8 @@ from supervisor.core.remedies.last_resorts import Resort, due, would_help
 from supervisor.core.remedies.trials import Trial
 from supervisor.core.rules import cause_of
 from supervisor.core.rules.advisory.other_trainings import OtherTrainings
-from supervisor.core.start_failure import ABOUT_NO_CHECKPOINT
+from supervisor.core.rules.crash_diagnosis import crash_diagnosis
+from supervisor.core.start_failure import ABOUT_NO_CHECKPOINT, COMMAND, NOT_STARTED, UNMOUNTED, launch_failure
 from supervisor.core.triage.finding import Finding
 from supervisor.core.triage.state import TriageState, cause_after_triage, find_earlier_finding, looked_for
 from supervisor.core.tuning.ordered_starts import end_failed_start, end_for_order, refuse_environment, settle_start
@@ -146,6 +147,10 @@ def describe_waits(waits: Sequence[KernelWait]) -> str | None:
 
 NO_ROOM = "restart without changes: no other checkpoint or setting makes room on the disk"
 DISK_IS_FULL = "no room is left on a disk that it writes to"
+UNMOUNTED_TRIES = 5
+"""Launches in a row that a missing folder may fail."""
+UNMOUNTED_WAIT_S = 60.0
+"""The longest wait between two of them: with the default waits they take two or three minutes."""
 SAME_START_WAIT_S = 5.0
 """Before the last try of a start that failed twice in the same way: it comes at most once, so it need not wait long."""
 
@@ -174,6 +179,16 @@ def _flag_failed_launch(attempt: Attempt, now: Moment) -> RedFlag | None:
     if attempt.launch_error is None:
         return None
     message = f"could not be launched: {attempt.launch_error}"
+    same = launch_failure(attempt.launch_error)
+    if same is not None:
+        return RedFlag(
+            rule=LAUNCH,
+            severity=Severity.CRITICAL,
+            at=now,
+            message=message,
+            start_failure=same,
+            diagnosis=crash_diagnosis(COMMAND),
+        )
     if attempt.launch_shortage is None:
         return RedFlag(rule=LAUNCH, severity=Severity.CRITICAL, at=now, message=message)
     short = (
@@ -206,7 +221,10 @@ def retry(job: Job, attempt: Attempt, flag: RedFlag, now: Moment, context: Remed
     if full and job.limits.remedies.allows("restart"):
         choice = Choice(remedy="restart", reason=NO_ROOM)
     in_vain = job.course.again_at_start(number, flag.start_failure)
-    if in_vain is not None:
+    if in_vain is not None and (flag.start_failure or "").startswith(NOT_STARTED):
+        choice = _choose_after_same_launch(job, flag)
+        again = replace(again, not_before=_shorten_wait(now, not_before, UNMOUNTED_WAIT_S))
+    elif in_vain is not None:
         choice = _choose_after_same_start(job, attempt, flag, in_vain, context)
         again = replace(again, not_before=_shorten_wait(now, not_before))
     spent = job.ledger.spent(now, budget, cause) or (choice.reason if choice.remedy is None else None)
@@ -231,6 +249,22 @@ def retry(job: Job, attempt: Attempt, flag: RedFlag, now: Moment, context: Remed
     )
 
 
+def _choose_after_same_launch(job: Job, flag: RedFlag) -> Choice:
+    """Return the choice where a command could not be executed for the same reason as before.
+
+    A disk may be mounted some minutes after the machine has started; all else only a person changes.
+    """
+    tries = job.course.count_same_starts(flag.start_failure) + 1
+    if UNMOUNTED in flag.message and tries < UNMOUNTED_TRIES and job.limits.remedies.allows("restart"):
+        reason = f"a folder is missing, whose disk may be mounted later: it is tried {UNMOUNTED_TRIES} times"
+        return Choice(remedy="restart", reason=reason)
+    return Choice(
+        remedy=None,
+        reason=f"the command could not be executed {tries} times, for the same reason: correct `command`, `cwd` or "
+        f"PATH of the job, or mount what is missing, then `supervisorctl reload` and `supervisorctl start {job.name}`",
+    )
+
+
 def _choose_after_same_start(job: Job, attempt: Attempt, flag: RedFlag, last: Trial, context: RemedyContext) -> Choice:
     """Return the choice after two ends in a row before the first step: an older checkpoint, or nothing.
 
@@ -248,9 +282,9 @@ def _choose_after_same_start(job: Job, attempt: Attempt, flag: RedFlag, last: Tr
     return Choice(remedy=None, reason=f"{same} from every checkpoint tried, last {resumed.title}: {blamed}{known}")
 
 
-def _shorten_wait(now: Moment, not_before: Moment) -> Moment:
-    """Return when a start that failed in the same way is tried again: soon, since that comes at most once more."""
-    return min(not_before, now.plus(SAME_START_WAIT_S), key=lambda at: at.monotonic_s)
+def _shorten_wait(now: Moment, not_before: Moment, longest_s: float = SAME_START_WAIT_S) -> Moment:
+    """Return when a start that failed in the same way is tried again: soon, since that comes a few times at most."""
+    return min(not_before, now.plus(longest_s), key=lambda at: at.monotonic_s)
 
 
 def _find_finding(job: Job, attempt: Attempt, flag: RedFlag, step: int | None) -> Finding | None:

@@ -17,8 +17,10 @@ YOUNG_S = 120.0
 TEXT_CHARACTERS = 300
 RAISED_IN_PROGRAM, STATUS, COMMAND = frozenset({"exception", "non_finite"}), "exit_code", "command_missing"
 """Faults of a crash that may come from the program itself, or from its first numbers."""
-USAGE_STATUSES = frozenset({2, 126, 127})
-"""argparse, click and getopt end with 2; a shell with 126 or 127 where it cannot run the command."""
+UNRUNNABLE_STATUSES = frozenset({126, 127})
+"""A shell, and env, end with these where they cannot run the command."""
+USAGE_STATUSES = frozenset({2}) | UNRUNNABLE_STATUSES
+"""argparse, click and getopt end with 2."""
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning)\b")
 _WRONG_ARGUMENT = re.compile(r"(?:usage: |[\w./-]+: error: )")
 """As argparse words it; the name of a device in it is the owner's, not the driver's."""
@@ -34,6 +36,27 @@ _PASSING = re.compile(
 _LINK = re.compile(r"\bhttps?://[^\s\"'<>]{1,400}")
 """Many messages end with the address of their documentation; what a network says of its failure has other words."""
 _VARYING = re.compile(r"0x[0-9a-fA-F]+|/tmp/\S+|\d{4}-\d\d-\d\d[T ][\d:.,]+|\d\d:\d\d:\d\d[.,\d]*|\bpid \d+", re.I)
+NOT_STARTED = "could not be started"
+"""Begins what identifies a command that was not executed at all."""
+UNMOUNTED = "(is its disk mounted?)"
+"""Part of the shim's message where a folder is missing, or empty, in which a disk may be mounted later."""
+_NOT_EXECUTED = re.compile(r"\b(?:command|cwd) .{1,4000}? of the job: (?P<reason>.*)", re.S)
+_LASTING = (
+    "not found",
+    "No such file or directory",
+    "Not a directory",
+    "Permission denied",
+    "Exec format error",
+    "Is a directory",
+    "Too many levels of symbolic links",
+    "File name too long",
+    "Argument list too long",
+    "embedded null byte",
+    "illegal environment variable name",
+)
+"""How the shim's reason begins where another try finds nothing changed, unless a person or a mount changes it."""
+_NO_SCRIPT = re.compile(r".{1,400}: can't (?:open file .{1,4000}\[Errno 2\]|find '__main__' module in )")
+"""How Python says that its program is not there; it ends with status 2 or 1."""
 ABOUT_NO_CHECKPOINT = re.compile(
     r"(?:\w+\.)*(?:ModuleNotFound|Import|Syntax|Indentation|Tab|Name)Error\b|status|could not be started"
 )
@@ -50,6 +73,8 @@ def start_failure(history: History, status: ExitStatus, fault: str, raised: Rais
     text = None
     if fault == COMMAND and status.error is not None:
         text = status.words
+    elif fault == COMMAND and status.code is not None:
+        text = _identify_missing(status.code, history.last_line)
     elif isinstance(raised, RankExited):
         # The rank's output comes before its launcher's report, which is the last output; the statuses are the same.
         text = f"rank ended with status {raised.code}" if raised.code in USAGE_STATUSES else None
@@ -57,7 +82,37 @@ def start_failure(history: History, status: ExitStatus, fault: str, raised: Rais
         text = None if raised is None else _identify_exception(raised)
     elif fault == STATUS and status.code is not None:
         text = _identify_output(status.code, history.last_line)
-    return None if text is None else " ".join(_VARYING.sub("*", text).split())[:TEXT_CHARACTERS]
+    return None if text is None else _identify_text(text)
+
+
+def _identify_missing(code: int, line: str) -> str | None:
+    last = line.rpartition(": ")[2]  # what comes before it has a name, in which any word may be
+    is_passing = _is_passing(last) and _NO_SCRIPT.match(line.strip()) is None
+    return None if is_passing else f"status {code}: {line}"
+
+
+def launch_failure(error: str) -> str | None:
+    """Return what identifies a command or a working directory that cannot be used, as the shim reports it.
+
+    None where the launch failed by something else, or another try may do better.
+    """
+    found = _NOT_EXECUTED.search(error)
+    if found is None or not found["reason"].startswith(_LASTING):
+        return None
+    return _identify_text(f"{NOT_STARTED}: {error}")
+
+
+def is_command_missing(history: History, status: ExitStatus) -> bool:
+    """Whether a shell or Python ended since what it was to run is not there or cannot be executed."""
+    if status.code is None or _may_have_stepped(history, status):
+        return False
+    return status.code in UNRUNNABLE_STATUSES or (
+        status.code in (1, 2) and _NO_SCRIPT.match(history.last_line.strip()) is not None
+    )
+
+
+def _identify_text(text: str) -> str:
+    return " ".join(_VARYING.sub("*", text).split())[:TEXT_CHARACTERS]
 
 
 def _may_have_stepped(history: History, status: ExitStatus) -> bool:

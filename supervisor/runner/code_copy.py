@@ -32,6 +32,7 @@ PARTS = (
     "agent/path",
     "agent/prove",
     "runner/background.py",
+    "runner/exec_failure.py",
     "runner/interpreter.py",
     "runner/priority.py",
     "runner/place_checkpoint.py",

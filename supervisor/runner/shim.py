@@ -385,13 +385,26 @@ def become_training(launch: dict[str, object], output: int, complaints: int, uma
         what = f"command {argv[0]!r} of the job"
         os.execvpe(argv[0], argv, {**os.environ, **launch["env"]})  # type: ignore[dict-item]  # noqa: S606 - as above
     except OSError as error:
-        missing = what.startswith("command") and isinstance(error, FileNotFoundError | NotADirectoryError)
-        reason = "not found; use an absolute path or add its directory to the job's PATH" if missing else error.strerror
+        reason = _explain_exec(error, launch, what)
         os.write(complaints, f"{what}: {reason}".encode(errors="backslashreplace"))
     except ValueError as error:  # a NUL, or "=" in a variable's name
         os.write(complaints, f"{what}: {error}".encode(errors="backslashreplace"))
     finally:
         os._exit(127)
+
+
+def _explain_exec(error: OSError, launch: dict[str, object], what: str) -> str:
+    """Return why the command could not be executed, or its folder not be entered."""
+    try:
+        import exec_failure  # type: ignore[import-not-found]  # noqa: PLC0415 - in this folder; few attempts need it
+
+        if what.startswith("cwd"):
+            return str(exec_failure.explain_folder(error, str(launch["cwd"])))
+        env = {**os.environ, **launch["env"]}  # type: ignore[dict-item]  # read_launch looked at it
+        program = str(launch["argv"][0])  # type: ignore[index]  # as above
+        return str(exec_failure.explain_program(error, program, env.get("PATH", os.defpath)))
+    except (ImportError, OSError):
+        return str(error.strerror)  # the copy of the code is gone
 
 
 # --- watch --------------------------------------------------------------------------------------------------------

@@ -90,6 +90,98 @@ def test_a_command_that_is_missing_is_given_up_after_the_second_time() -> None:
     assert timeline.read_decisions() == ["Launch", "Retry", "Launch", "GiveUp"]
 
 
+ABSENT = "night: command '/home/me/venv/bin/yolo' of the job: No such file or directory"
+MISSPELLED = (
+    "night: command 'pyhton' of the job: not found; use an absolute path or add its directory to the job's PATH"
+)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MISSPELLED,
+        f"{ABSENT}: there is no /home/me/venv/bin/yolo",
+        "night: command '/opt/rocm/network/train.sh' of the job: Permission denied: make it executable (`chmod +x`)",
+        "night: command './a' of the job: Exec format error: begin it with a line such as `#!/bin/sh`",
+        "night: cwd '/home/me/rnu' of the job: No such file or directory: there is no /home/me/rnu",
+    ],
+)
+def test_a_command_that_cannot_be_executed_is_given_up_after_the_second_time(error: str) -> None:
+    timeline = life()
+    began = timeline.now
+    waits_and_looks(timeline.fails_to_launch(error)).fails_to_launch(error)
+    assert timeline.read_decisions() == ["Launch", "Retry", "Launch", "GiveUp"]
+    assert timeline.job.reason is not None
+    assert error in timeline.job.reason
+    assert "correct `command`, `cwd` or PATH of the job" in timeline.job.reason
+    assert f"`supervisorctl start {JOB}`" in timeline.job.reason
+    assert timeline.now.seconds_since(began) <= 10
+
+
+def test_a_folder_whose_disk_may_be_mounted_later_is_waited_for_some_minutes() -> None:
+    error = f"{ABSENT} (is its disk mounted?): there is no folder /home/me"
+    timeline = with_two_checkpoints(RemedyContext())
+    began = timeline.now
+    while timeline.phase() is not Phase.FAILED:
+        start = timeline.present().resume_from
+        assert start is not None
+        assert start.path == "90.pt", "no older checkpoint mounts a disk"
+        timeline.fails_to_launch(error)
+        if timeline.phase() is Phase.BACKOFF:
+            waits_and_looks(timeline)
+    assert 90 <= timeline.now.seconds_since(began) <= 240
+    assert timeline.job.reason is not None
+    assert "the command could not be executed 5 times" in timeline.job.reason
+
+
+def test_a_disk_that_was_mounted_meanwhile_lets_it_go_on() -> None:
+    error = f"{ABSENT} (is its disk mounted?): there is no folder /home/me"
+    timeline = with_two_checkpoints(RemedyContext())
+    for _ in range(3):
+        waits_and_looks(timeline.fails_to_launch(error))
+    timeline.started().steps(91, 200)
+    assert timeline.phase() is Phase.RUNNING
+
+
+@pytest.mark.parametrize("reason", ["Input/output error", "Stale file handle", "Text file busy"])
+def test_a_disk_that_fails_under_the_command_is_tried_on(reason: str) -> None:
+    timeline = life()
+    for _ in range(3):
+        waits_and_looks(timeline.fails_to_launch(f"night: command '/home/me/a' of the job: {reason}"))
+    assert timeline.phase() is not Phase.FAILED
+
+
+@pytest.mark.parametrize(
+    ("code", "line"),
+    [
+        (127, "sh: 1: pyhton: not found"),
+        (126, "bash: line 1: /opt/rocm/network/train.sh: Permission denied"),
+        (127, "env: 'pyhton': No such file or directory"),
+        (2, "python: can't open file '/opt/rocm/train.py': [Errno 2] No such file or directory"),
+        (1, "/opt/rocm/bin/python: can't find '__main__' module in '/opt/rocm/timeout'"),
+    ],
+)
+def test_a_program_that_a_shell_or_python_does_not_find_is_given_up_with_what_to_do(code: int, line: str) -> None:
+    timeline = life()
+    waits_and_looks(timeline.started().silence(1).prints(line).exits(code))
+    timeline.started().silence(1).prints(line).exits(code)
+    assert timeline.read_decisions() == ["Launch", "Retry", "Launch", "GiveUp"]
+    assert timeline.job.reason is not None
+    assert line in timeline.job.reason
+    assert timeline.job.incident is not None
+    flag = timeline.job.incident.flag
+    assert flag.fault == "command_missing"
+    assert flag.diagnosis is not None
+    assert "correct `command`" in flag.diagnosis.advice[0]
+
+
+def test_a_program_on_a_disk_that_fails_is_tried_on() -> None:
+    timeline = life()
+    for _ in range(3):
+        waits_and_looks(timeline.started().silence(1).prints("sh: 1: /home/me/a: Input/output error").exits(126))
+    assert timeline.phase() is not Phase.FAILED
+
+
 def test_a_traceback_in_the_output_counts_where_no_agent_reports_it() -> None:
     timeline = life()
     for _ in range(2):

@@ -37,6 +37,16 @@ def test_a_program_that_cannot_start_is_given_up_after_the_second_try(home: Hous
     assert "before its first step in the same way twice" in home.job("one")["reason"]
 
 
+def test_a_command_that_does_not_exist_is_given_up_after_the_second_try(home: House) -> None:
+    home.write(home.job_of("one", ["pyhton", "train.py"]))
+    home.start()
+    home.phase("one", "failed", limit_s=40)
+    kinds = [kind for (kind,) in home.query("SELECT kind FROM decisions WHERE job = 'one' ORDER BY id")]
+    assert kinds == ["launch", "retry", "launch", "give_up"]
+    assert "command 'pyhton' of the job: not found" in home.job("one")["reason"]
+    assert "correct `command`" in home.job("one")["reason"]
+
+
 def test_a_resume_command_that_loads_no_checkpoint_is_reported_to_be_at_fault(home: House) -> None:
     script = home.folder / "resume.py"
     script.write_text(RESUME)

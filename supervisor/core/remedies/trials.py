@@ -117,6 +117,14 @@ class Course:
             return None
         return trial if trial.start_failure == start_failure else None
 
+    def count_same_starts(self, start_failure: str | None) -> int:
+        """Return how many retries in a row were tried against this end before the first step."""
+        others = (trial.start_failure != start_failure for trial in reversed(self._unforgiven()))
+        return next((number for number, other in enumerate(others) if other), len(self._unforgiven()))
+
+    def _unforgiven(self) -> tuple[Trial, ...]:
+        return tuple(trial for trial in self.trials if trial.attempt > self.forgiven_at_attempt)
+
     def helped(self, at: Moment) -> Course:
         """Return it once the training is past the fault."""
         return self._settle_trial(Outcome.HELPED, at)

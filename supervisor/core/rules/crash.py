@@ -27,7 +27,7 @@ from supervisor.core.rules.crash_diagnosis import crash_diagnosis
 from supervisor.core.rules.gpu_fault import is_fatal
 from supervisor.core.rules.non_finite_loss import NonFiniteLoss, spoilt, window
 from supervisor.core.sanitize import sanitize
-from supervisor.core.start_failure import start_failure
+from supervisor.core.start_failure import COMMAND, is_command_missing, start_failure
 
 LINE_CHARACTERS = 300
 SHELL_SIGNAL = 128
@@ -162,7 +162,7 @@ class Crash:
             or self._explain_printed(history, status)
             or self._explain_rank(history, status)
             or _by_signal(status)
-            or Cause(fault="exit_code", text=status.words)
+            or Cause(fault=COMMAND if is_command_missing(history, status) else "exit_code", text=status.words)
         )
 
     def _explain_lost(self, history: History, status: ExitStatus) -> Cause | None:
@@ -324,7 +324,7 @@ def _plan_fulfilled(history: History) -> bool | None:
 
 
 def _not_started(status: ExitStatus) -> Cause | None:
-    return None if status.error is None else Cause(fault="command_missing", text=status.words)
+    return None if status.error is None else Cause(fault=COMMAND, text=status.words)
 
 
 def _signal_of(status: ExitStatus) -> int | None:

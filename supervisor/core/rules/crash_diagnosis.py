@@ -130,8 +130,11 @@ _DIAGNOSES: Mapping[str, Diagnosis] = {
         advice=("`journalctl -b -1 -e` holds its last words; a power cap or fewer watts test the supply",),
     ),
     "command_missing": Diagnosis(
-        causes=("the command of the job is not there or may not be run by its user",),
-        advice=("`supervisorctl config check` names what is absent",),
+        causes=("a program, script or folder that the job's command names is not there, or its user may not run it",),
+        advice=(
+            "correct `command`, `cwd` or PATH of the job, `supervisorctl reload`, then `supervisorctl start`",
+            "a disk that holds it must be mounted before the job starts",
+        ),
     ),
     "ended_early": Diagnosis(
         ruled_out=("a crash: its status was 0",),
