@@ -12,6 +12,7 @@ from time import monotonic_ns
 from typing import Optional, Tuple
 
 from . import layout as at
+from .blocks import reserve_blocks
 from .layout import (
     CHECK_XOR,
     COMMAND_OFFSET,
@@ -93,7 +94,7 @@ def _prepare_file(file: int, rank: int) -> int:
         known = (magic, header_bytes, record_bytes) == (at.MAGIC, at.HEADER_BYTES, at.RECORD.size)
         known = known and 0 < found <= CAPACITY_LIMIT
         capacity = found if known else capacity
-    os.posix_fallocate(file, 0, _file_size(capacity))  # costs nothing where all of it is there
+    reserve_blocks(file, _file_size(capacity))
     if not known:
         os.fchmod(file, 0o660)  # the daemon may be another user of the group, whatever the training's umask says
         os.pwrite(file, at.IDENTITY.pack(at.MAGIC, at.HEADER_BYTES, at.RECORD.size, capacity, rank), 0)

@@ -11,6 +11,8 @@ import mmap
 import os
 from typing import Iterator, NamedTuple, Optional
 
+from rocm_agent.blocks import reserve_blocks
+
 NAME = "ranks.bin"
 ANNOUNCED, OUTCOME = 0, 1
 FIRST_SLOT, SLOT_WORDS = 8, 8
@@ -51,7 +53,7 @@ class Board:
         count = (FIRST_SLOT + SLOT_WORDS * size) * 8
         file = os.open(os.path.join(folder, NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
-            os.posix_fallocate(file, 0, count)  # a write into a hole of a full disk would be SIGBUS
+            reserve_blocks(file, count)
             self._values = memoryview(mmap.mmap(file, count)).cast("Q")
         finally:
             os.close(file)
