@@ -264,6 +264,40 @@ def test_a_new_course_is_believed_only_when_it_has_lasted(make: Callable[..., Pl
     assert verdicts == [Verdict.PROVEN] * 2 + [Verdict.REJECTED] * 2 + [Verdict.PROVEN]
 
 
+def prove_in_order(item: Place, *saves: tuple[str, int, list[float], list[int]]) -> list[Checkpoint]:
+    """Have each file (name, step, values, shape) taken and proven, a minute of its clock a step."""
+    item.job = replace(item.job, phase=Phase.BACKOFF)  # nothing is let go
+    proven = []
+    for number, (name, step, values, shape) in enumerate(saves):
+        path = item.write(name, *values, shape=shape)
+        os.utime(path, (1_700_000_000 + 60 * step + number, 1_700_000_000 + 60 * step + number))
+        item.collector._capture_once(*item.build_save(path, step))
+        held = next(kept for kept in item.collector.store_of("one").all() if kept.source == str(path))
+        proven.append(item.collector.proofs.prove("one", Path(held.path)))
+    return proven
+
+
+@pytest.mark.parametrize(
+    ("critic", "shape"), [(matrix(5), [16, 16]), (matrix(5)[:64], [8, 8])], ids=["of the same shape", "of another"]
+)
+def test_two_networks_that_are_saved_in_turn_are_each_compared_with_their_own(
+    make: Callable[..., Place], critic: list[float], shape: list[int]
+) -> None:
+    networks = (("netG", matrix(1), [16, 16]), ("netD", critic, shape))
+    saves = [(f"{name}_epoch_{n}.st", n, values, size) for n in (1, 2, 3) for name, values, size in networks]
+    ruined = ("netD_epoch_4.st", 4, [-value for value in critic], shape)
+    other = ("netG_epoch_4.st", 4, [1.0] * 36, [6, 6])
+    verdicts = [(found.verdict, str(found.reason)) for found in prove_in_order(make(), *saves, ruined, other)]
+    assert [verdict for verdict, _ in verdicts] == [Verdict.PROVEN] * 6 + [Verdict.REJECTED] * 2
+    assert "does not continue the previous generation" in verdicts[-2][1]
+    assert "wrong architecture" in verdicts[-1][1]
+
+
+def test_a_file_of_another_name_with_the_same_tensors_has_to_continue_the_newest(make: Callable[..., Place]) -> None:
+    saves = [("last.st", 1, matrix(1), [16, 16]), ("best.st", 2, matrix(5), [16, 16])]
+    assert [found.verdict for found in prove_in_order(make(), *saves)] == [Verdict.PROVEN, Verdict.REJECTED]
+
+
 def five(value: Place) -> Place:
     """Have five files taken while nothing may be let go."""
     value.job = replace(value.job, phase=Phase.BACKOFF)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -37,6 +38,10 @@ class Fingerprint:
     inode: int
 
 
+NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+"""A number in the name of a file: a step, an epoch, or a loss."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     """Saved training state in one file."""
@@ -69,6 +74,11 @@ class Checkpoint:
         """Its path; of a generation the file that it was captured from, and its number."""
         number = self.path.split("/")[-2:-1]
         return f"{self.source} (generation {number[0].lstrip('0')})" if self.source and number else self.path
+
+    @property
+    def series(self) -> tuple[str, str]:
+        """What it has in common with the others of one file or pattern: its kind, and its name without the numbers."""
+        return self.kind, NUMBER.sub("#", (self.source or self.path).rstrip("/").rpartition("/")[2])
 
     @property
     def key(self) -> tuple[str, Fingerprint]:

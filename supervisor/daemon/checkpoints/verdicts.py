@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Verdict, merge_proof, of_this_training
-from supervisor.core.checkpoints.continuity import judged
+from supervisor.core.checkpoints.continuity import judged, other_architecture
 from supervisor.core.checkpoints.tensor_stats import Profile, profile_of
 from supervisor.core.job import Job
 from supervisor.runner.generation_store import GenerationStore
@@ -16,6 +16,8 @@ from supervisor.runner.proving import Proof
 
 DOUBTED_TIMES = 2
 """How many checkpoints in a row, each continuing the one before, are doubted before the next is accepted."""
+SAME_SAVE_S = 30.0
+"""Files of unknown steps that were written closer together than this are those of one save."""
 
 
 class Proofs:
@@ -67,10 +69,10 @@ class Proofs:
         self, job: str, store: GenerationStore, checkpoint: Checkpoint, profile: Profile
     ) -> Checkpoint:
         """Return it rejected where it does not continue the newest proven generation that it can come from."""
-        before = self._find_earlier_profile(job, store, checkpoint)
+        before = self._find_earlier_profiles(job, store, checkpoint, profile)
         # Only later saves can show that a change is permanent: a search goes back in time.
         doubted = [each for at_s, each in self._doubted.get(job, []) if at_s < checkpoint.saved_unix_s]
-        measures = [*([before] if before else []), *(doubted[-1:] if len(doubted) >= DOUBTED_TIMES else [])]
+        measures = [*before, *(doubted[-1:] if len(doubted) >= DOUBTED_TIMES else [])]
         why, in_doubt = judged(profile, measures)
         if in_doubt:
             lasts = bool(doubted) and judged(profile, doubted[-1:])[0] is None
@@ -79,17 +81,36 @@ class Proofs:
             self._doubted.pop(job, None)
         return checkpoint if why is None else replace(checkpoint, verdict=Verdict.REJECTED, reason=why)
 
-    def _find_earlier_profile(self, job: str, store: GenerationStore, checkpoint: Checkpoint) -> Profile | None:
+    def _find_earlier_profiles(
+        self, job: str, store: GenerationStore, checkpoint: Checkpoint, profile: Profile
+    ) -> list[Profile]:
+        """Return what it has to continue: the newest proven generation of its series, and a newer one of another.
+
+        Another series may hold another network, as of a GAN, whose checkpoints one pattern matches: of these one counts
+        that has the same tensors and is no file of the same save, as those of two generators of the same kind are.
+        """
         known = self._job(job)
         ours = of_this_training(store.all(), known.began_unix_s if known else None)
+        of_others: list[Profile] = []
         for other in sorted(ours, key=lambda other: other.saved_unix_s, reverse=True):
             later = other.step is not None and checkpoint.step is not None and other.step > checkpoint.step
             if other.verdict is not Verdict.PROVEN or later or not other.saved_unix_s < checkpoint.saved_unix_s:
                 continue
-            profile = profile_of(store.profile(other))
-            if profile is not None:
-                return replace(profile, step=other.step)
-        return None
+            is_own = other.series == checkpoint.series
+            if not is_own and (of_others or _is_same_save(other, checkpoint)):
+                continue
+            earlier = profile_of(store.profile(other))
+            if earlier is not None and is_own:
+                return [replace(earlier, step=other.step), *of_others]
+            if earlier is not None and other_architecture(profile, earlier) is None:
+                of_others = [replace(earlier, step=other.step)]
+        return of_others
+
+
+def _is_same_save(other: Checkpoint, checkpoint: Checkpoint) -> bool:
+    if other.step is not None and checkpoint.step is not None:
+        return other.step == checkpoint.step
+    return checkpoint.saved_unix_s - other.saved_unix_s < SAME_SAVE_S
 
 
 def _find_generation(store: GenerationStore, path: Path) -> Checkpoint | None:
