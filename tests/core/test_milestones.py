@@ -62,6 +62,32 @@ def test_a_share_of_the_steps_is_reached_by_the_first_whole_step_beyond_it() -> 
     assert flag.message == "a tenth is done: step 2 of 15"
 
 
+@pytest.mark.parametrize("facts", [{"steps_per_epoch": 100, "total_steps": 2000}, {"total_steps": 2000}])
+def test_the_first_epoch_of_a_framework_that_counts_its_optimizers_steps_is_not_the_whole_training(
+    facts: dict[str, int],
+) -> None:
+    timeline = life([Milestone()]).started().says(ev.AgentEvent.PLAN, epochs=20, **facts).stage(Stage.STEP)
+    timeline.steps(1, 2000)
+    flags = [decision.flag for decision in timeline.decisions if isinstance(decision, de.Warn)]
+    assert [flag.message for flag in flags][:2] == [
+        "the first epoch is over: step 100 of 2000",
+        "a tenth is done: step 200 of 2000",
+    ]
+    resumed = life([Milestone()]).started().says(ev.AgentEvent.PLAN, epochs=20, **facts).stage(Stage.STEP)
+    resumed.steps(1501, 2000)
+    assert [decision.flag.subject for decision in resumed.decisions if isinstance(decision, de.Warn)] == [
+        "all steps are done"
+    ]
+
+
+@pytest.mark.parametrize("facts", [{}, {"epochs": 3}])
+def test_an_epoch_of_unknown_length_is_no_milestone(facts: dict[str, int]) -> None:
+    timeline = life([Milestone()]).started().says(ev.AgentEvent.PLAN, total_steps=2000, **facts).stage(Stage.STEP)
+    timeline.steps(1, 2000)
+    subjects = [decision.flag.subject for decision in timeline.decisions if isinstance(decision, de.Warn)]
+    assert subjects == ["a tenth is done", "half is done", "all steps are done"]
+
+
 def test_where_no_first_epoch_is_reported_an_attempt_began_before_its_first_step() -> None:
     timeline = long_story()
     timeline.started().says(ev.AgentEvent.PLAN, epochs=20, batches_per_epoch=100)

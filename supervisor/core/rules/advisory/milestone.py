@@ -54,13 +54,23 @@ def _list_milestones(history: History) -> list[tuple[int, str]]:
     total, first = steps_total(history), _first_step(history)
     if total is None or not history.steps or first is None:
         return []
+    epoch = _find_epoch_steps(history, total)
     marks = (
-        (history.plan.batches_per_epoch or total, "the first epoch is over"),
+        *(() if epoch is None else ((epoch, "the first epoch is over"),)),
         (-(-total // 10), "a tenth is done"),
         (-(-total // 2), "half is done"),
         (total, "all steps are done"),
     )
     return [(step, words) for step, words in marks if first < step]
+
+
+def _find_epoch_steps(history: History, total: int) -> int | None:
+    """Return how many steps an epoch has, None where neither the plan nor its total shows that."""
+    plan = history.plan
+    each = plan.batches_per_epoch or plan.steps_per_epoch
+    if each is None and plan.epochs and total % plan.epochs == 0:
+        each = total // plan.epochs
+    return each
 
 
 def _first_step(history: History) -> int | None:
