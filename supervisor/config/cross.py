@@ -7,6 +7,7 @@ import pwd
 import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
+from glob import has_magic
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -52,6 +53,7 @@ def _check_job(job: JobSettings, key: str, file: str, looks: PathLooks, *, agent
     yield from _check_environments(job, key, file)
     yield from _check_commands(job, key, file)
     yield from _check_resume(job, key, file)
+    yield from _check_patterns(job, key, file, looks)
     yield from _check_local_paths(job, key, file, looks)
     yield from _check_snapshots(job, key, file)
     yield from _check_triage(job, key, file, agent=agent)
@@ -220,6 +222,28 @@ def _check_resume(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
         value=show(job.checkpoints.paths),
         level=Level.WARNING,
     )
+
+
+def _check_patterns(job: JobSettings, key: str, file: str, looks: PathLooks) -> Iterator[Problem]:
+    """Warn about a pattern of checkpoints that is a folder: no file in it would be found."""
+    for pattern in job.checkpoints.paths:
+        path = Path(job.cwd or "") / pattern
+        if pattern.endswith("/") or has_magic(str(path)) or not path.is_absolute():
+            continue
+        try:
+            is_folder = stat.S_ISDIR(looks.look(path).mode)
+        except OSError:
+            continue  # it is saved later, or cannot be looked at from here
+        if is_folder:
+            yield Problem(
+                file=file,
+                key=f"{key}.checkpoints.paths",
+                problem="names a folder, in which no file is looked for",
+                allowed=f'write "{pattern}/*.pt" for files in it, or "{pattern}/" where the folder itself is one '
+                "checkpoint",
+                value=show(pattern),
+                level=Level.WARNING,
+            )
 
 
 def _check_local_paths(job: JobSettings, key: str, file: str, looks: PathLooks) -> Iterator[Problem]:

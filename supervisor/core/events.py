@@ -210,13 +210,15 @@ class CheckpointNotKept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointsClosed:
-    """What of a job's checkpoint patterns the daemon may not look at by now; empty: all can be looked at again."""
+    """What of a job's checkpoint patterns finds nothing by now; empty: all can be looked at, and none is a folder."""
 
     at: Moment
     job: str
     attempt: int
     closed: tuple[str, ...]
     """Each with what to do about it."""
+    folders: tuple[str, ...] = ()
+    """Patterns for files of which the last name is that of a folder, each with what to write in its place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

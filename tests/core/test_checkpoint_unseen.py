@@ -34,6 +34,18 @@ def test_three_places_are_named_and_the_rest_is_counted(count: int, end: str) ->
     assert flag.message == f"checkpoints cannot be read: a; b; {end}"
 
 
+def test_a_pattern_that_is_a_folder_is_reported_until_it_is_corrected() -> None:
+    timeline, words = story().training(), '"ck" is the folder /home/one/ck: write "ck/*.pt" for files in it'
+    timeline.put(ev.CheckpointsClosed(at=timeline.now, job=JOB, attempt=1, closed=(), folders=(words,)))
+    flag = timeline.check(RULE)
+    assert flag is not None
+    assert flag.severity is Severity.WARNING
+    assert flag.message == f"checkpoints are not found: {words}"
+    assert flag.can_save
+    assert closed(timeline, SHUT).check(RULE) is not None
+    assert closed(timeline).check(RULE) is None
+
+
 def test_once_it_is_open_nothing_is_reported_any_more() -> None:
     assert closed(closed(story().training(), SHUT)).check(RULE) is None
 

@@ -429,7 +429,7 @@ def list_history(at: Callable[[float], Any]) -> Iterator[tuple[str, ev.Event]]: 
     for step, verdict, saved_at_s in ((60, Verdict.PROVEN, 75.0), (60, Verdict.PROVEN, 75.0), (60, None, 90.0)):
         yield "checkpoint", ev.CheckpointSeen(checkpoint=checkpoint(step, verdict, saved_at_s), **of(76))
     yield "not kept", ev.CheckpointNotKept(path="a.pt", reason="no room", **of(76))
-    yield "closed", ev.CheckpointsClosed(closed=("a", "b"), **of(76))
+    yield "closed", ev.CheckpointsClosed(closed=("a", "b"), folders=("ck",), **of(76))
     yield "existing", ev.ExistingFound(count=3, kept=1, folder="/runs", **of(76))
     yield stage(77, Stage.STEP)
     yield "epoch 1", ev.StepsMade(records=steps(63, 65, 78.0, epoch=1), **of(80))

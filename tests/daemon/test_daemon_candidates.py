@@ -15,6 +15,7 @@ from supervisor.daemon.checkpoints.candidates import (
     candidates,
     expand_globs,
     find,
+    find_folders,
     fingerprint,
     with_resume_step,
 )
@@ -152,6 +153,17 @@ def test_patterns_find_files_and_no_folders(tmp_path: Path) -> None:
     (tmp_path / "runs/2/weights/last.pt").mkdir(parents=True)
     found = list(expand_globs(["runs/*/weights/*.pt", str(tmp_path / "runs/**/last.pt")], str(tmp_path)))
     assert set(found) == {str(tmp_path / "runs/1/weights/last.pt")}
+
+
+def test_a_pattern_for_files_that_is_a_folder_is_found_with_what_to_write(tmp_path: Path) -> None:
+    save(tmp_path / "1/ck/a.ckpt", b"good", 1)
+    save(tmp_path / "1/ck2/a.pt", b"good", 1)
+    (tmp_path / "1/empty").mkdir()
+    found = find_folders(["*/ck", "1/ck/", "1/ck/*.ckpt", "1/later", "1/ck*", "1/ck/a.ckpt"], str(tmp_path))
+    words = 'write "*/ck/*.ckpt" for files in it, or "*/ck/" where the folder itself is one checkpoint'
+    assert found == (f'"*/ck" is the folder {tmp_path}/1/ck: {words}',)
+    (words,) = find_folders([str(tmp_path / "1/empty")], "/")
+    assert f'write "{tmp_path}/1/empty/*.pt"' in words
 
 
 def test_the_verdict_of_a_pruned_generation_leaves_the_step_that_the_training_reported(tmp_path: Path) -> None:

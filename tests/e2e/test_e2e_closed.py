@@ -71,6 +71,17 @@ def test_a_folder_that_is_closed_in_mid_run_is_reported_within_10_s_until_it_is_
     narrow.until(lambda: not flags(narrow), 10, "the open folder not to be told any more", strictly=True)
 
 
+def test_a_pattern_that_is_a_folder_is_reported_in_the_first_attempt(home: House) -> None:
+    (home.folder / "one").mkdir()
+    home.write(home.by_hand("one", "--every-s", "0.1", table=f'checkpoints.paths = ["{home.folder}/one"]'))
+    home.start()
+    home.until(lambda: bool(home.query("SELECT 1 FROM flags WHERE rule = 'checkpoint_unseen'")), 60, "the warning")
+    (output,) = [flag for flag in home.job("one")["flags"] if "checkpoints are not found" in flag]
+    assert f'write "{home.folder}/one/*' in output
+    assert f"is the folder {home.folder}/one" in output
+    assert home.job("one")["phase"] in ("starting", "running")
+
+
 def test_a_relaunch_that_cannot_look_stops_and_says_so_and_goes_on_once_it_can(narrow: Narrow) -> None:
     folder = theirs(narrow)
     configured(narrow, "--wound", "kill:30", "--save-every", "1000")

@@ -21,6 +21,8 @@ class Saves:
 
     closed: tuple[str, ...] = ()
     """What of its checkpoint patterns cannot be looked at, each with what to do about it."""
+    folders: tuple[str, ...] = ()
+    """Which of its checkpoint patterns are folders, each with what to write."""
     existing: ev.ExistingFound | None = None
     """Checkpoints that lay where it saves when it began from the beginning."""
     not_kept: ev.CheckpointNotKept | None = None
@@ -46,7 +48,7 @@ class Saves:
             case ev.CheckpointNotKept():
                 self.not_kept = event
             case ev.CheckpointsClosed():
-                self.closed = event.closed
+                self.closed, self.folders = event.closed, event.folders
             case ev.ExistingFound():
                 self.existing = event
 

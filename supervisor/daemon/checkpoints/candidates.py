@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from glob import iglob
+from glob import has_magic, iglob
 from pathlib import Path
 
 from supervisor.children.files_apart import apart
@@ -162,6 +162,34 @@ def _find_matches(globs: tuple[str, ...], cwd: str) -> Iterator[str]:
             path = Path(found)
             if path.is_dir() and not UNFINISHED.search(path.name) if folders else path.is_file():
                 yield str(path)
+
+
+def find_folders(globs: Iterable[str], cwd: str) -> tuple[str, ...]:
+    """Return which patterns for files end with the name of a folder, each with what to write in its place."""
+    return apart(_find_folders, tuple(globs), cwd)
+
+
+def _find_folders(globs: tuple[str, ...], cwd: str) -> tuple[str, ...]:
+    found = []
+    for pattern in globs:
+        if pattern.endswith("/") or has_magic(Path(pattern).name):
+            continue  # what such a pattern does not match yet may still be saved
+        places = map(Path, iglob(str(Path(cwd) / Path(pattern).expanduser())))  # noqa: PTH207 - absolute
+        folder = next((place for place in places if place.is_dir()), None)
+        if folder is not None:
+            files = f'"{pattern}/*{_find_suffix(folder)}" for files in it'
+            found.append(
+                f'"{pattern}" is the folder {folder}: write {files}, or "{pattern}/" where the folder itself is one '
+                "checkpoint"
+            )
+    return tuple(found)
+
+
+def _find_suffix(folder: Path) -> str:
+    try:
+        return next((path.suffix for path in sorted(folder.iterdir()) if path.suffix and path.is_file()), ".pt")
+    except OSError:
+        return ".pt"
 
 
 def find(search: Search, prove: Prove, report: Callable[[Checkpoint], None]) -> ResumePoint:

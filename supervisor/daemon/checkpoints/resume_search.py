@@ -31,7 +31,14 @@ from supervisor.core.job import Job
 from supervisor.core.moments import Moment
 from supervisor.core.rules.resumed_loss import ResumedLoss
 from supervisor.core.tuning.start_order import UNUSED
-from supervisor.daemon.checkpoints.candidates import Search, describe_denied, expand_globs, find, fingerprint
+from supervisor.daemon.checkpoints.candidates import (
+    Search,
+    describe_denied,
+    expand_globs,
+    find,
+    find_folders,
+    fingerprint,
+)
 from supervisor.daemon.checkpoints.collector import RESERVE_BYTES
 from supervisor.daemon.checkpoints.existing import keep_existing
 from supervisor.daemon.checkpoints.past_losses import past_curve
@@ -86,7 +93,7 @@ class ResumeSearch:
         self._known = known
         self._collector = collector
         self._steps = steps
-        self._closed: dict[tuple[str, int], tuple[str, ...]] = {}
+        self._unseen: dict[tuple[str, int], tuple[tuple[str, ...], tuple[str, ...]]] = {}
         self._threads = threads or Threads(clock, put)
         self._left_to_leader = left_to_leader
         self._find_environment_problem = environment_problem
@@ -157,12 +164,15 @@ class ResumeSearch:
             )
 
     def look(self, name: str, attempt: int) -> None:
-        """Report which of a job's checkpoint patterns cannot be read, when that changed; safe in any thread."""
+        """Report which of a job's checkpoint patterns find nothing, when that changed; safe in any thread."""
         settings = self._settings(name)
-        found = find_unreadable(settings.checkpoints.paths, self.working_directory(name, settings)).everything
-        if self._closed.get((name, attempt), ()) != found:
-            self._closed[(name, attempt)] = found
-            self._put(ev.CheckpointsClosed(at=self._clock.now(), job=name, attempt=attempt, closed=found))
+        paths, where = settings.checkpoints.paths, self.working_directory(name, settings)
+        closed, folders = find_unreadable(paths, where).everything, find_folders(paths, where)
+        if self._unseen.get((name, attempt), ((), ())) != (closed, folders):
+            self._unseen[(name, attempt)] = (closed, folders)
+            self._put(
+                ev.CheckpointsClosed(at=self._clock.now(), job=name, attempt=attempt, closed=closed, folders=folders)
+            )
 
     def keep_existing_files(self, name: str, attempt: int) -> None:
         """Keep and report copies of the checkpoints where a training is about to start from the beginning.

@@ -1,4 +1,4 @@
-"""Checkpoint unseen: checkpoints that the daemon may not read, or did not prove. It only warns."""
+"""Checkpoint unseen: checkpoints that the daemon may not read, does not look for, or did not prove. It only warns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointUnseen:
-    """A folder or file of a checkpoint pattern cannot be read, or unproven checkpoints exist at the start.
+    """A folder or file of a checkpoint pattern cannot be read, a pattern is a folder, or unproven checkpoints exist.
 
     What cannot be read is not absent: no copy is kept or proven, and a retry does not overwrite it.
     """
@@ -25,15 +25,17 @@ class CheckpointUnseen:
     enabled: bool = True
 
     def may_flag(self, history: History) -> bool:
-        """Whether something cannot be read, or existed at the start."""
-        return not history.over and (bool(history.saves.closed) or history.saves.existing is not None)
+        """Whether something cannot be read, is not looked for, or existed at the start."""
+        saves = history.saves
+        return not history.over and (bool(saves.closed or saves.folders) or saves.existing is not None)
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
-        """Return whether something cannot be read, for as long as that lasts, or existed at the start."""
-        observed = None
-        if not history.over:
-            saves = history.saves
-            observed = _observe_closed(saves.closed) if saves.closed else _observe_existing(saves.existing)
+        """Return whether something cannot be read, for as long as that lasts, is no file, or existed at the start."""
+        observed, saves = None, history.saves
+        if not history.over and saves.closed:
+            observed = _observe_closed(saves.closed)
+        elif not history.over:
+            observed = _observe_folders(saves.folders) if saves.folders else _observe_existing(saves.existing)
         return (event_gauge("checkpoints that the daemon may not read", observed),)
 
 
@@ -44,6 +46,15 @@ def _observe_closed(closed: tuple[str, ...]) -> Observation:
         subject=closed[0],
         can_save=True,
         diagnosis=CLOSED,
+    )
+
+
+def _observe_folders(folders: tuple[str, ...]) -> Observation:
+    return Observation(
+        message=f"checkpoints are not found: {'; '.join(folders[:NAMED])}",
+        subject=folders[0],
+        can_save=True,
+        diagnosis=FOLDER,
     )
 
 
@@ -64,6 +75,10 @@ CLOSED = Diagnosis(
         "the daemon's service hides the folder (ProtectHome, InaccessiblePaths)",
     ),
     advice=("open the folder to the daemon's group, or save elsewhere; no relaunch until it can be read",),
+)
+FOLDER = Diagnosis(
+    causes=("a pattern of checkpoints.paths names files, unless it ends in /",),
+    advice=("correct [jobs.NAME.checkpoints] paths, then `supervisorctl reload`; the training goes on",),
 )
 EXISTING = Diagnosis(
     causes=(
