@@ -1,12 +1,15 @@
 """Finds the training that a command has left in the background: `nohup python train.py &` ends at once, with status 0.
 
+Of several it finds the next where one has ended.
+
 Used by shim.py in its process: imports only the standard library.
 """
 
-# ruff: noqa: PTH115 - as in shim.py: memory for life
+# ruff: noqa: PTH115, PTH123 - as in shim.py: memory for life
 
 from __future__ import annotations
 
+import json
 import os
 import time
 
@@ -14,9 +17,9 @@ TYPE_CHECKING = False  # typing is memory for life
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from supervisor.runner.shim import Process, read_inner_pid
+    from supervisor.runner.shim import Process, read_inner_pid, read_process
 else:
-    from shim import read_inner_pid  # the shim's process has imported it
+    from shim import read_inner_pid, read_process  # the shim's process has imported it
 
 INTERPRETER = "python"
 """Begins the name of the program of every training that has an agent."""
@@ -28,6 +31,12 @@ LAUNCHERS = (
 """Programs that become another one, or start it, and train nothing themselves; a terminal's server is one of them."""
 EXEC_TRIES, EXEC_EVERY_S = 100, 0.02
 """How often, and how far apart, a forked shell is looked at until it has become the program that it runs."""
+REPORTS = "run/agent.jsonl"
+"""What the agents report, one a line, in an attempt's folder."""
+TRAINS = b'"trains"'
+NO_LINK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""The training can replace the file."""
+REPORTS_READ, REPORT_BYTES = 1_000_000, 1 << 16
 LOOKS_WITHOUT = 5
 """So many looks in a row have to show neither Python nor what may start one: a fork may begin during one of them."""
 
@@ -43,6 +52,54 @@ def find_training(list_tree: Callable[[], list[Process]], shim: int, claimed: in
     if read_name(command).startswith(INTERPRETER):
         return None
     return _find_newest(list_tree, shim)
+
+
+def find_further_training(list_tree: Callable[[], list[Process]], shim: int, folder: str, command: str) -> int | None:
+    """Return the child of the shim below which a further program trains, as of `a.py & b.py &`, where one has ended.
+
+    Its agent has reported that it trains, in the part of the attempt's folder that the training writes. What a
+    `command` that is a Python has left belongs to that program, which is over.
+    """
+    if read_name(command).startswith(INTERPRETER):
+        return None
+    trainers = read_trainers(folder)
+    tree = [process for process in list_tree() if not process.dead] if trainers else []
+    for process in tree:
+        inner = read_inner_pid(process.pid)
+        if inner in trainers:
+            return _find_child_above(tree, shim, inner)
+    # One that has ended just now is still to be reaped, and has its status.
+    ended = (found for pid in trainers if (found := read_process(pid)) is not None and found.dead)
+    return next((found.pid for found in ended if found.parent == shim), None)
+
+
+def read_trainers(folder: str) -> set[int]:
+    """Return the pids of the processes that train without the recorder, as the agents of an attempt have reported."""
+    found: set[int] = set()
+    try:
+        with open(os.open(f"{folder}/{REPORTS}", NO_LINK), "rb") as file:
+            for _ in range(REPORTS_READ):
+                line = file.readline(REPORT_BYTES)
+                if not line:
+                    break
+                if TRAINS in line:
+                    _add_report(found, line)
+    except OSError:
+        pass  # what is not known to train is ended with the training
+    return found
+
+
+def _add_report(found: set[int], line: bytes) -> None:
+    try:
+        report = json.loads(line)
+        pid = int(report.get("of") or report["pid"])
+        is_training = report["event"] == "trains" and not report.get("ended")
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return  # the training can write what it likes
+    if is_training:
+        found.add(pid)
+    elif report["event"] == "trains":
+        found.discard(pid)
 
 
 def _find_child_above(tree: list[Process], shim: int, claimed: int) -> int | None:

@@ -28,6 +28,8 @@ from collections.abc import Callable, Iterable
 
 TYPE_CHECKING = False  # typing is memory for life
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from supervisor.runner.storage_look import StorageLook
 
 CLAIMED_BY_ANOTHER = 75
@@ -79,7 +81,9 @@ ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 RESERVED_BYTES = 4096
 LEFTOVER_GRACE_S = 2.0
 CLAIM_S = 600.0
-"""How long what a command has left in the background may take until it trains; then it is ended as any leftover is."""
+"""How long what a command has left in the background may take until it trains; then it is ended as any leftover is.
+
+So long a further training may take to make a step, and claim the recorder, after the one that had it has ended."""
 ANSWER_PAUSE_S = 0.02
 KILL_PAUSE_S, KILL_PAUSE_LIMIT_S = 0.01, 0.5
 NS = 1_000_000_000
@@ -484,7 +488,13 @@ class Watch:
 
     def _was_left_behind(self, pid: int) -> bool:
         """Whether a child that has ended is the training; on a busy machine it has before its command was reaped."""
-        return self._may_go_on() and pid == self.recorder.read_claim()
+        if self._may_go_on() and pid == self.recorder.read_claim():
+            return True
+        return self._may_be_followed() and pid in _read_trainers(self.folder)
+
+    def _may_be_followed(self) -> bool:
+        """Whether a further training may be the attempt's, after one that ended well by itself."""
+        return bool(self.end) and self.end["exit_code"] == 0 and not self.is_asked_to_end and self.kill_at is None
 
     def _look_behind(self) -> None:
         """Go on with a training that the command has left in the background; end whatever else it has left."""
@@ -492,12 +502,15 @@ class Watch:
         found = None
         if self._may_go_on() and not self.is_asked_to_end:
             found = _find_background(self._list_tree, claimed, self.command)
+        is_further = found is None and self._may_be_followed()
+        if is_further:
+            found = _find_further(self._list_tree, self.folder, self.command)
         if found is None:
             self._end_leftovers()
             return
         if is_first or self.end["exit_code"] != 0:
             self.ended_before = self.end
-        if is_first and not claimed:
+        if is_further or (is_first and not claimed):
             self.claim_until = time.monotonic_ns() + int(CLAIM_S * NS)
         self.training, self.end = found, {}
 
@@ -586,13 +599,27 @@ class Watch:
 
 
 def _find_background(list_tree: Callable[[], list[Process]], claimed: int, command: str) -> int | None:
+    background = _import_background()
+    return None if background is None else background.find_training(list_tree, os.getpid(), claimed, command)
+
+
+def _find_further(list_tree: Callable[[], list[Process]], folder: str, command: str) -> int | None:
+    background = _import_background()
+    return None if background is None else background.find_further_training(list_tree, os.getpid(), folder, command)
+
+
+def _read_trainers(folder: str) -> set[int]:
+    background = _import_background()
+    return set() if background is None else background.read_trainers(folder)
+
+
+def _import_background() -> ModuleType | None:
     try:
         import background  # type: ignore[import-not-found]  # noqa: PLC0415 - in this folder; few attempts need it
     except (ImportError, OSError):
         return None  # the copy of the code is gone
-
-    found: int | None = background.find_training(list_tree, os.getpid(), claimed, command)
-    return found
+    module: ModuleType = background
+    return module
 
 
 def ended_now() -> dict[str, object]:

@@ -93,6 +93,61 @@ def test_the_recorder_says_which_is_the_training_and_which_a_helper(runs: Attemp
     assert all(gone(pid) for pid in pids_in(folder / "pids"))
 
 
+REPORTING = """
+import json, os
+with open('run/agent.jsonl', 'a') as file:
+    file.write(json.dumps({'event': 'trains', 'pid': os.getpid()}) + '\\n')
+"""
+WAITING_LONGER = NOTING + "while not os.path.exists('end'): time.sleep(0.005)\n"
+
+
+@pytest.mark.parametrize("last", ["&", ""])
+def test_a_further_training_is_the_attempt_after_the_one_that_was_followed(runs: Attempts, last: str) -> None:
+    """Each began with `&`, or the one that is followed is waited for by the shell alone; a helper is ended at last."""
+    first = behind(CLAIMING + WAITING + "sys.exit(0)", "").removesuffix("&") + last
+    script = f"{behind(REPORTING + WAITING_LONGER + 'sys.exit(7)', '')} {behind(HELPING, '')} {first}"
+    folder = launch(runs, script)
+    until(lambda: (folder / "pids").exists() and len(pids_in(folder / "pids")) == 3, "all run")
+    (folder / "go").touch()
+    until(lambda: sum(map(gone, pids_in(folder / "pids"))) == 1, "the one that was followed has ended")
+    until(lambda: command_is_over(runs, folder), "the command has ended")
+    (folder / "end").touch()
+    facts = runs.exit_facts(folder)
+    assert (facts["exit_code"], facts["leftovers"]) == (7, 1)
+    assert all(gone(pid) for pid in pids_in(folder / "pids"))
+
+
+def test_a_further_training_ends_with_one_that_failed(runs: Attempts) -> None:
+    """The next attempt starts both."""
+    first, second = CLAIMING + WAITING + "sys.exit(3)", REPORTING + WAITING_LONGER
+    folder = launch(runs, f"{behind(second, '')} {behind(first, '')}")
+    until(lambda: (folder / "pids").exists() and len(pids_in(folder / "pids")) == 2, "both run")
+    (folder / "go").touch()
+    facts = runs.exit_facts(folder)
+    assert (facts["exit_code"], facts["leftovers"]) == (3, 1)
+
+
+@pytest.mark.parametrize("report", ["", "{", '{"event": "trains"}', '{"event": "trains", "of": PID, "ended": true}'])
+def test_what_has_not_reported_that_it_trains_is_no_further_training(runs: Attempts, report: str) -> None:
+    other = REPORTING if report.endswith("true}") else "import os\n"
+    other += f"open('run/agent.jsonl', 'a').write({report!r}.replace('PID', str(os.getpid())) + '\\n')\n" + HELPING
+    folder = launch(runs, f"{behind(other, '')} {behind(CLAIMING + WAITING + 'sys.exit(0)', '')}")
+    until(lambda: (folder / "pids").exists() and len(pids_in(folder / "pids")) == 2, "both run")
+    (folder / "go").touch()
+    facts = runs.exit_facts(folder)
+    assert (facts["exit_code"], facts["leftovers"]) == (0, 1)
+
+
+def test_a_further_training_that_makes_no_step_is_ended_after_its_time(runs: Attempts) -> None:
+    first, second = CLAIMING + WAITING + "sys.exit(0)", REPORTING + HELPING
+    folder = runs.prepare(["sh", "-c", f"cd {runs.state / 'jobs' / 'job' / '1'}; {behind(second)} {behind(first)}"])
+    with subprocess.Popen([*impatient(folder), "3"]):
+        until(lambda: (folder / "pids").exists() and len(pids_in(folder / "pids")) == 2, "both run")
+        (folder / "go").touch()
+        facts = runs.exit_facts(folder)
+    assert (facts["exit_code"], facts["leftovers"]) == (0, 1)
+
+
 def test_a_helper_that_fails_does_not_end_the_training_in_the_background(runs: Attempts) -> None:
     """Neither has claimed the recorder yet when the helper, which began last, has failed."""
     helper = "import os, sys, time\nwhile not os.path.exists('ready'): time.sleep(0.005)\nsys.exit(1)"
