@@ -57,7 +57,12 @@ ALLOWED: dict[str, dict[str, str]] = {
     "cluster/rank_evidence.py": {"_read_wait": PROC},
     "control/disk_use.py": {"_file_bytes": OWN_FOLDERS},
     "control/record_view.py": {"_newest_attempt": OWN_FOLDERS},
-    "daemon/checkpoints/candidates.py": {"_find_closed_folder": CHECKPOINTS, "_find_matches": CHECKPOINTS},
+    "daemon/checkpoints/candidates.py": {
+        "_find_closed_folder": CHECKPOINTS,
+        "_find_matches": CHECKPOINTS,
+        "_find_folders": CHECKPOINTS,
+        "_find_suffix": CHECKPOINTS,
+    },
     "daemon/launch/launch_spec.py": {"in_container": "device nodes of the kernel, in /dev"},
     "daemon/forget.py": {"_put_folder_aside": OWN_FOLDERS},
     "daemon/cleanup.py": {"_list_folders": OWN_FOLDERS},

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from glob import has_magic, iglob
+from itertools import islice
 from pathlib import Path
 
 from supervisor.children.files_apart import apart
@@ -33,6 +34,8 @@ from supervisor.runner.folder_checkpoints import fingerprint_of
 Prove = Callable[[Path], Checkpoint]
 UNFINISHED = re.compile(r"\.(rocm-supervisor-part|aside-\d+)$|orbax-checkpoint-tmp|\.tmp$")
 """Names of folders that are being written, or that were set aside."""
+LOOKED_AT = 1000
+"""Entries of a folder that are looked at for the end of a file's name."""
 PROVEN_AT_MOST = 50
 """Checkpoints that one search proves; those with a verdict are not counted."""
 
@@ -186,10 +189,13 @@ def _find_folders(globs: tuple[str, ...], cwd: str) -> tuple[str, ...]:
 
 
 def _find_suffix(folder: Path) -> str:
+    """Return how the name of a file in the folder ends, of one of the first few."""
     try:
-        return next((path.suffix for path in sorted(folder.iterdir()) if path.suffix and path.is_file()), ".pt")
+        with os.scandir(folder) as entries:
+            files = sorted(entry.name for entry in islice(entries, LOOKED_AT) if entry.is_file())
     except OSError:
         return ".pt"
+    return next(filter(None, (Path(name).suffix for name in files)), ".pt")
 
 
 def find(search: Search, prove: Prove, report: Callable[[Checkpoint], None]) -> ResumePoint:
