@@ -36,7 +36,8 @@ REPORTS = "run/agent.jsonl"
 TRAINS = b'"trains"'
 NO_LINK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """The training can replace the file."""
-REPORTS_READ, REPORT_BYTES = 1_000_000, 1 << 16
+REPORT_BYTES, REPORTS_BYTES = 1 << 16, 1 << 26
+"""Of one line, and of all that are read: a training can write more than there is time to read."""
 LOOKS_WITHOUT = 5
 """So many looks in a row have to show neither Python nor what may start one: a fork may begin during one of them."""
 
@@ -78,10 +79,7 @@ def read_trainers(folder: str) -> set[int]:
     found: set[int] = set()
     try:
         with open(os.open(f"{folder}/{REPORTS}", NO_LINK), "rb") as file:
-            for _ in range(REPORTS_READ):
-                line = file.readline(REPORT_BYTES)
-                if not line:
-                    break
+            while file.tell() < REPORTS_BYTES and (line := file.readline(REPORT_BYTES)):
                 if TRAINS in line:
                     _add_report(found, line)
     except OSError:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.expiry import JUMP_S, TRUSTED_AFTER_S, ExpiryTime, decode_expiry_time
 from supervisor.core.moments import Moment
+from supervisor.core.stats.expiry import JUMP_S, TRUSTED_AFTER_S, ExpiryTime, decode_expiry_time
 
 START = Moment(1000.0, 1_763_600_000.0)
 MINUTE_S = 60.0

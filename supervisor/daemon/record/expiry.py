@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from supervisor.core.expiry import decode_expiry_time
 from supervisor.core.moments import Moment
+from supervisor.core.stats.expiry import decode_expiry_time
 from supervisor.store.store import Store
 
 log = logging.getLogger(__name__)
