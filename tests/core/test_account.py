@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisor.core.readings import Stage
 from supervisor.core.reports.account import account
 from supervisor.core.reports.timeline import Life, Stride, Use, timeline
 
@@ -157,13 +158,35 @@ def test_a_training_that_nobody_sees_has_no_ratio() -> None:
     assert account((unseen,), T0 + 50).ettr is None
 
 
+def test_a_program_that_took_its_time_to_end_was_observed_all_the_time() -> None:
+    finished = Life(
+        number=1,
+        launched_unix_s=T0,
+        ended_unix_s=T0 + 110,
+        entered=entered((0, "step"), (100, "exiting")),
+        strides=(steps(0, 100, 1, 101),),
+        wanted=True,
+    )
+    spent = account((finished,), T0 + 200)
+    assert spent.seconds == pytest.approx({Use.TRAIN: 110})
+    assert spent.ettr == 1.0
+
+
+@pytest.mark.parametrize("stage", Stage, ids=lambda stage: stage.value)
+def test_time_in_any_stage_that_is_reported_is_known_in_its_use(stage: Stage) -> None:
+    life = Life(number=1, launched_unix_s=T0, ended_unix_s=None, entered=entered((0, stage.value)))
+    assert Use.UNSEEN not in account((life,), T0 + 100).seconds
+
+
 def test_a_job_without_attempts_has_no_account() -> None:
     assert account((), T0).ettr is None
     assert account((), T0).began_unix_s is None
 
 
 TIMES = st.floats(min_value=-100, max_value=2000, allow_nan=False)
-STAGES = st.sampled_from(["setup", "warmup", "step", "validate", "checkpoint", "ended", "a stage of tomorrow"])
+STAGES = st.sampled_from(
+    ["setup", "warmup", "step", "validate", "checkpoint", "ended", "exiting", "a stage of tomorrow"]
+)
 
 
 @st.composite

@@ -56,6 +56,18 @@ def test_during_validation_nothing_is_missed() -> None:
     assert loading().stage(Stage.VALIDATE).alive(60, 1, PARENT, 52).check(RULE) is None
 
 
+def test_a_worker_that_began_after_the_newest_reading_of_the_tree_is_not_missing() -> None:
+    timeline = trained().alive(30, 1, PARENT)
+    timeline.rank_says(ev.AgentEvent.WORKERS, loader=2, pids=[61], training=True)
+    assert timeline.check(RULE) is None
+    [gauge] = RULE.measure(timeline.history)
+    assert (gauge.now, gauge.lacks) == (0.0, "one that is gone")
+    assert timeline.silence(1).alive(19, 1, PARENT).check(RULE) is None
+    flag = timeline.alive(2, 1, PARENT).check(RULE)
+    assert flag is not None
+    assert flag.message.startswith("a data loader worker (pid 61) is gone for 21 s ")
+
+
 def test_a_rank_that_is_gone_is_reported() -> None:
     timeline = trained()
     for rank in (0, 1):

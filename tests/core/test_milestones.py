@@ -102,6 +102,33 @@ def test_a_new_daemon_that_knows_the_newest_steps_only_reports_the_same_as_the_o
     assert flag.subject == "half is done"
 
 
+def collect_milestones(steps: int, **loops: int) -> list[str]:
+    """Return what is reported of a training whose total is known from its own loops."""
+    timeline = life([Milestone()]).started().says(ev.AgentEvent.LOOPS, **loops)
+    timeline.stage(Stage.STEP).steps(1, steps)
+    return [decision.flag.message for decision in timeline.decisions if isinstance(decision, de.Warn)]
+
+
+def test_a_loop_of_steps_alone_has_no_first_epoch() -> None:
+    assert collect_milestones(1500, total_steps=1500) == [
+        "a tenth is done: step 150 of 1500",
+        "half is done: step 750 of 1500",
+        "all steps are done: step 1500 of 1500",
+    ]
+
+
+def test_the_first_of_several_epochs_of_loops_is_a_milestone() -> None:
+    assert collect_milestones(100, epochs=20, steps_per_epoch=100, total_steps=2000) == [
+        "the first epoch is over: step 100 of 2000"
+    ]
+
+
+def test_the_only_epoch_is_all_of_the_training() -> None:
+    assert (
+        collect_milestones(10, epochs=1, steps_per_epoch=10, total_steps=10)[-1] == "all steps are done: step 10 of 10"
+    )
+
+
 def test_without_a_plan_there_are_no_milestones() -> None:
     assert trained(500).check(Milestone()) is None
 

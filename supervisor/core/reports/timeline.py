@@ -42,8 +42,9 @@ _OF_STAGE = {
     "validate": Use.VALIDATE,
     "checkpoint": Use.CHECKPOINT,
     "ended": Use.TRAIN,
+    "exiting": Use.TRAIN,
 }
-"""Work after the last epoch belongs to the training."""
+"""Work after the last epoch and the end of the program belong to the training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from typing import ClassVar
 from supervisor.core.flags import Act, Diagnosis, Severity
 from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import History
+from supervisor.core.moments import Moment
 from supervisor.core.readings import ProcessReading, Stage
 from supervisor.core.remedies import causes
 from supervisor.core.rules.bounds import lasting
@@ -106,24 +107,29 @@ def _quiet_s(history: History) -> float:
 def _list_missing(history: History) -> Iterator[tuple[str, int, tuple[ProcessReading, ...]]]:
     """Yield what is not in the newest reading of the process tree, and the readings since it is not."""
     there = set(history.processes[-1].pids or ())
-    for what, pid in (*_list_workers(history, there), *_list_ranks(history, there)):
-        yield what, pid, run_of(history.processes, partial(_is_missing, pid=pid), history.now)
+    for what, pid, since in (*_list_workers(history, there), *_list_ranks(history, there)):
+        missing = run_of(history.processes, partial(_is_missing, pid=pid, since=since), history.now)
+        if missing:
+            yield what, pid, missing
 
 
-def _list_workers(history: History, there: set[int]) -> Iterator[tuple[str, int]]:
+def _list_workers(history: History, there: set[int]) -> Iterator[tuple[str, int, Moment | None]]:
+    """Yield each worker that is not there, and when it was reported: readings before that do not have it yet."""
     for loader in history.reports.loaders.values():
         # With its parent the entire loader is gone, which is not its workers' fault.
         if loader.finite and (loader.parent is None or loader.parent in there):
-            yield from ((WORKER, pid) for pid in loader.pids if pid not in there)
+            yield from ((WORKER, pid, loader.at) for pid in loader.pids if pid not in there)
 
 
-def _list_ranks(history: History, there: set[int]) -> Iterator[tuple[str, int]]:
+def _list_ranks(history: History, there: set[int]) -> Iterator[tuple[str, int, Moment | None]]:
     ranks = history.reports.rank_pids
     if there.intersection(ranks.values()):
-        yield from ((f"rank {rank}", pid) for rank, pid in ranks.items() if pid not in there)
+        yield from ((f"rank {rank}", pid, None) for rank, pid in ranks.items() if pid not in there)
 
 
-def _is_missing(reading: ProcessReading, pid: int) -> bool | None:
+def _is_missing(reading: ProcessReading, pid: int, since: Moment | None) -> bool | None:
+    if since is not None and reading.at.seconds_since(since) <= 0:
+        return False
     return None if reading.pids is None else pid not in reading.pids
 
 

@@ -54,23 +54,22 @@ def _list_milestones(history: History) -> list[tuple[int, str]]:
     total, first = steps_total(history), _first_step(history)
     if total is None or not history.steps or first is None:
         return []
+    marks = [(-(-total // 10), "a tenth is done"), (-(-total // 2), "half is done"), (total, "all steps are done")]
     epoch = _find_epoch_steps(history, total)
-    marks = (
-        *(() if epoch is None else ((epoch, "the first epoch is over"),)),
-        (-(-total // 10), "a tenth is done"),
-        (-(-total // 2), "half is done"),
-        (total, "all steps are done"),
-    )
+    if epoch is not None and epoch < total:
+        marks.append((epoch, "the first epoch is over"))
     return [(step, words) for step, words in marks if first < step]
 
 
 def _find_epoch_steps(history: History, total: int) -> int | None:
-    """Return how many steps an epoch has, None where neither the plan nor its total shows that."""
+    """Return how many steps an epoch has; None without epochs, or where they do not come to the total."""
     plan = history.plan
-    each = plan.batches_per_epoch or plan.steps_per_epoch
-    if each is None and plan.epochs and total % plan.epochs == 0:
-        each = total // plan.epochs
-    return each
+    steps = plan.batches_per_epoch or plan.steps_per_epoch
+    if steps is None and plan.epochs and total % plan.epochs == 0:
+        steps = total // plan.epochs
+    if steps is None or plan.planned:
+        return steps
+    return steps if plan.epochs is not None and plan.epochs * steps == total else None
 
 
 def _first_step(history: History) -> int | None:
