@@ -132,6 +132,8 @@ def done(incident: dict[str, Any]) -> str:
             where = point(incident["resumed_from"])
             if incident.get("confirmed") is False:
                 return f"{did}, relaunched to resume from {where}; not confirmed by its steps or losses"
+            if incident["resumed_at"] is None:
+                return f"{did}, relaunched to resume from {where}; not running again yet"
             return f"{did}, resumed from {where}"
         case "checkpoint_ignored":
             where = point(incident["resumed_from"])

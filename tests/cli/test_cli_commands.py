@@ -368,6 +368,10 @@ class TestHistory:
             ({"outcome": "restarted", "resumed_from": None}, "stopped, restarted from the beginning"),
             ({"outcome": "stopped"}, "stopped, then stopped by the user"),
             ({"outcome": "gave_up", "reason": "none is proven"}, "stopped, given up: none is proven"),
+            (
+                {"resumed_at": None, "confirmed": None},
+                "stopped, relaunched to resume from epoch 1, step 78000 (weights/last.pt); not running again yet",
+            ),
             ({"decision": "retry"}, "process exited, resumed from epoch 1, step 78000 (weights/last.pt)"),
             ({"resumed_from": types.ResumedFrom(path="/d/x.pt")}, "stopped, resumed from d/x.pt"),
         ],
