@@ -38,7 +38,14 @@ from supervisor.core.remedies.trials import Trial
 from supervisor.core.rules import cause_of
 from supervisor.core.rules.advisory.other_trainings import OtherTrainings
 from supervisor.core.rules.crash_diagnosis import crash_diagnosis
-from supervisor.core.start_failure import ABOUT_NO_CHECKPOINT, COMMAND, NOT_STARTED, UNMOUNTED, launch_failure
+from supervisor.core.start_failure import (
+    ABOUT_NO_CHECKPOINT,
+    COMMAND,
+    NOT_STARTED,
+    UNMOUNTED,
+    hint_at_refused_load,
+    launch_failure,
+)
 from supervisor.core.triage.finding import Finding
 from supervisor.core.triage.state import TriageState, cause_after_triage, find_earlier_finding, looked_for
 from supervisor.core.tuning.ordered_starts import end_failed_start, end_for_order, refuse_environment, settle_start
@@ -279,7 +286,9 @@ def _choose_after_same_start(job: Job, attempt: Attempt, flag: RedFlag, last: Tr
         return Choice(remedy="older_generation", reason=f"{same} twice from {resumed.title}")
     blamed = "the resume command is at fault" if context.resume_command else "the way it is resumed is at fault"
     known = ": without it the training made steps" if job.ledger.furthest_step is not None else ""
-    return Choice(remedy=None, reason=f"{same} from every checkpoint tried, last {resumed.title}: {blamed}{known}")
+    reason = f"{same} from every checkpoint tried, last {resumed.title}: {blamed}{known}"
+    hint = hint_at_refused_load(flag.start_failure)
+    return Choice(remedy=None, reason=reason if hint is None else f"{reason}; {hint}")
 
 
 def _shorten_wait(now: Moment, not_before: Moment, longest_s: float = SAME_START_WAIT_S) -> Moment:

@@ -61,6 +61,8 @@ ABOUT_NO_CHECKPOINT = re.compile(
     r"(?:\w+\.)*(?:ModuleNotFound|Import|Syntax|Indentation|Tab|Name)Error\b|status|could not be started"
 )
 """Failures that no other checkpoint repairs: the program does not run, or does not understand its command line."""
+_REFUSED_LOAD = "Weights only load failed"
+"""torch.load of torch 2.6 or later, of a file with objects of classes, such as the arguments of the command line."""
 
 
 def start_failure(history: History, status: ExitStatus, fault: str, raised: Raised | RankExited | None) -> str | None:
@@ -113,6 +115,16 @@ def is_command_missing(history: History, status: ExitStatus) -> bool:
 
 def _identify_text(text: str) -> str:
     return " ".join(_VARYING.sub("*", text).split())[:TEXT_CHARACTERS]
+
+
+def hint_at_refused_load(failure: str | None) -> str | None:
+    """Return what helps where torch refused to load what the training had saved itself; None for any other failure."""
+    if failure is None or _REFUSED_LOAD not in failure:
+        return None
+    return (
+        "torch 2.6 and later load tensors alone: where the checkpoints are the training's own, set "
+        'env = { TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD = "1" } in the job, or pass weights_only=False where it loads them'
+    )
 
 
 def _may_have_stepped(history: History, status: ExitStatus) -> bool:

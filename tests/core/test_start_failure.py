@@ -338,6 +338,19 @@ def test_a_resume_command_that_loads_no_checkpoint_is_at_fault_after_an_older_on
     assert timeline.now.seconds_since(began) <= 40
 
 
+def test_a_load_that_torch_refuses_for_its_classes_is_given_up_with_the_setting_that_allows_it() -> None:
+    timeline = with_two_checkpoints(RemedyContext(resume_command=True))
+    while timeline.phase() is not Phase.FAILED:
+        raises(
+            timeline, "UnpicklingError", "Weights only load failed. This file can still be loaded, to do so", after_s=2
+        )
+        if timeline.phase() is Phase.BACKOFF:
+            waits_and_looks(timeline)
+    assert timeline.job.reason is not None
+    assert "without it the training made steps; torch 2.6 and later load tensors alone" in timeline.job.reason
+    assert 'set env = { TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD = "1" } in the job' in timeline.job.reason
+
+
 def test_an_older_checkpoint_that_can_be_loaded_goes_on() -> None:
     timeline = with_two_checkpoints(RemedyContext())
     waits_and_looks(raises(timeline, "KeyError", "'epoch'"))
