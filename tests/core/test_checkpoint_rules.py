@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.core import events as ev
-from supervisor.core.checkpoints.checkpoint import Verdict
+from supervisor.core.checkpoints.checkpoint import OTHER_FORMATS, Verdict
 from supervisor.core.flags import Severity
 from supervisor.core.rules.advisory.snapshot_overdue import SnapshotOverdue
 from supervisor.core.rules.checkpoint_bad import CheckpointBad
@@ -167,6 +167,18 @@ def test_one_bad_checkpoint_is_reported() -> None:
     assert flag is not None
     assert (flag.severity, flag.subject) == (Severity.WARNING, "last.pt")
     assert flag.message == "last.pt: holds NaN, saved at step 100"
+
+
+def test_a_file_of_another_format_is_reported_as_such_and_not_as_a_damaged_one() -> None:
+    for reason in OTHER_FORMATS:
+        flag = trained().seen("output/3.pdparams", Verdict.REJECTED, reason).check(BAD)
+        assert flag is not None
+        assert flag.diagnosis is not None
+        assert flag.diagnosis.ruled_out == ("no sign of damage: only the format is unknown",)
+    flag = trained().seen("last.pt", Verdict.REJECTED, "holds NaN").check(BAD)
+    assert flag is not None
+    assert flag.diagnosis is not None
+    assert "not finite" in flag.diagnosis.causes[0]
 
 
 def test_two_in_a_row_that_hold_nan_act_and_go_back_before_the_first() -> None:

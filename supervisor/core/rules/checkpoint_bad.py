@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
-from supervisor.core.checkpoints.checkpoint import Checkpoint, Verdict
+from supervisor.core.checkpoints.checkpoint import OTHER_FORMATS, Checkpoint, Verdict
 from supervisor.core.flags import Act, Diagnosis, Severity
 from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import ATTEMPT_ENDED, History
@@ -59,7 +59,7 @@ class CheckpointBad:
             since=history.now.plus(-ago_s) if spoilt else None,
             since_step=bad[0].step if spoilt else None,
             subject=newest.path,
-            diagnosis=BAD,
+            diagnosis=OTHER_FORMAT if newest.reason in OTHER_FORMATS else BAD,
         )
 
 
@@ -89,4 +89,16 @@ BAD = Diagnosis(
         "[Lightning-AI/pytorch-lightning#19970]",
     ),
     advice=("supervisorctl checkpoints JOB says which are proven; the next resume takes the newest of those",),
+)
+OTHER_FORMAT = Diagnosis(
+    ruled_out=("no sign of damage: only the format is unknown",),
+    causes=(
+        "it is a checkpoint that its own framework alone reads (PaddlePaddle, XGBoost, JAX, NumPy)",
+        "checkpoints.paths names files that are no checkpoints",
+    ),
+    advice=(
+        "have the training load its own newest file when it starts, without [jobs.NAME.resume]: it is started again "
+        "after a fault",
+        "with resume.command or resume.to it is given up after a fault: only proven files are handed over",
+    ),
 )
