@@ -246,6 +246,70 @@ def test_names_that_could_do_harm_are_hostile(tmp_path: Path, name: tuple[str, s
     assert f"hostile: loading it would call {'.'.join(name)}" in reason_of(zipped(tmp_path / "x.pt", program))
 
 
+class Outer:
+    """What torch.save names by getattr: a class within another, a method of a class."""
+
+    class Inner:
+        """Of a class."""
+
+    @classmethod
+    def make(cls) -> Outer:
+        """Make one."""
+        return cls()
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_methods_and_nested_classes_are_named_by_getattr_and_no_harm(tmp_path: Path, protocol: int) -> None:
+    kept = {"methods": {"make": Outer.make, "again": Outer.make}, "inner": [Outer.Inner(), Outer.Inner]}
+    program = pickle.dumps(kept, protocol=protocol)
+    assert b"getattr" in program
+    assert reason_of(zipped(tmp_path / "x.pt", program)) == "holds no tensor"
+
+
+NAMED = b"cbuiltins\ngetattr\nq\x00ccollections\nOrderedDict\nX\x04\x00\x00\x00keys\x86R"
+"""A harmless call of getattr, which stays in the memo at 0."""
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        b"cfunctools\nreduce\ncbuiltins\ngetattr\n]q\x01X\x06\x00\x00\x00systemactorch\nos\n\x87R.",
+        NAMED + b"cfunctools\nreduce\nh\x00]X\x06\x00\x00\x00systemactorch\nos\n\x87R.",
+        NAMED + b"h\x00.",
+        b"cbuiltins\ngetattr\np01\nccollections\nOrderedDict\nX\x04\x00\x00\x00keys\x86R0cfunctools\npartial\nh\x01\x85R.",
+        b"cbuiltins\ngetattr\n2ccollections\nOrderedDict\nX\x04\x00\x00\x00keys\x86R.",
+        b"]q\x00cbuiltins\ngetattr\nh\x00X\x06\x00\x00\x00append\x86R.",
+        b"cbuiltins\ngetattr\nccollections\nOrderedDict\n)R\x85R.",
+        b"(ibuiltins\ngetattr\n.",
+        b"\x8c\x08builtins\x8c\x07getattr\x93ccollections\nOrderedDict\nX\x04\x00\x00\x00keys\x86R.",
+    ],
+    ids=["value", "value-again", "kept", "other-memo", "twice", "of-an-object", "of-a-call", "inst", "stack-global"],
+)
+def test_getattr_that_does_more_than_name_is_hostile(tmp_path: Path, program: bytes) -> None:
+    reason = reason_of(zipped(tmp_path / "x.pt", b"\x80\x02" + program))
+    assert "hostile: loading it would call" in reason
+    assert "builtins.getattr" in reason
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "attribute"),
+    [
+        ("torch", "os", "system"),
+        ("torch", "serialization", "load"),
+        ("collections", "OrderedDict", "__init__"),
+        ("torch", "builtins", "exec"),
+        ("torch.utils", "hub", "importlib.import_module"),
+    ],
+)
+def test_what_getattr_names_is_judged_as_any_other_name(tmp_path: Path, module: str, name: str, attribute: str) -> None:
+    text = attribute.encode()
+    program = b"\x80\x02cbuiltins\ngetattr\nc%s\n%s\nX%s%s\x86R." % (
+        module.encode(), name.encode(), struct.pack("<I", len(text)), text
+    )  # fmt: skip
+    reason = reason_of(zipped(tmp_path / "x.pt", program))
+    assert reason == f"hostile: loading it would call {module}.{name}.{attribute}"
+
+
 def test_a_users_package_may_be_called_like_a_module_of_python(tmp_path: Path) -> None:
     program = b"\x80\x04\x8c\x0bcode.models\x8c\x03Net\x93)\x81."
     assert reason_of(zipped(tmp_path / "x.pt", program)) == "holds no tensor"

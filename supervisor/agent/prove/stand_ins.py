@@ -6,6 +6,7 @@ import os
 import pickle
 from typing import Any, BinaryIO, Dict, List, Tuple
 
+from .attribute_names import only_names_attributes
 from .kinds import Rejected
 from .opcodes import check_opcodes
 
@@ -112,18 +113,30 @@ class Unpickler(pickle.Unpickler):
         self._file = file
         self._named: Dict[Tuple[str, str], type] = {}
         self.hostile: List[str] = []
+        self._getattr = ""
         self.storages: List[Storage] = []
 
     def find_class(self, module: str, name: str) -> Any:
         """Return a stand-in, whatever is named; raise Rejected for a name that no class has."""
         if len(module) + len(name) > NAME_CHARACTERS:
             raise Rejected("names a class of %d characters" % (len(module) + len(name)))
+        if name == "getattr" and module in ("builtins", "__builtin__"):
+            self._getattr = "%s.%s" % (module, name)
+            return self._name_attribute
         if is_hostile(module, name):
             self.hostile.append("%s.%s" % (module, name))
         made = self._named.get((module, name))
         if made is None:
             made = self._named[(module, name)] = type("StandIn", (StandIn,), {"origin": (module, name)})
         return made
+
+    def _name_attribute(self, owner: Any, name: Any) -> Any:
+        """Return the stand-in of a class' attribute, in place of getattr; that of any other thing could do harm."""
+        if not (isinstance(owner, type) and issubclass(owner, StandIn) and isinstance(name, str)):
+            self.hostile.append(self._getattr)
+            return StandIn
+        module, outer = owner.origin
+        return self.find_class(module, "%s.%s" % (outer, name))
 
     def persistent_load(self, pid: Any) -> Storage:
         """Return the storage that `pid` names: ("storage", type, key, device, count[, view])."""
@@ -150,12 +163,24 @@ class Unpickler(pickle.Unpickler):
         try:
             found = self.load()
         except Exception as error:
+            self._check_getattr(begin)
             self.reject_hostile()
             if isinstance(error, Rejected):
                 raise
             raise Rejected("its pickle is damaged or cut short (%s: %s)" % (type(error).__name__, error)) from None
+        self._check_getattr(begin)
         self.reject_hostile()
         return found
+
+    def _check_getattr(self, begin: int) -> None:
+        """Count getattr among the hostile names where the pickle from `begin` on does more than name by it."""
+        if not self._getattr:
+            return
+        end = self._file.tell()
+        self._file.seek(begin)
+        if not only_names_attributes(self._file):
+            self.hostile.append(self._getattr)
+        self._file.seek(end)
 
     def reject_hostile(self) -> None:
         """Raise Rejected with every hostile name."""
@@ -164,12 +189,19 @@ class Unpickler(pickle.Unpickler):
 
 
 def is_hostile(module: str, name: str) -> bool:
-    """Whether a checkpoint that names this was made to do harm."""
+    """Whether a checkpoint that names this was made to do harm; `outer.inner` may be a module and what is in it."""
     parts = name.split(".")
+    return _is_hostile_in(module, parts) or any(
+        _is_hostile_in(".".join([module, *parts[:count]]), parts[count:]) for count in range(1, min(len(parts), 10))
+    )
+
+
+def _is_hostile_in(module: str, parts: List[str]) -> bool:
     return (
         module in HOSTILE_MODULES
         or module.split(".", 1)[0] in HOSTILE_PACKAGES
         or parts[0] in HOSTILE_NAMES.get(module, "").split()
         or not (HOSTILE_MODULES | HOSTILE_PACKAGES).isdisjoint(parts[:-1])
         or any(part.startswith("__") and part != "__new__" for part in parts[1:])
+        or any(inner in HOSTILE_NAMES.get(outer, "").split() for outer, inner in zip(parts, parts[1:]))
     )
