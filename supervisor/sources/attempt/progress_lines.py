@@ -47,8 +47,11 @@ _EPOCH_BAR = re.compile(
 _PLAIN_BAR = re.compile(rf"^\s*(?:[^|%\d][^|%]{{0,60}}?)?{_BAR}")
 _SAMPLES = re.compile(r"^Train Epoch: (?P<epoch>\d{1,7}) \[(?P<done>\d{1,12})/(?P<all>\d{1,12}) ")
 """pytorch/examples mnist: samples, epochs from 1."""
-_IMAGENET = re.compile(r"^Epoch: \[(?P<epoch>\d{1,7})\]\s?\[\s*(?P<batch>\d{1,9})/(?P<batches>\d{1,9})\]")
-"""pytorch/examples imagenet: epochs and batches from 0."""
+_IMAGENET = re.compile(
+    r"^(?:\[[\d:. -]{8,30}\]\s+)?Epoch: \[(?P<epoch>\d{1,7})(?:/(?P<epochs>\d{1,7}))?\]\s{0,4}"
+    r"\[\s*(?P<batch>\d{1,9})/(?P<batches>\d{1,9})\]"
+)
+"""pytorch/examples imagenet, and torchvision's references, DETR, MAE and DINO: epochs and batches from 0."""
 _MMENGINE = re.compile(r"Epoch\(train\)\s+\[(?P<epoch>\d{1,7})\]\[\s*(?P<batch>\d{1,9})/(?P<batches>\d{1,9})\]")
 _ITERATION = re.compile(
     r"^(?:\[[^\]]{8,40}\] |\S+ )?(?:iter(?:ation)?s?|steps?|global[ _]step)[ :=#]+(?P<batch>\d{1,12})"
@@ -58,11 +61,15 @@ _ITERATION = re.compile(
 """nanoGPT `iter 10: loss 3.2`, OpenNMT behind its time, and the lines of many custom loops."""
 _EPOCH_AND_BATCH = re.compile(
     r"^[^|%]{0,60}?\bep(?:och)?\b[\s:=#(\[.]{0,4}(?P<epoch>\d{1,7})(?:\s?(?:/|of)\s?(?P<epochs>\d{1,7}))?"
-    r"[^\w%]{1,8}(?:batch|step|it(?:er(?:ation)?s?)?|up)\b[\s:=#(\[.]{0,4}(?P<batch>\d{1,9})"
+    r"[^\w%]{1,8}(?:batch|step|it(?:er(?:ation)?s?)?|up)\b[\s:=#(\[.]{0,9}"
+    r"(?P<batch>\d{1,3}(?:,\d{3}){1,3}(?!\d)|\d{1,9})"
     r"(?:\s?(?:/|of)\s?(?P<batches>\d{1,9}))?(?!\w)",
     re.I,
 )
-"""Loops that name both: `epoch [3/50], step [100/600]`, `[Epoch 0/9] [Batch 5/93]`, Marian's `Ep. 1 : Up. 5`."""
+"""Loops that name both: `epoch [3/50], step [100/600]`, `[Epoch 0/9] [Batch 5/93]`, Marian's `Ep. 1 : Up. 5`, and
+BasicSR's `[epoch: 14, iter:   1,440, lr`."""
+_DETECTRON = re.compile(r"^[^|%]{0,120}?\biter: (?P<batch>\d{1,12})\s{1,4}(?=total_loss: )")
+"""Detectron2's lines, behind its time and the estimate of its end."""
 _FAIRSEQ = re.compile(
     r"\bepoch (?P<epoch>\d{1,7}):\s{1,9}(?P<batch>\d{1,9}) / (?P<batches>\d{1,9})\s"
     r"|\"num_updates\": \"(?P<updates>\d{1,12})\""
@@ -250,6 +257,7 @@ _READERS: tuple[tuple[Sequence[str], tuple[Reader, ...]], ...] = (
     ),
     (("{'",), (_parse_huggingface,)),
     ((" [",), (_reader("bar", _ENDLESS_BAR),)),
+    (("total_loss: ",), (_reader("iterations", _DETECTRON),)),
     (("iter", "Iter", "ITER", "step", "Step", "STEP"), (_reader("iterations", _ITERATION, overlap_chars=1),)),
     (("epoch ", '"num_updates"'), (_parse_fairseq,)),
     (("epoch", "Epoch", "Ep", "ep "), (_parse_epoch_and_batch,)),
@@ -316,4 +324,4 @@ def _find_rate(text: str) -> float | None:
 
 
 def _parse_int(text: str | None) -> int | None:
-    return None if text is None else int(text)
+    return None if text is None else int(text.replace(",", ""))
