@@ -67,6 +67,32 @@ def test_lightning_goes_on_from_a_state_with_a_class_of_the_users_among_its_hype
     assert resumed.records()[0].step == int(newest.stem.partition("-")[2]) + 1
 
 
+@pytest.mark.parametrize("framework", ["lightning", "transformers"])
+def test_of_several_trainings_in_a_script_the_one_that_a_snapshot_was_taken_of_goes_on_from_it(
+    framework: str, foreign_python: Path, tmp_path: Path, warm: Warm
+) -> None:
+    modules = LIGHTNING if framework == "lightning" else TRAINERS
+    command = (HERE / "checks_several_trainings.py", framework, "--folder", tmp_path)
+    runs = Attempts(foreign_python, tmp_path, *command, warm=warm(foreign_python, *modules))
+    undisturbed = runs.run(every="0", HF_HUB_OFFLINE="1")
+    runs.run("--die-after", "16", every="0.0001", HF_HUB_OFFLINE="1")
+    newest = runs.newest()
+    assert newest is not None
+    step = int(newest.stem.partition("-")[2])
+    assert 6 < step < 18, "a snapshot of the second training, numbered over both"
+    again = runs.run(every="0", HF_HUB_OFFLINE="1")
+    assert list_trained(again.output) == list_trained(undisturbed.output), again.output
+    attempt = runs.attempts[2]
+    assert attempt.failures() == []
+    assert [(item["path"], item["step"]) for item in attempt.list_reports("resumed")] == [(str(newest), step)]
+    assert [record.step for record in attempt.records()] == [*range(1, 7), *range(step + 1, 22)]
+    assert [item["total_steps"] for item in attempt.list_reports("plan")] == [6, 18, 21]
+
+
+def list_trained(output: str) -> list[str]:
+    return [line for line in output.splitlines() if line.startswith("TRAINED")]
+
+
 def test_lightning_reports_its_epochs_and_how_many_steps_there_will_be(
     foreign_python: Path, tmp_path: Path, warm: Warm
 ) -> None:

@@ -178,6 +178,10 @@ class Watch:
         self.leads = id(optimizer)
         return True
 
+    def let_lead_go(self) -> None:
+        """The optimizer that leads steps no more, whoever still holds it: the next one that steps leads."""
+        self._leader, self.leads, self.last_ns, self.alike = Leader(), 0, 0, None
+
     def _settle(self, optimizer: Any) -> None:
         """Number a step of which not all is known that is known of those alike."""
         self.step = self.step + 1 if self.step else self._first_step(optimizer)
@@ -378,7 +382,9 @@ def epoch_is(number: Optional[int]) -> None:
 
 @fenced
 def fit_is_over() -> None:
-    """Note that a framework's training ended: what the script does afterwards makes no steps."""
+    """Note that a framework's training ended: what the script does afterwards makes no steps, but in a next one."""
+    if _watch is not None:
+        _watch.let_lead_go()
     recorder = claim.holding()
     if recorder is not None and claim.is_reporting(claim.GENERIC):
         recorder.stage, recorder.aside = ENDED, 0
@@ -388,6 +394,8 @@ def steps_were_made(number: int) -> None:
     """Continue from the step that a framework reports as its resume point; not every optimizer keeps a count."""
     if _watch is not None:
         _watch.resumed_step = number
+        if _watch.step:  # an earlier training of this process counted
+            _watch.step, _watch.alike = number, None
 
 
 def _watch_optimizers(torch: Any, watch: Watch) -> None:

@@ -9,7 +9,6 @@ right here.
 from __future__ import annotations
 
 import math
-import os
 import sys
 from functools import wraps
 from inspect import signature
@@ -18,16 +17,14 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from rocm_agent import claim, torch_hook
 from rocm_agent.fence import fenced
-from rocm_agent.layout import ENV_RESUME_FROM
 from rocm_agent.plan import Plan
 
-from . import files, randomness, replicas
+from . import files, fits, randomness, replicas
 from .boundary import Boundary
 from .keeper import Form
 from .moment import Moment
 from .position import Positioned, positioned
 
-_used = False
 ROOTS = ("state_dict", "optimizer_states")
 PICKLING_NOTHING = "_SubprocessScriptLauncher"
 """It starts the other ranks with the same script."""
@@ -41,14 +38,18 @@ def install(module: ModuleType) -> None:
     @wraps(fit)
     def fit_or_resume(self: Any, *args: Any, **kwargs: Any) -> Any:
         followed = _follow_trainer(self, module.__name__.rpartition(".trainer.trainer")[0])
-        path = None if followed is None else followed.resumed_from()
+        path = None if followed is None else followed.begins(self)
         if path is not None:
             kwargs["ckpt_path"] = path
             args = args[:4]  # model, training, validation, data module; the fifth would be another path
             if "weights_only" in signature(fit).parameters:
                 # From 2.6 on only tensors are loaded unless asked; hyperparameters may hold classes of the user's.
                 kwargs["weights_only"] = False
-        result = fit(self, *args, **kwargs)
+        try:
+            result = fit(self, *args, **kwargs)
+        finally:
+            if followed is not None:
+                followed.ends(self)
         torch_hook.fit_is_over()
         return result
 
@@ -105,6 +106,7 @@ class Snapshots:
         self._plan = Plan(package)
         self._in_setup = False
         self._loaders = 0
+        self._place: Dict[str, int] = {fits.FIT: 1, fits.BEFORE: 0}
         self._follow_loaders(trainer)
 
     def _follow_loaders(self, trainer: Any) -> None:
@@ -148,7 +150,7 @@ class Snapshots:
             if made % trainer.accumulate_grad_batches or made >= trainer.num_training_batches:
                 return None
             return Moment(
-                step=int(trainer.global_step),
+                step=self._step(trainer),
                 epoch=int(trainer.current_epoch) - 1,
                 collect=lambda: self._collect_state(trainer, made),
                 own=lambda: self._own_state(made),
@@ -182,10 +184,14 @@ class Snapshots:
         batches = trainer.num_training_batches
         accumulated = max(int(trainer.accumulate_grad_batches), 1)
         steps = -(-int(batches) // accumulated) if batches != math.inf else None
-        self._plan.report(trainer.max_epochs, trainer.estimated_stepping_batches, steps)
+        self._plan.report(trainer.max_epochs, self._place[fits.BEFORE] + trainer.estimated_stepping_batches, steps)
+
+    def _step(self, trainer: Any) -> int:
+        """Return the number of the last step, over all trainings of this process."""
+        return self._place[fits.BEFORE] + int(trainer.global_step)
 
     def _collect_state(self, trainer: Any, made: int) -> Dict[str, Any]:
-        ours = {"lightning": 1, "step": int(trainer.global_step), **self._own_state(made)}
+        ours = {"lightning": 1, "step": self._step(trainer), **self._place, **self._own_state(made)}
         return {**trainer._checkpoint_connector.dump_checkpoint(weights_only=False), files.OURS: ours}
 
     def _own_state(self, made: int) -> Dict[str, Any]:
@@ -196,19 +202,21 @@ class Snapshots:
             data = {"begun": begun, "batches": made, "random": place.random_from(made, random)}
         return {"random": random, "data": data}
 
-    def resumed_from(self) -> Optional[str]:
-        """Return the supervisor's snapshot, once; raise ValueError where it is damaged."""
-        global _used
-        path = os.environ.get(ENV_RESUME_FROM, "")
-        if not path or _used:
-            return None
-        _used = True
-        found = files.read(self._torch, path, "lightning")
+    def begins(self, trainer: Any) -> Optional[str]:
+        """Return the supervisor's snapshot where it is one of this training; raise ValueError where it is damaged."""
+        self._place = fits.begin(int(trainer.global_step))
+        path, found = fits.find_checkpoint(lambda path: files.read(self._torch, path, "lightning"))
         if found is None:
             return None
         self._resuming = found
+        self._place = {**self._place, fits.BEFORE: found[files.OURS].get(fits.BEFORE, 0)}
         torch_hook.steps_were_made(found[files.OURS]["step"])
         return path
+
+    @fenced
+    def ends(self, trainer: Any) -> None:
+        """It has come to its end, or raised."""
+        fits.end(self._place, int(trainer.global_step))
 
     @fenced
     def _find_place(self, trainer: Any) -> None:

@@ -18,10 +18,10 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from rocm_agent import claim, events, torch_hook
 from rocm_agent.fence import fenced
-from rocm_agent.layout import ENV_RESUME_FROM, VALIDATE
+from rocm_agent.layout import VALIDATE
 from rocm_agent.plan import Plan
 
-from . import files, randomness, replicas
+from . import files, fits, randomness, replicas
 from .boundary import Boundary
 from .keeper import Form
 from .moment import Moment
@@ -31,8 +31,6 @@ from .transformers_checkpoint import STATE, WEIGHTS, facts_of, unpack
 
 ROOTS = ("model", "optimizer")
 FOLDER = ".rocm_supervisor-resume"
-
-_used = False
 
 
 def install(module: ModuleType) -> None:
@@ -51,8 +49,11 @@ def install(module: ModuleType) -> None:
         if snapshots is None:
             return train(self, resume_from_checkpoint, *args, **kwargs)
         with snapshots.training(self):
-            found = snapshots.resumed_from(self, resume_from_checkpoint)
-            result = train(self, found, *args, **kwargs)
+            found = snapshots.begins(self, resume_from_checkpoint)
+            try:
+                result = train(self, found, *args, **kwargs)
+            finally:
+                snapshots.ends(self)
         torch_hook.fit_is_over()
         return result
 
@@ -99,6 +100,7 @@ class Snapshots:
         self._folder = ""
         self._plan = Plan("transformers")
         self._replaced: List[str] = []
+        self._place: Dict[str, int] = {fits.FIT: 1, fits.BEFORE: 0}
 
     # --- while it trains ------------------------------------------------------------------------------------------
 
@@ -141,23 +143,23 @@ class Snapshots:
     def plans(self, state: Any) -> None:
         """Tell how long the training will be."""
         epochs, steps = state.num_train_epochs, state.max_steps
-        self._plan.report(epochs, steps, steps / epochs if epochs else None)
+        self._plan.report(epochs, self._place[fits.BEFORE] + steps, steps / epochs if epochs else None)
 
     def step_ends(self, trainer: Any) -> None:
         """Save where that is due."""
         self._remove_folder()
-        step = int(trainer.state.global_step)
 
         def look(recorder: Any) -> Optional[Moment]:
             if _is_sharded(trainer):
                 raise NotImplementedError("weights spread over processes are not saved between two checkpoints")
             if self._epoch_is_over(trainer) and (trainer.args.world_size > 1 or recorder.command() is None):
                 return None  # its evaluation is still to come, and would be skipped
-            return self._moment_after(trainer, step)
+            return self._moment_after(trainer)
 
         self._boundary.reached(look)
 
-    def _moment_after(self, trainer: Any, step: int) -> Moment:
+    def _moment_after(self, trainer: Any) -> Moment:
+        step = self._place[fits.BEFORE] + int(trainer.state.global_step)
         return Moment(
             step=step,
             epoch=None,
@@ -173,7 +175,7 @@ class Snapshots:
             return
         step = int(trainer.state.global_step)
         if not _is_sharded(trainer):
-            self._boundary.snapshot_at_save(self._moment_after(trainer, step))
+            self._boundary.snapshot_at_save(self._moment_after(trainer))
         folder = os.path.abspath(os.path.join(trainer.args.output_dir, "checkpoint-%d" % step))
         paths = [os.path.join(folder, name) for name in WEIGHTS if os.path.isfile(os.path.join(folder, name))]
         if paths and os.path.isfile(os.path.join(folder, STATE)):
@@ -190,7 +192,7 @@ class Snapshots:
         scaler = getattr(trainer.accelerator, "scaler", None)
         return {
             "step": step,
-            files.OURS: {"transformers": 1, "step": step, **self._own_state(trainer)},
+            files.OURS: {"transformers": 1, "step": step, **self._place, **self._own_state(trainer)},
             "model": trainer.model.state_dict(),
             "optimizer": trainer.optimizer.state_dict(),
             "scheduler": trainer.lr_scheduler.state_dict(),
@@ -229,22 +231,21 @@ class Snapshots:
 
     # --- going on -------------------------------------------------------------------------------------------------
 
-    def resumed_from(self, trainer: Any, asked: Any) -> Any:
-        """Return the checkpoint to resume from: the supervisor's, else what the script asked for.
+    def begins(self, trainer: Any, asked: Any) -> Any:
+        """Return the checkpoint to resume from: the supervisor's if it is this training's, else what the script wants.
 
         Raises ValueError where the snapshot is damaged.
         """
-        global _used
-        path = os.environ.get(ENV_RESUME_FROM, "")
-        if not path or _used:
+        self._place = fits.begin()
+        path, found = fits.find_checkpoint(lambda path: files.read(self._torch, path, "transformers"))
+        if not path:
             return asked
-        _used = True
-        found = files.read(self._torch, path, "transformers")
         if found is None:
             folder = os.path.dirname(path)
             return folder if not asked and os.path.isfile(os.path.join(folder, STATE)) else asked
         found, problem = replicas.of_this_rank(self._torch, found)
         ours = found[files.OURS]
+        self._place = {**self._place, fits.BEFORE: ours.get(fits.BEFORE, 0)}
         trainer.model.load_state_dict(found["model"])
         self._replace_method(trainer, "_load_from_checkpoint", lambda *_, **__: None)
         self._folder = os.path.join(trainer.args.output_dir, "%s%d" % (FOLDER, claim.rank))
@@ -256,6 +257,11 @@ class Snapshots:
         torch_hook.steps_were_made(found["step"])
         replicas.resumed(None, found["step"], problem)
         return self._folder
+
+    @fenced
+    def ends(self, trainer: Any) -> None:
+        """It has come to its end, or raised."""
+        fits.end(self._place, int(trainer.state.global_step))
 
     def _remove_folder(self) -> None:
         if self._folder:
