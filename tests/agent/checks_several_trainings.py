@@ -1,4 +1,4 @@
-"""A script that trains three models one after another, as folds are, by `lightning` or the Trainer of `transformers`."""
+"""A script that trains three models one after another, as of folds, by `lightning` or the Trainer of `transformers`."""
 
 # ruff: noqa: PLC0415 - a test imports one of the two
 
