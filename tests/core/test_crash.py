@@ -139,6 +139,35 @@ def test_status_0_of_a_pipe_whose_training_is_gone_without_its_end_is_a_crash() 
     )
 
 
+@pytest.mark.parametrize("status", [1, 2, 125], ids=["GNU parallel", "make", "xargs"])
+def test_a_status_of_a_programs_own_after_its_training_is_gone_without_its_end_is_a_kill(status: int) -> None:
+    timeline = story().started(4242).training(40).says(ev.AgentEvent.TRAINS, of=77)
+    flag = flag_of(timeline.prints("xargs: python: terminated by signal 9").exits(status))
+    assert flag.fault == "killed_by_signal"
+    assert flag.message == (
+        f"the process that trained (pid 77) was killed or crashed, and its program ended with status {status}; "
+        "last output: xargs: python: terminated by signal 9"
+    )
+
+
+@pytest.mark.parametrize("status", [0, 2], ids=["tee", "make"])
+def test_an_oom_kill_of_what_trained_is_want_of_memory_whatever_its_program_ended_with(status: int) -> None:
+    timeline = story().started(4242).training(40).says(ev.AgentEvent.TRAINS, of=77)
+    timeline.kernel(FaultClass.OOM_KILL, "Killed process 77 (python)", gpu=None, pid=77)
+    assert flag_of(timeline.exits(status)).fault == "oom_host"
+
+
+def test_an_oom_kill_of_another_process_explains_no_status_of_a_program() -> None:
+    timeline = story().started(4242).training(40).says(ev.AgentEvent.TRAINS, of=77)
+    timeline.kernel(FaultClass.OOM_KILL, "Killed process 78 (firefox)", gpu=None, pid=78)
+    assert flag_of(timeline.exits(2)).fault == "killed_by_signal"
+
+
+def test_a_status_after_the_own_end_of_what_trained_is_that_status() -> None:
+    timeline = story().started(4242).training(40).says(ev.AgentEvent.TRAINS, of=77)
+    assert flag_of(timeline.says(ev.AgentEvent.TRAINS, of=77, ended=True).exits(2)).fault == "exit_code"
+
+
 def test_status_0_of_a_pipe_whose_training_was_ended_by_an_exception_is_that_exception() -> None:
     timeline = story().started(4242).training(40).says(ev.AgentEvent.TRAINS, of=77)
     raised: dict[str, object] = {"type": "OutOfMemoryError", "message": "HIP out of memory"}

@@ -162,6 +162,7 @@ class Crash:
             or self._explain_printed(history, status)
             or self._explain_rank(history, status)
             or _by_signal(status)
+            or _trained_lost(history, status)
             or Cause(fault=COMMAND if is_command_missing(history, status) else "exit_code", text=status.words)
         )
 
@@ -170,13 +171,9 @@ class Crash:
 
         As a pipe into `tee` does, `screen`, Luigi, or a parent that joins its child without a look at the exit code.
         """
-        trainers = history.reports.trainers
-        if not trainers or not all(_is_lost(history, pid, trainer) for pid, trainer in trainers.items()):
+        killed = _trained_lost(history, status)
+        if killed is None:
             return None
-        pid, last = max(trainers.items(), key=lambda entry: entry[1].at.monotonic_s)
-        how = f"was killed by {last.error}" if BY_SIGNAL.fullmatch(last.error) else "was killed or crashed"
-        text = f"the process that trained (pid {pid}) {how}, and its program ended with status 0"
-        killed = Cause(fault="killed_by_signal", text=text)
         return self._in_kernel_log(history, status) or self._explain_raised(history, status) or killed
 
     def _in_kernel_log(self, history: History, status: ExitStatus) -> Cause | None:
@@ -264,6 +261,22 @@ def _is_lost(history: History, pid: int, trainer: Trainer) -> bool:
     return True
 
 
+def _trained_lost(history: History, status: ExitStatus) -> Cause | None:
+    """Return that all that trained was lost, where its program ended with a status of its own.
+
+    `make`, `xargs` and GNU parallel do: 2, 125, or how many of their commands failed.
+    """
+    trainers = history.reports.trainers
+    if status.code is None or not trainers:
+        return None
+    if not all(_is_lost(history, pid, trainer) for pid, trainer in trainers.items()):
+        return None
+    pid, last = max(trainers.items(), key=lambda entry: entry[1].at.monotonic_s)
+    how = f"was killed by {last.error}" if BY_SIGNAL.fullmatch(last.error) else "was killed or crashed"
+    text = f"the process that trained (pid {pid}) {how}, and its program {status.words}"
+    return Cause(fault="killed_by_signal", text=text)
+
+
 def _explain_clean_end(history: History) -> Cause | None:
     """Return what is wrong with an end of status 0 that was not the training's own end."""
     unread = 0 in history.unread_ranks
@@ -344,7 +357,9 @@ def _killed_ours(
         return failure.signal == SIGKILL and (kill.pid is None or failure.pid in (None, kill.pid))
     if status.signal is None:
         loader = isinstance(failure, Raised) and _cause_of(failure).fault == FaultClass.DATA_LOADER.value
-        return _signal_of(status) == SIGKILL or loader
+        trained = None if kill.pid is None else history.reports.trainers.get(kill.pid)
+        lost = kill.pid is not None and trained is not None and _is_lost(history, kill.pid, trained)
+        return _signal_of(status) == SIGKILL or loader or lost
     return status.signal == SIGKILL and (kill.pid is None or history.training_pid in (None, kill.pid))
 
 
