@@ -85,6 +85,8 @@ def test_of_several_trainings_in_a_script_the_one_that_a_snapshot_was_taken_of_g
     attempt = runs.attempts[2]
     assert attempt.failures() == []
     assert [(item["path"], item["step"]) for item in attempt.list_reports("resumed")] == [(str(newest), step)]
+    (counting,) = attempt.list_reports("counting")
+    assert (counting["first"], counting["resumed"]) == (1, False), "the first training is made again"
     assert [record.step for record in attempt.records()] == [*range(1, 7), *range(step + 1, 22)]
     assert [item["total_steps"] for item in attempt.list_reports("plan")] == [6, 18, 21]
 

@@ -114,6 +114,7 @@ def examine(found: Opened, numbers: Numbers, answer: Dict[str, Any]) -> None:
         "tensors": numbers.rows,
         "optimizers": numbers.optimizers,
         "updates": integer_of(updates),
+        "fit": integer_of(entries_of(entries.get("rocm_supervisor")).get("fit")),
     }
 
 

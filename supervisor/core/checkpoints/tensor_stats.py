@@ -54,6 +54,8 @@ class Profile:
     """How often the running average was updated, where the checkpoint says."""
     step: int | None = None
     """Step of the training that it holds, where that is known."""
+    fit: int = 1
+    """Which of the trainings that a script makes one after another it is of; the first where it does not say."""
 
     def parts(self) -> dict[str, dict[str, TensorFigures]]:
         """Return the model's tensors by the part of the checkpoint that they lie in (`ema`, `model`, `state_dict`)."""
@@ -97,7 +99,8 @@ def profile_of(answer: object) -> Profile | None:
         tensors[read[0]] = read[1]
     counts = {name: as_int(item) for name, item in as_dict(answer.get("optimizers")).items()}
     optimizers = {name: count for name, count in counts.items() if count is not None}
-    return Profile(tensors=tensors, optimizers=optimizers, updates=as_int(answer.get("updates")))
+    updates, fit = as_int(answer.get("updates")), as_int(answer.get("fit"))
+    return Profile(tensors=tensors, optimizers=optimizers, updates=updates, fit=1 if fit is None else fit)
 
 
 def _read_row(row: object) -> tuple[str, TensorFigures] | None:

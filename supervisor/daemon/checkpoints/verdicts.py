@@ -71,7 +71,8 @@ class Proofs:
         """Return it rejected where it does not continue the newest proven generation that it can come from."""
         before = self._find_earlier_profiles(job, store, checkpoint, profile)
         # Only later saves can show that a change is permanent: a search goes back in time.
-        doubted = [each for at_s, each in self._doubted.get(job, []) if at_s < checkpoint.saved_unix_s]
+        earlier = [each for at_s, each in self._doubted.get(job, []) if at_s < checkpoint.saved_unix_s]
+        doubted = [each for each in earlier if each.fit == profile.fit]
         measures = [*before, *(doubted[-1:] if len(doubted) >= DOUBTED_TIMES else [])]
         why, in_doubt = judged(profile, measures)
         if in_doubt:
@@ -86,8 +87,9 @@ class Proofs:
     ) -> list[Profile]:
         """Return what it has to continue: the newest proven generation of its series, and a newer one of another.
 
-        Another series may hold another network, as of a GAN, whose checkpoints one pattern matches: of these one counts
-        that has the same tensors and is no file of the same save, as those of two generators of the same kind are.
+        Of several trainings that a script makes one after another only the same one counts. Another series may hold
+        another network, as of a GAN, whose checkpoints one pattern matches: of these one counts that has the same
+        tensors and is no file of the same save, as those of two generators of the same kind are.
         """
         known = self._job(job)
         ours = of_this_training(store.all(), known.began_unix_s if known else None)
@@ -100,9 +102,11 @@ class Proofs:
             if not is_own and (of_others or _is_same_save(other, checkpoint)):
                 continue
             earlier = profile_of(store.profile(other))
-            if earlier is not None and is_own:
+            if earlier is None or earlier.fit != profile.fit:
+                continue
+            if is_own:
                 return [replace(earlier, step=other.step), *of_others]
-            if earlier is not None and other_architecture(profile, earlier) is None:
+            if other_architecture(profile, earlier) is None:
                 of_others = [replace(earlier, step=other.step)]
         return of_others
 

@@ -30,6 +30,7 @@ _loads: List[Tuple[str, int, int]] = []
 _asked = False
 """Whether the script requested the path to resume from."""
 _began = False
+_begins_again = False
 _saves_ns: List[int] = []
 
 
@@ -42,6 +43,13 @@ def loads(source: Any) -> None:
     path = os.path.realpath(os.fspath(source))
     found = os.stat(path)
     _loads.append((str(path), found.st_size, found.st_mtime_ns))
+
+
+def belongs_to_later(path: str) -> None:
+    """Note that the file which was loaded is of a later training of the program: what comes first begins again."""
+    global _begins_again
+    _begins_again = True
+    _loads[:] = [load for load in _loads if load[0] != os.path.realpath(path)]
 
 
 def asks() -> None:
@@ -90,7 +98,7 @@ def _first_step(own: Optional[int]) -> Dict[str, Any]:
         return {"scale": "training", "by": "optimizer", "first": first, "resumed": True, "path": path}
     if path is None:
         # No sign of a resume. A count that begins with 1 although a checkpoint existed is reported.
-        to_resume, from_beginning = bool(os.environ.get(ENV_RESUME_FROM)), own == 1
+        to_resume, from_beginning = bool(os.environ.get(ENV_RESUME_FROM)), own == 1 or _begins_again
         may_resume = to_resume or _is_relaunched()
         scale = "training" if from_beginning or not may_resume else "attempt"
         resumed = False if from_beginning and to_resume else None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from typing import Any, Callable, Dict, Optional, Tuple
 
+from rocm_agent import origin
 from rocm_agent.layout import ENV_RESUME_FROM
 
 from .files import OURS
@@ -48,4 +49,8 @@ def find_checkpoint(read: Callable[[str], Optional[Dict[str, Any]]]) -> Tuple[st
         return "", None
     found = read(path)
     _resuming = 1 if found is None else found[OURS].get(FIT, 1)
-    return (path, found) if _resuming == _begun else ("", None)
+    if _resuming == _begun:
+        return path, found
+    if _resuming > _begun:
+        origin.belongs_to_later(path)
+    return "", None

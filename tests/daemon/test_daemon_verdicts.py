@@ -1,0 +1,65 @@
+"""A checkpoint is compared with what it can come from: with none of another training of the same script."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from supervisor.core.checkpoints.checkpoint import Checkpoint, Verdict
+from supervisor.core.checkpoints.tensor_stats import profile_of
+from supervisor.daemon.checkpoints.verdicts import Proofs
+from supervisor.runner.folder_checkpoints import fingerprint_of
+from supervisor.runner.generation_store import GenerationStore, Wanted
+from supervisor.runner.proving import Proof
+
+SIGNS = "+-" * 32
+
+
+class Shelf:
+    """A job's store, into which weights are saved and proven; the prover's answer is given."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = GenerationStore(folder / "generations", reserve_bytes=0)
+        self.answers: dict[str, object] = {}
+        self.proofs = Proofs(self._examine, lambda job: None, lambda job: self.store)
+
+    def _examine(self, path: Path) -> Proof:
+        checkpoint = Checkpoint(path=str(path), fingerprint=fingerprint_of(path), verdict=Verdict.PROVEN)
+        answer = self.answers[path.name]
+        return Proof(checkpoint=checkpoint, profile=profile_of(answer), raw_profile=answer)
+
+    def prove(self, step: int, signs: str, fit: int | None) -> Checkpoint:
+        path = self.folder / f"step-{step}.pt"
+        path.write_bytes(str(step).encode())
+        os.utime(path, (1_600_000_000 + step, 1_600_000_000 + step))
+        row = ["state_dict.weight", "Float", [8, 8], 1.0, 0.0, 0, signs]
+        self.answers[path.name] = {"tensors": [row], "optimizers": {}, "updates": None, "fit": fit}
+        seen = Checkpoint(path=str(path), fingerprint=fingerprint_of(path), step=step)
+        taken = self.store.take(Wanted(seen=seen, attempt=1, owner=os.geteuid()))
+        return self.proofs.prove("job", Path(taken.path))
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Shelf:
+    return Shelf(tmp_path)
+
+
+def turned(signs: str) -> str:
+    return signs.translate(str.maketrans("+-", "-+"))
+
+
+def test_weights_that_share_nothing_with_the_ones_before_are_refused(shelf: Shelf) -> None:
+    assert shelf.prove(100, SIGNS, None).verdict is Verdict.PROVEN
+    assert shelf.prove(200, turned(SIGNS), None).verdict is Verdict.REJECTED
+
+
+def test_the_first_weights_of_a_further_training_of_the_script_are_compared_with_none_of_the_one_before(
+    shelf: Shelf,
+) -> None:
+    assert shelf.prove(100, SIGNS, 1).verdict is Verdict.PROVEN
+    assert shelf.prove(200, turned(SIGNS), 2).verdict is Verdict.PROVEN
+    assert shelf.prove(300, SIGNS, 2).verdict is Verdict.REJECTED, "they are with those of their own"
+    assert shelf.prove(400, turned(SIGNS), 2).verdict is Verdict.PROVEN
