@@ -108,6 +108,14 @@ def test_what_a_debugger_holds_is_a_warning_that_names_it() -> None:
     assert "SIGCONT" not in flag.message
 
 
+def test_a_start_under_a_debugger_is_a_warning_only_where_the_debugger_rests_too() -> None:
+    """`gdb -batch -ex run` stops it at each library that it loads, and most readings find it so."""
+    assert launched().tree(90, cpu=70.0, traced=(MAKER,)).check(StoppedProcess()) is None
+    flag = launched().tree(90, cpu=0.0, switches=0.0, traced=(MAKER,)).check(StoppedProcess())
+    assert flag is not None
+    assert "held by a debugger" in flag.message
+
+
 def test_a_sensor_that_is_silent_stops_nothing() -> None:
     assert launched().training(10).silence(300).check(StoppedProcess()) is None
     assert launched().training(10).tree(20, stopped=(MAKER,)).silence(90).check(StoppedProcess()) is None

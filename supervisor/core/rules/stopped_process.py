@@ -70,6 +70,9 @@ class StoppedProcess:
         rests = self._measure_run(history, at_rest, f"{what}, and the job rests", acts)
         launcher = run_of(history.processes, partial(_is_launcher_stopped, history), history.now)
         warns = self._measure_run(history, stopped, what, Severity.WARNING)
+        if history.last_step is None and not _list_signalled(history.processes[-1]):
+            # A debugger that starts a program stops it at each signal and library, for moments in which it works.
+            warns = replace(warns, now=min(warns.now or 0.0, quiet_s(history)))
         if len(launcher) > len(stopped):
             named = replace(warns, observe=partial(_observe_launcher, history, launcher))
             warns = lasting(history, launcher, self.hold_s, named, self.min_readings)
