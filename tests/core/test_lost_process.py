@@ -5,6 +5,7 @@ from __future__ import annotations
 from supervisor.core import events as ev
 from supervisor.core.flags import Severity
 from supervisor.core.rules.lost_process import LostProcess
+from supervisor.core.rules.stall import Stall
 
 from .long_stories import LongStory, trained
 
@@ -99,3 +100,23 @@ def test_the_number_of_a_process_that_ended_may_come_again() -> None:
     timeline.alive(2, SHIM, PARENT, FIRST, SECOND, THIRD).steps(101, 101)
     flag = timeline.silence(1).alive(5, SHIM, PARENT, FIRST, THIRD).steps(102, 102).alive(6, SHIM, PARENT, FIRST, THIRD)
     assert flag.check(RULE) is not None
+
+
+def test_a_stall_says_that_what_trained_is_gone_where_its_program_stays() -> None:
+    """As under a process manager (`supervisord`), which does not end with what it started."""
+    timeline = trained().rank_says(ev.AgentEvent.CLAIMED, pid=FIRST).steps(101, 101)
+    flag = timeline.alive(70, SHIM, PARENT).check(Stall())
+    assert flag is not None
+    assert flag.message.endswith("; the process that trained (pid 4242) is gone, and its program still runs")
+    assert flag.diagnosis is not None
+    assert flag.diagnosis.causes[0].startswith("it was killed, or crashed in native code")
+    assert not any("a crash" in text for text in flag.diagnosis.ruled_out)
+
+
+def test_a_stall_of_what_is_there_says_that_no_process_is_gone() -> None:
+    timeline = trained().rank_says(ev.AgentEvent.CLAIMED, pid=FIRST).steps(101, 101)
+    flag = timeline.alive(70, SHIM, PARENT, FIRST).check(Stall())
+    assert flag is not None
+    assert "gone" not in flag.message
+    assert flag.diagnosis is not None
+    assert any("a crash" in text for text in flag.diagnosis.ruled_out)

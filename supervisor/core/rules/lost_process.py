@@ -76,6 +76,15 @@ def _list_lost(history: History) -> Iterator[tuple[int, Trainer, tuple[ProcessRe
             yield pid, trainer, missing
 
 
+def find_lost_training(history: History) -> int | None:
+    """Return the process that trained last where it is gone, none that trains is there, and its program is."""
+    newest = history.newest_processes
+    lost = [(trainer.at.monotonic_s, pid) for pid, trainer, _ in _list_lost(history)]
+    if not lost or newest is None or not history.reports.trainers.keys().isdisjoint(newest.pids or ()):
+        return None
+    return max(lost)[1]
+
+
 def _is_missing(reading: ProcessReading, pid: int, since: Moment) -> bool | None:
     return None if reading.pids is None or reading.at.seconds_since(since) <= 0 else pid not in reading.pids
 

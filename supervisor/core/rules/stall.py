@@ -29,6 +29,7 @@ from supervisor.core.moments import Moment
 from supervisor.core.readings import ProcessReading, Stage
 from supervisor.core.remedies import causes
 from supervisor.core.rules.dead_worker import is_ending_by_exception
+from supervisor.core.rules.lost_process import find_lost_training
 from supervisor.core.rules.rest import (
     awaits_outside,
     rested_s,
@@ -241,9 +242,11 @@ class Stall:
 def _observe_silence(history: History, reached: Gauge, no_step_s: float, *, at_rest: bool) -> Observation:
     stage = history.stage.value if history.stage else "unknown"
     last = "" if history.last_step is None else f", last step {history.last_step.step}"
+    gone = find_lost_training(history)
+    lost = "" if gone is None else f"; the process that trained (pid {gone}) is gone, and its program still runs"
     how = ("learned limit" if reached.learned else "limit") + (" at rest" if at_rest else "")
     return Observation(
-        message=f"no step for {no_step_s:.0f} s in stage {stage} ({how} {reached.limit:.0f} s){last}",
+        message=f"no step for {no_step_s:.0f} s in stage {stage} ({how} {reached.limit:.0f} s){last}{lost}",
         can_save=was_stopped_throughout(history),
         diagnosis=diagnosis_of(history),
     )

@@ -10,6 +10,7 @@ from supervisor.core.history import History
 from supervisor.core.moments import Moment
 from supervisor.core.readings import Stage
 from supervisor.core.remedies.miopen import miopen_fails
+from supervisor.core.rules.lost_process import find_lost_training
 from supervisor.core.stats.holds import FRESH_S, newest_of
 
 BUSY_PERCENT = 90.0
@@ -31,6 +32,7 @@ _DRIVER = "it waits in the kernel, most likely in the GPU's driver: signals do n
 _STORAGE = "it waits for a file system, which ends when its disk or server answers"
 _DEADLOCK = "threads or ranks wait for one another (NCCL#1730: a collective hangs and every rank reports well)"
 
+_LOST = "it was killed, or crashed in native code, and the program that started it, such as a process manager, stays"
 _STOPPED = "something has stopped the process: SIGSTOP, a debugger, a freezer of its cgroup"
 _HELD = "the process was stopped, by SIGSTOP or with a debugger (state T)"
 
@@ -51,7 +53,7 @@ def _list_ruled_out(history: History, busy: float | None) -> list[str]:
     found = []
     if _inside_a_step(history):
         found.append("validation, checkpoint, wait for data, kernels for a new shape: the agent reports each of them")
-    if history.exit is None and not history.raised:
+    if history.exit is None and not history.raised and find_lost_training(history) is None:
         found.append("a crash: the process is there and has raised nothing")
     if not history.kernel.findings:
         found.append("a fault that the kernel saw: its log says nothing of a GPU in use since the launch")
@@ -63,6 +65,8 @@ def _list_ruled_out(history: History, busy: float | None) -> list[str]:
 def _list_causes(history: History, busy: float | None, *, waiting: bool) -> list[str]:
     if history.storage.is_waiting(history.now):
         return [_STORAGE]
+    if find_lost_training(history) is not None:
+        return [_LOST]
     if waiting:
         return [_STORAGE] if _waits_for_disk(history) else [_DRIVER, _SPINNING]
     if _held_pids(history):
@@ -79,6 +83,10 @@ def _list_causes(history: History, busy: float | None, *, waiting: bool) -> list
 
 def _list_advice(history: History, busy: float | None, *, waiting: bool) -> list[str]:
     advice = ["the stacks of every process are in the evidence: `supervisorctl show` names the folder"]
+    if find_lost_training(history) is not None:
+        advice.append(
+            "have the program end with its training, or make the training itself the command: it is found at once"
+        )
     if held := _held_pids(history):
         advice.append(f"kill -CONT {' '.join(map(str, held))} lets it go on")
     if history.storage.is_waiting(history.now):
