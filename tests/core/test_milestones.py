@@ -36,6 +36,24 @@ def test_each_milestone_is_reported_once_in_its_order() -> None:
     assert {flag.severity for flag in flags} == {Severity.INFO}
 
 
+@pytest.mark.parametrize(
+    ("plan", "first"),
+    [({"epochs": 20, "steps_per_epoch": 100, "total_steps": 2000}, "step 100 of 2000"), ({"total_steps": 2000}, None)],
+    ids=["Lightning", "a plan of steps alone"],
+)
+def test_the_first_epoch_is_that_of_the_plan_also_where_the_plan_counts_steps(
+    plan: dict[str, int], first: str | None
+) -> None:
+    timeline = life([Milestone()]).started().says(ev.AgentEvent.PLAN, **plan).stage(Stage.STEP).steps(1, 2000)
+    reported = [decision.flag.message for decision in timeline.decisions if isinstance(decision, de.Warn)]
+    assert reported == [
+        *([f"the first epoch is over: {first}"] if first else []),
+        "a tenth is done: step 200 of 2000",
+        "half is done: step 1000 of 2000",
+        "all steps are done: step 2000 of 2000",
+    ]
+
+
 def test_a_step_short_is_none() -> None:
     assert planned().steps(1, 99).check(Milestone()) is None
 
