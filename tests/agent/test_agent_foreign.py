@@ -91,6 +91,18 @@ def test_of_several_trainings_in_a_script_the_one_that_a_snapshot_was_taken_of_g
     assert [item["total_steps"] for item in attempt.list_reports("plan")] == [6, 18, 21]
 
 
+@pytest.mark.parametrize(("again", "messages"), [((), ["the fifth batch"]), (("again",), [])])
+def test_what_left_the_last_fit_of_a_script_is_reported_at_its_end_though_it_was_caught(
+    again: tuple[str, ...], messages: list[str], foreign_python: Path, tmp_path: Path, warm: Warm
+) -> None:
+    runs = Attempts(foreign_python, tmp_path, HERE / "checks_caught.py", warm=warm(foreign_python, *LIGHTNING))
+    finished = runs.run(*again, every="0")
+    assert (finished.code, "CAUGHT" in finished.output) == (0, True), finished.output
+    (attempt,) = runs.attempts
+    assert attempt.failures() == []
+    assert [item["message"] for item in attempt.list_reports("exception")] == messages
+
+
 def list_trained(output: str) -> list[str]:
     return [line for line in output.splitlines() if line.startswith("TRAINED")]
 

@@ -101,6 +101,15 @@ def test_status_0_short_of_the_plan_ended_early() -> None:
     assert flag.since is None
 
 
+def test_status_0_short_of_the_plan_names_what_the_training_raised_and_the_program_caught() -> None:
+    """GluonTS catches all that leaves Lightning's fit, and hands out the best weights so far."""
+    timeline = story().says(ev.AgentEvent.PLAN, epochs=2, batches_per_epoch=50).training(60)
+    message = "Expected parameter df of distribution Chi2() to satisfy the constraint, but found invalid values: [nan]"
+    flag = flag_of(timeline.says(ev.AgentEvent.EXCEPTION, type="ValueError", message=message).exits(0))
+    assert (flag.fault, flag.severity) == ("non_finite", Severity.CRITICAL)
+    assert "short of its plan, after its training raised ValueError: Expected parameter df" in flag.message
+
+
 def test_status_0_after_an_exception_that_the_program_caught_and_printed_is_a_warning() -> None:
     """A script that prints the traceback and ends: without a plan nobody can say that it was not complete."""
     memory = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."

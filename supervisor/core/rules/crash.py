@@ -149,7 +149,7 @@ class Crash:
         elif history.exit is None:
             return None
         elif history.exit.clean:
-            return None if ended else self._explain_lost(history, history.exit) or _explain_clean_end(history)
+            return None if ended else self._explain_lost(history, history.exit) or self._explain_clean(history)
         else:
             cause = self._explain_end(history, history.exit)
         return replace(cause, doubtful=ended and history.train_ended)
@@ -165,6 +165,15 @@ class Crash:
             or _trained_lost(history, status)
             or Cause(fault=COMMAND if is_command_missing(history, status) else "exit_code", text=status.words)
         )
+
+    def _explain_clean(self, history: History) -> Cause | None:
+        """Return why an end of status 0 came early: the program may have caught what its training raised."""
+        cause = _explain_clean_end(history)
+        failure = None if history.exit is None else self._find_failure(history, history.exit)
+        if cause is None or cause.fault != "ended_early" or not isinstance(failure, Raised):
+            return cause
+        raised = _cause_of(failure)
+        return replace(cause, fault=raised.fault, text=f"{cause.text}, after its training raised {raised.text}")
 
     def _explain_lost(self, history: History, status: ExitStatus) -> Cause | None:
         """Return what ended all that trained, where the program that started it ended with status 0 nevertheless.

@@ -34,6 +34,10 @@ _answered: Optional[Tuple[int, int, Report]] = None
 """The exception that was being handled when the end was asked for: process, time and report."""
 
 
+_left: Optional[Tuple[int, Report]] = None
+"""The exception that left the training of a framework last, which the program may have caught: process and report."""
+
+
 def begin() -> None:
     """Report exceptions that end this process, also where a library replaces our hook."""
     users = sys.excepthook
@@ -48,6 +52,13 @@ def begin() -> None:
     if quitter.__module__ == "_sitebuiltins":  # `exit` and `quit` raise by themselves
         quitter.__call__ = _watch_exit(quitter.__call__, 1)
     atexit.register(_report_last)
+
+
+@fenced
+def leaves_training(error: Optional[Exception]) -> None:
+    """Keep what left a training of a framework, None after its own end: it is reported where the program ends next."""
+    global _left
+    _left = None if error is None else (os.getpid(), _describe(error))
 
 
 def is_ending() -> bool:
@@ -92,11 +103,11 @@ def _report_last() -> None:
 
 @fenced
 def _report_answered() -> None:
-    if _answered is None:
-        return
-    pid, at_ns, report = _answered
-    if pid == os.getpid() and monotonic_ns() - at_ns < EXIT_LIMIT_NS:
+    pid, at_ns, report = _answered or (0, 0, None)
+    if report is not None and pid == os.getpid() and monotonic_ns() - at_ns < EXIT_LIMIT_NS:
         _write_exception(report)
+    elif _left is not None and _left[0] == os.getpid():
+        _write_exception(_left[1])
 
 
 @fenced

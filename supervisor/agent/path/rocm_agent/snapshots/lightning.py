@@ -15,7 +15,7 @@ from inspect import signature
 from types import ModuleType
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from rocm_agent import claim, torch_hook
+from rocm_agent import claim, exceptions, torch_hook
 from rocm_agent.fence import fenced
 from rocm_agent.plan import Plan
 
@@ -47,9 +47,13 @@ def install(module: ModuleType) -> None:
                 kwargs["weights_only"] = False
         try:
             result = fit(self, *args, **kwargs)
+        except Exception as error:
+            exceptions.leaves_training(error)
+            raise
         finally:
             if followed is not None:
                 followed.ends(self)
+        exceptions.leaves_training(None)
         torch_hook.fit_is_over()
         return result
 

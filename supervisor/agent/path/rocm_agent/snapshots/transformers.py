@@ -16,7 +16,7 @@ from functools import wraps
 from types import ModuleType, SimpleNamespace
 from typing import Any, Dict, List, Optional, Tuple
 
-from rocm_agent import claim, events, torch_hook
+from rocm_agent import claim, events, exceptions, torch_hook
 from rocm_agent.fence import fenced
 from rocm_agent.layout import VALIDATE
 from rocm_agent.plan import Plan
@@ -52,8 +52,12 @@ def install(module: ModuleType) -> None:
             found = snapshots.begins(self, resume_from_checkpoint)
             try:
                 result = train(self, found, *args, **kwargs)
+            except Exception as error:
+                exceptions.leaves_training(error)
+                raise
             finally:
                 snapshots.ends(self)
+        exceptions.leaves_training(None)
         torch_hook.fit_is_over()
         return result
 
