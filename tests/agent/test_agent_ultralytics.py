@@ -338,6 +338,39 @@ def test_a_save_during_validation_keeps_what_was_trained_and_validates_again(
     assert [row["epoch"] for row in results(trainings.folder / "run")] == ["1", "2"]
 
 
+FOLDS = """
+import json, sys
+from ultralytics import YOLO
+for data, name in json.loads(sys.argv[2]):
+    model = YOLO("yolov8n.yaml")
+    model.train(**{**json.loads(sys.argv[1]), "data": data, "name": name})
+    print("TRAINED", json.dumps([model.trainer.args.data, str(model.trainer.save_dir)]), flush=True)
+"""
+
+
+def test_of_several_folds_the_one_that_a_checkpoint_is_of_goes_on_from_it(trainings_once: Trainings) -> None:
+    trainings = trainings_once
+    folds = [trainings.folder / "data" / f"fold{number}.yaml" for number in (1, 2)]
+    for path in folds:
+        path.write_text((trainings.folder / "data" / "data.yaml").read_text())
+    trainings.arguments["data"] = str(folds[1])
+    _, finished = trainings.supervised("first", trainings.story(2, stop=("on_val_batch_end", 3)))
+    assert finished.code == -signal.SIGTERM, finished.output
+    resume = {at.ENV_RESUME_FROM: str(trainings.weights("rocm_supervisor.pt"))}
+    runs = json.dumps([[str(folds[0]), "other"], [str(folds[1]), "run"]])
+    second, finished = trainings.supervised(
+        "second", [trainings.python, "-c", FOLDS, trainings.story(2)[3], runs], **resume
+    )
+    assert finished.code == 0, finished.output
+    assert second.failures() == []
+    trained = [json.loads(line[8:]) for line in finished.output.splitlines() if line.startswith("TRAINED ")]
+    assert [Path(data).name for data, _ in trained] == ["fold1.yaml", "fold2.yaml"]
+    assert [row["epoch"] for row in results(trainings.folder / "other")] == ["1", "2"]
+    assert [row["epoch"] for row in results(trainings.folder / "run")] == ["1", "2"]
+    assert [record.step for record in second.records()] == [1, 2, 3, 4, 5, 6, 4, 5, 6]
+    assert len(second.list_reports("resumed")) == 1
+
+
 def test_a_second_training_of_the_same_attempt_does_not_resume_again(trainings_once: Trainings) -> None:
     trainings = trainings_once
     attempt = Attempt(trainings.folder / "attempt", trainings.folder, trainings.warm)

@@ -63,15 +63,38 @@ def _with_resume(trainer: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) ->
     path = os.environ.get(ENV_RESUME_FROM)
     if not path or _used:
         return None
+    positional = len(args) > 1
+    own = (args[1] if positional else kwargs.get("overrides")) or {}
+    if _is_of_other_data(path, own.get("data")):
+        return None
     _used = True
     if claim.left_behind() == ENDED:
         return None  # an earlier training of this attempt came to its end: this is the script's next one
     _resuming = weakref.ref(trainer)
-    positional = len(args) > 1
-    overrides = dict((args[1] if positional else kwargs.get("overrides")) or {}, resume=path)
+    overrides = dict(own, resume=path)
     if positional:
         return ((args[0], overrides, *args[2:]), kwargs)
     return (args, dict(kwargs, overrides=overrides))
+
+
+def _is_of_other_data(path: str, data: object) -> bool:
+    """Whether a checkpoint was trained on other data than a training is asked for: it is one of another fold.
+
+    Its name alone is compared: ultralytics replaces what it is given by the file that it found.
+    """
+    if not isinstance(data, (str, os.PathLike)):
+        return False
+    import torch
+
+    try:
+        found = files.load(torch, path)
+    except Exception:  # what is damaged is refused where it is resumed
+        return False
+    trained_on = (found.get("train_args") or {}).get("data") if isinstance(found, dict) else None
+    if not isinstance(trained_on, (str, os.PathLike)):
+        return False
+    wanted, had = (os.path.basename(os.path.normpath(os.fspath(name))) for name in (data, trained_on))
+    return wanted != had and os.path.splitext(wanted)[1] == os.path.splitext(had)[1]
 
 
 def _is_resuming(trainer: Any) -> bool:
