@@ -1,7 +1,7 @@
 """Counts the trainings that a script makes one after another in a process: a snapshot belongs to one of them.
 
 Folds, several models, a pre-training before the training: the state of one loaded into another would train on without
-an error. The others are made again from their beginning. Steps are numbered over all of them, so that the newest
+an error. The others begin at their beginning. Steps are numbered over all of them, so that the newest
 snapshot has the highest number.
 """
 
