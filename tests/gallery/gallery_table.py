@@ -1,4 +1,4 @@
-"""The gallery's table in Markdown, as FIGURES.md has it."""
+"""The gallery's table in Markdown; FIGURES.md has it with the usual answers left out."""
 
 from __future__ import annotations
 
