@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import weakref
 import zipfile
 from functools import wraps
@@ -22,6 +23,8 @@ from .layout import ENDED, ENV_RESUME_FROM
 from .snapshots import files, replicas
 from .snapshots.files import OURS
 from .snapshots.ultralytics_models import models, unwrapped
+
+NUMBER = re.compile(r"\d+")
 
 _resuming: Optional[weakref.ref] = None
 """The trainer that this process resumes."""
@@ -78,9 +81,10 @@ def _with_resume(trainer: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) ->
 
 
 def _is_of_other_data(path: str, data: object) -> bool:
-    """Whether a checkpoint was trained on other data than a training is asked for: it is one of another fold.
+    """Whether a checkpoint is one of another fold: it was trained on data whose name has other numbers.
 
-    Its name alone is compared: ultralytics replaces what it is given by the file that it found.
+    The file's name alone is compared: ultralytics replaces what it is given by the file that it found. A name that
+    differs by more may be a new one for the same data, and a training is not started over for that.
     """
     if not isinstance(data, (str, os.PathLike)):
         return False
@@ -94,7 +98,7 @@ def _is_of_other_data(path: str, data: object) -> bool:
     if not isinstance(trained_on, (str, os.PathLike)):
         return False
     wanted, had = (os.path.basename(os.path.normpath(os.fspath(name))) for name in (data, trained_on))
-    return wanted != had and os.path.splitext(wanted)[1] == os.path.splitext(had)[1]
+    return wanted != had and NUMBER.sub("#", wanted) == NUMBER.sub("#", had)
 
 
 def _is_resuming(trainer: Any) -> bool:
