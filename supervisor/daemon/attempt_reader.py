@@ -127,6 +127,7 @@ class FollowedAttempt:
         """Close its files; nothing of the attempt is read any more."""
         for reader in self.recorders.values():
             reader.close()
+        self.output.close()
 
 
 def parse_ranks(names: Iterable[str]) -> list[tuple[int, str]]:
@@ -167,7 +168,11 @@ class AttemptReader:
         """Begin to follow an attempt."""
         key = (followed.job, followed.attempt)
         if self.look is not here:
-            followed.recorders[0] = RecorderReader(followed.folder, keep_open=False)  # no descriptor of another process
+            # A descriptor of another process cannot be kept.
+            followed.recorders[0] = RecorderReader(followed.folder, keep_open=False)
+            followed.output = OutputReader(
+                followed.folder, followed.output_limit_bytes, offset=followed.output_offset, keep_open=False
+            )
         followed.post = self._threads.post(f"following {followed.job} {followed.attempt}", limit_s=None)
         with self._lock:
             self._followed[key] = followed
@@ -436,9 +441,13 @@ class AttemptReader:
             followed.post.since = self._clock.now()
             followed.output, page = self._use(followed.output, methodcaller("read", now))
             self._report_output(followed, page, now)
+        unreadable = page.unreadable
         if final:
             followed.output, page = self._use(followed.output, methodcaller("finish", now))
             self._report_output(followed, page, now)
+        if unreadable is not None:
+            # Reported by the fence; no rule judges the silence of what is not seen.
+            raise unreadable
 
     def _report_output(self, followed: FollowedAttempt, page: OutputPage, now: Moment) -> None:
         if page.new_bytes or page.findings:

@@ -484,6 +484,22 @@ def test_what_is_read_apart_is_what_is_read_here(events: list[ev.Event], tmp_pat
         os.kill(server.pid or 0, signal.SIGKILL)
 
 
+def test_output_that_is_not_to_be_found_after_a_restart_is_reported_once_and_means_no_silence(
+    watch: AttemptReader, events: list[ev.Event], tmp_path: Path
+) -> None:
+    item = followed(tmp_path)
+    (tmp_path / fo.OUTPUT).touch()
+    item.output = OutputReader(tmp_path, 1_000_000, offset=100)
+    watch.follow(item)
+    until(has_event(events, ev.SupervisionChanged), "word of it")
+    with (tmp_path / fo.OUTPUT).open("a") as file:
+        file.write("of another program\n")
+    until(has_event(events, ev.OutputSeen), "what is at the path")
+    (changed,) = [event for event in events if isinstance(event, ev.SupervisionChanged)]
+    assert (changed.place, changed.recovered) == (ev.reading_place(fo.OUTPUT), False)
+    assert "was moved or removed while the training writes to it" in changed.error
+
+
 def test_an_end_is_reported_although_a_file_of_it_hangs(
     watch: AttemptReader, events: list[ev.Event], tmp_path: Path
 ) -> None:

@@ -153,6 +153,98 @@ def test_a_file_that_its_owner_emptied_is_read_from_its_start(tmp_path: Path) ->
     assert reader.read(NOW).lines == ("anew",)
 
 
+def rotate(folder: Path, to: str = "output.log.1") -> None:
+    """Rename the output and create it again, as logrotate does without `copytruncate`."""
+    (folder / "run" / "output.log").rename(folder / "run" / to)
+    (folder / "run" / "output.log").touch()
+
+
+@pytest.mark.parametrize("keep_open", [True, False])
+def test_a_training_that_writes_on_into_a_renamed_file_is_followed_there(tmp_path: Path, *, keep_open: bool) -> None:
+    append(tmp_path, b"1/9\n")
+    reader = OutputReader(tmp_path, MIB, keep_open=keep_open)
+    with (tmp_path / "run" / "output.log").open("ab", buffering=0) as training:
+        assert reader.read(NOW).lines == ("1/9",)
+        training.write(b"2/9\n")
+        for day in range(6):
+            for number in range(day, 0, -1):
+                (tmp_path / "run" / f"output.log.{number}").rename(tmp_path / "run" / f"output.log.{number + 1}")
+            rotate(tmp_path)
+            training.write(b"%d/9\n" % (day + 3))
+            page = reader.read(NOW)
+            assert (page.lines[-1], page.unreadable) == (f"{day + 3}/9", None)
+            assert reader.read(NOW).new_bytes == 0
+        append(tmp_path, b"of one that opens the path\n")
+        training.write(b"9/9\n")
+        assert sorted(reader.read(NOW).lines) == ["9/9", "of one that opens the path"]
+    assert (tmp_path / "output.txt").read_text().splitlines()[:3] == ["1/9", "2/9", "3/9"]
+    reader.close()
+
+
+def test_a_file_that_has_no_name_any_more_is_read_on(tmp_path: Path) -> None:
+    append(tmp_path, b"1/9\n")
+    reader, apart = OutputReader(tmp_path, MIB), OutputReader(tmp_path, MIB, keep_open=False)
+    with (tmp_path / "run" / "output.log").open("ab", buffering=0) as training:
+        assert reader.read(NOW).lines == apart.read(NOW).lines == ("1/9",)
+        (tmp_path / "run" / "output.log").unlink()
+        training.write(b"2/9\n")
+        page = reader.read(NOW)
+        assert (page.lines, page.unreadable) == (("2/9",), None)
+        assert "is not seen" in str(apart.read(NOW).unreadable), "without a descriptor of it"
+    reader.close()
+
+
+def test_of_many_renamed_files_those_are_followed_that_grew_last(tmp_path: Path) -> None:
+    append(tmp_path, b"1/9\n")
+    reader, opened = OutputReader(tmp_path, MIB), len(list(Path("/proc/self/fd").iterdir()))
+    for number in range(20):
+        reader.read(NOW)
+        rotate(tmp_path, f"output.log-{number}")
+        append(tmp_path, b"a line\n")
+    assert reader.read(NOW).lines == ("a line",)
+    assert len(list(Path("/proc/self/fd").iterdir())) <= opened + 4
+    reader.close()
+    assert len(list(Path("/proc/self/fd").iterdir())) == opened
+
+
+def test_a_new_daemon_finds_the_renamed_file_and_goes_on_at_the_offset(tmp_path: Path) -> None:
+    old = OutputReader(tmp_path, MIB)
+    append(tmp_path, b"1/9\n")
+    with (tmp_path / "run" / "output.log").open("ab", buffering=0) as training:
+        old.read(NOW)
+        training.write(b"2/9\n")
+        rotate(tmp_path)
+        new = OutputReader(tmp_path, MIB, offset=old.offset)
+        assert new.read(NOW).lines == ("2/9",)
+        training.write(b"3/9\n")
+        append(tmp_path, b"at the path\n")
+        page = new.read(NOW)
+        assert (sorted(page.lines), page.unreadable) == (["3/9", "at the path"], None)
+    for reader in (old, new):
+        reader.close()
+
+
+@pytest.mark.parametrize("created", [True, False])
+def test_where_a_new_daemon_cannot_find_the_file_silence_is_none_until_progress_is_seen(
+    tmp_path: Path, *, created: bool
+) -> None:
+    append(tmp_path, b"1/9\n")
+    old = OutputReader(tmp_path, MIB)
+    old.read(NOW)
+    (tmp_path / "run" / "output.log").unlink()
+    if created:
+        append(tmp_path, b"")
+    new = OutputReader(tmp_path, MIB, offset=old.offset)
+    assert "was moved or removed" in str(new.read(NOW).unreadable)
+    append(tmp_path, b"of another program\n")
+    page = new.read(NOW)
+    assert (page.lines, page.unreadable is None) == (("of another program",), False)
+    append(tmp_path, b" 50%|#####     | 5/10 [00:05<00:05,  1.00it/s]\n")
+    assert new.read(NOW).unreadable is None
+    for reader in (old, new):
+        reader.close()
+
+
 def test_a_link_in_the_attempt_s_folder_is_not_followed(tmp_path: Path) -> None:
     victim, attempt = tmp_path / "victim", tmp_path / "attempt"
     (attempt / "run").mkdir(parents=True)

@@ -2,11 +2,13 @@
 
 If a training prints faster than it can be read, the reader skips to the newest part and notes the skipped bytes in
 the folded copy. The disk space of what was read is freed by punching holes, so the raw file may be large and sparse.
+Where a log rotation renames the file, it is read on with whatever is at its path since.
 """
 
 from __future__ import annotations
 
-import os
+import errno
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,16 +16,24 @@ from supervisor import untrusted_files
 from supervisor.core import attempt_files
 from supervisor.core.findings import OutputFinding
 from supervisor.core.moments import Moment
-from supervisor.sources.attempt.folding import Folded, Folder
-from supervisor.sources.attempt.output_files import FoldedText, RawFile
+from supervisor.sources.attempt.output_files import FoldedText
+from supervisor.sources.attempt.output_stream import (
+    BEHIND_LIMIT_BYTES,
+    BYTES_PER_READ,
+    MOVED,
+    OutputStream,
+    Piece,
+    find_rotated,
+)
 from supervisor.sources.attempt.progress import Progress
 from supervisor.sources.attempt.progress_lines import progress
 from supervisor.sources.faults.table import LINE_LIMIT
 from supervisor.sources.faults.training_table import findings
 
-BYTES_PER_READ = 1 << 20
-BEHIND_LIMIT_BYTES = 4 << 20
-"""Further behind than this, the reader skips: about one second of the fastest plausible output."""
+__all__ = ["BEHIND_LIMIT_BYTES", "BYTES_PER_READ", "OutputPage", "OutputReader"]
+
+ROTATED_LIMIT = 3
+"""Renamed files that are followed besides the one at the path; of more, those that were silent the longest are left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,104 +52,134 @@ class OutputPage:
     behind_bytes: int = 0
     """Bytes still unread; if not 0, read again."""
     problem: str | None = None
+    unreadable: OSError | None = None
+    """Why what the training prints cannot be seen at present: its silence means nothing."""
 
 
 class OutputReader:
     """Follows `output.log` of one attempt from `offset` (bytes) and writes `output.txt` in the same folder.
 
     Both stay within `limit_bytes` on disk. A restarted daemon continues at the stored `offset`: a line that was folded
-    just before the restart may appear twice in `output.txt`, but no line is missing.
+    just before the restart may appear twice in `output.txt`, but no line is missing. With `keep_open` it holds a
+    descriptor of each file that it follows, at most four; `close` closes them.
     """
 
-    def __init__(self, attempt: Path, limit_bytes: int, offset: int = 0) -> None:
+    def __init__(self, attempt: Path, limit_bytes: int, offset: int = 0, *, keep_open: bool = True) -> None:
         self._attempt = attempt
-        self._raw_path = attempt / attempt_files.OUTPUT
-        self._raw = RawFile(limit_bytes)
+        self._limit_bytes = limit_bytes
+        self._keep_open = keep_open
         self._text = FoldedText(attempt, limit_bytes)
-        self._folder = Folder()
-        self._read_to = offset
+        self._at_path = self._latest = self._stream(read_to=offset)
+        self._rotated: list[OutputStream] = []
+        self._looks = 0
+        self._is_lost = False
+        """Whether what an earlier daemon read is none of the files followed, and none showed progress since."""
         self._last_line = ""
-        self._read_state: untrusted_files.FileState | None = None
-        """State of the file when it was read to its end; None while there is more to do with it."""
 
     @property
     def offset(self) -> int:
         """Bytes of the raw file that a new reader does not need to read again."""
-        return self._read_to - self._folder.unsettled_bytes
+        return self._latest.offset
 
     def read(self, now: Moment) -> OutputPage:
-        """Read at most 1 MiB of new output. Never raises; a missing file has no new output."""
+        """Read at most 1 MiB of new output of each file. Never raises; a file that was never there has no output."""
+        self._looks += 1
+        pieces: list[Piece] = []
+        refused: OSError | None = None
         try:
-            return self._read(now)
-        except FileNotFoundError:
-            return OutputPage(new_bytes=0, last_line=self._last_line)
+            if self._looks == 1 and self.offset:
+                self._find_after_restart()
+            at_path = self._follow_path()
         except OSError as error:
-            return OutputPage(
-                new_bytes=0, last_line=self._last_line, problem=f"{self._raw_path.name}: {_describe_error(error)}"
-            )
+            at_path = self._at_path.is_open
+            refused = None if at_path or self._rotated else error
+            pieces.append(Piece(problem=_describe_unread(error)))
+        for stream in (*self._rotated, *([self._at_path] if at_path else [])):
+            try:
+                pieces.append(self._read_stream(stream))
+            except OSError as error:
+                refused = error
+        page = self._build_page(pieces, now)
+        # Lines without progress may be those of another program that writes to the path now.
+        self._is_lost &= page.progress is None
+        lost = OSError(errno.ENOENT, MOVED, attempt_files.OUTPUT) if self._is_lost else None
+        unreadable = refused or lost
+        return replace(page, unreadable=unreadable, problem=page.problem or _describe_unread(unreadable))
 
     def finish(self, now: Moment) -> OutputPage:
         """Complete the last line after the training ended; call it when `read` has returned everything."""
-        return self._build_page(self._folder.finish(), now, new_bytes=0)
+        return self._build_page([Piece(folded=stream.folder.finish()) for stream in self._streams], now)
 
-    def _read(self, now: Moment) -> OutputPage:
-        if self._read_state is not None and untrusted_files.is_unchanged(
-            self._attempt, attempt_files.OUTPUT, self._read_state
-        ):
-            return OutputPage(new_bytes=0, last_line=self._last_line)
-        self._read_state = None
-        fd = self._open_raw()
+    def close(self) -> None:
+        """Close its files."""
+        for stream in self._streams:
+            stream.close()
+
+    @property
+    def _streams(self) -> tuple[OutputStream, ...]:
+        return (*self._rotated, self._at_path)
+
+    def _stream(self, name: str = attempt_files.OUTPUT, read_to: int = 0) -> OutputStream:
+        return OutputStream(self._attempt, self._limit_bytes, name=name, read_to=read_to, keep_open=self._keep_open)
+
+    def _follow_path(self) -> bool:
+        """Return whether there may be something new at the path; a file that is not there any more is set aside."""
+        state = self._at_path.rest_state
         try:
-            status = os.fstat(fd)
-            size = status.st_size
-            if size < self._read_to:
-                # The file was truncated; its present content has not been read.
-                self._read_to, self._folder = 0, Folder()
-            before = self._read_to
-            folded, skipped = self._catch_up(size)
-            data = os.pread(fd, BYTES_PER_READ, self._read_to)
-            self._read_to += len(data)
-            more = self._folder.feed(_skip_partial_character(data) if skipped else data)
-            folded.lines += more.lines
-            folded.segments += more.segments
-            page = self._build_page(folded, now, self._read_to - before, skipped, max(0, size - self._read_to))
-            page = page if page.problem else self._free_read_part(fd, page)
-            # Only after a read without new bytes: how much can be freed depends on the final size.
-            if page.new_bytes == 0 and page.problem is None and self._read_to == size:
-                self._read_state = untrusted_files.state_of(status)
-            return page
-        finally:
-            os.close(fd)
+            if state is not None and untrusted_files.is_unchanged(self._attempt, attempt_files.OUTPUT, state):
+                return False
+        except FileNotFoundError:
+            pass  # it is found missing below
+        status = untrusted_files.file_status(self._attempt, attempt_files.OUTPUT)
+        if self._at_path.is_other_than(status):
+            self._set_aside(self._at_path)
+            self._at_path = self._stream()
+        return status is not None
 
-    def _open_raw(self) -> int:
-        try:
-            # Refuse a file with a second name: punching holes would destroy data of another file's owner.
-            return untrusted_files.open_file(self._attempt, attempt_files.OUTPUT, os.O_RDWR, only_name=True)
-        except PermissionError:
-            # A training of another user: the file can be read, but no holes can be punched.
-            return untrusted_files.open_file(self._attempt, attempt_files.OUTPUT)
+    def _set_aside(self, stream: OutputStream) -> None:
+        self._rotated.append(stream)
+        if len(self._rotated) > ROTATED_LIMIT:
+            silent = min(self._rotated, key=lambda rotated: rotated.grown_at_look)
+            self._rotated.remove(silent)
+            silent.close()
 
-    def _catch_up(self, size: int) -> tuple[Folded, int]:
-        if size - self._read_to <= BEHIND_LIMIT_BYTES:
-            return Folded(), 0
-        folded = self._folder.finish()
-        skipped = size - BYTES_PER_READ - self._read_to
-        self._read_to += skipped
-        folded.lines.append(f"[{skipped} bytes of output skipped]")
-        return folded, skipped
+    def _find_after_restart(self) -> None:
+        """Follow what a rotation has renamed meanwhile; what was read is in the file that the offset fits."""
+        offset = self.offset
+        status = untrusted_files.file_status(self._attempt, attempt_files.OUTPUT)
+        is_sought = status is None or status.st_size < offset
+        rotated = find_rotated(self._attempt, ROTATED_LIMIT)
+        read = next((name for name, size in rotated if size >= offset), None) if is_sought else None
+        for name, size in reversed(rotated):
+            stream = self._stream(name, offset if name == read else size)
+            self._rotated.append(stream)
+            self._latest = stream if name == read else self._latest
+        if is_sought:
+            self._at_path = self._stream()
+            self._is_lost = read is None
+            self._latest = self._at_path if read is None else self._latest
 
-    def _build_page(self, folded: Folded, now: Moment, new_bytes: int, skipped: int = 0, behind: int = 0) -> OutputPage:
-        last = self._folder.current or next((line for line in reversed(folded.lines) if line), "")
+    def _read_stream(self, stream: OutputStream) -> Piece:
+        piece = stream.read()
+        if piece.new_bytes:
+            stream.grown_at_look, self._latest = self._looks, stream
+        return piece
+
+    def _build_page(self, pieces: Sequence[Piece], now: Moment) -> OutputPage:
+        lines = [line for piece in pieces for line in piece.folded.lines]
+        segments = [segment for piece in pieces for segment in piece.folded.segments]
+        last = self._latest.folder.current or next((line for line in reversed(lines) if line), "")
         self._last_line = last[:LINE_LIMIT] or self._last_line
+        problems = (self._append_folded(lines), *(piece.problem for piece in pieces))
         return OutputPage(
-            new_bytes=new_bytes,
-            lines=tuple(folded.lines),
+            new_bytes=sum(piece.new_bytes for piece in pieces),
+            lines=tuple(lines),
             last_line=self._last_line,
-            findings=tuple(findings(folded.segments, now)),
-            progress=progress(folded.segments),
-            skipped_bytes=skipped,
-            behind_bytes=behind,
-            problem=self._append_folded(folded.lines),
+            findings=tuple(findings(segments, now)),
+            progress=progress(segments),
+            skipped_bytes=sum(piece.skipped_bytes for piece in pieces),
+            behind_bytes=sum(piece.behind_bytes for piece in pieces),
+            problem=next(filter(None, problems), None),
         )
 
     def _append_folded(self, lines: list[str]) -> str | None:
@@ -151,23 +191,9 @@ class OutputReader:
             return f"{attempt_files.FOLDED}: {_describe_error(error)}"
         return None
 
-    def _free_read_part(self, fd: int, page: OutputPage) -> OutputPage:
-        try:
-            self._raw.give_back(fd, self._read_to)
-        except OSError as error:
-            self._raw.give_up()
-            return replace(
-                page, problem=f"{self._raw_path.name}: cannot be kept within its size limit: {_describe_error(error)}"
-            )
-        return page
 
-
-def _skip_partial_character(data: bytes) -> bytes:
-    """Drop the rest of a UTF-8 character that was cut by skipping."""
-    cut = 0
-    while cut < min(3, len(data)) and data[cut] & 0xC0 == 0x80:
-        cut += 1
-    return data[cut:]
+def _describe_unread(error: OSError | None) -> str | None:
+    return None if error is None else f"{Path(attempt_files.OUTPUT).name}: {_describe_error(error)}"
 
 
 def _describe_error(error: OSError) -> str:
