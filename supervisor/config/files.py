@@ -7,6 +7,7 @@ the files, which is that of their names, decides nothing.
 from __future__ import annotations
 
 import json
+import os
 import re
 import stat
 import sys
@@ -79,10 +80,9 @@ def read_text(path: Path, largest_bytes: int = LARGEST_BYTES) -> str:
     """Return the text of one file; raises FileError."""
     file = str(path)
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise _refuse(file, "is not a regular file", "name a TOML file")
-        with path.open("rb") as stream:
-            content = stream.read(largest_bytes + 1)
+        content = _read_regular(path, largest_bytes + 1)
+    except BlockingIOError as error:
+        raise _refuse(file, "has no end, as a log of the kernel", "name a TOML file") from error
     except OSError as error:
         allowed = "name a TOML file that this user may read"
         raise _refuse(file, f"cannot be read: {error.strerror}", allowed) from error
@@ -94,6 +94,29 @@ def read_text(path: Path, largest_bytes: int = LARGEST_BYTES) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise _refuse(file, "is not UTF-8", "save it as UTF-8", line=line) from error
+
+
+def _read_regular(path: Path, limit_bytes: int) -> bytes:
+    """Return the first bytes of a file; raises FileError where it is none, OSError.
+
+    BlockingIOError where it is one that a reader waits for: /proc/kmsg is a regular file too.
+    """
+    _require_regular(path, path.stat())  # opening a device may act on it
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        _require_regular(path, os.fstat(fd))
+        pieces, left = [], limit_bytes
+        while left > 0 and (piece := os.read(fd, left)):
+            pieces.append(piece)
+            left -= len(piece)
+        return b"".join(pieces)
+    finally:
+        os.close(fd)
+
+
+def _require_regular(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise _refuse(str(path), "is not a regular file", "name a TOML file")
 
 
 def parse(text: str, file: str) -> ConfigFile:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+import threading
+import time
 from pathlib import Path
 
 from supervisor import programs
@@ -20,6 +22,7 @@ from supervisor.core.sanitize import one_line
 from supervisor.shipped import module_command
 
 LIMIT_S = 60.0
+PARENT_EVERY_S = 0.5
 ANSWER_LIMIT_BYTES = 64 << 20
 WHY_CHARS = 300
 
@@ -31,7 +34,7 @@ def read_apart(config: Path, in_force: Settings) -> tuple[Checked, Difference]:
     """Read and check the configuration; return it, and how its settings differ from those in force. Never raises."""
     try:
         ran = programs.run(
-            [*module_command(__name__), str(config)],
+            [*module_command(__name__), str(config), str(os.getpid())],
             LIMIT_S,
             given=pickle.dumps(in_force),
             environment=os.environ,
@@ -58,11 +61,19 @@ def _refuse(config: Path, why: str, allowed: str) -> tuple[Checked, Difference]:
 
 
 def main() -> None:
-    """Read, compare with the settings on the standard input, and print both."""
+    """Read, compare with the settings on the standard input, and print both; end where who asked has ended."""
+    threading.Thread(target=_end_with, args=(int(sys.argv[2]),), daemon=True).start()
     in_force: Settings = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the parent, which is the daemon
     checked, _ = check_if_it_answers(Path(sys.argv[1]))
     changes = NO_CHANGES if checked.settings is None else difference(in_force, checked.settings)
     sys.stdout.buffer.write(pickle.dumps((checked, changes)))
+
+
+def _end_with(parent: int) -> None:
+    """End this process, whatever it reads, once another than `parent` has it as its child."""
+    while os.getppid() == parent:
+        time.sleep(PARENT_EVERY_S)
+    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
+from subprocess import PIPE, Popen
 
 import pytest
 
 from supervisor.config import Settings, check, read_apart
 from supervisor.config.difference import CHANGES_NAMED, difference
+from supervisor.shipped import module_command
 
 pytestmark = pytest.mark.slow
 KEYS = 20_000
@@ -76,3 +79,26 @@ def test_a_reading_that_does_not_end_or_begin_is_refused(config: Path, monkeypat
     (problem,) = read_apart.read_apart(config, Settings())[0].problems
     assert "was not read: what is installed is not what this daemon runs" in str(problem)
     assert "restart the daemon" in str(problem)
+
+
+def test_a_link_to_a_file_without_an_end_is_refused_and_the_next_reading_is_of_the_good_one(config: Path) -> None:
+    good = config.read_text()
+    os.mkfifo(config.parent / "pipe")
+    for endless in ("/proc/kmsg", "/dev/zero", "pipe"):
+        config.unlink()
+        config.symlink_to(endless)
+        (problem,) = read_apart.read_apart(config, Settings())[0].problems
+        assert str(config) in str(problem)
+        assert "has no end" in str(problem) or "is not a regular file" in str(problem) or "Permission" in str(problem)
+    config.unlink()
+    config.write_text(good)
+    assert read_apart.read_apart(config, Settings())[0].settings is not None
+
+
+def test_a_reading_ends_with_the_daemon_that_asked_for_it(config: Path) -> None:
+    """It waits for the settings in force, as another waits for what it reads; its parent is not who asked."""
+    reading = Popen([*module_command(read_apart.__name__), str(config), "1"], stdin=PIPE, stdout=PIPE)
+    with reading:
+        assert reading.wait(60) == 1
+        assert reading.stdout is not None
+        assert reading.stdout.read() == b""
