@@ -136,6 +136,10 @@ class GpuReading:
         return vram + gtt if self.unified_memory and vram is not None and gtt is not None else vram
 
 
+INODES_FRACTION = 0.02
+"""A small file system has few inodes: no limit on those that are free is above this share of all."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskReading:
     """Space on the file system that holds `path`."""
@@ -143,6 +147,20 @@ class DiskReading:
     path: str
     free_bytes: int
     total_bytes: int
+    free_inodes: int | None = None
+    """How many files can still be made; None where the file system has no fixed number, as btrfs."""
+    total_inodes: int | None = None
+
+    def has_few_inodes(self, limit: int) -> bool:
+        """Whether fewer inodes than a limit are free; False where the file system has no fixed number of them."""
+        if self.free_inodes is None or not self.total_inodes:
+            return False
+        return self.free_inodes < cap_inodes(self.total_inodes, limit)
+
+
+def cap_inodes(total: int, limit: int) -> float:
+    """Return a limit on free inodes as it applies to a file system with so many in all."""
+    return min(limit, total * INODES_FRACTION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

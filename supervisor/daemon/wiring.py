@@ -73,6 +73,8 @@ from supervisor.store.store import Store
 
 log = logging.getLogger(__name__)
 
+NO_LIMITS = (0, 0)
+
 EVIDENCE_STEPS = 200
 EVIDENCE_STILL_S = 5.0
 """Evidence includes native stacks once a training has made no step for this long."""
@@ -117,7 +119,7 @@ class Assembly:
 
     def __init__(self, settings: Settings, clock: Clock, boot_id: str, launcher: Launcher, group: int | None) -> None:
         self.settings = settings
-        self._disk_limit: tuple[Settings | None, float] = (None, 0.0)
+        self._disk_limit: tuple[Settings | None, tuple[int, int]] = (None, NO_LIMITS)
         self._leads = LeaderHooks()
         self.clock = clock
         self.boot_id = boot_id
@@ -423,11 +425,14 @@ class Assembly:
         if host is None:
             return None
         # Asked in every turn of every job; the settings only change at a reload, which puts others in their place.
-        settings, limit_bytes = self._disk_limit
+        settings, (limit_bytes, limit_inodes) = self._disk_limit
         if settings is not self.settings:
-            limit_bytes = min((_disk_limit_bytes(job) for job in self.settings.jobs.values()), default=0.0)
-            self._disk_limit = (self.settings, limit_bytes)
-        return next((disk for disk in host.disks if disk.free_bytes < limit_bytes), None)
+            limits = [_disk_limits(job) for job in self.settings.jobs.values()] or [NO_LIMITS]
+            limit_bytes, limit_inodes = (min(limit) for limit in zip(*limits, strict=True))
+            self._disk_limit = (self.settings, (limit_bytes, limit_inodes))
+        return next(
+            (disk for disk in host.disks if disk.free_bytes < limit_bytes or disk.has_few_inodes(limit_inodes)), None
+        )
 
     def _clear_remains(self, job: str, folder: Path, has_exit_record: bool) -> bool:  # noqa: FBT001 - AttemptReader's seam
         # systemd ends what a shim leaves in its unit: after an exit record, its user has started that unit again.
@@ -490,9 +495,10 @@ def _new_job(name: str, settings: JobSettings, now: Moment) -> Job:
     return replace(job, desired_state=DesiredState.STOP, phase=Phase.STOPPED, reason="autostart is off")
 
 
-def _disk_limit_bytes(settings: JobSettings) -> float:
+def _disk_limits(settings: JobSettings) -> tuple[int, int]:
+    """Return the bytes and the inodes below which the job's rule acts."""
     rule = next((item for item in rules_of(settings) if isinstance(item, DiskLow)), None)
-    return float(rule.limit_bytes) if rule is not None and rule.enabled and rule.act else 0.0
+    return (rule.limit_bytes, rule.limit_inodes) if rule is not None and rule.enabled and rule.act else NO_LIMITS
 
 
 def _working_directories(settings: Settings) -> tuple[Path, ...]:

@@ -17,6 +17,8 @@ from supervisor.sources.gpu.sensor_values import celsius, number, percent
 from supervisor.sources.kernel_files import read_text
 
 _SOME = re.compile(r"^some avg10=(\d+(?:\.\d+)?)", re.MULTILINE | re.ASCII)
+INODES_MAX = 2**63 - 1
+"""Of the record; some file systems that have no fixed number report more."""
 _PROCESSORS = ("k10temp", "coretemp", "zenpower", "cpu_thermal")
 """Drivers of processor sensors: AMD, Intel, older AMD, Arm boards."""
 
@@ -83,13 +85,18 @@ class HostWatch:
 
 
 def read_disk(path: Path) -> DiskReading | None:
-    """Return the bytes that an unprivileged user can write to the file system of `path`, None if unknown."""
+    """Return the bytes and files that an unprivileged user can write to the file system of `path`, None if unknown."""
     try:
         stat = apart(os.statvfs, path)
     except OSError:
         return None
+    counts_inodes = stat.f_files > 0
     return DiskReading(
-        path=str(path), free_bytes=stat.f_bavail * stat.f_frsize, total_bytes=stat.f_blocks * stat.f_frsize
+        path=str(path),
+        free_bytes=stat.f_bavail * stat.f_frsize,
+        total_bytes=stat.f_blocks * stat.f_frsize,
+        free_inodes=min(stat.f_favail, INODES_MAX) if counts_inodes else None,
+        total_inodes=min(stat.f_files, INODES_MAX) if counts_inodes else None,
     )
 
 

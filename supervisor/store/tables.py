@@ -348,7 +348,7 @@ host_samples = Table(
     metadata,
     _real_column("at_unix_s", required=True),
     *_measured_columns(HostReading),
-    Column("disks", JSON),  # [{"path", "free_bytes", "total_bytes"}]
+    Column("disks", JSON),  # [{"path", "free_bytes", "total_bytes", "free_inodes", "total_inodes"}]
     PrimaryKeyConstraint("at_unix_s"),
     sqlite_with_rowid=False,
 )

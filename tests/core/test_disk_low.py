@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from supervisor.core.flags import Severity
+from supervisor.core import events as ev
+from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.readings import DiskReading, HostReading
 from supervisor.core.rules.disk_low import DiskLow
 
 from .stories import GB, story
@@ -62,3 +64,34 @@ def test_act_off_reports_only() -> None:
     flag = story().training().disks(runs=1).check(DiskLow(act=False))
     assert flag is not None
     assert flag.severity is Severity.WARNING
+
+
+def inodes(free: int | None, total: int | None, rule: DiskLow | None = None) -> RedFlag | None:
+    """Return what the rule says of a disk with much free space and so many inodes."""
+    timeline = story().training()
+    disk = DiskReading(path="/runs", free_bytes=500 * GB, total_bytes=1000 * GB, free_inodes=free, total_inodes=total)
+    timeline.put(ev.HostRead(at=timeline.now, reading=HostReading(at=timeline.now, disks=(disk,))))
+    return timeline.check(rule or DiskLow())
+
+
+def test_a_disk_without_inodes_acts_as_a_full_one_does() -> None:
+    flag = inodes(99, 10**7)
+    assert flag is not None
+    assert (flag.severity, flag.can_save, flag.subject) == (Severity.CRITICAL, False, "/runs")
+    assert flag.message == "/runs: 99 of 10000000 inodes are free, one for each file or folder"
+    assert flag.diagnosis is not None
+    assert "df -i" in flag.diagnosis.advice[0]
+    for free, severity in ((100, Severity.WARNING), (9999, Severity.WARNING), (10_000, None)):
+        flag = inodes(free, 10**7)
+        assert (None if flag is None else flag.severity) is severity
+    off = inodes(0, 10**7, DiskLow(act=False))
+    assert off is not None
+    assert off.severity is Severity.WARNING
+
+
+def test_a_small_disk_may_have_few_inodes_and_one_without_a_number_is_not_judged() -> None:
+    assert inodes(20, 1000) is None
+    flag = inodes(19, 1000)
+    assert flag is not None
+    assert flag.severity is Severity.CRITICAL
+    assert inodes(None, None) is inodes(0, 0) is None

@@ -41,9 +41,12 @@ def parts(tmp_path: Path) -> Iterator[Assembly]:
     made.store.close(made.clock.now())
 
 
-def disk(parts: Assembly, free_bytes: int) -> None:
+def disk(parts: Assembly, free_bytes: int, free_inodes: int | None = None) -> None:
     now = parts.clock.now()
-    disks = (DiskReading(path="/", free_bytes=free_bytes, total_bytes=10 * GB),)
+    total = None if free_inodes is None else 10**6
+    disks = (
+        DiskReading(path="/", free_bytes=free_bytes, total_bytes=10 * GB, free_inodes=free_inodes, total_inodes=total),
+    )
     parts.newest.take(ev.HostRead(at=now, reading=HostReading(at=now, disks=disks)))
 
 
@@ -52,6 +55,10 @@ def test_a_full_disk_forbids_a_launch_until_there_is_room(parts: Assembly) -> No
     disk(parts, 2 * GB - 1)
     assert not parts.may_launch()
     disk(parts, 2 * GB)
+    assert parts.may_launch()
+    disk(parts, 2 * GB, free_inodes=99)
+    assert not parts.may_launch()
+    disk(parts, 2 * GB, free_inodes=100)
     assert parts.may_launch()
 
 

@@ -29,6 +29,8 @@ def test_a_disk_is_what_an_ordinary_user_can_write(tmp_path: Path) -> None:
     assert disk is not None
     assert disk.total_bytes == stat.f_blocks * stat.f_frsize
     assert abs(disk.free_bytes - stat.f_bavail * stat.f_frsize) < 1 << 30
+    assert disk.total_inodes == (stat.f_files or None)
+    assert (disk.free_inodes is None) == (disk.total_inodes is None)
     assert read_disk(tmp_path / "absent") is None
     assert [seen.path for seen in read_host(NOW, (tmp_path / "absent", tmp_path)).disks] == [str(tmp_path)]
 

@@ -55,7 +55,8 @@ def test_every_table_can_be_asked(archive: Archive) -> None:
     assert (known.checkpoint, known.attempt) == (checkpoint(3, Verdict.PROVEN), 1)
     assert sorted(sample.source for sample in archive.gpu_samples()) == ["rocm-smi", "sysfs"]
     assert [(item.name, item.vram_total_bytes) for item in archive.gpus()] == [("Radeon RX 5600 XT", 6_425_673_728)]
-    assert archive.host_samples()[0].disks == [{"path": "/runs", "free_bytes": 10**11, "total_bytes": 10**12}]
+    disk = {"path": "/runs", "free_bytes": 10**11, "total_bytes": 10**12, "free_inodes": None, "total_inodes": None}
+    assert archive.host_samples()[0].disks == [disk]
     assert [sample.uninterruptible for sample in archive.process_samples("night")] == [1]
     assert [event.kind for event in archive.events("night")] == ["launched"]
     assert [decision.kind for decision in archive.decisions("night")] == ["launch", "stop", "launch"]

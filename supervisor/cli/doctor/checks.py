@@ -22,6 +22,7 @@ from supervisor.config import Settings, check
 from supervisor.config.load import find_silent_part
 from supervisor.control.types import DoctorLine, Level
 from supervisor.core.moments import Moment
+from supervisor.core.readings import cap_inodes
 
 if TYPE_CHECKING:
     from supervisor.sources.gpu.gpus import SourceStatus
@@ -31,6 +32,7 @@ FIXED_SQLITE = (3, 51, 3)
 """Before it, two connections that write and checkpoint at once can corrupt a WAL database (sqlite.org, 2026-03-13)."""
 DISK_FAIL_BYTES = 200_000_000
 DISK_WARN_BYTES = 2_000_000_000
+INODES_FAIL, INODES_WARN = 100, 10_000
 NOTE_OF_STOP = "/run/stop_asked"
 """What ExecStop= of the present unit writes."""
 GPUS_WAIT_S = 3.0
@@ -129,6 +131,7 @@ def disk(settings: Settings, looks: PathLooks) -> Iterator[DoctorLine]:
             return
         if stat.S_ISDIR(found.mode):
             yield _disk_line(state, existing, found.free_bytes)
+            yield from _inodes_line(existing, found.free_inodes, found.total_inodes)
             return
 
 
@@ -139,6 +142,17 @@ def _disk_line(state: Path, existing: Path, free: int) -> DoctorLine:
         found += f" (limit {(DISK_FAIL_BYTES if level == 'fail' else DISK_WARN_BYTES) / 1e9:.1f} GB)"
     remedy = None if level == "ok" else f"delete files on the disk of {existing}, or move supervisor.state_dir"
     return DoctorLine(name="disk", level=level, found=found, remedy=remedy)
+
+
+def _inodes_line(existing: Path, free: int, total: int) -> Iterator[DoctorLine]:
+    """Check the free inodes where the file system has a fixed number of them; enough of them are not worth a line."""
+    fails, warns = (cap_inodes(total, limit) for limit in (INODES_FAIL, INODES_WARN))
+    if free >= max(fails, warns):
+        return
+    level: Level = "fail" if free < fails else "warn"
+    found = f"{free} of {total} inodes free on the disk of {existing} (limit {fails if level == 'fail' else warns:.0f})"
+    remedy = f"`du -x --inodes --max-depth=2 {existing}` names the folders with most files: remove or pack them"
+    yield DoctorLine(name="disk", level=level, found=found, remedy=remedy)
 
 
 def devices(roots: tuple[Path, ...] = DEVICES) -> Iterator[DoctorLine]:
