@@ -40,6 +40,9 @@ SETTINGS_KEPT = 20
 SILENT_START_S = 120.0
 """Longer than imports and loading a data set take until a hooked training makes its first report."""
 
+UNWATCHED_SAVES_S = 86_400.0
+"""For so long a training may have saved after the last entry of the record, while no daemon ran."""
+
 
 def after_event(job: Job, event: ev.Event) -> Job:
     """Return the job after an event about it; events about other jobs or attempts leave it as it is."""
@@ -188,7 +191,7 @@ def _fold_clock_step(job: Job, event: ev.ClockStepped) -> Job:
 
     The attempt's launch is given the time that the clock would have shown with its present setting.
     """
-    if job.began_unix_s is None or not event.by_s < 0:
+    if not event.by_s < 0 or (job.began_unix_s is None and job.attempt is None):
         return job
     before_unix_s, attempt = event.at.unix_s - event.by_s, job.attempt
     if attempt is not None:
@@ -196,7 +199,26 @@ def _fold_clock_step(job: Job, event: ev.ClockStepped) -> Job:
         attempt = replace(attempt, launched_at=launched_at)
     return replace(
         job,
-        began_unix_s=job.began_unix_s + event.by_s,
+        began_unix_s=None if job.began_unix_s is None else job.began_unix_s + event.by_s,
+        attempt=attempt,
+        clock_before_unix_s=max(before_unix_s, job.clock_before_unix_s or before_unix_s),
+    )
+
+
+def after_earlier_clock(job: Job, now_unix_s: float, written_until_unix_s: float | None) -> Job:
+    """Return the job of a record whose newest entry is later than the clock, which was set back while no daemon ran.
+
+    How far it was set back is not known after a reboot: what was saved meanwhile may be later than the record.
+    """
+    if written_until_unix_s is None or written_until_unix_s <= now_unix_s:
+        return job
+    began, attempt = job.began_unix_s, job.attempt
+    if attempt is not None and attempt.launched_at.unix_s > now_unix_s:
+        attempt = replace(attempt, launched_at=Moment(attempt.launched_at.monotonic_s, now_unix_s))
+    before_unix_s = written_until_unix_s + UNWATCHED_SAVES_S
+    return replace(
+        job,
+        began_unix_s=None if began is None else min(began, now_unix_s),
         attempt=attempt,
         clock_before_unix_s=max(before_unix_s, job.clock_before_unix_s or before_unix_s),
     )

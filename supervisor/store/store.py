@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from supervisor.core import events as ev
+from supervisor.core.apply_event import after_earlier_clock, after_event
 from supervisor.core.checkpoints.checkpoint import Checkpoint
 from supervisor.core.decisions import Decision, Launch
 from supervisor.core.flags import RedFlag
@@ -26,7 +27,7 @@ from supervisor.store.cursors import Cursors, cursors_of
 from supervisor.store.database import Database
 from supervisor.store.errors import StoreError
 from supervisor.store.experience import experience_of
-from supervisor.store.jobs import UnreadableRowError, decode_job, shift_into_boot, shifted
+from supervisor.store.jobs import UnreadableRowError, decode_job, find_setting, shift_into_boot, shifted
 from supervisor.store.opening import prepare
 from supervisor.store.outbox import WAITING, NewAlert, NextTry, Outbox, QueuedAlert, alert_of
 from supervisor.store.prune import Retention
@@ -167,7 +168,9 @@ class Store:
             raise StoreError(f"{self.path} cannot be read; check its disk")
         self._writer.remember_jobs(found)
         newest = {row["name"]: row for row in (*found, *self._writer.waiting(statements.JOB))}
-        jobs = (self._job_of(newest[name], now) for name in sorted(newest))
+        rebooted = any(row["boot_id"] != self._boot_id for row in newest.values())
+        written_until = self.last_written_unix_s() if rebooted else None
+        jobs = (self._job_of(newest[name], now, written_until) for name in sorted(newest))
         return tuple(job for job in jobs if job is not None)
 
     def last_written_unix_s(self, before_unix_s: float = math.inf) -> float | None:
@@ -428,16 +431,17 @@ class Store:
         tried = self._writer.read(Statement("SELECT * FROM remedies")) or ()
         self._trials = {(row["job"], row["attempt"]): row for row in tried}
 
-    def _job_of(self, row: Row, now: Moment) -> Job | None:
+    def _job_of(self, row: Row, now: Moment, written_until_unix_s: float | None) -> Job | None:
         try:
             job = decode_job(row["state"])
         except UnreadableRowError as error:
             log.error("store.job_unreadable", extra={"fields": {"job": row["name"], "error": str(error)}})
             self.set_note(f"{UNREADABLE} {row['name']}", row["state"])
             return None
+        saved = Moment(row["saved_monotonic_s"], row["saved_unix_s"])
         if row["boot_id"] == self._boot_id:
-            return job
-        return shifted(job, shift_into_boot(Moment(row["saved_monotonic_s"], row["saved_unix_s"]), now))
+            return after_event(job, ev.ClockStepped(at=now, by_s=find_setting(saved, now)))
+        return after_earlier_clock(shifted(job, shift_into_boot(saved, now)), now.unix_s, written_until_unix_s)
 
     def _keep_cursors(self, job: str, attempt: int, cursors: Cursors) -> None:
         if self._cursors.get((job, attempt)) != cursors:

@@ -7,7 +7,13 @@ from dataclasses import replace
 import pytest
 
 from supervisor.core import events as ev
-from supervisor.core.apply_event import SILENT_START_S, after_event, after_silent_start
+from supervisor.core.apply_event import (
+    SILENT_START_S,
+    UNWATCHED_SAVES_S,
+    after_earlier_clock,
+    after_event,
+    after_silent_start,
+)
 from supervisor.core.findings import FaultClass
 from supervisor.core.job import DesiredState, Job, Limits, Phase
 from supervisor.core.moments import Moment
@@ -189,3 +195,17 @@ def test_a_job_that_was_given_up_resumes_at_once_because_a_person_started_it() -
 def test_a_silent_training_runs_from_that_time_on(lived_s: float, *, runs: bool) -> None:
     timeline = life().started()
     assert (after_silent_start(timeline.job, timeline.now, lived_s).phase is Phase.RUNNING) is runs
+
+
+def test_a_record_of_a_time_later_than_the_clock_shows_that_it_was_set_back() -> None:
+    """After a reboot it is not known by how much: only what is written from now on is compared by its time."""
+    job, now_unix_s = life().job, START.unix_s - 7200
+    assert job.attempt is not None
+    back = after_earlier_clock(job, now_unix_s, START.unix_s)
+    assert back.attempt is not None
+    assert (back.began_unix_s, back.attempt.launched_at.unix_s) == (now_unix_s, now_unix_s)
+    assert back.attempt.launched_at.monotonic_s == job.attempt.launched_at.monotonic_s
+    assert back.clock_before_unix_s == START.unix_s + UNWATCHED_SAVES_S
+    assert after_earlier_clock(back, now_unix_s, START.unix_s - 60).clock_before_unix_s == back.clock_before_unix_s
+    for written_until in (None, now_unix_s):
+        assert after_earlier_clock(job, now_unix_s, written_until) == job

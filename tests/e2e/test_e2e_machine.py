@@ -160,6 +160,22 @@ def test_what_was_saved_before_the_clock_was_set_back_is_resumed_from(home: Hous
     assert incident["downtime_s"] < 600
 
 
+def test_what_was_saved_before_a_clock_that_was_set_back_while_no_daemon_ran_is_resumed_from(
+    home: House, tmp_path: Path
+) -> None:
+    clock, go = SteppedClock(tmp_path), tmp_path / "go"
+    home.write(home.by_hand("one", "--wound", "nan:210", "--pause", f"205:{go}"))
+    home.start(env=clock.environment)
+    home.until(lambda: 200 in home.proven("one"), 30, "the save of step 200 to be proven")
+    home.kill()
+    clock.step_to(-3600)
+    home.start(env=clock.environment)
+    go.touch()
+    incident = home.resumed("one")
+    assert (incident["rule"], incident["outcome"]) == ("non_finite_loss", "resumed")
+    assert incident["resumed_from"]["step"] == 200
+
+
 def test_a_daemon_that_starts_with_the_clock_years_ahead_deletes_nothing(home: House, tmp_path: Path) -> None:
     """A machine whose clock has no battery begins its first minutes anywhere."""
     clock = SteppedClock(tmp_path)

@@ -11,6 +11,7 @@ import pytest
 from record_by_hand import BOOT, OTHER_BOOT, START, at, checkpoint, job, open_store
 
 from supervisor.core import events as ev
+from supervisor.core.checkpoints.checkpoint import SetBack
 from supervisor.core.job import Attempt, Job, Phase
 from supervisor.core.moments import Moment
 from supervisor.store.jobs import UnreadableRowError, decode_job, encode, shift_into_boot, shifted
@@ -59,6 +60,40 @@ def test_a_machine_that_wakes_in_the_year_1970_waits_no_longer_than_it_had_to() 
     moved = shifted(job(), shift_into_boot(saved, woken))
     assert moved.retry is not None
     assert woken.seconds_since(moved.retry.not_before) == pytest.approx(-20.0)
+
+
+@pytest.mark.parametrize("boot_id", [BOOT, OTHER_BOOT])
+def test_a_clock_that_was_set_back_while_no_daemon_ran_is_found_at_the_start(tmp_path: Path, boot_id: str) -> None:
+    """By the monotonic clock of one boot, after a reboot by what the record has of a time later than now."""
+    store = open_store(tmp_path)
+    began = replace(job(), began_unix_s=START.unix_s)
+    with store.turn(at(70)):
+        store.save_job(began)
+    store.close(at(70))
+    hour_back = Moment(at(100).monotonic_s if boot_id == BOOT else 5.0, at(100 - 3600).unix_s)
+    (loaded,) = open_store(tmp_path, hour_back, boot_id).load_jobs(hour_back)
+    assert loaded.began_unix_s is not None
+    assert loaded.began_unix_s <= hour_back.unix_s, "what it saves from now on is its own"
+    assert loaded.attempt is not None
+    assert loaded.attempt.launched_at.unix_s <= hour_back.unix_s
+    set_back = SetBack(now_unix_s=hour_back.unix_s, from_unix_s=loaded.clock_before_unix_s or 0.0)
+    assert set_back.precedes(at(69).unix_s)
+    assert not set_back.precedes(hour_back.unix_s)
+    later = Moment(hour_back.monotonic_s + 60, hour_back.unix_s + 60)
+    again = open_store(tmp_path, later, boot_id).load_jobs(later)
+    assert again[0].clock_before_unix_s == pytest.approx(loaded.clock_before_unix_s), "of the same row the same"
+
+
+@pytest.mark.parametrize("boot_id", [BOOT, OTHER_BOOT])
+def test_a_clock_that_goes_on_or_was_set_ahead_changes_no_job(tmp_path: Path, boot_id: str) -> None:
+    store = open_store(tmp_path)
+    with store.turn(at(70)):
+        store.save_job(job())
+    store.close(at(70))
+    for ahead_s in (0.0, 7200.0):
+        now = Moment(at(71).monotonic_s, at(71 + ahead_s).unix_s)
+        (loaded,) = open_store(tmp_path, now, boot_id).load_jobs(now)
+        assert (loaded.clock_before_unix_s, loaded.began_unix_s) == (None, job().began_unix_s)
 
 
 def test_in_the_same_boot_moments_stay_to_the_last_digit(tmp_path: Path) -> None:
