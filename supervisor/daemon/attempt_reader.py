@@ -445,7 +445,7 @@ class AttemptReader:
         if final:
             followed.output, page = self._use(followed.output, methodcaller("finish", now))
             self._report_output(followed, page, now)
-        if unreadable is not None:
+        if unreadable is not None and not final:
             # Reported by the fence; no rule judges the silence of what is not seen.
             raise unreadable
 

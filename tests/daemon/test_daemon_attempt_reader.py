@@ -500,6 +500,18 @@ def test_output_that_is_not_to_be_found_after_a_restart_is_reported_once_and_mea
     assert "was moved or removed while the training writes to it" in changed.error
 
 
+def test_output_that_is_shorter_after_a_machine_went_down_is_no_warning_of_an_attempt_that_is_over(
+    watch: AttemptReader, events: list[ev.Event], tmp_path: Path
+) -> None:
+    item = followed(tmp_path)
+    (tmp_path / fo.OUTPUT).write_text("what reached the disk\n")
+    item.output, item.gone, item.other_boot = OutputReader(tmp_path, 1_000_000, offset=100), True, True
+    watch.follow(item)
+    until(has_event(events, ev.HostLost), "the end")
+    assert has_event(events, ev.OutputSeen)()
+    assert not has_event(events, ev.SupervisionChanged)()
+
+
 def test_an_end_is_reported_although_a_file_of_it_hangs(
     watch: AttemptReader, events: list[ev.Event], tmp_path: Path
 ) -> None:
