@@ -86,7 +86,8 @@ Fields of agent.jsonl besides the common ones, by event:
                       iterable, ended (true once they have ended)
     trains            of a process that trains, and has no recorder; ended (true once it comes to its end,
                       or its program ends it), error (the exception that ends it), of (its pid, from another process),
-                      restarts (true where that is its launcher, which starts it again as often as it may)
+                      restarts (true where that is its launcher, which starts it again as often as it may),
+                      status (the one that it ends with by itself; null where its interpreter does not know it)
     device            device (of a JAX training: "cpu", "gpu", "tpu")
     precision         asked, used ("half", "bfloat16", "single"), why, device
     epoch_end         epoch, fitness, metrics (object), train_loss, val_loss; null is a number that was not finite

@@ -37,6 +37,7 @@ from supervisor.core.remedies.last_resorts import Resort, due, would_help
 from supervisor.core.remedies.trials import Trial
 from supervisor.core.rules import cause_of
 from supervisor.core.rules.advisory.other_trainings import OtherTrainings
+from supervisor.core.rules.crash import WRAPPER, Crash
 from supervisor.core.rules.crash_diagnosis import crash_diagnosis
 from supervisor.core.start_failure import (
     ABOUT_NO_CHECKPOINT,
@@ -352,6 +353,8 @@ def _settle_unflagged(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now:
     if attempt.exit is not None and attempt.exit.clean:
         lost = next((f"; {flag.message}" for flag in flags if flag.rule == OtherTrainings.name), "")
         reason = f"the training exited with status 0{lost}"
+    elif any(flag.rule == Crash.name and flag.fault == WRAPPER for flag in flags):
+        reason = f"the training had finished with status 0 before its wrapper {attempt.ending}"
     elif attempt.train_ended:
         reason = f"the training had finished before its process {attempt.ending}"
     else:

@@ -164,3 +164,35 @@ def test_a_process_that_trains_and_leaves_without_exit_handlers_has_come_to_its_
     assert not attempt.failures()
     (ended,) = [report for report in attempt.list_reports("trains") if report.get("ended")]
     assert (ended["pid"], ended["error"]) == (int(finished.output), error)
+
+
+ENDS = """
+import atexit, os, sys
+import rocm_agent
+rocm_agent.step(loss=1.0)
+exec(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("python", interpreters(), ids=name_of)
+@pytest.mark.parametrize(
+    ("ends", "code", "statuses"),
+    [
+        ("pass", 0, [0]),
+        ("sys.exit(3)", 3, [None]),
+        ("raise SystemExit('no data')", 1, [None]),
+        ("raise ValueError", 1, [None]),
+        ("os._exit(3)", 3, [3]),
+        ("os._exit(0)", 0, [0]),
+        ("atexit.register(os._exit, 3)", 3, [0, 3]),
+        ("atexit.register(os._exit, 0)", 0, [0]),
+        ("os.execvp('false', ['false'])", 1, [None]),
+    ],
+)
+def test_the_status_of_what_trained_is_reported_where_its_interpreter_knows_it(
+    attempt: Attempt, python: Path, ends: str, code: int, statuses: list[int | None]
+) -> None:
+    finished = attempt.run([python, "-c", ENDS, ends])
+    assert (finished.code, attempt.failures()) == (code, [])
+    ended = [report for report in attempt.list_reports("trains") if report.get("ended")]
+    assert [report.get("status") for report in ended] == statuses

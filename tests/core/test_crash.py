@@ -177,6 +177,49 @@ def test_a_status_after_the_own_end_of_what_trained_is_that_status() -> None:
     assert flag_of(timeline.says(ev.AgentEvent.TRAINS, of=77, ended=True).exits(2)).fault == "exit_code"
 
 
+def finished_below_a_wrapper(**end: object) -> Story:
+    """A shell script, `make` or gdb (pid 4242) whose `python train.py` (pid 77) trained and ended."""
+    timeline = story().started(4242).training(40).says(ev.AgentEvent.TRAINS, of=77)
+    return timeline.says(ev.AgentEvent.TRAINS, of=77, ended=True, **end).silence(1)
+
+
+@pytest.mark.parametrize("status", [1, 2, 125], ids=["a shell script, or gdb", "make", "xargs"])
+def test_a_wrapper_that_fails_after_its_training_ended_with_status_0_is_a_warning_of_its_status(status: int) -> None:
+    flag = flag_of(finished_below_a_wrapper(status=0).prints("cp: cannot stat 'best.pt'").exits(status))
+    assert (flag.fault, flag.severity) == ("wrapper", Severity.WARNING)
+    assert flag.message == (
+        f"the training (pid 77) came to its normal end with status 0, and its wrapper ended with status {status}; "
+        "last output: cp: cannot stat 'best.pt'"
+    )
+
+
+@pytest.mark.parametrize("end", [{}, {"status": 1}, {"status": 0, "error": "ValueError: a label of 12"}])
+def test_a_wrapper_passes_on_a_status_of_its_training_that_is_not_known_to_be_0(end: dict[str, object]) -> None:
+    flag = flag_of(finished_below_a_wrapper(**end).exits(1))
+    assert (flag.fault, flag.severity) == ("exit_code", Severity.CRITICAL)
+
+
+def test_an_exit_handler_s_own_status_is_the_training_s() -> None:
+    timeline = finished_below_a_wrapper(status=0).says(ev.AgentEvent.TRAINS, of=77, ended=True, status=3)
+    assert flag_of(timeline.exits(3)).severity is Severity.CRITICAL
+
+
+def test_what_may_be_a_part_of_the_training_fails_as_before() -> None:
+    """Another fold of a cross-validation, a training that was to save, one that is short of its plan, a signal."""
+    assert flag_of(finished_below_a_wrapper(status=0).says(ev.AgentEvent.ALIVE).exits(1)).fault == "exit_code"
+    assert flag_of(finished_below_a_wrapper(status=0).exits(139)).severity is Severity.CRITICAL
+    assert flag_of(finished_below_a_wrapper(status=0).exits(signal=9)).severity is Severity.CRITICAL
+    planned = story().started(4242).says(ev.AgentEvent.PLAN, epochs=2, batches_per_epoch=50).training(40)
+    planned.says(ev.AgentEvent.TRAINS, of=77).says(ev.AgentEvent.TRAINS, of=77, ended=True, status=0)
+    assert flag_of(planned.exits(1)).severity is Severity.CRITICAL
+
+
+def test_a_training_that_is_the_command_itself_fails_with_its_own_status() -> None:
+    timeline = story().started(4242).training(40).says(ev.AgentEvent.TRAINS, of=4242)
+    timeline.says(ev.AgentEvent.TRAINS, of=4242, ended=True, status=0)
+    assert flag_of(timeline.exits(1)).severity is Severity.CRITICAL
+
+
 def test_status_0_of_a_pipe_whose_training_was_ended_by_an_exception_is_that_exception() -> None:
     timeline = story().started(4242).training(40).says(ev.AgentEvent.TRAINS, of=77)
     raised: dict[str, object] = {"type": "OutOfMemoryError", "message": "HIP out of memory"}

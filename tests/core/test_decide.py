@@ -136,6 +136,14 @@ def test_a_crash_after_the_training_ended_is_reported_and_finishes_the_job() -> 
     assert timeline.job.reason == "the training had finished before its process was killed by SIGSEGV"
 
 
+def test_a_wrapper_that_fails_after_its_training_ended_is_reported_and_finishes_the_job() -> None:
+    """As `gdb -batch -ex run --args python train.py`, a shell script whose last line fails, or `make`."""
+    timeline = life().started(4242).training(40).says(ev.AgentEvent.TRAINS, of=77)
+    timeline.says(ev.AgentEvent.TRAINS, of=77, ended=True, status=0).exits(1)
+    assert timeline.read_decisions() == ["Launch", "Warn", "Finish"]
+    assert timeline.job.reason == "the training had finished with status 0 before its wrapper ended with status 1"
+
+
 def test_a_finished_training_whose_last_words_a_disk_refused_is_not_trained_again() -> None:
     """Neither its exit record nor its line in agent.jsonl was written: its recorder has the last stage."""
     timeline = life().says(ev.AgentEvent.PLAN, epochs=2, batches_per_epoch=50).training(100)

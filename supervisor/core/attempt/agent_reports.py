@@ -24,6 +24,7 @@ TRAINERS_KEPT = 256
 INTERPRETERS_KEPT = 4096
 ERROR_CHARACTERS = 500
 EVERY_MAX_S = 1e6
+STATUS_MAX = 255
 """Between two snapshots; a longer interval is ignored as invalid."""
 
 
@@ -99,6 +100,9 @@ class Trainer:
     """The exception that ended it, or what its launcher has reaped."""
     restarts: bool = False
     """Whether its launcher starts it again where it may."""
+    ended_at: Moment | None = None
+    status: int | None = None
+    """The status that it ended with by itself; None where its interpreter does not know it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,7 +289,17 @@ class AgentReports:
             self.trainers[pid] = Trainer(at=report.at)
         elif ended and not known.ended:
             error, restarts = as_message(report.facts.get("error"), ERROR_CHARACTERS), report.facts.get("restarts")
-            self.trainers[pid] = replace(known, ended=True, error=error or "", restarts=restarts is True)
+            self.trainers[pid] = replace(
+                known,
+                ended=True,
+                error=error or "",
+                restarts=restarts is True,
+                ended_at=report.at,
+                status=as_int(report.facts.get("status"), maximum=STATUS_MAX),
+            )
+        elif ended:  # an exit handler may leave with a status of its own after that
+            status = as_int(report.facts.get("status"), maximum=STATUS_MAX)
+            self.trainers[pid] = replace(known, status=known.status if status is None else status)
 
 
 def _read_precision(report: ev.AgentReported, asked: str, used: str) -> Precision:

@@ -41,6 +41,8 @@ BY_SIGNAL = re.compile(r"SIG[A-Z0-9]{1,12}|signal [0-9]{1,3}")
 """How the agent names a process that a signal has ended and that another process of its program has reaped."""
 NON_FINITE = "non_finite"
 COMPILE = "compile"
+WRAPPER = "wrapper"
+"""What a training was started by failed after the training's own end."""
 SPOILT_STEPS = NonFiniteLoss().window_steps
 
 NOT_FINITE = re.compile(
@@ -120,7 +122,7 @@ class Crash:
     was killed and its program took no notice, or, without a plan, an exception was printed last: that is a warning. A
     training that was asked to save before it ended was not complete either. Where torch was found and no step was ever
     seen, it is not known: that is a warning without a retry, and so is a process that crashed after its training had
-    ended.
+    ended, and a wrapper (a shell script, `make`, gdb) that failed after what trained had ended with status 0.
     """
 
     name: ClassVar[str] = "crash"
@@ -151,6 +153,9 @@ class Crash:
         elif history.exit.clean:
             return None if ended else self._explain_lost(history, history.exit) or self._explain_clean(history)
         else:
+            wrapper = self._explain_wrapper(history, history.exit)
+            if wrapper is not None:
+                return wrapper
             cause = self._explain_end(history, history.exit)
         return replace(cause, doubtful=ended and history.train_ended)
 
@@ -165,6 +170,19 @@ class Crash:
             or _trained_lost(history, status)
             or Cause(fault=COMMAND if is_command_missing(history, status) else "exit_code", text=status.words)
         )
+
+    def _explain_wrapper(self, history: History, status: ExitStatus) -> Cause | None:
+        """Return that the training itself came to its normal end, and what it was started by failed.
+
+        A shell script whose last line fails does so, `make` with a later rule that fails, and gdb. Where a process
+        raised an exception, or another interpreter began after that end, what failed may be a part of the training.
+        """
+        pid = _find_finished(history, status)
+        failed = self._in_kernel_log(history, status) or self._find_failure(history, status)
+        if pid is None or failed is not None or _explain_clean_end(history) is not None:
+            return None
+        text = f"the training (pid {pid}) came to its normal end with status 0, and its wrapper {status.words}"
+        return Cause(fault=WRAPPER, text=text, doubtful=True)
 
     def _explain_clean(self, history: History) -> Cause | None:
         """Return why an end of status 0 came early: the program may have caught what its training raised."""
@@ -268,6 +286,27 @@ def _is_lost(history: History, pid: int, trainer: Trainer) -> bool:
     if trainer.ended:
         return BY_SIGNAL.fullmatch(trainer.error) is not None or any(raised.pid == pid for raised in history.raised)
     return True
+
+
+def _find_finished(history: History, status: ExitStatus) -> int | None:
+    """Return the process that trained last, where all that trained ended with status 0 below a wrapper that failed."""
+    reports = history.reports
+    trainers = reports.trainers
+    is_elsewhere = bool(reports.rank_pids) and 0 not in reports.rank_pids
+    is_asked = history.saves.save_requested or 0 in history.unread_ranks
+    if not trainers or not history.steps or history.training_pid is None or is_elsewhere or is_asked:
+        return None
+    if status.code is None or _signal_of(status) is not None:
+        return None
+    for pid, trainer in trainers.items():
+        began_after = (
+            reports.begun_at is not None
+            and trainer.ended_at is not None
+            and reports.begun_at.seconds_since(trainer.ended_at) > 0
+        )
+        if pid == history.training_pid or trainer.status != 0 or trainer.error or began_after:
+            return None
+    return max(trainers.items(), key=lambda entry: entry[1].at.monotonic_s)[0]
 
 
 def _trained_lost(history: History, status: ExitStatus) -> Cause | None:

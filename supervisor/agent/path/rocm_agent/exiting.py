@@ -18,7 +18,7 @@ from .layout import CHECKPOINT, EXITING, STEP, VALIDATE
 
 TYPE_CHECKING = False  # typing costs milliseconds at every interpreter's start
 if TYPE_CHECKING:
-    from types import ModuleType
+    from types import FrameType, ModuleType
     from typing import Any, Callable, Optional
 
     from .recorder import Recorder
@@ -29,12 +29,14 @@ _reported_in = 0
 _ended_in = 0
 """The process whose end was reported."""
 _error = ""
+_main_frame: Optional[FrameType] = None
+"""The outermost frame of the main thread: whether it has returned shows at the end whether the program had its way."""
 
 
 @fenced
 def begin(holding: Callable[[], Optional[Recorder]]) -> None:
     """Report the end of this process, which trains; `holding` returns its recorder, None where it has none."""
-    global _begun_in
+    global _begun_in, _main_frame
     if _begun_in == os.getpid():
         return
     import threading
@@ -50,6 +52,7 @@ def begin(holding: Callable[[], Optional[Recorder]]) -> None:
         for name in ("_exit", "execv", "execve"):
             setattr(os, name, _leaving_by(getattr(os, name), of_status=name == "_exit"))
     _begun_in = os.getpid()
+    _main_frame = _find_main_frame()
     util = sys.modules.get("multiprocessing.util")
     if util is not None:
         util.Finalize(None, _note_exception, exitpriority=0)
@@ -59,8 +62,9 @@ def _leaving_by(leave: Callable[..., Any], *, of_status: bool) -> Callable[..., 
     """Return a function of `os` after which no exit handler runs, that reports the end of this process first."""
 
     def _leave(*words: Any, **named: Any) -> Any:
-        if _begun_in == os.getpid() != _ended_in:
-            _report_left(next(iter((*words, *named.values())), 0) if of_status else 0)
+        status = next(iter((*words, *named.values())), 0) if of_status else None
+        if _begun_in == os.getpid() and (_ended_in != os.getpid() or status):
+            _report_left(status)
         return leave(*words, **named)
 
     return _leave
@@ -129,11 +133,12 @@ def _note_exception() -> None:
 
 
 @fenced
-def _report_left(status: int) -> None:
-    """Report an end by `os._exit`, as of programs whose threads or libraries hang, or as another program."""
+def _report_left(status: Optional[int]) -> None:
+    """Report an end by `os._exit`, as of programs whose threads or libraries hang, or (None) as another program."""
     global _ended_in
     _ended_in = os.getpid()
-    events.write("trains", ended=True, error=_error or ("status %d" % status if status else ""))
+    known = None if status is None else status & 0xFF
+    events.write("trains", ended=True, error=_error or ("status %d" % status if status else ""), status=known)
 
 
 @fenced
@@ -141,7 +146,29 @@ def _report_end(recorder: Optional[Recorder]) -> None:
     global _ended_in
     if _begun_in == os.getpid():
         _ended_in = os.getpid()
-        events.write("trains", ended=True, error=_error)
+        events.write("trains", ended=True, error=_error, status=0 if _has_main_returned() else None)
     # An exception that ends it is reported as such, and has the limit of the stage that it was raised in.
     if recorder is not None and recorder.stage in (STEP, VALIDATE, CHECKPOINT) and not exceptions.is_ending():
         recorder.stage, recorder.aside = EXITING, 0
+
+
+def _find_main_frame() -> Optional[FrameType]:
+    import threading
+
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
+
+
+def _has_main_returned() -> bool:
+    """Whether the program's outermost frame has returned, so that its status is 0.
+
+    After an exception, `SystemExit` as well, that frame is where it was raised: no other trace of it is left.
+    """
+    from opcode import opname
+
+    frame = _main_frame
+    if frame is None or not 0 <= frame.f_lasti < len(frame.f_code.co_code):
+        return False
+    return opname[frame.f_code.co_code[frame.f_lasti]] in ("RETURN_VALUE", "RETURN_CONST")
