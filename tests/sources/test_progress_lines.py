@@ -217,6 +217,37 @@ def test_lines_of_other_frameworks_are_read(line: str, batch: int, batches: int 
 
 
 @pytest.mark.parametrize(
+    ("line", "batch", "batches", "epoch", "loss"),
+    [
+        ("Iter:    11 | Cost: 0.5800000", 11, None, None, 0.58),
+        ("Iter:     1 | Cost: 1.4490948 | Acc train: 0.5000000", 1, None, None, 1.4490948),
+        ("   Iter: 11 | Cost: 0.58", 11, None, None, 0.58),
+        ("Cost after step     5: -0.9999999", 5, None, None, -0.9999999),
+        ("Cost after iteration 100: 0.6931", 100, None, None, 0.6931),
+        ("loss at step 20/400 = 3.1", 20, 400, None, 3.1),
+        ("It: 4 | loss: 3.5", 4, None, None, 3.5),
+        ("it: 300, Loss: 1.2e-03", 300, None, None, 0.0012),
+        ("[Iter 11] cost = 0.5", 11, None, None, 0.5),
+        ("Iter: [11/200] loss: 0.3", 11, 200, None, 0.3),
+        ("Iter[11/200], loss: 0.3", 11, 200, None, 0.3),
+        ("    step 12/90, train_loss=0.25", 12, 90, None, 0.25),
+        ("\titers: 100, epoch: 2 | loss: 0.3412345", 100, None, 1, 0.3412345),
+    ],
+)  # fmt: skip
+def test_a_count_with_a_cost_or_a_loss_is_read(
+    line: str, batch: int, batches: int | None, epoch: int | None, loss: float
+) -> None:
+    """PennyLane's tutorials, loops of courses, and libraries for time series."""
+    seen = read(line)
+    assert (seen.batch, seen.batches, seen.epoch, seen.loss, seen.place) == (batch, batches, epoch, loss, batch)
+
+
+def test_a_cost_that_is_no_number_is_named() -> None:
+    assert read("Iter: 11 | Cost: nan").not_finite == ("Cost",)
+    assert read("Cost after step 5: nan").not_finite == ("cost",)
+
+
+@pytest.mark.parametrize(
     "line",
     [
         "Progress:  12.5% words/sec/thread:  123456 lr:  0.044012 avg.loss:  1.234567 ETA:   0h 0m 3s",
@@ -241,6 +272,18 @@ def test_a_printed_part_of_the_whole_is_a_place(line: str) -> None:
         "[12] pages",
         "12: 2.8902, 3.1",
         "Progress: 12 of 40",
+        "  steps: 1000, lr: 0.1",
+        "    iters: 100 | loss: mse",
+        "  steps: 10, loss: l1_loss",
+        "[step 3] downloading weights",
+        "It: 4 pages are left",
+        "it 4: loss 3",
+        "it: 12 files, 3 of them lost",
+        "Cost after tax: 5",
+        "loss at step: 3",
+        "Loss after epoch 5: 0.3",
+        "Energy: -1.13",
+        "  iters: 100, epochs: 10 each",
     ],
 )
 def test_lines_that_look_alike_are_no_progress(line: str) -> None:

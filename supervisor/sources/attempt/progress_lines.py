@@ -59,6 +59,22 @@ _ITERATION = re.compile(
     re.I,
 )
 """nanoGPT `iter 10: loss 3.2`, OpenNMT behind its time, and the lines of many custom loops."""
+_LOSS_FOLLOWS = rf"(?=.{{0,80}}?(?:loss|cost|energy)\w{{0,10}}\s{{0,4}}[=:]?\s{{0,4}}{_NUMBER}(?:[\s,|)\]]|$))"
+_COUNTED_LOSS = re.compile(
+    r"^\s{0,8}\[?(?:iter(?:ation)?s?|it(?=[:=])|steps?)[ :=#\[(]{1,8}(?P<batch>\d{1,12})"
+    r"(?:\s?/\s?(?P<batches>\d{1,12}))?(?=[\s:,|;)\]])" + _LOSS_FOLLOWS,
+    re.I,
+)
+"""Own loops that indent their lines or put the count in brackets: with a number of a loss, as a list of settings has
+counts too."""
+_LOSS_AFTER = re.compile(
+    r"^\s{0,8}(?:train(?:ing)? )?(?P<name>loss|cost|energy) (?:after|at) (?:iter(?:ation)?|step) {1,8}"
+    rf"(?P<batch>\d{{1,12}})\s?(?:/\s?(?P<batches>\d{{1,12}})\s?)?[:=]\s{{0,8}}(?P<value>{_NUMBER})(?=[\s,|)]|$)",
+    re.I,
+)
+"""PennyLane's `Cost after step     5:  0.3500000`, and courses' `Cost after iteration 100: 0.64`."""
+_BATCH_AND_EPOCH = re.compile(r"^\s{0,8}iters: (?P<batch>\d{1,9}), epoch: (?P<epoch>\d{1,7}) \| (?=loss: )")
+"""Informer, and the libraries for time series that come of it: epochs from 1, batches in the epoch."""
 _EPOCH_AND_BATCH = re.compile(
     r"^[^|%]{0,60}?\bep(?:och)?\b[\s:=#(\[.]{0,4}(?P<epoch>\d{1,7})(?:\s?(?:/|of)\s?(?P<epochs>\d{1,7}))?"
     r"[^\w%]{1,8}(?:batch|step|it(?:er(?:ation)?s?)?|up)\b[\s:=#(\[.]{0,9}"
@@ -211,6 +227,15 @@ def _parse_epoch_and_batch(line: str) -> Progress | None:
     return _build_progress("batches", found, epoch_from=1 if found["epochs"] else 0, rest=line[found.end() :])
 
 
+def _parse_loss_after(line: str) -> Progress | None:
+    found = _LOSS_AFTER.match(line)
+    if found is None:
+        return None
+    losses = {found["name"].lower(): _parse_number(found["value"])}
+    seen = _build_progress("iterations", found, epoch_from=0, rest=line[found.end() :])
+    return replace(seen, losses=losses, not_finite=_list_not_finite(losses))
+
+
 def _parse_round(line: str) -> Progress | None:
     found = _ROUND.match(line)
     return None if found is None else Progress(shape="iterations", batch=int(found["batch"] or found["other"]))
@@ -258,7 +283,15 @@ _READERS: tuple[tuple[Sequence[str], tuple[Reader, ...]], ...] = (
     (("{'",), (_parse_huggingface,)),
     ((" [",), (_reader("bar", _ENDLESS_BAR),)),
     (("total_loss: ",), (_reader("iterations", _DETECTRON),)),
-    (("iter", "Iter", "ITER", "step", "Step", "STEP"), (_reader("iterations", _ITERATION, overlap_chars=1),)),
+    (("iters: ",), (_reader("batches", _BATCH_AND_EPOCH, epoch_from=1),)),
+    (
+        ("iter", "Iter", "ITER", "step", "Step", "STEP", "It:", "it:", "It=", "it="),
+        (
+            _reader("iterations", _ITERATION, overlap_chars=1),
+            _reader("iterations", _COUNTED_LOSS),
+            _parse_loss_after,
+        ),
+    ),
     (("epoch ", '"num_updates"'), (_parse_fairseq,)),
     (("epoch", "Epoch", "Ep", "ep "), (_parse_epoch_and_batch,)),
     (("]\t", ":\tlearn: ", " avg", "Iteration:"), (_parse_round,)),
@@ -291,7 +324,7 @@ def _find_named_numbers(text: str) -> tuple[dict[str, float | None], dict[str, f
     for pattern in (_PAIR, _WORDED):
         for found in pattern.finditer(text):
             name, value = found["name"], _parse_number(found["value"])
-            if "loss" in name.lower():
+            if "loss" in name.lower() or name.lower() == "cost":
                 losses.setdefault(name, value)
             elif name.lower() in ("lr", "learning_rate"):
                 others.setdefault("lr", value)
