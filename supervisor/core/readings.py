@@ -287,7 +287,7 @@ class ProcessReading:
     stopped_pids: tuple[int, ...] = ()
     """Processes that SIGSTOP or a debugger holds: no signal but SIGCONT and SIGKILL reaches them."""
     traced_pids: tuple[int, ...] = ()
-    """Those of `stopped_pids` that a debugger holds (state t): SIGCONT does not continue them."""
+    """Those of `stopped_pids` that a debugger holds: SIGCONT does not continue them. Under strace none is held."""
     terminal_pids: tuple[int, ...] = ()
     """Those of `stopped_pids` that have a controlling terminal, whose job control stops and continues them."""
     switches_per_s: float | None = None

@@ -81,6 +81,8 @@ def _parse_frames(text: str) -> tuple[str, ...]:
 WAITING = (psutil.STATUS_DISK_SLEEP, psutil.STATUS_ZOMBIE)
 """States in which threads may wait in the kernel."""
 STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+WAITS_FOR_CHILD = "do_wait"
+"""Where in the kernel a process waits for a change of a child, or of what it traces."""
 LARGEST_KEPT = 8
 QUIET_PERCENT = 5.0
 """Percent of one processor: context switches are counted only for a tree that uses no more."""
@@ -105,6 +107,8 @@ class _Process:
     waits: tuple[KernelWait, ...]
     has_terminal: bool
     """Looked up for a stopped process alone."""
+    is_held: bool
+    """Whether a tracer holds it, which is no signal's stop."""
 
     @property
     def key(self) -> tuple[int, float]:
@@ -173,7 +177,7 @@ class TreeWatch:
             pids=tuple(process.pid for process in alive) if processes else None,
             waits=waits,
             stopped_pids=tuple(process.pid for process in stopped),
-            traced_pids=_pids_of(processes, psutil.STATUS_TRACING_STOP),
+            traced_pids=tuple(process.pid for process in stopped if process.is_held),
             terminal_pids=tuple(process.pid for process in stopped if process.has_terminal),
             switches_per_s=switches_per_s,
             parents=tuple((process.pid, process.parent) for process in alive),
@@ -223,6 +227,7 @@ def _read_process(process: psutil.Process) -> _Process | None:
                 used_s=times.user + times.system,
                 waits=waits_of(process.pid, name) if status in WAITING else (),
                 has_terminal=status in STOPPED and _has_terminal(process.pid),
+                is_held=status == psutil.STATUS_TRACING_STOP and not _is_tracer_waiting(process.pid),
             )
     except psutil.Error:
         return None
@@ -230,6 +235,26 @@ def _read_process(process: psutil.Process) -> _Process | None:
 
 def _pids_of(processes: Iterable[_Process], status: str) -> tuple[int, ...]:
     return tuple(process.pid for process in processes if process.status == status)
+
+
+def _is_tracer_waiting(pid: int, proc: Path = Path("/proc")) -> bool:
+    """Whether what traces a stopped process waits for a change of it, as strace does while a signal has stopped that.
+
+    The state is `t` as under a debugger that holds it; but a debugger waits for its user, or runs a command for him,
+    which is a child that it does not trace. Where the kernel does not show what it waits for, it holds it.
+    """
+    tracer = _find_tracer(pid, proc)
+    if tracer is None or read_text(proc / tracer / "wchan").strip() != WAITS_FOR_CHILD:
+        return False
+    children = read_text(proc / tracer / "task" / tracer / "children").split()
+    return all(_find_tracer(int(child), proc) == tracer for child in children)
+
+
+def _find_tracer(pid: int, proc: Path) -> str | None:
+    """Return the number of the process that traces another one, None where none does."""
+    lines = read_text(proc / str(pid) / "status").splitlines()
+    tracer = next((line.split()[1] for line in lines if line.startswith("TracerPid:")), "0")
+    return None if tracer == "0" else tracer
 
 
 def _has_terminal(pid: int, proc: Path = Path("/proc")) -> bool:

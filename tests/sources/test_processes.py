@@ -112,6 +112,57 @@ def test_a_process_that_a_debugger_holds_is_distinguished_from_one_that_a_signal
             libc.ptrace(PTRACE_DETACH, root.pid, None, None)
 
 
+TRACER = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None)
+libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+CONT, SEIZE, LISTEN, SIGSTOP = 7, 0x4206, 0x4208, 19
+pid = int(sys.argv[1])
+print(libc.ptrace(SEIZE, pid, None, None), flush=True)
+os.waitpid(pid, 0x40000000)
+libc.ptrace(CONT, pid, None, SIGSTOP)
+os.waitpid(pid, 0x40000000)
+libc.ptrace(LISTEN, pid, None, None)
+if sys.argv[2] == "for its user":
+    sys.stdin.read()
+if sys.argv[2] == "for a command":
+    os.system("read line")
+os.waitpid(pid, 0x40000000)
+"""
+"""As strace does: it hands a stop by a signal on, and waits for what comes next. A debugger waits for its user."""
+
+
+@pytest.mark.parametrize("waits", ["for what it traces", "for its user", "for a command"])
+def test_a_process_that_a_signal_has_stopped_under_strace_is_not_held_by_it(waits: str) -> None:
+    command = [sys.executable, "-c", TRACER]
+    with (
+        running(TREE) as root,
+        subprocess.Popen(
+            [*command, str(root.pid), waits], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as tracer,
+    ):
+        try:
+            assert tracer.stdout is not None
+            if tracer.stdout.readline() != "0\n":
+                pytest.skip("this machine lets no process be traced")
+            os.kill(root.pid, signal.SIGSTOP)
+            held = () if waits == "for what it traces" else (root.pid,)
+            end = time.perf_counter() + 120
+            while (reading := TreeWatch(root.pid).read(now())).stopped_pids != (root.pid,) or (
+                reading.traced_pids != held or not is_asleep(tracer.pid)
+            ):
+                assert time.perf_counter() < end, reading
+            os.kill(root.pid, signal.SIGCONT)
+            while not held and TreeWatch(root.pid).read(now()).stopped_pids:
+                assert time.perf_counter() < end
+        finally:
+            tracer.kill()
+
+
+def is_asleep(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+
+
 def test_processor_use_is_that_of_the_interval() -> None:
     with running(TREE) as root:
         assert root.stdin is not None
