@@ -16,12 +16,11 @@ from supervisor.children.path_looks import Found, PathLooks, SilentPathError
 from supervisor.config.environments import LAUNCHERS, PYTHON, split_command
 from supervisor.config.problems import Level, Problem
 from supervisor.config.read import join, show
-from supervisor.config.settings import JobSettings, Settings
+from supervisor.config.settings import PLACEHOLDER, JobSettings, Settings
 
 OURS = "ROCM_SUPERVISOR_"
 DAEMON_USER = "rocm-supervisor"
 """Name of the user, and of its group, that the system's daemon runs as (systemd/rocm-supervisor.sysusers.conf)."""
-PLACEHOLDER = "{checkpoint}"
 RESUMED_BY_THE_AGENT = frozenset({"yolo"})
 """Programs of which it is known that the agent resumes them without a command of their own."""
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from supervisor.config.settings import SNAPSHOT_EVERY_S, JobSettings, SupervisorSettings
+from supervisor.config.settings import PLACEHOLDER, SNAPSHOT_EVERY_S, JobSettings, ProfileSettings, SupervisorSettings
 from supervisor.core import attempt_files
 from supervisor.core.checkpoints.retention import Policy
 from supervisor.core.job import Limits
@@ -103,6 +103,31 @@ def limits_of(job: JobSettings) -> Limits:
         remedies=job.remedies,
         triage_s=job.triage_limit_s if job.triage == "auto" else None,
     )
+
+
+def commands_of(job: JobSettings, profile: ProfileSettings | None) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
+    """Return the command of a job and the one that resumes it, if any.
+
+    A profile with a command of its own has its own resume command too, or none: the job's would lead back to a GPU.
+    """
+    if profile is not None and (profile.command is not None or profile.resume_command is not None):
+        return tuple(profile.command or job.command), _as_words(profile.resume_command)
+    return tuple(job.command), _as_words(job.resume.command)
+
+
+def _as_words(command: Sequence[str] | None) -> tuple[str, ...] | None:
+    return None if command is None else tuple(command)
+
+
+def takes_file(command: Sequence[str]) -> bool:
+    """Whether a command that resumes is given a checkpoint's file; without it the program finds its own."""
+    return any(PLACEHOLDER in word for word in command)
+
+
+def loads_itself(job: JobSettings, profile: ProfileSettings | None) -> bool:
+    """Whether no file is handed to the training: no command names one, and there is no place to put one."""
+    _command, resume = commands_of(job, profile)
+    return job.resume.to is None and (resume is None or not takes_file(resume))
 
 
 def policy_of(job: JobSettings) -> Policy:

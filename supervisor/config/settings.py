@@ -25,6 +25,8 @@ Words = Annotated[list[str], Meta(min_length=1)]
 PathText = Annotated[str, Meta(min_length=1, extra={"path": True})]
 """An absolute path; `~` is the home directory of the user who reads the file."""
 SNAPSHOT_EVERY_S = 300.0
+PLACEHOLDER = "{checkpoint}"
+"""Stands for the file in a command that resumes."""
 SnapshotEvery = Annotated[
     float | bool | str,
     Meta(extra={"allowed": 'seconds (0 or false: none) or "auto"'}),

@@ -91,12 +91,13 @@ def _fold_launch(job: Job, decision: de.Launch) -> Job:
         number=decision.attempt,
         launched_at=decision.at,
         resume_from=decision.resume_from,
+        loads_itself=decision.loads_itself,
         resume_curve=point.curve if point else None,
         memory_before=decision.memory,
         start=job.next_start,
         order=order if order is not None and order.measures else None,
     )
-    fresh = decision.resume_from is None
+    fresh = decision.resume_from is None and not decision.loads_itself
     return replace(
         moved,
         attempt=attempt,

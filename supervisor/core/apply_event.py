@@ -313,7 +313,7 @@ def after_first_losses(job: Job, losses: Iterable[float | None]) -> Job:
     if attempt is None or now is None:
         return job
     if attempt.resume_from is None:
-        from_beginning = attempt.first_step == 1
+        from_beginning = attempt.first_step == 1 and not attempt.loads_itself
         return replace(job, start_curve=now) if from_beginning and job.start_curve is None else job
     if attempt.went_on is not None:
         return job

@@ -475,6 +475,7 @@ def _launch(
         resume_from=point.checkpoint,
         reason=reason,
         memory=context.memory,
+        loads_itself=point.loads_itself,
     )
 
 

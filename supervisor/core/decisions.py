@@ -24,6 +24,8 @@ class Launch:
     reason: str
     memory: tuple[GpuMemory, ...] = ()
     """Memory in use on its GPUs at the time."""
+    loads_itself: bool = False
+    """Whether the program has to find and load by itself what it goes on from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -143,6 +143,8 @@ class Attempt:
     number: int
     launched_at: Moment
     resume_from: Checkpoint | None = None
+    loads_itself: bool = False
+    """Whether its program has to find and load by itself what it goes on from."""
     resume_curve: Curve | None = None
     """The losses around the step of `resume_from`, which this attempt is to continue."""
     memory_before: tuple[GpuMemory, ...] = ()
@@ -369,6 +371,13 @@ class Job:
         """What a tune has the next attempt started with."""
         order = self.retry.order if self.retry is not None else None
         return order.start if order is not None else self.tuned
+
+    def loads_itself(self, number: int) -> bool:
+        """Whether the program of attempt `number`, present or next, has to find by itself what it goes on from."""
+        if self.attempt is not None and self.attempt.number == number:
+            return self.attempt.loads_itself
+        point = self.retry.resume_point if self.retry is not None else None
+        return point is not None and point.loads_itself
 
     @property
     def environment_problem(self) -> str | None:

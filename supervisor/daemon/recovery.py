@@ -120,6 +120,7 @@ class Recovery:
             attempt=attempt.number,
             resume_from=attempt.resume_from,
             reason=job.reason or "start",
+            loads_itself=attempt.loads_itself,
         )
         log.info("attempt.launched_again", extra={"fields": {"job": job.name, "attempt": attempt.number}})
         self._executor.act(launch, job, None)

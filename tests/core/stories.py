@@ -402,13 +402,13 @@ class Life(Story):
         self.put(ev.UserRequest(at=self.now, job=JOB, ask=ask, by="uid 1000", fresh=fresh))
         return self
 
-    def saves(self, path: str, step: int, verdict: Verdict | None = Verdict.PROVEN) -> Self:
+    def saves(self, path: str, step: int, verdict: Verdict | None = Verdict.PROVEN, reason: str | None = None) -> Self:
         """A checkpoint is saved now."""
         fingerprint = Fingerprint(size_bytes=1, modified_ns=round(self.now.unix_s * 1e9), inode=len(self.saved))
-        self.saved.append(Checkpoint(path=path, fingerprint=fingerprint, step=step, verdict=verdict))
+        self.saved.append(Checkpoint(path=path, fingerprint=fingerprint, step=step, verdict=verdict, reason=reason))
         return self
 
-    def looks(self) -> Self:
+    def looks(self, *, loads_itself: bool = False) -> Self:
         """Somebody looks for the resume point, and condemns for good what was saved after the fault began."""
         plan = self.job.retry
         assert self.job.phase is Phase.BACKOFF
@@ -428,6 +428,7 @@ class Life(Story):
             plan.fault_step,
             began_unix_s=self.job.began_unix_s,
             older_than=plan.older_than,
+            loads_itself=loads_itself,
         )
         self.put(ev.ResumePointFound(at=self.now, job=JOB, attempt=self.attempt, point=point))
         return self

@@ -138,8 +138,11 @@ def of_format(path: str, at: float, reason: str) -> Checkpoint:
 def test_a_program_whose_own_format_nobody_knows_is_started_as_it_is_where_it_loads_that_by_itself() -> None:
     other = [of_format(f"model_{at}.ubj", at, reason) for at, reason in enumerate(sorted(OTHER_FORMATS))]
     point = choose(other, loads_itself=True)
-    assert (point.possible, point.checkpoint) == (True, None)
-    assert point.reason.startswith("started as it is: the format of what it saves cannot be verified")
+    assert (point.possible, point.checkpoint, point.loads_itself) == (True, None, True)
+    assert point.reason == (
+        "started without a checkpoint: the format of what it saves cannot be verified, so the program has to load that "
+        "by itself, and none of it is proven"
+    )
     assert not choose(other, loads_itself=False).possible, "no file that is not proven is handed over"
 
 

@@ -14,8 +14,8 @@ from supervisor.config.settings import (
 )
 from supervisor.core import events as ev
 from supervisor.core.attempt_files import ENV_CONV2D_WORKSPACE
-from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint
-from supervisor.core.job import Attempt, Job, Phase
+from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, ResumePoint
+from supervisor.core.job import Attempt, Job, Phase, RetryPlan
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus, GpuReading
 from supervisor.core.remedies.spec import InForce
@@ -28,6 +28,7 @@ from supervisor.daemon.launch.remedy_context import RemedyContextReader
 from supervisor.daemon.telemetry import NewestReadings
 
 SAVED = Checkpoint(path="/runs/last.pt", fingerprint=Fingerprint(size_bytes=1, modified_ns=1, inode=1))
+UNVERIFIED = ResumePoint(checkpoint=None, possible=True, reason="cannot be verified", loads_itself=True)
 ONE, TWO = "0000:0a:00.0", "0000:0b:00.0"
 GREEN = "0000:01:00.0"
 CPU = ProfileSettings(enabled=True, image_size=320, batch=2, workers=2, env={"OMP_NUM_THREADS": "6"})
@@ -76,6 +77,25 @@ def test_a_profile_with_a_command_of_its_own_never_resumes_with_the_jobs() -> No
     assert launch.argv == ["cpu-train"]
     own = ProfileSettings(enabled=True, resume_command=["cpu-train", "{checkpoint}"])
     assert build_launch(settings(own), job("cpu_profile"), SAVED, (), None).argv == ["cpu-train", "/runs/last.pt"]
+
+
+def test_a_program_that_finds_its_own_file_is_resumed_by_its_resume_command_where_that_takes_none() -> None:
+    waiting = RetryPlan(not_before=START, reason="crash", resume_point=UNVERIFIED)
+    began = Job(name="one", since=START, attempt=Attempt(number=1, launched_at=START), retry=waiting)
+    assert began.loads_itself(2)
+    assert not began.loads_itself(1)
+    own = settings(resume=["train", "--resume"])
+    launch = build_launch(own, began, None, (), None, loads_itself=True)
+    assert launch.argv == ["train", "--resume"]
+    assert launch.command == ["yolo", "train"], "what starts it from the beginning stays known"
+    assert build_launch(own, began, None, (), None).argv == ["yolo", "train"], "from the beginning, as asked"
+    given = settings(resume=["train", "--from", "{checkpoint}"])
+    assert build_launch(given, began, None, (), None, loads_itself=True).argv == ["yolo", "train"]
+    on_cpu = settings(
+        ProfileSettings(enabled=True, resume_command=["cpu-train", "--resume"]), ["train", "{checkpoint}"]
+    )
+    launch = build_launch(on_cpu, job("cpu_profile"), None, (), None, loads_itself=True)
+    assert launch.argv == ["cpu-train", "--resume"]
 
 
 def test_another_gpu_is_shown_alone_as_its_framework_counts() -> None:

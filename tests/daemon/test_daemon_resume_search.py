@@ -6,12 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from clocks_by_hand import until
 
-from supervisor.config.settings import JobSettings
+from supervisor.config.settings import JobSettings, ResumeSettings
 from supervisor.core import attempt_files as fo
 from supervisor.core import events as ev
-from supervisor.core.checkpoints.checkpoint import Checkpoint, Verdict
+from supervisor.core.checkpoints.checkpoint import OTHER_FORMATS, Checkpoint, Verdict
 from supervisor.core.job import Attempt, Job, Phase, RetryPlan
 from supervisor.daemon.checkpoints.candidates import fingerprint
 from supervisor.daemon.checkpoints.resume_search import UNRECORDED_SAVES, ResumeSearch
@@ -43,7 +44,9 @@ class Shelves:
         return Checkpoint(path=str(path), fingerprint=stat, verdict=Verdict.PROVEN)
 
 
-def found(state: Path, saved: list[Path], known: tuple[Checkpoint, ...] = ()) -> ev.ResumePointFound:
+def found(
+    state: Path, saved: list[Path], known: tuple[Checkpoint, ...] = (), resume: ResumeSettings | None = None
+) -> ev.ResumePointFound:
     """Search after an attempt that said that it saved these files, one a step."""
     attempt = state / "jobs" / "one" / "1"
     (attempt / fo.RUN).mkdir(parents=True)
@@ -60,7 +63,7 @@ def found(state: Path, saved: list[Path], known: tuple[Checkpoint, ...] = ()) ->
         clock=SystemClock(),
         put=reported.append,
         state=state,
-        settings=lambda _: JobSettings(command=["train"]),
+        settings=lambda _: JobSettings(command=["train"], resume=resume or ResumeSettings()),
         known=lambda _, sources=None: tuple(c for c in known if sources is None or c.source in sources),
         collector=shelves,
         steps=SaveSteps(SystemClock(), state, lambda _: None, "this boot"),
@@ -93,8 +96,31 @@ def test_of_saves_reported_without_end_the_newest_are_looked_at(tmp_path: Path) 
 
 def test_what_the_record_has_rejected_stays_rejected_whatever_the_training_reported(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
+    bad = rejected(path, "not finite")
+    assert found(tmp_path, [path], (bad,)).point.checkpoint is None
+
+
+def rejected(path: Path, reason: str) -> Checkpoint:
+    """A file that is there, and that the record has rejected."""
     path.write_bytes(b"saved")
     stat = fingerprint(path)
     assert stat is not None
-    bad = Checkpoint(path=str(path), fingerprint=stat, verdict=Verdict.REJECTED, reason="not finite")
-    assert found(tmp_path, [path], (bad,)).point.checkpoint is None
+    return Checkpoint(path=str(path), fingerprint=stat, verdict=Verdict.REJECTED, reason=reason)
+
+
+@pytest.mark.parametrize(
+    ("resume", "goes_on"),
+    [
+        (ResumeSettings(), True),
+        (ResumeSettings(command=["train", "--resume"]), True),
+        (ResumeSettings(command=["train", "--from={checkpoint}"]), False),
+        (ResumeSettings(command=["train", "--resume"], to="last.ubj"), False),
+    ],
+)
+def test_a_format_that_cannot_be_verified_is_left_to_a_program_that_is_handed_no_file(
+    tmp_path: Path, resume: ResumeSettings, goes_on: bool
+) -> None:
+    path = tmp_path / "a.ubj"
+    other = rejected(path, min(OTHER_FORMATS))
+    point = found(tmp_path, [path], (other,), resume).point
+    assert (point.possible, point.loads_itself, point.checkpoint) == (goes_on, goes_on, None)

@@ -20,6 +20,10 @@ OTHER_FORMATS = frozenset(
     }
 )
 """What the prover (agent/prove) says of a file of a format that it does not know; no sign that it is damaged."""
+LOADS_ITSELF = (
+    "started without a checkpoint: the format of what it saves cannot be verified, so the program has to load that by "
+    "itself, and none of it is proven"
+)
 
 
 class Verdict(Enum):
@@ -136,6 +140,8 @@ class ResumePoint:
     """The losses around the checkpoint's step, which the resumed training is to continue."""
     environment_problem: str | None = None
     """Why the environment that a remedy chose cannot go on from here: the checkpoint does not load there."""
+    loads_itself: bool = False
+    """Whether files are there that cannot be verified, which the program has to find and load by itself."""
 
 
 BEGINNING_ASKED = ResumePoint(checkpoint=None, possible=True, reason="start from the beginning requested")
@@ -297,7 +303,8 @@ def choose(  # noqa: PLR0913 - each is a bound of its own
     no more than `given` of the work in the checkpoint has to be redone.
 
     With `loads_itself` no file is handed to the training. Where all that it saves is of a format that cannot be
-    verified (XGBoost's, a program's own) it is started as it is, and finds its own: these files are no sign of damage.
+    verified (XGBoost's, a program's own) it is started without one, by its resume command where it has one, and finds
+    its own: these files are no sign of damage.
     """
     everything = of_this_training(checkpoints, began_unix_s)
     if not everything:
@@ -314,8 +321,7 @@ def choose(  # noqa: PLR0913 - each is a bound of its own
                 checkpoint=checkpoint, possible=True, reason=f"newest proven checkpoint: {checkpoint.title}"
             )
     if loads_itself and all(checkpoint.reason in OTHER_FORMATS for checkpoint in everything):
-        reason = "started as it is: the format of what it saves cannot be verified, so it has to load that by itself"
-        return ResumePoint(checkpoint=None, possible=True, reason=reason)
+        return ResumePoint(checkpoint=None, possible=True, reason=LOADS_ITSELF, loads_itself=True)
     reason = _explain_none(everything, {checkpoint.key for checkpoint in usable})
     return ResumePoint(checkpoint=None, possible=False, reason=reason)
 

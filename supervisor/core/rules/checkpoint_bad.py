@@ -97,8 +97,9 @@ OTHER_FORMAT = Diagnosis(
         "checkpoints.paths names files that are no checkpoints",
     ),
     advice=(
-        "have the training load its own newest file when it starts, without [jobs.NAME.resume]: it is started again "
-        "after a fault",
-        "with resume.command or resume.to it is given up after a fault: only proven files are handed over",
+        "have the training load its own newest file when it starts, without [jobs.NAME.resume] or by a resume.command "
+        "without {checkpoint}: it is started again after a fault",
+        "with {checkpoint} in resume.command, or with resume.to, it is given up after a fault: only proven files are "
+        "handed over",
     ),
 )

@@ -70,7 +70,7 @@ class Search:
     step_of: Callable[[Fingerprint], int | None] = lambda _: None
     """Returns the step after which a file was saved whose save was not reported."""
     loads_itself: bool = False
-    """Whether no file is handed to the training: neither a command nor a place to resume from is configured."""
+    """Whether no file is handed to the training: no command that takes one is configured, nor a place for one."""
     rejected_because: str | None = None
     """Why the checkpoint last resumed from is rejected, where it caused the fault."""
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from supervisor.children.files_apart import apart
-from supervisor.config.derive import policy_of, snapshot_every, snapshot_replicas
+from supervisor.config.derive import loads_itself, policy_of, snapshot_every, snapshot_replicas
 from supervisor.config.settings import SNAPSHOT_EVERY_S, JobSettings
 from supervisor.core import attempt_files as fo
 from supervisor.core import events as ev
@@ -127,7 +127,7 @@ class ResumeSearch:
             replicas=snapshot_replicas(settings, job.name),
             given=given_for_exactness(settings, history),
             step_of=partial(self._steps.step_of, job.name),
-            loads_itself=settings.resume.command is None and settings.resume.to is None,
+            loads_itself=loads_itself(settings, settings.profiles.cpu if job.on_cpu else None),
             rejected_because=_why_rejected(job),
         )
         limit_s = SEARCH_LIMIT_S if job.environment is None else SEARCH_LIMIT_S + ENVIRONMENT_LIMIT_S

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.config.derive import agent_environment, snapshot_every, snapshot_replicas
+from supervisor.config.derive import agent_environment, commands_of, snapshot_every, snapshot_replicas, takes_file
 from supervisor.config.environments import GPU_DEVICES, command_in, contained, container_name
-from supervisor.config.settings import EnvironmentSettings, JobSettings, ProfileSettings
+from supervisor.config.settings import PLACEHOLDER, EnvironmentSettings, JobSettings, ProfileSettings
 from supervisor.core import attempt_files as names
 from supervisor.core.checkpoints.checkpoint import Checkpoint
 from supervisor.core.job import Job
@@ -56,6 +56,8 @@ def build_launch(  # noqa: PLR0913, PLR0917 - what a launch is made of
     gfx_versions: tuple[str, ...],
     visible: VisibleGpu | None,
     start: TunedStart | None = None,
+    *,
+    loads_itself: bool = False,
 ) -> LaunchSpec:
     """Return what to launch; `visible` shows the GPU that the job was moved to, where it was and that is known.
 
@@ -68,7 +70,7 @@ def build_launch(  # noqa: PLR0913, PLR0917 - what a launch is made of
         start = None
     tuned_environment = start.environment if start is not None else None
     environment = settings.environments.get(changes.environment or tuned_environment or "")
-    argv = command_of(settings, checkpoint, profile)
+    argv = command_of(settings, checkpoint, profile, loads_itself=loads_itself)
     conv2d = "off"
     if profile is None:
         failed = job.miopen_failed or changes.conv2d
@@ -114,18 +116,22 @@ def _list_agent_settings(
 
 
 def command_of(
-    settings: JobSettings, checkpoint: Checkpoint | None, profile: ProfileSettings | None = None
+    settings: JobSettings,
+    checkpoint: Checkpoint | None,
+    profile: ProfileSettings | None = None,
+    *,
+    loads_itself: bool = False,
 ) -> list[str]:
     """Return the command of an attempt; `{checkpoint}` in the resume command stands for the file.
 
-    A profile with a command of its own has its own resume command too, or none: the job's would lead back to a GPU.
+    With `loads_itself` the program goes on from what it finds: by its resume command, where that takes no file.
     """
-    command, resume = settings.command, settings.resume.command
-    if profile is not None and (profile.command is not None or profile.resume_command is not None):
-        command, resume = profile.command or command, profile.resume_command
-    if checkpoint is None or resume is None:
-        return list(command)
-    return [word.replace("{checkpoint}", checkpoint.path) for word in resume]
+    command, resume = commands_of(settings, profile)
+    if resume is not None and checkpoint is not None:
+        return [word.replace(PLACEHOLDER, checkpoint.path) for word in resume]
+    if resume is not None and loads_itself and not takes_file(resume):
+        return list(resume)
+    return list(command)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +204,15 @@ class LaunchBuilder:
         if ordered is not None:
             checkpoint = ordered.resume_from  # one state for all ranks, and not what this node has by itself
         start = job.attempt.start if job.attempt is not None and job.number == number else job.next_start
-        launch = build_launch(settings, job, checkpoint, self.gfx_versions(settings), self.visible(job.gpu), start)
+        launch = build_launch(
+            settings,
+            job,
+            checkpoint,
+            self.gfx_versions(settings),
+            self.visible(job.gpu),
+            start,
+            loads_itself=ordered is None and job.loads_itself(number),
+        )
         planned, code = agent_environment(settings), self.code()
         cwd = settings.cwd or str(folder / names.RUN)
         env = compose_env(

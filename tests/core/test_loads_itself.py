@@ -1,0 +1,46 @@
+"""A program whose checkpoints are of a format that cannot be verified, and that finds and loads them by itself."""
+
+from __future__ import annotations
+
+from supervisor.core import decisions as de
+from supervisor.core import events as ev
+from supervisor.core.checkpoints.checkpoint import LOADS_ITSELF, OTHER_FORMATS, Verdict
+from supervisor.core.job import Phase
+
+from .stories import Life, life
+
+OTHER = min(OTHER_FORMATS)
+
+
+def crashed() -> Life:
+    """It has made steps and saved a file of its own format, has crashed, and its resume point is looked for."""
+    timeline = life().started().training(10).saves("a.ubj", 100, Verdict.REJECTED, OTHER)
+    timeline.silence(1).exits(1).silence(600)
+    assert timeline.phase() is Phase.BACKOFF
+    return timeline.looks(loads_itself=True)
+
+
+def newest_launch(timeline: Life) -> de.Launch:
+    return [decision for decision in timeline.decisions if isinstance(decision, de.Launch)][-1]
+
+
+def test_it_is_launched_again_without_a_file_and_the_reason_says_what_is_not_proven() -> None:
+    timeline = crashed()
+    launch = newest_launch(timeline)
+    assert (launch.attempt, launch.resume_from, launch.loads_itself, launch.reason) == (2, None, True, LOADS_ITSELF)
+    assert timeline.present().loads_itself
+
+
+def test_what_it_saved_before_is_its_own_still_where_it_fails_again_before_it_saves() -> None:
+    """A launch from the beginning would overwrite what it goes on from."""
+    timeline = crashed().started().steps(101, 140)
+    timeline.exits(1).silence(600).looks(loads_itself=True)
+    launch = newest_launch(timeline)
+    assert (launch.attempt, launch.loads_itself) == (3, True)
+
+
+def test_a_start_from_the_beginning_is_one_where_a_person_asks_for_it() -> None:
+    timeline = crashed().started().steps(101, 140).exits(1).silence(1)
+    timeline.asks(ev.Ask.START, fresh=True)
+    launch = newest_launch(timeline)
+    assert (launch.attempt, launch.resume_from, launch.loads_itself) == (3, None, False)
