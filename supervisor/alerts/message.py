@@ -298,11 +298,22 @@ class _Facts:
     @property
     def outcome(self) -> str:
         step, epoch = self.data.get("resumed_step"), self.data.get("resumed_epoch")
+        if self.text("outcome") == "restarted" and (own := self._describe_own_checkpoint()) is not None:
+            return own
         if self.text("outcome") in ("restarted", "checkpoint_ignored"):
             return "It was restarted from the beginning."
         if isinstance(step, int):
             return f"Resumed from step {step:,}."
         return f"Resumed from epoch {epoch}." if isinstance(epoch, int) else "Resumed."
+
+    def _describe_own_checkpoint(self) -> str | None:
+        """Return where it went on without a checkpoint given to it; None where that was the beginning."""
+        step = self.data.get("went_on_step")
+        if isinstance(step, int) and step > 0:
+            return f"It was restarted, and went on from step {step:,} by itself."
+        if self.data.get("loads_itself") is True and step is None:
+            return "It was restarted to load its own checkpoint; the step that it went on from is not known."
+        return None
 
     @property
     def cost(self) -> str:

@@ -230,6 +230,8 @@ def _describe_incident(incident: Incident) -> dict[str, object]:
         "resumed_from": clean(resumed.path) if resumed else None,
         "resumed_step": resumed.step if resumed else None,
         "resumed_epoch": resumed.epoch if resumed else None,
+        "loads_itself": incident.loads_itself or None,
+        "went_on_step": incident.went_on_step,
         "lost_steps": incident.lost_steps,
         "downtime_s": incident.downtime_s,
         "evidence": clean(incident.evidence) if incident.evidence else None,

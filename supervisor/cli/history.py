@@ -139,7 +139,7 @@ def done(incident: dict[str, Any]) -> str:
             where = point(incident["resumed_from"])
             return f"{did}, relaunched to resume from {where}, but the training started from the beginning"
         case "restarted":
-            return f"{did}, restarted from the beginning"
+            return f"{did}, {_describe_restart(incident)}"
         case "gave_up":
             why = one_line(incident["reason"] or "no reason recorded")
             return f"given up: {why}" if did == "given up" else f"{did}, given up: {why}"
@@ -151,6 +151,17 @@ def done(incident: dict[str, Any]) -> str:
             return f"{did}, still open"
         case other:
             return f"{did}, {one_line(other)}"
+
+
+def _describe_restart(incident: dict[str, Any]) -> str:
+    """Return where a training went on that was given no checkpoint, as far as its steps show it."""
+    if incident.get("went_on_step"):
+        return f"restarted; went on from step {incident['went_on_step']} by itself"
+    if not incident.get("loads_itself") or incident.get("went_on_step") == 0:
+        return "restarted from the beginning"
+    if incident["resumed_at"] is None:
+        return "restarted to load its own checkpoint; not running again yet"
+    return "restarted to load its own checkpoint; the step that it went on from is not known"
 
 
 def point(resumed_from: dict[str, Any] | None) -> str:

@@ -272,6 +272,10 @@ class IncidentEntry(Struct, frozen=True, kw_only=True):
     last_step: int | None = None
     """As the training counts it; null where only the attempt's own count is known."""
     resumed_from: ResumedFrom | None = None
+    loads_itself: bool = False
+    """Of restarted: whether no checkpoint was given to the training, and it has to load its own."""
+    went_on_step: int | None = None
+    """Of restarted: the step that it went on from, 0 for the beginning; null where its steps do not show it."""
     resumed_at: float | None = None
     lost_steps: int | None = None
     downtime_s: float | None = None

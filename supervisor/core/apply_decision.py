@@ -123,7 +123,7 @@ def _relaunch_incident(job: Job, decision: de.Launch) -> Incident | None:
         # Steps may have come in between the flag and the end of the process.
         scale = last.scale or incident.scale
         incident = replace(incident, last_step=last.last_step, scale=scale, last_step_at=last.last_step_at)
-    return incident.relaunched(decision.resume_from)
+    return incident.relaunched(decision.resume_from, loads_itself=decision.loads_itself)
 
 
 def _fold_give_up(job: Job, decision: de.GiveUp) -> Job:

@@ -33,6 +33,10 @@ class Incident:
     """What `last_step` counts."""
     last_step_at: Moment | None = None
     resumed_from: Checkpoint | None = None
+    loads_itself: bool = False
+    """Whether the attempt after it was given no checkpoint and has to load one by itself."""
+    went_on_step: int | None = None
+    """The step that it went on from without a checkpoint, 0 for the beginning; None where its steps do not show it."""
     resumed_at: Moment | None = None
     lost_steps: int | None = None
     """Steps made before the fault that had to be redone."""
@@ -49,11 +53,12 @@ class Incident:
     finding: Finding | None = None
     """The finding of the triage, where the daemon made one."""
 
-    def relaunched(self, checkpoint: Checkpoint | None) -> Incident:
-        """Return it once the next attempt was started from `checkpoint`, or from the beginning."""
+    def relaunched(self, checkpoint: Checkpoint | None, *, loads_itself: bool = False) -> Incident:
+        """Return it once the next attempt was started from `checkpoint`, from the beginning or from its own file."""
         outcome = "restarted" if checkpoint is None else "resumed"
         done = Place(0) if checkpoint is None else on_training(checkpoint.step)
-        return replace(self, outcome=outcome, resumed_from=checkpoint, lost_steps=lost_steps(self._last_place, done))
+        lost = None if loads_itself else lost_steps(self._last_place, done)
+        return replace(self, outcome=outcome, resumed_from=checkpoint, loads_itself=loads_itself, lost_steps=lost)
 
     @property
     def last_training_step(self) -> int | None:
@@ -83,7 +88,8 @@ class Incident:
             lost = lost_steps(self._last_place, went_on_from)
         if outcome in RELAUNCHED and self.resumed_from is not None:
             outcome = {True: "resumed", False: "checkpoint_ignored", None: outcome}[went_on]
-        return replace(self, outcome=outcome, lost_steps=lost, confirmed=went_on is True)
+        by_itself = went_on_from.on_training if went_on_from is not None and outcome == "restarted" else None
+        return replace(self, outcome=outcome, lost_steps=lost, confirmed=went_on is True, went_on_step=by_itself)
 
     def running_since(self, launched_at: Moment) -> Incident:
         """Return it, closed: the attempt launched after it runs, or has finished, without a report of a step."""

@@ -212,6 +212,8 @@ class Attempt:
         """Where in the training it began: by its first step, or else by its checkpoint; None where that is unknown."""
         if self.scale is Scale.TRAINING and self.first_step is not None and self.first_step > 1:
             return Place(self.first_step - 1)
+        if self.loads_itself and (self.scale is not Scale.TRAINING or self.first_step is None):
+            return None
         if self.resume_from is None or self.went_on is False:
             return Place(0)
         if self.scale is Scale.ATTEMPT and self.went_on is not True:

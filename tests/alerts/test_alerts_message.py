@@ -92,6 +92,19 @@ def test_what_began_again_from_the_beginning_says_so() -> None:
     )
 
 
+def test_what_was_restarted_without_a_checkpoint_says_where_it_went_on() -> None:
+    facts = {**STALL, "outcome": "restarted"}
+    for more, words in (
+        ({"went_on_step": 1500}, "It was restarted, and went on from step 1,500 by itself."),
+        ({"loads_itself": True, "went_on_step": 0}, "It was restarted from the beginning."),
+        (
+            {"loads_itself": True},
+            "It was restarted to load its own checkpoint; the step that it went on from is not known.",
+        ),
+    ):
+        assert build_texts("incident.resumed", **facts, **more)[1].startswith(words)
+
+
 def test_a_time_of_another_day_has_its_date() -> None:
     assert "Since 2026-11-20 23:30." in build_texts("flag.warning", job="yolo", since="2026-11-20T22:30:00Z")
 

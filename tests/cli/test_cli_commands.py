@@ -366,6 +366,22 @@ class TestHistory:
         [
             ({"outcome": "open", "resumed_from": None}, "stopped, still open"),
             ({"outcome": "restarted", "resumed_from": None}, "stopped, restarted from the beginning"),
+            (
+                {"outcome": "restarted", "resumed_from": None, "went_on_step": 80},
+                "stopped, restarted; went on from step 80 by itself",
+            ),
+            (
+                {"outcome": "restarted", "resumed_from": None, "loads_itself": True, "went_on_step": 0},
+                "stopped, restarted from the beginning",
+            ),
+            (
+                {"outcome": "restarted", "resumed_from": None, "loads_itself": True},
+                "stopped, restarted to load its own checkpoint; the step that it went on from is not known",
+            ),
+            (
+                {"outcome": "restarted", "resumed_from": None, "loads_itself": True, "resumed_at": None},
+                "stopped, restarted to load its own checkpoint; not running again yet",
+            ),
             ({"outcome": "stopped"}, "stopped, then stopped by the user"),
             ({"outcome": "gave_up", "reason": "none is proven"}, "stopped, given up: none is proven"),
             (

@@ -14,7 +14,7 @@ OTHER = min(OTHER_FORMATS)
 
 def crashed() -> Life:
     """It has made steps and saved a file of its own format, has crashed, and its resume point is looked for."""
-    timeline = life().started().training(10).saves("a.ubj", 100, Verdict.REJECTED, OTHER)
+    timeline = life().started().steps(1, 100).saves("a.ubj", 100, Verdict.REJECTED, OTHER)
     timeline.silence(1).exits(1).silence(600)
     assert timeline.phase() is Phase.BACKOFF
     return timeline.looks(loads_itself=True)
@@ -44,3 +44,37 @@ def test_a_start_from_the_beginning_is_one_where_a_person_asks_for_it() -> None:
     timeline.asks(ev.Ask.START, fresh=True)
     launch = newest_launch(timeline)
     assert (launch.attempt, launch.resume_from, launch.loads_itself) == (3, None, False)
+
+
+# --- where it went on ------------------------------------------------------------------------------------------------
+
+
+def went_on(timeline: Life) -> tuple[int | None, int | None]:
+    """The step that the newest incident's next attempt went on from, and the steps that it lost."""
+    incident = timeline.job.incident
+    assert incident is not None
+    assert (incident.outcome, incident.resumed_from) == ("restarted", None)
+    return incident.went_on_step, incident.lost_steps
+
+
+def test_before_its_first_step_it_is_not_known_where_it_goes_on() -> None:
+    assert went_on(crashed().started()) == (None, None)
+
+
+def test_its_first_step_shows_where_it_went_on_and_what_that_cost() -> None:
+    assert went_on(crashed().started().steps(81, 90)) == (80, 20)
+
+
+def test_a_first_step_of_1_shows_that_it_loaded_nothing() -> None:
+    assert went_on(crashed().started().steps(1, 10)) == (0, 100)
+
+
+def test_steps_of_which_only_the_attempts_own_count_is_known_show_nothing() -> None:
+    timeline = crashed().started().says(ev.AgentEvent.COUNTING, scale="attempt", first=1)
+    assert went_on(timeline.steps(1, 10)) == (None, None)
+
+
+def test_one_that_named_no_checkpoints_shows_it_by_its_steps_too() -> None:
+    timeline = life().started().steps(1, 100).silence(1).exits(1).silence(600).looks()
+    assert not newest_launch(timeline).loads_itself
+    assert went_on(timeline.started().steps(81, 90)) == (80, 20)
