@@ -263,6 +263,32 @@ def test_without_the_setting_it_is_stopped_at_once() -> None:
     assert acts(stopped_life(rule).tree(31, cpu=0.0, switches=0.0, stopped=(MAKER,))) == ["Stop"]
 
 
+def test_a_stall_that_is_found_sooner_than_the_stop_names_the_stopped_process() -> None:
+    """Its limit, set or learned of a fast training, is shorter than the time for which a process is seen stopped."""
+    timeline = life([Stall(limit_s=20.0), StoppedProcess(continue_first=False)])
+    timeline.started(LAUNCHER).claimed(MAKER).training(10)
+    timeline.tree(29, cpu=0.0, switches=0.0, stopped=(LAUNCHER, MAKER))
+    (stop,) = (item for item in timeline.decisions if isinstance(item, de.Stop))
+    assert stop.flag is not None
+    assert stop.flag.rule == "stall"
+    assert stop.flag.message.endswith(
+        f"; process {MAKER} is stopped by a signal (SIGSTOP, Ctrl-Z), state T, and 1 more"
+    )
+    assert stop.flag.diagnosis is not None
+    assert stop.flag.diagnosis.causes == ("the process was stopped, by SIGSTOP or with a debugger (state T)",)
+    assert f"kill -CONT {LAUNCHER} {MAKER} lets it go on" in stop.flag.diagnosis.advice
+
+
+@pytest.mark.parametrize("how", ["traced", "on_terminal"])
+def test_a_stall_says_who_holds_the_process(how: str) -> None:
+    timeline = story(gpus_used=()).started(LAUNCHER).claimed(MAKER).training(10)
+    timeline.tree(62, cpu=0.0, switches=0.0, **{how: (MAKER,)})  # type: ignore[arg-type]  # one of the two
+    flag = timeline.check(Stall())
+    assert flag is not None
+    who = "held by a debugger" if how == "traced" else "stopped by the job control of its terminal"
+    assert flag.message.endswith(f"; process {MAKER} is {who}, state T")
+
+
 @pytest.mark.parametrize("act", [False, SHADOW])
 def test_a_rule_that_does_not_act_continues_nothing(act: Act) -> None:
     timeline = stopped_life(StoppedProcess(act=act)).tree(40, cpu=0.0, switches=0.0, stopped=(MAKER,))

@@ -38,7 +38,7 @@ from supervisor.core.rules.rest import (
     was_stopped_throughout,
     whole_job_rested_s,
 )
-from supervisor.core.rules.standstill import diagnosis_of, machine_gasps
+from supervisor.core.rules.standstill import diagnosis_of, machine_gasps, name_stopped
 from supervisor.core.stats.holds import run_of
 from supervisor.core.stats.learned_limits import BOUNDS
 
@@ -180,7 +180,7 @@ class Stall:
     def _observe_output(self, history: History, still_s: float) -> Observation:
         return Observation(
             message=f"its progress bar has stood at step {history.output_step} for {still_s:.0f} s "
-            f"(limit {self.output_limit_s:.0f} s); nothing inside it reports its steps",
+            f"(limit {self.output_limit_s:.0f} s); nothing inside it reports its steps{name_stopped(history)}",
             subject="output",
             diagnosis=diagnosis_of(history),
         )
@@ -246,7 +246,8 @@ def _observe_silence(history: History, reached: Gauge, no_step_s: float, *, at_r
     lost = "" if gone is None else f"; the process that trained (pid {gone}) is gone, and its program still runs"
     how = ("learned limit" if reached.learned else "limit") + (" at rest" if at_rest else "")
     return Observation(
-        message=f"no step for {no_step_s:.0f} s in stage {stage} ({how} {reached.limit:.0f} s){last}{lost}",
+        message=f"no step for {no_step_s:.0f} s in stage {stage} ({how} {reached.limit:.0f} s){last}{lost}"
+        f"{name_stopped(history)}",
         can_save=was_stopped_throughout(history),
         diagnosis=diagnosis_of(history),
     )
@@ -254,7 +255,8 @@ def _observe_silence(history: History, reached: Gauge, no_step_s: float, *, at_r
 
 def _observe_loop(history: History, no_step_s: float, why: str) -> Observation:
     return Observation(
-        message=f"no end of a compiled loop for {no_step_s:.0f} s, whose steps are not seen: {why}",
+        message=f"no end of a compiled loop for {no_step_s:.0f} s, whose steps are not seen: {why}"
+        f"{name_stopped(history)}",
         diagnosis=diagnosis_of(history),
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from supervisor.core.flags import Diagnosis
 from supervisor.core.history import History
 from supervisor.core.moments import Moment
-from supervisor.core.readings import Stage
+from supervisor.core.readings import ProcessReading, Stage
 from supervisor.core.remedies.miopen import miopen_fails
 from supervisor.core.rules.lost_process import find_lost_training
 from supervisor.core.stats.holds import FRESH_S, newest_of
@@ -137,6 +137,27 @@ def _busy_percent(history: History, since: Moment) -> float | None:
         ]
         means += [sum(known) / len(known)] if known else []
     return max(means, default=None)
+
+
+def describe_hold(reading: ProcessReading, pid: int) -> str:
+    """Return what holds a process that is stopped, to complete a sentence about it."""
+    if pid in reading.traced_pids:
+        return "held by a debugger"
+    if pid in reading.terminal_pids:
+        return "stopped by the job control of its terminal"
+    return "stopped by a signal (SIGSTOP, Ctrl-Z)"
+
+
+def name_stopped(history: History) -> str:
+    """Return which processes are stopped by the newest reading, to be appended to a message; empty where none is."""
+    newest = newest_of(history.processes, lambda _: True, history.now)
+    if newest is None or not newest.stopped_pids:
+        return ""
+    makers = [pid for pid in newest.stopped_pids if pid in history.reports.rank_pids.values()]
+    pid = min(makers or newest.stopped_pids)
+    others = len(newest.stopped_pids) - 1
+    more = f", and {others} more" if others else ""
+    return f"; process {pid} is {describe_hold(newest, pid)}, state T{more}"
 
 
 def _held_pids(history: History) -> tuple[int, ...]:

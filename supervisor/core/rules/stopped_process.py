@@ -29,7 +29,7 @@ from supervisor.core.readings import ProcessReading
 from supervisor.core.remedies import causes
 from supervisor.core.rules.bounds import lasting
 from supervisor.core.rules.rest import quiet_s
-from supervisor.core.rules.standstill import diagnosis_of
+from supervisor.core.rules.standstill import describe_hold, diagnosis_of
 from supervisor.core.stats.holds import run_of
 
 Run: TypeAlias = tuple[ProcessReading, ...]
@@ -147,14 +147,12 @@ def _observe(history: History, run: Run) -> Observation:
     newest = run[-1]
     pid = min(_list_makers(history, newest) or newest.stopped_pids)
     held = pid in newest.traced_pids or pid in newest.terminal_pids
-    by = "stopped by a signal (SIGSTOP, Ctrl-Z)"
-    if held:
-        by = "held by a debugger" if pid in newest.traced_pids else "stopped by the job control of its terminal"
     known = history.training_stage
     stage = "no step was seen yet" if known is None else f"stage {known.value}"
     on = "" if held else f"; `kill -CONT {pid}` (SIGCONT) lets it go on"
     return Observation(
-        message=f"process {pid} is {by} for {history.lasted_s(run):.0f} s, state T, without progress ({stage}){on}",
+        message=f"process {pid} is {describe_hold(newest, pid)} for {history.lasted_s(run):.0f} s, state T, "
+        f"without progress ({stage}){on}",
         can_save=True,
         diagnosis=diagnosis_of(history),
     )
