@@ -86,12 +86,21 @@ def in_force(job: Job) -> list[types.RemedyInForce]:
 
 def in_words(job: Job) -> list[str]:
     """Return the remedies in force, a line each, as `status` shows them."""
-    return [f"{remedy.remedy} against {remedy.cause}: {_describe_state(remedy)}" for remedy in in_force(job)]
+    return [f"{remedy.remedy} against {remedy.cause}: {_describe_state(job, remedy)}" for remedy in in_force(job)]
 
 
-def _describe_state(remedy: types.RemedyInForce) -> str:
+def _describe_state(job: Job, remedy: types.RemedyInForce) -> str:
     if remedy.applied is not None:
         return remedy.applied
-    if remedy.remedy in BY_NAME and BY_NAME[remedy.remedy].reported:
-        return f"{remedy.what} (not reported by the agent yet)"
-    return remedy.what
+    spec = BY_NAME.get(remedy.remedy)
+    if spec is None or not spec.reported:
+        return remedy.what
+    if spec.unused and _has_steps_with(job, remedy):
+        return f"{remedy.what} (set; {spec.unused})"
+    return f"{remedy.what} (not reported by the agent yet)"
+
+
+def _has_steps_with(job: Job, remedy: types.RemedyInForce) -> bool:
+    """Whether the present or last attempt has the remedy and has made a step."""
+    attempt = job.attempt
+    return attempt is not None and attempt.number >= remedy.attempt and attempt.last_step is not None

@@ -5,11 +5,15 @@ from __future__ import annotations
 import msgspec
 
 from supervisor.control import present
+from supervisor.control.present_remedies import in_words
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, Verdict
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.incident import Incident
+from supervisor.core.job import Attempt, Job, Phase
 from supervisor.core.moments import Moment
 from supervisor.core.readings import DiskReading, GpuReading, HostReading
+from supervisor.core.remedies.spec import InForce
+from supervisor.core.remedies.trials import Course
 
 T0 = Moment(100.0, 1_763_164_800.0)
 POINT = Checkpoint(
@@ -55,3 +59,21 @@ def test_readings_keep_their_gaps() -> None:
 def test_numbers_that_json_cannot_carry_are_null() -> None:
     assert [present.finite(value) for value in (None, 0.0, float("nan"), float("-inf"))] == [None, 0.0, None, None]
     assert msgspec.json.encode(present.finite(float("nan"))) == b"null"
+
+
+def skips_steps(attempt: int, *, steps: int | None, applied: str | None = None, remedy: str = "skip_step") -> str:
+    """The state of a remedy that the attempts have from the second on, as `status` shows it for a job that is over."""
+    held = InForce(remedy=remedy, cause="non_finite", attempt=2, applied=applied)
+    last = Attempt(number=attempt, launched_at=T0, last_step=steps)
+    job = Job(name="yolo", since=T0, phase=Phase.FINISHED, attempt=last, course=Course(in_force=(held,)))
+    (line,) = in_words(job)
+    return line.removeprefix(f"{remedy} against non_finite: ")
+
+
+def test_a_remedy_of_which_the_agent_reports_its_use_alone_is_known_to_be_set_once_steps_were_made() -> None:
+    what = "steps whose gradients are not finite are skipped"
+    assert skips_steps(2, steps=500) == f"{what} (set; no skipped step was reported)"
+    assert skips_steps(2, steps=None) == f"{what} (not reported by the agent yet)"
+    assert skips_steps(1, steps=500) == f"{what} (not reported by the agent yet)", "the next attempt has it"
+    assert skips_steps(2, steps=500, applied="a step was skipped") == "a step was skipped"
+    assert skips_steps(2, steps=500, remedy="lower_lr").endswith("(not reported by the agent yet)")

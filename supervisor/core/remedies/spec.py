@@ -128,6 +128,8 @@ class RemedySpec:
     """Whether it stays in force for all later attempts; else it concerns one launch."""
     on_gpu: bool = False
     """Whether it is of no use to a training on the CPU."""
+    unused: str = ""
+    """What no report means once steps were made with it, where the agent reports its use and not that it is set."""
     costly: bool = False
     """Whether it helps in most cases at a high cost, so that success does not bring it forward."""
 

@@ -109,6 +109,7 @@ REMEDIES: tuple[RemedySpec, ...] = (
         words="steps whose gradients are not finite are skipped",
         needs=Need.TORCH,
         changes=lambda _held, _amounts: (Assign("skip_non_finite", value=True),),
+        unused="no skipped step was reported",
         ladder={NON_FINITE: 10},
     ),
     RemedySpec(
