@@ -47,7 +47,7 @@ def test_a_limit_names_its_unit(rule: type[Rule]) -> None:
         "tolerated_correctable",
         "tolerated_gradients",
     }
-    units = ("_s", "_bytes", "_fraction", "_percent", "_factor", "_steps", "_epochs", "_c", "_per_s")
+    units = ("_s", "_bytes", "_inodes", "_fraction", "_percent", "_factor", "_steps", "_epochs", "_c", "_per_s")
     for name in fields_of(rule)[len(switches(rule)) :]:
         if not isinstance(getattr(rule(), name), bool):  # a switch is no limit
             assert name in counts or name.endswith(units), name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -93,7 +94,9 @@ def test_the_sweep_of_the_other_jobs_does_not_wait_for_it(tmp_path: Path, home: 
     both_train(home, clock.environment)
     replay = home.state / "jobs/well/triage-1"
     replay.mkdir()
+    made_unix_s = replay.stat().st_mtime - 3 * DAY_S
+    os.utime(replay, (made_unix_s, made_unix_s))
     far.hang()
-    clock.step_to(3 * DAY_S)  # whatever is done from time to time is done again after a step
+    clock.step_to(DAY_S // 2)  # whatever is done from time to time is done again after a step
     home.until(lambda: not replay.exists(), 30, "the sweep of the other job")
     goes_on(home, "well")

@@ -174,7 +174,8 @@ def test_a_command_that_cannot_start_is_reported_in_the_shims_own_words(installe
         " group=(STATE / 'jobs').stat().st_gid)\n"
         "try:\n    units.launch('nocommand', folder)\nexcept LaunchError as error:\n    print(error)"
     )
-    assert report.startswith("nocommand: command '/no/such' of the job: not found")
+    assert report.startswith("nocommand: command '/no/such' of the job: No such file or directory")
+    assert "there is no folder /no" in report
 
 
 @pytest.mark.systemd

@@ -140,7 +140,7 @@ class OutputReader:
         self._rotated.append(stream)
         if len(self._rotated) > ROTATED_LIMIT:
             silent = min(self._rotated, key=lambda rotated: rotated.grown_at_look)
-            self._rotated.remove(silent)
+            self._rotated = [rotated for rotated in self._rotated if rotated is not silent]
             silent.close()
 
     def _find_after_restart(self) -> None:
