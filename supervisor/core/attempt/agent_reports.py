@@ -24,8 +24,8 @@ TRAINERS_KEPT = 256
 INTERPRETERS_KEPT = 4096
 ERROR_CHARACTERS = 500
 EVERY_MAX_S = 1e6
-STATUS_MAX = 255
 """Between two snapshots; a longer interval is ignored as invalid."""
+STATUS_MAX = 255
 
 
 class Holder(NamedTuple):
