@@ -61,7 +61,8 @@ def test_a_node_whose_folder_is_full_is_named_and_all_are_launched_once_it_has_r
         until(lambda: all(gone(pid) for pid in before.values()), "the end of all ranks, before a checkpoint fails")
         (kind,) = {(item["kind"], item["node"]) for item in cluster.incidents()}
         assert kind == ("disk_low", "n1")
-        named = rf"n1: OSError: \[Errno 28\] 0\.00 of 0\.07 GB are free, too little for a launch: '{folder}'"
+        free = r"0\.00 of 0\.07 GB and \d+ of \d+ inodes are free"
+        named = rf"n1: OSError: \[Errno 28\] {free}, too little for a launch: '{folder}'"
         until(lambda: re.search(named, (cluster.folder / "boss.log").read_text()), "the leader's log")
         until(lambda: re.search(named, str(cluster.state()["resume_problem"])), "what `training status` shows")
         assert cluster.state()["stage"] == "choosing"
