@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from typing_extensions import assert_never
@@ -193,16 +193,7 @@ def _fold_clock_step(job: Job, event: ev.ClockStepped) -> Job:
     """
     if not event.by_s < 0 or (job.began_unix_s is None and job.attempt is None):
         return job
-    before_unix_s, attempt = event.at.unix_s - event.by_s, job.attempt
-    if attempt is not None:
-        launched_at = Moment(attempt.launched_at.monotonic_s, attempt.launched_at.unix_s + event.by_s)
-        attempt = replace(attempt, launched_at=launched_at)
-    return replace(
-        job,
-        began_unix_s=None if job.began_unix_s is None else job.began_unix_s + event.by_s,
-        attempt=attempt,
-        clock_before_unix_s=max(before_unix_s, job.clock_before_unix_s or before_unix_s),
-    )
+    return _after_set_back(job, event.at.unix_s - event.by_s, lambda unix_s: unix_s + event.by_s)
 
 
 def after_earlier_clock(job: Job, now_unix_s: float, written_until_unix_s: float | None) -> Job:
@@ -212,13 +203,18 @@ def after_earlier_clock(job: Job, now_unix_s: float, written_until_unix_s: float
     """
     if written_until_unix_s is None or written_until_unix_s <= now_unix_s:
         return job
+    return _after_set_back(job, written_until_unix_s + UNWATCHED_SAVES_S, lambda unix_s: min(unix_s, now_unix_s))
+
+
+def _after_set_back(job: Job, before_unix_s: float, reckon: Callable[[float], float]) -> Job:
+    """Return the job after the clock was set back from a time; `reckon` gives an earlier one by its present setting."""
     began, attempt = job.began_unix_s, job.attempt
-    if attempt is not None and attempt.launched_at.unix_s > now_unix_s:
-        attempt = replace(attempt, launched_at=Moment(attempt.launched_at.monotonic_s, now_unix_s))
-    before_unix_s = written_until_unix_s + UNWATCHED_SAVES_S
+    if attempt is not None:
+        launched_at = Moment(attempt.launched_at.monotonic_s, reckon(attempt.launched_at.unix_s))
+        attempt = replace(attempt, launched_at=launched_at)
     return replace(
         job,
-        began_unix_s=None if began is None else min(began, now_unix_s),
+        began_unix_s=None if began is None else reckon(began),
         attempt=attempt,
         clock_before_unix_s=max(before_unix_s, job.clock_before_unix_s or before_unix_s),
     )

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+CLOCK_STEP_S = 1.0
+"""A wall clock that was set by less was adjusted, as time services do."""
+
 
 @dataclass(frozen=True, slots=True)
 class Moment:
@@ -19,6 +22,11 @@ class Moment:
     def seconds_since(self, earlier: Moment) -> float:
         """Return the seconds from `earlier` to this moment, negative when `earlier` is later."""
         return self.monotonic_s - earlier.monotonic_s
+
+    def clock_set_since(self, earlier: Moment) -> float:
+        """Return by how many seconds the wall clock was set since a moment of this boot; 0 where it was not."""
+        by_s = (self.unix_s - self.monotonic_s) - (earlier.unix_s - earlier.monotonic_s)
+        return by_s if abs(by_s) > CLOCK_STEP_S else 0.0
 
     def plus(self, seconds: float) -> Moment:
         """Return the moment `seconds` later."""

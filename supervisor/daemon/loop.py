@@ -41,7 +41,6 @@ TICK_S = 0.25
 ENTRIES_PER_TURN = 1000
 """Entries of the inbox that one turn takes, at most. The readers stop reading a job's files before it has that many."""
 DECISIONS_PER_TURN = 20
-CLOCK_STEP_S = 1.0
 KEEP_LEARNED_S = 60.0
 RECORD = "record"
 """The name of the part that writes what was decided."""
@@ -124,7 +123,7 @@ class Loop:
         self.each_turn: list[Callable[[ev.Event, Moment], None]] = []
         self.absences: Callable[[], Iterable[ev.DaemonAway]] = lambda: ()
         """When the daemon did not run, as far as that was not asked before."""
-        self._offset_s: float | None = None
+        self._clock_seen_at: Moment | None = None
 
     def run(self, finished: Callable[[], bool]) -> None:
         """Turn until `finished`."""
@@ -445,10 +444,10 @@ class Loop:
             self.fences.failed(job_state, "record", error)
 
     def _check_clock(self, now: Moment) -> None:
-        offset_s = now.unix_s - now.monotonic_s
-        if self._offset_s is not None and abs(offset_s - self._offset_s) > CLOCK_STEP_S:
-            self._inbox.put(ev.ClockStepped(at=now, by_s=offset_s - self._offset_s))
-        self._offset_s = offset_s
+        by_s = 0.0 if self._clock_seen_at is None else now.clock_set_since(self._clock_seen_at)
+        if by_s:
+            self._inbox.put(ev.ClockStepped(at=now, by_s=by_s))
+        self._clock_seen_at = now
 
     @staticmethod
     def _answer_inquiry(inquiry: Inquiry) -> None:

@@ -17,7 +17,6 @@ _Fact = TypeVar("_Fact")
 _JOB = msgspec.json.Decoder(Job)
 _INCIDENT = msgspec.json.Decoder(Incident)
 _NOTE = msgspec.json.Decoder(Note)
-CLOCK_STEP_S = 1.0
 
 
 class UnreadableRowError(ValueError):
@@ -69,12 +68,6 @@ def shift_into_boot(saved: Moment, now: Moment) -> float:
     """
     gap_s = max(0.0, now.unix_s - saved.unix_s)
     return now.monotonic_s - gap_s - saved.monotonic_s
-
-
-def find_setting(saved: Moment, now: Moment) -> float:
-    """Return by how many seconds the wall clock was set between two moments of one boot; 0 for less than a second."""
-    by_s = (now.unix_s - now.monotonic_s) - (saved.unix_s - saved.monotonic_s)
-    return by_s if abs(by_s) > CLOCK_STEP_S else 0.0
 
 
 def shifted(fact: _Fact, shift_s: float) -> _Fact:

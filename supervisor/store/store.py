@@ -27,7 +27,7 @@ from supervisor.store.cursors import Cursors, cursors_of
 from supervisor.store.database import Database
 from supervisor.store.errors import StoreError
 from supervisor.store.experience import experience_of
-from supervisor.store.jobs import UnreadableRowError, decode_job, find_setting, shift_into_boot, shifted
+from supervisor.store.jobs import UnreadableRowError, decode_job, shift_into_boot, shifted
 from supervisor.store.opening import prepare
 from supervisor.store.outbox import WAITING, NewAlert, NextTry, Outbox, QueuedAlert, alert_of
 from supervisor.store.prune import Retention
@@ -440,7 +440,7 @@ class Store:
             return None
         saved = Moment(row["saved_monotonic_s"], row["saved_unix_s"])
         if row["boot_id"] == self._boot_id:
-            return after_event(job, ev.ClockStepped(at=now, by_s=find_setting(saved, now)))
+            return after_event(job, ev.ClockStepped(at=now, by_s=now.clock_set_since(saved)))
         return after_earlier_clock(shifted(job, shift_into_boot(saved, now)), now.unix_s, written_until_unix_s)
 
     def _keep_cursors(self, job: str, attempt: int, cursors: Cursors) -> None:

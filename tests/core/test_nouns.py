@@ -26,6 +26,13 @@ def test_a_later_moment_is_later_on_both_clocks() -> None:
     assert Moment(100.0, 7.0).seconds_since(later) == -2.5
 
 
+@pytest.mark.parametrize(("set_by_s", "seen_s"), [(0.0, 0.0), (1.0, 0.0), (-1.0, 0.0), (1.5, 1.5), (-3600.0, -3600.0)])
+def test_a_clock_that_was_set_by_more_than_a_second_is_seen(set_by_s: float, seen_s: float) -> None:
+    earlier = Moment(100.0, 2_000_000_000.0)
+    later = Moment(160.0, 2_000_000_060.0 + set_by_s)
+    assert later.clock_set_since(earlier) == seen_s
+
+
 def memory(*, unified: bool | None, gtt: int | None) -> tuple[int | None, int | None]:
     reading = GpuReading(
         at=START,
