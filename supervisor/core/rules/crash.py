@@ -10,6 +10,7 @@ plan, its last step and its status; where they disagree it warns and does not re
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGINT, SIGKILL, SIGSEGV, SIGTERM
 from typing import ClassVar
@@ -167,7 +168,7 @@ class Crash:
             or self._explain_printed(history, status)
             or self._explain_rank(history, status)
             or _by_signal(status)
-            or _trained_lost(history, status)
+            or _explain_lost_trainers(history, status)
             or Cause(fault=COMMAND if is_command_missing(history, status) else "exit_code", text=status.words)
         )
 
@@ -198,7 +199,7 @@ class Crash:
 
         As a pipe into `tee` does, `screen`, Luigi, or a parent that joins its child without a look at the exit code.
         """
-        killed = _trained_lost(history, status)
+        killed = _explain_lost_trainers(history, status)
         if killed is None:
             return None
         return self._in_kernel_log(history, status) or self._explain_raised(history, status) or killed
@@ -306,10 +307,14 @@ def _find_finished(history: History, status: ExitStatus) -> int | None:
         )
         if pid == history.training_pid or trainer.status != 0 or trainer.error or began_after:
             return None
-    return max(trainers.items(), key=lambda entry: entry[1].at.monotonic_s)[0]
+    return _find_newest(trainers)[0]
 
 
-def _trained_lost(history: History, status: ExitStatus) -> Cause | None:
+def _find_newest(trainers: Mapping[int, Trainer]) -> tuple[int, Trainer]:
+    return max(trainers.items(), key=lambda entry: entry[1].at.monotonic_s)
+
+
+def _explain_lost_trainers(history: History, status: ExitStatus) -> Cause | None:
     """Return that all that trained was lost, where its program ended with a status of its own.
 
     `make`, `xargs` and GNU parallel do: 2, 125, or how many of their commands failed.
@@ -319,7 +324,7 @@ def _trained_lost(history: History, status: ExitStatus) -> Cause | None:
         return None
     if not all(_is_lost(history, pid, trainer) for pid, trainer in trainers.items()):
         return None
-    pid, last = max(trainers.items(), key=lambda entry: entry[1].at.monotonic_s)
+    pid, last = _find_newest(trainers)
     how = f"was killed by {last.error}" if BY_SIGNAL.fullmatch(last.error) else "was killed or crashed"
     text = f"the process that trained (pid {pid}) {how}, and its program {status.words}"
     return Cause(fault="killed_by_signal", text=text)
