@@ -54,9 +54,20 @@ def begin() -> None:
     atexit.register(_report_last)
 
 
+class Training:
+    """While a framework trains: what leaves it is kept, to be reported where the program catches it and ends next."""
+
+    def __enter__(self) -> None:
+        """Begin; what an earlier training was left by is kept until this one ends."""
+
+    def __exit__(self, _kind: object, error: Optional[BaseException], _trace: object) -> None:
+        """It has ended, or an exception leaves it; a request to end the program is none of the training's."""
+        if error is None or isinstance(error, Exception):
+            _keep_left(error)
+
+
 @fenced
-def leaves_training(error: Optional[Exception]) -> None:
-    """Keep what left a training of a framework, None after its own end: it is reported where the program ends next."""
+def _keep_left(error: Optional[Exception]) -> None:
     global _left
     _left = None if error is None else (os.getpid(), _describe(error))
 

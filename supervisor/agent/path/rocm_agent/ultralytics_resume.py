@@ -88,6 +88,9 @@ def _is_of_other_data(path: str, data: object) -> bool:
     """
     if not isinstance(data, (str, os.PathLike)):
         return False
+    wanted = _name_of(data)
+    if NUMBER.search(wanted) is None:
+        return False  # the file, as large as the model and its optimizer, need not be read for that
     import torch
 
     try:
@@ -97,8 +100,12 @@ def _is_of_other_data(path: str, data: object) -> bool:
     trained_on = (found.get("train_args") or {}).get("data") if isinstance(found, dict) else None
     if not isinstance(trained_on, (str, os.PathLike)):
         return False
-    wanted, had = (os.path.basename(os.path.normpath(os.fspath(name))) for name in (data, trained_on))
+    had = _name_of(trained_on)
     return wanted != had and NUMBER.sub("#", wanted) == NUMBER.sub("#", had)
+
+
+def _name_of(path: Any) -> str:
+    return os.path.basename(os.path.normpath(os.fspath(path)))
 
 
 def _is_resuming(trainer: Any) -> bool:

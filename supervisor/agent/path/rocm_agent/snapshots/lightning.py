@@ -46,14 +46,11 @@ def install(module: ModuleType) -> None:
                 # From 2.6 on only tensors are loaded unless asked; hyperparameters may hold classes of the user's.
                 kwargs["weights_only"] = False
         try:
-            result = fit(self, *args, **kwargs)
-        except Exception as error:
-            exceptions.leaves_training(error)
-            raise
+            with exceptions.Training():
+                result = fit(self, *args, **kwargs)
         finally:
             if followed is not None:
                 followed.ends(self)
-        exceptions.leaves_training(None)
         torch_hook.fit_is_over()
         return result
 

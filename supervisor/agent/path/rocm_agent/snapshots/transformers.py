@@ -51,13 +51,10 @@ def install(module: ModuleType) -> None:
         with snapshots.training(self):
             found = snapshots.begins(self, resume_from_checkpoint)
             try:
-                result = train(self, found, *args, **kwargs)
-            except Exception as error:
-                exceptions.leaves_training(error)
-                raise
+                with exceptions.Training():
+                    result = train(self, found, *args, **kwargs)
             finally:
                 snapshots.ends(self)
-        exceptions.leaves_training(None)
         torch_hook.fit_is_over()
         return result
 
