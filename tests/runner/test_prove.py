@@ -266,6 +266,36 @@ def test_methods_and_nested_classes_are_named_by_getattr_and_no_harm(tmp_path: P
     assert reason_of(zipped(tmp_path / "x.pt", program)) == "holds no tensor"
 
 
+class Early:
+    """A member of an Enum as Python 3.11.2 writes it, the one of Debian 12: in every protocol by getattr."""
+
+    def __init__(self, name: str) -> None:
+        """Be called this."""
+        self._name_ = name
+
+    def __reduce_ex__(self, _: int) -> tuple[object, ...]:  # type: ignore[override]  # as that Enum's
+        """Return a call of getattr with the class and the name."""
+        return getattr, (Early, self._name_)
+
+
+@pytest.mark.parametrize("protocol", [2, 4, 5])
+def test_a_member_of_an_enum_that_is_named_by_getattr_is_no_harm(tmp_path: Path, protocol: int) -> None:
+    first = Early("CONTIGUOUS")
+    kept = {
+        "texts": ["builtins", "getattr"],
+        "again": [first, first],
+        "many": [Early(f"A{n:>0200}") for n in range(999)],
+    }
+    program = pickle.dumps(kept, protocol=protocol)
+    assert b"getattr" in program
+    assert protocol < 4 or program.count(b"\x95") > 2, "more than one frame"
+    assert reason_of(zipped(tmp_path / "x.pt", program)) == "holds no tensor"
+
+
+TEXTS = b"\x8c\x08builtins\x94\x8c\x07getattr\x94"
+"""Of which STACK_GLOBAL makes getattr; they stay in the memo at 0 and 1."""
+CALL = b"\x8c\x0bcollections\x8c\x0bOrderedDict\x93\x8c\x04keys\x86R"
+"""What makes of getattr a harmless name."""
 NAMED = b"cbuiltins\ngetattr\nq\x00ccollections\nOrderedDict\nX\x04\x00\x00\x00keys\x86R"
 """A harmless call of getattr, which stays in the memo at 0."""
 
@@ -281,10 +311,20 @@ NAMED = b"cbuiltins\ngetattr\nq\x00ccollections\nOrderedDict\nX\x04\x00\x00\x00k
         b"]q\x00cbuiltins\ngetattr\nh\x00X\x06\x00\x00\x00append\x86R.",
         b"cbuiltins\ngetattr\nccollections\nOrderedDict\n)R\x85R.",
         b"(ibuiltins\ngetattr\n.",
-        b"\x8c\x08builtins\x8c\x07getattr\x93ccollections\nOrderedDict\nX\x04\x00\x00\x00keys\x86R.",
+        TEXTS + b"\x93.",
+        TEXTS + b"\x93\x94" + CALL + b"0\x8c\x09functools\x8c\x07partialh\x02\x93.",
+        TEXTS + b"\x93\x94" + CALL + b"\x8c\x09functools\x8c\x06reduce\x93h\x02]\x86R.",
+        b"\x8c\x09functools\x8c\x07partial\x93" + TEXTS + b"\x93\x8c\x01a" + CALL + b".",
+        TEXTS + b"N0\x93" + CALL + b".",
+        TEXTS + b"\x93q\x00" + CALL + b"0h\x00.",
+        b"cbuiltins\ngetattr\n\x8c\x05torch\x8c\x02os\x86R.",
+        b"cbuiltins\ngetattr\n\x94\x95\x04\x00\x00\x00\x00\x00\x00\x00h\x00\x85R.",
     ],
-    ids=["value", "value-again", "kept", "other-memo", "twice", "of-an-object", "of-a-call", "inst", "stack-global"],
-)
+    ids=[
+        "value", "value-again", "kept", "other-memo", "twice", "of-an-object", "of-a-call", "inst", "kept-by-texts",
+        "name-of-a-function", "value-by-texts", "below-a-text", "texts-not-on-top", "other-place", "of-a-text", "frame",
+    ],
+)  # fmt: skip
 def test_getattr_that_does_more_than_name_is_hostile(tmp_path: Path, program: bytes) -> None:
     reason = reason_of(zipped(tmp_path / "x.pt", b"\x80\x02" + program))
     assert "hostile: loading it would call" in reason
