@@ -101,7 +101,7 @@ class Outcome:
 def stages(cores: int) -> list[Stage]:
     """Return the stages of the whole suite for a machine of so many cores."""
     return [
-        Stage("parallel", "not alone and not calm and not fills", cores + 6),
+        Stage("parallel", "not alone and not calm and not fills", cores + 10),
         Stage("calm", "(calm or fills) and not alone", cores + 6),
         Stage("alone", "alone", 0),
     ]
