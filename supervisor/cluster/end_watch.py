@@ -21,7 +21,7 @@ from pathlib import Path
 from supervisor.children.prompt_thread import PromptThread
 from supervisor.cluster.ranks import read_failure
 from supervisor.core import attempt_files as names
-from supervisor.runner.shim import Process
+from supervisor.runner.process_table import Process
 
 LOOK_EVERY_S, LOOKS_MAX = 1.0, 60
 """How often, and how many times, the word of a rank is looked for: it is there once its interpreter has started."""

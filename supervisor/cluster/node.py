@@ -34,7 +34,7 @@ from supervisor.core.fleet.epoch import Epoch
 from supervisor.core.fleet.lease import Lease
 from supervisor.core.moments import Moment
 from supervisor.core.peers import PEERS_FRESH_S
-from supervisor.runner.shim import Process
+from supervisor.runner.process_table import Process
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from supervisor.core.fleet.clock_offset import ClockOffset
 from supervisor.core.fleet.evidence import STATUS_END, UNREAD_END, RankEvidence
 from supervisor.core.foreign_values import COUNT_MAX, STEP_MAX, as_dict, as_int, as_message, as_text, read_json_object
 from supervisor.core.rank_failure import is_consequence
-from supervisor.runner import shim
+from supervisor.runner import process_table
 
 AGENT_TAIL_BYTES = 1 << 18
 STACK_BYTES_MAX = 1 << 18
@@ -105,7 +105,9 @@ def shift_end(rank: RankEvidence, seconds: float) -> RankEvidence:
 
 def _describe(node: str, evidence: Path, rank: RankProcess, offset: ClockOffset, stuck: Set[int]) -> RankEvidence:
     """Return what its process shows."""
-    now = shim.read_living(rank.process) if rank.ended_s is None else None  # else its memory may still be freed
+    now = (
+        process_table.read_living(rank.process) if rank.ended_s is None else None
+    )  # else its memory may still be freed
     frames = () if now is None else read_frames(evidence, now.pid)
     state = now.state if now is not None and (now.state != "D" or now.pid in stuck) else None
     return RankEvidence(

@@ -19,8 +19,8 @@ from supervisor.children.file_asks import NoAnswerError
 from supervisor.children.files_apart import apart_within
 from supervisor.core.fleet.messages import RANKS_MAX
 from supervisor.core.foreign_values import RANK_MAX, as_int
-from supervisor.runner import shim
-from supervisor.runner.shim import Process
+from supervisor.runner import process_table
+from supervisor.runner.process_table import Process
 
 ENVIRONMENT_BYTES_MAX = 4 << 20
 ENVIRONMENT_LIMIT_S = 0.5
@@ -89,9 +89,9 @@ def find_ranks(shim_pid: int, known: set[int], environments: Path = Path("/proc"
     What a rank is, its environment says, which the training's own processes can write: each found costs a descriptor.
     `environments` has them as /proc has: PID/environ.
     """
-    processes = shim.read_processes()
+    processes = process_table.read_processes()
     by_pid = {process.pid: process for process in processes}
-    below = shim.descendants(shim_pid, processes)
+    below = process_table.descendants(shim_pid, processes)
     found: list[RankProcess] = []
     ranks: set[int] = set(known)
     for process in below:
@@ -123,7 +123,7 @@ def _open(process: Process) -> int | None:
         handle = os.pidfd_open(process.pid)
     except OSError:
         return None
-    now = shim.read_process(process.pid)
+    now = process_table.read_process(process.pid)
     if now is None or now.start_ticks != process.start_ticks:
         os.close(handle)
         return None
@@ -161,7 +161,7 @@ def _read_number(digits: bytes) -> int | None:
 def note_end(rank: RankProcess, now_s: float) -> None:
     """Stop the launcher of a rank that has ended, then read how it ended, which the launcher would take away."""
     if rank.launcher is not None:
-        shim.send(rank.launcher, signal.SIGSTOP)
+        process_table.send(rank.launcher, signal.SIGSTOP)
     rank.ended_s, rank.status = now_s, _read_status(rank.process)
     if rank.status is None:
         rank.status = _read_reaped_status(rank.handle)
@@ -220,7 +220,7 @@ def await_reports(
 
 
 def _has_launcher(rank: RankProcess) -> bool:
-    return rank.launcher is not None and shim.read_living(rank.launcher) is not None
+    return rank.launcher is not None and process_table.read_living(rank.launcher) is not None
 
 
 def forget_stops(ranks: list[RankProcess], step: int | None) -> None:
@@ -233,13 +233,13 @@ def forget_stops(ranks: list[RankProcess], step: int | None) -> None:
 def release(rank: RankProcess) -> None:
     """Let the launcher of a rank go on."""
     if rank.launcher is not None:
-        shim.send(rank.launcher, signal.SIGCONT)
+        process_table.send(rank.launcher, signal.SIGCONT)
 
 
 def freeze(ranks: list[RankProcess]) -> None:
     """Stop the launchers of all ranks, so that they end none while evidence is taken."""
     for launcher in {rank.launcher.pid: rank.launcher for rank in ranks if rank.launcher is not None}.values():
-        shim.send(launcher, signal.SIGSTOP)
+        process_table.send(launcher, signal.SIGSTOP)
 
 
 def kill(ranks: list[RankProcess]) -> None:
@@ -269,7 +269,7 @@ def read_failure(process: Process) -> int | None:
 
 
 def _read_status(process: Process) -> int | None:
-    now = shim.read_process(process.pid)
+    now = process_table.read_process(process.pid)
     if now is None or now.start_ticks != process.start_ticks or not (now.ending or now.state == "Z"):
         return None
     try:

@@ -32,9 +32,9 @@ from supervisor.core.foreign_values import (
 )
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus
-from supervisor.runner import shim
+from supervisor.runner import process_table, shim, shim_files
 from supervisor.runner.code_copy import INSTALLED, Code
-from supervisor.runner.shim import Process
+from supervisor.runner.process_table import Process
 
 log = logging.getLogger(__name__)
 
@@ -122,7 +122,7 @@ def describe_launch(  # noqa: PLR0913 - one argument a field of launch.json
 ) -> dict[str, object]:
     """Return what launch.json tells the shim."""
     return {
-        "version": shim.VERSION,
+        "version": shim_files.VERSION,
         "job": job,
         "attempt": number,
         "argv": list(argv),
@@ -334,9 +334,9 @@ def describe_newer(folder: Path) -> str | None:
     the training can give its shim's records any version, and would never be judged or stopped again.
     """
     version = as_int(read_note(folder, names.LAUNCH, LAUNCH_LIMIT_BYTES).get("version"))
-    if version is None or version <= shim.VERSION:
+    if version is None or version <= shim_files.VERSION:
         return None
-    known = f"and this daemon reads up to {shim.VERSION}"
+    known = f"and this daemon reads up to {shim_files.VERSION}"
     remedy = "install the version of rocm-supervisor that wrote it, or a later one"
     path = folder / names.LAUNCH
     until_then = "until then the attempt is left as it is, and `supervisorctl stop` ends it"
@@ -368,9 +368,9 @@ def living_shim(folder: Path) -> Process | None:
     who wrote it, have this attempt's folder on a shim's command line, and be neither the daemon nor its ancestor.
     """
     note = read_shim(folder)
-    if note is None or note.boot_id != shim.boot_id():
+    if note is None or note.boot_id != process_table.boot_id():
         return None
-    process = shim.read_process(note.pid)
+    process = process_table.read_process(note.pid)
     if process is None or process.dead or process.start_ticks != note.start_ticks:
         return None
     return process if _is_shim_of(process, folder) else None
@@ -381,7 +381,7 @@ def is_hidden(pid: int) -> bool:
 
     When it was started is unknown then, so that it is taken for the one that had this pid.
     """
-    if shim.read_process(pid) is not None:
+    if process_table.read_process(pid) is not None:
         return False
     try:
         os.kill(pid, 0)
@@ -393,23 +393,23 @@ def is_hidden(pid: int) -> bool:
 def is_shim_hidden(folder: Path) -> bool:
     """Whether shim.json names a process of which /proc shows nothing: its attempt is known to systemd alone."""
     note = read_shim(folder)
-    return note is not None and note.boot_id == shim.boot_id() and is_hidden(note.pid)
+    return note is not None and note.boot_id == process_table.boot_id() and is_hidden(note.pid)
 
 
 def is_note_of(note: ShimNote | None, running: Process) -> bool:
     """Whether shim.json names this process: its training can replace what the shim wrote."""
-    known = (running.pid, running.start_ticks, shim.boot_id())
+    known = (running.pid, running.start_ticks, process_table.boot_id())
     return note is not None and (note.pid, note.start_ticks, note.boot_id) == known
 
 
 def note_of(running: Process) -> ShimNote:
     """Return what the kernel reports of a shim; its oldest child is the training."""
-    children = (process for process in shim.read_processes() if process.parent == running.pid)
+    children = (process for process in process_table.read_processes() if process.parent == running.pid)
     training = min(children, key=lambda process: process.start_ticks, default=None)
     return ShimNote(
         pid=running.pid,
         start_ticks=running.start_ticks,
-        boot_id=shim.boot_id(),
+        boot_id=process_table.boot_id(),
         training_pid=None if training is None else training.pid,
         training_start_ticks=None if training is None else training.start_ticks,
     )
@@ -418,9 +418,9 @@ def note_of(running: Process) -> ShimNote:
 def names_another(folder: Path) -> bool:
     """Whether shim.json names a running process that is not the attempt's shim, so that it must be searched for."""
     note = read_shim(folder)
-    if note is None or note.boot_id != shim.boot_id():
+    if note is None or note.boot_id != process_table.boot_id():
         return False
-    process = shim.read_process(note.pid)
+    process = process_table.read_process(note.pid)
     return process is not None and not process.dead and not _is_shim_of(process, folder)
 
 
@@ -460,7 +460,7 @@ def list_own_ancestors() -> set[int]:
     line, pid = set[int](), os.getpid()
     while pid > 0 and pid not in line:
         line.add(pid)
-        process = shim.read_process(pid)
+        process = process_table.read_process(pid)
         pid = process.parent if process is not None else 0
     return line
 
@@ -478,7 +478,7 @@ def read_exit(folder: Path, now: Moment) -> ExitStatus | None:
     at, unix_s = now, as_float(note.get("ended_unix_s"), 0.0, UNIX_S_MAX)
     monotonic_ns = as_int(note.get("ended_monotonic_ns"), maximum=MONOTONIC_NS_MAX)
     shim_note = read_shim(folder)
-    if monotonic_ns is not None and shim_note is not None and shim_note.boot_id == shim.boot_id():
+    if monotonic_ns is not None and shim_note is not None and shim_note.boot_id == process_table.boot_id():
         at = now.at_monotonic(min(monotonic_ns / 1e9, now.monotonic_s))
     elif unix_s is not None:
         unix_s = min(unix_s, now.unix_s)

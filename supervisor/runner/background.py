@@ -17,9 +17,9 @@ TYPE_CHECKING = False  # typing is memory for life
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from supervisor.runner.shim import Process, read_inner_pid, read_process
+    from supervisor.runner.process_table import Process, read_inner_pid, read_process
 else:
-    from shim import read_inner_pid, read_process  # the shim's process has imported it
+    from process_table import read_inner_pid, read_process  # the shim's process has imported it
 
 INTERPRETER = "python"
 """Begins the name of the program of every training that has an agent."""

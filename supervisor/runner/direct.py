@@ -15,11 +15,11 @@ from supervisor.children.child import Child
 from supervisor.children.start import PIPE, STDOUT, start
 from supervisor.core import attempt_files as names
 from supervisor.programs import Output, read_output
-from supervisor.runner import shim, standby
+from supervisor.runner import process_table, shim, standby
 from supervisor.runner.attempt_folder import list_own_ancestors, living_shim, read_shim, read_start_error
 from supervisor.runner.code_copy import SHIM_PROGRAM
 from supervisor.runner.launcher import LAUNCH_LIMIT_S, LaunchError
-from supervisor.runner.shim import Process
+from supervisor.runner.process_table import Process
 
 NOT_FOR_TRAININGS = frozenset(
     {"NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "JOURNAL_STREAM"}
@@ -74,7 +74,7 @@ class DirectLauncher:
         """See `Launcher.dismiss`."""
         if not standby.end(folder) and not standby.going(folder):
             for process in _shims_by_command(standby.folder_of(folder.resolve()), shim.AS_STANDBY):
-                shim.send(process, signal.SIGKILL)
+                process_table.send(process, signal.SIGKILL)
 
     def find_shim(self, slot: str, folder: Path) -> Process | None:
         """See `Launcher.find_shim`."""
@@ -115,18 +115,18 @@ class DirectLauncher:
 
     def signal(self, slot: str, folder: Path, signal_number: int) -> bool:
         """See `Launcher.signal`."""
-        return any(shim.send(process, signal_number) for process in self._find_shims(slot, folder))
+        return any(process_table.send(process, signal_number) for process in self._find_shims(slot, folder))
 
     def kill_all(self, slot: str, folder: Path) -> None:
         """See `Launcher.kill_all`. The tree first: without its shim it is known by less."""
         for _ in range(KILL_ROUNDS):  # repeated, since a process may have forked in between
             shims = self._find_shims(slot, folder)
             members = [*self._list_members(slot, folder, shims), *_list_starting(folder)]
-            reached = [process for process in members if shim.send(process, signal.SIGKILL)]
+            reached = [process for process in members if process_table.send(process, signal.SIGKILL)]
             if any(process.state != "D" for process in reached):
                 continue
             # No process of the tree is left that a signal can end.
-            if sum(shim.send(process, signal.SIGKILL) for process in shims) == 0:
+            if sum(process_table.send(process, signal.SIGKILL) for process in shims) == 0:
                 break
 
     def alive(self, slot: str, folder: Path) -> bool:
@@ -138,7 +138,7 @@ class DirectLauncher:
         """Return the running shims of the attempt, including one that has not reported yet."""
         known = self._find_known(slot, folder)
         if known is not None:
-            now = shim.read_living(known)
+            now = process_table.read_living(known)
             return [] if now is None else [now]
         found = _find_shims(folder)
         if found:
@@ -157,9 +157,9 @@ class DirectLauncher:
         and those that were launched with the attempt's environment.
         """
         if shims:
-            processes = shim.read_processes()
-            return [below for process in shims for below in shim.descendants(process.pid, processes)]
-        processes = [process for process in shim.read_processes() if not process.dead]
+            processes = process_table.read_processes()
+            return [below for process in shims for below in process_table.descendants(process.pid, processes)]
+        processes = [process for process in process_table.read_processes() if not process.dead]
         left = {process.pid: process for process in _list_marked(folder, processes)}
         session = self._find_session(slot, folder)
         if session is not None:
@@ -172,7 +172,7 @@ class DirectLauncher:
         if known is not None:
             return known.pid
         note = read_shim(folder)
-        return None if note is None or note.boot_id != shim.boot_id() else note.pid
+        return None if note is None or note.boot_id != process_table.boot_id() else note.pid
 
 
 def _find_shims(folder: Path) -> list[Process]:
@@ -217,7 +217,7 @@ def _list_starting(folder: Path) -> list[Process]:
     """Return the processes that are about to become the attempt's shim: before their own session, and before exec."""
     command = [os.fsencode(folder / SHIM_PROGRAM), os.fsencode(folder)]
     found = []
-    for process in shim.read_processes():
+    for process in process_table.read_processes():
         arguments = _read_own(process, "cmdline")
         if arguments[-2:-1] == command[1:] and command[0] in arguments:
             found.append(process)
@@ -242,7 +242,7 @@ def _shims_by_command(folder: Path, program: str = shim.AS_MODULE) -> list[Proce
     """Return running shims by their command line: session leaders of this user for which it ends with the folder."""
     name = os.fsencode(folder)
     found = []
-    for process in shim.read_processes():
+    for process in process_table.read_processes():
         arguments = _read_own(process, "cmdline") if process.pid == process.session else []
         if arguments[-2:-1] == [name] and program.encode() in arguments:
             found.append(process)

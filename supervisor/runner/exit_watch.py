@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from supervisor.runner import shim
+from supervisor.runner import process_table
 from supervisor.runner.attempt_folder import is_hidden
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class ExitWatch:
         except OSError:
             self._queue_exit(exit_event)
             return
-        process = shim.read_process(shim_pid)  # after the pidfd, so that both mean the same process
+        process = process_table.read_process(shim_pid)  # after the pidfd, so that both mean the same process
         if not is_hidden(shim_pid) and (process is None or process.start_ticks != start_ticks):
             os.close(handle)
             self._queue_exit(exit_event)

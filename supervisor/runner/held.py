@@ -12,7 +12,7 @@ from pathlib import Path
 
 from supervisor.children.child import Child
 from supervisor.programs import Output, read_until_closed
-from supervisor.runner import shim
+from supervisor.runner import process_table
 from supervisor.runner.direct import MESSAGE_LIMIT_BYTES, DirectLauncher
 from supervisor.runner.launcher import LAUNCH_LIMIT_S
 
@@ -32,7 +32,7 @@ class HeldLauncher(DirectLauncher):
         """Return what a shim printed until it has reported; it is reaped whenever it ends."""
         output = read_until_closed(process, self._limit_s, MESSAGE_LIMIT_BYTES)
         if output.complete:
-            started = shim.read_process(process.pid)
+            started = process_table.read_process(process.pid)
             if started is not None:
                 self._known[slot] = (folder, started)
             process.abandon()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from supervisor.core import attempt_files as fo
-from supervisor.runner.shim import Process
+from supervisor.runner.process_table import Process
 
 LAUNCH_LIMIT_S = 10.0
 """How long `launch` waits for a shim to report."""

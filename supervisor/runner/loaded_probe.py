@@ -22,7 +22,7 @@ from supervisor.runner import memory_probe
 from supervisor.runner.attempt_folder import make_attempt_folder, write_atomically
 from supervisor.runner.code_copy import INSTALLED, Code
 from supervisor.runner.memory_probe import Command, Result, WhatIf
-from supervisor.runner.shim import Recorder
+from supervisor.runner.shim_files import Recorder
 
 REPORT = f"{names.RUN}/memory-%d.json"
 REQUEST = f"{names.RUN}/probe-%d.json"

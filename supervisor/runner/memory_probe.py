@@ -29,7 +29,7 @@ from supervisor.core.memory.points import TEXT_LIMIT, Point, read_point
 from supervisor.runner import discarded_writes
 from supervisor.runner.attempt_folder import compose_env, make_attempt_folder, read_note
 from supervisor.runner.code_copy import INSTALLED, Code
-from supervisor.runner.shim import Recorder
+from supervisor.runner.shim_files import Recorder
 
 REPORT = f"{names.RUN}/memory.json"
 REPORT_LIMIT_BYTES = 1 << 20

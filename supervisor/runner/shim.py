@@ -12,7 +12,7 @@ SIGCONT  SIGCONT to what a signal has stopped
 """
 
 # A pathlib or contextlib here would be memory that every attempt pays for as long as it runs.
-# ruff: noqa: PTH103, PTH104, PTH108, PTH110, PTH116, PTH118, PTH119, PTH120, PTH123, PTH208, SIM105
+# ruff: noqa: PTH103, PTH110, PTH116, PTH118, PTH119, PTH120, PTH123, SIM105
 
 from __future__ import annotations
 
@@ -21,37 +21,40 @@ import fcntl
 import json
 import os
 import signal
-import struct
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 TYPE_CHECKING = False  # typing is memory for life
 if TYPE_CHECKING:
     from types import ModuleType
 
     from supervisor.runner.storage_look import StorageLook
+if TYPE_CHECKING or __package__:
+    from supervisor.runner.process_table import (
+        Process,
+        boot_id,
+        catches,
+        descendants,
+        read_inner_pid,
+        read_process,
+        read_processes,
+        send,
+    )
+    from supervisor.runner.shim_files import NO_LINK, RUN, VERSION, Promise, Recorder
+else:
+    if __name__ == "__main__":  # isolated: Python has not put this folder on the path
+        sys.path.append(os.path.dirname(os.path.realpath(__file__)))
+    from process_table import Process, boot_id, catches, descendants, read_inner_pid, read_process, read_processes, send
+    from shim_files import NO_LINK, RUN, VERSION, Promise, Recorder
 
 CLAIMED_BY_ANOTHER = 75
 """Exit status (EX_TEMPFAIL) of a shim that refuses to be the second one."""
 START_FAILED = 1
 
-RECORDER_IDENTITY = struct.pack("<8sIIII", b"ROCMREC1", 4096, 72, 131072, 0)
-RECORDER_BYTES = 4096 + 131072 * 72
-ZEROS_BYTES = 1 << 16
-CLAIM_OFFSET, COMMAND_OFFSET, ANSWER_OFFSET = 24, 128, 192
-COMMAND_SAVE_AND_STOP = 2
-ANSWERS_THAT_END = (2, 3)
-"""Saved, and cannot save: after either there is nothing to wait for."""
 STACKS_SIGNAL = signal.SIGRTMIN + 7
 
-VERSION = 1
-"""Of launch.json, shim.json and exit.json."""
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-PF_EXITING = 1 << 2
-"""Of the flags in /proc/PID/stat: the thread has begun to end; what memory it has is freed after that."""
-RUN = "run"
-"""The part of an attempt's folder that training and shim may write; the rest only the daemon may write."""
 START_ASKED = "start_asked"
 """Present once an attempt that is over was to be started again, as by `systemctl start` of its unit."""
 LOOK_EVERY_S = 3.0
@@ -61,8 +64,6 @@ KEEP_TRIES, KEEP_EVERY_S = 60, 0.5
 DISK_ERRORS = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 LOCK_TRIES, LOCK_EVERY_S = 50, 0.02
 """How often, and how far apart, the lock of a shim that is ending is tried."""
-NO_LINK = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""For files that the training can replace: follow no link, and do not block on a pipe."""
 AS_MODULE = "import sys; sys.path.append(sys.argv[1]); import shim; sys.exit(shim.attempt(sys.argv[2]))"
 """A module's byte code is read from its cache: a script is compiled each time, which costs a megabyte for life."""
 AS_STANDBY = "import sys; sys.path.append(sys.argv[1]); import standby_shim; sys.exit(standby_shim.wait(sys.argv[2]))"
@@ -78,7 +79,6 @@ WATCHED = (
     signal.SIGCHLD,
 )
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
-RESERVED_BYTES = 4096
 LEFTOVER_GRACE_S = 2.0
 CLAIM_S = 600.0
 """How long what a command has left in the background may take until it trains; then it is ended as any leftover is.
@@ -93,215 +93,7 @@ class StartError(Exception):
     """The training could not be started; the message says why."""
 
 
-# --- processes ----------------------------------------------------------------------------------------------------
-
-
-class Process:
-    """One process as /proc/PID/stat describes it."""
-
-    __slots__ = ("ending", "parent", "pid", "session", "start_ticks", "state", "terminal")
-
-    def __init__(self, pid: int, state: str, parent: int, session: int, start_ticks: int) -> None:
-        self.pid, self.state, self.parent, self.session, self.start_ticks = pid, state, parent, session, start_ticks
-        self.terminal = 0
-        self.ending = False
-
-    @property
-    def dead(self) -> bool:
-        """Whether it has ended and only waits to be reaped."""
-        return self.state in "ZX"
-
-
-def read_process(pid: int) -> Process | None:
-    """Return a process as /proc describes it; None if there is none with this pid."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # The name may contain spaces and parentheses: the other fields follow the last parenthesis.
-            fields = file.read().rpartition(b")")[2].split()
-        found = Process(pid, fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]))
-        found.terminal, found.ending = int(fields[4]), bool(int(fields[6]) & PF_EXITING)
-    except (OSError, ValueError, IndexError):
-        return None
-    return found
-
-
-def read_living(process: Process) -> Process | None:
-    """Return a process as it is now; None where it has ended, or another has its pid."""
-    now = read_process(process.pid)
-    return None if now is None or now.start_ticks != process.start_ticks or now.dead else now
-
-
-def read_inner_pid(pid: int) -> int:
-    """Return the pid by which a process knows itself, which is another one in a container."""
-    try:
-        with open(f"/proc/{pid}/status", "rb") as file:
-            return int(file.read().partition(b"\nNSpid:")[2].partition(b"\n")[0].split()[-1])
-    except (OSError, ValueError, IndexError):
-        return pid
-
-
-def read_processes() -> list[Process]:
-    """Return every process of the machine."""
-    found = (read_process(int(name)) for name in os.listdir("/proc") if name.isdigit())
-    return [process for process in found if process is not None]
-
-
-def descendants(root: int, processes: Iterable[Process]) -> list[Process]:
-    """Return the descendants of `root`, parents before children, without those that wait to be reaped."""
-    children: dict[int, list[Process]] = {}
-    for process in processes:
-        children.setdefault(process.parent, []).append(process)
-    found = list(children.get(root, ()))
-    for process in found:  # grows while it is walked
-        found.extend(children.get(process.pid, ()))
-    return [process for process in found if not process.dead]
-
-
-def send(process: Process, *numbers: int) -> bool:
-    """Send signals to a process, not to a later one with the same pid; return whether it was running."""
-    try:
-        handle = os.pidfd_open(process.pid)
-    except OSError:
-        return False
-    try:
-        now = read_process(process.pid)
-        if now is None or now.start_ticks != process.start_ticks:
-            return False
-        for number in numbers:
-            signal.pidfd_send_signal(handle, number)
-    except OSError:
-        return False
-    else:
-        return True
-    finally:
-        os.close(handle)
-
-
-def catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal; without a handler most signals end it."""
-    try:
-        with open(f"/proc/{pid}/status", "rb") as file:
-            line = next(line for line in file if line.startswith(b"SigCgt:"))
-        return bool(int(line.split()[1], 16) >> (number - 1) & 1)
-    except (OSError, StopIteration, ValueError, IndexError):
-        return False
-
-
-def boot_id() -> str:
-    """Return the kernel's id of this boot."""
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        return file.read().strip()
-
-
 # --- files --------------------------------------------------------------------------------------------------------
-
-
-class Promise:
-    """A small file whose blocks are allocated in advance, so that it can be written when the disk is full.
-
-    Creating it also claims the folder: an attempt runs once, so FileExistsError means that another shim has claimed it,
-    whether that still runs or is over.
-    """
-
-    def __init__(self, folder: str, name: str) -> None:
-        self.path = os.path.join(folder, RUN, name)
-        if os.path.lexists(self.path):
-            raise FileExistsError(self.path)
-        self.file = os.open(self.path + ".tmp", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o660)
-        try:
-            os.posix_fallocate(self.file, 0, RESERVED_BYTES)
-        except OSError:
-            pass  # writing it later is tried without the reservation
-
-    def keep(self, facts: dict[str, object], *, lasting: bool) -> None:
-        """Write the facts and give the file its name; `lasting` waits until they are on the disk."""
-        text = json.dumps({"version": VERSION, **facts}).encode() + b"\n"
-        os.pwrite(self.file, text.ljust(RESERVED_BYTES), 0)
-        try:
-            os.ftruncate(self.file, len(text))
-            if lasting:
-                os.fsync(self.file)
-        except OSError:
-            pass  # blanks at the end harm no reader
-        os.rename(self.path + ".tmp", self.path)
-        os.close(self.file)
-
-
-def allocate(path: str, size: int) -> None:
-    """Allocate all blocks of an empty file. Raises OSError.
-
-    Where the file system cannot, the C library would write a byte into each block, thousands of requests to another
-    machine; to a file that is open to append it does not, and large pieces are written.
-    """
-    file = os.open(path, os.O_WRONLY | os.O_APPEND | NO_LINK)
-    try:
-        os.posix_fallocate(file, 0, size)
-    except OSError as error:
-        if error.errno not in (errno.EBADF, errno.EOPNOTSUPP):
-            raise
-        written, zeros = 0, bytes(ZEROS_BYTES)
-        while written < size:
-            written += os.write(file, zeros[: size - written])
-    finally:
-        os.close(file)
-
-
-class Recorder:
-    """The header fields of recorder.bin that the shim uses; only the agent writes records."""
-
-    def __init__(self, folder: str) -> None:
-        self.path = os.path.join(folder, RUN, "recorder.bin")
-        self.request = 0
-
-    def make(self) -> str | None:
-        """Create the file with all its blocks; return the error, since the training can run without it.
-
-        All blocks are allocated: writing to a hole on a full disk would raise SIGBUS in the training.
-        """
-        try:
-            file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o660)
-        except OSError as error:
-            return f"recorder.bin: {error.strerror}"
-        try:
-            allocate(self.path, RECORDER_BYTES)
-            os.pwrite(file, RECORDER_IDENTITY, 0)
-        except OSError as error:
-            os.unlink(self.path)
-            return f"recorder.bin: {error.strerror}"
-        finally:
-            os.close(file)
-        return None
-
-    def read_claim(self) -> int:
-        """Return the pid that claimed the recorder last; 0 where none has, or it cannot be read."""
-        try:
-            with open(os.open(self.path, os.O_RDONLY | NO_LINK), "rb", buffering=0) as file:
-                return int(struct.unpack("<I", os.pread(file.fileno(), 4, CLAIM_OFFSET))[0])
-        except (OSError, struct.error):
-            return 0
-
-    def ask_to_save(self, alive: Iterable[int]) -> bool:
-        """Write the command to save; return False if no process in `alive` has claimed the recorder."""
-        try:
-            with open(os.open(self.path, os.O_RDWR | NO_LINK), "r+b", buffering=0) as file:
-                (claimed,) = struct.unpack("<I", os.pread(file.fileno(), 4, CLAIM_OFFSET))
-                if claimed not in alive:
-                    return False
-                last = struct.unpack("<II", os.pread(file.fileno(), 8, COMMAND_OFFSET))[1]
-                self.request = last % 0xFFFFFFFF + 1
-                os.pwrite(file.fileno(), struct.pack("<II", COMMAND_SAVE_AND_STOP, self.request), COMMAND_OFFSET)
-        except (OSError, struct.error):
-            return False
-        return True
-
-    def answered(self) -> bool:
-        """Whether the training has saved, or reported that it cannot."""
-        try:
-            with open(os.open(self.path, os.O_RDONLY | NO_LINK), "rb", buffering=0) as file:
-                answer, request = struct.unpack("<II", os.pread(file.fileno(), 8, ANSWER_OFFSET))
-        except (OSError, struct.error):
-            return True  # the recorder is gone: no answer can come
-        return request == self.request and answer in ANSWERS_THAT_END
 
 
 def read_launch(folder: str) -> dict[str, object]:

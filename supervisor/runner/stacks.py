@@ -10,11 +10,11 @@ from pathlib import Path
 
 from supervisor import untrusted_files
 from supervisor.core import attempt_files as names
-from supervisor.runner import shim, tools
+from supervisor.runner import process_table, shim, tools
 from supervisor.runner.attempt_folder import LAUNCH_LIMIT_BYTES, living_shim
 from supervisor.runner.evidence_folder import EvidenceFolder
 from supervisor.runner.launcher import Launcher
-from supervisor.runner.shim import Process
+from supervisor.runner.process_table import Process
 
 STACKS_LIMIT_S = 1.0
 """How long processes may take to dump their stacks."""
@@ -50,7 +50,7 @@ def _take_wavefronts(folder: Path, target: EvidenceFolder) -> list[str]:
     if DEBUG_AGENT not in launch_env(folder).get("HSA_TOOLS_LIB", ""):
         return []
     before = _size_of(folder, names.OUTPUT)
-    asked = [process.pid for process in tree_of(folder)[1:] if shim.catches(process.pid, signal.SIGQUIT)]
+    asked = [process.pid for process in tree_of(folder)[1:] if process_table.catches(process.pid, signal.SIGQUIT)]
     for pid in asked:
         os.kill(pid, signal.SIGQUIT)
     if not (asked and _wait_for_growth(folder, {0: names.OUTPUT}, {0: before})):
@@ -67,7 +67,7 @@ def _take_own(folder: Path, launcher: Launcher, slot: str, target: EvidenceFolde
     asked = {
         pid: name
         for pid, name in dumps.items()
-        if untrusted_files.exists(folder, name) and shim.catches(pid, shim.STACKS_SIGNAL)
+        if untrusted_files.exists(folder, name) and process_table.catches(pid, shim.STACKS_SIGNAL)
     }
     if not asked:
         return ["stacks: no process of the attempt has a stack dump handler"]
@@ -108,8 +108,13 @@ def may_answer(folder: Path, pid: int, name: str) -> bool:
     """
     if pid == 0:
         return True
-    process = shim.read_process(pid)
-    if process is None or process.ending or process.state in "TtZX" or not shim.catches(pid, shim.STACKS_SIGNAL):
+    process = process_table.read_process(pid)
+    if (
+        process is None
+        or process.ending
+        or process.state in "TtZX"
+        or not process_table.catches(pid, shim.STACKS_SIGNAL)
+    ):
         return False
     return untrusted_files.exists(folder, name)
 
@@ -122,7 +127,7 @@ def _size_of(folder: Path, name: str) -> int:
 def tree_of(folder: Path) -> list[Process]:
     """Return the shim and its descendants; [] if no shim is running."""
     own = living_shim(folder)
-    return [] if own is None else [own, *shim.descendants(own.pid, shim.read_processes())]
+    return [] if own is None else [own, *process_table.descendants(own.pid, process_table.read_processes())]
 
 
 def launch_env(folder: Path) -> dict[str, str]:

@@ -18,12 +18,15 @@ import time
 
 TYPE_CHECKING = False  # typing is memory for life
 if TYPE_CHECKING:
-    from supervisor.runner import priority, shim
+    from supervisor.runner import priority, process_table, shim
     from supervisor.runner.interpreter import RefusedError, find, mark
+    from supervisor.runner.shim_files import RUN
 else:
     import priority
+    import process_table
     import shim
     from interpreter import RefusedError, find, mark
+    from shim_files import RUN
 
 ENV_STANDBY = "ROCM_SUPERVISOR_STANDBY"
 OURS = "ROCM_SUPERVISOR_"
@@ -51,7 +54,7 @@ def wait(folder: str) -> int:
             spare.end()
             return 0
         signal.pthread_sigmask(signal.SIG_BLOCK, shim.WATCHED)
-        os.rename(os.path.join(folder, shim.RUN, "door"), os.path.join(folder, shim.RUN, "going"))
+        os.rename(os.path.join(folder, RUN, "door"), os.path.join(folder, RUN, "going"))
         os.close(fifo)
         spare.require_fit(str(task["folder"]))
     except (RefusedError, shim.StartError, OSError, ValueError, KeyError) as error:
@@ -93,7 +96,7 @@ def _open_previous_shim(task: dict[str, object]) -> int | None:
         handle = os.pidfd_open(after["pid"])
     except OSError:
         return None
-    process = shim.read_process(after["pid"])
+    process = process_table.read_process(after["pid"])
     if process is None or process.start_ticks != after["start_ticks"]:
         os.close(handle)
         return None
@@ -128,7 +131,7 @@ class Spare:
         os.close(reading)
         os.close(writing)
         self.rest = b""
-        self._send_message({"modules": task["modules"], "folder": os.path.join(folder, shim.RUN)})
+        self._send_message({"modules": task["modules"], "folder": os.path.join(folder, RUN)})
 
     def _become_interpreter(self, launch: dict[str, object], output: int, complaints: int, umask: int) -> None:
         os.close(self.saying)
@@ -162,12 +165,12 @@ class Spare:
     def go(self, folder: str, launch: dict[str, object], _umask: int) -> int:
         """Make it the training of the attempt in `folder`; return its pid."""
         shim.make_room(folder)
-        os.rename(os.path.join(self.folder, shim.RUN, "output.log"), os.path.join(folder, shim.RUN, "output.log"))
+        os.rename(os.path.join(self.folder, RUN, "output.log"), os.path.join(folder, RUN, "output.log"))
         priority.give_back(self.pid)
         env = launch["env"]
         assert isinstance(env, dict)
         ours = {name: text for name, text in env.items() if name.startswith(OURS)}
-        self._send_message({"env": ours, "folder": os.path.join(folder, shim.RUN)})
+        self._send_message({"env": ours, "folder": os.path.join(folder, RUN)})
         os.close(self.saying)
         os.close(self.hearing)
         return self.pid
@@ -242,7 +245,7 @@ def _require_same_launch(stood_by: dict[str, object], launch: dict[str, object],
 
 def _make_fifo(folder: str) -> int:
     """Create the named pipe; it is also opened for writing here, so that it has no end of file."""
-    path = os.path.join(folder, shim.RUN, "door")
+    path = os.path.join(folder, RUN, "door")
     os.mkfifo(path, 0o660)
     return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
@@ -255,7 +258,7 @@ def _write_refusal(folder: str, why: str) -> None:
         pass  # that no standby waits is visible without it
     for name in ("door", "going"):
         try:
-            os.unlink(os.path.join(folder, shim.RUN, name))
+            os.unlink(os.path.join(folder, RUN, name))
         except OSError:
             pass
 
@@ -277,7 +280,7 @@ def _read_content(folder: str, name: str) -> bytes | None:
 
 
 def _write_json(folder: str, name: str, facts: dict[str, object]) -> None:
-    path = os.path.join(folder, shim.RUN, name)
+    path = os.path.join(folder, RUN, name)
     with open(path + ".tmp", "wb") as file:
         file.write(json.dumps({"version": 1, **facts}).encode() + b"\n")
     os.rename(path + ".tmp", path)

@@ -21,7 +21,7 @@ from supervisor.core.triage.finding import FINDING_FILES, Finding, LookedFor, Re
 from supervisor.runner.attempt_folder import LAUNCH_LIMIT_BYTES, make_attempt_folder, read_note
 from supervisor.runner.code_copy import INSTALLED, Code
 from supervisor.runner.evidence_folder import EvidenceFolder
-from supervisor.runner.shim import VERSION, Recorder
+from supervisor.runner.shim_files import VERSION, Recorder
 
 REPLAY_REPORT = f"{names.RUN}/triage.json"
 """The agent's report of a replay, written before it ends the process."""

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from supervisor import programs
 from supervisor.core import attempt_files as names
-from supervisor.runner import shim, standby
+from supervisor.runner import process_table, standby
 from supervisor.runner.attempt_folder import (
     has_shim_command,
     is_shim_hidden,
@@ -30,7 +30,7 @@ from supervisor.runner.attempt_folder import (
 )
 from supervisor.runner.code_copy import SHIM_PROGRAM
 from supervisor.runner.launcher import LAUNCH_LIMIT_S, LaunchError
-from supervisor.runner.shim import Process
+from supervisor.runner.process_table import Process
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +123,7 @@ class UnitLauncher:
     def signal(self, slot: str, folder: Path, signal_number: int) -> bool:
         """See `Launcher.signal`: sent directly if permitted, else through systemd."""
         process = living_shim(folder)
-        if process is not None and shim.send(process, signal_number):
+        if process is not None and process_table.send(process, signal_number):
             return True
         # systemd knows the unit's main process independently of shim.json, which may name another.
         if process is None and not names_another(folder) and not is_shim_hidden(folder):
@@ -142,7 +142,7 @@ class UnitLauncher:
         if process is not None or (unit := self.find_unit(slot, folder)) is None:
             return process
         main = self._manager.show(unit, "MainPID") or ""
-        process = shim.read_process(int(main)) if main.isdecimal() else None
+        process = process_table.read_process(int(main)) if main.isdecimal() else None
         return process if process is not None and has_shim_command(process.pid, folder) else None
 
     def find_unit(self, slot: str, folder: Path) -> str | None:

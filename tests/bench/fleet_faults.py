@@ -46,7 +46,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from supervisor.cluster.secret import make_secret  # noqa: E402 - a program, started by its path
-from supervisor.runner import shim  # noqa: E402 - the same
+from supervisor.runner import process_table  # noqa: E402 - the same
 
 LAUNCHER = ROOT / "tests" / "bench" / "fleet_launcher.py"
 TRAINING = ROOT / "tests" / "bench" / "fleet_training.py"
@@ -248,15 +248,15 @@ class Training:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def find_ranks(program: Path, folder: Path) -> dict[int, shim.Process]:
+def find_ranks(program: Path, folder: Path) -> dict[int, process_table.Process]:
     """Return the living ranks of a program that has a folder among its words, or its attempt below it."""
     found = {}
-    for process in shim.read_processes():
+    for process in process_table.read_processes():
         env, below = _read_environment(process.pid), os.fsencode(folder)
         words = _read_proc(process.pid, "cmdline")
         ours = below in words or env.get(b"ROCM_SUPERVISOR_ATTEMPT_DIR", b"").startswith(below + b"/")
         if ours and b"LOCAL_RANK" in env and os.fsencode(program) in words and not process.dead:
-            parent = shim.read_process(process.parent)
+            parent = process_table.read_process(process.parent)
             if parent is not None and b"LOCAL_RANK" not in _read_environment(parent.pid):  # else a loader's worker
                 found[int(env[b"RANK"])] = process
     return found
@@ -289,13 +289,13 @@ def await_end(handles: list[int], began: float) -> float | None:
     return time.perf_counter() - began
 
 
-def signal_ranks(fault: str, harmed: list[shim.Process]) -> None:
+def signal_ranks(fault: str, harmed: list[process_table.Process]) -> None:
     """Stop or kill the ranks that a fault is about."""
     for process in harmed:
         os.kill(process.pid, signal.SIGSTOP if fault in ("stopped", "held") else signal.SIGKILL)
 
 
-def do_harm(training: Training, fault: str, victim: int, ranks: dict[int, shim.Process]) -> None:
+def do_harm(training: Training, fault: str, victim: int, ranks: dict[int, process_table.Process]) -> None:
     """Do what the fault is."""
     node = victim // training.ranks
     match fault:
@@ -308,7 +308,7 @@ def do_harm(training: Training, fault: str, victim: int, ranks: dict[int, shim.P
                 training.end_leader()
             daemon = training.daemons[node]
             assert daemon is not None
-            below = shim.descendants(daemon.pid, shim.read_processes())
+            below = process_table.descendants(daemon.pid, process_table.read_processes())
             for process in (*below, None):
                 os.kill(daemon.pid if process is None else process.pid, signal.SIGKILL)
         case "daemon" | "both":
@@ -326,7 +326,7 @@ def do_harm(training: Training, fault: str, victim: int, ranks: dict[int, shim.P
         training.start_leader()
 
 
-def goes_on(training: Training, stopped: shim.Process, step: int) -> bool:
+def goes_on(training: Training, stopped: process_table.Process, step: int) -> bool:
     """Wait until the training makes steps beyond those after the fault, or its ranks have ended; return which."""
 
     def made() -> int:
@@ -334,16 +334,16 @@ def goes_on(training: Training, stopped: shim.Process, step: int) -> bool:
         return int(match[2]) if match is not None else 0
 
     def is_gone() -> bool:
-        now = shim.read_process(stopped.pid)
+        now = process_table.read_process(stopped.pid)
         return now is None or now.dead
 
     until(lambda: is_gone() or made() > step + 100, "steps after SIGCONT, or the end of the ranks", END_LIMIT_S)
     return not is_gone()
 
 
-def hold(process: shim.Process) -> None:
+def hold(process: process_table.Process) -> None:
     """Stop a process again whenever something lets it go on, until it has ended."""
-    while (now := shim.read_process(process.pid)) is not None and not now.dead:
+    while (now := process_table.read_process(process.pid)) is not None and not now.dead:
         if now.state != "T":
             os.kill(process.pid, signal.SIGSTOP)
         time.sleep(0.002)
@@ -377,7 +377,7 @@ def measure(training: Training, fault: str, victim: int, epoch: str) -> tuple[Me
     ended_s = lost_steps = None
     if fault == "leader":
         training.await_steps(None, step + 100)
-        lost = any(shim.read_process(process.pid) is None for process in ranks.values())
+        lost = any(process_table.read_process(process.pid) is None for process in ranks.values())
         new = epoch
         named, right = ("ranks lost", False) if lost else ("-", True)
         facts: dict[str, object] = {}

@@ -19,7 +19,7 @@ from supervisor.core.moments import Moment
 from supervisor.daemon.attempt_reader import FollowedAttempt, parse_ranks
 from supervisor.daemon.cleanup import clear_snapshots, sweep
 from supervisor.runner import attempt_folder as attempts
-from supervisor.runner import shim
+from supervisor.runner import process_table
 from supervisor.runner.evidence import EvidenceFacts, take
 from supervisor.sources.attempt.output import OutputReader
 from tests.runner.attempts_by_hand import Attempts, until
@@ -167,7 +167,7 @@ def test_no_signal_goes_to_a_process_that_shim_json_names_and_is_no_shim(runs: A
     folder = runs.launch(SLEEP)
     real = runs.note(folder)
     for pid in (os.getpid(), os.getppid()):
-        named = shim.read_process(pid)
+        named = process_table.read_process(pid)
         assert named is not None
         note = json.loads((folder / names.SHIM).read_text())
         (folder / names.SHIM).write_text(json.dumps({**note, "pid": pid, "start_ticks": named.start_ticks}))
@@ -181,7 +181,7 @@ def test_no_signal_goes_to_a_process_that_shim_json_names_and_is_no_shim(runs: A
     finally:
         signal.signal(signal.SIGTERM, before)
     assert received == []
-    until(lambda: shim.read_process(real.pid) is None, "the real shim to end its training")
+    until(lambda: process_table.read_process(real.pid) is None, "the real shim to end its training")
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from supervisor.cluster.secret import make_secret
-from supervisor.runner import code_copy, shim
+from supervisor.runner import code_copy, process_table
 from tests.rigs.forked_daemon import ForkedDaemon, start_daemon
 from tests.rigs.laid_code import lay_code
 
@@ -63,7 +63,7 @@ def until(condition: Callable[[], object], what: str, limit_s: float = LIMIT_S) 
 
 def gone(pid: int) -> bool:
     """Whether a process has ended, though it may wait to be reaped."""
-    process = shim.read_process(pid)
+    process = process_table.read_process(pid)
     return process is None or process.dead
 
 

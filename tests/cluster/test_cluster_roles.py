@@ -21,7 +21,7 @@ from supervisor.core.fleet.training import Command, Incident, LeaderLimits, Over
 from supervisor.core.moments import Moment
 from supervisor.daemon.roles.leader_alerts import make_notice, read_waiting
 from supervisor.daemon.roles.program import move_database, settings_of_node
-from supervisor.runner import shim
+from supervisor.runner import process_table
 
 TORCHRUN = """\
 W1123 20:57:44.798131334 socket.cpp:207] [c10d] The hostname of the client socket cannot be retrieved. err=-3
@@ -31,7 +31,7 @@ E1123 21:00:01.721000 12230 torch/distributed/elastic/multiprocessing/api.py:984
 
 
 def test_a_rank_that_torchrun_reaped_before_this_daemon_had_a_processor_is_named_by_torchrun(tmp_path: Path) -> None:
-    own = shim.read_process(os.getpid())
+    own = process_table.read_process(os.getpid())
     assert own is not None
     (tmp_path / at.RUN).mkdir()
     (tmp_path / at.OUTPUT).write_text(TORCHRUN.format(pid=own.pid))
@@ -50,7 +50,7 @@ def test_a_rank_that_torchrun_reaped_before_this_daemon_had_a_processor_is_named
 
 
 def test_a_rank_that_was_stopped_until_a_moment_ago_is_evidence_of_a_stopped_one(tmp_path: Path) -> None:
-    own = shim.read_process(os.getpid())
+    own = process_table.read_process(os.getpid())
     assert own is not None
     rank = RankProcess(rank=2, process=own, launcher=None, local_rank=0, local_size=2, handle=-1)
 

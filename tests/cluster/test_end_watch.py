@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.cluster.end_watch import EndWatch
-from supervisor.runner import shim
+from supervisor.runner import process_table
 
 pytestmark = pytest.mark.slow
 AGENT = Path(__file__).resolve().parents[2] / "supervisor" / "agent" / "path"
@@ -47,7 +47,7 @@ def watch(process: subprocess.Popen[str]) -> queue.SimpleQueue[tuple[int, float]
     """Return where the end of a process will be reported, with the time."""
     reported: queue.SimpleQueue[tuple[int, float]] = queue.SimpleQueue()
     watching, found = EndWatch(lambda ended: reported.put((ended.pid, time.perf_counter()))), None
-    found = shim.read_process(process.pid)
+    found = process_table.read_process(process.pid)
     assert found is not None
     watching.add(found)
     return reported

@@ -24,7 +24,7 @@ from supervisor.core.fleet.clock_offset import ClockOffset
 from supervisor.core.fleet.epoch import Epoch
 from supervisor.core.fleet.evidence import UNREAD_END
 from supervisor.core.fleet.link import MESSAGE_BYTES_MAX
-from supervisor.runner.shim import descendants, read_process, read_processes
+from supervisor.runner.process_table import descendants, read_process, read_processes
 
 VFORK = """
 import ctypes, os

@@ -10,7 +10,7 @@ from clocks_by_hand import START
 
 from supervisor.core.job import Attempt, DesiredState, Job, Phase
 from supervisor.daemon.record.lost_record import LostRecord
-from supervisor.runner import shim
+from supervisor.runner import process_table
 from supervisor.store.archive import Archive
 from supervisor.store.store import Store
 
@@ -29,7 +29,13 @@ class Machine:
         run.mkdir(parents=True)
         started = NOW.unix_s - 1000 + 100 * number
         if begun:
-            note = {"version": 1, "pid": 70 + number, "start_ticks": 5, "boot_id": shim.boot_id(), "training_pid": 90}
+            note = {
+                "version": 1,
+                "pid": 70 + number,
+                "start_ticks": 5,
+                "boot_id": process_table.boot_id(),
+                "training_pid": 90,
+            }
             (run / "shim.json").write_text(json.dumps({**note, "started_unix_s": started}))
         if exit_code is not None:
             (run / "exit.json").write_text(json.dumps({"exit_code": exit_code, "ended_unix_s": started + 50}))

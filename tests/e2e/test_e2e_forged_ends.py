@@ -12,7 +12,7 @@ import pytest
 from house import House
 
 from supervisor.core import attempt_files as fo
-from supervisor.runner import shim
+from supervisor.runner import process_table
 
 ENDED = {"version": 1, "exit_code": 7, "signal": None}
 launchers = pytest.mark.parametrize("launcher", ["direct", "held"])
@@ -28,9 +28,9 @@ def one_job(home: House, launcher: str = "direct", **options: str) -> Path:
 
 
 def forge_shim(folder: Path, pid: int) -> None:
-    process = shim.read_process(pid)
+    process = process_table.read_process(pid)
     ticks = process.start_ticks if process is not None else 1
-    (folder / fo.SHIM).write_text(json.dumps({"pid": pid, "start_ticks": ticks, "boot_id": shim.boot_id()}))
+    (folder / fo.SHIM).write_text(json.dumps({"pid": pid, "start_ticks": ticks, "boot_id": process_table.boot_id()}))
 
 
 def forge_end(folder: Path, pid: int) -> dict[str, int]:
@@ -46,7 +46,7 @@ def no_such_process() -> int:
 
 
 def is_gone(pid: int) -> bool:
-    process = shim.read_process(pid)
+    process = process_table.read_process(pid)
     return process is None or process.dead
 
 

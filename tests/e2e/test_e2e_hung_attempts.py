@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from house import House, house
 
-from supervisor.runner import shim
+from supervisor.runner import process_table
 from tests.rigs.hanging_fs import HangingFs, hanging
 from tests.rigs.stepped_clock import SteppedClock
 
@@ -80,7 +80,9 @@ def test_a_stop_reaches_the_training_while_its_folder_hangs(home: House, far: Ha
         restart(home)
     assert home.client.post("/v1/jobs/far/stop") is not None
     # What it has open there may keep it in the kernel beyond SIGKILL; it makes no step any more.
-    home.until(lambda: (process := shim.read_process(pid)) is None or process.state in "DZX", 30, "the training's end")
+    home.until(
+        lambda: (process := process_table.read_process(pid)) is None or process.state in "DZX", 30, "the training's end"
+    )
     made = home.steps_made("far")
     goes_on(home, "well")
     assert home.steps_made("far") == made

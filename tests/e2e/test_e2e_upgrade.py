@@ -17,7 +17,7 @@ import pytest
 from house import House
 
 from supervisor.runner.code_copy import PARTS
-from supervisor.runner.shim import VERSION
+from supervisor.runner.shim_files import VERSION
 from tests.rigs.forked_daemon import ForkedDaemon
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,7 +13,7 @@ from supervisor.core import attempt_files as names
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus
 from supervisor.runner import attempt_folder as attempts
-from supervisor.runner import shim
+from supervisor.runner import process_table
 from supervisor.runner.direct import DirectLauncher
 
 LIMIT_S = 120.0
@@ -30,7 +30,7 @@ def until(condition: Callable[[], object], what: str, limit_s: float = LIMIT_S) 
 
 def gone(pid: int) -> bool:
     """Whether a process has ended, though it may wait to be reaped."""
-    process = shim.read_process(pid)
+    process = process_table.read_process(pid)
     return process is None or process.dead
 
 

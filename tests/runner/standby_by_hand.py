@@ -14,7 +14,7 @@ from supervisor.runner import attempt_folder as attempts
 from supervisor.runner import standby
 from supervisor.runner.code_copy import INSTALLED
 from supervisor.runner.launcher import LaunchError
-from supervisor.runner.shim import read_process
+from supervisor.runner.process_table import read_process
 
 SLEEPING = ["sleep", "60"]
 Modules = Sequence[tuple[str, str | None]]

@@ -13,7 +13,7 @@ import pytest
 from supervisor.core import attempt_files as names
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint
 from supervisor.core.moments import Moment
-from supervisor.runner import shim
+from supervisor.runner import process_table, shim, shim_files
 from supervisor.runner.attempt_folder import (
     ERROR_CHARS_MAX,
     SAVES_NAMED,
@@ -158,7 +158,7 @@ def test_a_word_that_is_no_file_is_no_word(tmp_path: Path) -> None:
 
 def test_the_end_is_reported_by_the_shims_own_clock_within_this_boot(tmp_path: Path) -> None:
     (tmp_path / names.RUN).mkdir()
-    shim_word = {"pid": 1, "start_ticks": 1, "boot_id": shim.boot_id()}
+    shim_word = {"pid": 1, "start_ticks": 1, "boot_id": process_table.boot_id()}
     exit_word = {"exit_code": 0, "ended_unix_s": 5.0, "ended_monotonic_ns": 480_000_000_000}
     (tmp_path / names.SHIM).write_text(json.dumps(shim_word))
     (tmp_path / names.EXIT).write_text(json.dumps(exit_word))
@@ -189,7 +189,13 @@ HUGE = 10**400
 def test_no_number_of_a_note_reaches_the_daemon_unbounded(tmp_path: Path, value: object) -> None:
     """A training that kills its shim writes in its name."""
     folder = make(tmp_path, 1)
-    sound = {"pid": 7, "start_ticks": 8, "boot_id": shim.boot_id(), "training_pid": 9, "training_start_ticks": 10}
+    sound = {
+        "pid": 7,
+        "start_ticks": 8,
+        "boot_id": process_table.boot_id(),
+        "training_pid": 9,
+        "training_start_ticks": 10,
+    }
     for field in (*sound, "started_unix_s", "problem"):
         (folder / names.SHIM).write_text(json.dumps({**sound, field: value}))
         note = read_shim(folder)
@@ -239,9 +245,9 @@ def test_what_the_daemons_own_environment_holds_is_not_written_into_the_launch()
 def test_a_launch_of_a_later_version_is_not_run(tmp_path: Path) -> None:
     folder = make(tmp_path, 1)
     launch = json.loads((folder / names.LAUNCH).read_text())
-    for version in (0, shim.VERSION):
+    for version in (0, shim_files.VERSION):
         (folder / names.LAUNCH).write_text(json.dumps({**launch, "version": version}))
         assert shim.read_launch(str(folder))["argv"] == ["train"]
-    (folder / names.LAUNCH).write_text(json.dumps({**launch, "version": shim.VERSION + 1}))
+    (folder / names.LAUNCH).write_text(json.dumps({**launch, "version": shim_files.VERSION + 1}))
     with pytest.raises(shim.StartError, match=r"launch.json has version 2, and this shim reads up to 1"):
         shim.read_launch(str(folder))

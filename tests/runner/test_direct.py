@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import pytest
 from attempts_by_hand import Attempts, gone, pids_in, until
 
 from supervisor.core import attempt_files as names
-from supervisor.runner import shim
+from supervisor.runner import process_table, shim
 from supervisor.runner.attempt_folder import read_shim
 from supervisor.runner.direct import DirectLauncher
 from supervisor.runner.launcher import LaunchError, shortage_of
@@ -32,8 +33,8 @@ def runs(tmp_path: Path) -> Iterator[Attempts]:
         yield made
 
 
-def own_children() -> list[shim.Process]:
-    return [process for process in shim.read_processes() if process.parent == os.getpid()]
+def own_children() -> list[process_table.Process]:
+    return [process for process in process_table.read_processes() if process.parent == os.getpid()]
 
 
 def test_a_launch_leaves_no_child_and_no_zombie(runs: Attempts) -> None:
@@ -41,7 +42,7 @@ def test_a_launch_leaves_no_child_and_no_zombie(runs: Attempts) -> None:
     folder = runs.launch(["sleep", "60"])
     assert {child.pid for child in own_children()} <= before
     note = runs.note(folder)
-    found = shim.read_process(note.pid)
+    found = process_table.read_process(note.pid)
     assert found is not None
     assert found.session == note.pid
 
@@ -118,9 +119,9 @@ def test_a_reused_process_number_is_not_taken_for_the_shim(runs: Attempts) -> No
     """Another process now has the number that shim.json names: it must neither be signalled nor count as alive."""
     folder = runs.prepare(["true"])
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as other:
-        process = shim.read_process(other.pid)
+        process = process_table.read_process(other.pid)
         assert process is not None
-        word = {"pid": other.pid, "start_ticks": process.start_ticks - 1, "boot_id": shim.boot_id()}
+        word = {"pid": other.pid, "start_ticks": process.start_ticks - 1, "boot_id": process_table.boot_id()}
         (folder / names.SHIM).write_text(json.dumps(word))
         assert not runs.launcher.alive("job", folder)
         assert not runs.launcher.signal("job", folder, signal.SIGKILL)
@@ -131,7 +132,7 @@ def test_a_reused_process_number_is_not_taken_for_the_shim(runs: Attempts) -> No
 
 def test_a_shim_of_an_earlier_boot_is_not_alive(runs: Attempts) -> None:
     folder = runs.prepare(["true"])
-    own = shim.read_process(os.getpid())
+    own = process_table.read_process(os.getpid())
     assert own is not None
     word = {"pid": own.pid, "start_ticks": own.start_ticks, "boot_id": "00000000-0000-0000-0000-000000000000"}
     (folder / names.SHIM).write_text(json.dumps(word))
@@ -163,7 +164,7 @@ def test_what_a_killed_shim_left_behind_counts_as_alive_and_can_be_killed(runs: 
 
 def forge_end(folder: Path) -> None:
     """Write as the training can: a shim that has ended, and how the attempt ended."""
-    word = {"pid": 2**22 - 1, "start_ticks": 1, "boot_id": shim.boot_id()}
+    word = {"pid": 2**22 - 1, "start_ticks": 1, "boot_id": process_table.boot_id()}
     (folder / names.SHIM).write_text(json.dumps(word))
     (folder / names.EXIT).write_text(json.dumps({"version": 1, "exit_code": 0, "signal": None}))
 
@@ -290,7 +291,8 @@ def test_a_process_that_is_about_to_become_the_shim_counts_and_can_be_killed(run
     os.mkfifo(tmp_path / "go")
     held_up = program.read_text().replace("os.setsid()", f"open({str(tmp_path / 'go')!r}).read(); os.setsid()")
     code = tmp_path / "code/runner"
-    code.mkdir(parents=True)
+    shutil.copytree(program.parent, code, copy_function=shutil.copyfile)
+    (code / "shim.py").unlink()
     (code / "shim.py").write_text(held_up)
     (folder / names.CODE).unlink()
     (folder / names.CODE).symlink_to(tmp_path / "code")

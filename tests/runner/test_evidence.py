@@ -16,7 +16,7 @@ from attempts_by_hand import Attempts, pids_in, until
 from supervisor.core import attempt_files as names
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading, HostReading, StepRecord
-from supervisor.runner import shim
+from supervisor.runner import process_table
 from supervisor.runner.evidence import EvidenceFacts, read_output_tail, take
 
 NOW = Moment(1.0, 2.0)
@@ -87,7 +87,7 @@ class HangingLauncher:
     def dismiss(self, slot: str, folder: Path) -> None:
         self.released.wait()
 
-    def find_shim(self, slot: str, folder: Path) -> shim.Process | None:
+    def find_shim(self, slot: str, folder: Path) -> process_table.Process | None:
         self.released.wait()
         return None
 
@@ -130,7 +130,7 @@ def test_a_stopped_process_is_named_and_not_waited_for(runs: Attempts) -> None:
     training = runs.note(folder).training_pid
     assert training is not None
     os.kill(training, signal.SIGSTOP)
-    until(lambda: (item := shim.read_process(training)) and item.state == "T", "stopped")
+    until(lambda: (item := process_table.read_process(training)) and item.state == "T", "stopped")
     result = take(folder, runs.launcher, "job", EvidenceFacts(), "job-1")
     assert result.missing == (f"stacks of {training}: in state T",)
     assert result.took_s < 1.0

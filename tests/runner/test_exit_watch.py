@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from attempts_by_hand import LIMIT_S
 
-from supervisor.runner import shim
+from supervisor.runner import process_table
 from supervisor.runner.exit_watch import ExitWatch, ShimGone
 
 
@@ -26,7 +26,7 @@ def watch(inbox: queue.Queue[ShimGone]) -> Iterator[ExitWatch]:
 
 
 def start_ticks(pid: int) -> int:
-    process = shim.read_process(pid)
+    process = process_table.read_process(pid)
     assert process is not None
     return process.start_ticks
 

@@ -15,7 +15,7 @@ from attempts_by_hand import Attempts, gone, pids_in, until
 
 from supervisor.core import attempt_files as names
 from supervisor.daemon.launch.launchers import is_task_of_engine, launcher_of
-from supervisor.runner import shim
+from supervisor.runner import process_table, shim
 from supervisor.runner.direct import DirectLauncher
 from supervisor.runner.held import HeldLauncher
 from tests.rigs.hanging_fs import hanging
@@ -43,7 +43,7 @@ def runs(tmp_path: Path) -> Iterator[Attempts]:
 
 
 def test_the_shim_is_a_child_in_a_session_of_its_own(runs: Attempts) -> None:
-    found = shim.read_process(runs.note(runs.launch(["sleep", "600"])).pid)
+    found = process_table.read_process(runs.note(runs.launch(["sleep", "600"])).pid)
     assert found is not None
     assert (found.parent, found.session) == (os.getpid(), found.pid)
 
@@ -52,7 +52,7 @@ def test_a_shim_that_ended_is_reaped_and_its_record_is_read(runs: Attempts) -> N
     folder = runs.launch(["sh", "-c", "exit 3"])
     assert runs.exit(folder).code == 3
     pid = runs.note(folder).pid
-    until(lambda: shim.read_process(pid) is None, "the shim is reaped")
+    until(lambda: process_table.read_process(pid) is None, "the shim is reaped")
 
 
 @pytest.mark.parametrize("launched_as", ["as it is", "with its threads gone"])

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from supervisor.core import attempt_files as names
-from supervisor.runner import shim
+from supervisor.runner import process_table
 
 pytestmark = [pytest.mark.mounts, pytest.mark.slow]
 
 CANNOT = 77
 WATCHES = f"""
 import ctypes, os, queue, sys
-from supervisor.runner import shim
+from supervisor.runner import process_table
 from pathlib import Path
 from types import SimpleNamespace
 from supervisor.daemon.doctor import DaemonChecks
@@ -32,11 +32,11 @@ if library.unshare(own) or library.mount(b"none", b"/", None, private, None):
     sys.exit({CANNOT})
 if library.mount(b"proc", b"/proc", b"proc", 0, b"hidepid=2"):
     sys.exit({CANNOT})
-shim.boot_id(), is_shim_hidden(folder)  # imports what that user may not read
+process_table.boot_id(), is_shim_hidden(folder)  # imports what that user may not read
 os.setgroups([])
 os.setgid(65534)  # who is in group 0 sees all
 os.setuid(65534)
-if shim.read_process(pid) is not None:
+if process_table.read_process(pid) is not None:
     sys.exit({CANNOT})
 gone = queue.SimpleQueue()
 watch = ExitWatch(gone.put)
@@ -64,9 +64,9 @@ def folder() -> Iterator[Path]:
 def test_the_shim_of_another_user_is_watched_though_proc_hides_it(folder: Path) -> None:
     training = subprocess.Popen(["sleep", "600"])
     with training:
-        process = shim.read_process(training.pid)
+        process = process_table.read_process(training.pid)
         assert process is not None
-        note = {"pid": training.pid, "start_ticks": process.start_ticks, "boot_id": shim.boot_id()}
+        note = {"pid": training.pid, "start_ticks": process.start_ticks, "boot_id": process_table.boot_id()}
         (folder / names.SHIM).write_text(json.dumps({"version": 1, **note}))
         words = [sys.executable, "-c", WATCHES, str(training.pid), str(process.start_ticks), str(folder)]
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as daemon:

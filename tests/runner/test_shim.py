@@ -17,7 +17,7 @@ import pytest
 from attempts_by_hand import Attempts, gone, pids_in, until
 
 from supervisor.core import attempt_files as names
-from supervisor.runner import shim
+from supervisor.runner import process_table, shim, shim_files
 from supervisor.runner.launcher import LaunchError
 from tests.rigs import small_disk
 from tests.rigs.failing_disk import failing
@@ -75,15 +75,15 @@ def ready(folder: Path) -> None:
 def test_its_numbers_are_those_of_core() -> None:
     identity = names.IDENTITY.pack(names.MAGIC, names.HEADER_BYTES, names.RECORD.size, names.CAPACITY_DEFAULT, 0)
     size = names.HEADER_BYTES + names.CAPACITY_DEFAULT * names.RECORD.size
-    assert (identity, size) == (shim.RECORDER_IDENTITY, shim.RECORDER_BYTES)
-    assert (shim.CLAIM_OFFSET, shim.COMMAND_OFFSET, shim.ANSWER_OFFSET) == (
+    assert (identity, size) == (shim_files.RECORDER_IDENTITY, shim_files.RECORDER_BYTES)
+    assert (shim_files.CLAIM_OFFSET, shim_files.COMMAND_OFFSET, shim_files.ANSWER_OFFSET) == (
         names.CLAIM_OFFSET,
         names.COMMAND_OFFSET,
         names.ANSWER_OFFSET,
     )
-    assert f"{shim.RUN}/{shim.START_ASKED}" == names.START_ASKED
-    assert shim.COMMAND_SAVE_AND_STOP == names.COMMAND_SAVE_AND_STOP
-    assert shim.ANSWERS_THAT_END == (names.ANSWER_SAVED, names.ANSWER_CANNOT)
+    assert f"{shim_files.RUN}/{shim.START_ASKED}" == names.START_ASKED
+    assert shim_files.COMMAND_SAVE_AND_STOP == names.COMMAND_SAVE_AND_STOP
+    assert shim_files.ANSWERS_THAT_END == (names.ANSWER_SAVED, names.ANSWER_CANNOT)
     assert signal.SIGRTMIN + names.STACKS_SIGNAL_OFFSET == shim.STACKS_SIGNAL
     assert {names.SHIM_SAVE_AND_END, names.SHIM_END, names.SHIM_KILL, names.SHIM_STACKS} <= {
         signal.Signals(number).name for number in shim.WATCHED
@@ -164,9 +164,9 @@ def test_the_recorder_is_there_in_full_before_the_training(runs: Attempts) -> No
     runs.exit(folder)
     recorder = folder / names.RECORDER
     stat = recorder.stat()
-    assert stat.st_size == shim.RECORDER_BYTES
+    assert stat.st_size == shim_files.RECORDER_BYTES
     assert stat.st_mode & 0o777 == 0o660
-    assert stat.st_blocks * 512 >= shim.RECORDER_BYTES
+    assert stat.st_blocks * 512 >= shim_files.RECORDER_BYTES
     assert names.IDENTITY.unpack(recorder.read_bytes()[: names.IDENTITY.size])[0] == names.MAGIC
 
 
@@ -202,7 +202,7 @@ def test_a_stopped_training_goes_on_to_save_first(runs: Attempts) -> None:
     training = runs.note(folder).training_pid
     assert training is not None
     os.kill(training, signal.SIGSTOP)
-    until(lambda: (item := shim.read_process(training)) and item.state == "T", "stopped")
+    until(lambda: (item := process_table.read_process(training)) and item.state == "T", "stopped")
     runs.signal(folder, names.SHIM_SAVE_AND_END)
     assert runs.exit(folder).signal == signal.SIGTERM
     assert (folder / "saved").exists()
@@ -215,11 +215,11 @@ def test_a_stopped_training_that_a_tool_still_reads_goes_on_to_save_first(runs: 
     training = runs.note(folder).training_pid
     assert training is not None
     os.kill(training, signal.SIGSTOP)
-    until(lambda: (item := shim.read_process(training)) and item.state == "T", "stopped")
+    until(lambda: (item := process_table.read_process(training)) and item.state == "T", "stopped")
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.ptrace(PTRACE_ATTACH, training, None, None):
         pytest.skip(f"this machine lets no process be traced: {os.strerror(ctypes.get_errno())}")
-    until(lambda: (item := shim.read_process(training)) and item.state == "t", "held")
+    until(lambda: (item := process_table.read_process(training)) and item.state == "t", "held")
     runs.signal(folder, names.SHIM_SAVE_AND_END)
     until(lambda: read_command(folder) != (0, 0), "asked to save")
     libc.ptrace(PTRACE_DETACH, training, None, None)
@@ -255,10 +255,10 @@ def test_sigcont_continues_what_a_signal_has_stopped_and_leaves_a_terminals_job_
     assert training is not None
     for pid in (child, training):
         os.kill(pid, signal.SIGSTOP)
-        until(lambda pid=pid: (item := shim.read_process(pid)) and item.state == "T", "stopped")  # type: ignore[misc]  # the default binds the loop's value
+        until(lambda pid=pid: (item := process_table.read_process(pid)) and item.state == "T", "stopped")  # type: ignore[misc]  # the default binds the loop's value
     runs.signal(folder, names.SHIM_CONTINUE)
-    until(lambda: (item := shim.read_process(training)) and item.state != "T", "continued")
-    held = shim.read_process(child)
+    until(lambda: (item := process_table.read_process(training)) and item.state != "T", "continued")
+    held = process_table.read_process(child)
     assert held is not None
     assert (held.state, held.terminal != 0) == ("T", True)
     runs.signal(folder, names.SHIM_KILL)
@@ -311,7 +311,7 @@ def test_a_stopped_training_can_be_ended_and_killed(runs: Attempts) -> None:
         training = runs.note(folder).training_pid
         assert training is not None
         os.kill(training, signal.SIGSTOP)
-        until(lambda pid=training: (item := shim.read_process(pid)) and item.state == "T", "stopped")  # type: ignore[misc]  # the default binds the loop's value
+        until(lambda pid=training: (item := process_table.read_process(pid)) and item.state == "T", "stopped")  # type: ignore[misc]  # the default binds the loop's value
         runs.signal(folder, word)
         assert runs.exit(folder).signal == expected
         until(lambda: not runs.launcher.alive("job", folder), "the shim's end")  # noqa: B023 - asked within the turn
@@ -482,9 +482,9 @@ def test_a_training_runs_without_a_recorder_that_finds_no_room(tmp_path: Path) -
 def test_a_recorder_takes_few_requests_of_a_disk_that_cannot_allocate(far: HangingFs) -> None:
     """On a slow network 2,300 of them, one a block, took longer than a shim may take to report."""
     (far.at / names.RUN).mkdir()
-    assert shim.Recorder(str(far.at)).make() is None
+    assert shim_files.Recorder(str(far.at)).make() is None
     found = far.real / names.RUN / "recorder.bin"
-    assert found.stat().st_size == shim.RECORDER_BYTES
-    assert found.stat().st_blocks * 512 >= shim.RECORDER_BYTES
-    assert found.read_bytes().rstrip(b"\0") == shim.RECORDER_IDENTITY.rstrip(b"\0")
+    assert found.stat().st_size == shim_files.RECORDER_BYTES
+    assert found.stat().st_blocks * 512 >= shim_files.RECORDER_BYTES
+    assert found.read_bytes().rstrip(b"\0") == shim_files.RECORDER_IDENTITY.rstrip(b"\0")
     assert far.written < 200

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.runner import shim
+from supervisor.runner import process_table, shim
 from supervisor.runner.stacks import may_answer
 
 HANDLES = """
@@ -54,6 +54,6 @@ def test_a_rank_that_has_ended_or_has_no_handler_is_not(rank: subprocess.Popen[s
     os.waitid(os.P_PID, rank.pid, os.WEXITED | os.WNOWAIT)
     assert not may_answer(tmp_path, rank.pid, NAME)
     with subprocess.Popen(["/bin/sleep", "600"]) as other:
-        assert not shim.catches(other.pid, shim.STACKS_SIGNAL)
+        assert not process_table.catches(other.pid, shim.STACKS_SIGNAL)
         assert not may_answer(tmp_path, other.pid, NAME)
         other.kill()

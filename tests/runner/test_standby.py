@@ -13,7 +13,7 @@ from attempts_by_hand import Attempts, gone, until
 from standby_by_hand import REPORT, Standing, report
 
 from supervisor.core import attempt_files as names
-from supervisor.runner import shim, standby
+from supervisor.runner import process_table, shim, standby
 from supervisor.runner.attempt_folder import read_shim
 from supervisor.runner.launcher import LaunchError
 
@@ -328,7 +328,7 @@ def test_ordered_to_go_and_to_end_it_goes(runs: Attempts) -> None:
     pid = standing.shim
     (standby.folder_of(standing.attempt) / names.GO_FIFO).open("wb", buffering=0).write(b"go\nend\n")
     os.kill(pid, signal.SIGCONT)
-    until(lambda: shim.read_process(pid) is not None and read_shim(standing.attempt), "the attempt")
+    until(lambda: process_table.read_process(pid) is not None and read_shim(standing.attempt), "the attempt")
     assert runs.note(standing.attempt).pid == pid
     runs.launcher.dismiss("job", standing.attempt)
     assert runs.launcher.alive("job", standing.attempt)

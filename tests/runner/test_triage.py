@@ -15,7 +15,7 @@ from supervisor.daemon.checkpoints.past_losses import past_losses
 from supervisor.daemon.clock import SystemClock
 from supervisor.runner.code_copy import INSTALLED
 from supervisor.runner.evidence_folder import EvidenceFolder
-from supervisor.runner.shim import Recorder
+from supervisor.runner.shim_files import Recorder
 from supervisor.runner.triage import Case, triage
 
 pytestmark = pytest.mark.train
