@@ -11,7 +11,7 @@ from typing import cast
 
 from msgspec import structs
 
-from supervisor.control import types
+from supervisor.control import record_types, types
 from supervisor.control.evidence import evidence_files, evidence_part
 from supervisor.control.listen import bind
 from supervisor.control.present import job_account
@@ -35,7 +35,7 @@ KNOWN = Known(
     trainings=(TrainingKnown(name="yolo", phase="running", attempt=3),),
 )
 YOLO = types.JobStatus(name="yolo", phase="running", stage="step", attempt=3, pid=5000)
-FREEZE = types.IncidentEntry(
+FREEZE = record_types.IncidentEntry(
     id="yolo-2",
     job="yolo",
     attempt=2,
@@ -46,7 +46,7 @@ FREEZE = types.IncidentEntry(
     decision="stop",
     outcome="resumed",
     last_step=80_321,
-    resumed_from=types.ResumedFrom(path="/d/weights/last.pt", epoch=0, step=78_000),
+    resumed_from=record_types.ResumedFrom(path="/d/weights/last.pt", epoch=0, step=78_000),
     resumed_at=1_763_164_905.0,
     lost_steps=2_321,
     downtime_s=105.0,
@@ -67,14 +67,14 @@ class FakeView:
     gpus: list[types.GpuStatus] = field(default_factory=list)
     host: types.HostStatus | None = None
     daemon: types.DaemonStatus = DAEMON
-    history: list[types.IncidentEntry] = field(default_factory=lambda: [FREEZE])
-    absences: list[types.OutageEntry] = field(default_factory=list)
-    shadowed: list[types.ShadowEntry] = field(default_factory=list)
-    saved: list[types.CheckpointEntry] = field(default_factory=list)
+    history: list[record_types.IncidentEntry] = field(default_factory=lambda: [FREEZE])
+    absences: list[record_types.OutageEntry] = field(default_factory=list)
+    shadowed: list[record_types.ShadowEntry] = field(default_factory=list)
+    saved: list[record_types.CheckpointEntry] = field(default_factory=list)
     lives: tuple[Life, ...] = ()
     lines: list[types.DoctorLine] = field(default_factory=list)
     report: types.ReloadReport = field(default_factory=types.ReloadReport)
-    report_of_remedies: types.RemedyReport = field(default_factory=types.RemedyReport)
+    report_of_remedies: record_types.RemedyReport = field(default_factory=record_types.RemedyReport)
     receivers: list[types.AlertReceiver] = field(default_factory=list)
     sent: list[types.AlertEntry] = field(default_factory=list)
     answer_to_test: types.AlertEntry = DELIVERED
@@ -82,7 +82,9 @@ class FakeView:
     refusal: str | None = None
     defect: Exception | None = None
     record_defect: Exception | None = None
-    disk: types.DiskUse = field(default_factory=lambda: types.DiskUse(state_dir="/s", code_bytes=0, database_bytes=0))
+    disk: record_types.DiskUse = field(
+        default_factory=lambda: record_types.DiskUse(state_dir="/s", code_bytes=0, database_bytes=0)
+    )
     known: Known = KNOWN
     forgotten: list[str] = field(default_factory=list)
     dry_runs: list[bool] = field(default_factory=list)
@@ -111,28 +113,28 @@ class FakeView:
             raise self.record_defect
         return cast("RecordView", self)
 
-    def incidents(self, job: str | None, limit: int) -> list[types.IncidentEntry]:
+    def incidents(self, job: str | None, limit: int) -> list[record_types.IncidentEntry]:
         if job is not None:
             self._known(job)
         return [item for item in self.history if job in (None, item.job)][:limit]
 
-    def outages(self, job: str | None, limit: int) -> list[types.OutageEntry]:
+    def outages(self, job: str | None, limit: int) -> list[record_types.OutageEntry]:
         return [item for item in self.absences if job in (None, item.job)][:limit]
 
-    def shadows(self, job: str | None, limit: int) -> list[types.ShadowEntry]:
+    def shadows(self, job: str | None, limit: int) -> list[record_types.ShadowEntry]:
         return [item for item in self.shadowed if job in (None, item.job)][:limit]
 
-    def incident(self, incident_id: str) -> types.IncidentDetail:
-        story = [types.StoryLine(at=1_763_164_801.0, what="decision", detail="stop")]
+    def incident(self, incident_id: str) -> record_types.IncidentDetail:
+        story = [record_types.StoryLine(at=1_763_164_801.0, what="decision", detail="stop")]
         for item in self.history:
             if item.id == incident_id:
-                return types.IncidentDetail(incident=item, story=story)
+                return record_types.IncidentDetail(incident=item, story=story)
         raise NoSuchIncident(f"no incident {incident_id!r} is recorded", "supervisorctl history lists them")
 
-    def evidence(self, incident_id: str) -> types.EvidenceFiles:
+    def evidence(self, incident_id: str) -> record_types.EvidenceFiles:
         return evidence_files(self._evidence(incident_id))
 
-    def evidence_part(self, incident_id: str, name: str, limit_bytes: int) -> types.EvidencePart:
+    def evidence_part(self, incident_id: str, name: str, limit_bytes: int) -> record_types.EvidencePart:
         try:
             return evidence_part(self._evidence(incident_id), name, limit_bytes)
         except OSError as error:
@@ -144,18 +146,18 @@ class FakeView:
             raise NoSuchEvidence(f"no evidence of {incident_id}")
         return found
 
-    def checkpoints(self, job: str) -> list[types.CheckpointEntry]:
+    def checkpoints(self, job: str) -> list[record_types.CheckpointEntry]:
         self._known(job)
         return self.saved
 
-    def account(self, job: str) -> types.JobAccount:
+    def account(self, job: str) -> record_types.JobAccount:
         self._known(job)
         return job_account(job, self.lives, (), 1_763_164_900.0)
 
-    def remedies(self, job: str | None, limit: int) -> types.RemedyReport:
+    def remedies(self, job: str | None, limit: int) -> record_types.RemedyReport:
         if job is not None:
             self._known(job)
-        return types.RemedyReport(
+        return record_types.RemedyReport(
             in_force=self.report_of_remedies.in_force,
             tried=self.report_of_remedies.tried[:limit],
             learned=self.report_of_remedies.learned,
@@ -189,14 +191,14 @@ class FakeView:
         part = tail(self.folder, "output.txt", after if attempt == 3 else None, lines)
         return types.Output(job=job, attempt=3, text=part.text, next_offset=part.next_offset)
 
-    def forget(self, job: str) -> types.Forgotten:
+    def forget(self, job: str) -> record_types.Forgotten:
         self._known(job)
         if self.refusal is not None:
             raise Refused(self.refusal)
         self.forgotten.append(job)
-        return types.Forgotten(job=job, rows=12, folder_removed=True)
+        return record_types.Forgotten(job=job, rows=12, folder_removed=True)
 
-    def disk_use(self) -> types.DiskUse:
+    def disk_use(self) -> record_types.DiskUse:
         return self.disk
 
     def doctor(self) -> list[types.DoctorLine]:

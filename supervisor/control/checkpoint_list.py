@@ -7,7 +7,7 @@ from pathlib import Path
 
 from supervisor.children.files_apart import apart_within
 from supervisor.children.shared_files import stat_each
-from supervisor.control import types
+from supervisor.control import record_types
 from supervisor.control.present import checkpoint_entry
 from supervisor.core.checkpoints.checkpoint import Checkpoint, drop_captured_files
 
@@ -16,7 +16,7 @@ LOOK_LIMIT_S = 1.0
 """For all of them: a file system that hangs keeps a request from its answer, and its thread from the next request."""
 
 
-def listed(recorded: Iterable[Checkpoint]) -> list[types.CheckpointEntry]:
+def listed(recorded: Iterable[Checkpoint]) -> list[record_types.CheckpointEntry]:
     """Return each recorded checkpoint once; snapshots (one every few minutes) unless they are known to be gone."""
     checkpoints = list(drop_captured_files(recorded))
     gone = _find_gone(checkpoint.path for checkpoint in checkpoints if checkpoint.kind == "snapshot")

@@ -6,14 +6,14 @@ from collections.abc import Collection
 from pathlib import Path
 
 from supervisor import untrusted_files
-from supervisor.control import types
+from supervisor.control import record_types
 from supervisor.core import attempt_files as names
 
 CODE = "code"
 DATABASE_SUFFIXES = ("", "-wal", "-shm", ".ballast")
 
 
-def disk_use(state: Path, database: Path, configured: Collection[str]) -> types.DiskUse:
+def disk_use(state: Path, database: Path, configured: Collection[str]) -> record_types.DiskUse:
     """Return the disk use in bytes, the largest job first; raise OSError where a folder of the daemon is unreadable.
 
     Folders that a training's user has closed to the daemon are not counted.
@@ -21,7 +21,7 @@ def disk_use(state: Path, database: Path, configured: Collection[str]) -> types.
     found = untrusted_files.list_names(state).names
     jobs = untrusted_files.list_names(state, "jobs").names if "jobs" in found else ()
     listed = [job_disk(state / "jobs", job, configured=job in configured) for job in jobs if not job.startswith(".")]
-    return types.DiskUse(
+    return record_types.DiskUse(
         state_dir=str(state),
         jobs=sorted(listed, key=lambda job: (-total_bytes(job), job.job)),
         code_bytes=untrusted_files.tree_bytes(state, CODE),
@@ -29,14 +29,14 @@ def disk_use(state: Path, database: Path, configured: Collection[str]) -> types.
     )
 
 
-def job_disk(jobs: Path, job: str, *, configured: bool) -> types.JobDisk:
+def job_disk(jobs: Path, job: str, *, configured: bool) -> record_types.JobDisk:
     """Return what the folder of one job takes; raise OSError where it is unreadable."""
     inside = untrusted_files.list_names(jobs / job).names
     attempts = [name for name in inside if name.isascii() and name.isdecimal()]
     evidence = sum(untrusted_files.tree_bytes(jobs, f"{job}/{name}/{names.EVIDENCE}") for name in attempts)
     snapshots, generations = (untrusted_files.tree_bytes(jobs, f"{job}/{name}") for name in _SAVED)
     total = untrusted_files.tree_bytes(jobs, job)
-    return types.JobDisk(
+    return record_types.JobDisk(
         job=job,
         configured=configured,
         attempts=len(attempts),
@@ -47,7 +47,7 @@ def job_disk(jobs: Path, job: str, *, configured: bool) -> types.JobDisk:
     )
 
 
-def total_bytes(job: types.JobDisk) -> int:
+def total_bytes(job: record_types.JobDisk) -> int:
     """Return everything that a job's folder takes."""
     return job.attempts_bytes + job.evidence_bytes + job.snapshots_bytes + job.generations_bytes
 

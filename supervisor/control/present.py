@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from supervisor.control import types
+from supervisor.control import record_types, types
 from supervisor.core.checkpoints.checkpoint import Checkpoint
 from supervisor.core.decisions import Note
 from supervisor.core.flags import SHADOW, Diagnosis
@@ -22,10 +22,10 @@ from supervisor.store.records import IncidentStory
 HOUR_S = 3600.0
 
 
-def incident_entry(incident: Incident) -> types.IncidentEntry:
+def incident_entry(incident: Incident) -> record_types.IncidentEntry:
     """Return an incident as `history` shows it."""
     point, flag = incident.resumed_from, incident.flag
-    return types.IncidentEntry(
+    return record_types.IncidentEntry(
         id=incident.id,
         job=incident.job,
         attempt=incident.attempt,
@@ -54,23 +54,23 @@ def incident_entry(incident: Incident) -> types.IncidentEntry:
     )
 
 
-def _triage_finding(finding: Finding) -> types.TriageFinding:
-    return types.TriageFinding(verdict=finding.verdict, words=finding.words, files=list(finding.files))
+def _triage_finding(finding: Finding) -> record_types.TriageFinding:
+    return record_types.TriageFinding(verdict=finding.verdict, words=finding.words, files=list(finding.files))
 
 
-def diagnosis_entry(diagnosis: Diagnosis | None) -> types.Diagnosis | None:
+def diagnosis_entry(diagnosis: Diagnosis | None) -> record_types.Diagnosis | None:
     """Return the diagnosis of a flag as `show` prints it."""
     if diagnosis is None:
         return None
-    return types.Diagnosis(
+    return record_types.Diagnosis(
         ruled_out=list(diagnosis.ruled_out), causes=list(diagnosis.causes), advice=list(diagnosis.advice)
     )
 
 
-def shadow_entry(note: Note) -> types.ShadowEntry:
+def shadow_entry(note: Note) -> record_types.ShadowEntry:
     """Return a flag in shadow as `history --shadow` shows it."""
     flag = note.flag
-    return types.ShadowEntry(
+    return record_types.ShadowEntry(
         job=note.job,
         attempt=note.attempt,
         at=note.at.unix_s,
@@ -104,13 +104,13 @@ def watched_status(rule: Rule, watched: Gauge) -> types.WatchedStatus:
     )
 
 
-def _resumed_from(point: Checkpoint) -> types.ResumedFrom:
-    return types.ResumedFrom(path=point.path, epoch=point.epoch, step=point.step, source=point.source)
+def _resumed_from(point: Checkpoint) -> record_types.ResumedFrom:
+    return record_types.ResumedFrom(path=point.path, epoch=point.epoch, step=point.step, source=point.source)
 
 
-def checkpoint_entry(checkpoint: Checkpoint) -> types.CheckpointEntry:
+def checkpoint_entry(checkpoint: Checkpoint) -> record_types.CheckpointEntry:
     """Return a checkpoint as `checkpoints` shows it."""
-    return types.CheckpointEntry(
+    return record_types.CheckpointEntry(
         path=checkpoint.path,
         saved_at=checkpoint.saved_unix_s,
         size_bytes=checkpoint.fingerprint.size_bytes,
@@ -125,19 +125,21 @@ def checkpoint_entry(checkpoint: Checkpoint) -> types.CheckpointEntry:
     )
 
 
-def outage_entry(unwatched: Unwatched) -> types.OutageEntry:
+def outage_entry(unwatched: Unwatched) -> record_types.OutageEntry:
     """Return an outage of the daemon as `history` shows it."""
     outage = unwatched.outage
-    return types.OutageEntry(
+    return record_types.OutageEntry(
         job=unwatched.job, attempt=unwatched.attempt, at=outage.began_unix_s, until=outage.ended_unix_s
     )
 
 
-def job_account(job: str, lives: Sequence[Life], unwatched: Sequence[Unwatched], now_unix_s: float) -> types.JobAccount:
+def job_account(
+    job: str, lives: Sequence[Life], unwatched: Sequence[Unwatched], now_unix_s: float
+) -> record_types.JobAccount:
     """Return a job's account as `account` shows it: since its first launch, and over the last hour."""
     total, last_hour = account(lives, now_unix_s), account(lives, now_unix_s, HOUR_S)
     outages = {item.outage for item in unwatched}
-    return types.JobAccount(
+    return record_types.JobAccount(
         job=job,
         lifetime=_spent_body(total),
         last_hour=_spent_body(last_hour),
@@ -146,8 +148,8 @@ def job_account(job: str, lives: Sequence[Life], unwatched: Sequence[Unwatched],
     )
 
 
-def _spent_body(sums: Account) -> types.Spent:
-    return types.Spent(
+def _spent_body(sums: Account) -> record_types.Spent:
+    return record_types.Spent(
         began=sums.began_unix_s,
         ended=sums.ended_unix_s,
         ettr=sums.ettr,
@@ -180,16 +182,16 @@ def finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def story_lines(story: IncidentStory) -> list[types.StoryLine]:
+def story_lines(story: IncidentStory) -> list[record_types.StoryLine]:
     """Return an incident's flags and decisions as lines in the order of time."""
     lines = [
-        types.StoryLine(
+        record_types.StoryLine(
             at=flag_record.at_unix_s, what=f"{flag_record.severity} flag {flag_record.rule}", detail=flag_record.message
         )
         for flag_record in story.flags
     ]
     lines += [
-        types.StoryLine(at=decision.at_unix_s, what=f"decision {decision.kind}", detail=decision.reason or "")
+        record_types.StoryLine(at=decision.at_unix_s, what=f"decision {decision.kind}", detail=decision.reason or "")
         for decision in story.decisions
     ]
     return sorted(lines, key=lambda story_line: story_line.at)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from supervisor.control import types
+from supervisor.control import record_types
 from supervisor.core.job import Job
 from supervisor.core.remedies.context import Experience
 from supervisor.core.remedies.table import BY_NAME
@@ -14,13 +14,13 @@ from supervisor.store.records import RemedyRecord
 
 def remedy_report(
     jobs: Sequence[Job], tried: Iterable[RemedyRecord], learned: Iterable[Experience]
-) -> types.RemedyReport:
+) -> record_types.RemedyReport:
     """Return what `remedies` shows."""
-    return types.RemedyReport(
+    return record_types.RemedyReport(
         in_force=[remedy for job in jobs for remedy in in_force(job)],
         tried=_with_skipped(tried, jobs),
         learned=[
-            types.RemedyLearned(
+            record_types.RemedyLearned(
                 cause=experience.cause, remedy=experience.remedy, helped=experience.helped, failed=experience.failed
             )
             for experience in learned
@@ -28,13 +28,13 @@ def remedy_report(
     )
 
 
-def _with_skipped(tried: Iterable[RemedyRecord], jobs: Iterable[Job]) -> list[types.RemedyTried]:
+def _with_skipped(tried: Iterable[RemedyRecord], jobs: Iterable[Job]) -> list[record_types.RemedyTried]:
     """Return the trials, newest first, with the environments that were skipped.
 
     A row is of an attempt; that of a skipped environment, which had none, was taken by what was tried in its place.
     """
     rows = [
-        types.RemedyTried(
+        record_types.RemedyTried(
             job=remedy_record.job,
             attempt=remedy_record.attempt,
             at=remedy_record.at_unix_s,
@@ -48,7 +48,7 @@ def _with_skipped(tried: Iterable[RemedyRecord], jobs: Iterable[Job]) -> list[ty
         for remedy_record in tried
     ]
     skipped = [
-        types.RemedyTried(
+        record_types.RemedyTried(
             job=job.name,
             attempt=trial.attempt,
             at=trial.at.unix_s,
@@ -68,10 +68,10 @@ def _with_skipped(tried: Iterable[RemedyRecord], jobs: Iterable[Job]) -> list[ty
     return sorted([*others, *skipped], key=lambda trial: trial.at, reverse=True)
 
 
-def in_force(job: Job) -> list[types.RemedyInForce]:
+def in_force(job: Job) -> list[record_types.RemedyInForce]:
     """Return the remedies that a job's next attempt would get; those that its owner forbids by now are left out."""
     return [
-        types.RemedyInForce(
+        record_types.RemedyInForce(
             job=job.name,
             remedy=remedy.remedy,
             cause=remedy.cause,
@@ -89,7 +89,7 @@ def in_words(job: Job) -> list[str]:
     return [f"{remedy.remedy} against {remedy.cause}: {_describe_state(job, remedy)}" for remedy in in_force(job)]
 
 
-def _describe_state(job: Job, remedy: types.RemedyInForce) -> str:
+def _describe_state(job: Job, remedy: record_types.RemedyInForce) -> str:
     if remedy.applied is not None:
         return remedy.applied
     spec = BY_NAME.get(remedy.remedy)
@@ -100,7 +100,7 @@ def _describe_state(job: Job, remedy: types.RemedyInForce) -> str:
     return f"{remedy.what} (not reported by the agent yet)"
 
 
-def _has_steps_with(job: Job, remedy: types.RemedyInForce) -> bool:
+def _has_steps_with(job: Job, remedy: record_types.RemedyInForce) -> bool:
     """Whether the present or last attempt has the remedy and has made a step."""
     attempt = job.attempt
     return attempt is not None and attempt.number >= remedy.attempt and attempt.last_step is not None

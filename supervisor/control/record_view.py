@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 from urllib.parse import unquote
 
-from supervisor.control import types
+from supervisor.control import record_types, types
 from supervisor.control.alerts import ReceiverState, alerts_report
 from supervisor.control.checkpoint_list import listed
 from supervisor.control.disk_use import disk_use
@@ -72,34 +72,34 @@ class RecordView:
         self._jobs = state / "jobs"
         self._facts = facts
 
-    def incidents(self, job: str | None, limit: int) -> Sequence[types.IncidentEntry]:
+    def incidents(self, job: str | None, limit: int) -> Sequence[record_types.IncidentEntry]:
         """Return incidents of one job, or of all, newest first."""
         found = self._archive.incidents(job, limit)
         if not found:
             self._check_known(job)
         return [incident_entry(incident) for incident in found]
 
-    def outages(self, job: str | None, limit: int) -> Sequence[types.OutageEntry]:
+    def outages(self, job: str | None, limit: int) -> Sequence[record_types.OutageEntry]:
         """Return when the daemon did not run while one job, or any, had a living attempt, newest first."""
         names = [recorded.name for recorded in self._archive.jobs()] if job is None else [job]
         found = [outage_entry(unwatched) for name in names for unwatched in read_unwatched(self._archive, name)]
         return sorted(found, key=lambda outage: outage.at, reverse=True)[:limit]
 
-    def shadows(self, job: str | None, limit: int) -> Sequence[types.ShadowEntry]:
+    def shadows(self, job: str | None, limit: int) -> Sequence[record_types.ShadowEntry]:
         """Return what rules in shadow would have acted on, of one job or of all, newest first."""
         found = self._archive.notes(job, limit)
         if not found:
             self._check_known(job)
         return [shadow_entry(note) for note in found]
 
-    def incident(self, incident_id: str) -> types.IncidentDetail:
+    def incident(self, incident_id: str) -> record_types.IncidentDetail:
         """Return one incident with its flags and decisions; raise NoSuchIncident."""
         story = self._archive.incident(incident_id)
         if story is None:
             raise NoSuchIncident(f"no incident {incident_id!r} is recorded", "supervisorctl history lists them")
-        return types.IncidentDetail(incident=incident_entry(story.incident), story=story_lines(story))
+        return record_types.IncidentDetail(incident=incident_entry(story.incident), story=story_lines(story))
 
-    def evidence(self, incident_id: str) -> types.EvidenceFiles:
+    def evidence(self, incident_id: str) -> record_types.EvidenceFiles:
         """Return the files of an incident's evidence; raise NoSuchIncident, NoSuchEvidence or Unreadable."""
         folder = self._evidence_folder(incident_id)
         try:
@@ -107,7 +107,7 @@ class RecordView:
         except OSError as error:
             raise self._explain_unreadable(folder, error) from error
 
-    def evidence_part(self, incident_id: str, name: str, limit_bytes: int) -> types.EvidencePart:
+    def evidence_part(self, incident_id: str, name: str, limit_bytes: int) -> record_types.EvidencePart:
         """Return the end of one file of the evidence; raise as `evidence` does."""
         folder = self._evidence_folder(incident_id)
         try:
@@ -115,21 +115,21 @@ class RecordView:
         except OSError as error:
             raise self._explain_unreadable(f"{folder}/{name}", error) from error
 
-    def checkpoints(self, job: str) -> Sequence[types.CheckpointEntry]:
+    def checkpoints(self, job: str) -> Sequence[record_types.CheckpointEntry]:
         """Return the checkpoints of a job, the one with the most training first."""
         found = self._archive.checkpoints(job)
         if not found:
             self._check_known(job)
         return listed(known_checkpoint.checkpoint for known_checkpoint in found)
 
-    def account(self, job: str) -> types.JobAccount:
+    def account(self, job: str) -> record_types.JobAccount:
         """Return how the time of a job was spent."""
         found = read_lives(self._archive, job)
         if not found:
             self._check_known(job)
         return job_account(job, found, read_unwatched(self._archive, job), self._facts.now_unix_s())
 
-    def remedies(self, job: str | None, limit: int) -> types.RemedyReport:
+    def remedies(self, job: str | None, limit: int) -> record_types.RemedyReport:
         """Return the remedies in force and at most `limit` of those tried, of one job or of all."""
         jobs = [known for known in self._facts.jobs() if job in (None, known.name)]
         if not jobs:
@@ -154,7 +154,7 @@ class RecordView:
             raise Unreadable(f"{folder / names.FOLDED}: {error.strerror}", self._facts.unreadable_hint) from error
         return types.Output(job=job, attempt=number, text=part.text, next_offset=part.next_offset)
 
-    def disk_use(self) -> types.DiskUse:
+    def disk_use(self) -> record_types.DiskUse:
         """Return what the state directory takes on the disk; raise Unreadable."""
         try:
             return disk_use(self._jobs.parent, self._archive.path, self._facts.job_names())
@@ -216,36 +216,36 @@ class Read:
     """One question of the record."""
 
     route: str
-    answer: Callable[[RecordView, Parameters], types.Answer]
+    answer: Callable[[RecordView, Parameters], record_types.Answer]
     looks_at_files: bool = False
     """Whether it looks at files of a training, which may lie on a file system that does not answer."""
 
 
-def _list_incidents(record: RecordView, given: Parameters) -> types.History:
+def _list_incidents(record: RecordView, given: Parameters) -> record_types.History:
     limit = given.integer("limit", 50, INCIDENTS_AT_ONCE)
     job = given.query.get("job")
-    return types.History(incidents=list(record.incidents(job, limit)), outages=list(record.outages(job, limit)))
+    return record_types.History(incidents=list(record.incidents(job, limit)), outages=list(record.outages(job, limit)))
 
 
-def _list_shadows(record: RecordView, given: Parameters) -> types.Shadows:
+def _list_shadows(record: RecordView, given: Parameters) -> record_types.Shadows:
     limit = given.integer("limit", 50, INCIDENTS_AT_ONCE)
-    return types.Shadows(flags=list(record.shadows(given.query.get("job"), limit)))
+    return record_types.Shadows(flags=list(record.shadows(given.query.get("job"), limit)))
 
 
-def _read_incident(record: RecordView, given: Parameters) -> types.IncidentDetail:
+def _read_incident(record: RecordView, given: Parameters) -> record_types.IncidentDetail:
     return record.incident(given.path["id"])
 
 
-def _list_evidence(record: RecordView, given: Parameters) -> types.EvidenceFiles:
+def _list_evidence(record: RecordView, given: Parameters) -> record_types.EvidenceFiles:
     return record.evidence(given.path["id"])
 
 
-def _read_evidence(record: RecordView, given: Parameters) -> types.EvidencePart:
+def _read_evidence(record: RecordView, given: Parameters) -> record_types.EvidencePart:
     limit_bytes = given.integer("limit", FILE_LIMIT_BYTES, 1 << 62)
     return record.evidence_part(given.path["id"], given.query.get("name", ""), limit_bytes)
 
 
-def _list_remedies(record: RecordView, given: Parameters) -> types.RemedyReport:
+def _list_remedies(record: RecordView, given: Parameters) -> record_types.RemedyReport:
     return record.remedies(given.query.get("job"), given.integer("limit", 20, INCIDENTS_AT_ONCE))
 
 
@@ -253,16 +253,16 @@ def _list_alerts(record: RecordView, given: Parameters) -> types.AlertsReport:
     return record.alerts(given.integer("limit", 10, INCIDENTS_AT_ONCE))
 
 
-def _read_disk_use(record: RecordView, _given: Parameters) -> types.DiskUse:
+def _read_disk_use(record: RecordView, _given: Parameters) -> record_types.DiskUse:
     return record.disk_use()
 
 
-def _list_checkpoints(record: RecordView, given: Parameters) -> types.Checkpoints:
+def _list_checkpoints(record: RecordView, given: Parameters) -> record_types.Checkpoints:
     job = given.path["job"]
-    return types.Checkpoints(job=job, checkpoints=list(record.checkpoints(job)[:CHECKPOINTS_AT_ONCE]))
+    return record_types.Checkpoints(job=job, checkpoints=list(record.checkpoints(job)[:CHECKPOINTS_AT_ONCE]))
 
 
-def _read_account(record: RecordView, given: Parameters) -> types.JobAccount:
+def _read_account(record: RecordView, given: Parameters) -> record_types.JobAccount:
     return record.account(given.path["job"])
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from supervisor.control import types
+from supervisor.control import record_types, types
 from supervisor.control.record_view import RecordView
 from supervisor.core.events import Ask
 from supervisor.metrics.known import Known
@@ -47,7 +47,7 @@ class View(Protocol):
         """End the reminders of the training that was given up in this incident; raise NoSuchIncident or Refused."""
         ...
 
-    def forget(self, job: str) -> types.Forgotten:
+    def forget(self, job: str) -> record_types.Forgotten:
         """Remove the record and the folder of a job that is not configured; raise NoSuchJob or Refused."""
         ...
 
@@ -63,10 +63,10 @@ class View(Protocol):
 class Tuning(Protocol):
     """The tuner as seen from the socket; its routes are served where there is one."""
 
-    def tune(self, job: str, given: types.TuneBody) -> types.TuneReport:
+    def tune(self, job: str, given: types.TuneBody) -> record_types.TuneReport:
         """Begin, stop or undo a tune and return how it stands; raise NoSuchJob or Refused."""
         ...
 
-    def tune_report(self, job: str) -> types.TuneReport:
+    def tune_report(self, job: str) -> record_types.TuneReport:
         """Return the tune of a job under way, or its last one; raise NoSuchJob or Refused."""
         ...

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from supervisor import __version__
-from supervisor.control import types
+from supervisor.control import record_types, types
 from supervisor.control.alerts import ReceiverState
 from supervisor.control.present import gpu_status, host_status
 from supervisor.control.record_view import RecordView
@@ -93,7 +93,7 @@ class DaemonView:
         reload: Callable[[], types.ReloadReport],
         preview_reload: Callable[[], types.ReloadReport],
         doctor: Callable[[], Sequence[types.DoctorLine]],
-        forget: Callable[[str], types.Forgotten],
+        forget: Callable[[str], record_types.Forgotten],
         known: Callable[[], Known],
         tuner: Tuner,
         await_record: Callable[[float], object],
@@ -203,11 +203,11 @@ class DaemonView:
             raise Refused(f"{job.name} is {job.phase.value}: there are no reminders of it")
         return types.AlertAcknowledged(job=job.name, incident=job.incident.id if job.incident else None)
 
-    def forget(self, job: str) -> types.Forgotten:
+    def forget(self, job: str) -> record_types.Forgotten:
         """Remove what is left of a job that is not configured."""
         return self._forget(job)
 
-    def tune(self, job: str, given: types.TuneBody) -> types.TuneReport:
+    def tune(self, job: str, given: types.TuneBody) -> record_types.TuneReport:
         """Begin, stop or undo a tune."""
         self._inbox.ask(lambda: self._find_job(job))
         if given.undo:
@@ -215,7 +215,7 @@ class DaemonView:
             old = self._tuner.find_old_start(job) if changed else None
             why = "" if old is None else f"its next start is without {old}: supervisorctl restart {job}"
             problem = None if changed else "there was nothing to undo"
-            return types.TuneReport(job=job, state="ended", problem=problem, why=why)
+            return record_types.TuneReport(job=job, state="ended", problem=problem, why=why)
         if given.stop:
             if not self._tuner.stop(job):
                 raise Refused(f"{job} is not being tuned", f"supervisorctl tune {job}")
@@ -223,7 +223,7 @@ class DaemonView:
             self._tuner.start(job, given)
         return self._tuner.report(job)
 
-    def tune_report(self, job: str) -> types.TuneReport:
+    def tune_report(self, job: str) -> record_types.TuneReport:
         """Return how a tune stands."""
         self._inbox.ask(lambda: self._find_job(job))
         return self._tuner.report(job)

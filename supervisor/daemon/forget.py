@@ -10,7 +10,7 @@ from pathlib import Path
 
 from supervisor import untrusted_files
 from supervisor.config.read import NAME
-from supervisor.control import types
+from supervisor.control import record_types
 from supervisor.control.refusals import NoSuchJob, Refused
 from supervisor.core.job import ALIVE, Phase
 from supervisor.daemon.clock import Clock
@@ -47,7 +47,7 @@ class ForgetJobs:
     alive: Callable[[str, Path], bool]
     """Returns whether anything of an attempt, by its job and folder, may still run."""
 
-    def forget(self, job: str) -> types.Forgotten:
+    def forget(self, job: str) -> record_types.Forgotten:
         """Delete the record of a job and remove its folder; raise NoSuchJob or Refused."""
         notes = f"{LEARNED} {job}:"
         self.inbox.ask(lambda: self._drop(job, notes))
@@ -59,7 +59,7 @@ class ForgetJobs:
         self.requests.forget(job)
         removed = untrusted_files.remove_tree(self.jobs, REMOVED + job)
         log.warning("job.forgotten", extra={"fields": {"job": job, "rows": rows, "folder_removed": removed}})
-        return types.Forgotten(job=job, rows=rows, folder_removed=removed and not self._has_folder(job))
+        return record_types.Forgotten(job=job, rows=rows, folder_removed=removed and not self._has_folder(job))
 
     def _drop(self, job: str, notes: str) -> None:
         """Check that the job can be forgotten, and drop what is queued of it."""

@@ -29,7 +29,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
 
-from supervisor.control import types  # noqa: E402 (after the path is set)
+from supervisor.control import record_types, types  # noqa: E402 (after the path is set)
 from supervisor.core import attempt_files as fo  # noqa: E402 (the same)
 from supervisor.daemon.clock import SystemClock  # noqa: E402 (the same)
 from supervisor.daemon.tunes.tune import Tune  # noqa: E402 (the same)
@@ -126,7 +126,7 @@ def list_gpu_cases(cards: int) -> Iterator[tuple[str, Case]]:
         yield "communication-bound", {**wide, "by_hand": by_hand, "host": 0.1}
 
 
-def diagnose(interpreter: WarmInterpreter, case: Case, state: Path) -> types.TuneReport:
+def diagnose(interpreter: WarmInterpreter, case: Case, state: Path) -> record_types.TuneReport:
     """Return the report of a tune that tries nothing, of a training of its own."""
     folder = state / "jobs" / "bench" / "1"
     (folder / fo.RUN).mkdir(parents=True)
@@ -195,7 +195,7 @@ def find_ended(programs: list[WarmProgram], state: Path) -> str | None:
     return f"ended with {ended}: {(state / 'errors').read_text()[-500:]}" if ended else None
 
 
-def say_case(number: int, planted: str, case: Case, report: types.TuneReport) -> dict[str, Any]:
+def say_case(number: int, planted: str, case: Case, report: record_types.TuneReport) -> dict[str, Any]:
     """Print what became of a case; return its line of the record."""
     found = report.bottleneck.before or "none"
     mark = "" if found == planted else "   <- WRONG"
@@ -248,7 +248,7 @@ def main() -> None:
             try:
                 report = diagnose(interpreter, whole, Path(place))
             except RuntimeError as error:  # its row says so
-                report = types.TuneReport(job="bench", state="ended", problem=f"{error}")
+                report = record_types.TuneReport(job="bench", state="ended", problem=f"{error}")
             rows.append(say_case(number, planted, whole, report))
         if given.record is not None:
             with given.record.open("a") as file:

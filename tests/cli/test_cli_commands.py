@@ -18,7 +18,7 @@ from view_by_hand import FREEZE, YOLO, FakeView, serving
 
 from supervisor.cli.app import App
 from supervisor.cli.main import cli
-from supervisor.control import types
+from supervisor.control import record_types, types
 from supervisor.control.client import Client, ControlError
 from supervisor.control.present import gpu_status, host_status
 from supervisor.core.events import Ask
@@ -318,7 +318,7 @@ class TestStatus:
 
 class TestHistory:
     def test_it_reads_like_a_story(self, path: Path, view: FakeView) -> None:
-        gave_up = types.IncidentEntry(
+        gave_up = record_types.IncidentEntry(
             id="yolo-7",
             job="yolo",
             attempt=7,
@@ -349,7 +349,7 @@ class TestHistory:
 
     def test_history_lists_outages_of_the_daemon_among_the_incidents(self, path: Path, view: FakeView) -> None:
         at = NOW - 600
-        view.absences = [types.OutageEntry(job="yolo", attempt=3, at=at, until=at + 275)]
+        view.absences = [record_types.OutageEntry(job="yolo", attempt=3, at=at, until=at + 275)]
         assert lines(call(path, "history"))[:4] == [
             "10 min ago (2025-11-15 00:02:00)  yolo, attempt 3",
             "    outage  daemon not running 00:02:00 - 00:06:35 (4 min 35 s)",
@@ -389,7 +389,7 @@ class TestHistory:
                 "stopped, relaunched to resume from epoch 1, step 78000 (weights/last.pt); not running again yet",
             ),
             ({"decision": "retry"}, "process exited, resumed from epoch 1, step 78000 (weights/last.pt)"),
-            ({"resumed_from": types.ResumedFrom(path="/d/x.pt")}, "stopped, resumed from d/x.pt"),
+            ({"resumed_from": record_types.ResumedFrom(path="/d/x.pt")}, "stopped, resumed from d/x.pt"),
         ],
     )
     def test_every_outcome_has_its_sentence(
@@ -401,7 +401,9 @@ class TestHistory:
     def test_a_quiet_night_is_shown_as_one(self, path: Path, view: FakeView) -> None:
         view.history = []
         assert call(path, "history", "--shadow").stdout == "no rule in shadow has raised a flag\n"
-        noted = types.ShadowEntry(job="yolo", attempt=2, at=1_763_164_800.0, rule="stall", message="no step for 61 s")
+        noted = record_types.ShadowEntry(
+            job="yolo", attempt=2, at=1_763_164_800.0, rule="stall", message="no step for 61 s"
+        )
         view.shadowed = [noted]
         assert lines(call(path, "history", "yolo", "--shadow"))[1] == " would act  stall: no step for 61 s"
         assert json.loads(call(path, "history", "--shadow", "--json").stdout)["flags"][0]["rule"] == "stall"
@@ -468,7 +470,7 @@ class TestShow:
             assert refused.value.code == "no_evidence"
 
     def test_what_stands_behind_it_is_reported_in_words(self, path: Path, view: FakeView) -> None:
-        diagnosis = types.Diagnosis(
+        diagnosis = record_types.Diagnosis(
             ruled_out=["a crash"], causes=["\x1b[31ma deadlock", "a disk"], advice=["workers=0"]
         )
         view.history = [msgspec.structs.replace(FREEZE, diagnosis=diagnosis)]
@@ -605,15 +607,15 @@ class TestTheRest:
 
     def test_remedies_are_reported_in_force_tried_and_learned(self, path: Path, view: FakeView) -> None:
         assert call(path, "remedies").stdout == "no remedy is recorded\n"
-        held = types.RemedyInForce(
+        held = record_types.RemedyInForce(
             job="yolo", remedy="half_batch", cause="oom_gpu", attempt=3, what="half the batch", applied="batch 4 -> 2"
         )
-        tried = types.RemedyTried(
+        tried = record_types.RemedyTried(
             job="yolo", attempt=3, at=NOW - 720, cause="oom_gpu", remedy="half_batch", step=35, outcome="helped",
             reason=f"allocator passed over {HOSTILE}",
         )  # fmt: skip
-        learned = types.RemedyLearned(cause="oom_gpu", remedy="half_batch", helped=2, failed=1)
-        view.report_of_remedies = types.RemedyReport(in_force=[held], tried=[tried], learned=[learned])
+        learned = record_types.RemedyLearned(cause="oom_gpu", remedy="half_batch", helped=2, failed=1)
+        view.report_of_remedies = record_types.RemedyReport(in_force=[held], tried=[tried], learned=[learned])
         shown = call(path, "remedies", "yolo").stdout
         lines = [line.split() for line in shown.splitlines()]
         assert lines[2][:3] == ["yolo", "half_batch", "oom_gpu"]
@@ -635,7 +637,7 @@ class TestTheRest:
 
     def test_checkpoints_stand_in_columns(self, path: Path, view: FakeView) -> None:
         view.saved = [
-            types.CheckpointEntry(
+            record_types.CheckpointEntry(
                 path="/s/17/last.pt",
                 saved_at=NOW - 90,
                 size_bytes=6_250_000,
@@ -645,7 +647,7 @@ class TestTheRest:
                 source="/d/last.pt",
                 kept_by="newest, best",
             ),
-            types.CheckpointEntry(
+            record_types.CheckpointEntry(
                 path="/s/16/a.pt",
                 saved_at=NOW - 190,
                 size_bytes=1,
@@ -654,7 +656,7 @@ class TestTheRest:
                 source="/d/a.pt",
                 kept_by="",
             ),
-            types.CheckpointEntry(
+            record_types.CheckpointEntry(
                 path="/d/best.pt", saved_at=NOW - 9000, size_bytes=0, verdict="rejected", reason="empty file"
             ),
         ]

@@ -16,7 +16,7 @@ from supervisor.cli.app import App
 from supervisor.cli.gpus import table as gpus
 from supervisor.cli.main import cli
 from supervisor.cli.table import Cell, Pen, cells, cut
-from supervisor.control import types
+from supervisor.control import record_types, types
 from supervisor.control.present import gpu_status
 from supervisor.core import decisions as de
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, Verdict
@@ -49,7 +49,7 @@ JOB = types.JobStatus(
     hooked=True,
 )
 DAEMON = types.DaemonStatus(version="0.1.0", pid=4711, uptime_s=9_000.0, state_dir="/s", database="/s/supervisor.db")
-SAVE = types.CheckpointEntry(
+SAVE = record_types.CheckpointEntry(
     path="/srv/runs/detect/night/generations/0123456789abcdef0123456789abcdef/weights/epoch12.pt",
     source="/srv/runs/detect/night/weights/last.pt",
     epoch=11,
@@ -85,7 +85,7 @@ def shown(pen: Pen) -> dict[str, list[str]]:
     """Return the lines of each table."""
     report = plain(types.Status(daemon=DAEMON, jobs=[JOB], gpus=[gpu_status(READING)]))
     saved = [plain(SAVE), plain(msgspec.structs.replace(SAVE, path=SAVE.path + "x", verdict="proven"))]
-    away = types.OutageEntry(job=JOB.name, attempt=12, at=NOW - 90_000, until=NOW - 600)
+    away = record_types.OutageEntry(job=JOB.name, attempt=12, at=NOW - 90_000, until=NOW - 600)
     return {
         "status": "\n".join(status.lines(report, NOW, pen)).splitlines(),
         "checkpoints": "\n".join(checkpoints.lines(saved, NOW, pen, None)).splitlines(),

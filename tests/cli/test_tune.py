@@ -7,22 +7,22 @@ import pytest
 from supervisor.cli.errors import CliError
 from supervisor.cli.table import Pen
 from supervisor.cli.tune import as_json, parse_permissions, parse_span_s, report_lines
-from supervisor.control import types
+from supervisor.control import record_types
 
-REPORT = types.TuneReport(
+REPORT = record_types.TuneReport(
     job="night",
     state="ended",
-    samples_per_s=types.BeforeAfterRate(before=49.0, after=422.0),
-    adopted=[types.KnobAdopted(knob="workers", value=16, gain=7.6, low=7.1, high=8.2)],
-    refused=[types.KnobRefused(knob="threads", value=8, why="gains at most 1.2%")],
-    left=[types.KnobRefused(knob="tf32", value=None, why="not without permission: --may precision")],
-    bottleneck=types.BeforeAfterName(before="data-bound", after=None),
+    samples_per_s=record_types.BeforeAfterRate(before=49.0, after=422.0),
+    adopted=[record_types.KnobAdopted(knob="workers", value=16, gain=7.6, low=7.1, high=8.2)],
+    refused=[record_types.KnobRefused(knob="threads", value=8, why="gains at most 1.2%")],
+    left=[record_types.KnobRefused(knob="tf32", value=None, why="not without permission: --may precision")],
+    bottleneck=record_types.BeforeAfterName(before="data-bound", after=None),
     why="88% of a step waits for its batch",
 )
 
 
 def test_a_report_says_what_was_found_and_what_came_of_it() -> None:
-    text = "\n".join(report_lines(types.encode(REPORT), Pen(width=200)))
+    text = "\n".join(report_lines(record_types.encode(REPORT), Pen(width=200)))
     assert text.startswith("night: data-bound: 88% of a step waits for its batch")
     assert "+760.0% (+710.0% to +820.0%)" in text
     assert "49.0 -> 422.0 samples/s (8.61x), confirmed" in text
@@ -30,14 +30,14 @@ def test_a_report_says_what_was_found_and_what_came_of_it() -> None:
 
 
 def test_what_was_not_tried_is_in_the_json_with_its_reason() -> None:
-    found = as_json(types.encode(REPORT))
+    found = as_json(record_types.encode(REPORT))
     assert list(found) == ["job", "samples_per_s", "adopted", "refused", "bottleneck", "not_tried", "problem"]
     assert found["not_tried"] == [{"knob": "tf32", "value": None, "why": "not without permission: --may precision"}]
 
 
 def test_a_report_survives_being_kept() -> None:
-    assert types.decode_tune_report(types.encode(REPORT)) == REPORT
-    assert types.decode_tune_report({"job": 7}) is None
+    assert record_types.decode_tune_report(record_types.encode(REPORT)) == REPORT
+    assert record_types.decode_tune_report({"job": 7}) is None
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("15m", 900), ("1.5h", 5400)])

@@ -20,7 +20,7 @@ import pytest
 from msgspec import structs
 from view_by_hand import FREEZE, YOLO, FakeView, serving
 
-from supervisor.control import connection, record_view, routes, types
+from supervisor.control import connection, record_types, record_view, routes, types
 from supervisor.control.client import Client, ControlError, UnreachableError
 from supervisor.control.limits import CONNECTIONS_PER_USER
 from supervisor.control.listen import ListenError, bind, from_systemd
@@ -427,7 +427,9 @@ class TestLength:
 
     def test_of_very_many_checkpoints_the_first_are_reported(self, client: Client, view: FakeView) -> None:
         many = 3 * record_view.CHECKPOINTS_AT_ONCE
-        view.saved = [types.CheckpointEntry(path=f"/{index}", saved_at=1.0, size_bytes=1) for index in range(many)]
+        view.saved = [
+            record_types.CheckpointEntry(path=f"/{index}", saved_at=1.0, size_bytes=1) for index in range(many)
+        ]
         reported = client.get("/v1/jobs/yolo/checkpoints")["checkpoints"]
         assert [report["path"] for report in reported] == [
             f"/{index}" for index in range(record_view.CHECKPOINTS_AT_ONCE)

@@ -17,7 +17,7 @@ from tuner_starved import find_overstated
 from tuner_starved import run as run_starved
 
 from supervisor.config.settings import TuneSettings
-from supervisor.control import types
+from supervisor.control import record_types, types
 from supervisor.control.refusals import Refused
 from supervisor.core import attempt_files as fo
 from supervisor.core.job import Attempt, Job, Phase
@@ -145,7 +145,7 @@ def tuner(tmp_path: Path, job: Job) -> Iterator[Tuner]:
     made.end()
 
 
-def ended(tuner: Tuner) -> types.TuneReport:
+def ended(tuner: Tuner) -> record_types.TuneReport:
     wait_until(lambda: tuner.report("one").state == "ended")
     return tuner.report("one")
 
@@ -600,7 +600,7 @@ def test_a_tune_that_is_due_begins_by_itself_and_what_it_proves_is_not_looked_fo
 
 
 def test_where_another_torch_is_found_a_tune_begins_once_more(once: Tuner, folder: Path, job: Job) -> None:
-    kept = types.encode(types.TuneReport(job="one", state="ended"))
+    kept = record_types.encode(record_types.TuneReport(job="one", state="ended"))
     tuned.keep(folder.parent, ["python", "train.py"], kept, {"torch": "1.13.1"}, tries=1)
     refused = {"event": "tuning", "pid": 1, "rank": 0, "monotonic_ns": 1, "unix_s": 1.0, "id": tuned.PROVEN_ORDER}
     refused |= {"step": 1, "applied": {}, "refused": {"workers": "proven with torch 1.13.1, and this is 2.12.0"}}

@@ -27,7 +27,7 @@ from supervisor.cli.replay.series import COLUMNS
 from supervisor.cli.replay.tensorboard import TAGS
 from supervisor.config.schema import is_table, keys_of
 from supervisor.config.settings import Settings
-from supervisor.control import origin, refusals, routes, types
+from supervisor.control import origin, record_types, refusals, routes, types
 from supervisor.core import attempt_files, decisions, events
 from supervisor.core.incident import Incident
 from supervisor.core.job import Job
@@ -113,12 +113,13 @@ def _settings() -> Iterator[str]:
 
 
 def _api_fields() -> Iterator[str]:
-    for name, kind in vars(types).items():
+    bodies = {**vars(types), **vars(record_types)}
+    for name, kind in bodies.items():
         if name.startswith("_"):
             continue  # a base of a body; its fields are that body's
         if isclass(kind) and issubclass(kind, msgspec.Struct) and kind is not msgspec.Struct:
             # The others have entries of their own.
-            others: set[object] = {other for other in vars(types).values() if isclass(other) and other is not kind}
+            others: set[object] = {other for other in bodies.values() if isclass(other) and other is not kind}
             yield from _keys(kind, name, others)
 
 

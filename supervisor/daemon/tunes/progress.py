@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from supervisor.control import types
+from supervisor.control import record_types
 from supervisor.core.sanitize import without_secrets
 from supervisor.core.tuning.knob import Left
 from supervisor.core.tuning.restarts import Restarts
@@ -31,12 +31,12 @@ class Progress:
     steps: int = 0
     made: int = 0
 
-    def report(self, job: str, state: str | None = None) -> types.TuneReport:
+    def report(self, job: str, state: str | None = None) -> record_types.TuneReport:
         """Return the report; `state` other than what it is says what it will be."""
         state = state or self.state
         done = self.session.trial is None and state == "ended" and self.problem is None
         adopted = self.session.adopted if done else ()
-        return types.TuneReport(
+        return record_types.TuneReport(
             job=job,
             state=state,
             trying=self.trying,
@@ -45,9 +45,9 @@ class Progress:
             made=self.made,
             problem=self.problem,
             unit="samples" if self.per_sample else "steps",
-            samples_per_s=types.BeforeAfterRate(before=self.samples_before, after=self.samples_after),
+            samples_per_s=record_types.BeforeAfterRate(before=self.samples_before, after=self.samples_after),
             adopted=[
-                types.KnobAdopted(
+                record_types.KnobAdopted(
                     knob=row.knob,
                     value=row.value,
                     gain=row.gain.gain,
@@ -58,10 +58,13 @@ class Progress:
                 for row in (*adopted, *self.restarts.adopted)
             ],
             refused=[
-                types.KnobRefused(knob=row.knob, value=row.value, why=without_secrets(row.why))
+                record_types.KnobRefused(knob=row.knob, value=row.value, why=without_secrets(row.why))
                 for row in (*self.session.refused, *self.restarts.refused)
             ],
-            left=[types.KnobRefused(knob=row.knob, value=row.value, why=without_secrets(row.why)) for row in self.left],
-            bottleneck=types.BeforeAfterName(before=self.bottleneck_before, after=self.bottleneck_after),
+            left=[
+                record_types.KnobRefused(knob=row.knob, value=row.value, why=without_secrets(row.why))
+                for row in self.left
+            ],
+            bottleneck=record_types.BeforeAfterName(before=self.bottleneck_before, after=self.bottleneck_after),
             why=self.why_before,
         )

@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from supervisor.control import types
+from supervisor.control import record_types, types
 from supervisor.core.events import AgentEvent
 from supervisor.core.foreign_values import as_dict
 from supervisor.core.readings import StepRecord
@@ -170,10 +170,13 @@ class Tune(threading.Thread):
 
     def _keep(self) -> None:
         """Keep what came of it, for the next attempts and against its being begun again; raise OSError."""
-        report, command = types.encode(self._progress.report(self.job, "ended")), tuned.launched_command(self.folder)
+        report, command = (
+            record_types.encode(self._progress.report(self.job, "ended")),
+            tuned.launched_command(self.folder),
+        )
         tuned.keep(self.folder.parent, command, report, self._proven_on, tries=self._tries or 0)
 
-    def report(self) -> types.TuneReport:
+    def report(self) -> record_types.TuneReport:
         """Return what is known now."""
         return self._progress.report(self.job)
 

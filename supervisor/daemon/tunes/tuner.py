@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from supervisor.config.settings import TuneSettings
-from supervisor.control import types
+from supervisor.control import record_types, types
 from supervisor.control.refusals import Refused
 from supervisor.core import events as ev
 from supervisor.core.events import AgentEvent
@@ -66,7 +66,7 @@ class Tuner:
         kept = tuned.find_kept(folder.parent, command)
         if kept is None:
             return None if tuned.was_undone(folder.parent, command) else 0
-        tries, report = kept.get("tries"), types.decode_tune_report(kept.get("report"))
+        tries, report = kept.get("tries"), record_types.decode_tune_report(kept.get("report"))
         counted = tries if isinstance(tries, int) else 0
         if report is None or not is_settled(report.problem, counted):
             return counted
@@ -115,7 +115,7 @@ class Tuner:
         stopped, job, folder = self.stop(name), self._job(name), self._state / "jobs" / name
         settings = self._configured().get(name)
         if job is not None and settings is not None and settings.when == "once":
-            undone = types.encode(types.TuneReport(job=name, state="ended", why="undone"))
+            undone = record_types.encode(record_types.TuneReport(job=name, state="ended", why="undone"))
             there = tuned.undo(folder, tuned.launched_command(folder / str(job.number)), undone)
         else:
             there = tuned.forget(folder)
@@ -140,7 +140,7 @@ class Tuner:
             return None
         return attempt.start.words
 
-    def report(self, name: str) -> types.TuneReport:
+    def report(self, name: str) -> record_types.TuneReport:
         """Return the tune under way or the last one; raise Refused without any."""
         tune = self._tunes.get(name)
         if tune is not None:
@@ -148,7 +148,7 @@ class Tuner:
         kept = tuned.read_kept(self._state / "jobs" / name)
         if kept is None:
             raise Refused(f"{name} was not tuned", f"supervisorctl tune {name}")
-        found = types.decode_tune_report(kept.get("report"))
+        found = record_types.decode_tune_report(kept.get("report"))
         if found is None:
             raise Refused(f"what was kept of the tune of {name} cannot be read", f"supervisorctl tune {name} --undo")
         return found
