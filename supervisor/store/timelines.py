@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import msgspec
 
 from supervisor.core.flags import RedFlag
+from supervisor.core.incident import Incident
 from supervisor.core.reports.outages import AttemptLife, Outage, Unwatched, find_unwatched
 from supervisor.core.reports.timeline import Life, Stride
 from supervisor.store.archive import Archive
@@ -36,16 +37,19 @@ class _Ending(msgspec.Struct, frozen=True):
     counts: bool = True
 
 
+class _Launch(msgspec.Struct, frozen=True):
+    loads_itself: bool = False
+
+
 def read_lives(archive: Archive, job: str) -> tuple[Life, ...]:
     """Return a job's attempts, the oldest first; one whose launch time was not recorded is left out.
 
     Raises ArchiveError.
     """
     attempts = sorted(archive.attempts(job, ALL), key=lambda attempt: attempt.number)
-    endings = _read_endings(archive.decisions(job, ALL))
-    incidents = archive.incidents(job, ALL)
-    causes = {incident.attempt: _describe_cause(incident.flag) for incident in incidents}
-    restarted_from_beginning = {item.attempt for item in incidents if item.outcome == "checkpoint_ignored"}
+    decisions = archive.decisions(job, ALL)
+    endings, loading_themselves = _read_endings(decisions), _list_loading_themselves(decisions)
+    incidents = {incident.attempt: incident for incident in archive.incidents(job, ALL)}
     own = _counting_themselves(archive, job)
     saves = archive.resumed_saves(job)
     strides = _build_strides(archive.step_metrics(job))
@@ -55,24 +59,41 @@ def read_lives(archive: Archive, job: str) -> tuple[Life, ...]:
     for before, attempt in zip((None, *attempts), attempts, strict=False):  # the last has no successor
         if attempt.launched_unix_s is None:
             continue
-        checkpoint_ignored = before is not None and before.number in restarted_from_beginning
+        incident = None if before is None else incidents.get(before.number)
+        checkpoint_ignored = incident is not None and incident.outcome == "checkpoint_ignored"
+        loads_itself = attempt.number in loading_themselves
+        without_before = before is None or endings.get(before.number, False)
+        own_incident = incidents.get(attempt.number)
         found.append(
             Life(
                 number=attempt.number,
                 launched_unix_s=attempt.launched_unix_s,
                 ended_unix_s=attempt.ended_unix_s,
-                resume_step=0 if attempt.resume_from is None or checkpoint_ignored else attempt.resume_step,
+                resume_step=_find_resume_step(attempt, incident, loads_itself=loads_itself),
                 resume_saved_unix_s=None if checkpoint_ignored else _find_save_time(saves, attempt),
-                from_beginning=attempt.resume_from is None and (before is None or endings.get(before.number, False)),
+                from_beginning=attempt.resume_from is None and not loads_itself and without_before,
                 entered=entered.get(attempt.number, ()),
                 strides=strides.get(attempt.number, ()),
                 counts_itself=attempt.number in own,
-                cause=causes.get(attempt.number),
+                cause=None if own_incident is None else _describe_cause(own_incident.flag),
                 wanted=endings.get(attempt.number, False),
                 triage=triages.get(attempt.number),
             )
         )
     return tuple(found)
+
+
+def _find_resume_step(attempt: AttemptRecord, incident: Incident | None, *, loads_itself: bool) -> int | None:
+    """Return the step that an attempt went on from, 0 for the beginning; None where that is not known.
+
+    `incident` is that of the attempt before it. What finds its own file shows by its first step where it went on from.
+    """
+    if incident is not None and incident.outcome == "checkpoint_ignored":
+        return 0
+    if attempt.resume_from is not None:
+        return attempt.resume_step
+    went_on_step = None if incident is None else incident.went_on_step
+    return went_on_step if went_on_step is not None or loads_itself else 0
 
 
 def read_unwatched(archive: Archive, job: str) -> tuple[Unwatched, ...]:
@@ -134,6 +155,12 @@ def _read_endings(decisions: Iterable[DecisionRecord]) -> dict[int, bool]:
             free = decision.kind == "retry" and not msgspec.json.decode(decision.body, type=_Ending).counts
             wanted[decision.attempt] = free or decision.kind == "finish"
     return wanted
+
+
+def _list_loading_themselves(decisions: Iterable[DecisionRecord]) -> frozenset[int]:
+    """Return the attempts that were given no checkpoint and had to find by themselves what they go on from."""
+    launches = (decision for decision in decisions if decision.kind == "launch")
+    return frozenset(item.attempt for item in launches if msgspec.json.decode(item.body, type=_Launch).loads_itself)
 
 
 def _build_strides(buckets: Iterable[StepBucket]) -> dict[int, tuple[Stride, ...]]:

@@ -138,3 +138,40 @@ def test_an_attempt_that_began_again_kept_nothing_and_one_that_counts_itself_is_
     first, second = read_lives(Archive(tmp_path / "supervisor.db"), "night")
     assert (first.counts_itself, second.counts_itself) == (False, True)
     assert (second.resume_step, second.resume_saved_unix_s) == (0, None)
+
+
+@pytest.mark.parametrize(("went_on_step", "lost_s"), [(49, 10), (None, 0), (0, 49)])
+def test_an_attempt_that_found_its_own_file_lost_what_it_made_again(
+    tmp_path: Path, went_on_step: int | None, lost_s: float
+) -> None:
+    """It was given no checkpoint; its first step shows where it went on from, or nothing does."""
+    store = open_store(tmp_path)
+    closed = replace(incident(), outcome="restarted", loads_itself=True, went_on_step=went_on_step)
+    again = de.Launch(at=at(70), job="night", attempt=2, resume_from=None, reason="its own file", loads_itself=True)
+    with store.turn(at(70)):
+        store.open_attempt(de.Launch(at=START, job="night", attempt=1, resume_from=None, reason="start"), "/s/1")
+        store.record_event(entered(10, Stage.STEP))
+        store.add_steps(made(range(11, 60), cursor=49))
+        store.save_incident(closed)
+        store.open_attempt(again, "/s/2")
+        store.record_decision(again)
+    store.close(at(80))
+    lives = read_lives(Archive(tmp_path / "supervisor.db"), "night")
+    assert [life.resume_step for life in lives] == [0, went_on_step]
+    assert account(lives, at(80).unix_s).seconds.get(Use.LOST, 0) == pytest.approx(lost_s, abs=1.1)
+
+
+def test_a_training_that_finds_its_own_file_loses_nothing_by_a_restart_that_somebody_asked_for(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    asked = de.Retry(at=at(60), job="night", attempt=1, reason="asked", not_before=at(60), counts=False)
+    again = de.Launch(at=at(70), job="night", attempt=2, resume_from=None, reason="its own file", loads_itself=True)
+    with store.turn(at(70)):
+        store.open_attempt(de.Launch(at=START, job="night", attempt=1, resume_from=None, reason="start"), "/s/1")
+        store.add_steps(made(range(11, 60), cursor=49))
+        store.record_decision(asked)
+        store.open_attempt(again, "/s/2")
+        store.record_decision(again)
+    store.close(at(80))
+    first, second = read_lives(Archive(tmp_path / "supervisor.db"), "night")
+    assert (second.from_beginning, second.resume_step) == (False, None)
+    assert account((first, second), at(80).unix_s).seconds.get(Use.LOST, 0) == 0
