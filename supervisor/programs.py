@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import selectors
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
 from supervisor.children.child import Child
+from supervisor.children.running_limit import RunningLimit
 from supervisor.children.start import PIPE, STDOUT, start
 
 REAPED_WITHIN_S = 1.0
@@ -54,7 +54,7 @@ def run(  # noqa: PLR0913 - each has its default
     limit_bytes: int = OUTPUT_LIMIT_BYTES,
     cwd: str | os.PathLike[str] | None = None,
 ) -> Ran:
-    """Run a program for at most `limit_s`, in its own process group and in the C locale.
+    """Run a program for at most `limit_s` in which this process runs, in its own process group and in the C locale.
 
     `together` merges standard error into standard output; `given` is its standard input; `environment` replaces this
     process's environment. Raises OSError if it cannot be started.
@@ -69,7 +69,7 @@ def run(  # noqa: PLR0913 - each has its default
             cwd=cwd,
             env={**os.environ, "LC_ALL": "C"} if environment is None else environment,
         )
-    output = read_output(program, limit_s, limit_bytes)
+    output = read_output(program, RunningLimit(limit_s), limit_bytes)
     if not output.complete:
         reaped = _kill_group(program)
         return Ran(stdout=output.stdout, stderr=output.stderr, undead=None if reaped else program)
@@ -86,21 +86,19 @@ def _open_input(given: bytes) -> IO[bytes]:
     return opened
 
 
-def read_output(program: Child, limit_s: float, limit_bytes: int) -> Output:
-    """Return the output of a program until it ends, at most `limit_bytes` from each pipe and for at most `limit_s`.
+def read_output(program: Child, limit: RunningLimit, limit_bytes: int) -> Output:
+    """Return the output of a program until it ends, at most `limit_bytes` from each pipe and within a limit of time.
 
     If the output is not complete, a limit was exceeded: the program still runs, and the caller must end it.
     """
-    end = time.perf_counter() + limit_s
-    output = read_until_closed(program, limit_s, limit_bytes)
+    output = read_until_closed(program, limit, limit_bytes)
     if not output.complete:
         return output
-    return replace(output, complete=program.wait(max(0.0, end - time.perf_counter())) is not None)
+    return replace(output, complete=limit.wait_for(lambda wait_s: program.wait(wait_s) is not None))
 
 
-def read_until_closed(program: Child, limit_s: float, limit_bytes: int) -> Output:
+def read_until_closed(program: Child, limit: RunningLimit, limit_bytes: int) -> Output:
     """Return the output of a program until it has closed its pipes, whether it ends then or not; see `read_output`."""
-    end = time.perf_counter() + limit_s
     pipes = [pipe for pipe in (program.stdout, program.stderr) if pipe is not None]
     received = {pipe: bytearray() for pipe in pipes}
     complete = True
@@ -108,8 +106,9 @@ def read_until_closed(program: Child, limit_s: float, limit_bytes: int) -> Outpu
         for pipe in pipes:
             ready.register(pipe, selectors.EVENT_READ, pipe)
         while complete and ready.get_map():
-            readable = ready.select(max(0.0, end - time.perf_counter()))
-            complete = bool(readable)
+            wait_s = limit.next_wait_s()
+            readable = ready.select(wait_s)
+            complete = bool(readable) or wait_s > 0
             for key, _ in readable:
                 piece = os.read(key.fd, PIECE_BYTES)
                 received[key.data] += piece

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from supervisor.children.posix_spawn import Program, spawn
+from supervisor.children.running_limit import RunningLimit
 
 REAPED_ELSEWHERE = 255
 """The status of a child that ended, where how it ended is not known."""
@@ -78,7 +79,7 @@ class Child:
 
         Raises OSError or ValueError where it could not be started.
         """
-        if not self._begun.wait(limit_s):
+        if not RunningLimit(limit_s).wait_for(self._begun.wait):
             with self._lock:
                 begun = self._begun.is_set()
                 self._abandoned = not begun

@@ -18,6 +18,7 @@ import supervisor
 from supervisor.children.child import Child
 from supervisor.children.file_server import pack, read_message, write_fully
 from supervisor.children.prompt_thread import PromptThread
+from supervisor.children.running_limit import RunningLimit
 from supervisor.children.start import PIPE, start
 
 log = logging.getLogger(__name__)
@@ -83,7 +84,8 @@ class FileServer:
             except (OSError, RuntimeError, MemoryError) as error:
                 log.warning("files.not_apart", extra={"fields": {"why": str(error)}})
                 return work(*given, **named)
-            if not asked.answered.wait(limit_s):
+            limit = None if limit_s is None else RunningLimit(limit_s)
+            if not (asked.answered.wait() if limit is None else limit.wait_for(asked.answered.wait)):
                 asked.overdue = True
                 raise _late(limit_s)
             if asked.answer is not None:

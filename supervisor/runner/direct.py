@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from supervisor.children.child import Child
+from supervisor.children.running_limit import RunningLimit
 from supervisor.children.start import PIPE, STDOUT, start
 from supervisor.core import attempt_files as names
 from supervisor.programs import Output, read_output
@@ -111,7 +112,7 @@ class DirectLauncher:
 
     def _read_report(self, slot: str, folder: Path, process: Child) -> Output:
         """Return what a shim printed until it has reported; its first process ends then."""
-        return read_output(process, self._limit_s, MESSAGE_LIMIT_BYTES)
+        return read_output(process, RunningLimit(self._limit_s), MESSAGE_LIMIT_BYTES)
 
     def signal(self, slot: str, folder: Path, signal_number: int) -> bool:
         """See `Launcher.signal`."""

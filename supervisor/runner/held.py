@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from supervisor.children.child import Child
+from supervisor.children.running_limit import RunningLimit
 from supervisor.programs import Output, read_until_closed
 from supervisor.runner import process_table
 from supervisor.runner.direct import MESSAGE_LIMIT_BYTES, DirectLauncher
@@ -30,7 +31,7 @@ class HeldLauncher(DirectLauncher):
 
     def _read_report(self, slot: str, folder: Path, process: Child) -> Output:
         """Return what a shim printed until it has reported; it is reaped whenever it ends."""
-        output = read_until_closed(process, self._limit_s, MESSAGE_LIMIT_BYTES)
+        output = read_until_closed(process, RunningLimit(self._limit_s), MESSAGE_LIMIT_BYTES)
         if output.complete:
             started = process_table.read_process(process.pid)
             if started is not None:

@@ -10,13 +10,13 @@ import shlex
 import shutil
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor import untrusted_files
 from supervisor.children.files_apart import apart_within
+from supervisor.children.running_limit import RunningLimit
 from supervisor.children.start import PIPE, start
 from supervisor.core.attempt_files import SHARDS
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Verdict
@@ -87,17 +87,20 @@ class Prover:
         """
         if not self._limits:
             raise ValueError("a share is proven within limits")
-        return self._judge(folder, lambda: self._run_prover(folder / SHARDS, self._limit_s, (share, shares)))
+        return self._judge(folder, lambda: self._run_prover(folder / SHARDS, self._begin_limit(), (share, shares)))
 
     def examine(self, path: Path) -> Proof:
         """Return the checkpoint with its verdict and, if rejected, the reason; takes at most `limit_s`.
 
-        Raises OSError only if the file is missing, or its file system does not answer in time. A file that is modified
-        meanwhile is rejected.
+        Time in which this process was stopped does not count. A file that is modified meanwhile is rejected. Raises
+        OSError only if the file is missing, or its file system does not answer in time.
         """
         if apart_within(self._look_limit_s, os.path.isdir, path):
             return self._judge(path, lambda: self._prove_folder(path))
-        return self._judge(path, lambda: self._run_prover(path, self._limit_s))
+        return self._judge(path, lambda: self._run_prover(path, self._begin_limit()))
+
+    def _begin_limit(self) -> RunningLimit:
+        return RunningLimit(self._limit_s)
 
     def _judge(self, path: Path, ask: Callable[[], dict[str, object]]) -> Proof:
         """Ask a prover, and return its answer as a proof; what changes meanwhile is rejected."""
@@ -135,17 +138,16 @@ class Prover:
         if missing is not None:
             return {"reason": f"incomplete: {missing} is missing"}
         if SHARDS in names:
-            return self._run_prover(folder / SHARDS, self._limit_s)
+            return self._run_prover(folder / SHARDS, self._begin_limit())
         sharded = _find_sharded(names)
         proven: list[dict[str, object]] = []
-        until_s = time.perf_counter() + self._limit_s
+        limit = self._begin_limit()
         for name in names:
             if not name.endswith(CAN_BE_PROVEN) and name not in sharded:
                 continue
-            left_s = until_s - time.perf_counter()
-            if left_s <= 0:
+            if limit.next_wait_s() == 0:
                 return {"reason": f"could not be proved within {self._limit_s:.0f} s"}
-            answer = self._run_prover(folder / name, left_s)
+            answer = self._run_prover(folder / name, limit)
             if answer.get("verdict") == Verdict.PROVEN.value:
                 proven.append(answer)
             elif answer.get("reason") != NO_TENSORS:
@@ -161,7 +163,7 @@ class Prover:
             "epoch": max(epochs, default=None),
         }
 
-    def _run_prover(self, path: Path, limit_s: float, share: tuple[int, int] | None = None) -> dict[str, object]:
+    def _run_prover(self, path: Path, limit: RunningLimit, share: tuple[int, int] | None = None) -> dict[str, object]:
         command = [self._python, "-I", "-S", str(self._program()), str(path.absolute()), *self._limits]
         command += [str(number) for number in share or ()]
         try:
@@ -171,7 +173,7 @@ class Prover:
             return {"reason": f"could not be proved: {self._python}: {error.strerror}"}
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, process.pid, NICENESS)
-        output = read_output(process, limit_s, ANSWER_LIMIT_BYTES)
+        output = read_output(process, limit, ANSWER_LIMIT_BYTES)
         if not output.complete:
             process.end()
             if len(output.stdout) >= ANSWER_LIMIT_BYTES:

@@ -16,6 +16,7 @@ from supervisor import programs
 from supervisor.children.child import Child
 from supervisor.children.keeper import Keeper
 from supervisor.children.posix_spawn import Program
+from supervisor.children.running_limit import RunningLimit
 from supervisor.children.start import PIPE, STDOUT, start
 from tests.rigs.hanging_fs import HangingFs
 
@@ -56,7 +57,7 @@ def test_pipes_lead_to_the_child_and_back() -> None:
     child = start(("/bin/sh", "-c", "read word; echo $word; echo $word >&2"), stdin=PIPE, stdout=PIPE, stderr=STDOUT)
     assert child.stdin is not None
     child.stdin.write(b"word\n")
-    assert programs.read_output(child, LONG_S, 100).stdout == b"word\nword\n"
+    assert programs.read_output(child, RunningLimit(LONG_S), 100).stdout == b"word\nword\n"
     assert child.returncode == 0
     child.close_pipes()
 
@@ -172,6 +173,7 @@ print(len(os.listdir("/proc/self/fd")) - before)
 STARTER = """
 import sys, time
 from supervisor.children.child import Child
+from supervisor.children.running_limit import RunningLimit
 from supervisor.children.posix_spawn import Program
 from supervisor.children.keeper import Keeper
 keeper = Keeper() if sys.argv[1] == "apart" else None
