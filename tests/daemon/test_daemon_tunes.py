@@ -193,6 +193,30 @@ def test_a_faster_loader_is_found_confirmed_kept_and_given_to_the_next_attempt(
     assert tuned.apply_kept(following, ["python", "train.py"], remedied=()) == {}
 
 
+def test_a_block_in_which_the_agent_put_the_owners_settings_back_is_none(tuner: Tuner, folder: Path) -> None:
+    """It does where a daemon that is stopped does not renew what it lends; that one then measured both as one."""
+
+    class Lapsing(AgentByHand):
+        def _make_steps(self, settings: dict[str, object]) -> None:
+            if settings and not self.ended.is_set():
+                order = json.loads((self.folder / fo.TUNE).read_text())
+                ended = {"event": "tuning", "pid": 1, "rank": 0, "monotonic_ns": 1, "unix_s": 1.0, "id": order["id"]}
+                ended |= {"step": self.step, "applied": {}, "refused": {}, "ended": "the lease ran out", "lent": False}
+                with (self.folder / fo.AGENT).open("a") as file:
+                    file.write(json.dumps(ended) + "\n")
+                self.ended.set()
+            super()._make_steps({})
+
+    agent = Lapsing(folder, times(workers2=0.2, workers4=0.2))
+    agent.start()
+    tuner.start("one", types.TuneBody())
+    report = ended(tuner)
+    agent.ended.set()
+    assert report.problem == "the agent says that the lease ran out; the owner's settings hold"
+    assert report.adopted == []
+    assert not (folder / fo.TUNE).exists()
+
+
 def test_a_setting_that_is_refused_leaves_the_others_and_exchanges_no_workers(tuner: Tuner, folder: Path) -> None:
     """The owner's one worker came back each time, and with it as many uncounted steps as batches were drawn ahead."""
     agent = AgentByHand(folder, times(workers2=0.2) | {'{"workers": 2, "threads": 1}': 0.1})

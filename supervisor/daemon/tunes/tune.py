@@ -386,6 +386,9 @@ class Tune(threading.Thread):
         found = self._log.read(self._clock.now())
         for fact in found:
             if fact.agent_event is AgentEvent.TUNING:
+                if "ended" in fact.facts and fact.facts.get("id") == self._number:
+                    # A daemon that was stopped did not renew it: the steps since are not of what was ordered.
+                    raise Ended(f"the agent says that {fact.facts['ended']}; the owner's settings hold")
                 self._warned += list_warnings(fact.facts.get("warned"))
             if fact.agent_event is AgentEvent.STOCK:
                 sample = read_sample(fact.facts, fact.at.monotonic_s)
