@@ -24,12 +24,12 @@ from supervisor.config.settings import JobSettings, Settings
 from supervisor.control import types
 from supervisor.core import events as ev
 from supervisor.core.flags import Act
-from supervisor.core.job import ALIVE
 from supervisor.core.moments import Moment
 from supervisor.core.rules import Rule, act_of
 from supervisor.daemon.alerts.alerting import ReadReceivers, read_receivers
 from supervisor.daemon.process import logging_setup
 from supervisor.daemon.process.systemd import Notifier
+from supervisor.daemon.removed_jobs import is_alive
 from supervisor.daemon.wiring import Assembly
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,6 @@ class Reloading:
         self._config = config
         self._notifier = notifier
         self._schedule = schedule
-        self._removed: set[str] = set()
         self._reading = threading.Lock()
         """Held from reading to keeping: what was read later is applied later."""
         self.refused: str | None = None
@@ -144,6 +143,8 @@ class Reloading:
             return report
 
         report = self._parts.inbox.ask(apply)
+        for name in sorted(self._parts.removed):  # a daemon that is killed from here on has its successor stop them
+            self._parts.requests.keep(_ask_stop(name, self._parts.clock.now()))
         keep(self._parts.state, read.text)
         return report
 
@@ -170,7 +171,7 @@ class Reloading:
 
     def _is_alive(self, name: str) -> bool:
         job_state = self._parts.loop.job_states.get(name)
-        return job_state is not None and (job_state.job.phase in ALIVE or job_state.job.replaying)
+        return job_state is not None and is_alive(job_state.job)
 
     def _apply_settings(self, new: Settings, receivers: ReadReceivers) -> None:
         parts, old = self._parts, self._parts.settings
@@ -188,14 +189,16 @@ class Reloading:
                 job_state.job = replace(job_state.job, limits=limits_of(job))
             else:
                 known = {item.name: item for item in parts.store.load_jobs(now)}
-                parts.add(name, job, known.get(name), now)
+                job_state = parts.add(name, job, known.get(name), now)
+                if is_alive(job_state.job):
+                    parts.adopt(job_state)  # left out of the configuration of a start, it ran on
         for name in old.jobs.keys() - new.jobs.keys():
             if name in kept:
-                parts.inbox.put(ev.UserRequest(at=now, job=name, ask=ev.Ask.STOP, by="reload"))
+                parts.inbox.put(_ask_stop(name, now))
             else:
                 del parts.loop.job_states[name]
         parts.receivers.replace(new.alerts, receivers)
-        self._removed = set(kept)
+        parts.removed = set(kept)
         logging_setup.set_level(new.supervisor.log_level)
         self._schedule(parts.settings)
 
@@ -209,12 +212,16 @@ class Reloading:
 
     def _forget_removed(self, _event: ev.Event, _now: Moment) -> None:
         """Forget the removed jobs that have ended."""
-        for name in [text for text in self._removed if not self._is_alive(text)]:
-            self._removed.discard(name)
+        for name in [text for text in self._parts.removed if not self._is_alive(text)]:
+            self._parts.removed.discard(name)
             del self._parts.loop.job_states[name]
             left = {text: job for text, job in self._parts.settings.jobs.items() if text != name}
             self._parts.settings = msgspec.structs.replace(self._parts.settings, jobs=left)
             log.info("reload.removed", extra={"fields": {"job": name}})
+
+
+def _ask_stop(job: str, now: Moment) -> ev.UserRequest:
+    return ev.UserRequest(at=now, job=job, ask=ev.Ask.STOP, by="reload")
 
 
 def _with_jobs(settings: Settings, more: dict[str, JobSettings]) -> Settings:

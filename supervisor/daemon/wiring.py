@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from supervisor.children.files_apart import Look, apart, here
 from supervisor.children.path_looks import PathLooks, find_silent, wait_until_answered
 from supervisor.children.prompt_thread import PromptThread
@@ -54,6 +56,7 @@ from supervisor.daemon.record.commit_thread import CommitThread
 from supervisor.daemon.record.lost_record import LostRecord
 from supervisor.daemon.record.persistence import BOOT_READ, KERNEL_BOOT, KERNEL_CURSOR, KERNEL_SEQUENCE, StoreRecord
 from supervisor.daemon.recovery import Recovery
+from supervisor.daemon.removed_jobs import is_alive, is_being_stopped, settings_to_stop
 from supervisor.daemon.stop_requests import StopRequests
 from supervisor.daemon.telemetry import KernelWatch, NewestReadings, Telemetry
 from supervisor.daemon.threads import Threads
@@ -64,6 +67,7 @@ from supervisor.runner.exit_watch import ExitWatch
 from supervisor.runner.launcher import Launcher
 from supervisor.runner.mounts import is_local
 from supervisor.runner.proving import Prover
+from supervisor.runner.tuned import launched_command
 from supervisor.sources.gpu.gpus import GpuWatch
 from supervisor.sources.kernel.journal import JournalLog
 from supervisor.sources.kernel.kmsg import KernelLog
@@ -121,6 +125,8 @@ class Assembly:
         self.settings = settings
         self._disk_limit: tuple[Settings | None, tuple[int, int]] = (None, NO_LIMITS)
         self._leads = LeaderHooks()
+        self.removed: set[str] = set()
+        """Jobs that are not configured any more and have settings until their training has ended."""
         self.clock = clock
         self.boot_id = boot_id
         self.launcher = launcher
@@ -347,15 +353,29 @@ class Assembly:
         known = {job.name: job for job in self.store.load_jobs(now)}
         with PathLooks() as looks:
             for name, settings in self.settings.jobs.items():
-                job_state = self.add(name, settings, known.get(name), now)
-                silent = find_silent(looks, self.state / "jobs" / name)
-                if silent is None:
-                    self._take_up(job_state)
-                else:
-                    self._put_off(job_state, silent)
-        for name in known.keys() - self.settings.jobs.keys():
-            if known[name].phase in ALIVE:
-                log.warning("job.not_configured", extra={"fields": {"job": name, "phase": known[name].phase.value}})
+                self._take_up_if_answered(self.add(name, settings, known.get(name), now), looks)
+            for name in sorted(known.keys() - self.settings.jobs.keys()):
+                if is_alive(known[name]):
+                    self._take_up_removed(known[name], looks, now)
+
+    def _take_up_removed(self, job: Job, looks: PathLooks, now: Moment) -> None:
+        """Go on with the end of a job that was removed from the configuration; say of another that it is left alone."""
+        fields = {"job": job.name, "phase": job.phase.value}
+        if not is_being_stopped(job, asked=self.requests.find(job.name, now) is not None):
+            log.warning("job.not_configured", extra={"fields": fields})
+            return
+        log.warning("job.removed", extra={"fields": fields})
+        settings = settings_to_stop(job, launched_command(self.executor.folder(job.name, job.number)))
+        self.settings = msgspec.structs.replace(self.settings, jobs={**self.settings.jobs, job.name: settings})
+        self.removed.add(job.name)
+        self._take_up_if_answered(self.add(job.name, settings, job, now), looks)
+
+    def _take_up_if_answered(self, job_state: JobState, looks: PathLooks) -> None:
+        silent = find_silent(looks, self.state / "jobs" / job_state.job.name)
+        if silent is None:
+            self._take_up(job_state)
+        else:
+            self._put_off(job_state, silent)
 
     def _take_up(self, job_state: JobState) -> None:
         """Take up one job, whose folder answers."""
@@ -382,12 +402,22 @@ class Assembly:
             at=self.clock.now(), job=job.name, attempt=job.number, place=ev.reading_place("its folder"), error=error
         )
         self.inbox.put(silent)
+        self._take_up_later(job_state, lambda: self.inbox.put(replace(silent, at=self.clock.now(), recovered=True)))
+
+    def adopt(self, job_state: JobState) -> None:
+        """Take up a job that is configured again while its attempt runs, once its folder has answered."""
+        self.executor.leave_alone(job_state.job.name, job_state.job.number)
+        self._take_up_later(job_state, lambda: None)
+
+    def _take_up_later(self, job_state: JobState, report: Callable[[], None]) -> None:
+        """Take up a job once its folder answers, which `report` is to say then."""
+        job = job_state.job
 
         def take_up() -> None:
             if self.loop.job_states.get(job.name) is not job_state:
                 return
             self.executor.take_back(job.name, job.number)
-            self.inbox.put(replace(silent, at=self.clock.now(), recovered=True))
+            report()
             # What has been launched since is followed by whoever launched it.
             if job.phase in ALIVE and job_state.job.number == job.number:
                 self._take_up(job_state)

@@ -1,0 +1,36 @@
+"""A job that was removed from the configuration while it ran: it is stopped first, also by the next daemon."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from supervisor.config.settings import JobSettings
+from supervisor.core.job import ALIVE, DesiredState, Job
+
+
+def is_alive(job: Job) -> bool:
+    """Whether anything of a job may run that the daemon has to end."""
+    return job.phase in ALIVE or job.replaying
+
+
+def is_being_stopped(job: Job, *, asked: bool) -> bool:
+    """Whether the end of a removed job was begun; `asked`: its user's last request is kept, and is to stop it.
+
+    One that was left out of the configuration of a start runs on: a mistake in a file is to end no training.
+    """
+    return is_alive(job) and (asked or job.desired_state is DesiredState.STOP)
+
+
+def settings_to_stop(job: Job, command: Sequence[str]) -> JobSettings:
+    """Return settings that suffice to end a job: its own are gone, and the record has the limits for its end."""
+    limits = job.limits
+    return JobSettings(
+        command=list(command) or [job.name],
+        autostart=False,
+        grace_s=limits.grace_s,
+        save_s=limits.save_s,
+        kill_wait_s=limits.kill_wait_s,
+        gpu_memory_release_s=limits.gpu_memory_release_s,
+        budget=limits.budget,
+        remedies=limits.remedies,
+    )
