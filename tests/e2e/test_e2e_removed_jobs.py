@@ -16,16 +16,16 @@ def reload(home: House, *jobs: str) -> dict[str, Any]:
 
 def test_a_training_that_runs_when_its_job_is_configured_again_is_adopted(home: House) -> None:
     """It was left out of the configuration of a start, which ends nothing that runs."""
-    one, two = home.by_hand("one"), home.by_hand("two")
-    home.write(one + two)
+    first, second = home.by_hand("one"), home.by_hand("two")
+    home.write(first + second)
     home.start()
     pid = home.step("two", 30)["pid"]
     home.kill()
-    home.write(one)
+    home.write(first)
     home.start()
     home.until(lambda: "job.not_configured" in home.log.read_text(), 20, "the daemon to say what it leaves alone")
     home.made("two", len(home.steps_made("two")) + 20)
-    assert reload(home, one, two)["problems"] == []
+    assert reload(home, first, second)["problems"] == []
     job = home.step("two", len(home.steps_made("two")) + 20)
     assert (job["phase"], job["attempt"], job["pid"]) == ("running", 1, pid)
     made = home.steps_made("two")
@@ -35,12 +35,12 @@ def test_a_training_that_runs_when_its_job_is_configured_again_is_adopted(home: 
 
 
 def test_a_job_that_was_removed_is_stopped_although_the_daemon_dies_over_it(home: House) -> None:
-    one = home.by_hand("one")
-    home.write(one + home.by_hand("two", "--save-takes-s", "2", table="save_s = 60"))
+    first = home.by_hand("one")
+    home.write(first + home.by_hand("two", "--save-takes-s", "2", table="save_s = 60"))
     home.start()
     home.step("two", 30)
     home.step("one", 30)
-    report = reload(home, one)
+    report = reload(home, first)
     assert report["needs_restart"] == ["jobs.two: removed; it is being stopped first"]
     home.kill()
     home.start()
