@@ -20,6 +20,7 @@ from supervisor.core.fleet.clock_offset import ClockOffset
 from supervisor.core.fleet.evidence import STATUS_END, UNREAD_END, RankEvidence
 from supervisor.core.foreign_values import COUNT_MAX, STEP_MAX, as_dict, as_int, as_message, as_text, read_json_object
 from supervisor.core.rank_failure import is_consequence
+from supervisor.rotated_output import read_output_end
 from supervisor.runner import process_table
 
 AGENT_TAIL_BYTES = 1 << 18
@@ -218,7 +219,7 @@ def read_launcher_report(folder: Path) -> Mapping[int, int]:
             if pid.isdecimal() and len(pid) <= PID_DIGITS and status is not None:
                 found.setdefault(int(pid), status)
     try:
-        text = untrusted_files.read_tail(folder, names.OUTPUT, OUTPUT_TAIL_BYTES).content.decode("utf-8", "replace")
+        text = read_output_end(folder, OUTPUT_TAIL_BYTES).decode("utf-8", "replace")
     except OSError:
         return found
     for match in _LAUNCHER_REPORT.finditer(text):

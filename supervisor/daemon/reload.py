@@ -28,8 +28,8 @@ from supervisor.core.moments import Moment
 from supervisor.core.rules import Rule, act_of
 from supervisor.daemon.alerts.alerting import ReadReceivers, read_receivers
 from supervisor.daemon.process import logging_setup
+from supervisor.daemon.process.removed_jobs import is_alive
 from supervisor.daemon.process.systemd import Notifier
-from supervisor.daemon.removed_jobs import is_alive
 from supervisor.daemon.wiring import Assembly
 
 log = logging.getLogger(__name__)

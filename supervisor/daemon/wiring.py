@@ -51,12 +51,12 @@ from supervisor.daemon.launch.remedy_context import RemedyContextReader
 from supervisor.daemon.launch.short_run import ShortRuns
 from supervisor.daemon.launch.standby import StandbyDeps, StandbyStarter
 from supervisor.daemon.loop import Loop
+from supervisor.daemon.process.removed_jobs import is_alive, is_being_stopped, settings_to_stop
 from supervisor.daemon.process.startup import lock_state
 from supervisor.daemon.record.commit_thread import CommitThread
 from supervisor.daemon.record.lost_record import LostRecord
 from supervisor.daemon.record.persistence import BOOT_READ, KERNEL_BOOT, KERNEL_CURSOR, KERNEL_SEQUENCE, StoreRecord
 from supervisor.daemon.recovery import Recovery
-from supervisor.daemon.removed_jobs import is_alive, is_being_stopped, settings_to_stop
 from supervisor.daemon.stop_requests import StopRequests
 from supervisor.daemon.telemetry import KernelWatch, NewestReadings, Telemetry
 from supervisor.daemon.threads import Threads

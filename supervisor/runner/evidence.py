@@ -18,13 +18,13 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from supervisor import untrusted_files
 from supervisor.children.files_apart import apart_within
 from supervisor.children.prompt_thread import PromptThread
 from supervisor.children.shared_files import stat_each
 from supervisor.core import attempt_files as names
 from supervisor.core.readings import GpuReading, HostReading, StepRecord
 from supervisor.core.sanitize import without_secrets
+from supervisor.rotated_output import read_output_end
 from supervisor.runner import tools
 from supervisor.runner.core_dumps import DEVCOREDUMP, take_core_dumps
 from supervisor.runner.evidence_folder import EvidenceFolder
@@ -207,8 +207,8 @@ def _read_proc(path: Path) -> str:
 
 
 def read_output_tail(folder: Path) -> str:
-    """Return the last 64 KiB of the training's output, redraws folded to the last text shown."""
-    text = untrusted_files.read_tail(folder, names.OUTPUT, RAW_TAIL_BYTES).content.decode("utf-8", "replace")
+    """Return the last 64 KiB of the training's output, over log rotations, redraws folded to the last text shown."""
+    text = read_output_end(folder, RAW_TAIL_BYTES).decode("utf-8", "replace")
     lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
     folded = CONTROL.sub("", "\n".join(lines))
     return folded.encode()[-TAIL_BYTES:].decode("utf-8", "ignore")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from supervisor import untrusted_files
 from supervisor.core import attempt_files as names
+from supervisor.rotated_output import find_written
 from supervisor.runner import process_table, shim, tools
 from supervisor.runner.attempt_folder import LAUNCH_LIMIT_BYTES, living_shim
 from supervisor.runner.evidence_folder import EvidenceFolder
@@ -49,13 +50,14 @@ def _take_wavefronts(folder: Path, target: EvidenceFolder) -> list[str]:
     """
     if DEBUG_AGENT not in launch_env(folder).get("HSA_TOOLS_LIB", ""):
         return []
-    before = _size_of(folder, names.OUTPUT)
+    output = find_written(folder)
+    before = _size_of(folder, output)
     asked = [process.pid for process in tree_of(folder)[1:] if process_table.catches(process.pid, signal.SIGQUIT)]
     for pid in asked:
         os.kill(pid, signal.SIGQUIT)
-    if not (asked and _wait_for_growth(folder, {0: names.OUTPUT}, {0: before})):
+    if not (asked and _wait_for_growth(folder, {0: output}, {0: before})):
         return ["wavefronts: the debug agent printed nothing"]
-    added = untrusted_files.read_part(folder, names.OUTPUT, before, STACKS_LIMIT_BYTES)
+    added = untrusted_files.read_part(folder, output, before, STACKS_LIMIT_BYTES)
     target.write_bytes("wavefronts.txt", added)
     return []
 

@@ -181,6 +181,24 @@ def test_a_training_that_writes_on_into_a_renamed_file_is_followed_there(tmp_pat
     reader.close()
 
 
+def test_what_was_not_read_before_a_truncation_is_read_in_the_copy_of_it(tmp_path: Path) -> None:
+    """As logrotate's `copytruncate` makes it; older rotations are as long, and none of it."""
+    (tmp_path / "run").mkdir(exist_ok=True)
+    (tmp_path / "run" / "output.log.2").write_bytes(b"of an older day\n" * 9)
+    (tmp_path / "run" / "output.log.3.gz").write_bytes(b"compressed" * 9)
+    os.utime(tmp_path / "run" / "output.log.2", (1.0, 1.0))
+    append(tmp_path, b"1/9\nhalf ")
+    reader = OutputReader(tmp_path, MIB)
+    assert reader.read(NOW).lines == ("1/9",)
+    append(tmp_path, b"a line\n2/9\nRuntimeError: HIP out of mem")
+    output = tmp_path / "run" / "output.log"
+    output.with_name("output.log.1").write_bytes(output.read_bytes())
+    output.write_bytes(b"3/9\n")
+    assert reader.read(NOW).lines == ("half a line", "2/9", "RuntimeError: HIP out of mem", "3/9")
+    assert reader.read(NOW).lines == ()
+    reader.close()
+
+
 def test_a_file_that_has_no_name_any_more_is_read_on(tmp_path: Path) -> None:
     append(tmp_path, b"1/9\n")
     reader, apart = OutputReader(tmp_path, MIB), OutputReader(tmp_path, MIB, keep_open=False)

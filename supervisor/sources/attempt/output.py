@@ -16,6 +16,7 @@ from supervisor import untrusted_files
 from supervisor.core import attempt_files
 from supervisor.core.findings import OutputFinding
 from supervisor.core.moments import Moment
+from supervisor.rotated_output import find_rotated
 from supervisor.sources.attempt.output_files import FoldedText
 from supervisor.sources.attempt.output_stream import (
     BEHIND_LIMIT_BYTES,
@@ -23,7 +24,6 @@ from supervisor.sources.attempt.output_stream import (
     MOVED,
     OutputStream,
     Piece,
-    find_rotated,
 )
 from supervisor.sources.attempt.progress import Progress
 from supervisor.sources.attempt.progress_lines import progress

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
 from supervisor import untrusted_files
 from supervisor.core import attempt_files
+from supervisor.rotated_output import find_rotated, list_rotated, status_of
 from supervisor.sources.attempt.folding import Folded, Folder
 from supervisor.sources.attempt.output_files import RawFile
 
@@ -98,7 +98,7 @@ class OutputStream:
             self._file = status.st_dev, status.st_ino
             return fd
         for name in chain([self._name], list_rotated(self._attempt)):
-            if not self.is_other_than(_status_of(self._attempt, name)):
+            if not self.is_other_than(status_of(self._attempt, name)):
                 self._name = name
                 return self._open_name(name)
         raise FileNotFoundError(errno.ENOENT, MOVED, attempt_files.OUTPUT)
@@ -115,11 +115,14 @@ class OutputStream:
         self.rest_state = None
         status = os.fstat(fd)
         size = status.st_size
+        copied = Folded()
         if size < self.read_to:
             # The file was truncated; its present content has not been read.
+            copied = self._read_copied()
             self.read_to, self.folder = 0, Folder()
         before = self.read_to
         folded, skipped = self._catch_up(size)
+        folded = Folded(copied.lines + folded.lines, copied.segments + folded.segments)
         data = os.pread(fd, BYTES_PER_READ, self.read_to)
         self.read_to += len(data)
         more = self.folder.feed(_skip_partial_character(data) if skipped else data)
@@ -137,6 +140,15 @@ class OutputStream:
             problem=problem,
         )
 
+    def _read_copied(self) -> Folded:
+        """Return what was not read of it before it was truncated: logrotate's `copytruncate` has copied that."""
+        copy = next((name for name, size in find_rotated(self._attempt, 1) if size >= self.read_to), None)
+        if copy is None:
+            return Folded()
+        folded = self.folder.feed(untrusted_files.read_part(self._attempt, copy, self.read_to, BEHIND_LIMIT_BYTES))
+        rest = self.folder.finish()
+        return Folded(folded.lines + rest.lines, folded.segments + rest.segments)
+
     def _catch_up(self, size: int) -> tuple[Folded, int]:
         if size - self.read_to <= BEHIND_LIMIT_BYTES:
             return Folded(), 0
@@ -152,30 +164,6 @@ class OutputStream:
         except OSError as error:
             self._raw.give_up()
             return f"{Path(self._name).name}: cannot be kept within its size limit: {error.strerror or error}"
-        return None
-
-
-def list_rotated(attempt: Path) -> Iterator[str]:
-    """Yield the names below the attempt's folder that a log rotation gives to its output."""
-    folder, _, leaf = attempt_files.OUTPUT.rpartition("/")
-    for name in untrusted_files.list_names(attempt, folder).names:
-        if name.startswith(leaf) and name != leaf:
-            yield f"{folder}/{name}"
-
-
-def find_rotated(attempt: Path, limit: int) -> list[tuple[str, int]]:
-    """Return (name, size in bytes) of at most `limit` rotated files of the output, the last written one first."""
-    statuses = ((name, _status_of(attempt, name)) for name in list_rotated(attempt))
-    found = [(name, status) for name, status in statuses if status is not None]
-    found.sort(key=lambda item: item[1].st_mtime_ns, reverse=True)
-    return [(name, status.st_size) for name, status in found[:limit]]
-
-
-def _status_of(attempt: Path, name: str) -> os.stat_result | None:
-    """Return the status of a regular file; None where there is none."""
-    try:
-        return untrusted_files.file_status(attempt, name)
-    except untrusted_files.UntrustedFileError:
         return None
 
 
