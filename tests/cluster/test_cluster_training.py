@@ -94,6 +94,28 @@ def test_all_ranks_resume_from_what_the_program_saved_since_the_training_began(c
     assert cluster.resumed_from() == {str(own / "at-20")}, "the newest that is whole"
 
 
+def test_a_program_that_finds_its_own_file_goes_on_by_its_resume_command(cluster: Cluster) -> None:
+    """As on a single machine: its format cannot be verified, and the command takes no file."""
+    cluster.settings, own = cluster.folder / "settings.toml", cluster.folder / "model.own"
+    cluster.settings.write_text(
+        f'[jobs.run]\ncommand = ["true"]\n[jobs.run.checkpoints]\npaths = ["{cluster.folder}/*.own"]\n'
+        f"[jobs.run.resume]\ncommand = {json.dumps([*cluster.command, '--resume'])}\n"
+    )
+    cluster.start()
+    before = cluster.await_epoch(1)
+    own.write_text("a format that only this program reads")
+    os.kill(before[1], signal.SIGKILL)
+    after = cluster.await_epoch(2)
+    words = {
+        pid: Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        for pid in (*before.values(), *after.values())
+        if not gone(pid)
+    }
+    assert len(words) == 4
+    assert all(b"--resume" in found for found in words.values()), words
+    assert cluster.resumed_from() == {""}
+
+
 def test_a_node_daemon_that_is_killed_takes_its_ranks_along_and_is_one_incident(cluster: Cluster) -> None:
     cluster.start()
     before = cluster.await_epoch(1)

@@ -54,6 +54,7 @@ EVERY: tuple[ms.Message, ...] = (
     ms.Launch(
         epoch=EPOCH, node_rank=1, nodes=2, host="h", port=29400, resume_from="step-000000000007", resume_digest="ab"
     ),
+    ms.Launch(epoch=EPOCH, node_rank=1, nodes=2, host="h", port=29400, loads_itself=True),
     ms.FindResume(
         number=3,
         share=1,
@@ -85,6 +86,7 @@ EVERY: tuple[ms.Message, ...] = (
         number=3,
         offers=(
             Offer(name="step-000000000007", digest="ab", epoch=(1, 2), step=7, proven=False, reason="damaged"),
+            Offer(name="/data/model.own", digest="ef", proven=False, reason="of another format", loads_itself=True),
             Offer(name="step-000000000009", digest="cd", epoch=(1, 3), step=9, saved_unix_s=17.5, proven=True),
         ),
         problem="OSError: Stale file handle",

@@ -71,6 +71,27 @@ def test_a_node_that_cannot_look_is_named_until_it_can() -> None:
     assert nodes.leading.resume_problem is None
 
 
+def own_format(node: str, digest: str = "a") -> Offer:
+    """Return a file of a program's own format as a node sees it: that of share 0 looks into it, the others do not."""
+    found = Offer(name="/data/model.own", digest=digest, saved_unix_s=9.0, proven=True)
+    return replace(found, proven=False, reason="of another format", loads_itself=True) if node == "n0" else found
+
+
+def test_a_program_that_loads_its_own_format_is_launched_to_go_on_by_itself() -> None:
+    nodes = OneByOne(Leading(Epoch("run", 0, 0), LIMITS, BEGAN_S))
+    for name in ("n0", "n1"):
+        nodes.saved[name] = (own_format(name),)
+    nodes.join("n0", "n1")
+    nodes.wait(0.2)
+    assert [(order.resume_from, order.loads_itself) for order in nodes.launches] == [(None, True)] * 2
+
+
+def test_a_program_is_left_to_itself_only_where_every_node_sees_the_same() -> None:
+    for other in ((own_format("n1", "b"),), ()):
+        found = choose_resume({"n0": (own_format("n0"),), "n1": other}, rejected=frozenset())
+        assert isinstance(found, NoneProven)
+
+
 def test_a_state_that_is_to_be_left_out_is_refused_though_every_node_proves_it() -> None:
     proven = generation(10)
     found = choose_resume({"n0": (proven,), "n1": (proven,)}, rejected=frozenset({proven.name}))

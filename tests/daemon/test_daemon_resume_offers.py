@@ -197,6 +197,27 @@ def test_what_was_saved_before_the_training_began_is_another_s_and_an_exact_gene
     assert chosen(saving.choose()) == "step-000000000007"
 
 
+@pytest.mark.parametrize("loads_itself", [True, False])
+def test_what_only_the_program_can_read_is_left_to_it_where_no_command_names_a_file(
+    tmp_path: Path, *, loads_itself: bool
+) -> None:
+    for number, name in enumerate(("model-10.own", "model-20.own")):
+        (tmp_path / name).write_text("a format that only this program reads")
+        os.utime(tmp_path / name, (1000.0 + number, 1000.0 + number))
+    own = OwnCheckpoints(globs=("model-*",), cwd=str(tmp_path), examine=Prover().examine, loads_itself=loads_itself)
+    nodes = Nodes(tmp_path / "all", own)
+    answer = nodes.choose()
+    if not loads_itself:
+        assert isinstance(answer, NoneProven)
+        assert "neither a torch file nor safetensors" in answer.reason
+        return
+    assert answer == Resume(offer=None, loads_itself=True)
+    (tmp_path / "model-30.pt").write_bytes(b"PK\x03\x04 half a torch file")
+    assert isinstance(nodes.choose(), NoneProven), "a file that is damaged is a loss that a start would hide"
+    write_generation(nodes.folder, 7, "0.1", RANKS)
+    assert chosen(nodes.choose()) == "step-000000000007"
+
+
 def _launch(offer: Offer) -> ms.Launch:
     return ms.Launch(
         epoch=Epoch("run", 0, 2),

@@ -24,7 +24,7 @@ from supervisor.core.fleet.launch_progress import LaunchProgress
 from supervisor.core.fleet.members import Members
 from supervisor.core.fleet.peer_stage import LaunchStage
 from supervisor.core.fleet.peer_waits import PeerWaits
-from supervisor.core.fleet.resume import AskAgain, NoneProven, Offer, Resume
+from supervisor.core.fleet.resume import AskAgain, NoneProven, Resume
 from supervisor.core.fleet.resume_question import ResumeQuestion
 from supervisor.core.fleet.training import (
     Command,
@@ -333,14 +333,15 @@ class Leading:
         match self._question.judge(self.fleet.nodes, self._passed_over(), self.since_s, now_s):
             case None:
                 return []
-            case Resume(offer=offer):
-                return self._launch(self.fleet, offer, now_s)
+            case Resume() as resume:
+                return self._launch(self.fleet, resume, now_s)
             case AskAgain(rejected=rejected):
                 return self._ask_for_offers(rejected)
             case NoneProven(reason=reason):
                 return self._end(finished=False, reason=reason, now_s=now_s)
 
-    def _launch(self, fleet: Fleet, offer: Offer | None, now_s: float) -> list[Command]:
+    def _launch(self, fleet: Fleet, resume: Resume, now_s: float) -> list[Command]:
+        offer = resume.offer
         if self.progress.launch(offer, now_s):
             fleet = replace(fleet, same_restarts=0)
         self.fleet, self.epoch, self._unfinished = fleet, self.epoch.next(self._fence), None
@@ -362,6 +363,7 @@ class Leading:
                 port=port,
                 resume_from=None if offer is None else offer.name,
                 resume_digest=None if offer is None else offer.digest,
+                loads_itself=resume.loads_itself,
             )
             commands.append(Send(node=node, message=launch))
         return commands

@@ -204,6 +204,8 @@ class Launch:
     """What all ranks resume from, by the name in the nodes' offers; None: what the program itself finds."""
     resume_digest: str | None = None
     """The digest in those offers."""
+    loads_itself: bool = False
+    """Whether the program has to find and load by itself what it goes on from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -471,6 +473,7 @@ def _read_launch(facts: Facts) -> Launch:
         port=_int(facts, "port", PORT_MAX),
         resume_from=as_text(facts.get("resume_from"), PATH_CHARS_MAX),
         resume_digest=as_text(facts.get("resume_digest")),
+        loads_itself=_bool(facts.get("loads_itself")) is True,
     )
 
 
@@ -505,6 +508,7 @@ def read_offer(value: object) -> Offer | None:
         saved_unix_s=as_float(facts.get("saved_unix_s"), 0.0, UNIX_S_MAX) or 0.0,
         proven=_bool(facts.get("proven")),
         reason=as_message(facts.get("reason"), REASON_CHARS_MAX),
+        loads_itself=_bool(facts.get("loads_itself")) is True,
     )
 
 

@@ -6,7 +6,7 @@ see manifests with different digests under one name do not see the same state. E
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 SHOWN = 4
@@ -30,6 +30,9 @@ class Offer:
     """Whether this node has proven its share of it; None: not looked at yet."""
     reason: str | None = None
     """Why it was rejected."""
+    loads_itself: bool = False
+    """Whether it was rejected for a format that cannot be verified, and the program has to find and load it by itself.
+    """
 
     @property
     def order(self) -> tuple[tuple[int, ...], int, float, str]:
@@ -45,6 +48,8 @@ class Resume:
     """From where all ranks go on; without an offer from the beginning, or from what the program itself finds."""
 
     offer: Offer | None
+    loads_itself: bool = False
+    """Whether the program has saved what only it can load, and is launched by a resume command that takes no file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +72,8 @@ def choose_resume(
     """Return where all nodes resume; `offers` are by node, `rejected` what was asked to be left out already.
 
     `passed_over` are states that launches resumed from again and again without a new step: an older one comes before.
+    As on a single machine (`checkpoint.choose`) files of a format that cannot be verified are no sign of damage where
+    all that was saved is of such, and no file is handed to the training.
     """
     newest = {offer.name: offer for found in offers.values() for offer in found}
     if not newest:
@@ -83,7 +90,17 @@ def choose_resume(
             refused.add(offer.name)
             continue
         return AskAgain(rejected=frozenset(refused))  # some node has not come to it yet
+    if all(_is_left_to_program(offers.values(), offer) for offer in by_age):
+        return Resume(offer=None, loads_itself=True)
     return NoneProven(reason=describe_rejected(offers, by_age))
+
+
+def _is_left_to_program(offers: Iterable[Sequence[Offer]], wanted: Offer) -> bool:
+    """Whether every node sees the same state, and none has another fault to find with it than its format."""
+    found = [next((offer for offer in of_node if offer.name == wanted.name), None) for of_node in offers]
+    seen = [offer for offer in found if offer is not None and offer.digest == wanted.digest]
+    sound = all(offer.loads_itself or offer.proven is not False for offer in seen)
+    return len(seen) == len(found) and sound and any(offer.loads_itself for offer in seen)
 
 
 def _find(found: Sequence[Offer], wanted: Offer) -> bool | None:

@@ -141,6 +141,8 @@ class LaunchOrder:
     env: Mapping[str, str]
     resume_from: Checkpoint | None
     """What all ranks resume from; None: from the beginning, or what the program itself finds."""
+    loads_itself: bool = False
+    """Whether the program has to find and load by itself what it goes on from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +213,7 @@ class LaunchBuilder:
             self.gfx_versions(settings),
             self.visible(job.gpu),
             start,
-            loads_itself=ordered is None and job.loads_itself(number),
+            loads_itself=job.loads_itself(number) if ordered is None else ordered.loads_itself,
         )
         planned, code = agent_environment(settings), self.code()
         cwd = settings.cwd or str(folder / names.RUN)

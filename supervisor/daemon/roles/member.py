@@ -123,7 +123,11 @@ class Member:
             self._epochs[attempt] = self._launches[attempt] = order.epoch
             self._launches.pop(attempt - LAUNCHES_KEPT, None)
             self._keeps_shared = order.node_rank == 0
-        return LaunchOrder(env=environment_of(order, self._host), resume_from=self._offers.locate(order))
+        return LaunchOrder(
+            env=environment_of(order, self._host),
+            resume_from=self._offers.locate(order),
+            loads_itself=order.loads_itself,
+        )
 
     def report_flag(self, decision: de.Stop) -> bool:
         """Report a flagged attempt; return whether that is left to the leader."""

@@ -36,7 +36,7 @@ from supervisor.cluster.rendezvous import find_overriding
 from supervisor.cluster.secret import SecretError, read_secret
 from supervisor.cluster.slurm import Allocation, SlurmEngine, list_nodes, read_allocation
 from supervisor.cluster.static_nodes import StaticNodes
-from supervisor.config.derive import snapshot_replicas, socket_path
+from supervisor.config.derive import loads_itself, snapshot_replicas, socket_path
 from supervisor.config.load import check
 from supervisor.config.settings import JobSettings, Settings, SupervisorSettings
 from supervisor.control.listen import ListenError
@@ -272,7 +272,12 @@ def _run_node(asked: argparse.Namespace, command: list[str]) -> int:
             look_limit_s=LOOK_LIMIT_S,
         )
         job = settings.jobs[asked.training]
-        own = OwnCheckpoints(globs=tuple(job.checkpoints.paths), cwd=job.cwd or ".", examine=prover.examine)
+        own = OwnCheckpoints(
+            globs=tuple(job.checkpoints.paths),
+            cwd=job.cwd or ".",
+            examine=prover.examine,
+            loads_itself=loads_itself(job, None),
+        )
         offers = ResumeOffers(None if shared is None else Path(shared), prover.examine_share, own)
         member = Member(parts, asked.training, node, offers)
         socket_file = socket_path(settings.supervisor, os.environ)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from supervisor.children.files_apart import apart, apart_within
-from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, Verdict
+from supervisor.core.checkpoints.checkpoint import OTHER_FORMATS, Checkpoint, Fingerprint, Verdict
 from supervisor.core.fleet import messages as ms
 from supervisor.core.fleet.resume import Offer
 from supervisor.daemon.checkpoints.candidates import list_matches
@@ -45,6 +45,8 @@ class OwnCheckpoints:
     globs: tuple[str, ...]
     cwd: str
     examine: Callable[[Path], Proof]
+    loads_itself: bool = False
+    """Whether no file is handed to the training; see `derive.loads_itself`."""
 
 
 class ResumeOffers:
@@ -146,6 +148,8 @@ class ResumeOffers:
             assert self._own is not None
             checkpoint = self._own.examine(path).checkpoint
         proven = checkpoint.verdict is Verdict.PROVEN
-        judged = replace(offer, proven=proven, reason=checkpoint.reason)
+        is_left = folder is None and self._own is not None and self._own.loads_itself
+        loads_itself = is_left and not proven and checkpoint.reason in OTHER_FORMATS
+        judged = replace(offer, proven=proven, reason=checkpoint.reason, loads_itself=loads_itself)
         self._proven = {**dict(list(self._proven.items())[-OFFERED_MAX:]), key: judged}
         return judged
