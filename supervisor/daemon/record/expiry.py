@@ -21,6 +21,8 @@ class RetentionClock:
         """To be made before this daemon writes anything."""
         self._store = store
         self._known = decode_expiry_time(store.note(EXPIRY), now, store.last_written_unix_s())
+        # In the first commit: a daemon that is killed after that leaves what was written with a clock that is ahead.
+        store.set_note(EXPIRY, self._known.encode())
 
     @property
     def unix_s(self) -> float:
