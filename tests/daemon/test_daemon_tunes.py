@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -191,6 +192,28 @@ def test_a_faster_loader_is_found_confirmed_kept_and_given_to_the_next_attempt(
     assert tuner.undo("one")
     assert not (folder / fo.TUNE).exists()
     assert tuned.apply_kept(following, ["python", "train.py"], remedied=()) == {}
+
+
+def test_what_is_adopted_is_kept_before_it_holds_for_good(tuner: Tuner, folder: Path) -> None:
+    """A daemon that is killed in between leaves nothing that holds and that no `--undo` knows of."""
+    written: list[str] = []
+
+    def note_rename(event: str, given: tuple[Any, ...]) -> None:
+        if event != "os.rename" or not str(given[1]).startswith(str(folder.parent)):
+            return
+        if Path(given[1]).name == tuned.TUNED:
+            written.append("kept")
+        elif Path(given[1]).name == fo.TUNE and json.loads(Path(given[0]).read_text())["until_ns"] is None:
+            written.append("ordered for good")
+
+    sys.addaudithook(note_rename)
+    agent = AgentByHand(folder, times(workers2=0.2, workers4=0.2))
+    agent.start()
+    tuner.start("one", types.TuneBody())
+    report = ended(tuner)
+    agent.ended.set()
+    assert report.adopted
+    assert written == ["kept", "ordered for good"]
 
 
 def test_a_block_in_which_the_agent_put_the_owners_settings_back_is_none(tuner: Tuner, folder: Path) -> None:

@@ -405,10 +405,11 @@ class Tune(threading.Thread):
             if answer.get("refused"):
                 raise Ended(f"what was proven could not be set again: {answer.get('refused')}")
         now.bottleneck_after = name_of(find_bottlenecks(self._share_out(session.settings)))
+        # Kept first: where the daemon is killed in between, nothing holds for good of which `--undo` does not know.
+        self._keep()
         # Under a number of its own: the agent answers it, and marks no more steps as those of a tune.
         self._number = next(self._numbers)
         tuned.write_order(self.folder, self._number, session.settings, until_s=None)
-        self._keep()
         return True
 
     # --- the training ------------------------------------------------------------------------------------------------
