@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, tzinfo
+from datetime import datetime, time, timedelta, tzinfo
 
 from supervisor.alerts.payload import Notice, clean
 from supervisor.alerts.quiet import read_minutes
@@ -13,7 +13,6 @@ from supervisor.core.moments import Moment
 
 REPORT = "report"
 """Type of the notice."""
-DAY_S = 86_400.0
 LATEST_MIN = 180
 """How long after its time a report is still made, where no daemon ran before."""
 TRAININGS_LISTED = 12
@@ -70,6 +69,16 @@ def report_day(report_at: str, zone: tzinfo | None, unix_s: float) -> str | None
         return None
     late_min = local.hour * 60 + local.minute - read_minutes(report_at)
     return local.date().isoformat() if 0 <= late_min < LATEST_MIN else None
+
+
+def find_since(report_at: str, zone: tzinfo | None, unix_s: float) -> float:
+    """Return from when on a report that is made at a time tells: that of the one before, by the clock of `zone`.
+
+    That is 23 or 25 h where the clock was changed, and more where the report is late: nothing is in no report.
+    """
+    minutes, today = read_minutes(report_at), datetime.fromtimestamp(unix_s, zone).date()
+    of_day = time(minutes // 60, minutes % 60, tzinfo=zone)
+    return datetime.combine(today - timedelta(days=1), of_day).timestamp()
 
 
 def build_report(day: Day, date: str, at: Moment, host: str) -> Notice:

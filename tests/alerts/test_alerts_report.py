@@ -14,7 +14,7 @@ from supervisor.alerts.channel import KeptNotice, read_notice
 from supervisor.alerts.message import Urgency, compose
 from supervisor.alerts.pipeline import Pending, Policy, Situation, full_budget, plan
 from supervisor.alerts.quiet import read_hours
-from supervisor.alerts.report import Day, TrainingDay, build_report, report_day
+from supervisor.alerts.report import Day, TrainingDay, build_report, find_since, report_day
 from supervisor.core.flags import Severity
 from supervisor.core.moments import Moment
 
@@ -54,6 +54,19 @@ def test_every_day_has_exactly_one_report_in_summer_time_too(date: object, hour:
     begin = datetime.fromisoformat(f"{date}T00:00").replace(tzinfo=BERLIN).timestamp()
     seen = {report_day(f"{hour:02}:{minute:02}", BERLIN, begin + part * 600.0) for part in range(138)}
     assert seen == {None, str(date)} or seen == {str(date)}
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "UTC"])
+@pytest.mark.parametrize("report_at", ["07:30", "02:15", "00:00"])
+def test_the_reports_of_a_year_leave_out_no_minute_and_tell_none_twice(zone: str, report_at: str) -> None:
+    """Made in time, each begins where the one before ended, over both changes of the clock."""
+    known, until = ZoneInfo(zone), None
+    for day in range(366):
+        noon = datetime(2026, 1, 1, 12, tzinfo=known) + timedelta(days=day)
+        hour, minute = map(int, report_at.split(":"))
+        made = noon.replace(hour=hour, minute=minute).timestamp()
+        assert until in {None, find_since(report_at, known, made)}
+        until = made
 
 
 def test_a_time_that_no_calendar_has_is_no_time_of_a_report() -> None:

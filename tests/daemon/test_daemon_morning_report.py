@@ -129,6 +129,19 @@ def test_it_has_the_progress_and_the_incidents_of_the_day(morning: Morning) -> N
     assert data["well"] is True
 
 
+def test_what_happened_before_a_late_report_is_in_the_next(morning: Morning) -> None:
+    """The daemon was away in both mornings: what came between the reports is in one of them."""
+    morning.record_night()
+    assert len(morning.sent(MORNING_S + 2 * 3600)) == 1
+    flag = replace(FLAG, at=morning.clock.now().plus(600.0))
+    late = Incident(id="night-2", job="night", attempt=1, flag=flag, decision="kill")
+    with morning.store.turn(flag.at):
+        morning.store.save_incident(replace(late, resumed_at=flag.at, outcome="resumed"))
+    morning.store.flush(flag.at.plus(1.0))
+    ((_, data),) = morning.sent(DAY_S + 1800.0)
+    assert data["trainings"][0]["incidents"] == 1
+
+
 def test_a_training_that_waits_after_an_incident_is_not_well(morning: Morning) -> None:
     incident = Incident(id="night-1", job="night", attempt=1, flag=FLAG, decision="retry")
     morning.jobs = [replace(morning.jobs[0], phase=Phase.BACKOFF, incident=incident)]
@@ -162,7 +175,7 @@ def test_what_could_not_be_delivered_is_counted_without_what_was_withdrawn(morni
 def test_a_record_that_cannot_be_read_leaves_what_is_known_without_it(morning: Morning, tmp_path: Path) -> None:
     broken = tmp_path / "broken.db"
     broken.write_bytes(b"no database at all, but some bytes" * 100)
-    day = read_day(Archive(broken), morning.jobs, morning.clock.now())
+    day = read_day(Archive(broken), morning.jobs, START.unix_s, morning.clock.now())
     assert day.unreadable is not None
     ((name, epoch),) = [(training.name, training.epoch) for training in day.trainings]
     assert (name, epoch) == ("night", 34)

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 
 from supervisor.alerts.payload import Notice
 from supervisor.alerts.pipeline import Policy
-from supervisor.alerts.report import DAY_S, Day, TrainingDay, build_report, report_day
+from supervisor.alerts.report import Day, TrainingDay, build_report, find_since, report_day
 from supervisor.core.job import Job, Phase
 from supervisor.core.moments import Moment
 from supervisor.core.reports.account import account
@@ -53,16 +53,17 @@ class MorningReports:
     def _make(self, receiver: str, policy: Policy, date: str, now: Moment) -> None:
         jobs = self.inbox.ask(lambda: list(self.jobs()))
         wanted = [job for job in jobs if not policy.jobs or any(fnmatchcase(job.name, text) for text in policy.jobs)]
-        report = build_report(read_day(self.archive, wanted, now), date, now, self.host)
+        since_unix_s = find_since(policy.report_at or "", policy.zone, now.unix_s)
+        report = build_report(read_day(self.archive, wanted, since_unix_s, now), date, now, self.host)
         self.inbox.later(lambda: self.queue(receiver, report))
 
 
-def read_day(archive: Archive, jobs: Sequence[Job], now: Moment) -> Day:
-    """Return what became of trainings in the last day; where the record cannot be read, what is known without it."""
+def read_day(archive: Archive, jobs: Sequence[Job], since_unix_s: float, now: Moment) -> Day:
+    """Return what became of trainings since a time; where the record cannot be read, what is known without it."""
     try:
         return Day(
-            trainings=[_read_training(archive, job, now.unix_s) for job in jobs],
-            undelivered=_list_undelivered(archive, now.unix_s - DAY_S),
+            trainings=[_read_training(archive, job, since_unix_s, now.unix_s) for job in jobs],
+            undelivered=_list_undelivered(archive, since_unix_s),
         )
     except ArchiveError as error:
         log.warning("alerts.report_incomplete", extra={"fields": {"error": str(error)}})
@@ -82,12 +83,12 @@ def _describe_present(job: Job) -> TrainingDay:
     )
 
 
-def _read_training(archive: Archive, job: Job, until_unix_s: float) -> TrainingDay:
-    since_unix_s, present = until_unix_s - DAY_S, _describe_present(job)
+def _read_training(archive: Archive, job: Job, since_unix_s: float, until_unix_s: float) -> TrainingDay:
+    present = _describe_present(job)
     buckets = archive.step_metrics(job.name, since_unix_s=since_unix_s, until_unix_s=until_unix_s, bucket_s=600)
     found = archive.incidents(job.name, READ_AT_MOST)
     incidents = [incident for incident in found if incident.flag.at.unix_s >= since_unix_s]
-    spent = account(read_lives(archive, job.name), until_unix_s, DAY_S)
+    spent = account(read_lives(archive, job.name), until_unix_s, until_unix_s - since_unix_s)
     return TrainingDay(
         name=job.name,
         phase=present.phase,

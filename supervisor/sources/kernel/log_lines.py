@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timezone
 from functools import lru_cache
 from html import unescape
 from typing import NamedTuple
@@ -265,4 +265,5 @@ def _parse_time(groups: dict[str, str | None]) -> float | None:
 @lru_cache(maxsize=64)
 def _parse_stamp(stamp: str, form: str) -> float:
     """Return the time of a stamp, which the lines of one second share."""
-    return datetime.strptime(stamp, form).timestamp()  # noqa: DTZ007 - only differences count
+    # Only differences count. In no zone of this machine: a change of its clock would lie between lines of another's.
+    return datetime.strptime(stamp, form).replace(tzinfo=timezone.utc).timestamp()
