@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +13,7 @@ import pytest
 from supervisor.children.path_looks import Found, PathLooks
 from supervisor.cli.doctor import checks
 from supervisor.config import Settings
-from supervisor.config.settings import SupervisorSettings
-from supervisor.core.rules.disk_low import DiskLow
+from supervisor.config.settings import JobSettings, SupervisorSettings
 
 
 @dataclass
@@ -27,8 +27,10 @@ class Disk(PathLooks):
         return Found(mode=stat.S_IFDIR, uid=0, gid=0, free_bytes=10**12, free_inodes=self.free, total_inodes=self.total)
 
 
-def list_levels(tmp_path: Path, free: int, total: int) -> list[tuple[str, str]]:
-    settings = Settings(supervisor=SupervisorSettings(state_dir=str(tmp_path)))
+def list_levels(
+    tmp_path: Path, free: int, total: int, jobs: Mapping[str, JobSettings] | None = None
+) -> list[tuple[str, str]]:
+    settings = Settings(supervisor=SupervisorSettings(state_dir=str(tmp_path)), jobs=dict(jobs or {}))
     return [(line.level, line.found) for line in checks.disk(settings, Disk(free, total))]
 
 
@@ -47,5 +49,17 @@ def test_enough_inodes_or_a_file_system_without_a_number_of_them_have_none(
     assert [level for level, _ in list_levels(tmp_path, free, total)] == ["ok"]
 
 
-def test_the_limits_are_those_of_the_rule() -> None:
-    assert (DiskLow().limit_inodes, DiskLow().warn_inodes) == (checks.INODES_FAIL, checks.INODES_WARN)
+@pytest.mark.parametrize(
+    ("keys", "levels"),
+    [
+        ({}, ["ok"]),
+        ({"warn_bytes": 2 * 10**12}, ["warn"]),
+        ({"limit_bytes": 2 * 10**12}, ["fail"]),
+        ({"warn_inodes": 60_000}, ["ok", "warn"]),
+        ({"limit_inodes": 60_000}, ["ok", "fail"]),
+        ({"limit_bytes": 2 * 10**12, "enabled": False}, ["ok"]),
+    ],
+)
+def test_the_limits_are_those_of_the_jobs(tmp_path: Path, keys: dict[str, object], levels: list[str]) -> None:
+    jobs = {"one": JobSettings(command=["true"]), "two": JobSettings(command=["true"], rules={"disk_low": keys})}
+    assert [level for level, _ in list_levels(tmp_path, 50_000, 10**7, jobs)] == levels

@@ -19,10 +19,12 @@ from supervisor.cli.doctor.rocm import known_issues
 from supervisor.cli.paths import other_supervisor
 from supervisor.cli.setup.plan import SYSTEM_UNITS
 from supervisor.config import Settings, check
+from supervisor.config.derive import rules_of
 from supervisor.config.load import find_silent_part
 from supervisor.control.types import DoctorLine, Level
 from supervisor.core.moments import Moment
 from supervisor.core.readings import cap_inodes
+from supervisor.core.rules.disk_low import DiskLow
 
 if TYPE_CHECKING:
     from supervisor.sources.gpu.gpus import SourceStatus
@@ -30,9 +32,6 @@ if TYPE_CHECKING:
 OLDEST_PYTHON = (3, 10)
 FIXED_SQLITE = (3, 51, 3)
 """Before it, two connections that write and checkpoint at once can corrupt a WAL database (sqlite.org, 2026-03-13)."""
-DISK_FAIL_BYTES = 200_000_000
-DISK_WARN_BYTES = 2_000_000_000
-INODES_FAIL, INODES_WARN = 100, 10_000
 NOTE_OF_STOP = "/run/stop_asked"
 """What ExecStop= of the present unit writes."""
 GPUS_WAIT_S = 3.0
@@ -130,23 +129,36 @@ def disk(settings: Settings, looks: PathLooks) -> Iterator[DoctorLine]:
             yield DoctorLine(name="disk", level="fail", found=f"{existing} is mounted read-only", remedy=remedy)
             return
         if stat.S_ISDIR(found.mode):
-            yield _disk_line(state, existing, found.free_bytes)
-            yield from _inodes_line(existing, found.free_inodes, found.total_inodes)
+            rule = _strictest(settings)
+            yield _disk_line(rule, state, existing, found.free_bytes)
+            yield from _inodes_line(rule, existing, found.free_inodes, found.total_inodes)
             return
 
 
-def _disk_line(state: Path, existing: Path, free: int) -> DoctorLine:
-    level: Level = "fail" if free < DISK_FAIL_BYTES else "warn" if free < DISK_WARN_BYTES else "ok"
+def _strictest(settings: Settings) -> DiskLow:
+    """Return the rule with the highest limits that it has for a job; its own where no job has it."""
+    rules = (rule for job in settings.jobs.values() for rule in rules_of(job))
+    having = [rule for rule in rules if isinstance(rule, DiskLow) and rule.enabled] or [DiskLow()]
+    return DiskLow(
+        warn_bytes=max(rule.warn_bytes for rule in having),
+        limit_bytes=max(rule.limit_bytes for rule in having),
+        warn_inodes=max(rule.warn_inodes for rule in having),
+        limit_inodes=max(rule.limit_inodes for rule in having),
+    )
+
+
+def _disk_line(rule: DiskLow, state: Path, existing: Path, free: int) -> DoctorLine:
+    level: Level = "fail" if free < rule.limit_bytes else "warn" if free < rule.warn_bytes else "ok"
     found = f"{free / 1e9:.1f} GB free for {state}" + ("" if existing == state else ", which does not exist yet")
     if level != "ok":
-        found += f" (limit {(DISK_FAIL_BYTES if level == 'fail' else DISK_WARN_BYTES) / 1e9:.1f} GB)"
+        found += f" (limit {(rule.limit_bytes if level == 'fail' else rule.warn_bytes) / 1e9:.1f} GB)"
     remedy = None if level == "ok" else f"delete files on the disk of {existing}, or move supervisor.state_dir"
     return DoctorLine(name="disk", level=level, found=found, remedy=remedy)
 
 
-def _inodes_line(existing: Path, free: int, total: int) -> Iterator[DoctorLine]:
+def _inodes_line(rule: DiskLow, existing: Path, free: int, total: int) -> Iterator[DoctorLine]:
     """Check the free inodes where the file system has a fixed number of them; enough of them are not worth a line."""
-    fails, warns = (cap_inodes(total, limit) for limit in (INODES_FAIL, INODES_WARN))
+    fails, warns = (cap_inodes(total, limit) for limit in (rule.limit_inodes, rule.warn_inodes))
     if free >= max(fails, warns):
         return
     level: Level = "fail" if free < fails else "warn"
