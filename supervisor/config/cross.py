@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from supervisor.alerts.settings import AlertSettings, explain_zone
+from supervisor.checkpoint_patterns import advise, ends_with_name, place_of
 from supervisor.children.path_looks import Found, PathLooks, SilentPathError
 from supervisor.config.environments import LAUNCHERS, PYTHON, split_command
 from supervisor.config.problems import Level, Problem
@@ -226,8 +227,8 @@ def _check_resume(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
 def _check_patterns(job: JobSettings, key: str, file: str, looks: PathLooks) -> Iterator[Problem]:
     """Warn about a pattern of checkpoints that is a folder: no file in it would be found."""
     for pattern in job.checkpoints.paths:
-        path = Path(job.cwd or "") / pattern
-        if pattern.endswith("/") or has_magic(str(path)) or not path.is_absolute():
+        path = Path(place_of(pattern, job.cwd or ""))
+        if not ends_with_name(pattern) or has_magic(str(path)) or not path.is_absolute():
             continue
         try:
             is_folder = stat.S_ISDIR(looks.look(path).mode)
@@ -238,8 +239,7 @@ def _check_patterns(job: JobSettings, key: str, file: str, looks: PathLooks) -> 
                 file=file,
                 key=f"{key}.checkpoints.paths",
                 problem="names a folder, in which no file is looked for",
-                allowed=f'write "{pattern}/*.pt" for files in it, or "{pattern}/" where the folder itself is one '
-                "checkpoint",
+                allowed=advise(pattern),
                 value=show(pattern),
                 level=Level.WARNING,
             )

@@ -239,13 +239,18 @@ def test_a_directory_that_is_not_there_yet_is_only_warned_of(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_pattern_of_checkpoints_that_is_a_folder_is_warned_of(tmp_path: Path) -> None:
+def test_a_pattern_of_checkpoints_that_is_a_folder_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "ck").mkdir()
     text = f"[jobs.a]\ncommand = ['yolo']\ncwd = '{tmp_path}'\ncheckpoints.paths = "
     checked = check_text(f"{text}['ck', 'ck/', 'ck/*.pt', 'later', '{tmp_path}/*']", "some.toml")
     assert [str(warning.value) for warning in checked.warnings] == ['"ck"']
     assert checked.warnings[0].key == "jobs.a.checkpoints.paths"
     assert 'write "ck/*.pt"' in str(checked.warnings[0].allowed)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    checked = check_text(f"{text}['~/ck', '~/later', '~no-such-user/ck']", "some.toml")
+    assert [str(warning.value) for warning in checked.warnings] == ['"~/ck"']
 
 
 def test_home_is_written_with_a_tilde(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from supervisor.daemon.checkpoints.candidates import (
     fingerprint,
     with_resume_step,
 )
+from supervisor.daemon.checkpoints.unreadable import find_unreadable
 
 BEGAN = 1_700_000_000
 
@@ -153,6 +154,14 @@ def test_patterns_find_files_and_no_folders(tmp_path: Path) -> None:
     (tmp_path / "runs/2/weights/last.pt").mkdir(parents=True)
     found = list(expand_globs(["runs/*/weights/*.pt", str(tmp_path / "runs/**/last.pt")], str(tmp_path)))
     assert set(found) == {str(tmp_path / "runs/1/weights/last.pt")}
+
+
+def test_a_pattern_in_the_home_of_a_user_who_is_not_known_finds_nothing(tmp_path: Path) -> None:
+    """It ended each search for a resume point, and the job was never resumed."""
+    save(tmp_path / "a.pt", b"good", 1)
+    assert list(expand_globs(["~no-such-user/*.pt", "a.pt"], str(tmp_path))) == [str(tmp_path / "a.pt")]
+    assert find_folders(["~no-such-user/ck"], str(tmp_path)) == ()
+    assert find_unreadable(["~no-such-user/*.pt"], str(tmp_path)).everything == ()
 
 
 def test_a_pattern_for_files_that_is_a_folder_is_found_with_what_to_write(tmp_path: Path) -> None:

@@ -9,10 +9,11 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from glob import has_magic, iglob
+from glob import iglob
 from itertools import islice
 from pathlib import Path
 
+from supervisor.checkpoint_patterns import advise, ends_with_name, place_of
 from supervisor.children.files_apart import apart
 from supervisor.core.checkpoints.checkpoint import (
     Checkpoint,
@@ -161,7 +162,7 @@ def list_matches(globs: tuple[str, ...], cwd: str) -> tuple[str, ...]:
 def _find_matches(globs: tuple[str, ...], cwd: str) -> Iterator[str]:
     for pattern in globs:
         folders = pattern.endswith("/")
-        for found in iglob(str(Path(cwd) / Path(pattern).expanduser()), recursive=True):  # noqa: PTH207 - absolute
+        for found in iglob(place_of(pattern, cwd), recursive=True):  # noqa: PTH207 - absolute
             path = Path(found)
             if path.is_dir() and not UNFINISHED.search(path.name) if folders else path.is_file():
                 yield str(path)
@@ -175,16 +176,12 @@ def find_folders(globs: Iterable[str], cwd: str) -> tuple[str, ...]:
 def _find_folders(globs: tuple[str, ...], cwd: str) -> tuple[str, ...]:
     found = []
     for pattern in globs:
-        if pattern.endswith("/") or has_magic(Path(pattern).name):
-            continue  # what such a pattern does not match yet may still be saved
-        places = map(Path, iglob(str(Path(cwd) / Path(pattern).expanduser())))  # noqa: PTH207 - absolute
+        if not ends_with_name(pattern):
+            continue
+        places = map(Path, iglob(place_of(pattern, cwd)))  # noqa: PTH207 - absolute
         folder = next((place for place in places if place.is_dir()), None)
         if folder is not None:
-            files = f'"{pattern}/*{_find_suffix(folder)}" for files in it'
-            found.append(
-                f'"{pattern}" is the folder {folder}: write {files}, or "{pattern}/" where the folder itself is one '
-                "checkpoint"
-            )
+            found.append(f'"{pattern}" is the folder {folder}: {advise(pattern, _find_suffix(folder))}')
     return tuple(found)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
+from supervisor.checkpoint_patterns import place_of
 from supervisor.children.files_apart import apart
 
 LOOKED_AT_MOST = 4096
@@ -40,7 +41,7 @@ def find_unreadable(globs: Iterable[str], cwd: str) -> Closed:
 def _look_at_patterns(globs: tuple[str, ...], cwd: str) -> Closed:
     look = _Look()
     for pattern in globs:
-        path = Path(cwd) / Path(pattern).expanduser()
+        path = Path(place_of(pattern, cwd))
         look.down(Path(path.anchor or "."), path.parts[1:] if path.anchor else path.parts)
     return Closed(tuple(look.patterns), tuple(look.beneath), tuple(look.files))
 
