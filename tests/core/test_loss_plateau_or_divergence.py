@@ -75,3 +75,48 @@ def test_a_loss_that_still_falls_is_no_plateau() -> None:
 
 def test_without_epochs_nothing_is_reported() -> None:
     assert trained(500).check(RULE) is None
+
+
+def fits(*fits_means: tuple[float, ...]) -> LongStory:
+    """Trainings in one process after each other: epochs of ten steps with these means, counted from 0 in each."""
+    timeline = trained(1)
+    step = 10
+    for means in (*fits_means, (1.0,)):
+        for epoch, mean in enumerate(means):
+            for _ in range(10):
+                step += 1
+                timeline.step(step, loss=mean, epoch=epoch).silence(0.05)
+    return timeline
+
+
+def test_the_next_model_of_a_process_is_not_measured_against_the_one_before() -> None:
+    assert fits((3.0, 2.0, 1.0), (3.0, 2.9, 2.8, 2.7)).check(RULE) is None
+    assert fits((3.0, 2.0, 1.0), (3.0, *[2.9 - 0.1 * number for number in range(8)])).check(RULE) is None
+
+
+def test_the_next_model_of_a_process_is_measured_against_itself() -> None:
+    flag = fits((3.0, 2.0, 1.0), (3.0, 2.0, 3.0, 3.1, 3.2)).check(RULE)
+    assert flag is not None
+    assert flag.message == "mean losses of the last 3 epochs are 3, 3.1, 3.2, after 2 (limit 3)"
+
+
+def test_a_model_that_is_fitted_on_is_measured_against_its_best() -> None:
+    flag = fits((3.0, 2.0), (2.1, 1.0), (1.1, 2.5), (2.6, 2.7)).check(RULE)
+    assert flag is not None
+    assert flag.message == "mean losses of the last 3 epochs are 2.5, 2.6, 2.7, after 1 (limit 1.5)"
+
+
+def test_numbers_that_fail_with_the_next_model_fail_closed() -> None:
+    flag = fits((3.0, 2.0, 1.0), (NAN, NAN, NAN)).check(RULE)
+    assert flag is not None
+    assert flag.subject == "divergence"
+
+
+def test_epochs_that_are_counted_down_are_of_one_training() -> None:
+    timeline = trained(1)
+    for number, mean in enumerate((3.0, 2.0, 3.0, 3.1, 3.2, 1.0)):
+        for step in range(10 * number, 10 * number + 10):
+            timeline.step(11 + step, loss=mean, epoch=9 - number).silence(0.05)
+    flag = timeline.check(RULE)
+    assert flag is not None
+    assert flag.subject == "divergence"

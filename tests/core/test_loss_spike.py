@@ -92,3 +92,21 @@ def test_a_level_that_stays_for_thousands_of_steps_becomes_the_usual_one() -> No
     level = timeline.history.losses.level
     assert level is not None
     assert level.middle == 30.0
+
+
+def next_model(*losses: float) -> LongStory:
+    """Six hundred steps of two epochs, and steps of the first epoch of another model."""
+    timeline = trained(1)
+    for step in range(2, 600):
+        timeline.step(step, loss=1.0 + 0.1 * math.sin(step), epoch=step // 300).silence(0.05)
+    for step, loss in enumerate(losses, 600):
+        timeline.step(step, loss=loss, epoch=0).silence(0.05)
+    return timeline
+
+
+def test_the_next_model_of_a_process_begins_with_a_level_of_its_own() -> None:
+    assert next_model(*[30.0] * 300).check(ACTS) is None
+
+
+def test_the_next_model_of_a_process_is_not_excused_numbers_that_fail() -> None:
+    assert of(next_model(*[NAN] * 300), ACTS).severity is Severity.CRITICAL

@@ -2,6 +2,10 @@
 
 An episode begins where a loss is far above its usual level; that level stays fixed during the episode, so that a
 lasting spike does not become usual. NaN is far above every level: each comparison is written so.
+
+A process may fit one model after the other, as a cross-validation and a forecast by several models do. Where epochs are
+counted from the first again and the losses are higher than those before, another model is fitted, whose losses are
+compared with its own; one that is fitted further, by several calls of its framework, goes on as it was.
 """
 
 from __future__ import annotations
@@ -23,6 +27,8 @@ EPISODE_STEPS = 4096
 LEAST_SPREAD = 0.02
 """Of the level: losses that hardly move at all are not measured against nothing."""
 EPOCHS_KEPT = 512
+OTHER_FIT_FACTOR = 1.25
+"""The first epoch of another model has a mean loss so many times that of the last epoch of the one before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +94,10 @@ class Losses:
     epochs: deque[EpochLoss] = field(default_factory=lambda: deque(maxlen=EPOCHS_KEPT))
     _window: deque[float] = field(default_factory=lambda: deque(maxlen=USUAL_STEPS))
     _since_level: int = 0
+    _first_epoch: int | None = None
+    """Of the attempt, or the one that its epochs are counted from again."""
+    _counts_again: bool = False
+    """Whether the epoch under way is the first since they are."""
     _epoch: int | None = None
     _epoch_steps: int = 0
     _epoch_sum: float = 0.0
@@ -108,6 +118,9 @@ class Losses:
         if self.episode is not None:
             self._continue_episode(self.episode, record, loss)
         elif self.level is not None and not self.level.distance(loss) < FAR:
+            if self._counts_again and math.isfinite(loss):
+                self._forget_level()
+                return
             self.episode = Episode(level=self.level, first=record, highest=record, last=record)
             self.episode.recent.append(loss)
         elif math.isfinite(loss):
@@ -127,15 +140,38 @@ class Losses:
         if over or episode.steps >= EPISODE_STEPS:
             self.ended, self.episode = episode, None
             if not over:
-                self.level, self._since_level = None, 0
-                self._window.clear()
+                self._forget_level()
+
+    def _forget_level(self) -> None:
+        self.level, self._since_level = None, 0
+        self._window.clear()
 
     def _add_to_epoch(self, record: StepRecord, loss: float) -> None:
         if record.epoch is None:
             return
         if record.epoch != self._epoch:
-            if self.epoch is not None:
-                self.epochs.append(self.epoch)
-            self._epoch, self._epoch_steps, self._epoch_sum = record.epoch, 0, 0.0
+            self._close_epoch()
+            self._begin_epoch(record.epoch)
         self._epoch_steps += 1
         self._epoch_sum += loss
+
+    def _close_epoch(self) -> None:
+        closed = self.epoch
+        if closed is None:
+            return
+        if self._counts_again and self.epochs and _is_of_other_fit(closed.mean, self.epochs[-1].mean):
+            self.epochs.clear()
+        self.epochs.append(closed)
+
+    def _begin_epoch(self, epoch: int) -> None:
+        """Begin to sum its losses; epochs that are counted down come to no first one again."""
+        first, last = self._first_epoch, self._epoch
+        self._counts_again = first is not None and last is not None and epoch <= first < last
+        if first is None or self._counts_again:
+            self._first_epoch = epoch
+        self._epoch, self._epoch_steps, self._epoch_sum = epoch, 0, 0.0
+
+
+def _is_of_other_fit(mean: float, last: float) -> bool:
+    """Whether the first epoch of a new count is worse than the last one before; one of NaN is not told apart."""
+    return mean > last + (OTHER_FIT_FACTOR - 1) * abs(last)
