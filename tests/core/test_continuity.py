@@ -231,6 +231,15 @@ def test_a_settled_training_is_held_to_more() -> None:
     assert judged(replace(wild, updates=9000, tensors=sound(0.3, 9000).tensors), [before])[0] is None
 
 
+def test_a_part_of_a_single_matrix_is_held_to_what_a_single_matrix_keeps() -> None:
+    """As OpenNMT's output layer, which its files hold apart from the model."""
+    before = having(sound(steps=100), {"weight": matrix(9)})
+    after = sound(0.03, 200)
+    assert judged(having(after, {"weight": matrix(9, flipped=0.26)}), [before])[0] is None
+    assert "keep 68% of their signs" in reason(having(after, {"weight": matrix(9, flipped=0.32)}), before)
+    assert "these are other numbers" in reason(having(after, {"weight": matrix(78)}), before)
+
+
 def test_a_matrix_that_has_grown_before_the_training_has_settled_has_the_signs_of_what_it_learned() -> None:
     """As MACE's, which begins at a hundredth of the size of the others."""
     before = having(sound(steps=9), {NAMES[2]: matrix(2, rms=0.013)})
