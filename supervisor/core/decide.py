@@ -155,6 +155,10 @@ def describe_waits(waits: Sequence[KernelWait]) -> str | None:
 
 NO_ROOM = "restart without changes: no other checkpoint or setting makes room on the disk"
 DISK_IS_FULL = "no room is left on a disk that it writes to"
+OWN_FILES_AT_FAULT = (
+    "a file that the program reads by itself is damaged, missing or another one, most likely its own last save; "
+    "remove or replace that"
+)
 UNMOUNTED_TRIES = 5
 """Launches in a row that a missing folder may fail."""
 UNMOUNTED_WAIT_S = 60.0
@@ -276,13 +280,16 @@ def _choose_after_same_launch(job: Job, flag: RedFlag) -> Choice:
 def _choose_after_same_start(job: Job, attempt: Attempt, flag: RedFlag, last: Trial, context: RemedyContext) -> Choice:
     """Return the choice after two ends in a row before the first step: an older checkpoint, or nothing.
 
-    A start from the beginning fails by the program, which another try does not change. One from a checkpoint may fail
-    by that checkpoint; where an older one fails in the same way, it is what resumes it.
+    A start from the beginning fails by the program, which another try does not change; where the training made steps
+    before, by a file that it reads without being told, as one that it saved. A start from a checkpoint may fail by that
+    checkpoint; where an older one fails in the same way, it is what resumes it.
     """
     same = "it failed before its first step in the same way"
     resumed = attempt.resume_from
-    if resumed is None or ABOUT_NO_CHECKPOINT.match(flag.start_failure or ""):
+    if ABOUT_NO_CHECKPOINT.match(flag.start_failure or "") or (resumed is None and job.ledger.furthest_step is None):
         return Choice(remedy=None, reason=f"{same} twice: the program or its command line is at fault, not the machine")
+    if resumed is None:
+        return Choice(remedy=None, reason=f"{same} twice, where it had made steps before: {OWN_FILES_AT_FAULT}")
     if last.remedy != "older_generation" and job.limits.remedies.allows("older_generation"):
         return Choice(remedy="older_generation", reason=f"{same} twice from {resumed.title}")
     blamed = "the resume command is at fault" if context.resume_command else "the way it is resumed is at fault"

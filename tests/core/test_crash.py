@@ -425,6 +425,14 @@ def test_an_exception_is_classed_by_its_own_words(kind: str, message: str, fault
     assert 'File "train.py", line 7, in main' in flag.message
 
 
+def test_the_place_of_an_exception_is_a_frame_also_where_its_message_names_a_line() -> None:
+    message = "Expecting value: line 1 column 13 (char 12)"
+    trace = f"{TRACEBACK}json.decoder.JSONDecodeError: {message}\n"
+    facts = {"type": "JSONDecodeError", "message": message, "traceback": trace}
+    flag = flag_of(story().training().says(ev.AgentEvent.EXCEPTION, **facts).exits(1))
+    assert flag.message == f'JSONDecodeError: {message} (File "train.py", line 7, in main)'
+
+
 def test_a_connection_to_a_loaders_worker_that_broke_is_the_loaders_death() -> None:
     trace = TRACEBACK + '  File "dataloader.py", line 1287, in _try_get_data\n'
     timeline = (

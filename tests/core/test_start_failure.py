@@ -72,6 +72,32 @@ def test_the_same_exception_before_the_first_step_is_given_up_after_the_second_t
     assert timeline.now.seconds_since(began) <= 40
 
 
+def test_a_training_that_no_longer_starts_has_a_file_at_fault_that_it_reads_by_itself() -> None:
+    """As Keras' BackupAndRestore, which loads what it saved without being told, where the disk has cut that."""
+    timeline = life()
+    timeline.started().stage(Stage.STEP).steps(1, 400)
+    waits_and_looks(timeline.exits(signal=9))
+    waits_and_looks(raises(timeline, "JSONDecodeError", "Expecting value: line 1 column 13 (char 12)"))
+    raises(timeline, "JSONDecodeError", "Expecting value: line 1 column 13 (char 12)")
+    assert timeline.read_decisions()[-2:] == ["Launch", "GiveUp"]
+    reason = timeline.job.reason
+    assert reason is not None
+    assert "in the same way twice, where it had made steps before: a file that the program reads by itself" in reason
+    assert "the program or its command line is at fault" not in reason
+    assert 'File "train.py", line 3, in <module>' in reason
+
+
+@pytest.mark.parametrize("kind", ["ModuleNotFoundError", "SyntaxError"])
+def test_a_program_that_was_changed_since_it_trained_is_at_fault_itself(kind: str) -> None:
+    timeline = life()
+    timeline.started().stage(Stage.STEP).steps(1, 400)
+    waits_and_looks(timeline.exits(signal=9))
+    waits_and_looks(raises(timeline, kind, "train.py"))
+    raises(timeline, kind, "train.py")
+    assert timeline.job.reason is not None
+    assert "the program or its command line is at fault" in timeline.job.reason
+
+
 def test_a_usage_error_is_given_up_after_the_second_time() -> None:
     timeline = life()
     for _ in range(2):

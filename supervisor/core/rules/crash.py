@@ -426,7 +426,7 @@ def _cause_of(raised: Raised) -> Cause:
     if handled is not None:
         fault, text = handled[0], f"{handled[1]}, and while that was handled {_one_line(text)[:100]}"
     who = f"rank {raised.rank}: " if raised.rank else ""
-    frames = [line for line in trace.splitlines() if " line " in line]
+    frames = [line for line in trace.splitlines() if line.lstrip().startswith("File ") and " line " in line]
     return Cause(fault=fault, text=f"{who}{_one_line(text)[:200]} ({frames[-1].strip()})" if frames else who + text)
 
 
