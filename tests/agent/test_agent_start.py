@@ -133,6 +133,11 @@ except Exception as error:
             "try:\n  try: 1 / 0\n  except Exception: sys.exit(1)\nexcept SystemExit: pass\nsys.exit(2)",
             id="another end was asked for later",
         ),
+        pytest.param(
+            "class Exit(RuntimeError):\n  def __init__(self, code): self.exit_code = code\n"
+            "try: raise Exit(137)\nexcept Exit as end: sys.exit(end.exit_code)",
+            id="a status is passed on, as by click",
+        ),
     ],
 )
 def test_what_does_not_end_a_program_is_not_reported_as_its_end(attempt: Attempt, python: Path, program: str) -> None:

@@ -454,6 +454,18 @@ def test_what_fails_while_a_want_of_memory_is_handled_is_put_down_to_that() -> N
     assert flag.message.startswith(f"{handled}, and while that was handled TypeError: 'module' object is not callable")
 
 
+def test_what_an_exception_was_raised_from_is_named_too() -> None:
+    """Ray's own only refers to the messages before it."""
+    between = "\n\nThe above exception was the direct cause of the following exception:\n\n"
+    origin = "ray.exceptions.ActorDiedError: The actor died unexpectedly.\n\tpid: 9616"
+    message = "The Ray Train run failed. Please inspect the previous error messages."
+    facts = {"type": "TrainingFailedError", "message": message}
+    trace = f"{TRACEBACK}{origin}{between}{TRACEBACK}TrainingFailedError: {message}"
+    flag = flag_of(story().training().says(ev.AgentEvent.EXCEPTION, traceback=trace, **facts).exits(1))
+    caused = "caused by ray.exceptions.ActorDiedError: The actor died unexpectedly. pid: 9616"
+    assert flag.message == f'TrainingFailedError: {message} (File "train.py", line 7, in main), {caused}'
+
+
 def test_what_else_was_handled_when_an_exception_was_raised_changes_nothing() -> None:
     between = "\n\nThe above exception was the direct cause of the following exception:\n\n"
     trace = f"{TRACEBACK}KeyError: 'a file named out of memory'{between}{TRACEBACK}ValueError: no such row"

@@ -95,10 +95,8 @@ _EXCEPTION_LINE = re.compile(r"(?:[A-Za-z_]\w{0,40}\.){0,8}[A-Z]\w{0,60}(?:Error
 """The last line of a traceback."""
 _WORD = re.compile(r"\w")
 """A last line of dashes only, as below a launcher's report, is ignored."""
-_CHAIN = re.compile(
-    r"\n\n(?:During handling of the above exception, another exception occurred"
-    r"|The above exception was the direct cause of the following exception):\n"
-)
+_DIRECT_CAUSE = "\n\nThe above exception was the direct cause of the following exception:\n"
+_CHAIN = re.compile(rf"\n\nDuring handling of the above exception, another exception occurred:\n|{_DIRECT_CAUSE}")
 """Between the tracebacks of an exception and of one that was raised while it was handled, the earlier one first."""
 _OUT_OF_MEMORY = tuple((fault, pattern) for fault, pattern in _RAISED if fault.startswith("oom_"))
 _WORKER_READ = "in _try_get_data"
@@ -426,8 +424,25 @@ def _cause_of(raised: Raised) -> Cause:
     if handled is not None:
         fault, text = handled[0], f"{handled[1]}, and while that was handled {_one_line(text)[:100]}"
     who = f"rank {raised.rank}: " if raised.rank else ""
+    origin = None if handled is not None else _find_direct_cause(trace)
+    caused = "" if origin is None or origin in _one_line(text) else f", caused by {origin}"
     frames = [line for line in trace.splitlines() if line.lstrip().startswith("File ") and " line " in line]
-    return Cause(fault=fault, text=f"{who}{_one_line(text)[:200]} ({frames[-1].strip()})" if frames else who + text)
+    place = f" ({frames[-1].strip()})" if frames else ""
+    words = _one_line(text)[:200] if frames else text
+    return Cause(fault=fault, text=f"{who}{words}{place}{caused}")
+
+
+def _find_direct_cause(trace: str) -> str | None:
+    """Return the words of the exception that the last one was raised from.
+
+    Ray's TrainingFailedError and its like only refer to what came before.
+    """
+    earlier, between, _ = trace.rpartition(_DIRECT_CAUSE)
+    if not between:
+        return None
+    lines = earlier.rstrip().splitlines()
+    frames = [number for number, line in enumerate(lines) if line.startswith(" ")]
+    return _one_line(" ".join(lines[frames[-1] + 1 :] if frames else lines[-1:]))[:200] or None
 
 
 def _find_out_of_memory(trace: str) -> tuple[str, str] | None:

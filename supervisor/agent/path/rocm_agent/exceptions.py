@@ -98,8 +98,9 @@ def _note_answered(status: object) -> None:
     if threading.current_thread() is not threading.main_thread():
         return  # it ends that thread alone
     error = sys.exc_info()[1]
-    # A wrong argument is printed with the program's usage: that says more.
-    known = isinstance(error, Exception) and type(error).__module__ != "argparse"
+    # A wrong argument is printed with the program's usage: that says more. One that has the status for its message, as
+    # click's Exit, only passes a status on, as that of a child which a launcher waited for.
+    known = isinstance(error, Exception) and type(error).__module__ != "argparse" and str(error) != str(status)
     _answered = (os.getpid(), monotonic_ns(), _describe(error)) if status and known and error is not None else None
 
 
