@@ -518,6 +518,40 @@ for epoch in range(2):
     assert lines == [f"{step} {validate} {checkpoint} {validate}"] * 2
 
 
+def test_what_comes_after_the_last_step_is_no_late_one_of_a_loader_that_looks_ahead(
+    attempt: Attempt, train: Callable[..., str]
+) -> None:
+    """It meets the end of its data before it hands the last batch over; samples are drawn for minutes after that."""
+    program = (
+        PRELUDE
+        + """
+import os
+from torch.utils.data import DataLoader
+def stage():
+    with open(os.path.join(os.environ["ROCM_SUPERVISOR_ATTEMPT_DIR"], "recorder.bin"), "rb") as recorder:
+        return recorder.read(260)[256]
+def look_ahead(loader):
+    batches = iter(loader)
+    batch = next(batches)
+    for coming in batches:
+        yield batch
+        batch = coming
+    yield batch
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(torch.randn(120, 8), batch_size=4)
+for epoch in range(2):
+    after = []
+    for batch in look_ahead(loader):
+        model(batch).sum().backward(); optimizer.step()
+        after.append(stage())
+    print(set(after[:-1]), after[-1], stage())
+"""
+    )
+    step, validate = (at.STAGES.index(name) for name in ("step", "validate"))
+    lines = train(program).splitlines()
+    assert lines == [f"{{{step}}} {validate} {validate}"] * 2
+
+
 def test_a_wait_for_a_batch_a_new_shape_and_a_save_are_reported_while_they_last(
     attempt: Attempt, train: Callable[..., str]
 ) -> None:

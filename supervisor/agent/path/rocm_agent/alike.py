@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import batch_count, remedies, tuning
-from .layout import CHECK_XOR, HEAD_OFFSET, HEADER_BYTES, KNOWN_DATA_WAIT, KNOWN_GRAD_NORM, STEP
+from .layout import CHECK_XOR, HEAD_OFFSET, HEADER_BYTES, KNOWN_DATA_WAIT, KNOWN_GRAD_NORM
 from .recorder import FLOAT_LIMIT, RECORD_BYTES, Recorder, clamp_to_float32
 
 # Words of 8 and of 4 bytes are written, which touches less of the processor's caches than struct does.
@@ -84,5 +84,5 @@ class AlikeSteps:
         watch.loss = watch.grad_norm = None
         watch.wait_ns = drawn.samples = drawn.tokens = 0
         if recorder.is_elsewhere:
-            recorder.stage, recorder.aside = STEP, 0
+            recorder.stage, recorder.aside = watch.passes.take_stage(), 0
         return True

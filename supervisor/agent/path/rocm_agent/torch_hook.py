@@ -119,7 +119,7 @@ class Watch:
             0,
             *batch_count.drawn.take(self.passes.drawn),
         )
-        recorder.stage, recorder.aside = STEP, 0
+        recorder.stage, recorder.aside = self.passes.take_stage(), 0
         save_command.refuse_unheard(recorder)
 
     def counted(self, recorder: Recorder, optimizer: Any) -> None:
@@ -162,7 +162,7 @@ class Watch:
         self.loss = self.unscaled = self.grad_norm = None
         self.wait_ns, self.skipped = 0, False
         if recorder.is_elsewhere:
-            recorder.stage, recorder.aside = STEP, 0
+            recorder.stage, recorder.aside = self.passes.take_stage(), 0
         if is_commanded and recorder.command() is not None:
             save_command.refuse_unheard(recorder)
         if is_due:
@@ -555,6 +555,7 @@ def _watch_loaders(torch: Any, watch: Watch) -> None:
     @wraps(original)
     def __next__(self: Any) -> Any:  # noqa: N807 - it takes that method's place
         if not training():  # waiting for a validation batch belongs to no step
+            watch.passes.ended_in = None
             _enter_validation()
             return original(self)
         began_ns, recorder, is_aside = monotonic_ns(), claim.counting, False
