@@ -17,7 +17,7 @@ from supervisor.children.path_looks import Found, PathLooks, SilentPathError
 from supervisor.config.environments import LAUNCHERS, PYTHON, split_command
 from supervisor.config.problems import Level, Problem
 from supervisor.config.read import join, show
-from supervisor.config.settings import PLACEHOLDER, JobSettings, Settings
+from supervisor.config.settings import NUMBER, PLACEHOLDER, JobSettings, Settings
 
 OURS = "ROCM_SUPERVISOR_"
 DAEMON_USER = "rocm-supervisor"
@@ -198,11 +198,13 @@ def _check_commands(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
         if words and not words[0]:
             allowed = "the first word is the program; the others may be empty"
             yield Problem(file=file, key=f"{key}.{where}[0]", problem="is empty", allowed=allowed, value=show(""))
-    if any(PLACEHOLDER in word for word in job.command):
+    for placeholder in (PLACEHOLDER, NUMBER):
+        if not any(placeholder in word for word in job.command):
+            continue
         yield Problem(
             file=file,
             key=f"{key}.command",
-            problem=f"contains {PLACEHOLDER}, but it starts from the beginning",
+            problem=f"contains {placeholder}, but it starts from the beginning",
             allowed=f"put the command that resumes into {key}.resume.command",
             value=show(job.command),
         )

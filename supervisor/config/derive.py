@@ -6,7 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from supervisor.config.settings import PLACEHOLDER, SNAPSHOT_EVERY_S, JobSettings, ProfileSettings, SupervisorSettings
+from supervisor.config.settings import (
+    NUMBER,
+    PLACEHOLDER,
+    SNAPSHOT_EVERY_S,
+    JobSettings,
+    ProfileSettings,
+    SupervisorSettings,
+)
 from supervisor.core import attempt_files
 from supervisor.core.checkpoints.retention import Policy
 from supervisor.core.job import Limits
@@ -121,7 +128,12 @@ def _as_words(command: Sequence[str] | None) -> tuple[str, ...] | None:
 
 def takes_file(command: Sequence[str]) -> bool:
     """Whether a command that resumes is given a checkpoint's file; without it the program finds its own."""
-    return any(PLACEHOLDER in word for word in command)
+    return any(PLACEHOLDER in word for word in command) or takes_number(command)
+
+
+def takes_number(command: Sequence[str]) -> bool:
+    """Whether a command that resumes is given a checkpoint's number, by which the training finds its own file."""
+    return any(NUMBER in word for word in command)
 
 
 def loads_itself(job: JobSettings, profile: ProfileSettings | None) -> bool:

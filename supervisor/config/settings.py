@@ -27,6 +27,8 @@ PathText = Annotated[str, Meta(min_length=1, extra={"path": True})]
 SNAPSHOT_EVERY_S = 300.0
 PLACEHOLDER = "{checkpoint}"
 """Stands for the file in a command that resumes."""
+NUMBER = "{number}"
+"""Stands for the number in the file's name in a command that resumes, where the training finds the file by that."""
 SnapshotEvery = Annotated[
     float | bool | str,
     Meta(extra={"allowed": 'seconds (0 or false: none) or "auto"'}),
@@ -141,7 +143,8 @@ class ResumeSettings(Struct, frozen=True, kw_only=True):
     """How the job is started from a checkpoint."""
 
     command: Words | None = None
-    """`{checkpoint}` is replaced by the file; None: derived from the command and the framework."""
+    """`{checkpoint}` is replaced by the file, `{number}` by the last number in its name; None: derived from the
+    command and the framework."""
     to: Text | None = None
     """Where the training looks for its checkpoint; the chosen one is put there first. Relative: to the job's cwd."""
 
@@ -169,7 +172,7 @@ class ProfileSettings(Struct, frozen=True, kw_only=True):
     command: Words | None = None
     """In place of the job's own; None: the job's own, its settings below made by the agent (ultralytics)."""
     resume_command: Words | None = None
-    """Replaces the job's own; `{checkpoint}` is replaced by the file."""
+    """Replaces the job's own; `{checkpoint}` and `{number}` are replaced as there."""
     image_size: Count | None = None
     batch: Count | None = None
     epochs: Count | None = None

@@ -104,10 +104,12 @@ def test_a_problem_is_reported_at_the_file_and_line_that_it_is_in(main: Path) ->
     add(main, "a.toml", "[jobs.day]\ncommand = ['true']\ngrace_s = 'long'\n")
     add(main, "b.toml", "\n[jobs.noon]\ncommand = ['x', '{checkpoint}']\n")
     add(main, "c.toml", "[jobs.dusk]\ncwd = '/'\n")
+    add(main, "d.toml", "[jobs.dawn]\ncommand = ['x', '--resume-from-step={number}']\n")
     found = {problem.key: (Path(problem.file).name, problem.line) for problem in check(main).problems}
     assert found["jobs.day.grace_s"] == ("a.toml", 3)
     assert found["jobs.noon.command"] == ("b.toml", 3)
     assert found["jobs.dusk.command"] == ("c.toml", 1)
+    assert found["jobs.dawn.command"] == ("d.toml", 2)
 
 
 def test_a_file_that_is_no_toml_is_named_with_its_line(main: Path) -> None:

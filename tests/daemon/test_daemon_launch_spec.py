@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from clocks_by_hand import START
 
 from supervisor.config.settings import (
@@ -96,6 +99,23 @@ def test_a_program_that_finds_its_own_file_is_resumed_by_its_resume_command_wher
     )
     launch = build_launch(on_cpu, job("cpu_profile"), None, (), None, loads_itself=True)
     assert launch.argv == ["cpu-train", "--resume"]
+
+
+def test_a_program_that_is_given_a_step_finds_the_file_of_that_number_where_it_saved_it() -> None:
+    """As nanochat's base_train, which has `--resume-from-step=N` and no option for a file."""
+    numbered = settings(resume=["train", "--resume-from-step={number}"])
+    own = replace(SAVED, path="/runs/d2/model_000050.pt")
+    launch = build_launch(numbered, job(), own, (), None)
+    assert launch.argv == ["train", "--resume-from-step=50"]
+    assert launch.place is None, "it is the training's own file, and as it was saved"
+    copy = replace(SAVED, path="/state/generations/000007/model_000050.pt", source=own.path)
+    launch = build_launch(numbered, job(), copy, (), None)
+    assert (launch.argv, launch.place) == (["train", "--resume-from-step=50"], own.path), "it is put back first"
+    folder = replace(SAVED, path="/runs/epoch_3.part/step-0.tar.gz")
+    assert build_launch(numbered, job(), folder, (), None).argv == ["train", "--resume-from-step=0"]
+    with pytest.raises(ValueError, match=r"there is no number in the name /runs/last\.mp4"):
+        build_launch(numbered, job(), replace(SAVED, path="/runs/last.mp4"), (), None)
+    assert build_launch(numbered, job(), None, (), None, loads_itself=True).argv == ["yolo", "train"]
 
 
 def test_another_gpu_is_shown_alone_as_its_framework_counts() -> None:

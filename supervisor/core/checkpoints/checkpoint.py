@@ -42,6 +42,7 @@ class Fingerprint:
     inode: int
 
 
+SUFFIXES = re.compile(r"(?:\.[A-Za-z]\w*)+$")
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 """A number in the name of a file: a step, an epoch, or a loss."""
 
@@ -83,6 +84,13 @@ class Checkpoint:
     def series(self) -> tuple[str, str]:
         """What it has in common with the others of one file or pattern: its kind, and its name without the numbers."""
         return self.kind, NUMBER.sub("#", (self.source or self.path).rstrip("/").rpartition("/")[2])
+
+    @property
+    def number(self) -> str | None:
+        """The last number in its name, without leading zeros; None where there is none. A suffix has no number."""
+        name = (self.source or self.path).rstrip("/").rpartition("/")[2]
+        found = re.findall(r"\d+", SUFFIXES.sub("", name))
+        return str(int(found[-1])) if found else None
 
     @property
     def key(self) -> tuple[str, Fingerprint]:

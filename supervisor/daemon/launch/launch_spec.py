@@ -8,9 +8,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.config.derive import agent_environment, commands_of, snapshot_every, snapshot_replicas, takes_file
+from supervisor.config.derive import (
+    agent_environment,
+    commands_of,
+    snapshot_every,
+    snapshot_replicas,
+    takes_file,
+    takes_number,
+)
 from supervisor.config.environments import GPU_DEVICES, command_in, contained, container_name
-from supervisor.config.settings import PLACEHOLDER, EnvironmentSettings, JobSettings, ProfileSettings
+from supervisor.config.settings import NUMBER, PLACEHOLDER, EnvironmentSettings, JobSettings, ProfileSettings
 from supervisor.core import attempt_files as names
 from supervisor.core.checkpoints.checkpoint import Checkpoint
 from supervisor.core.job import Job
@@ -38,6 +45,8 @@ class LaunchSpec:
     """What starts it from the beginning, with its environment's interpreter or image: whatever it goes on from."""
     environment: EnvironmentSettings | None = None
     """The other environment that it runs in; None: the job's own."""
+    place: str | None = None
+    """Where the checkpoint is put first, because the training looks for it there by itself; None: nowhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +98,7 @@ def build_launch(  # noqa: PLR0913, PLR0917 - what a launch is made of
         conv2d=conv2d,
         remedies=_list_agent_settings(changes, profile, visible),
         environment=environment,
+        place=_place_of(settings, profile, checkpoint),
     )
 
 
@@ -122,16 +132,35 @@ def command_of(
     *,
     loads_itself: bool = False,
 ) -> list[str]:
-    """Return the command of an attempt; `{checkpoint}` in the resume command stands for the file.
+    """Return the command of an attempt; in the resume command `{checkpoint}` stands for the file, `{number}` for its.
+
+    Raises ValueError for a file without a number in its name where the command takes that.
 
     With `loads_itself` the program goes on from what it finds: by its resume command, where that takes no file.
     """
     command, resume = commands_of(settings, profile)
     if resume is not None and checkpoint is not None:
-        return [word.replace(PLACEHOLDER, checkpoint.path) for word in resume]
+        return [_fill(word, checkpoint) for word in resume]
     if resume is not None and loads_itself and not takes_file(resume):
         return list(resume)
     return list(command)
+
+
+def _fill(word: str, checkpoint: Checkpoint) -> str:
+    """Return a word of the resume command with what stands for a checkpoint replaced."""
+    if NUMBER in word and checkpoint.path != PLACEHOLDER:  # that of a standby, whose checkpoint is not known yet
+        if checkpoint.number is None:
+            raise ValueError(f"resume.command has {NUMBER}, and there is no number in the name {checkpoint.title}")
+        word = word.replace(NUMBER, checkpoint.number)
+    return word.replace(PLACEHOLDER, checkpoint.path)
+
+
+def _place_of(settings: JobSettings, profile: ProfileSettings | None, checkpoint: Checkpoint | None) -> str | None:
+    """Return where a checkpoint is put before the launch: where a training finds it that is given its number alone."""
+    _command, resume = commands_of(settings, profile)
+    if settings.resume.to is not None or checkpoint is None or resume is None or not takes_number(resume):
+        return settings.resume.to
+    return checkpoint.source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +270,7 @@ class LaunchBuilder:
                 launch.environment, container, argv, cwd=cwd, env=env, folder=folder, checkpoint=checkpoint, code=code
             )
         return LaunchPlan(
-            argv=_prepend_placement(code, argv, checkpoint, settings.resume.to),
+            argv=_prepend_placement(code, argv, checkpoint, launch.place),
             cwd=cwd,
             env=env,
             remedies=launch.remedies if self.with_agent() else {},
