@@ -302,6 +302,8 @@ class _Facts:
             return own
         if self.text("outcome") in ("restarted", "checkpoint_ignored"):
             return "It was restarted from the beginning."
+        if own_file := self.text("own_file"):
+            return f"It was relaunched to resume from {self.text('resumed_from')}, but loaded {own_file} by itself."
         if isinstance(step, int):
             return f"Resumed from step {step:,}."
         return f"Resumed from epoch {epoch}." if isinstance(epoch, int) else "Resumed."

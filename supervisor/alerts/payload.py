@@ -232,6 +232,7 @@ def _describe_incident(incident: Incident) -> dict[str, object]:
         "resumed_epoch": resumed.epoch if resumed else None,
         "loads_itself": incident.loads_itself or None,
         "went_on_step": incident.went_on_step,
+        "own_file": clean(incident.own_file) if incident.own_file else None,
         "lost_steps": incident.lost_steps,
         "downtime_s": incident.downtime_s,
         "evidence": clean(incident.evidence) if incident.evidence else None,

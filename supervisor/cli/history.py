@@ -129,12 +129,7 @@ def done(incident: dict[str, Any]) -> str:
     did = DONE.get(incident["decision"], one_line(incident["decision"]))
     match incident["outcome"]:
         case "resumed":
-            where = point(incident["resumed_from"])
-            if incident.get("confirmed") is False:
-                return f"{did}, relaunched to resume from {where}; not confirmed by its steps or losses"
-            if incident["resumed_at"] is None:
-                return f"{did}, relaunched to resume from {where}; not running again yet"
-            return f"{did}, resumed from {where}"
+            return f"{did}, {_describe_resume(incident)}"
         case "checkpoint_ignored":
             where = point(incident["resumed_from"])
             return f"{did}, relaunched to resume from {where}, but the training started from the beginning"
@@ -151,6 +146,19 @@ def done(incident: dict[str, Any]) -> str:
             return f"{did}, still open"
         case other:
             return f"{did}, {one_line(other)}"
+
+
+def _describe_resume(incident: dict[str, Any]) -> str:
+    """Return from which checkpoint a training was to go on, and whether it did."""
+    where = point(incident["resumed_from"])
+    if own := incident.get("own_file"):
+        loaded = point({"epoch": None, "step": incident.get("went_on_step"), "source": None, "path": own})
+        return f"relaunched to resume from {where}, but the training loaded {loaded} by itself"
+    if incident.get("confirmed") is False:
+        return f"relaunched to resume from {where}; not confirmed by its steps or losses"
+    if incident["resumed_at"] is None:
+        return f"relaunched to resume from {where}; not running again yet"
+    return f"resumed from {where}"
 
 
 def _describe_restart(incident: dict[str, Any]) -> str:

@@ -41,6 +41,7 @@ def incident_entry(incident: Incident) -> record_types.IncidentEntry:
         resumed_from=None if point is None else _resumed_from(point),
         loads_itself=incident.loads_itself,
         went_on_step=incident.went_on_step,
+        own_file=incident.own_file,
         resumed_at=None if incident.resumed_at is None else incident.resumed_at.unix_s,
         lost_steps=incident.lost_steps,
         downtime_s=incident.downtime_s,

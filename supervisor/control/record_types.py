@@ -46,7 +46,10 @@ class IncidentEntry(Struct, frozen=True, kw_only=True):
     loads_itself: bool = False
     """Of restarted: whether no checkpoint was given to the training, and it has to load its own."""
     went_on_step: int | None = None
-    """Of restarted: the step that it went on from, 0 for the beginning; null where its steps do not show it."""
+    """Of restarted, or with own_file: the step that it went on from, 0 for the beginning; null where its steps do not
+    show it."""
+    own_file: str | None = None
+    """The file that the training went on from by its own choice, in place of resumed_from."""
     resumed_at: float | None = None
     lost_steps: int | None = None
     downtime_s: float | None = None

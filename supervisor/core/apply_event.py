@@ -15,7 +15,7 @@ from supervisor.core.checkpoints.checkpoint import BEGINNING_ASKED, Checkpoint, 
 from supervisor.core.checkpoints.loss_curve import first_curve, went_on_by_losses
 from supervisor.core.findings import FaultClass
 from supervisor.core.flags import RedFlag
-from supervisor.core.foreign_values import as_list, as_text
+from supervisor.core.foreign_values import PATH_CHARS_MAX, as_int, as_list, as_text
 from supervisor.core.job import (
     ALIVE,
     ENDED,
@@ -295,7 +295,9 @@ def _fold_steps(job: Job, attempt: Attempt, event: ev.StepsMade) -> Job:
     if job.resorts and job.ledger.in_a_row == 0:
         job = replace(job, resorts=())
     if job.incident and not job.incident.closed and job.incident.attempt < attempt.number:
-        again = job.incident.stepping_again(first.at, attempt.went_on_from, went_on=attempt.went_on)
+        again = job.incident.stepping_again(
+            first.at, attempt.went_on_from, went_on=attempt.went_on, own_file=attempt.own_file
+        )
         job = replace(job, incident=again)
     return job.moved(Move.STEP, event.at) if job.phase is Phase.STARTING else job
 
@@ -413,7 +415,19 @@ def _set_scale(attempt: Attempt, facts: Mapping[str, object]) -> Attempt:
     if attempt.went_on is False or scale not in (Scale.TRAINING.value, Scale.ATTEMPT.value):
         return attempt  # a new daemon reads the reports again: what was concluded since holds
     went_on = resumed if isinstance(resumed, bool) and attempt.resume_from is not None else attempt.went_on
-    return replace(attempt, scale=Scale(scale), went_on=went_on)
+    return replace(attempt, scale=Scale(scale), went_on=went_on, own_file=_find_own_file(attempt, facts))
+
+
+def _find_own_file(attempt: Attempt, facts: Mapping[str, object]) -> str | None:
+    """Return the file that an attempt loaded in place of the one it was given: another path, of another step.
+
+    A copy that was put where the program looks has another path too, and the same step.
+    """
+    given, path, first = attempt.resume_from, as_text(facts.get("path"), PATH_CHARS_MAX), as_int(facts.get("first"), 1)
+    if given is None or given.step is None or path is None or first is None or facts.get("resumed") is not True:
+        return attempt.own_file
+    is_given = any(known and f"{path}/".startswith(f"{known.rstrip('/')}/") for known in (given.path, given.source))
+    return attempt.own_file if is_given or first == given.step + 1 else path
 
 
 def _rescale_steps(job: Job, batches: object) -> Job:

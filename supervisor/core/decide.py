@@ -29,7 +29,7 @@ from supervisor.core.job import (
 from supervisor.core.judge import spoiling, untold, worst
 from supervisor.core.moments import Moment
 from supervisor.core.readings import KernelWait
-from supervisor.core.remedies.causes import GPU_LOST, SLOW_START
+from supervisor.core.remedies.causes import GPU_LOST, NON_FINITE, SLOW_START
 from supervisor.core.remedies.choose import Choice, back_to, choose, help_against
 from supervisor.core.remedies.context import RemedyContext
 from supervisor.core.remedies.gpu_memory import GpuMemory, held_words, still_held
@@ -159,6 +159,8 @@ OWN_FILES_AT_FAULT = (
     "a file that the program reads by itself is damaged, missing or another one, most likely its own last save; "
     "remove or replace that"
 )
+SPOILT_STEPS = 3
+"""Weights whose losses are not finite by then were spoilt before."""
 UNMOUNTED_TRIES = 5
 """Launches in a row that a missing folder may fail."""
 UNMOUNTED_WAIT_S = 60.0
@@ -239,6 +241,7 @@ def retry(job: Job, attempt: Attempt, flag: RedFlag, now: Moment, context: Remed
     elif in_vain is not None:
         choice = _choose_after_same_start(job, attempt, flag, in_vain, context)
         again = replace(again, not_before=_shorten_wait(now, not_before))
+    choice = _blame_own_file(job, attempt, flag, cause) or choice
     spent = job.ledger.spent(now, budget, cause) or (choice.reason if choice.remedy is None else None)
     if code is not None and code in budget.never_retry_exit_codes:
         spent = f"status {code} is never retried (budget.never_retry_exit_codes)"
@@ -258,6 +261,19 @@ def retry(job: Job, attempt: Attempt, flag: RedFlag, now: Moment, context: Remed
         gpu=gpu,
         finding=finding,
         environment=choice.environment,
+    )
+
+
+def _blame_own_file(job: Job, attempt: Attempt, flag: RedFlag, cause: str) -> Choice | None:
+    """Return the choice where a training loaded spoilt weights by itself: each attempt would load them again."""
+    own, given, since = attempt.own_file, attempt.resume_from, flag.since_step
+    made = None if since is None else attempt.made_here(since)
+    if own is None or given is None or cause != NON_FINITE or made is None or made > SPOILT_STEPS:
+        return None
+    return Choice(
+        remedy=None,
+        reason=f"the training loaded {own} by itself, whose weights are spoilt, in place of {given.title}: have "
+        f"resume.command take {{checkpoint}}, or move that file away, then `supervisorctl start {job.name}`",
     )
 
 

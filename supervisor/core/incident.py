@@ -36,7 +36,10 @@ class Incident:
     loads_itself: bool = False
     """Whether the attempt after it was given no checkpoint and has to load one by itself."""
     went_on_step: int | None = None
-    """The step that it went on from without a checkpoint, 0 for the beginning; None where its steps do not show it."""
+    """The step that it went on from without a checkpoint, or from another than it was given, 0 for the beginning; None
+    where its steps do not show it."""
+    own_file: str | None = None
+    """The file that the attempt after it went on from in place of `resumed_from`, by its own choice."""
     resumed_at: Moment | None = None
     lost_steps: int | None = None
     """Steps made before the fault that had to be redone."""
@@ -71,11 +74,18 @@ class Incident:
             return None
         return Place(self.last_step, self.attempt if self.scale is Scale.ATTEMPT else None)
 
-    def stepping_again(self, at: Moment, went_on_from: Place | None = None, *, went_on: bool | None = None) -> Incident:
+    def stepping_again(
+        self,
+        at: Moment,
+        went_on_from: Place | None = None,
+        *,
+        went_on: bool | None = None,
+        own_file: str | None = None,
+    ) -> Incident:
         """Return it, closed, once the next attempt made its first step, which shows where it went on from."""
         began = self.last_step_at or self.flag.at
         closed = replace(self, resumed_at=at, downtime_s=max(0.0, at.seconds_since(began)))
-        return closed.went_on_at(went_on_from, went_on=went_on)
+        return replace(closed, own_file=own_file).went_on_at(went_on_from, went_on=went_on)
 
     def went_on_at(self, went_on_from: Place | None, *, went_on: bool | None) -> Incident:
         """Return it with what is known by now of the attempt that went on after it.
@@ -88,7 +98,8 @@ class Incident:
             lost = lost_steps(self._last_place, went_on_from)
         if outcome in RELAUNCHED and self.resumed_from is not None:
             outcome = {True: "resumed", False: "checkpoint_ignored", None: outcome}[went_on]
-        by_itself = went_on_from.on_training if went_on_from is not None and outcome == "restarted" else None
+        is_own = outcome == "restarted" or self.own_file is not None
+        by_itself = went_on_from.on_training if went_on_from is not None and is_own else None
         return replace(self, outcome=outcome, lost_steps=lost, confirmed=went_on is True, went_on_step=by_itself)
 
     def running_since(self, launched_at: Moment) -> Incident:

@@ -160,6 +160,8 @@ class Attempt:
     """Number of its first step; None where none was made, or the first ones were never read."""
     went_on: bool | None = None
     """Whether it did go on from `resume_from`; None where not known."""
+    own_file: str | None = None
+    """The file that it went on from in place of `resume_from`, by its own choice; None where no such is known."""
     epoch: int | None = None
     loss: float | None = None
     train_ended: bool = False
@@ -195,7 +197,7 @@ class Attempt:
         """Where it was resumed; None for one from the beginning, and where the step is not known."""
         if self.resume_from is None or self.resume_from.step is None:
             return None
-        if self.went_on is False or self.scale is Scale.ATTEMPT:
+        if self.went_on is False or self.own_file is not None or self.scale is Scale.ATTEMPT:
             return None
         return Resumed(step=self.resume_from.step, curve=self.resume_curve)
 

@@ -172,6 +172,7 @@ def test_a_copy_under_another_name_is_known_by_its_size_and_time(
     other = checkpoint.rename(tmp_path / "renamed.pt")
     steps, reported = counted(warm_attempt, program, train_python, str(other), **env)
     assert (steps, reported["resumed"]) == ([41, 42, 43], True)
+    assert reported["path"] == str(checkpoint), "what it was given, wherever that was put"
 
 
 @pytest.mark.train

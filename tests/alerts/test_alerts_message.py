@@ -105,6 +105,13 @@ def test_what_was_restarted_without_a_checkpoint_says_where_it_went_on() -> None
         assert build_texts("incident.resumed", **facts, **more)[1].startswith(words)
 
 
+def test_what_loaded_another_checkpoint_than_it_was_given_says_which() -> None:
+    facts = {**STALL, "outcome": "resumed", "resumed_from": "/runs/epoch_4.pt", "resumed_step": 40}
+    assert build_texts("incident.resumed", **facts, own_file="/runs/epoch_8.pt")[1].startswith(
+        "It was relaunched to resume from /runs/epoch_4.pt, but loaded /runs/epoch_8.pt by itself."
+    )
+
+
 def test_a_time_of_another_day_has_its_date() -> None:
     assert "Since 2026-11-20 23:30." in build_texts("flag.warning", job="yolo", since="2026-11-20T22:30:00Z")
 

@@ -382,6 +382,11 @@ class TestHistory:
                 {"outcome": "restarted", "resumed_from": None, "loads_itself": True, "resumed_at": None},
                 "stopped, restarted to load its own checkpoint; not running again yet",
             ),
+            (
+                {"outcome": "resumed", "own_file": "/runs/d/epoch_8.pt", "went_on_step": 1990},
+                "stopped, relaunched to resume from epoch 1, step 78000 (weights/last.pt), but the training loaded "
+                "step 1990 (d/epoch_8.pt) by itself",
+            ),
             ({"outcome": "stopped"}, "stopped, then stopped by the user"),
             ({"outcome": "gave_up", "reason": "none is proven"}, "stopped, given up: none is proven"),
             (

@@ -1,6 +1,10 @@
-"""A program whose checkpoints are of a format that cannot be verified, and that finds and loads them by itself."""
+"""A program that finds and loads its checkpoints by itself, whether they can be verified or not."""
 
 from __future__ import annotations
+
+import math
+
+import pytest
 
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
@@ -78,3 +82,54 @@ def test_one_that_named_no_checkpoints_shows_it_by_its_steps_too() -> None:
     timeline = life().started().steps(1, 100).silence(1).exits(1).silence(600).looks()
     assert not newest_launch(timeline).loads_itself
     assert went_on(timeline.started().steps(81, 90)) == (80, 20)
+
+
+# --- its own choice in place of the checkpoint that was chosen -------------------------------------------------------
+
+
+def spoilt() -> Life:
+    """Its weights became NaN after step 100; it saved them at step 110, and is launched to go on from step 100."""
+    timeline = life().started().steps(1, 100).saves("/runs/epoch_4.pt", 100).silence(5)
+    timeline.steps(101, 105, loss=math.nan).saves("/runs/epoch_5.pt", 110).silence(5).exits(1).silence(600).looks()
+    launch = newest_launch(timeline)
+    assert launch.resume_from is not None
+    assert (launch.attempt, launch.resume_from.path) == (2, "/runs/epoch_4.pt")
+    return timeline.started()
+
+
+def loads(timeline: Life, path: str, first: int) -> Life:
+    return timeline.says(ev.AgentEvent.COUNTING, scale="training", first=first, resumed=True, path=path)
+
+
+def test_another_file_that_it_loads_than_it_was_given_is_named_with_its_step() -> None:
+    incident = loads(spoilt(), "/runs/epoch_5.pt", 111).steps(111, 112).job.incident
+    assert incident is not None
+    assert (incident.outcome, incident.own_file, incident.went_on_step) == ("resumed", "/runs/epoch_5.pt", 110)
+
+
+@pytest.mark.parametrize(
+    ("path", "first"), [("/runs/epoch_4.pt", 90), ("/runs/epoch_4.pt/model", 90), ("/new.pt", 101)]
+)
+def test_a_file_of_what_it_was_given_and_a_copy_of_it_elsewhere_are_what_was_chosen(path: str, first: int) -> None:
+    incident = loads(spoilt(), path, first).steps(first, first + 1).job.incident
+    assert incident is not None
+    assert (incident.outcome, incident.own_file, incident.went_on_step) == ("resumed", None, None)
+
+
+def test_spoilt_weights_that_it_loads_by_itself_are_given_up_with_what_to_change() -> None:
+    """Each further attempt would load them again, and each remedy would look as if it had not helped."""
+    timeline = loads(spoilt(), "/runs/epoch_5.pt", 111).steps(111, 116, loss=math.nan).silence(5).exits(1).silence(5)
+    assert timeline.phase() is Phase.FAILED
+    given_up = [decision for decision in timeline.decisions if isinstance(decision, de.GiveUp)]
+    assert [decision.attempt for decision in given_up] == [2]
+    assert (
+        "loaded /runs/epoch_5.pt by itself, whose weights are spoilt, in place of /runs/epoch_4.pt"
+        in given_up[0].reason
+    )
+    assert "have resume.command take {checkpoint}, or move that file away" in given_up[0].reason
+
+
+def test_weights_that_become_nan_later_are_met_as_ever() -> None:
+    timeline = loads(spoilt(), "/runs/epoch_5.pt", 111).steps(111, 140).steps(141, 146, loss=math.nan).silence(5)
+    timeline.exits(1).silence(5)
+    assert timeline.phase() is not Phase.FAILED
