@@ -28,6 +28,10 @@ from supervisor.runner.folder_checkpoints import files_in, fingerprint_of
 
 CAN_BE_PROVEN = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")
 """Files written by torch.save or safetensors."""
+MAY_BE_ANYTHING = ".pkl"
+"""Files that torch.save or pickle wrote: accelerate's random states and what a script registers with it."""
+DAMAGE = ("truncated", "damaged", "empty")
+"""How the prover's reasons begin that are no matter of what a file is for."""
 ENDS_OF_A_SAVE = ((".distcp", ".metadata"), ("_METADATA", "_CHECKPOINT_METADATA"), (".shard.pt", SHARDS))
 """If a file of the first kind exists, the second is written last: torch.distributed.checkpoint, orbax, the agent."""
 NO_TENSORS = "holds no tensor"
@@ -129,7 +133,7 @@ class Prover:
     def _prove_folder(self, folder: Path) -> dict[str, object]:
         """Return the answer for a folder: proven if all files of known types are, and the last file of a save exists.
 
-        Other files are only checked to be unchanged.
+        Of a pickle only damage counts. Other files are only checked to be unchanged.
         """
         names = [str(path.relative_to(folder)) for path in apart_within(self._look_limit_s, files_in, folder)]
         missing = next(
@@ -143,11 +147,13 @@ class Prover:
         proven: list[dict[str, object]] = []
         limit = self._begin_limit()
         for name in names:
-            if not name.endswith(CAN_BE_PROVEN) and name not in sharded:
+            if not name.endswith((*CAN_BE_PROVEN, MAY_BE_ANYTHING)) and name not in sharded:
                 continue
             if limit.next_wait_s() == 0:
                 return {"reason": f"could not be proved within {self._limit_s:.0f} s"}
             answer = self._run_prover(folder / name, limit)
+            if name.endswith(MAY_BE_ANYTHING) and not str(answer.get("reason")).startswith(DAMAGE):
+                continue
             if answer.get("verdict") == Verdict.PROVEN.value:
                 proven.append(answer)
             elif answer.get("reason") != NO_TENSORS:

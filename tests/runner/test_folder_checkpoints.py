@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,6 +67,18 @@ def test_one_bad_file_rejects_the_folder_and_is_named(saved: Path, spoil: Callab
     item = proven(saved)
     assert item.verdict is Verdict.REJECTED
     assert (item.reason or "").startswith(why)
+
+
+def test_a_pickle_in_it_may_hold_anything_and_is_not_cut(saved: Path) -> None:
+    """As the random states of accelerate are, which torch.save writes last, into an archive."""
+    states = saved / "random_states_0.pkl"
+    with zipfile.ZipFile(states, "w") as archive:
+        archive.writestr("any/data.pkl", b"cos\nsystem\n.")
+    assert proven(saved).verdict is Verdict.PROVEN, "what it does when it is loaded is for its own program to know"
+    states.write_bytes(states.read_bytes()[:-30])
+    assert proven(saved).reason == "random_states_0.pkl: truncated: it begins as a torch archive and has no end"
+    states.write_bytes(b"")
+    assert proven(saved).reason == "random_states_0.pkl: empty"
 
 
 def test_a_save_of_orbax_is_complete_once_its_metadata_is_there(tmp_path: Path) -> None:
