@@ -87,7 +87,7 @@ def command(  # noqa: PLR0913 - one an option
 ) -> None:
     """Estimate the GPU memory of JOB from the first two steps of its own command, at two or three micro-batches.
 
-    On a GPU the largest micro-batch is one that was seen to run, in one to four further probes.
+    On a GPU the largest micro-batch is one that was seen to run, in one further probe or a few.
 
     What the command writes meanwhile is discarded. Without a GPU its tensors are counted on the CPU as a GPU would
     make them, at micro-batches of 2 and 4 samples. Run it as the training's user.
@@ -105,12 +105,13 @@ def command(  # noqa: PLR0913 - one an option
     try:
         found = estimate(points, batch, asked.card_bytes)
         found = found if proven is None else replace(found, largest_micro_batch=proven)
+        ran = proven is not None
     except ValueError as error:
         raise CliError(str(error), "omit --batch", "not_known") from error
     if app.json:
-        app.print_json(as_json(job, found, points, notes))
+        app.print_json(as_json(job, found, points, notes, ran=ran))
     else:
-        app.print("\n".join(report_lines(one_line(job), found, points, notes, app.pen)))
+        app.print("\n".join(report_lines(one_line(job), found, points, notes, app.pen, ran=ran)))
 
 
 def parse_bytes(text: str) -> int:
@@ -349,13 +350,14 @@ def _list_doubts(points: list[Point], asked: Asked, *, follows: bool) -> list[st
 # --- the answer ---------------------------------------------------------------------------------------------------
 
 
-def as_json(job: str, found: Estimate, points: list[Point], notes: list[str]) -> dict[str, Any]:
-    """Return the answer of `--json`."""
+def as_json(job: str, found: Estimate, points: list[Point], notes: list[str], *, ran: bool) -> dict[str, Any]:
+    """Return the answer of `--json`; `ran`: whether the largest micro-batch was run, not reckoned alone."""
     parts = {name: getattr(found.parts, name) for name in PARTS}
     return {
         "schema": 1,
         "job": job,
         **{name: getattr(found, name) for name in JSON_FIELDS},
+        "largest_micro_batch_ran": ran if found.largest_micro_batch is not None else None,
         "micro_batch": found.batch,
         "how": found.how,
         "parts": parts,
@@ -374,24 +376,26 @@ PARTS = {
 }
 
 
-def report_lines(job: str, found: Estimate, points: list[Point], notes: list[str], pen: Pen) -> list[str]:
-    """Return the answer as lines for people."""
+def report_lines(  # noqa: PLR0913 - what an answer says
+    job: str, found: Estimate, points: list[Point], notes: list[str], pen: Pen, *, ran: bool
+) -> list[str]:
+    """Return the answer as lines for people; `ran` as for `as_json`."""
     highest = max(getattr(found.parts, name) for name in PARTS)
     rows = []
     for name, words in PARTS.items():
         part = getattr(found.parts, name)
         rows.append([Cell(words), Cell(size(part), right=True), Cell(bar(float(part), float(highest)) or "")])
-    text = [_write_headline(job, found), "", pen.table(("PART", "BYTES", "".ljust(BAR_CELLS)), rows), ""]
+    text = [_write_headline(job, found, ran=ran), "", pen.table(("PART", "BYTES", "".ljust(BAR_CELLS)), rows), ""]
     probed = ", ".join(f"{point.batch or '?'}: {size(point.peak_bytes)}" for point in points)
     text.append(f"{found.how}; tensors at their peak by micro-batch: {probed}")
     return text + [f"note: {one_line(note)}" for note in notes]
 
 
-def _write_headline(job: str, found: Estimate) -> str:
+def _write_headline(job: str, found: Estimate, *, ran: bool) -> str:
     verdict = {True: "fits", False: "does not fit", None: "may fit" if found.card_bytes else "needs"}[found.fits]
     of = f" of {size(found.card_bytes)}" if found.card_bytes else ""
     batch = f" at micro-batch {found.batch}" if found.batch else ""
     text = f"{job}{batch}: {verdict}: {size(found.bytes)}{of} ({size(found.low)} to {size(found.high)})"
     if found.largest_micro_batch is not None:
-        text += f"; at most micro-batch {found.largest_micro_batch}"
+        text += f"; at most micro-batch {found.largest_micro_batch}{'' if ran else ', reckoned and not run'}"
     return f"{text}; limited by {found.limited_by}"

@@ -1,10 +1,11 @@
-"""The estimator against what trainings really take: probe and account without a GPU, and the micro-batch it chooses.
+"""The estimator against what trainings really take: probes on a GPU, and the count of their tensors without one.
 
     python -m tests.bench.estimates [--card-gib 20] [--jobs 6] [--only NAME] [--json FILE]
 
 Runs in the interpreter that it is started with, which has torch and the networks' packages, on one NVIDIA or AMD GPU.
 For each network: probes as `supervisorctl estimate` makes them, with the card limited to `--card-gib`; then the same
-training for TRUE_STEPS steps at the configured micro-batch and at twice that, and the largest micro-batch that runs.
+training for TRUE_STEPS steps at the configured micro-batch and at twice that. The largest micro-batch, which is run
+before the command names it, is measured by `micro_batches.py`.
 """
 
 from __future__ import annotations
@@ -68,9 +69,9 @@ def probe_points(name: str, *, card_bytes: int, without_gpu: bool) -> list[Point
     return points
 
 
-def measure_truth(name: str, chosen: int, card_bytes: int) -> dict[str, Any]:
+def measure_truth(name: str) -> dict[str, Any]:
     """Return what real trainings took, from a process of their own."""
-    argv = [sys.executable, str(Path(__file__).resolve()), "--truth", name, str(chosen), str(card_bytes)]
+    argv = [sys.executable, str(Path(__file__).resolve()), "--truth", name]
     ended = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=300)
     if ended.returncode != 0:
         raise RuntimeError(f"{name}: {ended.stderr[-1500:]}")
@@ -83,15 +84,15 @@ def compare(name: str, card_bytes: int, earlier: dict[str, dict[str, Any]]) -> d
     if name in earlier:
         row = earlier[name]
         estimate_row(row, card_bytes)
-        row["truth"] = measure_truth(name, row["chosen"], card_bytes)
+        row["truth"] = measure_truth(name)
         return row
     batch, precision = BATCHES[name]
     probed = probe_points(name, card_bytes=card_bytes, without_gpu=False)
     counted = probe_points(name, card_bytes=card_bytes, without_gpu=True)
-    row = {"name": name, "precision": precision, "batch": batch, "chosen": 0}
+    row = {"name": name, "precision": precision, "batch": batch}
     row.update(points=[asdict(point) for point in probed], counted_points=[asdict(point) for point in counted])
     estimate_row(row, card_bytes)
-    row["truth"] = measure_truth(name, row["chosen"], card_bytes)
+    row["truth"] = measure_truth(name)
     return row
 
 
@@ -100,7 +101,6 @@ def estimate_row(row: dict[str, Any], card_bytes: int) -> None:
     batch = row["batch"]
     probed, counted = ([Point(**point) for point in row[name]] for name in ("points", "counted_points"))
     small = [point for point in probed if (point.batch or 0) <= batch]
-    row["chosen"] = estimate(probed, batch, card_bytes).largest_micro_batch or 0
     row["probe"] = estimate(probed, batch, card_bytes).bytes
     row["predicted"] = estimate(small, 2 * batch, card_bytes).bytes
     row["counted"] = {}
@@ -120,7 +120,6 @@ class Trainings:
         from estimates_models import train  # noqa: PLC0415 - lies next to this file
 
         self._name, self._train, self.cuda = name, train, torch.cuda
-        self.tried: dict[int, bool] = {}
         self.steps = TRUE_STEPS
         self.cuda.init()
 
@@ -135,27 +134,9 @@ class Trainings:
             return False
         return True
 
-    def fits(self, count: int) -> bool:
-        """Return what `run` did at a micro-batch, tried once."""
-        if count not in self.tried:
-            self.tried[count] = self.run(count)
-        return self.tried[count]
 
-    def find_largest(self, chosen: int) -> int:
-        """Return the largest micro-batch that runs, found from the chosen one in steps of 5 %, then by halves."""
-        low, high = chosen, max(chosen + 1, round(chosen * 1.05))
-        while low > 0 and not self.fits(low):
-            low, high = int(low * 0.95), low
-        while high < 4 * chosen and self.fits(high):
-            low, high = high, round(high * 1.05) + 1
-        while high - low > max(1, low // 100):
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.fits(middle) else (low, middle)
-        return low
-
-
-def run_truth(name: str, chosen: int, card_bytes: int) -> None:
-    """Train at the configured micro-batch and twice that, then find the largest that runs within the card."""
+def run_truth(name: str) -> None:
+    """Train at the configured micro-batch and twice that."""
     trainings, batch = Trainings(name), BATCHES[name][0]
     cuda = trainings.cuda
     found: dict[str, Any] = {"reserved": {}, "allocated": {}}
@@ -163,8 +144,6 @@ def run_truth(name: str, chosen: int, card_bytes: int) -> None:
         trainings.run(count)
         found["reserved"][count] = cuda.max_memory_reserved()
         found["allocated"][count] = cuda.max_memory_allocated()
-    cuda.set_per_process_memory_fraction(card_bytes / cuda.get_device_properties(0).total_memory)
-    found.update(largest=trainings.find_largest(chosen), chosen_runs=trainings.tried.get(chosen, False))
     sys.stdout.write(json.dumps(found) + "\n")
 
 
@@ -176,10 +155,7 @@ def share(found: float, true: float) -> float:
     return found / true - 1
 
 
-HEAD = (
-    f"{'network':36} {'':5} {'batch':>5} {'true':>9} {'probe':>7} {'x2 line':>7} {'no GPU':>7} {'x2':>7} "
-    f"{'chosen':>7} {'largest':>7} {'share':>6}\n"
-)
+HEAD = f"{'network':36} {'':5} {'batch':>5} {'true':>9} {'probe':>7} {'x2 line':>7} {'no GPU':>7} {'x2':>7}\n"
 
 
 def find_errors(row: dict[str, Any]) -> dict[str, list[float]]:
@@ -197,10 +173,8 @@ def print_row(row: dict[str, Any]) -> None:
     """Print a network's errors."""
     batch, truth = row["batch"], row["truth"]
     columns = [f"{value:+7.1%}" for values in find_errors(row).values() for value in values]
-    runs = row["chosen"] / truth["largest"] if truth["largest"] else 0
-    verdict = "" if truth["chosen_runs"] else "  OUT OF MEMORY"
     first = f"{row['name']:36} {row['precision']:5} {batch:5} {truth['reserved'][str(batch)] / GIB:5.2f} GiB"
-    sys.stdout.write(f"{first} {' '.join(columns)} {row['chosen']:7} {truth['largest']:7} {runs:6.1%}{verdict}\n")
+    sys.stdout.write(f"{first} {' '.join(columns)}\n")
     sys.stdout.flush()
 
 
@@ -218,7 +192,7 @@ def print_table(rows: list[dict[str, Any]]) -> None:
 def main() -> None:
     """Measure and print."""
     if sys.argv[1:2] == ["--truth"]:
-        run_truth(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+        run_truth(sys.argv[2])
         return
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--card-gib", type=float, default=20.0)

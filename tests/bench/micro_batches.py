@@ -220,7 +220,7 @@ def serve_truth(name: str) -> None:
     answer_each(find)
 
 
-class NewTrainings(Trainings):
+class NewTrainings:
     """Runs one network's training at one micro-batch after the other, each in a new process.
 
     What earlier ones leave in a process, the workspaces of cuBLAS for one, lies elsewhere in the memory of the next:
@@ -230,6 +230,24 @@ class NewTrainings(Trainings):
     def __init__(self, name: str, room_bytes: int | None) -> None:
         self.tried: dict[int, bool] = {}
         self._network, self._room_bytes = name, room_bytes
+
+    def fits(self, count: int) -> bool:
+        """Return what `run` did at a micro-batch, tried once."""
+        if count not in self.tried:
+            self.tried[count] = self.run(count)
+        return self.tried[count]
+
+    def find_largest(self, chosen: int) -> int:
+        """Return the largest micro-batch that runs, found from the chosen one in steps of 5 %, then by halves."""
+        low, high = chosen, max(chosen + 1, round(chosen * 1.05))
+        while low > 0 and not self.fits(low):
+            low, high = int(low * 0.95), low
+        while high < 4 * chosen and self.fits(high):
+            low, high = high, round(high * 1.05) + 1
+        while high - low > max(1, low // 100):
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.fits(middle) else (low, middle)
+        return low
 
     def run(self, count: int) -> bool:
         """Train a few steps in a fork; return whether the memory sufficed."""

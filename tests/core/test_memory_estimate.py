@@ -162,7 +162,9 @@ def test_a_single_probe_gives_a_further_one_as_if_its_samples_took_all_but_weigh
         pytest.param(93, [102, 100, 96, 92], 92, id="less"),
         pytest.param(91, [102, 100, 96, 92, 87], 87, id="much less, and 93 % of what runs or more"),
         pytest.param(86, [102, 100, 96, 92, 87, 81], 81, id="the same of the last that is tried"),
-        pytest.param(60, [102, 100, 96, 92, 87, 81], 32, id="none of those tried: what was probed"),
+        pytest.param(60, [102, 100, 96, 92, 87, 81, 32], 32, id="none of those tried: what was probed, once it ran"),
+        pytest.param(20, [102, 100, 96, 92, 87, 81, 32, 16], 16, id="what was probed on a larger GPU does not run"),
+        pytest.param(9, [102, 100, 96, 92, 87, 81, 32, 16], 0, id="none runs"),
     ],
 )
 def test_the_largest_micro_batch_is_one_that_was_seen_to_run(most: int, tried: list[int], proven: int) -> None:

@@ -195,14 +195,12 @@ def prove_largest(reckoned: int, known: Sequence[int], runs: Callable[[int], boo
 
     How much an allocator cannot join depends on the sizes of a net's tensors, 4 to 13 % of the memory: the logits of a
     language model are single blocks of a gigabyte. Where none of those tried runs it is the largest of `known` below
-    them, which ran.
+    them that does: these were probed beside others, and on the whole GPU where a smaller one is asked about.
     """
     tried = _list_tried(reckoned) if reckoned else []
-    for batch in tried:
-        if runs(batch):
-            return batch
     least = tried[-1] if tried else 0
-    return max((batch for batch in known if batch < least), default=0)
+    smaller = sorted((batch for batch in known if batch < least), reverse=True)
+    return next((batch for batch in (*tried, *smaller) if runs(batch)), 0)
 
 
 def _guess_line(points: Sequence[Point]) -> Line | None:
