@@ -331,6 +331,52 @@ def test_getattr_that_does_more_than_name_is_hostile(tmp_path: Path, program: by
     assert "builtins.getattr" in reason
 
 
+DILL = b"cdill._dill\n_load_type\nq\x01"
+"""The function by whose calls dill names types; it stays in the memo at 1."""
+SET = DILL + b"X\x03\x00\x00\x00setq\x02\x85q\x03Rq\x04"
+"""The type `set` as dill writes it; it stays in the memo at 4."""
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        b"}q\x00(X\x01\x00\x00\x00a" + SET + b"]\x85RX\x01\x00\x00\x00bh\x04]K\x01a\x85Ru.",
+        b"]" + SET + b"ah\x01X\x04\x00\x00\x00dictq\x05\x85q\x06Rq\x07a.",
+        b"]" + SET + b"ah\x01h\x02\x85Ra.",
+        SET.replace(b"dill._dill", b"dill.dill") + b".",
+        b"\x8c\x0adill._dill\x8c\x0a_load_type\x93\x8c\x05range\x85R.",
+    ],
+    ids=["sets-of-modules", "two-types", "name-from-memo", "old-dill", "protocol-4"],
+)
+def test_a_plain_type_as_dill_names_it_is_no_harm(tmp_path: Path, program: bytes) -> None:
+    """Releases of ultralytics from 8.0 to 8.3 save by dill where it is installed, and each module has a set."""
+    assert reason_of(zipped(tmp_path / "x.pt", b"\x80\x02" + program)) == "holds no tensor"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        DILL + b"X\x08\x00\x00\x00CodeType\x85R.",
+        DILL + b"X\x0c\x00\x00\x00FunctionType\x85R.",
+        DILL + b".",
+        SET + b"h\x01.",
+        SET + b"cbuiltins\nmap\nh\x01]X\x08\x00\x00\x00CodeTypea\x86R.",
+        DILL + b"]\x85R.",
+        DILL + b"X\x03\x00\x00\x00set]\x86R.",
+        DILL + b"ccollections\nOrderedDict\nX\x03\x00\x00\x00set\x86R.",
+        b"cbuiltins\ngetattr\nX\x03\x00\x00\x00set\x85R.",
+        b"cdill._dill\n_create_function\n)R.",
+        b"cdill\n_dill._load_type\nX\x03\x00\x00\x00set\x85R.",
+    ],
+    ids=[
+        "code", "function", "value", "value-again", "called-by-another", "of-a-list", "two", "as-getattr", "getattr-so",
+        "other-function", "other-way",
+    ],
+)  # fmt: skip
+def test_what_dill_makes_else_is_hostile(tmp_path: Path, program: bytes) -> None:
+    assert "hostile: loading it would call" in reason_of(zipped(tmp_path / "x.pt", b"\x80\x02" + program))
+
+
 @pytest.mark.parametrize(
     ("module", "name", "attribute"),
     [

@@ -1,8 +1,9 @@
 """Tells whether a pickle uses `getattr` as Python's own pickle module does: to name a method, a nested class, a member.
 
 Up to protocol 3, which torch.save uses, `Outer.inner` is written as a call of getattr with the class and the name; by
-early releases of Python 3.11, which Debian 12 has, a member of an Enum is so too, in any protocol. That is as harmless
-as the name. A pickle that keeps getattr as a value could have another function call it, on anything.
+early releases of Python 3.11, which Debian 12 has, a member of an Enum is so too, in any protocol. Where dill wrote the
+pickle, a type of Python's own is named by a call as well. That is as harmless as the name. A pickle that keeps such a
+function as a value could have another function call it, on anything.
 """
 
 from __future__ import annotations
@@ -11,22 +12,33 @@ from typing import BinaryIO, Dict, Iterator, List, Optional, Tuple
 
 from .opcodes import COUNTED, FIXED, FRAME, LINES, PUTS, STOP
 
-GETATTR = frozenset([(b"__builtin__", b"getattr"), (b"builtins", b"getattr")])
+NAMING = {
+    (b"__builtin__", b"getattr"): "getattr",
+    (b"builtins", b"getattr"): "getattr",
+    (b"dill._dill", b"_load_type"): "type",
+    (b"dill.dill", b"_load_type"): "type",
+}
+"""The functions whose calls name something, each with the first part of its call."""
 _TEXTS = frozenset([b"X", b"\x8c"])
 _GETS = frozenset([b"h", b"j"])
-_GLOBAL, _STACK_GLOBAL, _MEMOIZE, _TUPLE2, _REDUCE = b"c", b"\x93", b"\x94", b"\x86", b"R"
+_GLOBAL, _STACK_GLOBAL, _MEMOIZE, _TUPLE1, _TUPLE2, _REDUCE = b"c", b"\x93", b"\x94", b"\x85", b"\x86", b"R"
 _FOREIGN = frozenset([b"\x82", b"\x83", b"\x84", b"i", b"g", b"p"])
 """Other ways to a name or to the memo, which no pickle of protocol 2 or later has."""
 _TEXT_BYTES = 256
 """A longer text is the name of nothing that is looked for."""
-_FUNCTION, _OTHER, _TEXT = "getattr", "other", "text"
-_NEXT = {"getattr": {_OTHER: "class"}, "class": {_TEXT: "text"}, "text": {_TUPLE2: "tuple"}, "tuple": {_REDUCE: ""}}
-"""What follows each part of a call of getattr, and which part of it that is; module and name of a class aside."""
+_OTHER, _TEXT = "other", "text"
+_NEXT = {
+    "getattr": {_OTHER: "class"}, "class": {_TEXT: "text"}, "text": {_TUPLE2: "tuple"},
+    "type": {_TEXT: "name"}, "name": {_TUPLE1: "tuple"},
+    "tuple": {_REDUCE: ""},
+}  # fmt: skip
+"""What follows each part of a call that names, and which part of it that is; module and name of a class aside."""
 
 
 def only_names_attributes(file: BinaryIO) -> bool:
-    """Whether each getattr in the pickle at which `file` stands is called at once, with a thing and a text.
+    """Whether each function of NAMING in the pickle at which `file` stands is called at once.
 
+    getattr is called with a thing and a text, dill's function with a text.
     Its opcodes must have been checked before (`check_opcodes`); `file` stands at its beginning, before and after.
     """
     begin = file.tell()
@@ -38,7 +50,7 @@ def only_names_attributes(file: BinaryIO) -> bool:
 
 
 class _Calls:
-    """Follows what a pickle puts on its stack and into its memo, as far as it takes to know where getattr is."""
+    """Follows what a pickle puts on its stack and into its memo, as far as it takes to know where these are."""
 
     def __init__(self) -> None:
         self.part = ""
@@ -50,7 +62,7 @@ class _Calls:
         self._memo: Dict[int, Tuple[str, bytes]] = {}
 
     def take(self, code: bytes, argument: bytes) -> bool:
-        """Take the next opcode; return whether getattr is nowhere but in a call that only names."""
+        """Take the next opcode; return whether no such function is anywhere but in a call that only names."""
         if code in _FOREIGN:
             return False
         if code == FRAME:
@@ -78,7 +90,7 @@ class _Calls:
             module, name = self._texts[-2:]
         else:
             return _OTHER, b""
-        return (_FUNCTION if (module, name) in GETATTR else _OTHER), b""
+        return NAMING.get((module, name), _OTHER), b""
 
     def _follow(self, code: bytes) -> bool:
         """Go on to the next part of a call, if there is one; return whether it may stand there."""
@@ -89,7 +101,7 @@ class _Calls:
         named = code == _STACK_GLOBAL or not self._texts
         self._texts = []
         if not self.part:
-            self.part = "getattr" if kind == _FUNCTION else ""
+            self.part = kind if kind in NAMING.values() else ""
             return True
         pushes = code in _TEXTS or code in _GETS or code in (_GLOBAL, _STACK_GLOBAL)
         following = _NEXT[self.part].get(kind if pushes else code)

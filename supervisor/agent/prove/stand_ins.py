@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from typing import Any, BinaryIO, Dict, List, Tuple
+from typing import Any, BinaryIO, Dict, List, Set, Tuple
 
 from .attribute_names import only_names_attributes
 from .kinds import Rejected
@@ -38,7 +38,15 @@ HOSTILE_NAMES = {
 }
 HOSTILE_NAMES["__builtin__"] = HOSTILE_NAMES["builtins"]
 HOSTILE_NAMES["_operator"] = HOSTILE_NAMES["operator"]
-
+DILL_NAMES_A_TYPE = ("_load_type", ("dill._dill", "dill.dill"))
+"""By a call of which dill writes a type of Python's own; ultralytics 8.0 to 8.3 saves by dill where it is installed."""
+PLAIN_TYPES = frozenset(
+    [
+        "bool", "bytearray", "bytes", "complex", "dict", "float", "frozenset", "int", "list", "object", "range", "set",
+        "slice", "str", "tuple",
+    ]
+)  # fmt: skip
+"""Those that a checkpoint may name so: of others, as CodeType, programs could be made."""
 
 NAME_CHARACTERS = 1000
 """Of a class with its module; each is kept and reported."""
@@ -113,7 +121,7 @@ class Unpickler(pickle.Unpickler):
         self._file = file
         self._named: Dict[Tuple[str, str], type] = {}
         self.hostile: List[str] = []
-        self._getattr = ""
+        self._naming: Set[str] = set()
         self.storages: List[Storage] = []
 
     def find_class(self, module: str, name: str) -> Any:
@@ -121,8 +129,11 @@ class Unpickler(pickle.Unpickler):
         if len(module) + len(name) > NAME_CHARACTERS:
             raise Rejected("names a class of %d characters" % (len(module) + len(name)))
         if name == "getattr" and module in ("builtins", "__builtin__"):
-            self._getattr = "%s.%s" % (module, name)
+            self._naming.add("%s.%s" % (module, name))
             return self._name_attribute
+        if name == DILL_NAMES_A_TYPE[0] and module in DILL_NAMES_A_TYPE[1]:
+            self._naming.add("%s.%s" % (module, name))
+            return self._name_type
         if is_hostile(module, name):
             self.hostile.append("%s.%s" % (module, name))
         made = self._named.get((module, name))
@@ -133,10 +144,17 @@ class Unpickler(pickle.Unpickler):
     def _name_attribute(self, owner: Any, name: Any) -> Any:
         """Return the stand-in of a class' attribute, in place of getattr; that of any other thing could do harm."""
         if not (isinstance(owner, type) and issubclass(owner, StandIn) and isinstance(name, str)):
-            self.hostile.append(self._getattr)
+            self.hostile.extend(self._naming)
             return StandIn
         module, outer = owner.origin
         return self.find_class(module, "%s.%s" % (outer, name))
+
+    def _name_type(self, name: Any) -> Any:
+        """Return the stand-in of a plain type, in place of dill's function; another type could do harm."""
+        if not (isinstance(name, str) and name in PLAIN_TYPES):
+            self.hostile.extend(self._naming)
+            return StandIn
+        return self.find_class("builtins", name)
 
     def persistent_load(self, pid: Any) -> Storage:
         """Return the storage that `pid` names: ("storage", type, key, device, count[, view])."""
@@ -163,23 +181,26 @@ class Unpickler(pickle.Unpickler):
         try:
             found = self.load()
         except Exception as error:
-            self._check_getattr(begin)
+            self._check_naming(begin)
             self.reject_hostile()
             if isinstance(error, Rejected):
                 raise
             raise Rejected("its pickle is damaged or cut short (%s: %s)" % (type(error).__name__, error)) from None
-        self._check_getattr(begin)
+        self._check_naming(begin)
         self.reject_hostile()
         return found
 
-    def _check_getattr(self, begin: int) -> None:
-        """Count getattr among the hostile names where the pickle from `begin` on does more than name by it."""
-        if not self._getattr:
+    def _check_naming(self, begin: int) -> None:
+        """Count getattr and dill's function among the hostile names where the pickle does more than name by them.
+
+        It stands at `begin` in the file.
+        """
+        if not self._naming:
             return
         end = self._file.tell()
         self._file.seek(begin)
         if not only_names_attributes(self._file):
-            self.hostile.append(self._getattr)
+            self.hostile.extend(self._naming)
         self._file.seek(end)
 
     def reject_hostile(self) -> None:
