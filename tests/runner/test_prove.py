@@ -292,6 +292,65 @@ def test_a_member_of_an_enum_that_is_named_by_getattr_is_no_harm(tmp_path: Path,
     assert reason_of(zipped(tmp_path / "x.pt", program)) == "holds no tensor"
 
 
+class _Schedule:
+    """A schedule whose state has a method of its own, as that of torch 1.13's OneCycleLR."""
+
+    def __init__(self) -> None:
+        """Choose the method."""
+        self.anneal_func = self._annealing_cos
+
+    def _annealing_cos(self) -> float:
+        """Calculate."""
+        return 0.0
+
+
+def scheduled(protocol: int, kind: bytes, method: bytes) -> bytes:
+    """Return the pickle of such a state, as if the class were called so in torch and its method so."""
+    kept = {"scheduler": {"step_size_up": 3, **vars(_Schedule())}, "epoch": 1}
+    program = pickle.dumps(kept, protocol=protocol)
+    names = {__name__.encode(): b"torch.optim.lr_scheduler", b"_Schedule": kind, b"_annealing_cos": method}
+    return rename(program, names)
+
+
+def rename(program: bytes, names: dict[bytes, bytes]) -> bytes:
+    """Return a pickle of one frame with texts and names replaced."""
+    for old, new in names.items():
+        for length in (4, 1):
+            head = b"X" if length == 4 else b"\x8c"
+            before, after = (head + len(name).to_bytes(length, "little") + name for name in (old, new))
+            program = program.replace(before, after)
+    old, new = (b"c%s\n%s\n" % tuple(part[:2]) for part in (list(names), list(names.values())))
+    program = program.replace(old, new)
+    framed = program[2:3] == b"\x95"
+    return program[:3] + (len(program) - 11).to_bytes(8, "little") + program[11:] if framed else program
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+@pytest.mark.parametrize(
+    ("kind", "method"), [(b"OneCycleLR", b"_annealing_cos"), (b"CyclicLR", b"_triangular_scale_fn")]
+)
+def test_a_schedule_that_keeps_a_method_of_its_own_is_no_harm(
+    tmp_path: Path, protocol: int, kind: bytes, method: bytes
+) -> None:
+    """In torch 1.13 the state of OneCycleLR has a method, and by it the schedule and the optimizer."""
+    assert reason_of(zipped(tmp_path / "x.pt", scheduled(protocol, kind, method))) == "holds no tensor"
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [(b"LambdaLR", b"_annealing_cos"), (b"OneCycleLR", b"load_state_dict"), (b"OneCycleLR", b"__class__")],
+)
+def test_any_other_method_of_an_object_is_hostile(tmp_path: Path, protocol: int, kind: bytes, method: bytes) -> None:
+    reason = reason_of(zipped(tmp_path / "x.pt", scheduled(protocol, kind, method)))
+    assert "hostile: loading it would call" in reason
+
+
+def test_a_name_is_one_by_what_lies_on_the_stack(tmp_path: Path) -> None:
+    program = b"\x80\x02" + TEXTS + b"N0\x93" + CALL + b"."
+    assert reason_of(zipped(tmp_path / "x.pt", program)) == "holds no tensor"
+
+
 TEXTS = b"\x8c\x08builtins\x94\x8c\x07getattr\x94"
 """Of which STACK_GLOBAL makes getattr; they stay in the memo at 0 and 1."""
 CALL = b"\x8c\x0bcollections\x8c\x0bOrderedDict\x93\x8c\x04keys\x86R"
@@ -315,14 +374,13 @@ NAMED = b"cbuiltins\ngetattr\nq\x00ccollections\nOrderedDict\nX\x04\x00\x00\x00k
         TEXTS + b"\x93\x94" + CALL + b"0\x8c\x09functools\x8c\x07partialh\x02\x93.",
         TEXTS + b"\x93\x94" + CALL + b"\x8c\x09functools\x8c\x06reduce\x93h\x02]\x86R.",
         b"\x8c\x09functools\x8c\x07partial\x93" + TEXTS + b"\x93\x8c\x01a" + CALL + b".",
-        TEXTS + b"N0\x93" + CALL + b".",
         TEXTS + b"\x93q\x00" + CALL + b"0h\x00.",
         b"cbuiltins\ngetattr\n\x8c\x05torch\x8c\x02os\x86R.",
         b"cbuiltins\ngetattr\n\x94\x95\x04\x00\x00\x00\x00\x00\x00\x00h\x00\x85R.",
     ],
     ids=[
         "value", "value-again", "kept", "other-memo", "twice", "of-an-object", "of-a-call", "inst", "kept-by-texts",
-        "name-of-a-function", "value-by-texts", "below-a-text", "texts-not-on-top", "other-place", "of-a-text", "frame",
+        "name-of-a-function", "value-by-texts", "below-a-text", "other-place", "of-a-text", "frame",
     ],
 )  # fmt: skip
 def test_getattr_that_does_more_than_name_is_hostile(tmp_path: Path, program: bytes) -> None:
@@ -365,12 +423,13 @@ def test_a_plain_type_as_dill_names_it_is_no_harm(tmp_path: Path, program: bytes
         DILL + b"X\x03\x00\x00\x00set]\x86R.",
         DILL + b"ccollections\nOrderedDict\nX\x03\x00\x00\x00set\x86R.",
         b"cbuiltins\ngetattr\nX\x03\x00\x00\x00set\x85R.",
+        DILL + b"}bX\x03\x00\x00\x00set\x85R.",
         b"cdill._dill\n_create_function\n)R.",
         b"cdill\n_dill._load_type\nX\x03\x00\x00\x00set\x85R.",
     ],
     ids=[
         "code", "function", "value", "value-again", "called-by-another", "of-a-list", "two", "as-getattr", "getattr-so",
-        "other-function", "other-way",
+        "changed", "other-function", "other-way",
     ],
 )  # fmt: skip
 def test_what_dill_makes_else_is_hostile(tmp_path: Path, program: bytes) -> None:

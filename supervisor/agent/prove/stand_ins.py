@@ -47,6 +47,12 @@ PLAIN_TYPES = frozenset(
     ]
 )  # fmt: skip
 """Those that a checkpoint may name so: of others, as CodeType, programs could be made."""
+KEPT_METHODS = {
+    ("torch.optim.lr_scheduler", "OneCycleLR"): "_annealing_cos _annealing_linear",
+    ("torch.optim.lr_scheduler", "CyclicLR"): "_triangular_scale_fn _triangular2_scale_fn _exp_range_scale_fn",
+}
+"""Methods that objects of older releases of torch, 1.13 among them, have in their state: those calculate and no more. A
+method of another object is no name: what its class does when it is asked for an attribute is not known."""
 
 NAME_CHARACTERS = 1000
 """Of a class with its module; each is kept and reported."""
@@ -142,11 +148,13 @@ class Unpickler(pickle.Unpickler):
         return made
 
     def _name_attribute(self, owner: Any, name: Any) -> Any:
-        """Return the stand-in of a class' attribute, in place of getattr; that of any other thing could do harm."""
-        if not (isinstance(owner, type) and issubclass(owner, StandIn) and isinstance(name, str)):
+        """Return the stand-in of a class' attribute, in place of getattr; that of another thing could do harm."""
+        is_class = isinstance(owner, type) and issubclass(owner, StandIn)
+        origin = owner.origin if is_class or isinstance(owner, StandIn) else ("", "")
+        if not isinstance(name, str) or not (is_class or name in KEPT_METHODS.get(origin, "").split()):
             self.hostile.extend(self._naming)
             return StandIn
-        module, outer = owner.origin
+        module, outer = origin
         return self.find_class(module, "%s.%s" % (outer, name))
 
     def _name_type(self, name: Any) -> Any:
