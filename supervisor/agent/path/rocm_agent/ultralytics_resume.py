@@ -44,7 +44,10 @@ def install(module: ModuleType) -> None:
     trainer.setup_model = _loading_the_checkpoint(trainer.setup_model)
     trainer.resume_training = _wrap_resume_training(trainer.resume_training)
     trainer._do_train = _wrap_do_train(trainer._do_train)
-    trainer._model_train = _or_over(trainer._model_train)
+    if hasattr(trainer, "_model_train"):
+        trainer._model_train = _or_over(trainer._model_train)
+    else:  # until some release of ultralytics 8.3
+        trainer.run_callbacks = _or_over(trainer.run_callbacks, "on_train_epoch_start")
 
 
 def _asked_to_resume(original: Callable[..., None]) -> Callable[..., None]:
@@ -186,14 +189,16 @@ class _Over(BaseException):
     """All epochs are made: what is left is what comes after them."""
 
 
-def _or_over(original: Callable[..., Any]) -> Callable[..., Any]:
+def _or_over(original: Callable[..., Any], *event: str) -> Callable[..., Any]:
+    """Wrap a method that each epoch begins with, or its call with an event."""
+
     @wraps(original)
-    def _model_train(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _over and _is_resuming(self):
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _over and args[: len(event)] == event and _is_resuming(self):
             raise _Over
         return original(self, *args, **kwargs)
 
-    return _model_train
+    return method
 
 
 def _wrap_do_train(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -212,7 +217,7 @@ def _wrap_do_train(original: Callable[..., Any]) -> Callable[..., Any]:
             if self.args.plots:
                 self.plot_metrics()
             self.run_callbacks("on_train_end")
-        self._clear_memory()
+        getattr(self, "_clear_memory", lambda: None)()  # older releases have none
         for loader in (self.train_loader, self.test_loader):
             if hasattr(loader, "close"):
                 loader.close()

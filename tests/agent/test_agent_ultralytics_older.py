@@ -1,0 +1,73 @@
+"""The resume of a training by an older release of ultralytics, whose trainer has fewer methods."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from agent_by_hand import AGENT_PATH, plain_environment
+
+from supervisor.core import attempt_files as at
+
+pytestmark = pytest.mark.slow
+
+TRAINER = """
+import sys
+from types import SimpleNamespace
+from rocm_agent import ultralytics_resume
+
+class BaseTrainer:
+    "As that of ultralytics 8.2: the epochs are a loop of one method."
+    def __init__(self, overrides):
+        self.args = SimpleNamespace(plots=False, patience=0, close_mosaic=10, data="warm", model="yolov8n.yaml")
+        self.model, self.epochs, self.start_epoch = None, 3, 0
+        self.train_loader, self.test_loader = [0], [0]
+        self.done = ["resume " + str(overrides.get("resume"))]
+    def setup_model(self):
+        return {"epoch": int(sys.argv[1]), "optimizer": {}}
+    def resume_training(self, ckpt):
+        start_epoch = ckpt["epoch"] + 1
+        assert start_epoch < self.epochs, "nothing to resume"
+        self.start_epoch = start_epoch
+    def run_callbacks(self, event):
+        self.done.append(event)
+    def final_eval(self):
+        self.done.append("final_eval")
+    def _do_train(self):
+        self.resume_training(self.setup_model())
+        self.run_callbacks("on_train_start")
+        epoch = self.start_epoch
+        while True:
+            self.epoch = epoch
+            self.run_callbacks("on_train_epoch_start")
+            epoch += 1
+            if epoch >= self.epochs:
+                break
+        self.final_eval()
+        self.run_callbacks("on_train_end")
+
+ultralytics_resume.install(SimpleNamespace(BaseTrainer=BaseTrainer))
+trainer = BaseTrainer(overrides={})
+trainer._do_train()
+print(*trainer.done, sep="|")
+"""
+
+
+def train(epoch: int, resume_from: Path) -> list[str]:
+    """Return what a training of three epochs did that was resumed from the end of an epoch."""
+    environment = plain_environment(PYTHONPATH=str(AGENT_PATH), **{at.ENV_RESUME_FROM: str(resume_from)})
+    command = [sys.executable, "-c", TRAINER, str(epoch)]
+    finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout.strip().split("|")
+
+
+def test_a_trainer_without_a_method_for_an_epoch_s_begin_is_resumed(tmp_path: Path) -> None:
+    began = ["on_train_start", "on_train_epoch_start", "final_eval", "on_train_end"]
+    assert train(1, tmp_path / "last.pt") == [f"resume {tmp_path / 'last.pt'}", *began]
+
+
+def test_where_all_epochs_are_made_it_does_what_comes_after_them(tmp_path: Path) -> None:
+    assert train(2, tmp_path / "last.pt")[1:] == ["on_train_start", "final_eval", "on_train_end"]
