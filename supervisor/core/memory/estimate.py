@@ -195,7 +195,7 @@ def prove_largest(reckoned: int, known: Sequence[int], runs: Callable[[int], boo
 
     How much an allocator cannot join depends on the sizes of a net's tensors, 4 to 13 % of the memory: the logits of a
     language model are single blocks of a gigabyte. Where none of those tried runs it is the largest of `known` below
-    them that does: these were probed beside others, and on the whole GPU where a smaller one is asked about.
+    them that does: these were probed together with others, and on the whole GPU where a smaller one is asked about.
     """
     tried = _list_tried(reckoned) if reckoned else []
     least = tried[-1] if tried else 0
