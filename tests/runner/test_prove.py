@@ -630,11 +630,41 @@ def test_the_best_value_so_far_is_infinite_by_design_and_an_average_is_not(tmp_p
         ("F64", floats(1, math.nan, code="d")),
         ("F8_E4M3", b"\x01\x7f"),
         ("F8_E5M2", b"\x01\xfc"),
+        ("F8_E4M3FNUZ", b"\x7f\x80"),
+        ("F8_E5M2FNUZ", b"\xfc\x80"),
+        ("F8_E8M0", b"\x7f\xff"),
     ],
 )
 def test_safetensors_that_are_not_finite_are_rejected(tmp_path: Path, dtype: str, raw: bytes) -> None:
     path = write_safetensors(tmp_path / "x.safetensors", {"w": (dtype, [2], raw)})
     assert reason_of(path) == "not finite: 1 of 2 numbers in w (1 in all)"
+
+
+def program_of(dtype: str) -> bytes:
+    """Return what torch 2.4 and later pickles of {"w": a tensor of two numbers of this kind}."""
+    storage = b"(X\x07\x00\x00\x00storagectorch.storage\nUntypedStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x02tQ"
+    rest = b"K\x00K\x02\x85K\x01\x85\x89ccollections\nOrderedDict\n)Rctorch\n%s\ntR" % dtype.encode()
+    return b"\x80\x02}X\x01\x00\x00\x00wctorch._utils\n_rebuild_tensor_v3\n(" + storage + rest + b"s."
+
+
+@pytest.mark.parametrize(
+    ("dtype", "sound", "broken"),
+    [
+        ("float8_e4m3fnuz", b"\x7f\xff", b"\x00\x80"),
+        ("float8_e5m2fnuz", b"\x7f\xff", b"\x00\x80"),
+        ("float8_e8m0fnu", b"\x7f\xfe", b"\x00\xff"),
+        ("complex32", b"\x00\x3c" * 4, b"\x00\x3c\x00\x7e" * 2),
+        ("float4_e2m1fn_x2", b"\x7f\xff", None),
+    ],
+)
+def test_numbers_of_every_kind_that_torch_has_are_looked_at(
+    tmp_path: Path, dtype: str, sound: bytes, broken: bytes | None
+) -> None:
+    answer = answer_of(zipped(tmp_path / "sound.pt", program_of(dtype), {"data/0": sound}))
+    assert (answer["verdict"], answer["tensors"]) == ("proven", 1), answer
+    if broken is not None:
+        assert "not finite" in reason_of(zipped(tmp_path / "broken.pt", program_of(dtype), {"data/0": broken}))
+    assert "and its storage has" in reason_of(zipped(tmp_path / "short.pt", program_of(dtype), {"data/0": sound[:1]}))
 
 
 def test_the_largest_numbers_are_finite(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ SUSPECT = {
     "bf16": b"\x7f\xff",
     "e4m3": b"\x7f\xff",
     "e5m2": bytes(b for b in range(256) if b & 0x7C == 0x7C),
+    "fnuz": b"\x80",  # of GPUs of AMD: neither minus zero nor infinity, one NaN
+    "e8m0": b"\xff",
 }
 """The bytes with which a number that is not finite, or the largest of its kind, can begin (at its high end): in
 their absence there is none."""
