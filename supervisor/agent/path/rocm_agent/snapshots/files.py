@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+import warnings
 import zipfile
 from contextlib import suppress
 from typing import Any, Collection, Dict, List, Optional
@@ -166,7 +167,9 @@ def load(torch: Any, path: str) -> Any:
     """Return what a file of ours holds; raise ValueError where it is damaged."""
     verify(path)
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch 2.0 and 2.1 warn of a class that they name themselves
+            return torch.load(path, map_location="cpu", weights_only=True)
     except Exception:  # a state of the user's holds classes of its own; the file was proven not to be hostile
         return torch.load(path, map_location="cpu", weights_only=False)
 
