@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import sys
 
 COULD_NOT = 78
@@ -33,22 +34,41 @@ def put(source: str, target: str) -> str | None:
 
 
 def _is_same_content(source: str, target: str) -> bool:
-    """Whether both files have the same size and time; False for folders."""
+    """Whether both files have the same size and time, or both folders the same files of these."""
     try:
-        mine, its = os.stat(source), os.lstat(target)  # noqa: PTH116 - as in shim.py
+        if os.path.isdir(source):  # noqa: PTH112 - as in shim.py
+            is_folder = os.path.isdir(target) and not os.path.islink(target)  # noqa: PTH112, PTH114 - as in shim.py
+            return is_folder and _list_contents(source) == _list_contents(target)
+        return _look_at(source) == _look_at(target)
     except FileNotFoundError:
         return False
-    return os.path.isfile(source) and (mine.st_size, mine.st_mtime_ns) == (its.st_size, its.st_mtime_ns)  # noqa: PTH113
+
+
+def _list_contents(folder: str) -> dict[str, tuple[int, int, int]]:
+    """Return what each file below a folder looks like, by its path in there."""
+    paths = (os.path.join(place, name) for place, _, names in os.walk(folder) for name in names)  # noqa: PTH118 - as in shim.py
+    return {os.path.relpath(path, folder): _look_at(path) for path in paths}
+
+
+def _look_at(path: str) -> tuple[int, int, int]:
+    """Return kind, size and time of a file."""
+    found = os.lstat(path)
+    return stat.S_IFMT(found.st_mode), found.st_size, found.st_mtime_ns
 
 
 def _set_aside(target: str) -> str | None:
-    """Keep the file or folder at the target under an unused name; a file also keeps its name until it is replaced."""
+    """Keep the file or folder at the target under an unused name; a file also keeps its name until it is replaced.
+
+    A folder is hidden: programs that go on from the newest `checkpoint-N` read the number of each that begins so.
+    """
     if not os.path.lexists(target):
         return None
-    number = 1
-    while os.path.lexists(aside := f"{target}.aside-{number}"):
+    is_folder, number = os.path.isdir(target) and not os.path.islink(target), 1  # noqa: PTH112, PTH114 - as in shim.py
+    place, name = os.path.split(target)
+    kept = os.path.join(place, f".{name}") if is_folder else target  # noqa: PTH118 - as in shim.py
+    while os.path.lexists(aside := f"{kept}.aside-{number}"):
         number += 1
-    if os.path.isdir(target) and not os.path.islink(target):  # noqa: PTH112, PTH114 - as in shim.py
+    if is_folder:
         os.rename(target, aside)  # noqa: PTH104 - as in shim.py
         return aside
     try:

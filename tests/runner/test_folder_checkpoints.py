@@ -141,7 +141,8 @@ def test_it_is_put_back_completely(saved: Path, tmp_path: Path) -> None:
     taken = Path(GenerationStore(tmp_path / "shelf", 0).take(wanted(saved)).path)
     target = folder(tmp_path / "state", half=b"half")
     aside = put(str(taken), str(target))
-    assert aside == f"{target}.aside-1"
+    assert aside == str(target.with_name(".state.aside-1"))
+    assert put(str(taken), str(saved)) is None, "what was kept of it is as it still is"
     assert [item.relative_to(target) for item in files_in(target)] == [
         item.relative_to(taken) for item in files_in(taken)
     ]

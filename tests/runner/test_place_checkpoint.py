@@ -66,7 +66,18 @@ def test_a_folder_is_put_back_completely(tmp_path: Path, chosen: Path) -> None:
     assert putting(chosen.parent, target, tmp_path, "true").returncode == 0
     assert (target / "deeper" / "more.bin").read_bytes() == b"more"
     assert not (target / "half").exists()
-    assert (tmp_path / "out.aside-1" / "half").read_bytes() == b"half"
+    kept = tmp_path / ".out.aside-1"
+    assert (kept / "half").read_bytes() == b"half", "hidden from programs that read the number in each folder's name"
+
+
+def test_a_folder_that_is_there_already_is_left_alone(tmp_path: Path, chosen: Path) -> None:
+    target = tmp_path / "checkpoint-40"
+    for _ in range(2):
+        assert putting(chosen.parent, target, tmp_path, "true").returncode == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-40", "generations"}
+    (target / "more").write_bytes(b"more")
+    assert "kept as" in putting(chosen.parent, target, tmp_path, "true").stdout
+    assert not (target / "more").exists()
 
 
 def test_what_an_interrupted_put_left_is_removed(tmp_path: Path, chosen: Path) -> None:
