@@ -257,6 +257,17 @@ def tiny_vit(folder):
     ViTImageProcessor(size={"height": 64, "width": 64}).save_pretrained(folder)
 
 
+def tiny_unet(folder):
+    """The configuration of a UNet of diffusers for images of 16 pixels."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {
+        "_class_name": "UNet2DModel", "sample_size": 16, "in_channels": 3, "out_channels": 3, "layers_per_block": 1,
+        "block_out_channels": [16, 32], "down_block_types": ["DownBlock2D", "AttnDownBlock2D"],
+        "up_block_types": ["AttnUpBlock2D", "UpBlock2D"], "norm_num_groups": 8, "attention_head_dim": 8,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+
+
 def sentences(folder, count=2000):
     """Lines of text, as the library `datasets` reads a folder."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -364,8 +375,8 @@ KINDS = {
     kind.__name__: kind
     for kind in (
         mnist, mnist_lightning, mnist_table, image_folder, yolo_detect, yolo_segment, yolo_pose, font, text, long_text,
-        characters, tiny_bert, tiny_gpt, tiny_llama, tiny_vit, sentences, instructions, questions, sentence_pairs,
-        accuracy_metric, sine_waves, masked_images, wikitext,
+        characters, tiny_bert, tiny_gpt, tiny_llama, tiny_vit, tiny_unet, sentences, instructions, questions,
+        sentence_pairs, accuracy_metric, sine_waves, masked_images, wikitext,
         photographs, mnist_gzip, preferences, molecules,
     )
 }  # fmt: skip

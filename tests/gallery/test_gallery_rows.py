@@ -18,7 +18,7 @@ from run_gallery import run_row
 pytestmark = pytest.mark.whole_torch(reason="other people's scripts as they are")
 
 ROWS = load_rows()
-PLACES = {"{python}", "{bin}", "{src}", "{checkpoint}"}
+PLACES = {"{python}", "{bin}", "{src}", "{checkpoint}", "{number}"}
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=list(ROWS))
@@ -28,7 +28,7 @@ def test_a_row_says_all_that_is_needed_to_run_it(row: Row) -> None:
     assert row.source is not None or row.packages, "nobody knows where its script comes from"
     if row.resume:
         assert row.checkpoints, "a resume command resumes from checkpoints that are named"
-        assert "{checkpoint}" in " ".join(row.resume) or row.resume_to
+        assert any(place in " ".join(row.resume) for place in ("{checkpoint}", "{number}")) or row.resume_to
     if row.source is not None:
         assert re.fullmatch(r"[0-9a-f]{40}", row.source.commit), "a branch is not pinned"
         assert row.source.licence
