@@ -257,3 +257,18 @@ def test_a_save_with_orbax_is_reported_as_a_checkpoint_for_as_long_as_it_takes(
     printed = [line for line in finished.output.splitlines() if line.startswith(("during", "after"))]
     assert printed == ["during checkpoint", "after step"] * 2
     assert attempt.failures() == []
+
+
+def test_what_orbax_restores_in_a_later_attempt_makes_its_steps_those_of_the_attempt(
+    foreign_python: Path, tmp_path: Path
+) -> None:
+    """They go on from a count that is not reported; counted from 1, two attempts would end at the same place."""
+    command = [foreign_python, HERE / "checks_orbax_restore.py", tmp_path / "saves"]
+    scales: list[object] = []
+    for number in ("1", "2", "1"):
+        attempt = Attempt(tmp_path / f"attempt-{len(scales)}")
+        finished = attempt.run(command, ROCM_SUPERVISOR_ATTEMPT=number)
+        assert finished.code == 0, finished.output
+        assert attempt.failures() == []
+        scales += [report["scale"] for report in attempt.list_reports("counting")]
+    assert scales == ["training", "attempt", "training"], "what a first attempt restores is not its own"

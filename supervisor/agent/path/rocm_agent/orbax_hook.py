@@ -1,13 +1,17 @@
-"""Reports the checkpoint stage while a JAX training saves with orbax or waits for a save: it may take minutes."""
+"""Reports the checkpoint stage while a JAX training saves with orbax or waits for a save: it may take minutes.
+
+Which folder it restores its state from is noted: optax keeps no count of steps that could be read.
+"""
 
 from __future__ import annotations
 
 import threading
 from functools import wraps
+from inspect import signature
 from types import ModuleType
 from typing import Any, Callable, Optional
 
-from . import claim
+from . import claim, origin
 from .fence import fenced
 from .layout import CHECKPOINT, STEP
 from .recorder import Recorder
@@ -24,6 +28,9 @@ def install(module: ModuleType) -> None:
             method = vars(kind).get(name)
             if callable(method) and not getattr(method, "__isabstractmethod__", False):
                 setattr(kind, name, _report_stage(method))
+        restore = vars(kind).get("restore")
+        if callable(restore) and list(signature(restore).parameters)[1:2] == ["directory"]:  # the manager's is a step
+            kind.restore = _note_folder(restore)  # type: ignore[attr-defined] # the user's class
 
 
 def _report_stage(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -37,6 +44,16 @@ def _report_stage(method: Callable[..., Any]) -> Callable[..., Any]:
                 recorder.stage = STEP
 
     return saving
+
+
+def _note_folder(restore: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(restore)
+    def restoring(self: Any, directory: Any, *args: Any, **kwargs: Any) -> Any:
+        restored = restore(self, directory, *args, **kwargs)
+        origin.restores(directory)
+        return restored
+
+    return restoring
 
 
 @fenced

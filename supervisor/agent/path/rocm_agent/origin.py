@@ -13,7 +13,7 @@ import os
 
 from . import events
 from .fence import fenced
-from .layout import ENV_EPOCH, ENV_RESUME_FROM, ENV_RESUME_STEPS
+from .layout import ENV_ATTEMPT, ENV_EPOCH, ENV_RESUME_FROM, ENV_RESUME_STEPS
 
 TYPE_CHECKING = False  # typing costs milliseconds at every interpreter's start
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 NEAR_STEPS = 100
 """An optimizer's own count may lag behind the training's by so much, or a tenth: it leaves out what a scaler skips."""
 FIRST_EPOCH = ".0.1"
+FIRST_ATTEMPT = "1"
 LOADS_NOTED = 64
 SAVES_PER_S = 20
 
@@ -29,6 +30,8 @@ _loads: List[Tuple[str, int, int]] = []
 """Path, size in bytes and time of writing in ns of what was loaded before the first step."""
 _asked = False
 """Whether the script requested the path to resume from."""
+_restored = False
+"""Whether the program restored a state from a folder by itself, in another attempt than the first."""
 _began = False
 _begins_again = False
 _saves_ns: List[int] = []
@@ -43,6 +46,19 @@ def loads(source: Any) -> None:
     path = os.path.realpath(os.fspath(source))
     found = os.stat(path)
     _loads.append((str(path), found.st_size, found.st_mtime_ns))
+
+
+@fenced
+def restores(folder: Any) -> None:
+    """Note a folder that the program restores its state from: an attempt before may have saved that."""
+    global _restored
+    if _began:
+        return
+    _restored = os.environ.get(ENV_ATTEMPT, FIRST_ATTEMPT) != FIRST_ATTEMPT
+    path = os.path.realpath(os.fspath(folder))
+    found = os.stat(path)
+    if len(_loads) < LOADS_NOTED:
+        _loads.append((os.path.join(path, ""), found.st_size, found.st_mtime_ns))
 
 
 def belongs_to_later(path: str) -> None:
@@ -99,7 +115,7 @@ def _first_step(own: Optional[int]) -> Dict[str, Any]:
     if path is None:
         # No sign of a resume. A count that begins with 1 although a checkpoint existed is reported.
         to_resume, from_beginning = bool(os.environ.get(ENV_RESUME_FROM)), own == 1 or _begins_again
-        may_resume = to_resume or _is_relaunched()
+        may_resume = to_resume or _is_relaunched() or _restored
         scale = "training" if from_beginning or not may_resume else "attempt"
         resumed = False if from_beginning and to_resume else None
         return {"scale": scale, "by": "process", "first": 1, "resumed": resumed, "path": None}
