@@ -216,10 +216,12 @@ class Attempt:
             return Place(self.first_step - 1)
         if self.loads_itself and (self.scale is not Scale.TRAINING or self.first_step is None):
             return None
-        if self.resume_from is None or self.went_on is False:
+        if self.went_on is False:
             return Place(0)
         if self.scale is Scale.ATTEMPT and self.went_on is not True:
-            return None  # it may have loaded another file than it was given
+            return None  # it may have loaded another file than it was given, or one of its own
+        if self.resume_from is None:
+            return Place(0)
         return on_training(self.resume_from.step)
 
     @property

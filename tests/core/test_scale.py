@@ -268,3 +268,19 @@ def test_progress_of_an_attempt_that_counts_itself_is_its_own_and_no_share_of_th
     progress = progress_of(lived.history)
     assert (progress.steps, progress.attempt_steps, progress.steps_total, progress.left_s) == (None, 50, None, None)
     assert lived.now.seconds_since(START) > 0
+
+
+def test_what_a_restart_cost_is_not_known_where_the_training_resumed_by_itself() -> None:
+    """As a JAX training with orbax, whose steps only the attempt counts: it was taken to have begun again."""
+    lived = life(limits=LIMITS)
+    attempt(lived, "training", 1, 60)
+    died(lived)
+    attempt(lived, "attempt", 1, 10)
+    assert lived.job.incident is not None
+    assert (lived.job.incident.lost_steps, lived.job.incident.went_on_step) == (None, None)
+    again = life(limits=LIMITS)
+    attempt(again, "training", 1, 60)
+    died(again)
+    attempt(again, "training", 1, 10)
+    assert again.job.incident is not None
+    assert (again.job.incident.lost_steps, again.job.incident.went_on_step) == (60, 0)
