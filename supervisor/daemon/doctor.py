@@ -139,9 +139,11 @@ class DaemonChecks:
                 yield DoctorLine(
                     name=f"job {job}",
                     level="warn",
-                    found=f"/proc hides its processes (process {shim_pid}), as with the mount option hidepid: "
-                    "their memory, processor time and waits are not seen, and no stacks are taken",
-                    remedy="mount /proc with gid=GROUP as well as hidepid, and add the daemon's user to that group",
+                    found=f"/proc hides its processes (process {shim_pid}), as with the mount option hidepid or the "
+                    "unit's setting ProtectProc: their memory, processor time and waits are not seen, and of stacks "
+                    "only those that they dump themselves",
+                    remedy="mount /proc with gid=GROUP as well as hidepid, and add the daemon's user to that group; or "
+                    "remove ProtectProc from the daemon's unit",
                 )
 
     def _check_jobs(self) -> Iterator[DoctorLine]:

@@ -26,6 +26,7 @@ from supervisor.core.readings import GpuReading, HostReading, StepRecord
 from supervisor.core.sanitize import without_secrets
 from supervisor.rotated_output import read_output_end
 from supervisor.runner import tools
+from supervisor.runner.attempt_folder import is_shim_hidden
 from supervisor.runner.core_dumps import DEVCOREDUMP, take_core_dumps
 from supervisor.runner.evidence_folder import EvidenceFolder
 from supervisor.runner.launcher import Launcher
@@ -191,7 +192,10 @@ def _take_processes(folder: Path, target: EvidenceFolder) -> list[str]:
                 facts = (f"{name}: {_read_proc(thread / name)}" for name in PROC_THREAD_FILES)
                 text = f"\n== {thread}\n" + "\n".join(facts) + "\n"
                 out.write(text.encode("utf-8", "backslashreplace"))
-    return [] if tree else ["processes.txt: no process of the attempt is running"]
+    if tree:
+        return []
+    hidden = "/proc hides the processes of the attempt, as with hidepid or ProtectProc"
+    return [f"processes.txt: {hidden if is_shim_hidden(folder) else 'no process of the attempt is running'}"]
 
 
 def _read_proc(path: Path) -> str:

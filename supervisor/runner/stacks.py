@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ from supervisor import untrusted_files
 from supervisor.core import attempt_files as names
 from supervisor.rotated_output import find_written
 from supervisor.runner import process_table, shim, tools
-from supervisor.runner.attempt_folder import LAUNCH_LIMIT_BYTES, living_shim
+from supervisor.runner.attempt_folder import LAUNCH_LIMIT_BYTES, is_hidden, is_shim_hidden, living_shim
 from supervisor.runner.evidence_folder import EvidenceFolder
 from supervisor.runner.launcher import Launcher
 from supervisor.runner.process_table import Process
@@ -26,6 +27,7 @@ STACKS_LIMIT_BYTES = 1 << 20
 PROCESSES_LIMIT = 256
 """Limit of processes whose stacks are requested, parents before children."""
 DEBUG_AGENT = "rocm-debug-agent"
+DUMP = re.compile(r"[1-9][0-9]{0,9}\.txt", re.ASCII)
 NO_ANSWER = "DTtZX"
 """States in which a process does not react to the signal."""
 
@@ -65,6 +67,8 @@ def _take_wavefronts(folder: Path, target: EvidenceFolder) -> list[str]:
 def _take_own(folder: Path, launcher: Launcher, slot: str, target: EvidenceFolder) -> list[str]:
     """Make every process dump its stacks and copy the dumps; return what is missing."""
     tree = {process.pid: process for process in tree_of(folder)}
+    if not tree and is_shim_hidden(folder):
+        return _take_hidden(folder, launcher, slot, target)
     dumps = {pid: f"{names.STACKS}/{pid}.txt" for pid in list(tree)[:PROCESSES_LIMIT]}
     asked = {
         pid: name
@@ -83,6 +87,22 @@ def _take_own(folder: Path, launcher: Launcher, slot: str, target: EvidenceFolde
         added = untrusted_files.read_part(folder, asked[pid], before[pid], STACKS_LIMIT_BYTES)
         target.write_bytes(f"stacks-{pid}.txt", added)
     return silent + [f"stacks of {pid}: none within {STACKS_LIMIT_S:.0f} s" for pid in waited if pid not in answered]
+
+
+def _take_hidden(folder: Path, launcher: Launcher, slot: str, target: EvidenceFolder) -> list[str]:
+    """As `_take_own` of processes that /proc hides: their shim sees them, and asks those that dump their stacks."""
+    found = (name for name in untrusted_files.list_names(folder, names.STACKS).names if DUMP.fullmatch(name))
+    dumps = {int(name.partition(".")[0]): f"{names.STACKS}/{name}" for name in sorted(found)}
+    asked = {pid: name for pid, name in dumps.items() if is_hidden(pid)}
+    asked = dict(list(asked.items())[:PROCESSES_LIMIT])
+    before = {pid: _size_of(folder, name) for pid, name in asked.items()}
+    if not asked or not launcher.signal(slot, folder, signal.Signals[names.SHIM_STACKS]):
+        return ["stacks: /proc hides the processes, and none of them dumps its stacks"]
+    answered = _wait_for_growth(folder, asked, before)
+    for pid in answered:
+        added = untrusted_files.read_part(folder, asked[pid], before[pid], STACKS_LIMIT_BYTES)
+        target.write_bytes(f"stacks-{pid}.txt", added)
+    return [f"stacks of {pid}: none within {STACKS_LIMIT_S:.0f} s" for pid in asked if pid not in answered]
 
 
 def _wait_for_growth(folder: Path, dumps: dict[int, str], before: dict[int, int]) -> list[int]:
@@ -111,6 +131,8 @@ def may_answer(folder: Path, pid: int, name: str) -> bool:
     if pid == 0:
         return True
     process = process_table.read_process(pid)
+    if process is None and is_hidden(pid):
+        return untrusted_files.exists(folder, name)
     if (
         process is None
         or process.ending

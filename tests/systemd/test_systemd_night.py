@@ -123,6 +123,24 @@ def test_restart_kill_and_watchdog_cost_the_training_no_step(home: Night) -> Non
         home.box.run(f"rm {drop_in}; systemctl daemon-reload")
 
 
+def test_a_daemon_that_sees_no_process_of_its_training_has_its_stacks_all_the_same(home: Night) -> None:
+    """An administrator's ProtectProc hides other users' processes from it: those that hang dump their own stacks."""
+    drop_in = f"/run/systemd/system/{UNIT}.d/hidden.conf"
+    home.box.write(drop_in, "[Service]\nProtectProc=invisible\n")
+    home.systemctl("daemon-reload")
+    try:
+        home.write(home.by_hand("one", "--wound", "hang:100", stall="limit_s = 3\nlearn = false"))
+        home.begin()
+        incident = home.resumed("one", limit_s=60)
+        assert (incident["rule"], incident["outcome"], incident["last_step"]) == ("stall", "resumed", 99)
+        kept = home.box.run(f"cat {incident['evidence']}/stacks-*.txt", check=True).output
+        assert "in wait_for_ever" in kept
+        assert "/proc hides its processes" in home.asked("doctor").output
+        assert home.asked("stop one --wait").status == 0
+    finally:
+        home.box.run(f"rm {drop_in}; systemctl daemon-reload")
+
+
 @pytest.mark.parametrize(
     ("wound", "acts"),
     [("hang", ["launch", "stop", "retry", "launch"]), ("deaf", ["launch", "stop", "kill", "retry", "launch"])],
