@@ -29,16 +29,17 @@ from supervisor.core.job import (
 from supervisor.core.judge import spoiling, untold, worst
 from supervisor.core.moments import Moment
 from supervisor.core.readings import KernelWait
-from supervisor.core.remedies.causes import GPU_LOST, NON_FINITE, SLOW_START
+from supervisor.core.remedies.causes import GPU_LOST, SLOW_START
 from supervisor.core.remedies.choose import Choice, back_to, choose, help_against
 from supervisor.core.remedies.context import RemedyContext
 from supervisor.core.remedies.gpu_memory import GpuMemory, held_words, still_held
 from supervisor.core.remedies.last_resorts import Resort, due, would_help
+from supervisor.core.remedies.own_file import blame_own_file
 from supervisor.core.remedies.trials import Trial
 from supervisor.core.rules import cause_of
 from supervisor.core.rules.advisory.other_trainings import OtherTrainings
 from supervisor.core.rules.crash import WRAPPER, Crash
-from supervisor.core.rules.crash_diagnosis import crash_diagnosis
+from supervisor.core.rules.crash_diagnosis import HOST_LOST, crash_diagnosis
 from supervisor.core.start_failure import (
     ABOUT_NO_CHECKPOINT,
     COMMAND,
@@ -153,14 +154,16 @@ def describe_waits(waits: Sequence[KernelWait]) -> str | None:
     return f"{named}{more}, which only a GPU reset or a reboot ends"
 
 
-NO_ROOM = "restart without changes: no other checkpoint or setting makes room on the disk"
 DISK_IS_FULL = "no room is left on a disk that it writes to"
+RESTARTED_ALONE = {
+    FaultClass.DISK_FULL.value: "restart without changes: no other checkpoint or setting makes room on the disk",
+    HOST_LOST: "restart without changes: that the machine was lost is no sign of a fault in data or code",
+}
+"""Faults after which an attempt is started as before, wherever it was, and why."""
 OWN_FILES_AT_FAULT = (
     "a file that the program reads by itself is damaged, missing or another one, most likely its own last save; "
     "remove or replace that"
 )
-SPOILT_STEPS = 3
-"""Weights whose losses are not finite by then were spoilt before."""
 UNMOUNTED_TRIES = 5
 """Launches in a row that a missing folder may fail."""
 UNMOUNTED_WAIT_S = 60.0
@@ -231,9 +234,8 @@ def retry(job: Job, attempt: Attempt, flag: RedFlag, now: Moment, context: Remed
         return replace(again, counts=False)
     step = _find_fault_step(attempt, flag, cause)
     choice = choose(job.course.failed(cause, now), job.limits.remedies, job.ended(cause, step, finding), context)
-    full = flag.fault == FaultClass.DISK_FULL.value
-    if full and job.limits.remedies.allows("restart"):
-        choice = Choice(remedy="restart", reason=NO_ROOM)
+    if flag.fault in RESTARTED_ALONE and job.limits.remedies.allows("restart"):
+        choice = Choice(remedy="restart", reason=RESTARTED_ALONE[flag.fault])
     in_vain = job.course.again_at_start(number, flag.start_failure)
     if in_vain is not None and (flag.start_failure or "").startswith(NOT_STARTED):
         choice = _choose_after_same_launch(job, flag)
@@ -241,12 +243,14 @@ def retry(job: Job, attempt: Attempt, flag: RedFlag, now: Moment, context: Remed
     elif in_vain is not None:
         choice = _choose_after_same_start(job, attempt, flag, in_vain, context)
         again = replace(again, not_before=_shorten_wait(now, not_before))
-    choice = _blame_own_file(job, attempt, flag, cause) or choice
+    made = None if flag.since_step is None else attempt.made_here(flag.since_step)
+    choice = blame_own_file(job.name, cause, attempt.own_file, attempt.resume_from, made) or choice
     spent = job.ledger.spent(now, budget, cause) or (choice.reason if choice.remedy is None else None)
     if code is not None and code in budget.never_retry_exit_codes:
         spent = f"status {code} is never retried (budget.never_retry_exit_codes)"
     if spent is not None:
         taken = [resort_taken.kind for resort_taken in job.resorts]
+        full = flag.fault == FaultClass.DISK_FULL.value
         hint = DISK_IS_FULL if full else help_against(cause, job.limits.remedies, context, taken)
         reasons = (spent, hint, f"last: {flag.message}")
         return de.GiveUp(at=now, job=job.name, attempt=number, reason="; ".join(filter(None, reasons)), flag=flag)
@@ -261,19 +265,6 @@ def retry(job: Job, attempt: Attempt, flag: RedFlag, now: Moment, context: Remed
         gpu=gpu,
         finding=finding,
         environment=choice.environment,
-    )
-
-
-def _blame_own_file(job: Job, attempt: Attempt, flag: RedFlag, cause: str) -> Choice | None:
-    """Return the choice where a training loaded spoilt weights by itself: each attempt would load them again."""
-    own, given, since = attempt.own_file, attempt.resume_from, flag.since_step
-    made = None if since is None else attempt.made_here(since)
-    if own is None or given is None or cause != NON_FINITE or made is None or made > SPOILT_STEPS:
-        return None
-    return Choice(
-        remedy=None,
-        reason=f"the training loaded {own} by itself, whose weights are spoilt, in place of {given.title}: have "
-        f"resume.command take {{checkpoint}}, or move that file away, then `supervisorctl start {job.name}`",
     )
 
 

@@ -196,6 +196,16 @@ def test_on_a_full_disk_it_is_started_from_the_newest_checkpoint_until_its_resta
     assert "at fault" not in (timeline.job.reason or "")
 
 
+def test_a_machine_that_is_lost_at_the_same_place_again_is_no_sign_of_a_fault_in_data_or_code() -> None:
+    """As by power cuts, or by a person who reboots it, soon after each start."""
+    timeline = patient(Limits(budget=Budget(restarts=6, backoff_s=(0.0,))))
+    taken = walk(timeline, lambda timeline: trains(timeline).lost())
+    assert set(taken) == {"restart"}
+    assert len(taken) == 6
+    assert (timeline.job.reason or "").startswith("6 restarts in a row without progress")
+    assert "at fault" not in (timeline.job.reason or "")
+
+
 @pytest.mark.parametrize(("named", "ladder"), [(True, ["xla_memory", "cpu_profile"]), (False, ["cpu_profile"])])
 def test_what_helps_torch_is_not_taken_for_a_training_of_keras_on_jax(named: bool, ladder: list[str]) -> None:
     def fails(timeline: Life) -> None:

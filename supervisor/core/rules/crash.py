@@ -24,7 +24,7 @@ from supervisor.core.moments import Moment
 from supervisor.core.rank_failure import Raised, RankExited, RankKilled, first_failure
 from supervisor.core.readings import ExitStatus, Stage, signal_name
 from supervisor.core.remedies import causes
-from supervisor.core.rules.crash_diagnosis import crash_diagnosis
+from supervisor.core.rules.crash_diagnosis import HOST_LOST, crash_diagnosis
 from supervisor.core.rules.gpu_fault import is_fatal
 from supervisor.core.rules.non_finite_loss import NonFiniteLoss, spoilt, window
 from supervisor.core.sanitize import sanitize
@@ -146,7 +146,7 @@ class Crash:
     def _find_cause(self, history: History) -> Cause | None:
         ended = _came_to_its_end(history)
         if history.host_lost is not None:
-            cause = Cause(fault="host_lost", text=_describe_loss(history, history.host_lost))
+            cause = Cause(fault=HOST_LOST, text=_describe_loss(history, history.host_lost))
         elif history.exit is None:
             return None
         elif history.exit.clean:

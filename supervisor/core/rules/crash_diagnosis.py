@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from supervisor.core.findings import FaultClass
 from supervisor.core.flags import Diagnosis
 
+HOST_LOST = "host_lost"
+"""Fault of an attempt that ended with its machine."""
 _NOT_ITSELF = "its own end: the training had more to do, and was not asked to stop"
 _GPU = Diagnosis(
     ruled_out=("a fault of the script: the kernel saw the GPU fail first",),
@@ -125,7 +127,7 @@ _DIAGNOSES: Mapping[str, Diagnosis] = {
         causes=("it was killed from outside: a person, a limit of its cgroup, systemd-oomd, earlyoom",),
         advice=("`journalctl -b` around that second shows who",),
     ),
-    "host_lost": Diagnosis(
+    HOST_LOST: Diagnosis(
         causes=("the machine was reset, froze, or lost power (owner's log, 9 November: a freeze under load)",),
         advice=("`journalctl -b -1 -e` holds its last words; a power cap or fewer watts test the supply",),
     ),
