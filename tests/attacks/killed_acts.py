@@ -1,0 +1,399 @@
+"""Kills the daemon at each change that an act asks of its disk, and looks whether the act is whole after a restart.
+
+    python tests/attacks/killed_acts.py [--scene reload] [--every 1] [--from 1] [--only 17]
+
+The whole state lies on a file system of ours (`tests/rigs/killing_disk.py`) that counts what is asked of it: files and
+folders made, written, synced, cut off, renamed, linked and removed. A scene is one act: a reload that adds, changes and
+removes jobs; a checkpoint that is captured and proven; `supervisorctl forget`; the upgrade of an older record. First it
+is played without a kill, which says of how many changes it is; then the daemon is killed at the first, at the second,
+and so on. After each a new daemon is started, and nothing may be lost, doubled or half.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sqlite3
+import struct
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT)]
+
+from supervisor.control.client import ControlError  # noqa: E402 (after the path is set)
+from supervisor.runner.code_copy import FOLDER, CodeCopies  # noqa: E402
+from supervisor.store import schema  # noqa: E402
+from tests.e2e.house import House, house  # noqa: E402
+from tests.rigs.killing_disk import KillingDisk, killing  # noqa: E402
+from tests.rigs.laid_code import lay_code  # noqa: E402
+
+DATABASES = ROOT / "tests" / "store" / "databases"
+OLDEST = "0001_initial"
+SAVE_EVERY = 25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """One act of a daemon."""
+
+    prepare: Callable[[House, KillingDisk], None]
+    """Bring an installation to where the act begins; without a daemon where its start is the act."""
+    act: Callable[[House], None]
+    """Ask for the act, of a daemon that may be killed over it."""
+    is_over: Callable[[House], bool]
+    """Whether the act came to its end, with a daemon that was not killed."""
+    look: Callable[[House, KillingDisk], None]
+    """Assert, with the next daemon, that it is whole."""
+
+
+def lay_out(home: House, disk: KillingDisk, text: str) -> None:
+    """Write a configuration of a state that lies on that disk; the socket and the trainings' own folders do not."""
+    home.state = disk.at / "state"
+    home.client.path = str(home.folder / "control.sock")
+    home.write(text, head=f'socket = "{home.client.path}"')
+
+
+ANSWERED = "answered"
+"""A file that is there once the daemon has answered that it does what was asked."""
+
+
+def ask(home: House, path: str) -> None:
+    """Ask it of a daemon that may be killed over it."""
+    try:
+        home.client.post(path)
+    except ControlError:
+        return
+    (home.folder / ANSWERED).touch()
+
+
+def goes_on(home: House, name: str) -> None:
+    """Assert that one training of a job runs, made each step once, and that all of them are in the record."""
+    last = len(home.steps_made(name))
+    home.until(lambda: len(home.steps_made(name)) > last + 20, 60, f"{name} to go on")
+    made = home.steps_made(name)
+    assert made == list(range(1, len(made) + 1)), f"{name} made {made}"
+    home.until(lambda: home.steps_recorded(name) >= len(made), 60, f"{len(made)} steps of {name} to be recorded")
+    assert home.steps_recorded(name) <= len(home.steps_made(name))
+
+
+def decisions(home: House, name: str) -> list[str]:
+    """Return the decisions about a job, the first first."""
+    return [kind for (kind,) in home.query("SELECT kind FROM decisions WHERE job = ? ORDER BY id", name)]
+
+
+# --- a reload ---------------------------------------------------------------------------------------------------------
+
+
+def prepare_reload(home: House, disk: KillingDisk) -> None:
+    """Run two jobs, and write a configuration that changes one of them, removes the other and adds a third."""
+    lay_out(home, disk, home.by_hand("changed", table="checkpoints.keep = false") + removed(home))
+    home.start()
+    for name in ("changed", "removed"):
+        home.step(name, 30)
+    lay_out(home, disk, changed(home) + home.by_hand("added"))
+
+
+def changed(home: House) -> str:
+    """Return the job that is changed, as it is after that."""
+    return home.by_hand("changed", table="checkpoints.keep = false\nkill_wait_s = 7")
+
+
+def removed(home: House) -> str:
+    """Return the job that is removed."""
+    return home.by_hand("removed", table="checkpoints.keep = false")
+
+
+def is_reloaded(home: House) -> bool:
+    """Whether the jobs are those of the new configuration, each with steps."""
+    jobs = {job["name"]: job for job in (home.status() or {"jobs": []})["jobs"]}
+    return jobs.keys() == {"changed", "added"} and (jobs["added"]["step"] or 0) > 0
+
+
+def look_at_reload(home: House, disk: KillingDisk) -> None:
+    """Assert that the jobs are those of the file, that of the removed one nothing runs, and no other was restarted."""
+    home.until(lambda: is_reloaded(home), 60, "the jobs of the new configuration")
+    for name in ("changed", "added"):
+        goes_on(home, name)
+        assert decisions(home, name).count("launch") == 1, decisions(home, name)
+        assert home.job(name)["attempt"] == 1
+    assert home.incidents() == []
+    if not (home.folder / ANSWERED).exists() and running(home, "removed"):
+        # As one that was left out of the configuration of a start: nothing that runs is ended for that.
+        lay_out(home, disk, changed(home) + home.by_hand("added") + removed(home))
+        home.client.post("/v1/reload")
+        goes_on(home, "removed")
+        assert home.job("removed")["attempt"] == 1
+        return
+    home.until(lambda: not running(home, "removed"), 60, "nothing of the removed job to run")
+    home.until(lambda: home.recorded_phase("removed") == "stopped", 60, "the removed job to be recorded as stopped")
+
+
+def running(home: House, name: str) -> list[int]:
+    """Return the processes of a job's attempts."""
+    folder = str(home.state / "jobs" / name)
+    return [
+        found.pid
+        for found in psutil.process_iter(["cmdline"])
+        if any(folder in word for word in found.info["cmdline"] or ())
+    ]
+
+
+# --- a checkpoint -----------------------------------------------------------------------------------------------------
+
+
+def prepare_save(home: House, disk: KillingDisk) -> None:
+    """Run a training up to the step before its first save."""
+    lay_out(home, disk, home.by_hand("one", "--every-s", "0.1", "--pause", f"{SAVE_EVERY}:{home.folder / 'go'}"))
+    home.start()
+    home.step("one", SAVE_EVERY - 1)
+
+
+def save(home: House) -> None:
+    """Let it go on."""
+    (home.folder / "go").touch()
+
+
+def is_saved(home: House) -> bool:
+    """Whether its first save was captured and proven."""
+    return home.proven("one") != []
+
+
+def look_at_save(home: House, _: KillingDisk) -> None:
+    """Assert that generations are whole, each once, and that a training that is killed goes on from its newest save."""
+    goes_on(home, "one")
+    kept = [item for item in home.checkpoints("one") if item["source"] is not None]
+    counted = Counter(item["step"] for item in kept)
+    assert set(counted.values()) == {1}, f"generations by step: {counted}"
+    for item in kept:
+        try:
+            held = struct.unpack("<f", Path(item["path"]).read_bytes()[-4:])[0]
+        except FileNotFoundError:
+            continue  # it has been pruned since
+        assert held == item["step"], f"{item['path']} holds step {held}"
+    assert not [item for item in home.checkpoints("one") if item["verdict"] == "rejected"]
+    home.until(lambda: not list(home.state.glob("jobs/one/generations/.taking-*")), 30, "no half copy to be left")
+    os.kill(home.job("one")["pid"], signal.SIGKILL)
+    incident = home.resumed("one")
+    assert incident["resumed_from"]["step"] == incident["last_step"] // SAVE_EVERY * SAVE_EVERY, incident
+
+
+# --- what is left of a removed job ------------------------------------------------------------------------------------
+
+
+def prepare_forget(home: House, disk: KillingDisk) -> None:
+    """Run two jobs, of which one is killed once, then stop that one and remove it from the configuration."""
+    both = home.by_hand("one", table="checkpoints.keep = false") + home.by_hand("old", "--wound", "kill:40")
+    lay_out(home, disk, both)
+    home.start()
+    home.resumed("old")
+    home.client.post("/v1/jobs/old/stop")
+    home.phase("old", "stopped")
+    lay_out(home, disk, home.by_hand("one", table="checkpoints.keep = false"))
+    home.client.post("/v1/reload")
+
+
+def forget(home: House) -> None:
+    """Have it forgotten."""
+    ask(home, "/v1/jobs/old/forget")
+
+
+def is_forgotten(home: House) -> bool:
+    """Whether nothing is left of it."""
+    return rows_of(home, "old") == {} and not list((home.state / "jobs").glob("*old*"))
+
+
+def rows_of(home: House, name: str) -> dict[str, int]:
+    """Return how many rows each table of the record has of a job."""
+    counts = [f"SELECT '{table}', count(*) FROM {table} WHERE {key} = '{name}'" for table, key in list_keys()]
+    return {table: count for table, count in home.query(" UNION ALL ".join(counts)) if count}
+
+
+def list_keys() -> list[tuple[str, str]]:
+    """Return each table of the record that is about jobs, with the column that has their names."""
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.executescript(schema.TABLES.read_text())
+        tables = [table for (table,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        columns = {table: {row[1] for row in database.execute(f"PRAGMA table_info({table})")} for table in tables}
+    return [("jobs", "name"), *((table, "job") for table in tables if "job" in columns[table])]
+
+
+def look_at_forget(home: House, disk: KillingDisk) -> None:
+    """Assert that it can be forgotten after that, that another's record is whole, and its name begins afresh."""
+    if not is_forgotten(home):
+        ask(home, "/v1/jobs/old/forget")
+    home.until(lambda: is_forgotten(home), 30, f"nothing of it to be left: {rows_of(home, 'old')}")
+    goes_on(home, "one")
+    assert home.incidents() == []
+    both = home.by_hand("one", table="checkpoints.keep = false") + home.by_hand("old", "--steps", "30")
+    (home.folder / "old" / "steps.log").unlink()
+    for saved in (home.folder / "old").glob("*.safetensors"):
+        saved.unlink()
+    lay_out(home, disk, both)
+    home.client.post("/v1/reload")
+    home.phase("old", "finished", limit_s=60)
+    assert (home.job("old")["attempt"], home.steps_made("old")) == (1, list(range(1, 31)))
+
+
+# --- an older record --------------------------------------------------------------------------------------------------
+
+
+def prepare_upgrade(home: House, disk: KillingDisk) -> None:
+    """Lay a record of the oldest schema where the daemon will find it; what is in it has ended."""
+    lay_out(home, disk, home.by_hand("fresh", table="checkpoints.keep = false"))
+    record = disk.real / "state" / "supervisor.db"
+    record.parent.mkdir(exist_ok=True)
+    with closing(sqlite3.connect(record)) as database:
+        database.executescript((DATABASES / f"{OLDEST}.sql").read_text())
+
+
+def begin(home: House) -> None:
+    """Start the daemon."""
+    home.start(wait=False)
+
+
+def is_upgraded(home: House) -> bool:
+    """Whether it answers, and trains."""
+    return home.status() is not None and (home.job("fresh")["step"] or 0) > 0
+
+
+KEPT = ("attempts", "incidents", "decisions", "remedies", "checkpoints", "step_metrics", "notes", "flags")
+
+
+def look_at_upgrade(home: House, disk: KillingDisk) -> None:
+    """Assert that no row was lost or doubled, that the copy of before is one, and that a training begins."""
+    home.until(lambda: is_upgraded(home), 60, "the job to train")
+    goes_on(home, "fresh")
+    before = copy_of_oldest(home)
+    for table in KEPT:
+        key = "key" if table == "notes" else "job"
+        asked = f"SELECT {key}, count(*) FROM {table} WHERE {key} != 'fresh' GROUP BY {key}"
+        old = dict(before.execute(asked).fetchall())
+        new = dict(home.query(asked))
+        assert {name: new.get(name) for name in old} == old, f"{table}: {old} became {new}"
+    assert home.query("SELECT version_num FROM alembic_version") == [(schema.HEAD,)]
+    copies = list((disk.real / "state").glob("supervisor.db.before-*"))
+    assert len(copies) == 1, copies
+    with closing(sqlite3.connect(copies[0])) as kept:
+        assert kept.execute("SELECT version_num FROM alembic_version").fetchall() == [(OLDEST,)], "the copy of before"
+    assert not list((disk.real / "state").glob("*.part")), "a half copy is left"
+
+
+def copy_of_oldest(home: House) -> sqlite3.Connection:
+    """Return the record as it was."""
+    database = sqlite3.connect(":memory:")
+    database.executescript((DATABASES / f"{OLDEST}.sql").read_text())
+    return database
+
+
+SCENES = {
+    "reload": Scene(
+        prepare=prepare_reload, act=lambda home: ask(home, "/v1/reload"), is_over=is_reloaded, look=look_at_reload
+    ),
+    "save": Scene(prepare=prepare_save, act=save, is_over=is_saved, look=look_at_save),
+    "forget": Scene(prepare=prepare_forget, act=forget, is_over=is_forgotten, look=look_at_forget),
+    "upgrade": Scene(prepare=prepare_upgrade, act=begin, is_over=is_upgraded, look=look_at_upgrade),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of one life."""
+
+    changes: tuple[str, ...]
+    """What the act changed, the first first."""
+    killed_at: str | None
+    broken: str | None
+    """What did not hold."""
+
+
+def play(scene: Scene, number: int | None, code: Path) -> Outcome:
+    """Play a scene in a fresh installation; the daemon is killed at that change of the act, None: at none."""
+    with tempfile.TemporaryDirectory(prefix="killed-acts-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        (folder / "house").mkdir()
+        with killing(folder / "disk", folder / "behind") as disk, house(folder / "house") as home:
+            home.shares_imports = True
+            lay_code(code, disk.real / "state")
+            try:
+                scene.prepare(home, disk)
+                disk.arm(number, lambda: home.daemon.pid if home.daemon is not None else None)
+                scene.act(home)
+                home.until(
+                    lambda: disk.killed_at is not None or is_over(home, scene),
+                    60,
+                    "the act",
+                    daemon=False,
+                )
+                changes = disk.disarm()
+                assert home.daemon is not None
+                if disk.killed_at is not None:
+                    home.daemon.wait(30)
+                    home.start()
+                scene.look(home, disk)
+                broken = None
+            except Exception as error:  # noqa: BLE001 - whatever did not hold is the finding
+                changes = disk.disarm()
+                broken = f"{type(error).__name__}: {error}\n{home.read_output()}"
+            home.leave()
+    return Outcome(changes=tuple(changes), killed_at=disk.killed_at, broken=broken)
+
+
+def is_over(home: House, scene: Scene) -> bool:
+    """Whether the act came to its end; not where the daemon was killed while it was asked."""
+    try:
+        return home.daemon is not None and home.daemon.poll() is None and scene.is_over(home)
+    except (ControlError, AssertionError, sqlite3.Error):
+        return False
+
+
+def main() -> int:
+    """Play each scene without a kill, and then with a kill at each of its changes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scene", choices=SCENES, nargs="+", default=list(SCENES))
+    parser.add_argument("--every", type=int, default=1, help="each so many-th change alone")
+    parser.add_argument("--from", dest="first", type=int, default=1)
+    parser.add_argument("--only", type=int, help="this change alone")
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what it started is ended even then
+    counted: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory(prefix="killed-code-") as folder:
+        CodeCopies(Path(folder), same_user=True).current()
+        for name in given.scene:
+            undisturbed = play(SCENES[name], None, Path(folder) / FOLDER)
+            report(name, "undisturbed", undisturbed)
+            counted["BROKEN" if undisturbed.broken else "held"] += 1
+            sys.stdout.write(f"{name}: {len(undisturbed.changes)} changes {json.dumps(undisturbed.changes)}\n")
+            numbers = choose_numbers(undisturbed.changes)[given.first - 1 :: given.every]
+            for number in numbers if given.only is None else [given.only]:
+                outcome = play(SCENES[name], number, Path(folder) / FOLDER)
+                report(name, f"#{number} {outcome.killed_at or 'not reached'}", outcome)
+                counted["BROKEN" if outcome.broken else "held" if outcome.killed_at else "not reached"] += 1
+    sys.stdout.write(f"{dict(counted)}\n")
+    return 1 if counted["BROKEN"] else 0
+
+
+def choose_numbers(changes: Sequence[str]) -> list[int]:
+    """Return the changes to kill at, counted from 1: of several in a row that are alike the first and the last."""
+    same = [False, *(before == after for before, after in pairwise(changes)), False]
+    return [number for number in range(1, len(changes) + 1) if not (same[number - 1] and same[number])]
+
+
+def report(scene: str, what: str, outcome: Outcome) -> None:
+    """Print what became of a life."""
+    sys.stdout.write(f"{'BROKEN' if outcome.broken else 'held'} {scene} {what} {outcome.broken or ''}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
