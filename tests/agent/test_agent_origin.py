@@ -194,6 +194,22 @@ def test_a_file_of_the_scripts_own_is_known_by_its_content_though_another_was_ch
 
 
 @pytest.mark.train
+def test_what_is_loaded_besides_the_chosen_one_is_not_what_it_goes_on_from(
+    warm_attempt: Attempt, train_python: Path, checkpoint: Path, tmp_path: Path
+) -> None:
+    """As the best weights so far are, for a comparison."""
+    env, best = given(checkpoint, 40), tmp_path / "best.pt"
+    best.write_bytes(checkpoint.read_bytes() + b"\0")
+    stat, note = best.stat(), json.loads(env[at.ENV_RESUME_STEPS])
+    note["files"].append([str(best), stat.st_size, stat.st_mtime_ns, 25])
+    env[at.ENV_RESUME_STEPS] = json.dumps(note)
+    before = f"{BEFORE}; torch.load(sys.argv[2])"
+    program = LOOP.format(optimizer=SGD, before=before, each="")
+    steps, reported = counted(warm_attempt, program, train_python, str(checkpoint), str(best), **env)
+    assert (steps, reported["path"]) == ([41, 42, 43], str(checkpoint))
+
+
+@pytest.mark.train
 def test_an_optimizers_own_count_comes_first(warm_attempt: Attempt, train_python: Path, checkpoint: Path) -> None:
     before = f"found = {BEFORE}; optimizer.load_state_dict(found['optimizer'])"
     program = LOOP.format(optimizer=ADAM, before=before, each="")

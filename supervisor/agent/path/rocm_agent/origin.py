@@ -134,13 +134,13 @@ def _resumed_from(given: Dict[str, Any]) -> Tuple[Optional[str], Optional[int], 
     """Return (path, its step, whether it surely was loaded) of what the training goes on from; (None, None, False)."""
     files = [item for item in given.get("files") or [] if len(item) == 4]
     asked_for = os.environ.get(ENV_RESUME_FROM)
-    for path, size, modified_ns in reversed(_loads):
-        matching = [file for file in files if _matches_row(file, path, (size, modified_ns))]
-        if matching:
-            # A copy of it that was put where the program looks is what the daemon chose.
-            is_asked = any(file[:3] == [asked_for, size, modified_ns] for file in matching)
-            step = next((step for *_, step in matching if step is not None), None)
-            return asked_for if is_asked else path, step, True
+    # What the daemon chose comes first, also as a copy that was put elsewhere: what is loaded besides, as the best one
+    # so far, is not what the training goes on from.
+    for rows, name in (([file for file in files if asked_for and file[0] == asked_for], asked_for), (files, None)):
+        for path, size, modified_ns in reversed(_loads):
+            matching = [file for file in rows if _matches_row(file, path, (size, modified_ns))]
+            if matching:
+                return name or path, next((step for *_, step in matching if step is not None), None), True
     if asked_for and (_asked or given.get("asked")):
         return asked_for, given.get("step"), _asked
     return None, None, False
