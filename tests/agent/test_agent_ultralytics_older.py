@@ -26,7 +26,10 @@ class BaseTrainer:
         self.train_loader, self.test_loader = [0], [0]
         self.done = ["resume " + str(overrides.get("resume"))]
     def setup_model(self):
-        return {"epoch": int(sys.argv[1]), "optimizer": {}}
+        "As that of ultralytics 8.0: what it builds is described by the model in the checkpoint."
+        self.model, ckpt = module.attempt_load_one_weight(self.args.model)
+        assert ckpt["model"].yaml == {"nc": 1}
+        return ckpt
     def resume_training(self, ckpt):
         start_epoch = ckpt["epoch"] + 1
         assert start_epoch < self.epochs, "nothing to resume"
@@ -48,7 +51,13 @@ class BaseTrainer:
         self.final_eval()
         self.run_callbacks("on_train_end")
 
-ultralytics_resume.install(SimpleNamespace(BaseTrainer=BaseTrainer))
+def attempt_load_one_weight(weight):
+    "As that of ultralytics 8.0, for a snapshot."
+    ema = SimpleNamespace(yaml={"nc": 1})
+    return ema, {"epoch": int(sys.argv[1]), "model": None, "ema": ema, "optimizer": {}, "rocm_supervisor": {}}
+
+module = SimpleNamespace(BaseTrainer=BaseTrainer, attempt_load_one_weight=attempt_load_one_weight)
+ultralytics_resume.install(module)
 trainer = BaseTrainer(overrides={})
 trainer._do_train()
 print(*trainer.done, sep="|")
@@ -67,6 +76,10 @@ def train(epoch: int, resume_from: Path) -> list[str]:
 def test_a_trainer_without_a_method_for_an_epoch_s_begin_is_resumed(tmp_path: Path) -> None:
     began = ["on_train_start", "on_train_epoch_start", "final_eval", "on_train_end"]
     assert train(1, tmp_path / "last.pt") == [f"resume {tmp_path / 'last.pt'}", *began]
+
+
+def test_a_snapshot_has_the_model_that_a_trainer_builds_from(tmp_path: Path) -> None:
+    assert "on_train_start" in train(0, tmp_path / "last.pt"), "the trainer found the description of its model"
 
 
 def test_where_all_epochs_are_made_it_does_what_comes_after_them(tmp_path: Path) -> None:

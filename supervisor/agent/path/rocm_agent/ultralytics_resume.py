@@ -38,8 +38,10 @@ _lost = ""
 
 
 def install(module: ModuleType) -> None:
-    """Wrap the three places of BaseTrainer in `module` where a resume is decided, loaded and applied."""
+    """Wrap the places of `module` and its BaseTrainer where a resume is decided, loaded and applied."""
     trainer = module.BaseTrainer
+    if hasattr(module, "attempt_load_one_weight"):
+        module.attempt_load_one_weight = _with_a_model(module.attempt_load_one_weight)
     trainer.__init__ = _asked_to_resume(trainer.__init__)
     trainer.setup_model = _loading_the_checkpoint(trainer.setup_model)
     trainer.resume_training = _wrap_resume_training(trainer.resume_training)
@@ -124,6 +126,19 @@ def _loading_the_checkpoint(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(self, *args, **kwargs)
 
     return setup_model
+
+
+def _with_a_model(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a snapshot of ours the model that ultralytics 8.0 asks for: what it loaded, for a snapshot has none."""
+
+    @wraps(original)
+    def attempt_load_one_weight(*args: Any, **kwargs: Any) -> Any:
+        weights, ckpt = original(*args, **kwargs)
+        if isinstance(ckpt, dict) and OURS in ckpt and ckpt.get("model") is None:
+            ckpt["model"] = weights
+        return weights, ckpt
+
+    return attempt_load_one_weight
 
 
 def _wrap_resume_training(original: Callable[..., Any]) -> Callable[..., Any]:
