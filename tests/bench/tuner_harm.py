@@ -21,7 +21,8 @@ from tuner_simulation import Machine
 
 from supervisor.core.tuning.compare import BLOCK_STEPS
 from supervisor.core.tuning.guards import Block, Memory
-from supervisor.core.tuning.session import Arm, Session
+from supervisor.core.tuning.session import Session
+from supervisor.core.tuning.trial import Arm
 
 GB = 1_000_000_000
 MEMORY = Memory(card_bytes=32 * GB, host_bytes=64 * GB)

@@ -22,7 +22,8 @@ from statistics import median
 
 from supervisor.core.tuning.budget import count_left, find_unaffordable
 from supervisor.core.tuning.compare import BLOCK_STEPS, DROPPED_STEPS, typical_s
-from supervisor.core.tuning.session import Arm, Session
+from supervisor.core.tuning.session import Session
+from supervisor.core.tuning.trial import Arm
 
 STEP_S = 0.2
 NOISES = ((0.03, 0.3), (0.10, 0.3), (0.10, 0.8), (0.25, 0.3))

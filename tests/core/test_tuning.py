@@ -24,7 +24,8 @@ from supervisor.core.tuning.compare import (
 )
 from supervisor.core.tuning.guards import Block
 from supervisor.core.tuning.knob import COUNTED_MAX, KNOBS, Facts, Kind, Knob, Left, Phase, choose_knobs, facts_of
-from supervisor.core.tuning.session import Arm, Session, begin_session
+from supervisor.core.tuning.session import Session, begin_session
+from supervisor.core.tuning.trial import Arm
 from tests.rigs.declared import check_declared
 
 CPU = Facts(device="cpu", processors=4, workers=0, threads=4, fused=False, channels_last=False)
@@ -533,6 +534,105 @@ def test_the_last_comparison_begins_and_ends_with_what_was_adopted() -> None:
     assert seen == [True, False, False, True]
     assert session.before_s == pytest.approx(1.0)
     assert session.after_s == pytest.approx(0.5)
+
+
+def test_blocks_after_the_first_four_alternate_unless_each_change_costs_many_steps() -> None:
+    """Each round of two pairs ends with the settings to beat: what is tried next begins with that block."""
+    for knob, turns in ((SWITCH, "ABBABABABABA"), (replace(SWITCH, is_costly=True), "ABBAABBAABBA")):
+        session = begin_session((knob,), (), CPU)
+        made = ""
+        while session.wanted is not None and len(made) < len(turns):
+            is_arms, level_s = bool(session.wanted), 1.2 if len(made) // 2 % 2 else 1.0
+            made += "B" if is_arms else "A"
+            session = session.after_block(level_s * (0.9 if is_arms else 1.0))
+            if session.trial is None or session.trial.arm is None:
+                break
+        assert made == turns[:8]
+        found = begin_session((knob,), (), CPU).trial
+        assert found is not None
+        assert "".join(found.turn_of(block) for block in range(12)) == turns
+
+
+def confirm_switch(
+    step_s: float, blocks: int, facts: Facts = CPU, losses: float | None = None, later_s: float | None = None
+) -> Session:
+    """Return a tune after so many blocks of its last comparison, in which a step takes as long with all together.
+
+    `later_s`: in the second block of that; `losses`: those seen with it, where any are.
+    """
+    session = begin_session((WORKERS, SWITCH) if facts.processors == 2 else (SWITCH,), (), facts)
+    workers_s = {True: 1.0, False: 5.0}
+    first = 0
+    while session.trial is not None and session.trial.arm is not None:
+        base_s = workers_s["workers" in session.wanted] if facts.processors == 2 and session.wanted is not None else 1.0
+        session = session.after_block(base_s * (0.8 if "switch" in (session.wanted or {}) else 1.0))
+    for block in range(blocks):
+        is_changed = "switch" in (session.wanted or {})
+        first += 10
+        level = 2.0 if losses is None or not is_changed else losses
+        seen = Block(first_step=first, losses=tuple(level + 0.1 * (-1) ** step for step in range(6)))
+        changed_s = step_s if block < 2 or later_s is None else later_s
+        session = session.after_block(changed_s if is_changed else 1.0, None if losses is None else seen)
+    return session
+
+
+def test_a_last_comparison_without_steps_left_ends_with_what_its_pairs_prove() -> None:
+    begun = confirm_switch(0.9, blocks=4)
+    assert begun.confirmed is None, "more pairs were to show it"
+    ended = begun.after_last_step()
+    assert ended.wanted is None
+    assert (ended.settings, ended.refused) == ({"switch": True}, ())
+    assert ended.confirmed is not None
+    assert ended.before_s == pytest.approx(1.0)
+    assert ended.after_s == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "later_s", "blocks", "losses"),
+    [
+        pytest.param(0.8, 1.1, 4, None, id="a gain that chance explains"),
+        pytest.param(0.9, None, 2, None, id="one pair"),
+        pytest.param(0.9, None, 0, None, id="none"),
+        pytest.param(0.9, None, 4, 2.1, id="losses may be higher"),
+    ],
+)
+def test_a_last_comparison_that_proves_nothing_by_then_leaves_what_was_proven_first(
+    step_s: float, later_s: float | None, blocks: int, losses: float | None
+) -> None:
+    ended = confirm_switch(step_s, blocks, losses=losses, later_s=later_s).after_last_step()
+    assert (ended.wanted, ended.settings, ended.refused) == (None, {"switch": True}, ())
+    assert ended.before_s == pytest.approx(1.0)
+    assert ended.after_s == pytest.approx(0.8), "that of its own comparison"
+    alone = replace(confirm_switch(step_s, blocks, losses=losses, later_s=later_s), first=None).after_last_step()
+    assert (alone.wanted, alone.adopted, alone.confirmed) == (None, (), None)
+    assert [row.knob for row in alone.refused] == ["switch"]
+    assert "not confirmed together in the steps given" in alone.refused[0].why
+
+
+def test_of_values_that_were_not_confirmed_together_the_first_one_holds() -> None:
+    session = begin_session((SWITCH, OTHER), (), CPU)
+    while session.trial is not None and session.trial.arm is not None:
+        session = session.after_block(0.8 ** len(session.wanted or {}))
+    ended = session.after_last_step()
+    assert ended.settings == {"switch": True}
+    assert [row.knob for row in ended.refused] == ["other"]
+
+
+def test_workers_that_were_proven_alone_stay_where_no_steps_are_left_to_prove_the_rest() -> None:
+    ended = confirm_switch(0.95, blocks=2, facts=replace(CPU, processors=2)).after_last_step()
+    assert (ended.wanted, dict(ended.settings)) == (None, {"workers": 2})
+    assert ended.confirmed is not None
+    assert ended.before_s == pytest.approx(5.0)
+    assert ended.after_s == pytest.approx(1.0)
+    assert (ended.refused[-1].knob, ended.refused[-1].value) == ("switch", True)
+
+
+def test_steps_that_are_over_end_the_last_comparison_alone() -> None:
+    trying = begin_session((SWITCH,), (), CPU)
+    assert trying.after_last_step() == trying
+    assert trying.after_last_block("no steps left").refused[0].why == "no steps left"
+    ended = begin_session((), (), CPU)
+    assert ended.after_last_step() == ended.after_last_block("no steps left") == ended
 
 
 WORKERS = next(knob for knob in KNOBS if knob.name == "workers")

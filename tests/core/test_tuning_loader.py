@@ -13,7 +13,7 @@ from supervisor.core.tuning.loader import (
     find_idle_loader,
     find_starved,
 )
-from supervisor.core.tuning.session import Arm
+from supervisor.core.tuning.trial import Arm
 
 FACTS = Facts(workers=4, prefetch=2, processors=8)
 

@@ -137,6 +137,15 @@ def test_a_block_is_reckoned_by_what_the_newest_of_its_kind_took() -> None:
     assert switches.count_steps(ARM, ARM) == 16
 
 
+def test_a_block_that_used_up_what_lay_ready_says_nothing_of_those_after_it() -> None:
+    """The first block of a last comparison took 64 steps for that, and as many were kept for each that followed."""
+    put_off = after(SETTLED, ARM, wait=0.0, busy=8.0, is_run_out=False)
+    switches = put_off.after_switch(put_off.kind_of(ARM, ARM, proves=True), 80)
+    switches = after(switches, ARM, wait=0.0, busy=8.0)
+    assert switches.count_steps(ARM, ARM) == 16
+    assert switches.count_steps(BASE, BASE) == 16
+
+
 def test_an_exchange_of_workers_is_known_from_other_switches_and_from_none() -> None:
     assert [SETTLED.plan(held, wanted, proves=False).is_exchange for held, wanted in (
         (OWNERS, BASE), (BASE, ARM), (BASE, BASE),

@@ -25,7 +25,7 @@ from supervisor.core.job import Attempt, Job, Phase
 from supervisor.core.moments import Moment
 from supervisor.core.tuning.knob import Facts, facts_of
 from supervisor.core.tuning.loader import find_idle_loader
-from supervisor.core.tuning.session import Arm
+from supervisor.core.tuning.trial import Arm
 from supervisor.daemon.clock import SystemClock
 from supervisor.daemon.tunes.blocks import Used, count_batch_s, count_busy
 from supervisor.daemon.tunes.tuner import Tuner

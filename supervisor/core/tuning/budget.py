@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 
 from supervisor.core.tuning.session import Session
+from supervisor.core.tuning.trial import Trial
 
 STEPS = 800
 """By which a tune has ended, where none were given."""
-RECKONED = 0.9
-"""Share of them that a tune plans with: its last comparison may take longer than was reckoned."""
+RECKONED = 0.86
+"""Share of them that values are tried in: the last comparison may take longer than was reckoned, up to all of them."""
 TRACE_STEPS = 14
 """What a trace takes at most, with the steps in which it begins and ends."""
+UNFORESEEN = 8
+"""Steps that its last blocks may take more than the newest of their kind."""
+CONFIRMED_PAIRS_MIN = 2
+"""Pairs that the last comparison is judged by at least."""
 STEPS_S = 30.0
 """As many steps as this time has are a tune's where that is more: fast steps are judged by more of them."""
 
@@ -20,23 +26,53 @@ Count = Callable[[Settings, Settings], int]
 """Of steps, from the end of a block of some settings to the end of the next one, of others or the same."""
 
 
-def count_left(made: int, spent_s: float, step_s: float | None, steps: int = STEPS) -> int:
-    """Return how many of its `steps` a tune has left that has made some, the newest of which took as long."""
+def count_left(made: int, spent_s: float, step_s: float | None, steps: int = STEPS, *, to_end: bool = False) -> int:
+    """Return how many of its `steps` a tune has left that has made some, the newest of which took as long.
+
+    `to_end`: to the end of its last comparison, which may take those that no value is tried in; a trace follows it.
+    """
     in_time = int((STEPS_S - spent_s) / step_s) if step_s else 0
-    return max(0, int(RECKONED * steps) - made, in_time)
+    planned = steps - UNFORESEEN - TRACE_STEPS if to_end else int(RECKONED * steps)
+    return max(0, planned - made, in_time)
+
+
+def end_unaffordable(session: Session, left: int, to_end: int, count: Count) -> Session | None:
+    """Return the session without the trial under way, where too few steps are left for it; None where it goes on.
+
+    `left` are those in which values are tried, `to_end` those of the last comparison.
+    """
+    why = find_unaffordable(session, left, count)
+    if why is not None:
+        return session.after_last_block(why)
+    return session.after_last_step() if is_over(session, to_end, count) else None
+
+
+def is_over(session: Session, left: int, count: Count) -> bool:
+    """Whether too few steps are left for what the last comparison needs: two pairs of blocks, or then one more."""
+    trial = session.trial
+    if trial is None or trial.arm is not None or trial.blocks:
+        return False
+    wanted_pairs = max(1, CONFIRMED_PAIRS_MIN - len(trial.comparison.pairs))
+    return _count_blocks(trial, 2 * wanted_pairs, count) > left
+
+
+def _count_blocks(trial: Trial, blocks: int, count: Count) -> int:
+    """Return how many steps the next blocks of a trial take."""
+    numbers = (max(0, trial.block - 1), *range(trial.block, trial.block + blocks))
+    return sum(count(held, wanted) for held, wanted in pairwise(map(trial.settings_of, numbers)))
 
 
 def find_unaffordable(session: Session, left: int, count: Count) -> str | None:
     """Return why the arm under way is not to be tried any further; None where it is, or none is being tried.
 
-    A pair of blocks that was begun is ended, and the last comparison always takes place: it proves what is adopted.
+    A pair of blocks that was begun is ended, and the last comparison takes place: it proves what is adopted.
     """
     trial = session.trial
     if trial is None or trial.arm is None or (trial.blocks and trial.is_begun):
         return None
     base, arm = trial.base, trial.settings
     if trial.is_begun:
-        needed = count(base, base) + max(count(base, arm), count(arm, base))
+        needed = _count_blocks(trial, 2, count)
     else:  # two pairs, in the order A B B A, of which the first block may have been made
         needed = (0 if trial.blocks else count(base, base)) + count(base, arm) + count(arm, arm) + count(arm, base)
     if needed + _count_confirming(session, arm, count) <= left:

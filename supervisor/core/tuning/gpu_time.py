@@ -87,10 +87,17 @@ def judge_steps(comparison: Comparison, gpu_gain: float | None, *, is_awaited: b
     return verdict
 
 
-def _judge_supported(comparison: Comparison, gpu_gain: float) -> Verdict | None:
+def judge_last(comparison: Comparison, gpu_gain: float | None) -> Verdict | None:
+    """Return the verdict on an arm of which no more pairs can be made; None where they are too few for one."""
+    if gpu_gain is None or gpu_gain < GPU_GAIN_MIN or len(comparison.pairs) < LOOKS[0]:
+        return None
+    return _judge_supported(comparison, gpu_gain, is_last=True)
+
+
+def _judge_supported(comparison: Comparison, gpu_gain: float, *, is_last: bool = False) -> Verdict | None:
     """Return the verdict on an arm with which the GPU computes clearly less: steps have to be faster, if by little."""
     count, gain = len(comparison.pairs), comparison.gain()
-    is_last = count >= LOOKS[-1]  # more of them are made where losses are not known to be no worse
+    is_last = is_last or count >= LOOKS[-1]  # more of them are made where losses are not known to be no worse
     if not is_last and count not in LOOKS:
         return None
     mean = mean_log_gain(comparison.pairs)

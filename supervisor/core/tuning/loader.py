@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from supervisor.core.tuning.compare import median_s
 from supervisor.core.tuning.knob import PREFETCH, Facts
-from supervisor.core.tuning.session import Arm
+from supervisor.core.tuning.trial import Arm
 
 WAITING_WORTH = 0.05
 """Below this share of waiting no change of the loader is tried."""

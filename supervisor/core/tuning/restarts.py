@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 from supervisor.core.tuning.compare import Outcome, mean_times
 from supervisor.core.tuning.guards import Block, Memory, find_doubt, find_harm
 from supervisor.core.tuning.knob import Kind
-from supervisor.core.tuning.session import Adopted, Refused
 from supervisor.core.tuning.start_comparison import ERROR, StartComparison
 from supervisor.core.tuning.start_order import TunedStart
+from supervisor.core.tuning.trial import Adopted, Refused
 
 ORDER = "ABBA"
 """A: as it is started; B: with the arm."""

@@ -17,184 +17,22 @@ from supervisor.core.tuning.compare import (
     PAIRS_MAX,
     SMALLEST_GAIN,
     Comparison,
-    Gain,
     Outcome,
     Verdict,
     find_most_of,
+    judge_bounds,
     mean_times,
 )
-from supervisor.core.tuning.gpu_time import GpuTimes, is_unclear, judge_steps
+from supervisor.core.tuning.gpu_time import GpuTimes, is_unclear, judge_last, judge_steps
 from supervisor.core.tuning.guards import Block, Memory, find_doubt, find_harm
 from supervisor.core.tuning.knob import Facts, Knob, Left
+from supervisor.core.tuning.trial import Adopted, Arm, Refused, Trial, format_value, name_values
 
-ORDER = "ABBA"
-"""A: the settings to beat; B: the arm."""
-CONFIRMING_ORDER = "BAAB"
-"""Begins and ends with what holds already, and will: each change of a loader's workers costs many steps."""
 CONFIRMING = "all together"
 PROVEN_ALONE = 0.25
 """Lower bound of a gain over the owner's settings that is not proven once more, where each change costs many steps."""
 TURNING = 0.25
 """Gained after a value was adopted, from which on it may cost: something else holds the training back by then."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arm:
-    """One value of one knob."""
-
-    knob: str
-    value: object
-    stop_after_loss: bool = False
-    stop_after_gain: bool = False
-    postponed: bool = False
-    """Whether it was put behind the others, which may bring about what it needs."""
-    again_after: tuple[str, ...] = ()
-    """Knobs that may make a gain of it, if they are adopted after it was none."""
-    along: tuple[tuple[str, object], ...] = ()
-    """Values of other knobs that are tried and adopted with it."""
-    falls_apart: bool = False
-    """Whether it is tried without them where it was refused with them."""
-    came_apart: bool = False
-    """Whether it was refused with others, and is to be tried by itself."""
-    idle_under: str | None = None
-    """The knob under which it changes nothing, once that is adopted."""
-    is_costly: bool = False
-    """Whether each change of it costs many steps."""
-    keeps_losses: bool = False
-    """Whether its gain need not wait until losses are known to be no worse; clear harm is looked for in any case."""
-    after_review: bool = False
-    """Whether it is tried once what may cost was left out."""
-    leaves_out: bool = False
-    """Whether it is an adopted value that is tried to be left out, with the values along in its place."""
-
-    @property
-    def comes_apart(self) -> bool:
-        """Whether there is something that it is tried without where it is refused."""
-        return self.falls_apart and bool(self.along)
-
-    @property
-    def settings(self) -> Mapping[str, object]:
-        """What it sets."""
-        return {**({} if self.leaves_out else {self.knob: self.value}), **dict(self.along)}
-
-    @property
-    def words(self) -> str:
-        """What is tried."""
-        words = _name_values(self.settings)
-        if not self.leaves_out:
-            return words
-        return f"{words} in place of {self.left_out}" if words else f"without {self.left_out}"
-
-    @property
-    def left_out(self) -> str:
-        """What it leaves out, in words."""
-        return f"{self.knob} = {format_value(self.value)}"
-
-    def change(self, base: Mapping[str, object]) -> Mapping[str, object]:
-        """Return the settings under trial on top of others."""
-        kept = {knob: value for knob, value in base.items() if not (self.leaves_out and knob == self.knob)}
-        return {**kept, **self.settings}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Adopted:
-    """A value that was proven."""
-
-    knob: str
-    value: object
-    gain: Gain
-    remark: str = ""
-    """What could not be compared, for a person."""
-    is_joint: bool = False
-    """Whether it was proven only with others, as one arm."""
-    later_gain: float | None = None
-    """What others have gained since."""
-    is_costly: bool = False
-    idle_under: str | None = None
-    in_place_of: Adopted | None = None
-    """What it has replaced, and what holds again if it is not confirmed."""
-
-    def after(self, gain: Gain) -> Adopted:
-        """Return the value after others have gained as much."""
-        return replace(self, later_gain=(1 + (self.later_gain or 0.0)) * (1 + gain.gain) - 1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
-    """A value that was not adopted, and why."""
-
-    knob: str
-    value: object
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """A comparison under way; without an arm it is that of everything adopted with the owner's settings."""
-
-    arm: Arm | None
-    base: Mapping[str, object]
-    settings: Mapping[str, object]
-    comparison: Comparison = field(default_factory=Comparison)
-    blocks: tuple[float, ...] = ()
-    """Medians of the blocks of the pair under way."""
-    seen_of_owner: tuple[Block, ...] = ()
-    seen_of_arm: tuple[Block, ...] = ()
-    """What else was seen in the blocks so far."""
-
-    @property
-    def keeps_losses(self) -> bool:
-        """Whether what is tried makes losses no little worse."""
-        return self.arm is not None and self.arm.keeps_losses
-
-    @property
-    def order(self) -> str:
-        """Whose turn each of four blocks is."""
-        return CONFIRMING_ORDER if self.arm is None else ORDER
-
-    @property
-    def block(self) -> int:
-        """How many blocks were made."""
-        return 2 * len(self.comparison.pairs) + len(self.blocks)
-
-    @property
-    def wanted(self) -> Mapping[str, object]:
-        """The settings of the next block."""
-        return self.settings if self.is_arms_turn else self.base
-
-    @property
-    def is_begun(self) -> bool:
-        """Whether a step was made with the arm's settings."""
-        return self.block > (0 if self.arm is None else 1)
-
-    @property
-    def may_be_traced(self) -> bool:
-        """Whether what the GPU computes with the arm may decide on it."""
-        return self.arm is not None and not self.arm.is_costly and not self.arm.leaves_out
-
-    @property
-    def is_switch_next(self) -> bool:
-        """Whether the block after the next one is of other settings."""
-        return self.order[self.block % len(self.order)] != self.order[(self.block + 1) % len(self.order)]
-
-    @property
-    def is_arms_turn(self) -> bool:
-        """Whether the next block is one of the arm's settings."""
-        order = self.order
-        return order[self.block % len(order)] == "B"
-
-    def after(self, median_s: float, seen: Block | None = None) -> Trial:
-        """Return the trial with one more block."""
-        known = () if seen is None else (seen,)
-        if self.is_arms_turn:
-            noted = replace(self, seen_of_arm=(*self.seen_of_arm, *known))
-        else:
-            noted = replace(self, seen_of_owner=(*self.seen_of_owner, *known))
-        if not self.blocks:
-            return replace(noted, blocks=(median_s,))
-        first, arm_first = self.blocks[0], self.order[(self.block - 1) % len(self.order)] == "B"
-        owner_s, arm_s = (median_s, first) if arm_first else (first, median_s)
-        return replace(noted, comparison=self.comparison.after(owner_s, arm_s), blocks=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,6 +68,8 @@ class Session:
     confirmed: Verdict | None = None
     alone: Alone | None = None
     """What was proven by itself, and is not once more."""
+    first: Alone | None = None
+    """What steps proved first, over the owner's settings: it holds where none are left to prove the rest with it."""
     before_s: float | None = None
     """Seconds a sample with the owner's settings, and with what was adopted, of the last comparison."""
     after_s: float | None = None
@@ -254,12 +94,12 @@ class Session:
     def wants_trace(self) -> bool:
         """Whether the next block is to be traced once it was made: its settings may gain what steps are slow to show.
 
-        What the trace delays is then none of a block: a switch follows.
+        What the trace delays is none of a block: from the second pair on a switch follows each one that may be traced.
         """
         trial = self.trial
         if trial is None or not trial.may_be_traced or not trial.comparison.pairs:
             return False
-        return trial.is_switch_next and is_unclear(trial.comparison) and self.gpu_times.lacks(trial.wanted)
+        return is_unclear(trial.comparison) and self.gpu_times.lacks(trial.wanted)
 
     @property
     def tried(self) -> str:
@@ -325,6 +165,44 @@ class Session:
         if arm is None:
             return learned._drop_newest(why)
         return (learned._beaten(arm) if for_now else learned._fall_apart(arm))._refuse(arm, why)
+
+    def after_last_block(self, why: str) -> Session:
+        """Return the session with the arm under way settled by its pairs, as no more are made; else refused for `why`.
+
+        Only what the GPU computes with it can decide then: steps alone would have.
+        """
+        trial = self.trial
+        if trial is None or trial.arm is None:
+            return self
+        verdict = judge_last(trial.comparison, self.gpu_times.find_gain(trial.base, trial.settings))
+        if verdict is None or verdict.outcome is not Outcome.ADOPTED or trial.blocks:
+            return self.after_refusal(why)
+        if not trial.keeps_losses and trial.find_doubt() is not None:
+            return self.after_refusal(why)
+        return self._settle(trial, verdict)
+
+    def after_last_step(self) -> Session:
+        """Return the session ended, as no steps are left for its last comparison.
+
+        What its pairs prove by now is adopted; else what was proven over the owner's settings before, if anything.
+        """
+        trial = self.trial
+        if trial is None or trial.arm is not None:
+            return self
+        comparison, count = trial.comparison, len(trial.comparison.pairs)
+        found = judge_bounds(comparison.gain(), count, comparison.smallest_gain) if count > 1 else None
+        is_proven = found is not None and found.outcome is Outcome.ADOPTED
+        if found is not None and is_proven and trial.find_doubt() is None:
+            return self._end(trial, found)
+        proven = self.alone if trial.base else self.first
+        held = {} if proven is None or not proven.settings.items() <= self.settings.items() else proven.settings
+        kept = tuple(row for row in self.adopted if row.knob in held)
+        why = f"not confirmed together in the steps given, after {count} pairs of blocks: --steps gives it more"
+        rows = tuple(Refused(knob=row.knob, value=row.value, why=why) for row in self.adopted if row not in kept)
+        ended = replace(self, trial=None, adopted=kept, refused=(*self.refused, *rows))
+        if proven is None or not kept:
+            return ended
+        return replace(ended, confirmed=proven.verdict, before_s=proven.before_s, after_s=proven.after_s)
 
     def without_along(self, refused: Container[str]) -> Session:
         """Return the session with the arm under way without the values of those other knobs that cannot be set."""
@@ -400,6 +278,7 @@ class Session:
         return replace(
             self,
             alone=self.alone or _find_alone(trial, verdict),
+            first=self.first or _find_first(trial, verdict),
             left=(*self.left, *_list_passed(passed, f"{format_value(arm.value)} was a gain")),
             adopted=(*kept, *_list_adopted(arm, verdict)),
             queue=(*again, *(other for other in self.queue if other.knob not in done)),
@@ -415,7 +294,7 @@ class Session:
         """Leave a value out that costs, or that brings less than is worth a change; else it stays."""
         most = find_most_of(verdict.gain)
         if verdict.outcome is Outcome.ADOPTED:
-            how = f" with {_name_values(arm.settings)} in its place" if arm.along else " without it"
+            how = f" with {name_values(arm.settings)} in its place" if arm.along else " without it"
             why = f"left out again: {verdict.why}{how}"
         elif not arm.along and most < SMALLEST_GAIN:
             why = f"left out again: it gains at most {most:.1%}"
@@ -564,7 +443,14 @@ def begin_session(
 
 def _find_alone(trial: Trial, verdict: Verdict) -> Alone | None:
     """Return what a trial has proven over the owner's settings for good, None where it is to be proven once more."""
-    if trial.arm is None or trial.base or not trial.arm.is_costly or verdict.gain.low < PROVEN_ALONE:
+    if trial.arm is None or not trial.arm.is_costly or verdict.gain.low < PROVEN_ALONE:
+        return None
+    return _find_first(trial, verdict)
+
+
+def _find_first(trial: Trial, verdict: Verdict) -> Alone | None:
+    """Return what the steps of a trial have proven over the owner's settings, None where these were not its base."""
+    if trial.base or verdict.remark:
         return None
     before_s, after_s = mean_times(trial.comparison.pairs)
     return Alone(settings=trial.settings, verdict=verdict, before_s=before_s, after_s=after_s)
@@ -586,14 +472,5 @@ def _list_adopted(arm: Arm, verdict: Verdict) -> tuple[Adopted, ...]:
     )
 
 
-def _name_values(settings: Mapping[str, object]) -> str:
-    return ", ".join(f"{knob} = {format_value(value)}" for knob, value in settings.items())
-
-
 def _list_passed(arms: Sequence[Arm], why: str) -> list[Left]:
     return [Left(knob=arm.knob, value=arm.value, why=why) for arm in arms]
-
-
-def format_value(value: object) -> str:
-    """Return a knob's value as it is written in a configuration."""
-    return str(value).lower() if isinstance(value, bool) else str(value)

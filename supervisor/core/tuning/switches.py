@@ -178,13 +178,14 @@ class Switches:
         is_put_off = not shown.is_run_out or self.has_spare(base, shown.busy)
         return count_ahead(arm, self.facts) if is_put_off else 0
 
-    def kind_of(self, held: Settings, wanted: Settings) -> tuple[object, ...]:
+    def kind_of(self, held: Settings, wanted: Settings, *, proves: bool = False) -> tuple[object, ...]:
         """Return what decides how many steps pass uncounted between two blocks.
 
-        The loaders, whether all else stays, and whether a block of what is wanted was made: after the first switch to
-        settings all batches that lie ready are left out, 64 of a YOLO, where it may be that they wait for none.
+        The loaders, whether all else stays, whether a block of what is wanted was made, and whether batches that lie
+        ready are used up first, 64 of a YOLO: the blocks after it take no such time.
         """
-        return (loader_of(held), loader_of(wanted), held == wanted, self.find(wanted) is not None)
+        uses_up = self.plan(held, wanted, proves=proves).ahead > 0
+        return (loader_of(held), loader_of(wanted), held == wanted, self.find(wanted) is not None, uses_up)
 
     def _find_stock(self, settings: Settings) -> Stock | None:
         return self.stocks.get((workers_of(settings, self.facts), count_ahead(settings, self.facts)))

@@ -23,7 +23,7 @@ from supervisor.core.foreign_values import as_dict
 from supervisor.core.readings import StepRecord
 from supervisor.core.tuning import compare
 from supervisor.core.tuning.bottleneck import Shares, Traced, explain, find_bottlenecks, name_of, share_out, traced_of
-from supervisor.core.tuning.budget import can_trace, count_left, find_unaffordable
+from supervisor.core.tuning.budget import can_trace, count_left, end_unaffordable
 from supervisor.core.tuning.gpu_time import GpuTimes
 from supervisor.core.tuning.guards import Block, Memory
 from supervisor.core.tuning.knob import Facts, Left, choose_knobs, facts_of
@@ -37,7 +37,7 @@ from supervisor.core.tuning.loader import (
     workers_of,
 )
 from supervisor.core.tuning.restarts import Restarts, StartArm
-from supervisor.core.tuning.session import Session, Trial, begin_session
+from supervisor.core.tuning.session import Session, begin_session
 from supervisor.core.tuning.starts import (
     ENVIRONMENT,
     RESTART,
@@ -48,6 +48,7 @@ from supervisor.core.tuning.starts import (
 )
 from supervisor.core.tuning.stock import read_sample
 from supervisor.core.tuning.switches import Shown, Switch, Switches
+from supervisor.core.tuning.trial import Trial
 from supervisor.daemon.clock import Clock
 from supervisor.daemon.tunes.before import Before
 from supervisor.daemon.tunes.blocks import (
@@ -225,14 +226,8 @@ class Tune(threading.Thread):
         now = self._progress
         if self._starts is None or not arms:
             return
-        trials = StartTrials(
-            self._clock,
-            self.job,
-            self.folder.parent,
-            self._starts,
-            self.ended,
-            lambda: self._given.for_s - self._spent_s(),
-        )
+        job, folder, deps, ended = self.job, self.folder.parent, self._starts, self.ended
+        trials = StartTrials(self._clock, job, folder, deps, ended, lambda: self._given.for_s - self._spent_s())
         memory = Memory(card_bytes=facts.card_bytes, host_bytes=psutil.virtual_memory().total)
         found = trials.run(arms, memory, self._show_starts)
         if found.before_s and found.after_s:
@@ -262,9 +257,9 @@ class Tune(threading.Thread):
         now.session, now.left = session, session.left
         return session
 
-    def _count_left(self) -> int:
+    def _count_left(self, *, to_end: bool = False) -> int:
         pace_s = None if self._newest is None else self._newest.pace_s
-        return count_left(self._count_made(), self._spent_s(), pace_s, self._given.steps)
+        return count_left(self._count_made(), self._spent_s(), pace_s, self._given.steps, to_end=to_end)
 
     def _make_block(self, session: Session, facts: Facts) -> Session:
         trial = session.trial
@@ -274,19 +269,20 @@ class Tune(threading.Thread):
         if why is not None and trial.arm is not None:
             return session.postponed(trial.arm, why)
         reserve = self._switches.count_reserve(trial.base, trial.settings)
-        why = find_unaffordable(session, self._count_left() - reserve, self._switches.count_steps)
-        if why is not None:
-            return session.after_refusal(why)
+        left, to_end = self._count_left() - reserve, self._count_left(to_end=True) - reserve
+        over = end_unaffordable(session, left, to_end, self._switches.count_steps)
+        if over is not None:
+            return over
         if trial.arm is None and trial.block == 1 and not self._switches.is_run_out(trial.settings):
             session = session.begun_again()  # that block was of batches that lay ready
         return self._make_wanted(session, session.wanted or {}, facts)
 
     def _make_wanted(self, session: Session, wanted: Mapping[str, object], facts: Facts) -> Session:
         """Return the session after a block of `wanted`, or after the training has refused these settings."""
-        trial, held, first = session.trial, self._held, self._last_step()
-        was_known = self._switches.find_made_s(wanted) is not None
+        trial, held, first, switches = session.trial, self._held, self._last_step(), self._switches
+        was_known = switches.find_made_s(wanted) is not None
         proves = trial is None or trial.arm is None
-        kind, switch = self._switches.kind_of(held, wanted), self._switches.plan(held, wanted, proves=proves)
+        kind, switch = switches.kind_of(held, wanted, proves=proves), switches.plan(held, wanted, proves=proves)
         beaten_s = None if switch.is_exchange or wanted == held else self._find_beaten(trial)
         if wanted != held:
             self._newest = None if switch.is_exchange else self._newest  # of another loader
