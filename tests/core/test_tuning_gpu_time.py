@@ -96,10 +96,10 @@ def test_what_steps_prove_by_themselves_needs_no_gpu() -> None:
 def test_an_arm_that_the_gpu_decides_on_says_so() -> None:
     found = [compare(0.05, 0.12, seed) for seed in range(10)]
     adopted = next(verdict for verdict in found if verdict.outcome is Outcome.ADOPTED)
-    assert adopted.remark == "the GPU computes 11% less for a step; steps alone do not prove it"
+    assert adopted.remark == "likely, not proven by steps alone: the GPU computes 11% less for a step"
     refused = [compare(-0.05, 0.12, seed) for seed in range(10)]
     slower = next(verdict for verdict in refused if verdict.outcome is Outcome.NOT_SETTLED)
-    why = f"the GPU computes 11% less for a step, and steps are no faster after {slower.pairs} pairs of blocks"
+    why = f"the GPU computes 11% less for a step, and steps are not clearly faster after {slower.pairs} pairs of blocks"
     assert slower.why == f"not settled: {why}"
 
 

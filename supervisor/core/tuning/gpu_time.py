@@ -104,9 +104,9 @@ def _judge_supported(comparison: Comparison, gpu_gain: float, *, is_last: bool =
     error = math.sqrt(2 / count) * comparison.find_deviation()[0]
     less = f"the GPU computes {1 - 1 / (1 + gpu_gain):.0%} less for a step"
     if mean >= LIKELY * error or (is_last and mean >= LIKELY_AT_LAST * error):
-        why = f"{less}; steps alone do not prove it"
+        why = f"likely, not proven by steps alone: {less}"
         return Verdict(outcome=Outcome.ADOPTED, gain=gain, why=why, pairs=count, remark=why)
     if mean <= -UNLIKELY * error or is_last:
-        why = f"not settled: {less}, and steps are no faster after {count} pairs of blocks"
+        why = f"not settled: {less}, and steps are not clearly faster after {count} pairs of blocks"
         return Verdict(outcome=Outcome.NOT_SETTLED, gain=gain, why=why, pairs=count)
     return None
