@@ -536,23 +536,6 @@ def test_the_last_comparison_begins_and_ends_with_what_was_adopted() -> None:
     assert session.after_s == pytest.approx(0.5)
 
 
-def test_blocks_after_the_first_four_alternate_unless_each_change_costs_many_steps() -> None:
-    """Each round of two pairs ends with the settings to beat: what is tried next begins with that block."""
-    for knob, turns in ((SWITCH, "ABBABABABABA"), (replace(SWITCH, is_costly=True), "ABBAABBAABBA")):
-        session = begin_session((knob,), (), CPU)
-        made = ""
-        while session.wanted is not None and len(made) < len(turns):
-            is_arms, level_s = bool(session.wanted), 1.2 if len(made) // 2 % 2 else 1.0
-            made += "B" if is_arms else "A"
-            session = session.after_block(level_s * (0.9 if is_arms else 1.0))
-            if session.trial is None or session.trial.arm is None:
-                break
-        assert made == turns[:8]
-        found = begin_session((knob,), (), CPU).trial
-        assert found is not None
-        assert "".join(found.turn_of(block) for block in range(12)) == turns
-
-
 def confirm_switch(
     step_s: float, blocks: int, facts: Facts = CPU, losses: float | None = None, later_s: float | None = None
 ) -> Session:

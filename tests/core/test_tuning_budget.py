@@ -51,7 +51,8 @@ def test_a_pair_is_begun_only_where_steps_are_left_for_the_longer_way_between_it
 
 
 def test_a_pair_of_blocks_that_alternate_needs_a_switch_for_each() -> None:
-    session = begin_session((SWITCH,), (), CPU).having(1.0)
+    less = GpuTimes(steps_s={frozenset(): 1.0, frozenset({("switch", True)}): 0.8})
+    session = begin_session((SWITCH,), (), CPU, less).having(1.0)
     for block_s in (0.8, 1.2, 1.0):
         session = session.after_block(block_s)
     assert session.trial is not None
@@ -134,4 +135,7 @@ def test_steps_are_traced_where_two_pairs_and_the_last_comparison_have_steps_lef
     two_pairs, confirming = 4 * 10, 4 * 10
     assert can_trace(session, TRACE_STEPS + two_pairs + confirming, lambda _held, _wanted: 10)
     assert not can_trace(session, TRACE_STEPS + two_pairs + confirming - 1, lambda _held, _wanted: 10)
+    assert not can_trace(session.after_block(0.96), STEPS, lambda _held, _wanted: 10), (
+        "no switch follows the next block"
+    )
     assert not can_trace(begin_session((), (), CPU), STEPS, lambda _held, _wanted: 10)

@@ -131,10 +131,44 @@ def test_each_setting_is_traced_once_before_a_switch_to_the_other() -> None:
     session = make(session, 1.0, 0.96)
     assert session.wants_trace, "the second block of the arm, before a switch"
     session = make(trace_wanted(session), 0.97)
-    assert session.wants_trace, "the arm's block follows the owner's"
-    session = make(trace_wanted(session), 1.01)
+    assert not session.wants_trace, "the owner's settings follow the next block too"
+    session = make(session, 1.01)
+    assert session.wants_trace
+    session = make(trace_wanted(session), 1.0)
     assert session.gpu_times.find_gain({}, {"layout": True}) == pytest.approx(0.0)
     assert not session.wants_trace
+
+
+@pytest.mark.parametrize(
+    ("gpu_times", "turns"),
+    [
+        pytest.param(traced(0.034, 0.030), "ABBABABABABA", id="the GPU computes less"),
+        pytest.param(traced(0.034, 0.034), "ABBAABBAABBA", id="as much"),
+        pytest.param(GpuTimes(), "ABBAABBAABBA", id="not known"),
+    ],
+)
+def test_blocks_of_an_arm_with_which_the_gpu_computes_less_alternate_after_the_first_round(
+    gpu_times: GpuTimes, turns: str
+) -> None:
+    """Each round of two pairs ends with the settings to beat: what is tried next begins with that block."""
+    session, made = begin_session((LAYOUT,), (), GPU, gpu_times), ""
+    while session.trial is not None and session.trial.arm is not None and len(made) < len(turns):
+        is_arms, level_s = bool(session.wanted), 1.2 if len(made) // 2 % 2 else 1.0
+        made += "B" if is_arms else "A"
+        session = session.after_block(level_s * (0.93 if is_arms else 1.0) * (1.1 if len(made) % 3 == 0 else 1.0))
+    assert turns.startswith(made)
+    assert len(made) >= 8
+
+
+def test_blocks_alternate_from_the_next_round_on_where_a_trace_is_late() -> None:
+    session = make(begin_session((LAYOUT,), (), GPU), 1.0, 0.96, 0.97, 1.01, 1.0)
+    assert session.trial is not None
+    late = replace(session, gpu_times=traced(0.034, 0.030))
+    turns = ""
+    for _ in range(7):
+        turns += "B" if late.wanted else "A"
+        late = make(late, (0.97 if late.wanted else 1.0) * (1.2 if len(turns) % 3 else 1.0))
+    assert turns == "BBABABA"
 
 
 def test_a_trace_that_shows_no_gpu_is_the_last_one() -> None:

@@ -1,11 +1,11 @@
 """Compares the owner's settings with an arm by blocks of steps in the order A B B A, until one verdict is proven.
 
 The pairs are differences of the logarithms of two blocks' typical steps, so a few very long ones move nothing and a
-drift of the pace cancels within the four blocks; further blocks of what is changed quickly alternate (trial.py). A gain
-is judged by Student's t, whose limit depends on how many blocks the deviation is known from: that of two pairs often is
-far too small by chance. It is the deviation of blocks of the same settings within each four of them, so that a pace
-that changes from four to four does not widen it, and of those of the trials before with the same workers, unless blocks
-differ clearly more by now.
+drift of the pace cancels within the four blocks (`trial.py` has another order for some). A gain is judged by Student's
+t, whose limit depends on how many blocks the deviation is known from: that of two pairs often is far too small by
+chance. It is the deviation of blocks of the same settings within each four of them, so that a pace that changes from
+four to four does not widen it, and of those of the trials before with the same workers, unless blocks differ clearly
+more by now.
 
 There are a few looks, and each has a share of the error (group-sequential, as Lan and DeMets, "Discrete sequential
 boundaries for clinical trials", 1983): the limit of a look is the quantile of t for its share alone. What passes one

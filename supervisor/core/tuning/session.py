@@ -23,7 +23,7 @@ from supervisor.core.tuning.compare import (
     judge_bounds,
     mean_times,
 )
-from supervisor.core.tuning.gpu_time import GpuTimes, is_unclear, judge_last, judge_steps
+from supervisor.core.tuning.gpu_time import GPU_GAIN_MIN, GpuTimes, is_unclear, judge_last, judge_steps
 from supervisor.core.tuning.guards import Block, Memory, find_doubt, find_harm
 from supervisor.core.tuning.knob import Facts, Knob, Left
 from supervisor.core.tuning.trial import Adopted, Arm, Refused, Trial, format_value, name_values
@@ -94,12 +94,12 @@ class Session:
     def wants_trace(self) -> bool:
         """Whether the next block is to be traced once it was made: its settings may gain what steps are slow to show.
 
-        What the trace delays is none of a block: from the second pair on a switch follows each one that may be traced.
+        What the trace delays is then none of a block: a switch follows.
         """
         trial = self.trial
         if trial is None or not trial.may_be_traced or not trial.comparison.pairs:
             return False
-        return is_unclear(trial.comparison) and self.gpu_times.lacks(trial.wanted)
+        return trial.is_switch_next and is_unclear(trial.comparison) and self.gpu_times.lacks(trial.wanted)
 
     @property
     def tried(self) -> str:
@@ -138,10 +138,11 @@ class Session:
             raise ValueError("the tune has ended: no block was wanted")
         trial = self.trial.after(median_s, seen)
         harm = find_harm(trial.seen_of_owner, trial.seen_of_arm, memory or Memory(), keeps_losses=trial.keeps_losses)
-        made = replace(self, trial=trial)
+        gpu_gain = self.gpu_times.find_gain(trial.base, trial.settings) if trial.arm or trial.base else None
+        is_supported = trial.may_be_traced and gpu_gain is not None and gpu_gain >= GPU_GAIN_MIN
+        made = replace(self, trial=trial.alternating() if is_supported else trial)
         if harm is not None:
             return made.after_refusal(harm)
-        gpu_gain = self.gpu_times.find_gain(trial.base, trial.settings) if trial.arm or trial.base else None
         is_awaited = self.gpu_times.is_traceable and trial.may_be_traced
         verdict = None if trial.blocks else judge_steps(trial.comparison, gpu_gain, is_awaited=is_awaited)
         if verdict is None:

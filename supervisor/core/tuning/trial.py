@@ -11,11 +11,11 @@ from supervisor.core.tuning.guards import Block, find_doubt
 ORDER = "ABBA"
 """A: the settings to beat; B: the arm."""
 FURTHER_ORDER = "BABA"
-"""That of further blocks, where a change costs few steps: noise that steps keep for a while is more alike in blocks
-that alternate. Each four of them ends with the settings to beat, as the first four do.
+"""That of further blocks of an arm with which the GPU computes less, and whose steps are too uneven to prove it.
 
-The mean of as many steps of a YOLO differs by a quarter less so. A pace that falls steadily does not cancel: one that
-falls by a tenth in thirty blocks counts as 0.3 % for the arm.
+Noise that steps keep for a while is more alike in blocks that alternate: the mean of as many steps of a YOLO differs by
+a quarter less. Each four of them ends with the settings to beat, as the first ones do. A pace that falls steadily does
+not cancel: one that falls by a tenth in thirty blocks counts as 0.3 % for the arm.
 """
 CONFIRMING_ORDER = "BAAB"
 """Begins and ends with what holds already, and will: each change of a loader's workers costs many steps."""
@@ -124,6 +124,8 @@ class Trial:
     seen_of_owner: tuple[Block, ...] = ()
     seen_of_arm: tuple[Block, ...] = ()
     """What else was seen in the blocks so far."""
+    alternates_from: int | None = None
+    """The block from which on they alternate, None where they do not."""
 
     @property
     def keeps_losses(self) -> bool:
@@ -134,7 +136,8 @@ class Trial:
         """Return whose turn a block is, of those counted from 0: that of the settings to beat, A, or of the arm, B."""
         if self.arm is None:
             return CONFIRMING_ORDER[block % 4]
-        return (ORDER if block < len(ORDER) or self.arm.is_costly else FURTHER_ORDER)[block % 4]
+        is_further = self.alternates_from is not None and block >= self.alternates_from
+        return (FURTHER_ORDER if is_further else ORDER)[block % 4]
 
     @property
     def block(self) -> int:
@@ -159,6 +162,16 @@ class Trial:
     def may_be_traced(self) -> bool:
         """Whether what the GPU computes with the arm may decide on it."""
         return self.arm is not None and not self.arm.is_costly and not self.arm.leaves_out
+
+    @property
+    def is_switch_next(self) -> bool:
+        """Whether the block after the next one is of other settings."""
+        return self.turn_of(self.block) != self.turn_of(self.block + 1)
+
+    def alternating(self) -> Trial:
+        """Return the trial with blocks that alternate from the next round on, where it is between two rounds."""
+        is_between = self.alternates_from is None and self.block > 0 and self.block % len(ORDER) == 0
+        return replace(self, alternates_from=self.block) if is_between else self
 
     @property
     def is_arms_turn(self) -> bool:
