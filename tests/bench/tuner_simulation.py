@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from supervisor.core.tuning.budget import count_left, find_unaffordable
+from supervisor.core.tuning.budget import count_left, end_unaffordable
 from supervisor.core.tuning.compare import BLOCK_STEPS, DROPPED_STEPS, typical_s
 from supervisor.core.tuning.session import Session
 from supervisor.core.tuning.trial import Arm
@@ -67,8 +67,11 @@ def tune(
     arms = [Arm(knob=name, value=True) for name in gains]
     session = Session(queue=(replace(arms[0], along=joint, falls_apart=True), *arms[1:]))._next()
     while session.wanted is not None:
-        why = find_unaffordable(session, count_left(machine.steps, STEP_S * machine.steps, STEP_S), count_steps)
-        session = session.after_block(machine.block(session.wanted)) if why is None else session.after_refusal(why)
+        left, to_end = (
+            count_left(machine.steps, STEP_S * machine.steps, STEP_S, to_end=to_end) for to_end in (False, True)
+        )
+        over = end_unaffordable(session, left, to_end, count_steps)
+        session = over if over is not None else session.after_block(machine.block(session.wanted))
     return session, machine.steps
 
 
