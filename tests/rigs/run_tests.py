@@ -3,8 +3,8 @@
     run_tests.py [--quick] [--slowest N] [PYTEST OPTION ...]
 
 1. `parallel`: what is marked neither `calm` nor `alone` nor `fills`, as many at a time as keep the cores busy, and at
-   most ten more than there are cores: tests marked `waits`, whose daemons and trainings mostly wait, are spread among
-   the others, which fill the cores meanwhile. The long ones come first, units last.
+   most sixteen more than there are cores: tests marked `waits`, whose daemons and trainings mostly wait, are spread
+   among the others, which fill the cores meanwhile. The long ones come first, units last.
 2. `calm`: so too, at most eight more than there are cores: whole daemons that are held to limits of seconds, of which
    eight take a little more than one core, for they wait for what hangs or stands still. Those marked `long` come first.
    What uses the kernel's log, of which a machine has one, is one after another in one process. What is marked `fills`,
@@ -101,7 +101,7 @@ class Outcome:
 def stages(cores: int) -> list[Stage]:
     """Return the stages of the whole suite for a machine of so many cores."""
     return [
-        Stage("parallel", "not alone and not calm and not fills", cores + 10),
+        Stage("parallel", "not alone and not calm and not fills", cores + 16),
         Stage("calm", "(calm or fills) and not alone", cores + 8),
         Stage("alone", "alone", 0),
     ]
