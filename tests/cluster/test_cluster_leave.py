@@ -141,7 +141,7 @@ def test_a_node_without_ranks_to_which_no_leader_comes_gives_up(boss: Boss) -> N
         boss.take_until(link, lambda message: message == ms.Finished(epoch=EPOCH))
         boss.listening.close()
         link.close()
-        until(lambda: node.problem is not None, "the end of the link")
+        until(lambda: "Connection refused" in (node.problem or ""), "word that no leader is there")
         clock.ahead_s += ALONE_LIMIT_S - 60.0
         threading.Event().wait(0.5)
         assert daemon.given_up == []
