@@ -470,14 +470,17 @@ def test_a_hook_that_fails_at_every_batch_is_reported_once_and_costs_no_step_and
     assert len(attempt.list_reports("hook_failed")) == 2
 
 
-def test_a_validation_is_no_standstill_of_the_steps(attempt: Attempt, train_once: Callable[..., str]) -> None:
-    stages = """
+STAGE = """
 import os
 def stage():
     with open(os.path.join(os.environ["ROCM_SUPERVISOR_ATTEMPT_DIR"], "recorder.bin"), "rb") as recorder:
         return recorder.read(260)[256]
 """
-    program = TRAINING + stages + "print('then', stage())\nloss = model(batch).sum(); loss.backward(); optimizer.step()"
+"""Has a program read the stage that its recorder shows."""
+
+
+def test_a_validation_is_no_standstill_of_the_steps(attempt: Attempt, train_once: Callable[..., str]) -> None:
+    program = TRAINING + STAGE + "print('then', stage())\nloss = model(batch).sum(); loss.backward(); optimizer.step()"
     report = train_once(program + "\nprint('again', stage())")
     assert f"then {at.STAGES.index('validate')}" in report
     assert f"again {at.STAGES.index('step')}" in report
@@ -487,12 +490,10 @@ def test_what_comes_after_the_last_batch_of_a_pass_is_no_late_step(attempt: Atte
     """Neither a report that takes minutes, nor a validation that draws its batches with gradients on."""
     program = (
         PRELUDE
+        + STAGE
         + """
-import io, os
+import io
 from torch.utils.data import DataLoader
-def stage():
-    with open(os.path.join(os.environ["ROCM_SUPERVISOR_ATTEMPT_DIR"], "recorder.bin"), "rb") as recorder:
-        return recorder.read(260)[256]
 class Shown(io.BytesIO):
     def write(self, content):
         self.stage = stage()
@@ -524,12 +525,9 @@ def test_what_comes_after_the_last_step_is_no_late_one_of_a_loader_that_looks_ah
     """It meets the end of its data before it hands the last batch over; samples are drawn for minutes after that."""
     program = (
         PRELUDE
+        + STAGE
         + """
-import os
 from torch.utils.data import DataLoader
-def stage():
-    with open(os.path.join(os.environ["ROCM_SUPERVISOR_ATTEMPT_DIR"], "recorder.bin"), "rb") as recorder:
-        return recorder.read(260)[256]
 def look_ahead(loader):
     batches = iter(loader)
     batch = next(batches)

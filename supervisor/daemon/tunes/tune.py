@@ -171,10 +171,8 @@ class Tune(threading.Thread):
 
     def _keep(self) -> None:
         """Keep what came of it, for the next attempts and against its being begun again; raise OSError."""
-        report, command = (
-            record_types.encode(self._progress.report(self.job, "ended")),
-            tuned.launched_command(self.folder),
-        )
+        report = record_types.encode(self._progress.report(self.job, "ended"))
+        command = tuned.launched_command(self.folder)
         tuned.keep(self.folder.parent, command, report, self._proven_on, tries=self._tries or 0)
 
     def report(self) -> record_types.TuneReport:
