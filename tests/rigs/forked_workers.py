@@ -9,7 +9,8 @@ of the run.
 Tests are handed out one share at a time: those of an `xdist_group`, in one worker and in their order; units of a file,
 a few at a time; any other test by itself. None waits behind another in a worker: which test is next is asked for
 where it decides which fixtures stay, before a tear-down. Two shares more than there are cores are always running; up
-to N where processor time is left idle, since most tests that start processes wait for them.
+to N where processor time is left idle, since most tests that start processes wait for them: how many may be rises and
+falls by one each time the cores are looked at.
 
 Tests marked `fills` take what the others leave of the cores: their workers, one less than there are cores while others
 run, have the lowest priority, by which they yield at once to whatever else wants to run. They have it until the others
@@ -49,9 +50,11 @@ ALWAYS = 2
 """Shares that are running more than there are cores, however busy these are."""
 UNITS_AT_ONCE = 8
 IDLE = 0.15
-"""Of one core: where more of it was idle, another share is begun."""
+"""Of one core: where more of it was idle, one share more may run."""
+BUSY = 0.05
+"""Of one core: where less of it was idle, one share less may run."""
 LOOK_S = 0.3
-"""How long the last share has run before the cores are looked at: what a start takes is seen by then."""
+"""For how long the cores are looked at: what the start of a share takes is seen by then."""
 NEAR = 8
 """Shares among which one is looked for that needs what a worker has set up."""
 CAP_SYS_NICE = 23
@@ -85,27 +88,28 @@ def divide(items: list[pytest.Item]) -> deque[Share]:
     return deque(shares.values())
 
 
-class Cores:
-    """How much of the cores of this process nothing has used, since the last share was begun."""
+class Level:
+    """How many shares may run at a time: one more each time that the cores were idle, one less where none was."""
 
-    def __init__(self) -> None:
+    def __init__(self, at_most: int) -> None:
         self._names = {f"cpu{core}" for core in os.sched_getaffinity(0)}
-        self.count = len(self._names)
-        self.begin()
-
-    def begin(self) -> None:
-        """Look from now on."""
+        self.cores = len(self._names)
+        self._least, self._at_most = min(at_most, self.cores + ALWAYS), at_most
+        self.shares = self._least
         self._began_s, self._before = perf_counter(), self._idle_ticks()
 
-    def are_idle(self) -> bool:
-        """Return whether there is processor time for one share more."""
-        took_s = perf_counter() - self._began_s
+    def look(self, running: int) -> None:
+        """Take in what the cores did since the last look, while so many shares were running."""
+        now_s, ticks = perf_counter(), self._idle_ticks()
+        took_s = now_s - self._began_s
         if took_s < LOOK_S:
-            return False
-        idle_s = (self._idle_ticks() - self._before) / os.sysconf("SC_CLK_TCK")
-        if took_s > 4 * LOOK_S:  # of what runs now, and not of what has ended meanwhile
-            self.begin()
-        return idle_s / took_s > IDLE
+            return
+        idle = (ticks - self._before) / os.sysconf("SC_CLK_TCK") / took_s
+        self._began_s, self._before = now_s, ticks
+        if idle > IDLE and running >= self.shares:  # otherwise it is not for the level that they were idle
+            self.shares = min(self.shares + 1, self._at_most)
+        elif idle < BUSY:
+            self.shares = max(min(self.shares, running) - 1, self._least)
 
     def _idle_ticks(self) -> int:
         lines = map(str.split, Path("/proc/stat").read_text().splitlines())
@@ -163,7 +167,7 @@ class Pool:
         self._session, self._config, self._at_most = session, session.config, at_most
         shares = divide(session.items)
         self._waiting = {fills: deque(share for share in shares if share.fills is fills) for fills in (False, True)}
-        self._cores = Cores()
+        self._level = Level(at_most)
         self._workers: list[Worker] = []
         self._resting: list[Worker] = []
         self._unfinished = set(range(len(session.items)))
@@ -196,6 +200,7 @@ class Pool:
         return any(self._waiting.values()) or any(map(Worker.is_busy, self._workers))
 
     def _begin_shares(self) -> None:
+        self._level.look(sum(worker.is_busy() and not worker.fills for worker in self._workers))
         for fills, shares in self._waiting.items():
             while shares and self._may_begin(fills):
                 resting = [worker for worker in self._resting if worker.fills is fills]
@@ -206,11 +211,9 @@ class Pool:
         others = [worker for worker in self._workers if worker.is_busy() and worker is not instead_of]
         busy = sum(not worker.fills for worker in others)
         if fills:
-            at_most = self._cores.count - (1 if self._are_others_left() else 0)
+            at_most = self._level.cores - (1 if self._are_others_left() else 0)
             return len(others) - busy < min(self._at_most, max(1, at_most))
-        if busy >= self._at_most:
-            return False
-        return busy < self._cores.count + ALWAYS or self._cores.are_idle()
+        return busy < self._level.shares
 
     def _are_others_left(self) -> bool:
         """Return whether there are tests to finish that others fill."""
@@ -225,8 +228,6 @@ class Pool:
 
     def _give(self, worker: Worker, share: Share) -> None:
         """Hand out the first tests of a share; of units few at once, since another worker may take the rest."""
-        if not worker.fills:
-            self._cores.begin()
         if worker in self._resting:
             self._resting.remove(worker)
         worker.share = share
