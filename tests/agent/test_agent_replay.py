@@ -270,3 +270,44 @@ def test_a_proof_begins_with_what_the_one_before_has_measured(unsupervised: Warm
     assert second == "taken 1.0", "a refused one is gone"
     assert finer == "taken 3.0", "shaken by another rounding"
     assert later == "taken 5.0", "another step was seen"
+
+
+DROPPING = """
+import torch
+from rocm_agent.knobs import replay
+from torch.nn import functional
+class Attention(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.dropout, self.weight = 0.3, torch.nn.Parameter(torch.randn(8, 8))
+    def forward(self, rows):
+        return functional.dropout(rows @ self.weight, p=self.dropout, training=self.training)
+class DropPath(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.drop_prob = 0.3
+    def forward(self, rows):
+        return rows * rows.new_empty(len(rows), 1).bernoulli_(1 - self.drop_prob) / (1 - self.drop_prob)
+class StochasticDepth(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.p = 0.3
+    def forward(self, rows):
+        return functional.dropout(rows, self.p, self.training)
+net = torch.nn.Sequential(torch.nn.Dropout(0.3), Attention(), DropPath(), StochasticDepth())
+batch = torch.randn(64, 8)
+calls = replay.Calls(torch)
+calls.keep()
+net(batch)
+with calls.replaying(list(net.parameters())):
+    [(_, found)] = calls.run()
+print(torch.equal(found, batch @ net[1].weight))
+print(net[0].p, net[1].dropout, net[2].drop_prob, net[3].p)
+"""
+
+
+def test_a_replay_drops_nothing_whatever_its_rate_is_called(unsupervised: WarmInterpreter) -> None:
+    """On a GPU bfloat16 draws other numbers than float32: a T5, whose attention drops by itself, was refused it."""
+    same, rates = run_with_agent(unsupervised, DROPPING)
+    assert same == "True"
+    assert rates == "0.3 0.3 0.3 0.3", "as the training has them"

@@ -19,7 +19,6 @@ Gates that flip make gradients of a deep net far more sensitive than its results
 """
 COUNTING_DIMENSIONS = 2
 """At most, of a tensor that numbers something."""
-DROPOUTS = frozenset({"Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout"})
 
 
 class Calls:
@@ -195,13 +194,9 @@ def fill_zeros(torch: Any, params: List[Any]) -> Iterator[None]:
 
 @contextmanager
 def _without_dropout(models: List[Any]) -> Iterator[None]:
-    """Drop nothing meanwhile: another layout or kernel draws other random numbers, by which results always differ."""
-    kept = [
-        (module, name, getattr(module, name))
-        for model in models
-        for module in model.modules()
-        for name in _dropout_rates(module)
-    ]
+    """Drop nothing meanwhile: another precision, layout or kernel draws other random numbers on a GPU."""
+    modules = (module for model in models for module in model.modules())
+    kept = [(module, name, getattr(module, name)) for module in modules for name in _list_dropping_rates(module)]
     for module, name, _ in kept:
         setattr(module, name, 0.0)
     try:
@@ -211,10 +206,16 @@ def _without_dropout(models: List[Any]) -> Iterator[None]:
             setattr(module, name, rate)
 
 
-def _dropout_rates(module: Any) -> Tuple[str, ...]:
-    """Return the names of a module's dropout rates: that of torch's own kinds, and that of transformers' attention."""
-    names = ("p",) if type(module).__name__ in DROPOUTS else ("attention_dropout",)
-    return tuple(name for name in names if type(getattr(module, name, None)) is float and getattr(module, name) > 0)
+def _list_dropping_rates(module: Any) -> List[str]:
+    """Return the names of the rates by which a module drops numbers, paths or layers.
+
+    Layers that do nothing else call it `p`; attention that drops by itself has a number whose name says so, as
+    `dropout` of a T5 and of nanoGPT, `attention_dropout` of a Llama, `drop_prob` of timm's paths.
+    """
+    kind = type(module).__name__
+    drops = "Drop" in kind or kind == "StochasticDepth"
+    rates = [name for name, value in vars(module).items() if type(value) is float and 0 < value <= 1]
+    return [name for name in rates if "drop" in name.lower() or (drops and name == "p")]
 
 
 def list_open(torch: Any, models: List[Any], closed: Sequence[Any] = ()) -> List[Any]:
