@@ -174,7 +174,8 @@ def _find_mount(process: Path, thread: int) -> int | None:
         descriptor = int(fields[1], 16)
         if descriptor < FD_MAX:
             lines = read_text(process / "fdinfo" / str(descriptor)).splitlines()
-            return next(int(line.split()[1]) for line in lines if line.startswith("mnt_id:"))
+            # None where the file is closed: close(2) takes its number from the process before it waits for a server.
+            return next((int(line.split()[1]) for line in lines if line.startswith("mnt_id:")), None)
     return None
 
 

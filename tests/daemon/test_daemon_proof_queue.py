@@ -17,7 +17,10 @@ from supervisor.daemon.clock import SystemClock
 
 
 class FakeProver:
-    """Proves everything: held.pt when it is let, broken.pt not at all, and let go.pt is gone when it is through."""
+    """Proves everything: held.pt when it is let, broken.pt not at all.
+
+    Of those that are pruned, let go.pt is gone when it is through, and early.pt before it can look.
+    """
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -28,6 +31,9 @@ class FakeProver:
         if path.name == "broken.pt":
             raise OSError("no interpreter")
         assert path.name != "held.pt" or self.go.wait(120)
+        if path.name == "early.pt":
+            path.unlink()
+            path.stat()
         stat = fingerprint(path)
         assert stat is not None
         if path.name == "let go.pt":
@@ -99,9 +105,15 @@ def test_a_file_that_is_gone_again_and_a_prover_that_fails_end_nothing(
 
 
 def test_of_a_file_that_was_pruned_while_it_was_read_nothing_is_reported(
-    watch: ProofQueue, seen: list[CheckpointSeen], prover: FakeProver, tmp_path: Path
+    watch: ProofQueue,
+    seen: list[CheckpointSeen],
+    prover: FakeProver,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     watch.saved(saved(tmp_path / "let go.pt", prover))
+    watch.saved(saved(tmp_path / "early.pt", prover))
     watch.saved(saved(tmp_path / "next.pt", prover))
     until(lambda: bool(seen), "the verdict of the next")
     assert [Path(entry.checkpoint.path).name for entry in seen] == ["next.pt"]
+    assert not caplog.records, "nothing is wrong"

@@ -111,6 +111,18 @@ def test_without_such_a_file_it_is_the_only_mount_that_fits(tmp_path: Path) -> N
     assert find_place(storage_wait(7, "folio_wait_bit_common"), tmp_path) == "/ (ext4 of /dev/sda1)"
 
 
+def test_who_waits_in_the_close_of_a_file_has_it_open_no_more(tmp_path: Path) -> None:
+    """The kernel frees its number first; a number that is none of a file may be the argument of other calls, too."""
+    write_thread(tmp_path, 7, 7, "request_wait_answer", state="D", syscall="3 0x5 0x0 0x0")
+    watch, waits = StorageWatch(tmp_path), [in_kernel(7, "request_wait_answer")]
+    watch.read(waits, {})
+    assert [wait.place for wait in watch.read(waits, {})] == ["/my models (fuse.gcsfuse of gcs\\bucket)"]
+    waits = [in_kernel(7, "rpc_wait_bit_killable")]
+    watch.read([], {})
+    watch.read(waits, {})
+    assert [wait.place for wait in watch.read(waits, {})] == [None], "of two NFS it is not known which"
+
+
 def test_of_a_process_that_is_gone_nothing_is_known(tmp_path: Path) -> None:
     assert StorageWatch(tmp_path).read([], {7: "python"}) == ()
     assert find_place(storage_wait(7, "rpc_wait"), tmp_path) is None

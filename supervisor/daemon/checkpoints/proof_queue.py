@@ -116,7 +116,12 @@ class ProofQueue(threading.Thread):
         recorded = Checkpoint(
             path=str(saved.path), fingerprint=stat, epoch=saved.epoch, step=saved.step, kind=saved.kind
         )
-        verdict = merge_proof(recorded, saved.prove(saved.path))
+        try:
+            verdict = merge_proof(recorded, saved.prove(saved.path))
+        except FileNotFoundError:
+            if fingerprint(saved.path) is not None:
+                raise  # it is something else that is missing
+            return
         if fingerprint(saved.path) is None:
             return  # pruned meanwhile: a missing file is not an error
         self._proven_as[(saved.job, saved.path)] = verdict.fingerprint
