@@ -162,17 +162,18 @@ class Child:
         self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ask(self, question: Sequence[object]) -> Any:
-        """Return the answer; raise RuntimeError where it ended."""
+        """Return the answer; raise RuntimeError with what it has printed where it ended."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(question) + "\n")
         self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        while line and not line.startswith("answer "):
-            line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"a process ended with {self._process.wait()} when asked {question}")
-        return json.loads(line.removeprefix("answer "))
+        printed = []
+        for line in self._process.stdout:
+            if line.startswith("answer "):
+                return json.loads(line.removeprefix("answer "))
+            printed.append(line)
+        ended = f"a process ended with {self._process.wait()} when asked {question}"
+        raise RuntimeError("\n".join([ended, *printed]))
 
     def end(self) -> None:
         """End it."""
@@ -510,7 +511,7 @@ def main() -> None:
     parser.add_argument("--limit-s", type=float, default=480.0)
     parser.add_argument("--part", default="1/1", help="1/2: the first of two parts, each on its own GPU")
     parser.add_argument("--jobs", type=int, default=2, help="networks whose largest micro-batch is looked for at once")
-    parser.add_argument("--only", nargs="+", default=NAMES)
+    parser.add_argument("--only", nargs="*", default=NAMES)
     parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=list(PEERS))
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
