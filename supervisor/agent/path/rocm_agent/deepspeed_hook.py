@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import wraps
 
-from . import torch_hook
+from . import step_watch, torch_hook
 from .fence import fenced
 
 TYPE_CHECKING = False  # typing costs milliseconds at every interpreter's start
@@ -58,7 +58,7 @@ def _count_skipped(engine: Any) -> int:
 @fenced
 def _count(optimizer: Any) -> Optional[int]:
     """Return what an optimizer has counted; None for one that counts nothing, and for a function that makes one."""
-    return torch_hook.count_of(optimizer) if hasattr(optimizer, "state") else None
+    return step_watch.count_of(optimizer) if hasattr(optimizer, "state") else None
 
 
 def _watch_losses(engine: Any) -> None:
