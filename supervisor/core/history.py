@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from supervisor.core import attempt_files as fo
 from supervisor.core import events as ev
 from supervisor.core.attempt.absences import Absences
 from supervisor.core.attempt.agent_reports import AgentReports
+from supervisor.core.attempt.files_read import FilesRead
 from supervisor.core.attempt.kernel_log import KernelLog
 from supervisor.core.attempt.plan import Plan
 from supervisor.core.attempt.saves import Saves
@@ -69,10 +69,7 @@ class History:
     """The stage of rank 0 where that is on another node: `stage` is None then."""
     replaced_stage: tuple[Stage | None, Moment | None, bool] | None = None
     """The stage, as reported last, of a process that is gone while its program starts again; None else."""
-    looked_at: Moment | None = None
-    """Up to when the recorder was read; None where it is not read; silence is then judged by `now`."""
-    unread_since: dict[str, Moment] = field(default_factory=dict)
-    """The files of the attempt that cannot be read at present, and since when: what they hold is unknown."""
+    files_read: FilesRead = field(default_factory=FilesRead)
     clock_stepped_at: Moment | None = None
     """When the wall clock last jumped, as it does when a machine wakes up."""
     absences: Absences = field(default_factory=Absences)
@@ -212,12 +209,6 @@ class History:
         return self.tuning and self.steps_since_switch < SWITCH_STEPS
 
     @property
-    def known_until(self) -> Moment:
-        """Up to when the absence of a step is known: the daemon may have been held up, and steps may wait unread."""
-        last_look = self.looked_at
-        return self.now if last_look is None or last_look.monotonic_s > self.now.monotonic_s else last_look
-
-    @property
     def no_step_s(self) -> float | None:
         """Seconds that are known to have gone without a step or a new stage; None before the first of both."""
         since = self.no_step_since()
@@ -225,11 +216,11 @@ class History:
 
     def known_s(self, since: Moment) -> float:
         """Return the seconds from a moment in which a step would have been seen, had there been one."""
-        return self._count_seconds(since, self.known_until)
+        return self._count_seconds(since, self.files_read.steps_known_until(self.now))
 
     def output_known_s(self, since: Moment) -> float:
         """Return the seconds from a moment in which output would have been seen, had there been any."""
-        return self._count_seconds(since, self.unread_since.get(fo.OUTPUT, self.now))
+        return self._count_seconds(since, self.files_read.output_known_until(self.now))
 
     def _count_seconds(self, since: Moment, until: Moment) -> float:
         """Return the seconds in which the daemon ran and no file system was seen to be waited for."""
@@ -244,7 +235,7 @@ class History:
     @property
     def unread_ranks(self) -> set[int]:
         """The ranks whose recorders cannot be read at present."""
-        return {rank for rank in (0, *self.ranks) if fo.recorder_part(rank) in self.unread_since}
+        return self.files_read.find_unread((0, *self.ranks))
 
     def seconds_since(self, since: Moment) -> float:
         """Return the seconds from a moment to now in which the daemon ran: what a limit on silence counts."""
@@ -352,7 +343,7 @@ class History:
             self.claimed = True
             self.first_step_at = self.first_step_at or event.records[0].at
             self.last_step_at = event.records[-1].at
-            self._mark_read(event.at, only_where_read=True)
+            self.files_read.mark(event.at, only_where_read=True)
         elif isinstance(event, ev.StageEntered):
             self.stage, self.stage_since, self.stages_complete = event.stage, event.at, event.stages_complete
         elif isinstance(event, ev.Exited):
@@ -363,7 +354,7 @@ class History:
             case ev.StepsMade():
                 self._add_steps(event)
             case ev.RecorderIdle() | ev.SupervisionChanged():
-                self._add_reading(event)
+                self.files_read.add(event, self.last_step_at or self.launched_at)
             case ev.StageEntered():
                 self._add_stage(event)
             case ev.AgentReported():
@@ -428,28 +419,6 @@ class History:
         self.elsewhere.interrupt()
         self.away_until, self.paused_at = event.at, event.at.plus(-event.away_s)
 
-    def _mark_read(self, at: Moment, *, only_where_read: bool = False) -> None:
-        known = self.looked_at
-        if (known is None and not only_where_read) or (known is not None and at.monotonic_s > known.monotonic_s):
-            self.looked_at = at
-
-    def _add_reading(self, event: ev.RecorderIdle | ev.SupervisionChanged) -> None:
-        """Take in that the recorder was read, that a file of the attempt cannot be read, or that it can be again."""
-        if isinstance(event, ev.RecorderIdle):
-            self._mark_read(event.at)
-            return
-        part = ev.part_read(event.place)
-        if part is None:
-            return
-        if event.recovered:
-            self.unread_since.pop(part, None)
-            return
-        if len(self.unread_since) < RANKS_KEPT:
-            self.unread_since.setdefault(part, event.at)
-        if part == fo.RECORDER:
-            # It was not read before either; silence would otherwise be judged by `now`.
-            self.looked_at = self.looked_at or self.last_step_at or self.launched_at
-
     def _add_stage(self, event: ev.StageEntered) -> None:
         if event.stage is not self.stage:
             self._learn_stage(event.at)
@@ -500,7 +469,7 @@ class History:
         if event.rank == 0:
             # No further than these steps: others may wait behind them, and a reader that is held up reads them later.
             newest = event.records[-1].at if event.records else event.at
-            self._mark_read(min(newest, event.at, key=lambda at: at.monotonic_s), only_where_read=True)
+            self.files_read.mark(min(newest, event.at, key=lambda at: at.monotonic_s), only_where_read=True)
             for record in event.records:
                 self._add_step(record)
         elif event.rank in self.ranks or len(self.ranks) < RANKS_KEPT:

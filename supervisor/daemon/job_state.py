@@ -80,5 +80,5 @@ def seed_history(job_state: JobState, records: Iterable[StepRecord], now: Moment
     history.last_step_at = job.attempt.last_step_at or history.last_step_at
     history.scale, history.first_step = job.attempt.scale, job.attempt.first_step
     # Steps made while no daemon ran are not read yet: their absence is no evidence until then.
-    history.looked_at = history.last_step_at or job.attempt.launched_at
+    history.files_read.looked_at = history.last_step_at or job.attempt.launched_at
     job_state.history = history

@@ -125,8 +125,8 @@ DEFENCES = (
     ),
     Defence(
         "steps behind those read", "supervisor/core/history.py",
-        "self._mark_read(min(newest, event.at, key=lambda at: at.monotonic_s), only_where_read=True)",
-        "self._mark_read(event.at, only_where_read=True)", "tests/core/test_stall.py -k say_nothing",
+        "self.files_read.mark(min(newest, event.at, key=lambda at: at.monotonic_s), only_where_read=True)",
+        "self.files_read.mark(event.at, only_where_read=True)", "tests/core/test_stall.py -k say_nothing",
     ),
     Defence(
         "steps behind the first page", "supervisor/daemon/attempt_reader.py",

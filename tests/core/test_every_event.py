@@ -13,6 +13,7 @@ from supervisor.core import events as ev
 from supervisor.core.apply_decision import after_decision
 from supervisor.core.apply_event import after_event, after_first_losses, after_flags
 from supervisor.core.attempt.agent_reports import ERROR_CHARACTERS, EVERY_MAX_S, METRICS_KEPT, RANKS_KEPT, AgentReports
+from supervisor.core.attempt.files_read import FilesRead
 from supervisor.core.attempt.kernel_log import KernelLog
 from supervisor.core.attempt.plan import Plan
 from supervisor.core.attempt.saves import Saves
@@ -330,7 +331,7 @@ HIDDEN = (
     "disks_used",
     "gpu_facts",
 )
-ASKED = ("made_here", "over", "hooked", "starting", "switching", "known_until", "no_step_s")
+ASKED = ("made_here", "over", "hooked", "starting", "switching")
 
 
 def show_held(item: Any) -> str:
@@ -342,7 +343,7 @@ def state_of(history: History) -> Iterator[tuple[str, str]]:
     """Yield what a history holds and what it answers."""
     for field in fields(history):
         item = getattr(history, field.name)
-        if isinstance(item, KernelLog | Plan | Saves):
+        if isinstance(item, FilesRead | KernelLog | Plan | Saves):
             prefix = "kernel_" if isinstance(item, KernelLog) else ""
             for part in fields(item):
                 name = f"{prefix}{part.name}".replace("kernel_findings", "kernel")
@@ -355,6 +356,8 @@ def state_of(history: History) -> Iterator[tuple[str, str]]:
         if field.name not in HIDDEN and not field.name.startswith("_"):
             yield field.name, show_held(item)
     yield from ((name, show(getattr(history, name))) for name in ASKED)
+    yield "known_until", show(history.files_read.steps_known_until(history.now))
+    yield "no_step_s", show(history.no_step_s)
     held = (history.steps, history.host, history.processes)
     yield "held", show(tuple(len(items) for items in held))
     yield "gpus", show({gpu: len(items) for gpu, items in history.gpus.items()})

@@ -128,4 +128,4 @@ def test_a_file_that_can_be_read_again_may_never_have_been_unreadable() -> None:
     timeline = story().training()
     place = ev.reading_place("output.log")
     timeline.put(ev.SupervisionChanged(at=timeline.now, job=JOB, attempt=1, place=place, error="", recovered=True))
-    assert not timeline.history.unread_since
+    assert not timeline.history.files_read.unread_since

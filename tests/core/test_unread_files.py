@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from supervisor.core import attempt_files as fo
 from supervisor.core import events as ev
+from supervisor.core.attempt.files_read import UNREAD_KEPT
 from supervisor.core.flags import Severity
-from supervisor.core.history import RANKS_KEPT
 from supervisor.core.judge import judge
 from supervisor.core.readings import ExitStatus, Stage, StepRecord
 from supervisor.core.rules import RULES
@@ -120,9 +120,9 @@ def test_a_rank_whose_recorder_cannot_be_read_is_no_straggler() -> None:
 
 def test_files_that_cannot_be_read_are_kept_up_to_a_bound_and_those_before_it_stay() -> None:
     timeline = story().training(100)
-    for rank in range(RANKS_KEPT + 9):
+    for rank in range(UNREAD_KEPT + 9):
         reading(timeline, fo.recorder_part(rank), fails=True)
-    assert list(timeline.history.unread_since) == [fo.recorder_part(rank) for rank in range(RANKS_KEPT)]
+    assert list(timeline.history.files_read.unread_since) == [fo.recorder_part(rank) for rank in range(UNREAD_KEPT)]
 
 
 @given(
