@@ -286,10 +286,12 @@ def test_an_answer_that_is_not_sound_has_no_profile(answer: object) -> None:
 
 
 def test_an_answer_is_read_back() -> None:
-    found = profile_of({"tensors": [ROW], "optimizers": {"optimizer": 3, "x": "y"}, "updates": 7})
+    row = ["ema.w", "Half", [2, 2], 0.5, 0.25, 2, "+-+-"]
+    found = profile_of({"tensors": [row], "optimizers": {"optimizer": 3, "x": "y"}, "updates": 7})
     assert found is not None
     assert (found.optimizers, found.updates) == ({"optimizer": 3}, 7)
-    assert found.parts() == {"ema": {"w": TensorFigures(shape=(2, 2), kind="Half", rms=0.5, zeros=0.0, signs="+-+-")}}
+    figures = TensorFigures(shape=(2, 2), kind="Half", rms=0.5, zeros=0.25, largest=2, signs="+-+-")
+    assert found.parts() == {"ema": {"w": figures}}
 
 
 NUMBERS = st.none() | st.floats(min_value=0, allow_nan=False, allow_infinity=False)

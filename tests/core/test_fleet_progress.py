@@ -109,3 +109,9 @@ def test_steps_that_were_known_before_a_leader_took_over_are_no_progress_when_th
     progress = LaunchProgress(steps=100)
     assert not progress.take_steps(100, counts_itself=False)
     assert progress.take_steps(101, counts_itself=False)
+
+
+def test_the_state_that_a_training_had_resumed_from_before_a_leader_took_over_is_none_that_is_new() -> None:
+    progress = LaunchProgress(steps=100, resumed=generation(80))
+    assert not progress.launch(generation(80), 0.0)
+    assert progress.launch(generation(100), 1.0)

@@ -123,6 +123,8 @@ def test_a_limit_that_is_reached_and_not_held_yet_says_for_how_long() -> None:
     timeline = trained().card(10, junction_c=112.0)
     limit, warn = Thermal().measure(timeline.history)
     assert (limit.share, limit.held_s, limit.hold_s, limit.reached) == (1.0, 10.0, 30.0, False)
+    two_readings, _ = Thermal().measure(trained().card(1, junction_c=112.0).history)
+    assert two_readings.held_s == 1.0
     assert (warn.share, warn.reached) == (1.0, False)
     assert all(item.reached for item in Thermal().measure(timeline.card(20, junction_c=112.0).history))
 

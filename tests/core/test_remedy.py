@@ -366,6 +366,12 @@ def test_what_is_forbidden_is_passed_over_and_changes_nothing_any_more() -> None
     assert changes_of(timeline.job.course.in_force, table).settings == ()
 
 
+def test_what_was_forbidden_since_takes_nothing_from_the_remedies_after_it() -> None:
+    kept = [InForce(remedy=remedy, cause="oom_gpu", attempt=2) for remedy in ("allocator", "half_batch")]
+    settings = dict(changes_of(kept, Remedies(forbid=("allocator",))).settings)
+    assert {name: setting.value for name, setting in settings.items()} == {"batch_factor": 0.5}
+
+
 def test_remedies_that_are_off_leave_plain_retries_to_the_budget() -> None:
     timeline = patient(Limits(budget=Budget(restarts=4, backoff_s=(0.0,)), remedies=Remedies(enabled=False)))
     assert walk(timeline, stalls) == ["restart"] * 4
@@ -595,6 +601,13 @@ def test_what_the_agent_set_is_kept_until_the_next_launch() -> None:
     assert timeline.job.course.in_force[0].applied == "max_split_size_mb:128"
     timeline.exits(1).looks().silence(1)
     assert timeline.job.course.in_force[0].applied is None
+
+
+def test_a_guess_that_was_wrong_the_second_time_leaves_what_helped_the_first_time() -> None:
+    helped = InForce(remedy="no_workers", cause="loader", attempt=2)
+    tried = Trial(attempt=5, at=START, cause="loader", remedy="no_workers")
+    course = Course(trials=(tried,), in_force=(helped, replace(helped, attempt=5)))
+    assert course.failed("loader", START.plus(60)).in_force == (helped,)
 
 
 # --- any course -----------------------------------------------------------------------------------------------------

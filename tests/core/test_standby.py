@@ -30,6 +30,7 @@ def host(available_gib: float | None, total_gib: float | None = 16) -> HostReadi
 def test_it_is_started_once_the_start_up_of_the_attempt_is_over() -> None:
     assert standby.may_start(RUNNING, host(8), LATER)
     assert not standby.may_start(RUNNING, host(8), STEPPED.plus(standby.AFTER_S - 0.1))
+    assert standby.may_start(RUNNING, host(4), LATER), "a quarter of the memory is enough"
 
 
 @pytest.mark.parametrize("phase", [item for item in Phase if item is not Phase.RUNNING])

@@ -114,6 +114,8 @@ def test_a_start_under_a_debugger_is_a_warning_only_where_the_debugger_rests_too
     flag = launched().tree(90, cpu=0.0, switches=0.0, traced=(MAKER,)).check(StoppedProcess())
     assert flag is not None
     assert "held by a debugger" in flag.message
+    attached = launched().tree(3, cpu=70.0, stopped=(MAKER,)).tree(90, cpu=70.0, traced=(MAKER,))
+    assert attached.check(StoppedProcess()) is None, "a signal stopped it before, and no longer"
 
 
 def test_a_sensor_that_is_silent_stops_nothing() -> None:

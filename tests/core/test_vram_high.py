@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from supervisor.core.flags import Severity
 from supervisor.core.rules.vram_high import VramHigh
 
@@ -48,8 +50,9 @@ def test_a_limit_in_bytes_replaces_the_fraction_for_acting() -> None:
     assert flag.severity is Severity.WARNING
 
 
-def test_a_limit_in_bytes_needs_no_total() -> None:
-    flag = story().training().gpu(10, used=4 * GB, total=None).check(VramHigh(limit_bytes=4 * GB))
+@pytest.mark.parametrize("total", [None, 0])
+def test_a_limit_in_bytes_needs_no_total(total: int | None) -> None:
+    flag = story().training().gpu(10, used=4 * GB, total=total).check(VramHigh(limit_bytes=4 * GB))
     assert flag is not None
     assert flag.severity is Severity.CRITICAL
     assert flag.message == f"{GPU}: VRAM at 4.00 GB for 10 s"
