@@ -59,7 +59,8 @@ def look(path, silent):
         at = "/" if target.startswith("/") else at
     found, disk = os.stat(at), os.statvfs(at)
     say(mode=found.st_mode, uid=found.st_uid, gid=found.st_gid, free_bytes=disk.f_bavail * disk.f_frsize,
-        free_inodes=disk.f_favail, total_inodes=disk.f_files, read_only=bool(disk.f_flag & os.ST_RDONLY))
+        total_bytes=disk.f_blocks * disk.f_frsize, free_inodes=disk.f_favail, total_inodes=disk.f_files,
+        read_only=bool(disk.f_flag & os.ST_RDONLY))
 
 say(ready=True)
 for line in sys.stdin:
@@ -80,6 +81,8 @@ class Found:
     gid: int
     free_bytes: int
     """What its file system has left for an ordinary user."""
+    total_bytes: int = 0
+    """How much that holds in all."""
     free_inodes: int = 0
     total_inodes: int = 0
     """How many files it can hold; 0 where that is no fixed number."""

@@ -24,7 +24,15 @@ class Disk(PathLooks):
     total: int
 
     def look(self, path: str | os.PathLike[str]) -> Found:
-        return Found(mode=stat.S_IFDIR, uid=0, gid=0, free_bytes=10**12, free_inodes=self.free, total_inodes=self.total)
+        return Found(
+            mode=stat.S_IFDIR,
+            uid=0,
+            gid=0,
+            free_bytes=10**12,
+            total_bytes=10**13,
+            free_inodes=self.free,
+            total_inodes=self.total,
+        )
 
 
 def list_levels(
@@ -55,6 +63,8 @@ def test_enough_inodes_or_a_file_system_without_a_number_of_them_have_none(
         ({}, ["ok"]),
         ({"warn_bytes": 2 * 10**12}, ["warn"]),
         ({"limit_bytes": 2 * 10**12}, ["fail"]),
+        ({"warn_fraction": 0.1}, ["ok"]),
+        ({"warn_fraction": 0.11}, ["warn"]),
         ({"warn_inodes": 60_000}, ["ok", "warn"]),
         ({"limit_inodes": 60_000}, ["ok", "fail"]),
         ({"limit_bytes": 2 * 10**12, "enabled": False}, ["ok"]),

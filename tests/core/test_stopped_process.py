@@ -265,6 +265,25 @@ def test_without_the_setting_it_is_stopped_at_once() -> None:
     assert acts(stopped_life(rule).tree(31, cpu=0.0, switches=0.0, stopped=(MAKER,))) == ["Stop"]
 
 
+def test_of_two_that_make_steps_every_rule_names_the_one_that_sigcont_lets_go_on() -> None:
+    timeline = launched().training(10).tree(62, cpu=0.0, switches=0.0, stopped=(OTHER,), traced=(MAKER,))
+    stall, stopped = timeline.check(Stall()), timeline.check(StoppedProcess())
+    assert stall is not None
+    assert stall.message.endswith(f"; process {OTHER} is stopped by a signal (SIGSTOP, Ctrl-Z), state T, and 1 more")
+    assert stopped is not None
+    assert stopped.message.startswith(f"process {OTHER} is stopped by a signal (SIGSTOP, Ctrl-Z) for 62 s")
+
+
+def test_a_debugger_at_what_makes_steps_is_named_before_a_helper_that_is_stopped() -> None:
+    helper = MAKER - 1
+    timeline = launched().training(10).tree(62, cpu=0.0, switches=0.0, stopped=(helper,), traced=(MAKER,))
+    stall, stopped = timeline.check(Stall()), timeline.check(StoppedProcess())
+    assert stall is not None
+    assert stall.message.endswith(f"; process {MAKER} is held by a debugger, state T, and 1 more")
+    assert stopped is not None
+    assert stopped.message.startswith(f"process {MAKER} is held by a debugger for 62 s")
+
+
 def test_a_stall_that_is_found_sooner_than_the_stop_names_the_stopped_process() -> None:
     """Its limit, set or learned of a fast training, is shorter than the time for which a process is seen stopped."""
     timeline = life([Stall(limit_s=20.0), StoppedProcess(continue_first=False)])

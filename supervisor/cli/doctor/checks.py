@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisor import __version__
-from supervisor.children.path_looks import PathLooks, SilentPathError
+from supervisor.children.path_looks import Found, PathLooks, SilentPathError
 from supervisor.cli.doctor.rocm import known_issues
 from supervisor.cli.paths import other_supervisor
 from supervisor.cli.setup.plan import SYSTEM_UNITS
@@ -23,7 +23,7 @@ from supervisor.config.derive import rules_of
 from supervisor.config.load import find_silent_part
 from supervisor.control.types import DoctorLine, Level
 from supervisor.core.moments import Moment
-from supervisor.core.readings import cap_inodes
+from supervisor.core.readings import DiskReading, cap_inodes
 from supervisor.core.rules.disk_low import DiskLow
 
 if TYPE_CHECKING:
@@ -129,10 +129,21 @@ def disk(settings: Settings, looks: PathLooks) -> Iterator[DoctorLine]:
             yield DoctorLine(name="disk", level="fail", found=f"{existing} is mounted read-only", remedy=remedy)
             return
         if stat.S_ISDIR(found.mode):
-            rule = _strictest(settings)
-            yield _disk_line(rule, state, existing, found.free_bytes)
-            yield from _inodes_line(rule, existing, found.free_inodes, found.total_inodes)
+            rule, reading = _strictest(settings), _read_disk(existing, found)
+            yield _disk_line(rule, state, reading)
+            yield from _inodes_line(rule, reading)
             return
+
+
+def _read_disk(path: Path, found: Found) -> DiskReading:
+    """Return the reading that the rule would have of the file system of a path."""
+    return DiskReading(
+        path=str(path),
+        free_bytes=found.free_bytes,
+        total_bytes=found.total_bytes,
+        free_inodes=found.free_inodes,
+        total_inodes=found.total_inodes,
+    )
 
 
 def _strictest(settings: Settings) -> DiskLow:
@@ -141,29 +152,32 @@ def _strictest(settings: Settings) -> DiskLow:
     having = [rule for rule in rules if isinstance(rule, DiskLow) and rule.enabled] or [DiskLow()]
     return DiskLow(
         warn_bytes=max(rule.warn_bytes for rule in having),
+        warn_fraction=max(rule.warn_fraction for rule in having),
         limit_bytes=max(rule.limit_bytes for rule in having),
         warn_inodes=max(rule.warn_inodes for rule in having),
         limit_inodes=max(rule.limit_inodes for rule in having),
     )
 
 
-def _disk_line(rule: DiskLow, state: Path, existing: Path, free: int) -> DoctorLine:
-    level: Level = "fail" if free < rule.limit_bytes else "warn" if free < rule.warn_bytes else "ok"
-    found = f"{free / 1e9:.1f} GB free for {state}" + ("" if existing == state else ", which does not exist yet")
+def _disk_line(rule: DiskLow, state: Path, disk: DiskReading) -> DoctorLine:
+    free, warn_bytes = disk.free_bytes, rule.find_warn_bytes(disk)
+    level: Level = "fail" if free < rule.limit_bytes else "warn" if free < warn_bytes else "ok"
+    found = f"{free / 1e9:.1f} GB free for {state}" + ("" if disk.path == str(state) else ", which does not exist yet")
     if level != "ok":
-        found += f" (limit {(rule.limit_bytes if level == 'fail' else rule.warn_bytes) / 1e9:.1f} GB)"
-    remedy = None if level == "ok" else f"delete files on the disk of {existing}, or move supervisor.state_dir"
+        found += f" (limit {(rule.limit_bytes if level == 'fail' else warn_bytes) / 1e9:.1f} GB)"
+    remedy = None if level == "ok" else f"delete files on the disk of {disk.path}, or move supervisor.state_dir"
     return DoctorLine(name="disk", level=level, found=found, remedy=remedy)
 
 
-def _inodes_line(rule: DiskLow, existing: Path, free: int, total: int) -> Iterator[DoctorLine]:
+def _inodes_line(rule: DiskLow, disk: DiskReading) -> Iterator[DoctorLine]:
     """Check the free inodes where the file system has a fixed number of them; enough of them are not worth a line."""
-    fails, warns = (cap_inodes(total, limit) for limit in (rule.limit_inodes, rule.warn_inodes))
-    if free >= max(fails, warns):
+    fails = disk.has_few_inodes(rule.limit_inodes)
+    if not (fails or disk.has_few_inodes(rule.warn_inodes)):
         return
-    level: Level = "fail" if free < fails else "warn"
-    found = f"{free} of {total} inodes free on the disk of {existing} (limit {fails if level == 'fail' else warns:.0f})"
-    remedy = f"`du -x --inodes --max-depth=2 {existing}` names the folders with most files: remove or pack them"
+    level: Level = "fail" if fails else "warn"
+    limit = cap_inodes(disk.total_inodes or 0, rule.limit_inodes if fails else rule.warn_inodes)
+    found = f"{disk.free_inodes} of {disk.total_inodes} inodes free on the disk of {disk.path} (limit {limit:.0f})"
+    remedy = f"`du -x --inodes --max-depth=2 {disk.path}` names the folders with most files: remove or pack them"
     yield DoctorLine(name="disk", level=level, found=found, remedy=remedy)
 
 

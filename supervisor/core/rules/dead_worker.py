@@ -108,8 +108,7 @@ def _list_missing(history: History) -> Iterator[tuple[str, int, tuple[ProcessRea
     """Yield what is not in the newest reading of the process tree, and the readings since it is not."""
     there = set(history.processes[-1].pids or ())
     for what, pid, since in (*_list_workers(history, there), *_list_ranks(history, there)):
-        missing = run_of(history.processes, partial(_is_missing, pid=pid, since=since), history.now)
-        if missing:
+        if missing := find_missing(history, pid, since):
             yield what, pid, missing
 
 
@@ -127,10 +126,15 @@ def _list_ranks(history: History, there: set[int]) -> Iterator[tuple[str, int, M
         yield from ((f"rank {rank}", pid, None) for rank, pid in ranks.items() if pid not in there)
 
 
-def _is_missing(reading: ProcessReading, pid: int, since: Moment | None) -> bool | None:
-    if since is not None and reading.at.seconds_since(since) <= 0:
-        return False
-    return None if reading.pids is None else pid not in reading.pids
+def find_missing(history: History, pid: int, since: Moment | None) -> tuple[ProcessReading, ...]:
+    """Return the newest readings in a row that lack a process, none from before it was reported, at `since`."""
+
+    def is_missing(reading: ProcessReading) -> bool | None:
+        if since is not None and reading.at.seconds_since(since) <= 0:
+            return False
+        return None if reading.pids is None else pid not in reading.pids
+
+    return run_of(history.processes, is_missing, history.now)
 
 
 GONE = Diagnosis(

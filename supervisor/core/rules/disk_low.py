@@ -42,7 +42,7 @@ class DiskLow:
         """Whether a disk has less free space or fewer free inodes than a limit, or fills."""
         newest = None if history.over else _find_newest(history)
         return newest is not None and any(
-            disk.free_bytes < max(self.limit_bytes, self._warn_bytes(disk))
+            disk.free_bytes < max(self.limit_bytes, self.find_warn_bytes(disk))
             or disk.has_few_inodes(max(self.limit_inodes, self.warn_inodes))
             or self._fills_soon(history, disk)
             for disk in newest.disks
@@ -82,7 +82,7 @@ class DiskLow:
             severity=Severity.acting(act=self.act),
             observe=partial(self._observe_disk, history, disk),
         )
-        return acts, replace(acts, limit=self._warn_bytes(disk), severity=Severity.WARNING)
+        return acts, replace(acts, limit=self.find_warn_bytes(disk), severity=Severity.WARNING)
 
     def _measure_inodes(self, disk: DiskReading) -> tuple[Gauge, ...]:
         """Return how many files each disk has room for, where its file system has a fixed number of them."""
@@ -112,7 +112,8 @@ class DiskLow:
             observe=partial(self._observe_disk, history, disk),
         )
 
-    def _warn_bytes(self, disk: DiskReading) -> float:
+    def find_warn_bytes(self, disk: DiskReading) -> float:
+        """Return the free bytes below which a disk of that size is a warning."""
         return max(self.warn_bytes, disk.total_bytes * self.warn_fraction)
 
     def _observe_disk(self, history: History, disk: DiskReading) -> Observation:

@@ -23,7 +23,7 @@ from supervisor.core.moments import Moment
 from supervisor.core.readings import ProcessReading
 from supervisor.core.remedies import causes
 from supervisor.core.rules.bounds import lasting
-from supervisor.core.stats.holds import run_of
+from supervisor.core.rules.dead_worker import find_missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ def _list_lost(history: History) -> Iterator[tuple[int, Trainer, tuple[ProcessRe
     for pid, trainer in history.reports.trainers.items():
         if pid in newest.pids or (trainer.ended and not trainer.error):
             continue
-        if missing := run_of(history.processes, partial(_is_missing, pid=pid, since=trainer.at), history.now):
+        if missing := find_missing(history, pid, trainer.at):
             yield pid, trainer, missing
 
 
@@ -83,10 +83,6 @@ def find_lost_training(history: History) -> int | None:
     if not lost or newest is None or not history.reports.trainers.keys().isdisjoint(newest.pids or ()):
         return None
     return max(lost)[1]
-
-
-def _is_missing(reading: ProcessReading, pid: int, since: Moment) -> bool | None:
-    return None if reading.pids is None or reading.at.seconds_since(since) <= 0 else pid not in reading.pids
 
 
 def _others_step(history: History, lost: Trainer, gone_at: Moment) -> bool:

@@ -148,13 +148,21 @@ def describe_hold(reading: ProcessReading, pid: int) -> str:
     return "stopped by a signal (SIGSTOP, Ctrl-Z)"
 
 
+def choose_stopped(history: History, reading: ProcessReading) -> int:
+    """Return which of the processes that are stopped by a reading is named.
+
+    One that makes steps comes first, and then one that SIGCONT lets go on: what else is held its holder has to let go.
+    """
+    makers, held = history.reports.rank_pids.values(), (*reading.traced_pids, *reading.terminal_pids)
+    return min(reading.stopped_pids, key=lambda pid: (pid not in makers, pid in held, pid))
+
+
 def name_stopped(history: History) -> str:
     """Return which processes are stopped by the newest reading, to be appended to a message; empty where none is."""
     newest = newest_of(history.processes, lambda _: True, history.now)
     if newest is None or not newest.stopped_pids:
         return ""
-    makers = [pid for pid in newest.stopped_pids if pid in history.reports.rank_pids.values()]
-    pid = min(makers or newest.stopped_pids)
+    pid = choose_stopped(history, newest)
     others = len(newest.stopped_pids) - 1
     more = f", and {others} more" if others else ""
     return f"; process {pid} is {describe_hold(newest, pid)}, state T{more}"

@@ -29,7 +29,7 @@ from supervisor.core.readings import ProcessReading
 from supervisor.core.remedies import causes
 from supervisor.core.rules.bounds import lasting
 from supervisor.core.rules.rest import quiet_s
-from supervisor.core.rules.standstill import describe_hold, diagnosis_of
+from supervisor.core.rules.standstill import choose_stopped, describe_hold, diagnosis_of
 from supervisor.core.stats.holds import run_of
 
 Run: TypeAlias = tuple[ProcessReading, ...]
@@ -145,7 +145,7 @@ def _find_run(history: History, stopped_in: Callable[[ProcessReading], tuple[int
 
 def _observe(history: History, run: Run) -> Observation:
     newest = run[-1]
-    pid = min(_list_makers(history, newest) or newest.stopped_pids)
+    pid = choose_stopped(history, newest)
     held = pid in newest.traced_pids or pid in newest.terminal_pids
     known = history.training_stage
     stage = "no step was seen yet" if known is None else f"stage {known.value}"
