@@ -703,6 +703,19 @@ def test_a_training_that_finishes_everywhere_is_over_and_a_stop_is_no_fault() ->
     assert stopped.records == []
 
 
+def test_a_node_that_finished_and_whose_daemon_joins_again_has_finished_still() -> None:
+    nodes = begun()
+    epoch = nodes.running["n0"]
+    assert epoch is not None
+    nodes.running["n0"] = None
+    nodes.tell("n0", ms.Finished(epoch=epoch))
+    nodes.join("n0", instance="another")
+    nodes.running["n1"] = None
+    nodes.tell("n1", ms.Finished(epoch=epoch))
+    assert nodes.records == []
+    assert [over.finished for over in nodes.overs] == [True]
+
+
 def test_a_training_that_is_stopped_is_over_once_every_node_has_ended_its_ranks() -> None:
     nodes = begun()
     nodes.do(nodes.leading.asked_to_stop("its user", nodes.now_s))

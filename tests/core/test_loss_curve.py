@@ -65,6 +65,8 @@ def test_a_loss_on_the_move_goes_on_from_its_newest_and_not_from_its_middle() ->
     curve = around(steps([0.05] * 462 + [6.5, 5.5, 7.5] * 16), 500, fault_step=511)
     assert curve is not None
     assert curve.median == 0.05
+    assert curve.latest is not None
+    assert (curve.latest.losses, curve.latest.median) == (30, 6.5)
     assert resumed([7.6, 7.0, 8.2] * 10, curve).check(ResumedLoss()) is None
     assert resumed([20.0] * 30, curve).check(ResumedLoss()) is not None
     assert resumed([0.05] * 30, curve).check(ResumedLoss()) is None, "where it was before is no ruin"
