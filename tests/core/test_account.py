@@ -119,6 +119,13 @@ def test_a_resume_from_an_older_generation_loses_the_work_of_both_attempts() -> 
     assert spent.cost_s["non_finite_loss"] == pytest.approx(50 + 10 + 50 + 65 + 10 + 10)
 
 
+def test_work_that_one_fault_lost_is_not_owed_to_the_next_one_that_resumes_from_the_same_step() -> None:
+    second = replace(SECOND, wanted=False, cause="crash", entered=entered((211, "setup")), strides=())
+    third = replace(SECOND, number=3, launched_unix_s=T0 + 300, ended_unix_s=None, entered=(), strides=())
+    spent = account((FIRST, second, third), T0 + 310)
+    assert spent.cost_s == pytest.approx({"stall": 50 + 70 + 1, "crash": 89})
+
+
 def test_a_triage_between_two_attempts_has_a_class_of_its_own_and_is_owed_to_the_trouble() -> None:
     examined = replace(FIRST, triage=(T0 + 202, T0 + 208))
     night = account((examined, SECOND), T0 + 1000)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -782,6 +783,11 @@ def test_a_number_that_no_machine_has_is_unknown() -> None:
     most = {"workers": COUNTED_MAX, "threads": COUNTED_MAX, "batch_bytes": BYTES_MAX, "card_bytes": 0}
     assert facts_of(most) == Facts(workers=COUNTED_MAX, threads=COUNTED_MAX, batch_bytes=BYTES_MAX, card_bytes=0)
     assert facts_of({"workers": COUNTED_MAX + 1, "threads": -1, "batch_bytes": BYTES_MAX + 1}) == Facts()
+
+
+def test_each_fact_that_an_agent_reports_by_its_name_is_known() -> None:
+    switches: dict[str, Any] = {field.name: True for field in fields(Facts) if str(field.type).startswith("bool")}
+    assert facts_of(switches) == Facts(**switches)
 
 
 def test_facts_of_an_unexpected_type_are_unknown() -> None:

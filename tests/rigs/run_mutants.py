@@ -1,6 +1,6 @@
 """Changes `supervisor/core` in 300 places, one at a time, and says which of the changes its own tests did not notice.
 
-    run_mutants.py [--sample N] [--seed N] [--only TEXT ...] [--at-once N]
+    run_mutants.py [--sample N] [--seed N] [--only TEXT ...] [--at-once N] [--of PATH --tests PATH ...]
 
 The changes are those of mutmut's operators, in every function that mutmut would change; the sample is the same for the
 same seed and the same code. What mutmut does with them is not used: it writes all 22,000 into a copy of the tree and
@@ -8,6 +8,10 @@ runs every test through them before it judges the first, and each call of a func
 collects the units of `tests/core` once and forks: first into processes that run each test and learn which functions of
 the sample it reaches, then into one for each mutant, which exchanges the code of that function in memory and runs
 the tests that reach it, the quickest first, until one fails. A mutant that takes TIMES_AS_LONG is noticed.
+
+With `--of` it is another folder or file of `supervisor` that is changed, and the tests are those of `--tests`: such as
+call what they test in their own process, for a change reaches no other program. What needs a training environment is
+left out: each fork would make its own.
 
 The laws, and what copies the package or plays whole nights, are left out: the units are to notice by themselves. Exit
 status 1: less than NOTICED_AT_LEAST was noticed.
@@ -43,6 +47,7 @@ from mutmut.mutation.mutators import mutation_operators
 from mutmut.mutation.pragma_handling import IgnoredCode
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+CORE = "supervisor/core"
 NOTICED_AT_LEAST = 0.92
 LEFT_OUT = ("laws", "rule_seam", "remedy_seam", "healthy", "healthy_hours", "shadow")
 TIMES_AS_LONG, AT_LEAST_S = 10, 20
@@ -50,7 +55,8 @@ TIMES_AS_LONG, AT_LEAST_S = 10, 20
 NOTICED, SURVIVED, FAULTY = 1, 0, 70
 """Exit statuses of the process of a mutant; FAULTY: the mutant could not be put in place."""
 REACHED = "__reached_by_a_test__"
-PYTEST = ("-p", "no:cacheprovider", "-p", "no:terminal", "-o", "addopts=--strict-markers", "-m", "not alone")
+PYTEST = ("-p", "no:cacheprovider", "-p", "no:terminal", "-o", "addopts=--strict-markers")
+MARKED = ("-m", "not alone and not train")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +124,10 @@ class Mutant:
         return "\n".join(f"    {line}" for line in lines if not line.startswith("@@"))
 
 
-def find_mutants(root: Path) -> Iterator[Mutant]:
-    """Yield every mutant of the package in the order of its files and lines."""
-    for file in sorted((root / "supervisor" / "core").rglob("*.py")):
+def find_mutants(root: Path, of: str) -> Iterator[Mutant]:
+    """Yield every mutant of a file, or of a folder's in the order of its files and lines."""
+    files = sorted((root / of).rglob("*.py")) if (root / of).is_dir() else [root / of]
+    for file in files:
         wrapper = MetadataWrapper(cst.parse_module(file.read_text()))
         visitor = MutationVisitor(mutation_operators, IgnoredCode(set(), set(), set()))
         module = wrapper.visit(visitor)
@@ -295,15 +302,19 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=13)
     parser.add_argument("--only", action="append", default=[], help="of the sample only what has this in its name")
     parser.add_argument("--at-once", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--of", default=CORE, help="the folder or file that is changed")
+    parser.add_argument("--tests", action="append", default=[], help="its tests")
     asked = parser.parse_args()
+    if (asked.of == CORE) != (not asked.tests):
+        parser.error("--of and --tests go together")
     os.chdir(ROOT)
-    every = list(find_mutants(ROOT))
+    every = list(find_mutants(ROOT, asked.of))
     sample = random.Random(asked.seed).sample(every, min(asked.sample, len(every)))
     sample = [mutant for mutant in sample if not asked.only or any(text in mutant.name for text in asked.only)]
     tell(f"{len(sample)} of {len(every)} mutants, in {len({mutant.function.label for mutant in sample})} functions")
     judge = Judge(sample, asked.at_once)
-    left_out = [f"--ignore=tests/core/test_{name}.py" for name in LEFT_OUT]
-    status = pytest.main([*PYTEST, *left_out, "tests/core"], plugins=[judge])
+    tests = asked.tests or [*(f"--ignore=tests/core/test_{name}.py" for name in LEFT_OUT), "tests/core"]
+    status = pytest.main([*PYTEST, *MARKED, *tests], plugins=[judge])
     return report(judge.outcomes) if status == pytest.ExitCode.OK else 1
 
 
