@@ -196,3 +196,45 @@ def test_the_status_of_what_trained_is_reported_where_its_interpreter_knows_it(
     assert (finished.code, attempt.failures()) == (code, [])
     ended = [report for report in attempt.list_reports("trains") if report.get("ended")]
     assert [report.get("status") for report in ended] == statuses
+
+
+CATCHES = "try:\n    sys.exit(0)\nexcept SystemExit as error:\n    "
+EXITS = {
+    "sys.exit()": ("sys.exit()", 0, 0),
+    "exit(False)": ("exit(False)", 0, 0),
+    "in a function": ("def main():\n    sys.exit(0)\nmain()", 0, 0),
+    "in another file": ("import runpy\nopen('own.py', 'w').write('exit()')\nrunpy.run_path('own.py')", 0, 0),
+    "through finally": ("try:\n    sys.exit(0)\nfinally:\n    print()", 0, 0),
+    "through with": ("with open(os.devnull):\n    sys.exit(0)", 0, 0),
+    "through a stack": ("import contextlib\nwith contextlib.ExitStack() as stack:\n    sys.exit(0)", 0, 0),
+    "raised again": (CATCHES + "print()\n    raise", 0, 0),
+    "a text": ("sys.exit('no data')", 1, None),
+    "caught, an error follows": (CATCHES + "pass\nraise ValueError", 1, None),
+    "caught, an error in its place": (CATCHES + "raise ValueError", 1, None),
+    "caught, another status in its place": (CATCHES + "raise SystemExit(3)", 3, None),
+    "caught and kept": (CATCHES + "kept = error\nsys.exit(3)", 3, None),
+    "another status in finally": ("try:\n    sys.exit(0)\nfinally:\n    sys.exit(3)", 3, None),
+    "of a thread": (
+        "import threading\nt = threading.Thread(target=sys.exit)\nt.start()\nt.join()\nraise ValueError", 1, None,
+    ),
+    "of an exit handler": ("atexit.register(sys.exit, 0)\nraise ValueError", 1, None),
+    "of argparse": (
+        "import argparse as a\ntry:\n    a.ArgumentParser().parse_args(['-h'])\nexcept SystemExit:\n    pass\nint('')",
+        1, None,
+    ),
+}  # fmt: skip
+"""Ways of a program to end itself: its last lines, its status, and what is known of that."""
+NOT_BEFORE_3_10 = ("in another file", "through finally", "through with", "through a stack", "raised again")
+
+
+@pytest.mark.parametrize("python", interpreters(), ids=name_of)
+@pytest.mark.parametrize("exits", EXITS)
+def test_the_status_that_a_program_ends_itself_with_is_known_where_no_frame_has_caught_its_exit(
+    attempt: Attempt, python: Path, tmp_path: Path, exits: str
+) -> None:
+    ends, code, status = EXITS[exits]
+    finished = attempt.run([python, "-c", f"import os\nos.chdir({str(tmp_path)!r})\n" + ENDS, ends])
+    assert (finished.code, attempt.failures()) == (code, [])
+    (ended,) = [report for report in attempt.list_reports("trains") if report.get("ended")]
+    unseen = name_of(python) == "python3.8" and exits in NOT_BEFORE_3_10
+    assert ended.get("status") == (None if unseen else status)

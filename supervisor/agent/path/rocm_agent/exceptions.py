@@ -83,10 +83,21 @@ def _watch_exit(leave: Callable[..., Any], position: int) -> Callable[..., Any]:
     def watched(*words: Any, **named: Any) -> Any:
         status = words[position] if len(words) > position else named.get("code")
         _note_answered(status)
-        return leave(*words, **named)
+        try:
+            return leave(*words, **named)
+        except SystemExit as raised:
+            _follow(raised)
+            raise
 
     watched.__name__, watched.__doc__ = leave.__name__, leave.__doc__  # functools costs a start more than all of this
     return watched
+
+
+@fenced
+def _follow(raised: SystemExit) -> None:
+    from . import exit_status
+
+    exit_status.follow(raised)
 
 
 @fenced

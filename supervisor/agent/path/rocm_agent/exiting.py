@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import sys
 
-from . import events, exceptions
+from . import events, exceptions, exit_status
 from .fence import fenced
 from .layout import CHECKPOINT, EXITING, STEP, VALIDATE
 
@@ -146,7 +146,8 @@ def _report_end(recorder: Optional[Recorder]) -> None:
     global _ended_in
     if _begun_in == os.getpid():
         _ended_in = os.getpid()
-        events.write("trains", ended=True, error=_error, status=0 if _has_main_returned() else None)
+        well = _has_main_returned() or (not exceptions.is_ending() and exit_status.find() == 0)
+        events.write("trains", ended=True, error=_error, status=0 if well else None)
     # An exception that ends it is reported as such, and has the limit of the stage that it was raised in.
     if recorder is not None and recorder.stage in (STEP, VALIDATE, CHECKPOINT) and not exceptions.is_ending():
         recorder.stage, recorder.aside = EXITING, 0
@@ -164,7 +165,7 @@ def _find_main_frame() -> Optional[FrameType]:
 def _has_main_returned() -> bool:
     """Whether the program's outermost frame has returned, so that its status is 0.
 
-    After an exception, `SystemExit` as well, that frame is where it was raised: no other trace of it is left.
+    After an exception, `SystemExit` as well, that frame is where it was raised.
     """
     from opcode import opname
 
