@@ -12,12 +12,12 @@ import json
 import os
 import selectors
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from supervisor.children.child import Child
+from supervisor.children.running_limit import RunningLimit
 from supervisor.children.start import PIPE, start
 
 ANSWER_LIMIT_S = 1.0
@@ -175,11 +175,11 @@ class PathLooks:
     def _next_answer(self, child: Child, limit_s: float) -> dict[str, Any] | None:
         """Return the child's next line; None where it says nothing for `limit_s`. Raises OSError where it has ended."""
         assert child.stdout is not None
-        end = time.perf_counter() + limit_s
+        limit = RunningLimit(limit_s)
         with selectors.DefaultSelector() as ready:
             ready.register(child.stdout, selectors.EVENT_READ)
             while b"\n" not in self._received:
-                if not ready.select(max(0.0, end - time.perf_counter())):
+                if not limit.wait_for(lambda wait_s: bool(ready.select(wait_s))):
                     return None
                 piece = os.read(child.stdout.fileno(), PIECE_BYTES)
                 if not piece:

@@ -20,14 +20,14 @@ class RunningLimit:
     def __init__(self, limit_s: float, read_clock: Callable[[], float] = time.perf_counter) -> None:
         self.limit_s = limit_s
         self._read_clock = read_clock
-        self._left_s, self._looked_at = limit_s, read_clock()
+        self.left_s, self._looked_at = limit_s, read_clock()
 
     def next_wait_s(self) -> float:
         """Return for how long to wait now before this is asked again, 0 once the limit is over."""
         now = self._read_clock()
-        self._left_s -= min(now - self._looked_at, COUNTED_S)
+        self.left_s -= min(now - self._looked_at, COUNTED_S)
         self._looked_at = now
-        return min(max(self._left_s, 0.0), LOOK_EVERY_S)
+        return min(max(self.left_s, 0.0), LOOK_EVERY_S)
 
     def wait_for(self, wait: Callable[[float], bool]) -> bool:
         """Return whether what `wait` waits for, for the seconds that it is given, came within the limit."""

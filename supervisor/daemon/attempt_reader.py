@@ -20,6 +20,7 @@ from typing import TypeVar
 from supervisor import untrusted_files
 from supervisor.children.files_apart import Look, here, read_with
 from supervisor.children.prompt_thread import PromptThread
+from supervisor.children.running_limit import RunningLimit
 from supervisor.core import attempt_files as fo
 from supervisor.core import events as ev
 from supervisor.core.moments import Moment
@@ -224,9 +225,9 @@ class AttemptReader:
         for followed in self._list_followed():
             followed.patient = True
         self.start()
-        until = self._clock.now().plus(limit_s)
+        limit = RunningLimit(limit_s, lambda: self._clock.now().monotonic_s)
         for followed in self._list_followed():
-            if not followed.caught_up.wait(max(0.0, until.seconds_since(self._clock.now()))):
+            if not limit.wait_for(followed.caught_up.wait):
                 log.error("attempt.not_caught_up", extra={"fields": {"job": followed.job, "at": followed.post.at}})
 
     def check(self, now: Moment) -> None:

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from supervisor.children.prompt_thread import ends_within
+from supervisor.children.running_limit import RunningLimit
 from supervisor.config.settings import Settings, TuneSettings
 from supervisor.control import listen
 from supervisor.control.metrics_server import MetricsServer
@@ -83,7 +84,7 @@ class Service:
         self._cause_known = False
         """Whether it has been determined if systemd stops the daemon or restarts it."""
         self._leave_running = False
-        self._stop_until: Moment | None = None
+        self._stop_limit: RunningLimit | None = None
         """When its trainings have to have ended, once it is to stop."""
         self._done_at: dict[str, Moment] = {}
         self._phases: list[Phase] = []
@@ -407,21 +408,21 @@ class Service:
             (settings.save_s + settings.grace_s + settings.kill_wait_s for settings in parts.settings.jobs.values()),
             default=0,
         )
-        self._stop_until = now.plus(longest_s + STOP_MARGIN_S)
+        self._stop_limit = RunningLimit(longest_s + STOP_MARGIN_S, lambda: parts.clock.now().monotonic_s)
         self._extend_stop(now)
         for name in parts.loop.job_states:
             parts.inbox.put(ev.UserRequest(at=now, job=name, ask=ev.Ask.SHUT_DOWN, by=self._stopping or "signal"))
 
     def _extend_stop(self, now: Moment) -> None:
         """Ask systemd for the time that the trainings may take to end, again in case that it was not received."""
-        if self._stop_until is not None and self._is_due("extend stop", now, STOP_EXTENDED_EVERY_S):
-            left_s = max(0.0, self._stop_until.seconds_since(now))
+        if self._stop_limit is not None and self._is_due("extend stop", now, STOP_EXTENDED_EVERY_S):
+            left_s = max(0.0, self._stop_limit.left_s)
             self._notifier.extend_timeout(left_s + STOP_MARGIN_S, again=True)
 
     def _is_finished(self) -> bool:
         if self._leave_running:
             return True
-        if self._stop_until is not None and self._parts.clock.now().seconds_since(self._stop_until) >= 0:
+        if self._stop_limit is not None and self._stop_limit.next_wait_s() == 0:
             # systemd would kill the daemon soon; what still runs is adopted by the next one.
             left = [job for job, _, _ in self._parts.telemetry.live()]
             log.error("stop.overdue", extra={"fields": {"left_running": left}})

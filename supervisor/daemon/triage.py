@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from supervisor import untrusted_files
+from supervisor.children.running_limit import RunningLimit
 from supervisor.config.settings import JobSettings
 from supervisor.core import attempt_files as fo
 from supervisor.core import decisions as de
@@ -85,11 +86,13 @@ class TriageRunner:
 
     def _replay_until_conclusive(self, decision: de.Triage, job: Job, began_at: Moment) -> Finding:
         limit_s = self.settings(job.name).triage_limit_s
-        case, deadline = self._build_case(decision, job, limit_s), began_at.plus(limit_s)
+        case = self._build_case(decision, job, limit_s)
+        left_s = limit_s - self.clock.now().seconds_since(began_at)
+        limit = RunningLimit(left_s, lambda: self.clock.now().monotonic_s)
         done: tuple[Replay, ...] = ()
         while (name := needed(done)) is not None and self._is_wanted(job.name, decision.attempt):
             log.info("triage.replays", extra={"fields": {"job": job.name, "replay": name}})
-            done = (*done, self._run_replay(case, job, name, deadline))
+            done = (*done, self._run_replay(case, job, name, limit))
             if self.find_stop(_folder_of(case, name), job.name, decision.attempt):
                 return inconclusive(UNWANTED)
         if not self._is_wanted(job.name, decision.attempt):
@@ -126,12 +129,12 @@ class TriageRunner:
 
     # --- one replay -------------------------------------------------------------------------------------------------
 
-    def _run_replay(self, case: Case, job: Job, name: str, deadline: Moment) -> Replay:
+    def _run_replay(self, case: Case, job: Job, name: str, limit: RunningLimit) -> Replay:
         """Return the result of a replay: a running one is waited for, a finished one is read."""
         folder, problem = _folder_of(case, name), None
         if not untrusted_files.exists(folder, fo.SHIM) and not untrusted_files.exists(folder, fo.EXIT):
             problem = self._launch_replay(case, job, name, folder)
-        problem = problem or self._wait_for_replay(case, job, folder, deadline)
+        problem = problem or self._wait_for_replay(case, job, folder, limit)
         kill_until_gone(self.launcher, job.name, folder, KILL_AGAIN_S)
         return read(case, name, folder, problem or self._describe_ending(folder))
 
@@ -151,7 +154,7 @@ class TriageRunner:
             return f"it could not be started: {error}"
         return None
 
-    def _wait_for_replay(self, case: Case, job: Job, folder: Path, deadline: Moment) -> str | None:
+    def _wait_for_replay(self, case: Case, job: Job, folder: Path, limit: RunningLimit) -> str | None:
         """Wait until a replay has ended or written its result; return why it has to be ended before that, else None."""
         measured, reported_at = self.clock.now(), None
         while self.launcher.alive(job.name, folder):
@@ -160,7 +163,7 @@ class TriageRunner:
                 reported_at = now
             if reported_at is not None and now.seconds_since(reported_at) >= REPORT_GRACE_S:
                 return None  # its other processes wait for the one that has ended
-            if now.seconds_since(deadline) >= 0:
+            if limit.next_wait_s() == 0:
                 return f"it did not get to the step within the {case.limit_s:.0f} s of the triage"
             if not self._is_wanted(job.name, int(case.attempt.name)):
                 return UNWANTED

@@ -20,6 +20,7 @@ from typing import TypeAlias
 
 from supervisor.children.files_apart import apart_within
 from supervisor.children.prompt_thread import PromptThread
+from supervisor.children.running_limit import RunningLimit
 from supervisor.children.shared_files import stat_each
 from supervisor.core import attempt_files as names
 from supervisor.core.readings import GpuReading, HostReading, StepRecord
@@ -95,12 +96,12 @@ def take(  # noqa: PLR0913 - whom to ask, about what, and for how long
     """
     began = time.perf_counter()
     target = place(folder, incident_id)
-    deadline = began + limit_s
-    missing = _run_parts(slot, [{"folder": _make_folder}], target, deadline)
+    limit = RunningLimit(limit_s)
+    missing = _run_parts(slot, [{"folder": _make_folder}], target, limit)
     if not missing:
         # A vendor's tool may take a second, or hang with the GPU; stopping the training must not wait for it.
         _start_parts(slot, [{"gpus.txt": tools.write_gpu_tools}], target, {})
-        missing = _run_parts(slot, _build_parts(folder, launcher, slot, facts), target, deadline)
+        missing = _run_parts(slot, _build_parts(folder, launcher, slot, facts), target, limit)
     return EvidenceResult(folder=target.path, took_s=time.perf_counter() - began, missing=tuple(missing))
 
 
@@ -134,14 +135,19 @@ def _build_parts(folder: Path, launcher: Launcher, slot: str, facts: EvidenceFac
     return [in_state, *({name: part} for name, part in looked_for.items())]
 
 
-def _run_parts(slot: str, groups: Sequence[Parts], target: EvidenceFolder, deadline: float) -> list[str]:
-    """Run the groups of parts in parallel until the deadline; return what is missing, each with its reason."""
+def _run_parts(slot: str, groups: Sequence[Parts], target: EvidenceFolder, limit: RunningLimit) -> list[str]:
+    """Run the groups of parts in parallel until the limit; return what is missing, each with its reason."""
     missing: dict[str, list[str]] = {}
     for thread in _start_parts(slot, groups, target, missing):
-        thread.join(max(0.0, deadline - time.perf_counter()))
+        limit.wait_for(partial(_has_ended, thread))
     parts = [name for group in groups for name in group]
     late = [f"{name}: not collected in time" for name in parts if name not in missing]
     return late + [text for name in parts for text in missing.get(name, ())]
+
+
+def _has_ended(thread: PromptThread, wait_s: float) -> bool:
+    thread.join(wait_s)
+    return not thread.is_alive()
 
 
 def _start_parts(

@@ -85,6 +85,8 @@ CLAIM_S = 600.0
 
 So long a further training may take to make a step, and claim the recorder, after the one that had it has ended."""
 ANSWER_PAUSE_S = 0.02
+AWAY_S = 1.0
+"""From one look at the clock to the next: a busy machine is late by less."""
 KILL_PAUSE_S, KILL_PAUSE_LIMIT_S = 0.01, 0.5
 NS = 1_000_000_000
 
@@ -220,6 +222,7 @@ class Watch:
         self.is_asked_to_end = False
         self.leftovers = 0
         self.save_until: int | None = None
+        self.checked_at = time.monotonic_ns()
         self.kill_at: int | None = None
         self.kill_pause_ns = int(KILL_PAUSE_S * NS)
         self.storage, self.look_at = self._begin_looks(folder), time.monotonic_ns()
@@ -337,6 +340,7 @@ class Watch:
 
     def _check_deadlines(self) -> None:
         now = time.monotonic_ns()
+        self._leave_out_pause(now)
         if self.storage is not None and now >= self.look_at:
             self.look_at = now + int(LOOK_EVERY_S * NS)
             self.storage.look()
@@ -373,7 +377,14 @@ class Watch:
         if self.end or not self.recorder.ask_to_save(alive):
             self._end_tree()
         else:
-            self.save_until = time.monotonic_ns() + self.save_ns
+            self.checked_at = time.monotonic_ns()
+            self.save_until = self.checked_at + self.save_ns
+
+    def _leave_out_pause(self, now: int) -> None:
+        """Extend the time to save by one in which nothing ran, as of a virtual machine that was paused."""
+        away, self.checked_at = now - self.checked_at, now
+        if self.save_until is not None and away >= AWAY_S * NS:
+            self.save_until += away
 
     def _end_tree(self) -> None:
         self.save_until = None

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from supervisor import untrusted_files
+from supervisor.children.running_limit import RunningLimit
 from supervisor.core import attempt_files as names
 from supervisor.rotated_output import find_written
 from supervisor.runner import process_table, shim, tools
@@ -111,8 +112,8 @@ def _wait_for_growth(folder: Path, dumps: dict[int, str], before: dict[int, int]
     A process that ends meanwhile, as a rank does that has lost its peer, is not waited for.
     """
     sizes, changed_at = {pid: before[pid] for pid in dumps}, time.perf_counter()
-    deadline = changed_at + STACKS_LIMIT_S
-    while time.perf_counter() < deadline:
+    limit = RunningLimit(STACKS_LIMIT_S)
+    while limit.next_wait_s() > 0:
         now = {pid: _size_of(folder, name) for pid, name in dumps.items()}
         if now != sizes:
             sizes, changed_at = now, time.perf_counter()

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor import untrusted_files
+from supervisor.children.running_limit import RunningLimit
 from supervisor.core import attempt_files as names
 from supervisor.core.foreign_values import as_message
 from supervisor.runner import shim
@@ -132,8 +133,8 @@ def go(attempt: Path, limit_s: float = LAUNCH_LIMIT_S) -> str | None:
 
 
 def _wait_for_answer(attempt: Path, fifo: int, limit_s: float) -> str | None:
-    until = time.perf_counter() + limit_s
-    while time.perf_counter() < until:
+    limit = RunningLimit(limit_s)
+    while limit.next_wait_s() > 0:
         gone = _is_closed(fifo)
         if read_shim(attempt) is not None:
             return None
@@ -155,7 +156,7 @@ def _is_closed(fifo: int) -> bool:
 
 def end(attempt: Path) -> bool:
     """Command the standby of an attempt to end; return whether none is waiting any more."""
-    until = time.perf_counter() + END_LIMIT_S
+    limit = RunningLimit(END_LIMIT_S)
     requested = False
     while (fifo := _open_fifo(attempt)) is not None:
         try:
@@ -166,7 +167,7 @@ def end(attempt: Path) -> bool:
             pass  # it ended just now
         finally:
             os.close(fifo)
-        if time.perf_counter() > until:
+        if limit.next_wait_s() == 0:
             return False
         time.sleep(POLL_S)
     return True

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from supervisor import programs
+from supervisor.children.running_limit import RunningLimit
 from supervisor.core import attempt_files as names
 from supervisor.runner import process_table, standby
 from supervisor.runner.attempt_folder import (
@@ -175,7 +176,7 @@ class UnitLauncher:
         return (self._state / "jobs" / slot / names.CURRENT).resolve() == folder.resolve()
 
     def _wait_for_shim(self, unit: str, folder: Path) -> None:
-        deadline = time.perf_counter() + self._limit_s
+        limit = RunningLimit(self._limit_s)
         for poll in range(1, 1_000_000):
             # Queried before the folder is read: a unit that has ended has written its files by then.
             ended = poll % ASK_EVERY == 0 and self._manager.idle(unit)
@@ -186,7 +187,7 @@ class UnitLauncher:
                 raise LaunchError(error)
             if ended:
                 raise LaunchError(f"{unit} ended before the training began: {self._manager.why(unit)}")
-            if time.perf_counter() > deadline:
+            if limit.next_wait_s() == 0:
                 raise LaunchError(f"the shim did not report within {self._limit_s:.0f} s: {self._manager.why(unit)}")
             time.sleep(POLL_S)
 

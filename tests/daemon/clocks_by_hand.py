@@ -6,8 +6,10 @@ import time
 from collections.abc import Callable
 
 from supervisor.core.moments import Moment
+from supervisor.daemon.clock import SystemClock
 
 START = Moment(1000.0, 1_700_000_000.0)
+RAN_S = 0.3
 
 
 class HandClock:
@@ -25,6 +27,18 @@ class HandClock:
     def step_wall(self, seconds: float) -> None:
         """Set the wall clock, as a person or NTP does."""
         self.moment = Moment(self.moment.monotonic_s, self.moment.unix_s + seconds)
+
+
+class PausedClock:
+    """The clock of a process that did not run for ten minutes, a moment after it began to look at it."""
+
+    def __init__(self) -> None:
+        self._clock = SystemClock()
+        self._began = self._clock.now()
+
+    def now(self) -> Moment:
+        now = self._clock.now()
+        return now.plus(600.0) if now.seconds_since(self._began) > RAN_S else now
 
 
 def until(question: Callable[[], bool], what: str, limit_s: float = 120.0) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from clocks_by_hand import START
+from clocks_by_hand import START, PausedClock
 
 from supervisor.config.settings import JobSettings
 from supervisor.core import attempt_files as fo
@@ -172,6 +172,12 @@ def test_what_a_replay_leaves_that_is_not_sound_is_no_finding(tmp_path: Path, pr
 def test_a_replay_that_goes_on_for_too_long_is_ended(tmp_path: Path) -> None:
     finding = Trial(tmp_path, "time.sleep(600)", limit_s=0.5).finds().finding
     assert (finding.verdict, "within the" in finding.words) == ("unknown", True)
+
+
+def test_time_in_which_nothing_ran_is_none_that_a_replay_has(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, "time.sleep(1.5)\n" + says(POISONED))
+    trial.examiner = replace(trial.examiner, clock=PausedClock())
+    assert trial.finds().finding.verdict == "data"
 
 
 def test_what_is_reported_is_taken_though_another_process_of_the_replay_goes_on(tmp_path: Path) -> None:

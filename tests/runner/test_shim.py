@@ -58,6 +58,7 @@ while struct.unpack('<II', os.pread(file, 8, 128))[0] != 2:
 number = struct.unpack('<II', os.pread(file, 8, 128))[1]
 """
 SAVING = CLAIMING + "open('saved', 'w')\nos.pwrite(file, struct.pack('<II', 2, number), 192)\ntime.sleep(60)\n"
+SAVING_SLOWLY = SAVING.replace("open('saved'", "while not os.path.exists('go'): time.sleep(0.01)\nopen('saved'")
 SAVING_AND_LEAVING = CLAIMING + "open('saved', 'w')\nsys.exit(0)\n"
 NEVER_ANSWERING = CLAIMING + "time.sleep(60)\n"
 
@@ -224,6 +225,24 @@ def test_a_stopped_training_that_a_tool_still_reads_goes_on_to_save_first(runs: 
     until(lambda: read_command(folder) != (0, 0), "asked to save")
     libc.ptrace(PTRACE_DETACH, training, None, None)
     assert runs.exit(folder).signal == signal.SIGTERM
+    assert (folder / "saved").exists()
+
+
+@pytest.mark.waits
+def test_time_in_which_the_machine_stood_still_is_none_that_a_save_has(runs: Attempts) -> None:
+    """As of a virtual machine that is paused, or a unit that is frozen."""
+    folder = runs.python(SAVING_SLOWLY, save_s=3)
+    ready(folder)
+    note = runs.note(folder)
+    assert note.training_pid is not None
+    runs.signal(folder, names.SHIM_SAVE_AND_END)
+    until(lambda: read_command(folder) != (0, 0), "asked to save")
+    for sent in (signal.SIGSTOP, signal.SIGCONT):
+        for pid in (note.pid, note.training_pid):
+            os.kill(pid, sent)
+        subprocess.run(["sleep", "4" if sent == signal.SIGSTOP else "0.5"], check=True)
+    (folder / "go").touch()
+    runs.exit(folder)
     assert (folder / "saved").exists()
 
 

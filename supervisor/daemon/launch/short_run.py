@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from supervisor import untrusted_files
+from supervisor.children.running_limit import RunningLimit
 from supervisor.daemon.clock import Clock
 from supervisor.runner import evidence
 from supervisor.runner.attempt_folder import describe_launch, lay_out, make_attempt_folder, point, read_exit
@@ -73,10 +74,10 @@ class ShortRuns:
         launch = describe_launch(job, number, argv=argv, cwd=cwd, env=env, grace_s=SHIM_LIMITS_S, save_s=0.0)
         make_attempt_folder(folder, self._group)
         lay_out(folder, launch, self._group, None, self._code())
-        began = self._clock.now()
+        limit = RunningLimit(limit_s, lambda: self._clock.now().monotonic_s)
         self._launcher.launch(job, folder)
         while self._launcher.alive(job, folder):
-            if self._clock.now().seconds_since(began) >= limit_s:
+            if limit.next_wait_s() == 0:
                 return f"it did not end within {limit_s:.0f} s"
             if not is_wanted():
                 return "it was no longer wanted"

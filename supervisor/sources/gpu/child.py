@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import selectors
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from supervisor.children.child import Child as Process
+from supervisor.children.running_limit import RunningLimit
 from supervisor.children.start import PIPE, start
 from supervisor.core.foreign_values import read_json_object
 from supervisor.sources.gpu.source import SourceSilentError
@@ -70,11 +70,11 @@ class Child:
     def _read_line(self) -> bytes:
         assert self._process is not None
         assert self._process.stdout is not None
-        end = time.perf_counter() + self._deadline_s
+        limit = RunningLimit(self._deadline_s)
         with selectors.DefaultSelector() as ready:
             ready.register(self._process.stdout, selectors.EVENT_READ)
             while b"\n" not in self._unread:
-                if not ready.select(max(0.0, end - time.perf_counter())):
+                if not limit.wait_for(lambda wait_s: bool(ready.select(wait_s))):
                     raise SourceSilentError(f"no answer within {self._deadline_s:.0f} s")
                 chunk = os.read(self._process.stdout.fileno(), 65536)
                 self._unread += chunk

@@ -47,7 +47,7 @@ class StragglerRank:
 
     def _measure_lag(self, history: History, paces: dict[int, Pace]) -> Gauge:
         rank, last, ahead = _find_ends(paces)
-        no_step_s = history.now.seconds_since(last.at)
+        no_step_s = history.seconds_since(last.at)
         return Gauge(
             what=f"rank {rank} behind the first",
             unit="steps",
