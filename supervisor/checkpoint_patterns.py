@@ -8,11 +8,13 @@ from pathlib import Path
 
 
 def place_of(pattern: str, cwd: str) -> str:
-    """Return a pattern as it is looked for: relative ones start from the job's directory.
+    """Return a pattern as it is looked for: relative ones start from the job's directory."""
+    return str(Path(cwd) / with_home(pattern))
 
-    `~` is this user's home; that of a user who is not known stays as it is, and names nothing.
-    """
-    return str(Path(cwd) / os.path.expanduser(pattern))  # noqa: PTH111 - that of pathlib raises for an unknown user
+
+def with_home(path: str) -> str:
+    """Return a path with this user's home in place of `~`; that of an unknown user stays, and names nothing."""
+    return os.path.expanduser(path)  # noqa: PTH111 - that of pathlib raises for an unknown user
 
 
 def ends_with_name(pattern: str) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from supervisor.alerts.settings import AlertSettings, explain_zone
-from supervisor.checkpoint_patterns import advise, ends_with_name, place_of
+from supervisor.checkpoint_patterns import advise, ends_with_name, place_of, with_home
 from supervisor.children.path_looks import Found, PathLooks, SilentPathError
 from supervisor.config.environments import LAUNCHERS, PYTHON, split_command
 from supervisor.config.problems import Level, Problem
@@ -53,6 +53,7 @@ def _check_job(job: JobSettings, key: str, file: str, looks: PathLooks, *, agent
     yield from _check_environments(job, key, file)
     yield from _check_commands(job, key, file)
     yield from _check_resume(job, key, file)
+    yield from _check_homes(job, key, file)
     yield from _check_patterns(job, key, file, looks)
     yield from _check_local_paths(job, key, file, looks)
     yield from _check_snapshots(job, key, file)
@@ -224,6 +225,21 @@ def _check_resume(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
         value=show(job.checkpoints.paths),
         level=Level.WARNING,
     )
+
+
+def _check_homes(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
+    """Warn about the home of a user who is not known, which may be so on this machine alone."""
+    to = [("resume.to", job.resume.to)] if job.resume.to is not None else []
+    for where, path in (*to, *(("checkpoints.paths", pattern) for pattern in job.checkpoints.paths)):
+        if path.startswith("~") and with_home(path) == path:
+            yield Problem(
+                file=file,
+                key=f"{key}.{where}",
+                problem="names a home directory that does not exist",
+                allowed="write an absolute path",
+                value=show(path),
+                level=Level.WARNING,
+            )
 
 
 def _check_patterns(job: JobSettings, key: str, file: str, looks: PathLooks) -> Iterator[Problem]:

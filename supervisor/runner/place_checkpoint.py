@@ -6,6 +6,7 @@ appears complete, by one rename; a file with other content at the target is kept
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -20,6 +21,7 @@ def put(source: str, target: str) -> str | None:
     """Copy `source` to `target`; return the new path of the file that was replaced, None if there was none."""
     if _is_same_content(source, target):
         return None
+    _check_target(source, target.rstrip("/"))
     part = target.rstrip("/") + PART
     os.makedirs(os.path.dirname(os.path.abspath(target)), exist_ok=True)  # noqa: PTH103, PTH100, PTH120 - as in shim.py
     _remove_part(part)
@@ -31,6 +33,18 @@ def put(source: str, target: str) -> str | None:
     aside = _set_aside(target.rstrip("/"))
     os.replace(part, target.rstrip("/"))  # noqa: PTH105 - as in shim.py
     return aside
+
+
+def _check_target(source: str, target: str) -> None:
+    """Raise OSError where something lies at the target that no checkpoint of this kind takes the place of."""
+    try:
+        kind = stat.S_IFMT(os.lstat(target).st_mode)
+    except FileNotFoundError:
+        return
+    if kind == stat.S_IFDIR and not os.path.isdir(source):  # noqa: PTH112 - as in shim.py
+        raise IsADirectoryError(errno.EISDIR, "is a folder, and the checkpoint is a file: name a file in it")
+    if kind not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK):
+        raise OSError(errno.EINVAL, "is neither a file nor a folder")
 
 
 def _is_same_content(source: str, target: str) -> bool:

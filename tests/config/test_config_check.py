@@ -250,7 +250,13 @@ def test_a_pattern_of_checkpoints_that_is_a_folder_is_warned_of(
     assert 'write "ck/*.pt"' in str(checked.warnings[0].allowed)
     monkeypatch.setenv("HOME", str(tmp_path))
     checked = check_text(f"{text}['~/ck', '~/later', '~no-such-user/ck']", "some.toml")
-    assert [str(warning.value) for warning in checked.warnings] == ['"~/ck"']
+    assert [str(warning.value) for warning in checked.warnings] == ['"~no-such-user/ck"', '"~/ck"']
+
+
+def test_the_home_of_a_user_who_is_not_known_is_warned_of() -> None:
+    text = "[jobs.a]\ncommand = ['yolo']\nresume.to = '~no-such-user/ckpt.pt'"
+    (warning,) = check_text(text, "some.toml").warnings
+    assert (warning.key, warning.problem) == ("jobs.a.resume.to", "names a home directory that does not exist")
 
 
 def test_home_is_written_with_a_tilde(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

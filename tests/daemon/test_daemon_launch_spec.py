@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from clocks_by_hand import START
@@ -24,11 +25,13 @@ from supervisor.core.readings import ExitStatus, GpuReading
 from supervisor.core.remedies.spec import InForce
 from supervisor.core.remedies.trials import Course
 from supervisor.core.tuning.start_order import TunedStart
+from supervisor.daemon.clock import SystemClock
 from supervisor.daemon.job_state import JobState
 from supervisor.daemon.launch.gpus import GpuAvailability, JobGpus
-from supervisor.daemon.launch.launch_spec import VisibleGpu, build_launch
+from supervisor.daemon.launch.launch_spec import LaunchBuilder, VisibleGpu, build_launch
 from supervisor.daemon.launch.remedy_context import RemedyContextReader
 from supervisor.daemon.telemetry import NewestReadings
+from supervisor.runner.code_copy import INSTALLED
 
 SAVED = Checkpoint(path="/runs/last.pt", fingerprint=Fingerprint(size_bytes=1, modified_ns=1, inode=1))
 UNVERIFIED = ResumePoint(checkpoint=None, possible=True, reason="cannot be verified", loads_itself=True)
@@ -99,6 +102,22 @@ def test_a_program_that_finds_its_own_file_is_resumed_by_its_resume_command_wher
     )
     launch = build_launch(on_cpu, job("cpu_profile"), None, (), None, loads_itself=True)
     assert launch.argv == ["cpu-train", "--resume"]
+
+
+@pytest.mark.parametrize("to", ["~nobody-of-this-name/ckpt.pt", "~/ckpt.pt", "out/ckpt.pt"])
+def test_the_home_of_an_unknown_user_in_the_place_of_a_checkpoint_stays_as_it_is(tmp_path: Path, to: str) -> None:
+    asked = JobSettings(command=["train"], resume=ResumeSettings(to=to))
+    builder = LaunchBuilder(
+        clock=SystemClock(),
+        state=tmp_path,
+        settings=lambda _: asked,
+        gfx_versions=lambda _: (),
+        visible=lambda _: None,
+        with_agent=lambda: True,
+        code=lambda: INSTALLED,
+    )
+    argv = builder(job(), 2, SAVED).argv
+    assert argv[argv.index("--") - 1] == to.replace("~/", f"{Path.home()}/")
 
 
 def test_a_program_that_is_given_a_step_finds_the_file_of_that_number_where_it_saved_it() -> None:

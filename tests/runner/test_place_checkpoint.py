@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,21 @@ def test_where_it_cannot_be_put_the_training_is_not_started(tmp_path: Path, chos
     assert done.returncode == COULD_NOT
     assert "the checkpoint could not be written" in done.stderr
     assert "started" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("make", "why"), [(Path.mkdir, "is a folder, and the checkpoint is a file"), (os.mkfifo, "is neither a file nor")]
+)
+def test_what_is_no_checkpoint_keeps_its_name(
+    tmp_path: Path, chosen: Path, make: Callable[[Path], object], why: str
+) -> None:
+    make(tmp_path / "runs")
+    kind = (tmp_path / "runs").stat().st_mode
+    done = putting(chosen, tmp_path / "runs", tmp_path, "echo", "started")
+    assert done.returncode == COULD_NOT
+    assert why in done.stderr
+    assert (tmp_path / "runs").stat().st_mode == kind
+    assert {path.name for path in tmp_path.iterdir()} == {"runs", "generations"}
 
 
 def test_a_command_that_is_not_there_is_reported(tmp_path: Path, chosen: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from supervisor.checkpoint_patterns import with_home
 from supervisor.config.derive import (
     agent_environment,
     commands_of,
@@ -200,7 +201,7 @@ def _prepend_placement(code: Code, argv: list[str], checkpoint: Checkpoint | Non
     """Return the command with, before it, the program that puts the checkpoint where the training looks for it."""
     if checkpoint is None or to is None:
         return argv
-    return [sys.executable, "-I", "-S", str(code.put), checkpoint.path, str(Path(to).expanduser()), "--", *argv]
+    return [sys.executable, "-I", "-S", str(code.put), checkpoint.path, with_home(to), "--", *argv]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
