@@ -305,8 +305,14 @@ class _Facts:
         if own_file := self.text("own_file"):
             return f"It was relaunched to resume from {self.text('resumed_from')}, but loaded {own_file} by itself."
         if isinstance(step, int):
-            return f"Resumed from step {step:,}."
-        return f"Resumed from epoch {epoch}." if isinstance(epoch, int) else "Resumed."
+            return f"Resumed from step {step:,}.{self._aside}"
+        return f"Resumed from epoch {epoch}.{self._aside}" if isinstance(epoch, int) else f"Resumed.{self._aside}"
+
+    @property
+    def _aside(self) -> str:
+        paths = self.data.get("set_aside")
+        names = ", ".join(map(str, paths)) if isinstance(paths, list) else ""
+        return f" Newer checkpoints were moved aside: {names}." if names else ""
 
     def _describe_own_checkpoint(self) -> str | None:
         """Return where it went on without a checkpoint given to it; None where that was the beginning."""

@@ -21,6 +21,7 @@ LARGEST_BODY_BYTES = 20_000
 TEXT_LIMIT = 700
 NAME_LIMIT = 150
 DIAGNOSIS_LIMIT = 200
+PATHS_LIMIT = 5
 FILES_LISTED = 3
 TEST = "test"
 
@@ -233,6 +234,7 @@ def _describe_incident(incident: Incident) -> dict[str, object]:
         "loads_itself": incident.loads_itself or None,
         "went_on_step": incident.went_on_step,
         "own_file": clean(incident.own_file) if incident.own_file else None,
+        "set_aside": [clean(path) for path in incident.set_aside[:PATHS_LIMIT]] or None,
         "lost_steps": incident.lost_steps,
         "downtime_s": incident.downtime_s,
         "evidence": clean(incident.evidence) if incident.evidence else None,

@@ -92,6 +92,10 @@ def story(incident: dict[str, Any], now: float, pen: Pen) -> list[str]:
     if incident["remedy"] is not None:
         why = one_line(incident["remedy_why"] or "")
         rows.append(("remedy", f"{one_line(incident['remedy'])} against {one_line(incident['cause'])}: {why}", None))
+    aside = [one_line(path) for path in incident.get("set_aside", ())]
+    if aside:
+        more = f" and {len(aside) - FILES_SHOWN} more" if len(aside) > FILES_SHOWN else ""
+        rows.append(("aside", f"newer checkpoints moved: {', '.join(aside[:FILES_SHOWN])}{more}", None))
     cost = lost(incident)
     if cost:
         rows.append(("cost", cost, None))

@@ -213,7 +213,7 @@ def _check_commands(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
 
 def _check_resume(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
     """Warn about a job that names checkpoints but has no way to resume from one."""
-    resumes = job.resume.command is not None or job.resume.to is not None
+    resumes = job.resume.command is not None or job.resume.to is not None or job.resume.set_newer_aside
     if not job.checkpoints.paths or resumes or any(Path(word).name in RESUMED_BY_THE_AGENT for word in job.command):
         return
     yield Problem(

@@ -147,6 +147,9 @@ class ResumeSettings(Struct, frozen=True, kw_only=True):
     command and the framework."""
     to: Text | None = None
     """Where the training looks for its checkpoint; the chosen one is put there first. Relative: to the job's cwd."""
+    set_newer_aside: bool = False
+    """Whether checkpoints newer than the chosen one are moved into a folder beside them, for a program that resumes
+    from the newest one that it finds."""
 
 
 class ExpectSettings(Struct, frozen=True, kw_only=True):

@@ -42,6 +42,7 @@ def incident_entry(incident: Incident) -> record_types.IncidentEntry:
         loads_itself=incident.loads_itself,
         went_on_step=incident.went_on_step,
         own_file=incident.own_file,
+        set_aside=list(incident.set_aside),
         resumed_at=None if incident.resumed_at is None else incident.resumed_at.unix_s,
         lost_steps=incident.lost_steps,
         downtime_s=incident.downtime_s,

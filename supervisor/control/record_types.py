@@ -50,6 +50,8 @@ class IncidentEntry(Struct, frozen=True, kw_only=True):
     show it."""
     own_file: str | None = None
     """The file that the training went on from by its own choice, in place of resumed_from."""
+    set_aside: list[str] = field(default_factory=list)
+    """Checkpoints newer than resumed_from that were moved aside, by the paths that they had."""
     resumed_at: float | None = None
     lost_steps: int | None = None
     downtime_s: float | None = None

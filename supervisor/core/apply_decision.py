@@ -92,6 +92,7 @@ def _fold_launch(job: Job, decision: de.Launch) -> Job:
         launched_at=decision.at,
         resume_from=decision.resume_from,
         loads_itself=decision.loads_itself,
+        set_aside=decision.set_aside,
         resume_curve=point.curve if point else None,
         memory_before=decision.memory,
         start=job.next_start,
@@ -123,7 +124,8 @@ def _relaunch_incident(job: Job, decision: de.Launch) -> Incident | None:
         # Steps may have come in between the flag and the end of the process.
         scale = last.scale or incident.scale
         incident = replace(incident, last_step=last.last_step, scale=scale, last_step_at=last.last_step_at)
-    return incident.relaunched(decision.resume_from, loads_itself=decision.loads_itself)
+    relaunched = incident.relaunched(decision.resume_from, loads_itself=decision.loads_itself)
+    return replace(relaunched, set_aside=decision.set_aside)
 
 
 def _fold_give_up(job: Job, decision: de.GiveUp) -> Job:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from supervisor.core import decisions as de
-from supervisor.core.checkpoints.checkpoint import ResumePoint
+from supervisor.core.checkpoints.checkpoint import ResumePoint, describe_paths
 from supervisor.core.findings import FaultClass
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.job import (
@@ -478,6 +478,8 @@ def _launch(
     job: Job, point: ResumePoint, held: tuple[GpuMemory, ...], now: Moment, context: RemedyContext
 ) -> de.Launch:
     reason = point.reason
+    if point.newer:
+        reason += f"; moved aside, newer than it: {describe_paths(point.newer)}"
     if held:
         reason += (
             f"; {held_words(held)} still held {job.limits.gpu_memory_release_s:.0f} s after the previous attempt ended"
@@ -490,6 +492,7 @@ def _launch(
         reason=reason,
         memory=context.memory,
         loads_itself=point.loads_itself,
+        set_aside=point.newer,
     )
 
 

@@ -26,6 +26,8 @@ class Launch:
     """Memory in use on its GPUs at the time."""
     loads_itself: bool = False
     """Whether the program has to find and load by itself what it goes on from."""
+    set_aside: tuple[str, ...] = ()
+    """Checkpoints newer than `resume_from` that are moved out of the program's own search first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

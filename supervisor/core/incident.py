@@ -35,6 +35,8 @@ class Incident:
     resumed_from: Checkpoint | None = None
     loads_itself: bool = False
     """Whether the attempt after it was given no checkpoint and has to load one by itself."""
+    set_aside: tuple[str, ...] = ()
+    """Checkpoints newer than `resumed_from` that were moved out of the program's own search."""
     went_on_step: int | None = None
     """The step that it went on from without a checkpoint, or from another than it was given, 0 for the beginning; None
     where its steps do not show it."""

@@ -145,6 +145,8 @@ class Attempt:
     resume_from: Checkpoint | None = None
     loads_itself: bool = False
     """Whether its program has to find and load by itself what it goes on from."""
+    set_aside: tuple[str, ...] = ()
+    """Checkpoints newer than `resume_from` that are moved out of its program's own search before it starts."""
     resume_curve: Curve | None = None
     """The losses around the step of `resume_from`, which this attempt is to continue."""
     memory_before: tuple[GpuMemory, ...] = ()

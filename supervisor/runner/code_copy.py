@@ -37,6 +37,7 @@ PARTS = (
     "runner/priority.py",
     "runner/process_table.py",
     "runner/place_checkpoint.py",
+    "runner/set_aside.py",
     "runner/shim.py",
     "runner/shim_files.py",
     "runner/standby_shim.py",
@@ -77,6 +78,11 @@ class Code:
     def put(self) -> Path:
         """The program that copies a checkpoint to where a training looks for it."""
         return self.root / "runner" / "place_checkpoint.py"
+
+    @property
+    def set_aside(self) -> Path:
+        """The program that moves newer checkpoints out of a training's own search."""
+        return self.root / "runner" / "set_aside.py"
 
 
 INSTALLED = Code(Path(supervisor.__file__).resolve().parent)

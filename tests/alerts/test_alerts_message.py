@@ -107,6 +107,8 @@ def test_what_was_restarted_without_a_checkpoint_says_where_it_went_on() -> None
 
 def test_what_loaded_another_checkpoint_than_it_was_given_says_which() -> None:
     facts = {**STALL, "outcome": "resumed", "resumed_from": "/runs/epoch_4.pt", "resumed_step": 40}
+    aside = build_texts("incident.resumed", **facts, set_aside=["/runs/epoch_8.pt", "/runs/epoch_9.pt"])[1]
+    assert "Newer checkpoints were moved aside: /runs/epoch_8.pt, /runs/epoch_9.pt." in aside
     assert build_texts("incident.resumed", **facts, own_file="/runs/epoch_8.pt")[1].startswith(
         "It was relaunched to resume from /runs/epoch_4.pt, but loaded /runs/epoch_8.pt by itself."
     )

@@ -126,7 +126,10 @@ def test_spoilt_weights_that_it_loads_by_itself_are_given_up_with_what_to_change
         "loaded /runs/epoch_5.pt by itself, whose weights are spoilt, in place of /runs/epoch_4.pt"
         in given_up[0].reason
     )
-    assert "have resume.command take {checkpoint}, or move that file away" in given_up[0].reason
+    assert (
+        "have resume.command take {checkpoint}, set resume.set_newer_aside, or move that file away"
+        in given_up[0].reason
+    )
 
 
 def test_weights_that_become_nan_later_are_met_as_ever() -> None:

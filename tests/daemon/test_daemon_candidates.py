@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.core.checkpoints.checkpoint import Checkpoint, Given, Verdict
+from supervisor.core.checkpoints.checkpoint import Checkpoint, Given, SetBack, Verdict
 from supervisor.daemon.checkpoints.candidates import (
     PROVEN_AT_MOST,
     Search,
@@ -207,3 +207,43 @@ def test_one_search_has_a_bounded_number_of_checkpoints_proven(tmp_path: Path) -
     prove = FakeProver()
     assert not find(search(tmp_path), prove, lambda _: None).possible
     assert len(prove.asked) == PROVEN_AT_MOST
+
+
+@pytest.mark.parametrize("steps", [True, False])
+def test_what_is_newer_than_the_chosen_one_is_named_where_the_job_wants_it_moved(tmp_path: Path, steps: bool) -> None:
+    old, good, spoilt, newest = (
+        save(tmp_path / f"weights/{name}.pt", content, age)
+        for name, content, age in (("a", b"good", 10), ("b", b"good", 20), ("c", b"nan", 30), ("d", b"nan", 40))
+    )
+    (tmp_path / "weights/latest.pt").symlink_to(newest)
+    save(tmp_path / "snapshots/step-000000000005.pt", b"nan", 50)
+    known = [seen(path, 10 * number if steps else None) for number, path in enumerate((old, good, spoilt, newest))]
+    asked = search(
+        tmp_path,
+        *known,
+        globs=("weights/*.pt", "snapshots/*.pt"),
+        snapshots=str(tmp_path / "snapshots"),
+        set_newer_aside=True,
+    )
+    point = find(asked, FakeProver(), lambda _: None)
+    assert point.checkpoint is not None
+    assert (point.checkpoint.path, point.newer) == (str(good), (str(spoilt), str(newest)))
+    assert find(replace(asked, set_newer_aside=False), FakeProver(), lambda _: None).newer == ()
+    back = SetBack(now_unix_s=BEGAN + 15, from_unix_s=BEGAN + 60)
+    assert find(replace(asked, set_back=back), FakeProver(), lambda _: None).newer == ()
+
+
+def test_a_file_that_was_overwritten_since_its_generation_is_newer_than_that(tmp_path: Path) -> None:
+    last = save(tmp_path / "weights/last.pt", b"good", 10)
+    kept = save(tmp_path / "generations/000001/last.pt", b"good", 10)
+    generation = replace(seen(kept, 50), source=str(last), verdict=Verdict.PROVEN)
+    asked = search(
+        tmp_path,
+        generations=(generation,),
+        generations_folder=str(tmp_path / "generations"),
+        set_newer_aside=True,
+    )
+    assert find(asked, FakeProver(), lambda _: None).newer == ()
+    save(last, b"nan", 20)
+    point = find(asked, FakeProver(), lambda _: None)
+    assert (point.checkpoint, point.newer) == (generation, (str(last),))

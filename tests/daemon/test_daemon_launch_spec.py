@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -118,6 +119,29 @@ def test_the_home_of_an_unknown_user_in_the_place_of_a_checkpoint_stays_as_it_is
     )
     argv = builder(job(), 2, SAVED).argv
     assert argv[argv.index("--") - 1] == to.replace("~/", f"{Path.home()}/")
+
+
+def test_newer_checkpoints_are_moved_before_the_chosen_one_is_put_back(tmp_path: Path) -> None:
+    asked = JobSettings(command=["train"], resume=ResumeSettings(command=["train", "latest"], set_newer_aside=True))
+    builder = LaunchBuilder(
+        clock=SystemClock(),
+        state=tmp_path,
+        settings=lambda _: asked,
+        gfx_versions=lambda _: (),
+        visible=lambda _: None,
+        with_agent=lambda: True,
+        code=lambda: INSTALLED,
+    )
+    attempt = Attempt(number=2, launched_at=START, set_aside=("/runs/b.pt",))
+    launching = replace(job(), attempt=attempt)
+    python = [sys.executable, "-I", "-S"]
+    kept = replace(SAVED, path="/state/generations/000007/last.pt", source=SAVED.path)
+    assert builder(launching, 2, kept).argv == [
+        *python, str(INSTALLED.set_aside), "2", "/runs/last.pt", "/runs/b.pt", "--",
+        *python, str(INSTALLED.put), kept.path, "/runs/last.pt", "--", "train", "latest",
+    ]  # fmt: skip
+    assert builder(launching, 2, replace(SAVED, kind="snapshot")).argv == ["train", "latest"]
+    assert builder(launching, 2, None).argv == ["train"]
 
 
 def test_a_program_that_is_given_a_step_finds_the_file_of_that_number_where_it_saved_it() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from supervisor.core.checkpoints.loss_curve import Curve
 
+PATHS_NAMED = 3
 EXACT_WORTH_S = 60.0
 """Work to redo for an exact state beyond an interval of snapshots, seconds."""
 OTHER_FORMATS = frozenset(
@@ -150,6 +151,14 @@ class ResumePoint:
     """Why the environment that a remedy chose cannot go on from here: the checkpoint does not load there."""
     loads_itself: bool = False
     """Whether files are there that cannot be verified, which the program has to find and load by itself."""
+    newer: tuple[str, ...] = ()
+    """Checkpoints newer than the chosen one that are moved out of the program's own search first."""
+
+
+def describe_paths(paths: Sequence[str]) -> str:
+    """Return some paths as text, the first few by name."""
+    more = f" and {len(paths) - PATHS_NAMED} more" if len(paths) > PATHS_NAMED else ""
+    return ", ".join(paths[:PATHS_NAMED]) + more
 
 
 BEGINNING_ASKED = ResumePoint(checkpoint=None, possible=True, reason="start from the beginning requested")

@@ -22,5 +22,6 @@ def blame_own_file(
     return Choice(
         remedy=None,
         reason=f"the training loaded {own_file} by itself, whose weights are spoilt, in place of {given.title}: have "
-        f"resume.command take {{checkpoint}}, or move that file away, then `supervisorctl start {job}`",
+        f"resume.command take {{checkpoint}}, set resume.set_newer_aside, or move that file away, then "
+        f"`supervisorctl start {job}`",
     )

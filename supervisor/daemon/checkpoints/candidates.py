@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from glob import iglob
 from itertools import islice
@@ -72,6 +72,8 @@ class Search:
     """Returns the step after which a file was saved whose save was not reported."""
     loads_itself: bool = False
     """Whether no file is handed to the training: no command that takes one is configured, nor a place for one."""
+    set_newer_aside: bool = False
+    """Whether the training takes the newest checkpoint that it finds, so that newer ones are moved out of its way."""
     rejected_because: str | None = None
     """Why the checkpoint last resumed from is rejected, where it caused the fault."""
 
@@ -217,8 +219,45 @@ def find(search: Search, prove: Prove, report: Callable[[Checkpoint], None]) -> 
         judged.append(verdict)
     barriers = find_unreadable(search.globs, search.cwd)
     point = _choose_among(search, judged)
+    if point.checkpoint is not None and search.set_newer_aside:
+        point = replace(point, newer=tuple(_find_newer(search, point.checkpoint, judged)))
     unknown = barriers.patterns or (() if point.checkpoint is not None or not point.possible else barriers.everything)
     return _refuse_start(unknown) if unknown else point
+
+
+def _find_newer(search: Search, chosen: Checkpoint, judged: Sequence[Checkpoint]) -> Iterator[str]:
+    """Yield the training's own checkpoints that are newer than the chosen one: by their steps where both are known.
+
+    None next to a snapshot, which the agent loads, and none where the times of files are no order. A link is left: it
+    is what names the newest one.
+    """
+    if chosen.kind == "snapshot" or search.set_back is not None:
+        return
+    reported = (item.path for item in search.known if item.kind == "checkpoint" and item.source is None)
+    paths = tuple(dict.fromkeys((*reported, *expand_globs(search.globs, search.cwd))))
+    links = set(apart(_list_links, paths))
+    for path in paths:
+        now = fingerprint(Path(path))
+        if now is None or path in links or _is_ours(path, search):
+            continue
+        own = Checkpoint(path=path, fingerprint=now)
+        if chosen.key == own.key or chosen.is_of(own):
+            continue
+        step = next((item.step for item in judged if item.key == own.key or item.is_of(own)), search.step_of(now))
+        is_later = now.modified_ns > chosen.fingerprint.modified_ns
+        if step > chosen.step if step is not None and chosen.step is not None else is_later:
+            yield path
+
+
+def _list_links(paths: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(path for path in paths if Path(path).is_symlink())
+
+
+def _is_ours(path: str, search: Search) -> bool:
+    """Whether a path is a snapshot of the agent or lies in a generation."""
+    parent = Path(path).parent
+    in_generation = search.generations_folder is not None and parent.parent == Path(search.generations_folder)
+    return in_generation or str(parent) in (search.snapshots, search.replicas)
 
 
 def _refuse_start(barriers: tuple[str, ...]) -> ResumePoint:

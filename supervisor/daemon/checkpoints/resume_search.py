@@ -128,6 +128,7 @@ class ResumeSearch:
             given=given_for_exactness(settings, history),
             step_of=partial(self._steps.step_of, job.name),
             loads_itself=loads_itself(settings, settings.profiles.cpu if job.on_cpu else None),
+            set_newer_aside=settings.resume.set_newer_aside,
             rejected_because=_why_rejected(job),
         )
         limit_s = SEARCH_LIMIT_S if job.environment is None else SEARCH_LIMIT_S + ENVIRONMENT_LIMIT_S

@@ -159,6 +159,8 @@ def _fill(word: str, checkpoint: Checkpoint) -> str:
 def _place_of(settings: JobSettings, profile: ProfileSettings | None, checkpoint: Checkpoint | None) -> str | None:
     """Return where a checkpoint is put before the launch: where a training finds it that is given its number alone."""
     _command, resume = commands_of(settings, profile)
+    if settings.resume.to is None and _sets_aside(settings, checkpoint):
+        return None if checkpoint is None else checkpoint.source
     if settings.resume.to is not None or checkpoint is None or resume is None or not takes_number(resume):
         return settings.resume.to
     return checkpoint.source
@@ -194,7 +196,21 @@ class LaunchPlan:
 
 def _has_resume_setting(settings: JobSettings) -> bool:
     """Whether the configuration says how the job goes on from a checkpoint."""
-    return settings.resume.command is not None or settings.resume.to is not None
+    resume = settings.resume
+    return resume.command is not None or resume.to is not None or resume.set_newer_aside
+
+
+def _sets_aside(settings: JobSettings, checkpoint: Checkpoint | None) -> bool:
+    """Whether the program is to find this checkpoint as its newest; a snapshot is loaded by the agent."""
+    return settings.resume.set_newer_aside and checkpoint is not None and checkpoint.kind == "checkpoint"
+
+
+def _prepend_set_aside(
+    code: Code, argv: list[str], checkpoint: Checkpoint, number: int, paths: Sequence[str]
+) -> list[str]:
+    """Return the command with, before it, the program that moves newer checkpoints out of the training's search."""
+    chosen = checkpoint.source or checkpoint.path
+    return [sys.executable, "-I", "-S", str(code.set_aside), str(number), chosen, *paths, "--", *argv]
 
 
 def _prepend_placement(code: Code, argv: list[str], checkpoint: Checkpoint | None, to: str | None) -> list[str]:
@@ -270,8 +286,12 @@ class LaunchBuilder:
             argv = in_container(
                 launch.environment, container, argv, cwd=cwd, env=env, folder=folder, checkpoint=checkpoint, code=code
             )
+        argv = _prepend_placement(code, argv, checkpoint, launch.place)
+        if checkpoint is not None and ordered is None and _sets_aside(settings, checkpoint):
+            newer = job.attempt.set_aside if job.attempt is not None and job.number == number else ()
+            argv = _prepend_set_aside(code, argv, checkpoint, number, newer)
         return LaunchPlan(
-            argv=_prepend_placement(code, argv, checkpoint, launch.place),
+            argv=argv,
             cwd=cwd,
             env=env,
             remedies=launch.remedies if self.with_agent() else {},

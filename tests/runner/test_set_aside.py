@@ -1,0 +1,139 @@
+"""Checkpoints that are newer than the one to resume from are moved out of a training's own search, and kept."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from supervisor.runner import set_aside
+from supervisor.runner.set_aside import COULD_NOT, FOLDER
+
+
+def moving(chosen: Path, *paths: Path, attempt: int = 2, then: str = "true") -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-I", "-S", set_aside.__file__, str(attempt), str(chosen), *map(str, paths), "--"]
+    return subprocess.run(
+        [*words, "sh", "-c", then], cwd=chosen.parent, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def save(folder: Path, *names: str) -> list[Path]:
+    folder.mkdir(exist_ok=True)
+    paths = [folder / name for name in names]
+    for path in paths:
+        path.write_text(path.name)
+    return paths
+
+
+def find_by_open_clip(folder: Path) -> str:
+    """As `get_latest_checkpoint` of open_clip: by the numbers in the names, in folders below as well."""
+    found = glob.glob(f"{folder}/**/*.pt", recursive=True)  # noqa: PTH207 - as the program does
+    return max(found, key=lambda path: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path)])
+
+
+def find_by_trainer(folder: Path) -> str:
+    """As `get_last_checkpoint` of transformers, which `resume_from_checkpoint=True` asks."""
+    pattern = re.compile(r"^checkpoint\-(\d+)$")
+    names = [name for name in os.listdir(folder) if pattern.search(name) and (folder / name).is_dir()]  # noqa: PTH208 - as the program does
+    return str(folder / max(names, key=lambda name: int(name.partition("-")[2])))
+
+
+def find_by_sorting(folder: Path) -> str:
+    return sorted(glob.glob(f"{folder}/*"))[-1]  # noqa: PTH207 - as the program does
+
+
+@pytest.mark.parametrize("find", [find_by_open_clip, find_by_sorting])
+def test_a_program_that_takes_the_newest_file_finds_the_chosen_one(tmp_path: Path, find: Callable[[Path], str]) -> None:
+    chosen, *newer = save(tmp_path, "epoch_9.pt", "epoch_91.pt", "epoch_92.pt")
+    assert find(tmp_path) == str(newer[-1])
+    done = moving(chosen, *newer, then="echo trained")
+    assert (done.returncode, find(tmp_path)) == (0, str(chosen))
+    assert done.stdout.splitlines()[-1] == "trained"
+    assert f"moved to {tmp_path}/{FOLDER}/2/epoch_91.pt.aside" in done.stdout
+    assert {path.read_text() for path in (tmp_path / FOLDER / "2").iterdir()} == {"epoch_91.pt", "epoch_92.pt"}
+
+
+def test_a_program_that_takes_the_newest_folder_finds_the_chosen_one(tmp_path: Path) -> None:
+    chosen, newer = tmp_path / "checkpoint-50", tmp_path / "checkpoint-100"
+    for folder in (chosen, newer):
+        save(folder, "model.safetensors", "trainer_state.json")
+    moving(chosen, newer)
+    assert find_by_trainer(tmp_path) == str(chosen)
+    assert (tmp_path / FOLDER / "2" / "checkpoint-100.aside" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "names_then"),
+    [
+        ("latest", "model_200.pth", "model_100.pth"),
+        ("last_checkpoint", "/runs/3/model_200.pth\n", "/runs/3/model_100.pth"),
+        ("checkpoint", "model_100.pth", "model_100.pth"),
+        ("latest", "200", "200"),
+        ("notes", "model_200.pth", "model_200.pth"),
+    ],
+)
+def test_a_file_that_names_the_newest_one_names_the_chosen_one(
+    tmp_path: Path, name: str, text: str, names_then: str
+) -> None:
+    chosen, newer = save(tmp_path, "model_100.pth", "model_200.pth")
+    (tmp_path / name).write_text(text)
+    moving(chosen, newer)
+    assert (tmp_path / name).read_text() == names_then
+    assert not names_then.endswith("100.pth") or text == names_then or (
+        tmp_path / FOLDER / "2" / f"{name}.aside"
+    ).read_text() == text  # fmt: skip
+
+
+@pytest.mark.parametrize("absolute", [False, True])
+def test_a_link_to_the_newest_one_leads_to_the_chosen_one(tmp_path: Path, absolute: bool) -> None:
+    chosen, newer = save(tmp_path, "model_100.pt", "model_200.pt")
+    link = tmp_path / "latest.pt"
+    link.symlink_to(newer if absolute else newer.name)
+    moving(chosen, newer)
+    assert link.read_text() == "model_100.pt"
+    assert os.readlink(tmp_path / FOLDER / "2" / "latest.pt.aside").endswith("model_200.pt")  # noqa: PTH115 - its text
+
+
+def test_a_run_that_was_killed_in_between_is_completed_by_the_next(tmp_path: Path) -> None:
+    chosen, one, two = save(tmp_path, "model_100.pt", "model_200.pt", "model_300.pt")
+    (tmp_path / "latest").write_text(two.name)
+    assert moving(tmp_path / "elsewhere.pt", two).returncode == 0, "moved, and the pointer not yet changed"
+    (tmp_path / "latest").write_text(two.name)
+    assert moving(chosen, one, two, attempt=3).returncode == 0
+    assert (tmp_path / "latest").read_text() == chosen.name
+    assert sorted(path.name for path in (tmp_path / FOLDER).glob("*/*")) == [
+        "latest.aside", "latest.aside", "model_200.pt.aside", "model_300.pt.aside",
+    ]  # fmt: skip
+
+
+def test_what_was_moved_before_keeps_its_name(tmp_path: Path) -> None:
+    chosen, newer = save(tmp_path, "a.pt", "b.pt")
+    moving(chosen, newer)
+    newer.write_text("another")
+    moving(chosen, newer)
+    texts = {path.name: path.read_text() for path in (tmp_path / FOLDER / "2").iterdir()}
+    assert texts == {"b.pt.aside": "b.pt", "b.pt.2.aside": "another"}
+
+
+def test_where_one_cannot_be_moved_the_training_is_not_started(tmp_path: Path) -> None:
+    chosen, newer = save(tmp_path, "a.pt", "b.pt")
+    (tmp_path / FOLDER).write_text("a file")
+    done = moving(chosen, newer, then="echo started")
+    assert (done.returncode, "started" in done.stdout) == (COULD_NOT, False)
+    assert "could not be moved aside" in done.stderr
+    assert newer.exists()
+
+
+def test_a_link_in_place_of_the_folder_is_not_followed(tmp_path: Path) -> None:
+    run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    chosen, newer = save(run, "a.pt", "b.pt")
+    elsewhere.mkdir()
+    (run / FOLDER).symlink_to(elsewhere)
+    done = moving(chosen, newer)
+    assert (done.returncode, newer.exists()) == (COULD_NOT, True)
