@@ -72,6 +72,8 @@ def lines(status: dict[str, Any], now: float, pen: Pen) -> list[str]:
     if daemon["problem"]:
         text.append(pen.paint(f"problem: {one_line(daemon['problem'])}", "red"))
     text += [pen.paint(f"alerts: {one_line(why)}", "red") for why in daemon.get("alert_problems", ())]
+    left = map(one_line, daemon.get("not_configured", ()))
+    text += [pen.paint(f"{job}: runs unsupervised: [jobs.{job}] is not in the configuration", "red") for job in left]
     jobs = status["jobs"]
     text += ["", pen.table(JOB_HEAD, [_job_row(item, now) for item in jobs]) if jobs else "no job is configured"]
     for job in jobs:

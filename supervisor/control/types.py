@@ -82,6 +82,8 @@ class DaemonStatus(Struct, frozen=True, kw_only=True):
     """What keeps it from doing all of its work (database lost, disk full)."""
     alert_problems: list[str] = field(default_factory=list)
     """A sentence for each receiver of alerts that cannot be sent to, whose alerts wait, or that is muted."""
+    not_configured: list[str] = field(default_factory=list)
+    """Jobs that were left out of the configuration of its start, and whose trainings run on unsupervised."""
 
 
 class Criterion(Struct, frozen=True, kw_only=True):

@@ -98,6 +98,7 @@ class DaemonView:
         tuner: Tuner,
         await_record: Callable[[float], object],
         requests: StopRequests,
+        not_configured: Callable[[], list[str]] = list,
     ) -> None:
         self._clock = clock
         self._inbox = inbox
@@ -115,6 +116,7 @@ class DaemonView:
         self._tuner = tuner
         self._await_record = await_record
         self._requests = requests
+        self._not_configured = not_configured
         self._began = clock.now()
         facts = LoopFacts(clock=clock, inbox=inbox, loop=loop, announcer=announcer)
         self._record = RecordView(archive, state, facts)
@@ -144,6 +146,7 @@ class DaemonView:
                     *self._announcer.warnings().values(),
                     *self._announcer.list_mutes(now),
                 ],
+                not_configured=self._not_configured(),
             ),
             jobs=[job_status(job_state, now, watched=watched) for job_state in self._loop.job_states.values()],
             gpus=[gpu_status(reading) for reading in self._newest.gpus.values()],

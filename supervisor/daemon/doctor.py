@@ -29,6 +29,7 @@ class DaemonChecks:
             *self._check_alerts(),
             *self._check_gpus(),
             *self._check_jobs(),
+            *self._check_left_running(),
             *self._check_hidden(),
         ]
 
@@ -132,6 +133,16 @@ class DaemonChecks:
                     found=f"{reading.gfx_version}: {issue.what} ({issue.source})",
                     remedy=issue.remedy,
                 )
+
+    def _check_left_running(self) -> Iterator[DoctorLine]:
+        for job in self._parts.left_running.list_jobs():
+            yield DoctorLine(
+                name=f"job {job}",
+                level="warn",
+                found=f"its training runs unsupervised: [jobs.{job}] was not in the configuration that this daemon "
+                "started with",
+                remedy=f"add [jobs.{job}] again, then `supervisorctl reload`: the training is adopted as it runs",
+            )
 
     def _check_hidden(self) -> Iterator[DoctorLine]:
         for job, _, shim_pid in self._parts.telemetry.live():

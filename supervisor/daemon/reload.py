@@ -190,6 +190,7 @@ class Reloading:
             else:
                 known = {item.name: item for item in parts.store.load_jobs(now)}
                 job_state = parts.add(name, job, known.get(name), now)
+                parts.left_running.discard(name)
                 if is_alive(job_state.job):
                     parts.adopt(job_state)  # left out of the configuration of a start, it ran on
         for name in old.jobs.keys() - new.jobs.keys():

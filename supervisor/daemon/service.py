@@ -139,6 +139,7 @@ class Service:
             tuner=self._tuner,
             await_record=parts.store.await_urgent,
             requests=parts.requests,
+            not_configured=parts.left_running.list_jobs,
         )
         passed = listen.from_systemd(os.environ)
         self._control = ControlServer(view, passed or listen.bind(socket_path), unlink=passed is None, tuning=view)

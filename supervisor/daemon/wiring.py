@@ -51,7 +51,7 @@ from supervisor.daemon.launch.remedy_context import RemedyContextReader
 from supervisor.daemon.launch.short_run import ShortRuns
 from supervisor.daemon.launch.standby import StandbyDeps, StandbyStarter
 from supervisor.daemon.loop import Loop
-from supervisor.daemon.process.removed_jobs import is_alive, is_being_stopped, settings_to_stop
+from supervisor.daemon.process.removed_jobs import LeftRunning, is_alive, is_being_stopped, settings_to_stop
 from supervisor.daemon.process.startup import lock_state
 from supervisor.daemon.record.commit_thread import CommitThread
 from supervisor.daemon.record.lost_record import LostRecord
@@ -61,6 +61,7 @@ from supervisor.daemon.stop_requests import StopRequests
 from supervisor.daemon.telemetry import KernelWatch, NewestReadings, Telemetry
 from supervisor.daemon.threads import Threads
 from supervisor.daemon.unit_requests import UnitRequests
+from supervisor.runner.attempt_folder import living_shim
 from supervisor.runner.code_copy import CodeCopies
 from supervisor.runner.evidence import EvidenceFacts
 from supervisor.runner.exit_watch import ExitWatch
@@ -125,7 +126,7 @@ class Assembly:
         self.settings = settings
         self._disk_limit: tuple[Settings | None, tuple[int, int]] = (None, NO_LIMITS)
         self._leads = LeaderHooks()
-        self.removed: set[str] = set()
+        self.removed, self.left_running = set[str](), LeftRunning()
         """Jobs that are not configured any more and have settings until their training has ended."""
         self.clock = clock
         self.boot_id = boot_id
@@ -363,6 +364,9 @@ class Assembly:
         fields = {"job": job.name, "phase": job.phase.value}
         if not is_being_stopped(job, asked=self.requests.find(job.name, now) is not None):
             log.warning("job.not_configured", extra={"fields": fields})
+            folder = self.executor.folder(job.name, job.number)
+            silent = find_silent(looks, self.state / "jobs" / job.name)
+            self.left_running.add(job.name, living_shim(folder) if silent is None else None)
             return
         log.warning("job.removed", extra={"fields": fields})
         settings = settings_to_stop(job, launched_command(self.executor.folder(job.name, job.number)))

@@ -25,9 +25,12 @@ def test_a_training_that_runs_when_its_job_is_configured_again_is_adopted(home: 
     home.start()
     home.until(lambda: "job.not_configured" in home.log.read_text(), 20, "the daemon to say what it leaves alone")
     home.made("two", len(home.steps_made("two")) + 20)
+    assert "two: runs unsupervised: [jobs.two] is not in the configuration" in home.ctl("status").stdout
+    assert "add [jobs.two] again, then `supervisorctl reload`" in home.ctl("doctor").stdout
     assert reload(home, first, second)["problems"] == []
     job = home.step("two", len(home.steps_made("two")) + 20)
     assert (job["phase"], job["attempt"], job["pid"]) == ("running", 1, pid)
+    assert (home.status() or {})["daemon"]["not_configured"] == []
     made = home.steps_made("two")
     home.until(lambda: home.steps_recorded("two") >= len(made), 20, "its steps to be recorded")
     assert made == list(range(1, len(made) + 1))

@@ -6,6 +6,27 @@ from collections.abc import Sequence
 
 from supervisor.config.settings import JobSettings
 from supervisor.core.job import ALIVE, DesiredState, Job
+from supervisor.runner.process_table import Process, read_living
+
+
+class LeftRunning:
+    """The jobs that were left out of the configuration of a start while their trainings ran: no rule looks at these."""
+
+    def __init__(self) -> None:
+        self._shims: dict[str, Process | None] = {}
+
+    def add(self, job: str, shim: Process | None) -> None:
+        """Take in a job with the shim of its attempt, None where that is not known."""
+        self._shims[job] = shim
+
+    def discard(self, job: str) -> None:
+        """Forget a job, which is configured again."""
+        self._shims.pop(job, None)
+
+    def list_jobs(self) -> list[str]:
+        """Return those whose attempts are not known to have ended."""
+        found = list(self._shims.items())
+        return sorted(job for job, shim in found if shim is None or read_living(shim) is not None)
 
 
 def is_alive(job: Job) -> bool:
