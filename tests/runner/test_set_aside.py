@@ -137,3 +137,57 @@ def test_a_link_in_place_of_the_folder_is_not_followed(tmp_path: Path) -> None:
     (run / FOLDER).symlink_to(elsewhere)
     done = moving(chosen, newer)
     assert (done.returncode, newer.exists()) == (COULD_NOT, True)
+
+
+KILLED = """
+import os, runpy, sys
+left, folder = int(sys.argv[1]), os.getcwd()
+
+def count(event, words):
+    global left
+    if event.startswith(("os.", "open")) and any(str(word).startswith(folder) for word in words):
+        left -= 1
+        if left < 0:
+            os._exit(9)
+
+del sys.argv[:2]
+sys.addaudithook(count)
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""Ends the program before what it asks of its folder for the n-th time."""
+
+
+def lay_out_run(folder: Path) -> tuple[Path, list[Path]]:
+    chosen, *newer = save(folder, "model_100.pt", "model_200.pt", "model_300.pt")
+    (folder / "last_checkpoint").write_text("runs/model_300.pt")
+    (folder / "latest.pt").symlink_to("model_300.pt")
+    return chosen, newer
+
+
+@pytest.mark.waits
+def test_wherever_a_run_is_killed_the_next_one_completes_it_and_nothing_is_lost(tmp_path: Path) -> None:
+    ended = set()
+    for number in range(100):
+        folder = tmp_path / str(number)
+        chosen, newer = lay_out_run(folder)
+        words = [
+            sys.executable,
+            "-c",
+            KILLED,
+            str(number),
+            set_aside.__file__,
+            "2",
+            str(chosen),
+            *map(str, newer),
+            "--",
+        ]
+        ended.add(subprocess.run([*words, "true"], cwd=folder, check=False, capture_output=True, timeout=60).returncode)
+        assert moving(chosen, *(path for path in newer if path.exists()), attempt=3).returncode == 0
+        assert (folder / "last_checkpoint").read_text() == "runs/model_100.pt"
+        assert os.readlink(folder / "latest.pt") == "model_100.pt"  # noqa: PTH115 - its text
+        kept = [path.read_text() for path in (folder / FOLDER).glob("*/model_*") if not path.is_symlink()]
+        assert sorted(kept) == ["model_200.pt", "model_300.pt"]
+        assert {path.name for path in folder.iterdir()} == {FOLDER, "last_checkpoint", "latest.pt", "model_100.pt"}
+        if 0 in ended:
+            break
+    assert ended == {0, 9}
