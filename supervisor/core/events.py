@@ -339,6 +339,8 @@ class OutputSeen:
     findings: tuple[OutputFinding, ...] = ()
     progress_step: int | None = None
     """The step that the newest progress bar shows; None where there is none."""
+    bar_steps: int | None = None
+    """The steps of that bar; None where its line names an epoch too, and is no download or preparation."""
     offset: int = 0
     """Bytes of output.log read so far; kept, so that a new daemon reads on."""
 

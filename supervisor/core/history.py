@@ -36,6 +36,7 @@ STEPS_KEPT = 2048
 RAISED_KEPT = 64
 READINGS_KEPT = 600
 RANKS_KEPT = 64
+BARS_KEPT = 64
 GPU_WORKS_PERCENT = 90.0
 STORAGE_DISTURBS_S = 30.0
 """A step in which a file system was waited for so long teaches nothing; a shorter wait is usual where much is read."""
@@ -112,6 +113,10 @@ class History:
     """The step that the newest progress bar showed."""
     output_step_at: Moment | None = None
     """When that number last changed."""
+    output_bar_ended: bool = False
+    """Whether it is the end of a bar of a length that was not seen to end before: no epoch, as far as is known."""
+    _ended_bars: set[int] = field(default_factory=set)
+    """The lengths of those, the first ones."""
     raised: deque[Raised] = field(default_factory=lambda: deque(maxlen=RAISED_KEPT))
     """Exceptions that ended processes of the attempt: its ranks, its launcher, programs that it ran."""
     exit: ExitStatus | None = None
@@ -377,6 +382,10 @@ class History:
         self.output.extend(event.findings)
         if event.progress_step is not None and event.progress_step != self.output_step:
             self.output_step, self.output_step_at = event.progress_step, event.at
+            ended = event.bar_steps is not None and event.progress_step >= event.bar_steps
+            self.output_bar_ended = ended and event.bar_steps not in self._ended_bars
+            if ended and len(self._ended_bars) < BARS_KEPT:
+                self._ended_bars.add(event.bar_steps or 0)
 
     def _add_lifecycle(self, event: ev.Launched | ev.LaunchFailed | ev.Continued | ev.Exited | ev.HostLost) -> None:
         match event:

@@ -461,6 +461,7 @@ class AttemptReader:
                     last_line=page.last_line,
                     findings=page.findings,
                     progress_step=None if page.progress is None else page.progress.place,
+                    bar_steps=None if page.progress is None else page.progress.bar_steps,
                     offset=followed.output.offset,
                 )
             )

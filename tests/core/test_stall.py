@@ -369,6 +369,37 @@ def test_a_bar_that_stands_still_while_every_process_idles_is_a_stall() -> None:
     assert flag.severity is Severity.CRITICAL
 
 
+def ended_bar(timeline: Story, steps: int) -> Story:
+    for step in (steps // 2, steps):
+        line = f"100%|###| {step}/{steps}"
+        seen = ev.OutputSeen(
+            at=timeline.now, job=JOB, attempt=1, new_bytes=9, last_line=line, progress_step=step, bar_steps=steps
+        )
+        timeline.put(seen)
+    return timeline
+
+
+def test_a_training_that_prints_nothing_after_the_bar_of_its_data_is_warned_of_and_not_stopped() -> None:
+    """As after `Map: 100% 1000/1000` or `Loading checkpoint shards: 100% 3/3`."""
+    timeline = ended_bar(ended_bar(story().started(), 1000), 3)
+    flag = timeline.tree(7200, cpu=90.0).check(Stall())
+    assert flag is not None
+    assert flag.severity is Severity.WARNING
+
+
+def test_a_bar_that_ended_before_is_that_of_an_epoch_and_one_within_is_no_end() -> None:
+    for timeline in (ended_bar(ended_bar(story().started(), 500), 500), bar(ended_bar(story().started(), 500), 7)):
+        flag = timeline.tree(2700, cpu=90.0).check(Stall())
+        assert flag is not None
+        assert flag.severity is Severity.CRITICAL
+
+
+def test_at_rest_the_end_of_any_bar_is_a_stall() -> None:
+    flag = ended_bar(story().started(), 1000).tree(901, cpu=0.5).check(Stall())
+    assert flag is not None
+    assert flag.severity is Severity.CRITICAL
+
+
 def test_a_bar_that_is_redrawn_at_the_same_step_is_no_progress_and_one_that_moves_is() -> None:
     timeline = bar(bar(story().started(), 7).silence(800), 7).silence(100)
     assert timeline.check(Stall()) is not None

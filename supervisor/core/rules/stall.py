@@ -174,7 +174,10 @@ class Stall:
             limit=self.output_limit_s,
             observe=partial(self._observe_output, history, still_s),
         )
-        acts_s = self.output_limit_s if self._all_rest(history, since) else OUTPUT_DOUBT * self.output_limit_s
+        rests = self._all_rest(history, since)
+        if history.output_bar_ended and not rests:
+            return (warns,)  # of the preparation of the data, it may be: what comes after it may print nothing
+        acts_s = self.output_limit_s if rests else OUTPUT_DOUBT * self.output_limit_s
         return warns, replace(warns, limit=acts_s, severity=Severity.acting(act=self.act))
 
     def _observe_output(self, history: History, still_s: float) -> Observation:

@@ -58,6 +58,11 @@ class Progress:
         return next((entry for entry in known if entry is not None), None)
 
     @property
+    def bar_steps(self) -> int | None:
+        """Batches of a bar that may be a download or the preparation of the data, since it names no epoch."""
+        return self.batches if self.shape == "bar" and self.epoch is None else None
+
+    @property
     def steps(self) -> int | None:
         """Batches of the complete training."""
         return self.epochs * self.batches if self.epochs is not None and self.batches is not None else None
