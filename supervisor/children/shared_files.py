@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -25,6 +27,17 @@ def replace_file(path: Path, content: bytes, mode: int, *, sync: bool = False) -
         if sync:
             os.fsync(file.fileno())
     draft.replace(path)
+
+
+def replace_configured_file(path: Path, content: bytes, mode: int) -> None:
+    """As `replace_file`, of a path that a person wrote: a device or a pipe there keeps its name. Raises OSError."""
+    try:
+        kind = stat.S_IFMT(path.lstat().st_mode)
+    except FileNotFoundError:
+        kind = stat.S_IFREG
+    if kind not in (stat.S_IFREG, stat.S_IFLNK):
+        raise OSError(errno.EINVAL, "it is not a file", str(path))
+    replace_file(path, content, mode)
 
 
 def append_lines(path: Path, lines: Sequence[Mapping[str, object]]) -> None:

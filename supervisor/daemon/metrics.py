@@ -11,7 +11,7 @@ from pathlib import Path
 
 from supervisor import __version__
 from supervisor.children.files_apart import apart
-from supervisor.children.shared_files import replace_file
+from supervisor.children.shared_files import replace_configured_file
 from supervisor.core.history import History
 from supervisor.core.job import ALIVE, Phase
 from supervisor.core.moments import Moment
@@ -126,7 +126,7 @@ class Textfile:
             return
         text, problem = text_of(self._known()), None
         try:
-            apart(replace_file, Path(path), text.encode(), TEXTFILE_MODE)
+            apart(replace_configured_file, Path(path), text.encode(), TEXTFILE_MODE)
         except OSError as error:
             problem = f"{path}: {error.strerror}"
         if problem != self._problem:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -203,6 +205,15 @@ def test_the_text_file_is_replaced_and_everybody_may_read_it(tmp_path: Path) -> 
     assert path.read_text().startswith("# HELP rocm_supervisor_build_info ")
     assert (path.stat().st_mode & 0o777, elsewhere.read_text()) == (0o644, "not ours")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["elsewhere", "rocm_supervisor.prom"]
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir])
+def test_what_is_no_file_keeps_its_name(tmp_path: Path, make: Callable[[Path], object]) -> None:
+    path = tmp_path / "rocm.prom"
+    make(path)
+    kind = path.stat().st_mode
+    Textfile(lambda: str(path), lambda: KNOWN).write()
+    assert path.stat().st_mode == kind
 
 
 def test_a_folder_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
