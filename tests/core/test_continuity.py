@@ -140,6 +140,38 @@ def test_a_running_average_has_the_shapes_of_its_model(agent: str) -> None:
     )
 
 
+TRAINED = {f"model.{name}": matrix(number) for number, name in enumerate(("a.w", "b.w", "frozen.w"))}
+BUFFERS = {"model.a.running_mean": vector(0.1), "model.a.num_batches_tracked": TensorFigures(shape=(), kind="Long")}
+COUNT = TensorFigures(shape=(), kind="Long")
+
+
+@pytest.mark.parametrize(
+    "average",
+    [
+        pytest.param(["ema.a.w", "ema.b.w", "ema.frozen.w"], id="without the buffers"),
+        pytest.param(["ema.a.w", "ema.b.w"], id="of the trained parameters alone"),
+        pytest.param(["ema.module.a.w", "ema.module.b.w", "ema.module.frozen.w"], id="RT-DETR, AveragedModel"),
+        pytest.param(["ema.ema_model.a.w", "ema.ema_model.b.w", "ema.online_model.a.w"], id="ema-pytorch"),
+        pytest.param(["ema.shadow_params.0", "ema.shadow_params.1"], id="torch-ema"),
+        pytest.param(["ema.aw", "ema.bw", "ema.frozenw"], id="LitEma"),
+    ],
+)
+def test_an_average_that_a_program_wraps_or_that_holds_less_belongs_to_its_model(average: list[str]) -> None:
+    tensors = {**TRAINED, **BUFFERS, **{name: matrix(n) for n, name in enumerate(average)}, "ema.n_averaged": COUNT}
+    assert judged(Profile(tensors=tensors), []) == (None, False)
+
+
+@pytest.mark.parametrize("front", ["", "module."])
+def test_a_wrapped_average_of_another_model_is_rejected(front: str) -> None:
+    other = matrix(shape=(8, 4, 1, 1))
+    shaped = Profile(tensors={**TRAINED, f"ema.{front}a.w": other, f"ema.{front}b.w": matrix()})
+    assert "1 tensors have another shape, first a.w: [8, 4, 1, 1] in place of [8, 4, 3, 3]" in reason(shaped)
+    larger = Profile(tensors={**TRAINED, f"ema.{front}a.w": matrix(), f"ema.{front}c.w": matrix()})
+    assert "0 tensors are missing and 1 are new, first c.w" in reason(larger)
+    named = Profile(tensors={**TRAINED, "ema.x.w": other, "ema.y.w": matrix()})
+    assert "3 tensors are missing and 2 are new" in reason(named)
+
+
 def test_a_bare_state_dict_is_named_as_the_model() -> None:
     before = Profile(tensors={"conv.weight": matrix()})
     assert reason(Profile(tensors={"conv.weight": matrix(rms=9.9)}), before) == (

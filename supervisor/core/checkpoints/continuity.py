@@ -53,6 +53,9 @@ SETTLED_STEPS = 64
 STEPS_SLACK = 100
 
 
+Figures = Mapping[str, TensorFigures]
+"""The tensors of one part, by name."""
+
 # --- by itself ----------------------------------------------------------------------------------------------------
 
 
@@ -76,9 +79,38 @@ def _find_overflow(profile: Profile) -> str | None:
 def _check_average(profile: Profile) -> str | None:
     parts = profile.parts()
     for model, average in AVERAGES:
-        if model in parts and average in parts and (why := _compare_shapes(parts[average], parts[model])) is not None:
+        if model not in parts or average not in parts:
+            continue
+        is_ours = average.startswith("rocm_supervisor.")
+        compare = _compare_shapes if is_ours else _compare_average
+        if (why := compare(parts[average], parts[model])) is not None:
             return f"its running average does not belong to its model: {why}"
     return None
+
+
+def _compare_average(average: Figures, model: Figures) -> str | None:
+    """Return what of an average that a program has saved cannot be of its model, None where nothing is.
+
+    A wrapper puts its name in front of each tensor and adds counters: `module.` torch's AveragedModel and RT-DETR's
+    average, `ema_model.` ema-pytorch's. One of the trained parameters alone lacks the buffers and what is frozen, and
+    may name them otherwise: torch-ema numbers them.
+    """
+    front = _find_front(average, model)
+    own = {name.removeprefix(front): figures for name, figures in average.items() if name.startswith(front)}
+    own = {name: figures for name, figures in own.items() if figures.shape}
+    shared = {name: model[name] for name in own.keys() & model.keys()}
+    if not shared and not Counter(each.shape for each in own.values()) - Counter(each.shape for each in model.values()):
+        return None
+    return _compare_shapes(own, shared or model)
+
+
+def _find_front(average: Figures, model: Figures) -> str:
+    """Return what precedes the model's names in those of its average: most often nothing."""
+    fronts: Counter[str] = Counter()
+    for name in average:
+        starts = [0, *(at + 1 for at, letter in enumerate(name) if letter == ".")]
+        fronts.update(name[:at] for at in starts if name[at:] in model)
+    return max(fronts, key=lambda front: fronts[front], default="")
 
 
 def _check_optimizer(profile: Profile) -> str | None:
@@ -139,7 +171,7 @@ def other_architecture(profile: Profile, before: Profile) -> str | None:
     return None
 
 
-def _is_named_otherwise(mine: Mapping[str, TensorFigures], its: Mapping[str, TensorFigures]) -> bool:
+def _is_named_otherwise(mine: Figures, its: Figures) -> bool:
     """Whether one holds the tensors of the other under names of which they share none.
 
     Llama's own weights are named `model.*`, which a file of them alone has at the top and a snapshot below its `model`.
@@ -150,7 +182,7 @@ def _is_named_otherwise(mine: Mapping[str, TensorFigures], its: Mapping[str, Ten
     return shapes <= others or others <= shapes
 
 
-def _compare_shapes(mine: Mapping[str, TensorFigures], its: Mapping[str, TensorFigures]) -> str | None:
+def _compare_shapes(mine: Figures, its: Figures) -> str | None:
     missing, new = its.keys() - mine.keys(), mine.keys() - its.keys()
     if missing or new:
         return f"{len(missing)} tensors are missing and {len(new)} are new, first {min(missing or new)}"
