@@ -19,7 +19,7 @@ from supervisor.children.files_apart import apart_within
 from supervisor.children.running_limit import RunningLimit
 from supervisor.children.start import PIPE, start
 from supervisor.core.attempt_files import SHARDS
-from supervisor.core.checkpoints.checkpoint import Checkpoint, Verdict
+from supervisor.core.checkpoints.checkpoint import TEXT, Checkpoint, Verdict
 from supervisor.core.checkpoints.tensor_stats import Profile, profile_of
 from supervisor.core.foreign_values import EPOCH_MAX, STEP_MAX, as_float, as_int, as_message, cut, read_json_object
 from supervisor.programs import read_output
@@ -133,7 +133,7 @@ class Prover:
     def _prove_folder(self, folder: Path) -> dict[str, object]:
         """Return the answer for a folder: proven if all files of known types are, and the last file of a save exists.
 
-        Of a pickle only damage counts. Other files are only checked to be unchanged.
+        Of a pickle only damage counts. Other files, and texts, are only checked to be unchanged.
         """
         names = [str(path.relative_to(folder)) for path in apart_within(self._look_limit_s, files_in, folder)]
         missing = next(
@@ -156,7 +156,7 @@ class Prover:
                 continue
             if answer.get("verdict") == Verdict.PROVEN.value:
                 proven.append(answer)
-            elif answer.get("reason") != NO_TENSORS:
+            elif answer.get("reason") != NO_TENSORS and not _is_note(name, answer):
                 return {"reason": f"{name}: {answer.get('reason') or 'rejected without a reason'}"}
         if not proven and not any(_has_file(names, last) for _, last in ENDS_OF_A_SAVE):
             return {"reason": "the folder contains no file of a type that can be proven"}
@@ -203,6 +203,11 @@ def _parse_answer(printed: bytes, errors: bytes, status: int) -> dict[str, objec
 def _has_file(names: Iterable[str], what: str) -> bool:
     """Whether there is a file named `what`, or with that suffix if it begins with a dot."""
     return any(name.rpartition("/")[2] == what or (what.startswith(".") and name.endswith(what)) for name in names)
+
+
+def _is_note(name: str, answer: dict[str, object]) -> bool:
+    """Whether a file of a folder is a text by a suffix of torch's files, as SpeechBrain's counters and averages are."""
+    return answer.get("reason") == TEXT and not name.endswith(".safetensors")
 
 
 def _find_sharded(names: Iterable[str]) -> set[str]:

@@ -81,6 +81,23 @@ def test_a_pickle_in_it_may_hold_anything_and_is_not_cut(saved: Path) -> None:
     assert proven(saved).reason == "random_states_0.pkl: empty"
 
 
+def test_a_text_in_it_may_have_the_suffix_of_a_checkpoint_and_random_bytes_may_not(saved: Path) -> None:
+    """As SpeechBrain saves how many epochs were made, and how far into one it is, next to the networks."""
+    (saved / "counter.ckpt").write_bytes(b"1")
+    (saved / "brain.ckpt").write_bytes(b"avg_train_loss: 0.0\noptimizer_step: 12\nstep: 0\n")
+    assert proven(saved).verdict is Verdict.PROVEN
+    (saved / "brain.ckpt").write_bytes(bytes(range(16, 64)))
+    assert proven(saved).reason == "brain.ckpt: no checkpoint: neither a torch file nor safetensors"
+    (saved / "brain.ckpt").write_bytes(b"")
+    assert proven(saved).reason == "brain.ckpt: empty"
+
+
+def test_a_text_in_place_of_its_weights_rejects_it(saved: Path) -> None:
+    """As the pointer is that Git LFS leaves where a file was not fetched."""
+    (saved / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+    assert proven(saved).reason == "model.safetensors: no checkpoint: neither a torch file nor safetensors, but text"
+
+
 def test_a_save_of_orbax_is_complete_once_its_metadata_is_there(tmp_path: Path) -> None:
     path = folder(tmp_path / "100", default___METADATA=b"{}", default__d__abc=b"numbers")
     assert proven(path).reason == "incomplete: _CHECKPOINT_METADATA is missing"

@@ -525,7 +525,7 @@ def test_a_state_next_to_a_checkpoint_with_endless_digits_is_read_in_no_time(tmp
     ("content", "reason"),
     [
         (b"", "empty"),
-        (b"epoch,loss\n1,2\n" * 10, "neither a torch file nor safetensors"),
+        (b"epoch,loss\n1,2\n" * 10, "neither a torch file nor safetensors, but text"),
         (b"\x80\x02}q\x00.", "a pickle that torch did not write"),
         (b"PK\x03\x04" + b"x" * 100, "truncated"),
         (b"\0" * 100000, "neither a torch file nor safetensors, and its first bytes are zero"),
@@ -541,6 +541,7 @@ def test_of_another_format_is_what_is_neither_damaged_nor_unwritten(tmp_path: Pa
         archive.writestr("arr_0.npy", b"x")
     (tmp_path / "model.ubj").write_bytes(b"{L\0\0\0\0\0\0\0\x07learner{")
     (tmp_path / "weights.pkl").write_bytes(pickle.dumps({"weights": [0.5, 0.25]}))
+    (tmp_path / "trees.txt").write_bytes(b"tree\nversion=v4\n")
     found = {reason_of(path) for path in tmp_path.iterdir()}
     assert found == OTHER_FORMATS
     for name, content in (("empty", b""), ("zero", bytes(4096)), ("cut", b"PK\x03\x04" + b"x" * 100)):

@@ -53,8 +53,13 @@ def kind_of(head: bytes, size: int) -> Tuple[str, Callable[[BinaryIO, int, Numbe
         return "torch-legacy", prove_legacy
     if len(head) > 8 and head[8:9] == b"{":
         return "safetensors", prove_safetensors
-    never_written = "" if head.strip(b"\0") else ", and its first bytes are zero"
-    raise Rejected("no checkpoint: neither a torch file nor safetensors" + never_written)
+    what = "" if head.strip(b"\0") else ", and its first bytes are zero"
+    raise Rejected("no checkpoint: neither a torch file nor safetensors" + (", but text" if is_text(head) else what))
+
+
+def is_text(head: bytes) -> bool:
+    """Whether a file begins with printable ASCII: two random bytes of five are that, sixteen in a row are not."""
+    return all(32 <= byte < 127 or byte in b"\t\n\r" for byte in head)
 
 
 def position(entries: Dict[Any, Any], trainer_state: Optional[bytes]) -> Tuple[Optional[int], Optional[int]]:

@@ -13,8 +13,10 @@ from supervisor.core.checkpoints.loss_curve import Curve
 PATHS_NAMED = 3
 EXACT_WORTH_S = 60.0
 """Work to redo for an exact state beyond an interval of snapshots, seconds."""
+TEXT = "no checkpoint: neither a torch file nor safetensors, but text"
 OTHER_FORMATS = frozenset(
     {
+        TEXT,
         "no checkpoint: neither a torch file nor safetensors",
         "no checkpoint: a zip archive, but not one of torch",
         "no checkpoint: a pickle that torch did not write",
