@@ -621,6 +621,20 @@ def test_the_best_value_so_far_is_infinite_by_design_and_an_average_is_not(tmp_p
     assert "logit_scale" in reason_of(write_safetensors(tmp_path / "scale.safetensors", scale))
 
 
+def test_anchors_outside_of_the_image_are_infinite_by_design_and_nan_or_another_tensor_is_not(tmp_path: Path) -> None:
+    """As in the buffer of RT-DETR's decoder, which its running average has as well."""
+    sound = {"model.weight": ("F32", [2], floats(1.0, 2.0))}
+
+    def saved(name: str, *numbers: float) -> Path:
+        return write_safetensors(tmp_path / "x.safetensors", {**sound, name: ("F32", [2], floats(*numbers))})
+
+    for name in ("model.decoder.anchors", "ema.module.decoder.anchors", "anchors"):
+        assert answer_of(saved(name, math.inf, 0.5))["verdict"] == "proven", name
+    assert "1 of 2 numbers in decoder.anchors" in reason_of(saved("decoder.anchors", math.nan, 0.5))
+    assert "2 of 2 numbers in decoder.anchors" in reason_of(saved("decoder.anchors", math.inf, -math.inf))
+    assert "1 of 2 numbers in anchors.weight" in reason_of(saved("anchors.weight", math.inf, 0.5))
+
+
 @pytest.mark.parametrize(
     ("dtype", "raw"),
     [

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import struct
 import sys
-from operator import mul
-from typing import Any, Dict, List, Optional, Tuple
+from operator import add, mul
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from .kinds import FLOATS, Read, Rejected
 from .stand_ins import Tensor
@@ -54,15 +54,27 @@ def unpacked(data: bytes, code: str, unit: int) -> Tuple[float, ...]:
     return struct.unpack("<%d%s" % (len(data) // unit, code), data)
 
 
-def count_bad(data: bytes, code: str, unit: int) -> Tuple[int, int, int]:
-    """Return how many numbers are not finite, how many of those minus infinity, and how many the largest there is."""
+class Odd(NamedTuple):
+    """How many numbers of a tensor, or of a piece of one, no weight should be."""
+
+    bad: int
+    """Those that are not finite."""
+    infinite: int
+    minus_infinite: int
+    largest: int
+    """The largest number that there is of their kind, or its negative."""
+
+
+def count_odd(data: bytes, code: str, unit: int) -> Odd:
+    """Return what is odd about raw numbers; of one byte only how many are not finite."""
     high = data[unit - 1 :: unit]
     suspects = len(high) - len(high.translate(None, SUSPECT[code]))
     if not suspects or unit == 1:
-        return suspects, 0, 0
+        return Odd(suspects, 0, 0, 0)
     values = unpacked(data, code, unit)
     bad = [value for value in values if not math.isfinite(value)]
-    return len(bad), bad.count(-math.inf), values.count(LARGEST[code]) + values.count(-LARGEST[code])
+    largest = values.count(LARGEST[code]) + values.count(-LARGEST[code])
+    return Odd(len(bad), bad.count(math.inf), bad.count(-math.inf), largest)
 
 
 class Numbers:
@@ -72,7 +84,7 @@ class Numbers:
         """Begin with none."""
         self.tensors = self.non_finite = self.matrices = self.zero_matrices = 0
         self.first_bad = ""
-        self.done: Dict[Tuple[str, int, int], Tuple[int, int, bool, int]] = {}
+        self.done: Dict[Tuple[str, int, int], Tuple[Odd, bool]] = {}
         self.rows: List[List[Any]] = []
         self.optimizers: Dict[str, int] = {}
 
@@ -85,14 +97,13 @@ class Numbers:
         span = (tensor.kind, start, end)
         if span not in self.done:
             self.done[span] = self._scan_floats(tensor.kind, read, start, end)
-        bad, minus_infinite, zero, largest = self.done[span]
-        if not bad:
-            self._measure_tensor(tensor, sample(read, start, end, tensor.kind), largest)
-        # A mask of attention is minus infinity by design; it is no weight, and no loss makes one.
-        mask = bad == minus_infinite and "mask" in tensor.name.lower()
-        if bad and not mask and not is_record(tensor):
-            self.non_finite += bad
-            self.first_bad = self.first_bad or "%d of %d numbers in %s" % (bad, math.prod(tensor.size), tensor.name)
+        odd, zero = self.done[span]
+        if not odd.bad:
+            self._measure_tensor(tensor, sample(read, start, end, tensor.kind), odd.largest)
+        elif not is_by_design(tensor, odd) and not is_record(tensor):
+            self.non_finite += odd.bad
+            where = "%d of %d numbers in %s" % (odd.bad, math.prod(tensor.size), tensor.name)
+            self.first_bad = self.first_bad or where
         if len(tensor.size) > 1 and 0 not in tensor.size and "optimizer" not in tensor.name.split("."):
             self.matrices += 1
             self.zero_matrices += zero
@@ -122,18 +133,17 @@ class Numbers:
             self.rows.append([name, tensor.kind, list(tensor.size[:DIMENSIONS]), rms, zeros, largest, signs])
 
     @staticmethod
-    def _scan_floats(kind: str, read: Read, start: int, end: int) -> Tuple[int, int, bool, int]:
+    def _scan_floats(kind: str, read: Read, start: int, end: int) -> Tuple[Odd, bool]:
+        """Return what is odd about the numbers of a span, and whether all are zero."""
         code, unit = FLOATS[kind]
-        bad = minus_infinite = largest = 0
-        zero = True
+        odd, zero = Odd(0, 0, 0, 0), True
         for at in range(start, end, CHUNK_BYTES):
             data = read(at, min(CHUNK_BYTES, end - at))
             if len(data) != min(CHUNK_BYTES, end - at):
                 raise Rejected("truncated: it ends before its numbers do")
             zero = zero and data.count(0) == len(data)
-            found = count_bad(data, code, unit)
-            bad, minus_infinite, largest = bad + found[0], minus_infinite + found[1], largest + found[2]
-        return bad, minus_infinite, zero, largest
+            odd = Odd(*map(add, odd, count_odd(data, code, unit)))
+        return odd, zero
 
     def judge(self) -> None:
         """Raise Rejected unless the numbers can be those of a healthy training."""
@@ -143,6 +153,17 @@ class Numbers:
             raise Rejected("not finite: %s (%d in all)" % (self.first_bad, self.non_finite))
         if self.zero_matrices > ZERO_SHARE * self.matrices:
             raise Rejected("all zero: %d of %d weight matrices" % (self.zero_matrices, self.matrices))
+
+
+def is_by_design(tensor: Tensor, odd: Odd) -> bool:
+    """Whether what is not finite was so from the beginning, in a buffer that is no weight and that no loss changes.
+
+    A mask of attention is minus infinity where nothing is attended to. RT-DETR and its descendants keep the places that
+    their boxes begin at, by the name of `anchors`, and put those at the image's edge at infinity.
+    """
+    if odd.bad == odd.minus_infinite and "mask" in tensor.name.lower():
+        return True
+    return odd.bad == odd.infinite and tensor.name.rpartition(".")[2] == "anchors"
 
 
 def is_record(tensor: Tensor) -> bool:
