@@ -95,6 +95,41 @@ KNOWN = {
         """,
         {"epochs": 2, "steps_per_epoch": 3, "total_steps": 6},
     ),
+    "a decorator with a wrapper of each kind, and a function that is handed on": (
+        """
+        def caught(function):
+            if args.dry_run:
+                async def inside(*given):
+                    return function(*given)
+            elif args.epochs > 100:
+                def inside(*given):
+                    yield function(*given)
+            else:
+                def inside(*given):
+                    return function(*given)
+            return inside
+
+        class Trainer:
+            def fit(self, most):
+                self.most, self.batches = most, 4
+                for self.epoch in range(self.most):
+                    for self.batch in range(self.batches):
+                        optimizer.step()
+
+        @caught
+        def main():
+            Trainer().fit(6)
+
+        def launch(run):
+            run()
+
+        def launch_elsewhere(run):
+            run()
+
+        launch(main)
+        """,
+        {"epochs": 6, "steps_per_epoch": 4, "total_steps": 24},
+    ),
     "epochs that other loops are in": (
         """
         for epoch in range(5):
@@ -205,6 +240,22 @@ UNKNOWN = {
                 optimizer.step()
         train(3)
         train(10)
+    """,
+    "a function of the one around, that another within it calls too": """
+        def caught(function):
+            def twice():
+                function()
+                function()
+
+            def inside():
+                return function()
+            return inside
+
+        @caught
+        def train():
+            for epoch in range(3):
+                optimizer.step()
+        train()
     """,
     "another loop that trains": """
         def loss():

@@ -157,12 +157,36 @@ def _check_call(tree: ast.Module, place: _Place, callee: Optional[FrameType]) ->
         calls = [call for call in called if _is_call_of(call, callee.f_code, place.scope)]
     if len(calls) != 1:
         raise Doubt("a call, line %d" % place.line)
-    written = ast.dump(calls[0].func)
-    alike = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.dump(node.func) == written]
+    alike = _list_alike(tree, place, calls[0].func)
     around = [outer for outer in place.path if isinstance(outer, (ast.For, ast.While))]
     if len(alike) > 1 and not (around and all(_spans(around[-1], node.lineno) for node in alike)):
         raise Doubt("several calls, line %d" % place.line)
     return len(alike) == 1
+
+
+def _list_alike(tree: ast.Module, place: _Place, called: ast.expr) -> List[ast.Call]:
+    """Return the calls of the file that are written as one of this function: each may call the same.
+
+    A parameter of that name of another function is another one. Of the functions by the same name within another, one
+    was made: a decorator has a wrapper for coroutines, one for generators, and a third.
+    """
+    written = ast.dump(called)
+    is_own = isinstance(called, ast.Name) and place.scope.owns(called.id)
+    others = [] if is_own else [id(node) for other in _list_namesakes(tree, place.function) for node in ast.walk(other)]
+    within = ast.walk(place.function if is_own else tree)
+    calls = (node for node in within if isinstance(node, ast.Call) and id(node) not in others)
+    return [node for node in calls if ast.dump(node.func) == written]
+
+
+def _list_namesakes(tree: ast.Module, function: Function) -> Iterator[ast.AST]:
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    name = getattr(function, "name", None)
+    for outer in ast.walk(tree):
+        inner = list(ast.walk(outer)) if isinstance(outer, kinds) and outer is not function else []
+        if any(node is function for node in inner):
+            yield from (
+                node for node in inner if isinstance(node, kinds) and node.name == name and node is not function
+            )
 
 
 def _list_calls(place: _Place) -> Iterator[ast.Call]:

@@ -56,6 +56,11 @@ class Scope:
         is_function = code.co_flags & inspect.CO_OPTIMIZED
         return bool(is_function) and name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
 
+    def owns(self, name: str) -> bool:
+        """Whether a name is a parameter or variable of this very function, not of one around it."""
+        code = self._frame.f_code
+        return bool(code.co_flags & inspect.CO_OPTIMIZED) and name in (*code.co_varnames, *code.co_cellvars)
+
     def _read_locals(self) -> Dict[str, Any]:
         """Return the locals, and leave nothing behind in the frame.
 
