@@ -120,6 +120,30 @@ def test_status_0_after_an_exception_that_the_program_caught_and_printed_is_a_wa
     assert (flag.fault, flag.severity) == ("ended_early", Severity.WARNING)
 
 
+def test_status_0_after_an_exception_that_left_steps_unmade_is_a_crash_with_its_fault() -> None:
+    """As where loguru's `catch` is around the main function: it prints the traceback, and the program ends with 0."""
+    memory = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    loops = {"epochs": 8, "steps_per_epoch": 12, "total_steps": 96}
+    short = story().says(ev.AgentEvent.LOOPS, **loops).training(40)
+    flag = flag_of(short.prints(memory, FaultClass.OOM_GPU).exits(0))
+    assert (flag.fault, flag.severity) == ("oom_gpu", Severity.CRITICAL)
+    assert flag.message == f"ended with status 0 at step 40 of 96, after it printed {memory}"
+    short = story().says(ev.AgentEvent.LOOPS, **loops).training(40)
+    flag = flag_of(short.prints("RuntimeError: all elements of input should be between 0 and 1").exits(0))
+    assert (flag.fault, flag.severity) == ("non_finite", Severity.CRITICAL)
+    short = story().says(ev.AgentEvent.LOOPS, **loops).training(40)
+    assert flag_of(short.prints("ValueError: no boxes").exits(0)).fault == "ended_early"
+
+
+def test_status_0_after_an_exception_is_in_doubt_once_all_steps_were_made_or_one_like_it_was_survived() -> None:
+    memory = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    made = story().says(ev.AgentEvent.LOOPS, total_steps=40).training(40).prints(memory, FaultClass.OOM_GPU)
+    assert flag_of(made.exits(0)).severity is Severity.WARNING
+    skipping = story().says(ev.AgentEvent.LOOPS, total_steps=81).training(40).prints(memory, FaultClass.OOM_GPU)
+    flag = flag_of(skipping.steps(41, 80).prints(memory, FaultClass.OOM_GPU).exits(0))
+    assert (flag.fault, flag.severity) == ("oom_gpu", Severity.WARNING)
+
+
 def test_status_0_after_an_exception_that_was_survived_or_only_mentioned_is_a_finish() -> None:
     memory = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
     timeline = story().training(40).prints(memory, FaultClass.OOM_GPU).steps(41, 80).prints("done")

@@ -118,7 +118,8 @@ class Crash:
     """The process ended otherwise than a training ends; `fault` is the class of the cause.
 
     Status 0 is a finish, unless the training had reported a plan and stopped short of it, or every process that trained
-    was killed and its program took no notice, or, without a plan, an exception was printed last: that is a warning. A
+    was killed and its program took no notice, or, without a plan, an exception was printed last: that is a warning,
+    unless the training's own loops had more steps to make. A
     training that was asked to save before it ended was not complete either. Where torch was found and no step was ever
     seen, it is not known: that is a warning without a retry, and so is a process that crashed after its training had
     ended, and a wrapper (a shell script, `make`, gdb) that failed after what trained had ended with status 0.
@@ -349,14 +350,24 @@ def _explain_clean_end(history: History) -> Cause | None:
 
 
 def _explain_printed_last(history: History) -> Cause | None:
-    """Return the exception that a program printed after its last step, before it ended with status 0: it caught it."""
-    last_step_at = history.steps[-1].at
-    fatal = [found for found in history.output if found.fatal and found.at.seconds_since(last_step_at) >= 0]
-    line = fatal[-1].line if fatal else history.last_line
-    if not fatal and not _EXCEPTION_LINE.match(line.strip()):
+    """Return the exception that a program printed after its last step, before it ended with status 0: it caught it.
+
+    Where its loops had more steps to make as well, it has not come to its end: loguru's `catch` around the main
+    function of a program, as of YOLOX, prints what the training raised and returns.
+    """
+    last = history.steps[-1]
+    fatal = [found for found in history.output if found.fatal]
+    printed = [found for found in fatal if found.at.seconds_since(last.at) >= 0]
+    line = printed[-1].line if printed else history.last_line
+    if not printed and not _EXCEPTION_LINE.match(line.strip()):
         return None
-    fault = "ended_early" if not fatal or fatal[-1].fault is FaultClass.NAN else fatal[-1].fault.value
-    return Cause(fault=fault, text=f"ended with status 0 after it printed {line}", doubtful=True)
+    fault = "ended_early" if not printed or printed[-1].fault is FaultClass.NAN else printed[-1].fault.value
+    total, unread = history.plan.total_steps, 0 in history.unread_ranks
+    short = total is not None and last.step < total and len(printed) == len(fatal) and not unread
+    where = f" at step {last.step} of {total}," if short else ""
+    if short and fault == "ended_early" and NOT_FINITE.match(line.strip()):
+        fault = NON_FINITE
+    return Cause(fault=fault, text=f"ended with status 0{where} after it printed {line}", doubtful=not short)
 
 
 def _describe_loss(history: History, reason: str) -> str:
