@@ -364,6 +364,18 @@ def test_a_resume_command_that_loads_no_checkpoint_is_at_fault_after_an_older_on
     assert timeline.now.seconds_since(began) <= 40
 
 
+def test_where_nothing_gives_a_program_its_checkpoint_its_own_last_save_may_be_at_fault() -> None:
+    """SpeechBrain takes its newest folder, whatever the job resumes from; a save that was cut short ends each start."""
+    timeline = with_two_checkpoints(RemedyContext(loads_itself=True))
+    while timeline.phase() is not Phase.FAILED:
+        raises(timeline, "RuntimeError", "PytorchStreamReader failed reading zip archive", after_s=2)
+        if timeline.phase() is Phase.BACKOFF:
+            waits_and_looks(timeline)
+    assert timeline.job.reason is not None
+    assert "the way it is resumed is at fault: without it the training made steps; or a file" in timeline.job.reason
+    assert "most likely its own last save; remove or replace that" in timeline.job.reason
+
+
 def test_a_load_that_torch_refuses_for_its_classes_is_given_up_with_the_setting_that_allows_it() -> None:
     timeline = with_two_checkpoints(RemedyContext(resume_command=True))
     while timeline.phase() is not Phase.FAILED:

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "rigs"))
 from amdgpu_tree import AmdgpuTree
 from clocks_by_hand import START
 
-from supervisor.config.settings import JobSettings, Settings
+from supervisor.config.settings import JobSettings, ResumeSettings, Settings
 from supervisor.core import events as ev
 from supervisor.core.job import Attempt, Job, Phase
 from supervisor.core.remedies.gpu_memory import GpuMemory
@@ -27,14 +27,15 @@ CARD = "0000:0a:00.0"
 class Machine:
     """One simulated card, and jobs as the daemon holds them."""
 
-    def __init__(self, folder: Path, **phases: Phase) -> None:
+    def __init__(self, folder: Path, resume: ResumeSettings | None = None, **phases: Phase) -> None:
         self.tree = AmdgpuTree.build(folder)
         self.now = START
         self.newest = NewestReadings()
         self.job_states = {
             name: JobState(job=Job(name=name, since=START, phase=phase), rules=()) for name, phase in phases.items()
         }
-        settings = Settings(jobs={name: JobSettings(command=["true"]) for name in phases})
+        resume = resume or ResumeSettings()
+        settings = Settings(jobs={name: JobSettings(command=["true"], resume=resume) for name in phases})
         self.grounds = RemedyContextReader(
             lambda: settings, self.job_states, GpuAvailability(lambda: 1.0), tuple, self.newest
         )
@@ -55,6 +56,16 @@ def test_what_a_dead_process_holds_is_known_as_long_as_the_gpu_is_read(tmp_path:
     assert machine.memory("one") == {CARD: 3_900_000_000}
     machine.now = machine.now.plus(11)
     assert machine.memory("one") == {}
+
+
+def test_a_program_finds_its_own_checkpoint_where_neither_a_command_nor_a_place_gives_it_one(tmp_path: Path) -> None:
+    def loads_itself(resume: ResumeSettings) -> bool:
+        machine = Machine(tmp_path / str(len(str(resume))), resume, one=Phase.RUNNING)
+        return machine.grounds.of(machine.job_states["one"], machine.now).loads_itself
+
+    assert loads_itself(ResumeSettings())
+    assert not loads_itself(ResumeSettings(to="last.pt"))
+    assert not loads_itself(ResumeSettings(command=["train", "--resume", "{checkpoint}"]))
 
 
 def test_a_gpu_that_another_job_may_be_on_reports_nothing(tmp_path: Path) -> None:

@@ -39,6 +39,8 @@ class RemedyContext:
     """The last resorts that exist, on or off, the milder first."""
     resume_command: bool = False
     """Whether the configuration has a command that resumes the job."""
+    loads_itself: bool = False
+    """Whether the configuration names no way by which the training is given its checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,6 +58,7 @@ class RemedyContextReader:
             agent=settings.supervisor.agent,
             conv2d_auto=job.conv2d == "auto",
             resume_command=job.resume.command is not None,
+            loads_itself=job.resume.command is None and job.resume.to is None,
             cpu_profile=job.profiles.cpu.enabled,
             environments=tuple(job.environments),
             free_gpus=self._list_free_gpus([gpu for gpu, _ in answering]) if over else (),
