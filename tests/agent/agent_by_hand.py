@@ -21,7 +21,7 @@ from supervisor.core import attempt_files as at
 from tests.rigs.warm import WarmInterpreter, WarmProgram
 
 AGENT_PATH = Path(__file__).resolve().parents[2] / "supervisor" / "agent" / "path"
-WANTED = ("3.8", "3.10", "3.12", "3.13")
+WANTED = ("3.8", "3.10", "3.12", "3.13", "3.14")
 PORTS = (20_000, 30_000)
 """Below those that Linux gives to whoever asks for any (ip_local_port_range, 32768 to 60999)."""
 
