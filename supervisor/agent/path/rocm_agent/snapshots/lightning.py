@@ -104,6 +104,8 @@ class Snapshots:
         self._data: Optional[Dict[str, Any]] = None
         self._buffers: Dict[str, Any] = {}
         self._restarted = False
+        self._amid_epoch = False
+        """Whether a snapshot was taken up, until the loops are restored from it."""
         self._plan = Plan(package)
         self._in_setup = False
         self._loaders = 0
@@ -111,7 +113,8 @@ class Snapshots:
         self._follow_loaders(trainer)
 
     def _follow_loaders(self, trainer: Any) -> None:
-        setup, process = trainer.fit_loop.setup_data, trainer.strategy.process_dataloader
+        owner, name = _find_loader_setup(trainer)
+        setup, process = getattr(owner, name), trainer.strategy.process_dataloader
 
         def setup_data(*args: Any, **kwargs: Any) -> Any:
             self._in_setup, self._loaders = True, 0
@@ -128,7 +131,8 @@ class Snapshots:
                 self._follow_loader(made)
             return made
 
-        trainer.fit_loop.setup_data, trainer.strategy.process_dataloader = setup_data, process_dataloader
+        setattr(owner, name, setup_data)
+        trainer.strategy.process_dataloader = process_dataloader
 
     @fenced
     def _follow_loader(self, loader: Any) -> None:
@@ -230,6 +234,7 @@ class Snapshots:
             self._restarted = True
         else:
             self._data, self._buffers = ours["data"], ours.get(replicas.BUFFERS, {})
+            self._amid_epoch = True
         replicas.resumed(int(found["epoch"]) - 1, ours["step"], problem)
 
     @fenced
@@ -238,8 +243,30 @@ class Snapshots:
         restarted, self._restarted = self._restarted, False
         if restarted:
             trainer.fit_loop.epoch_loop.restarting = False
+        amid_epoch, self._amid_epoch = self._amid_epoch, False
+        if amid_epoch:
+            _go_on_amid_epoch(trainer.fit_loop)
         buffers, self._buffers = self._buffers, {}
         replicas.put_buffers(self._torch, _list_replicas(trainer)[0], buffers)
+
+
+def _find_loader_setup(trainer: Any) -> Tuple[Any, str]:
+    """Return what sets up the loaders of a training and the name of the method, in Lightning 2 or 1."""
+    if hasattr(trainer.fit_loop, "setup_data"):
+        return trainer.fit_loop, "setup_data"
+    return trainer, "reset_train_dataloader"
+
+
+def _go_on_amid_epoch(fit_loop: Any) -> None:
+    """Put right how Lightning up to 2.4 goes on from a state that was taken at the end of a batch.
+
+    It would train on that batch again, for it counts a batch as completed after the callbacks of its end, and would
+    step the schedulers of the learning rate twice at the end of the epoch. Later releases do neither.
+    """
+    if hasattr(type(fit_loop.epoch_loop), "restarted_on_train_batch_end"):
+        return
+    fit_loop.epoch_loop.batch_progress.increment_completed()
+    fit_loop._restarting = False  # of this loop alone: that of the batches restarts
 
 
 def _list_replicas(trainer: Any) -> Tuple[Dict[str, Any], List[Any]]:

@@ -1,0 +1,113 @@
+"""What a resume needs in older releases of Lightning and of the Hugging Face Trainer, by objects of their form."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "supervisor" / "agent" / "path"))
+
+from rocm_agent.snapshots.lightning import _find_loader_setup, _go_on_amid_epoch
+from rocm_agent.snapshots.transformers_checkpoint import facts_of
+
+
+class Progress:
+    """Lightning's count of batches: a callback of a batch's end sees it before the batch is completed."""
+
+    def __init__(self) -> None:
+        self.ready, self.completed = 4, 3
+
+    def increment_completed(self) -> None:
+        self.completed += 1
+
+    def reset_on_restart(self) -> None:
+        self.ready = self.completed
+
+
+class Loop24:
+    """The loop of an epoch up to Lightning 2.4, restored from a state that was taken at the end of its fourth batch."""
+
+    def __init__(self) -> None:
+        self.batch_progress = Progress()
+
+    def reset(self) -> None:
+        self.batch_progress.reset_on_restart()
+
+
+class Loop25(Loop24):
+    """The same from 2.5 on."""
+
+    @property
+    def restarted_on_train_batch_end(self) -> bool:
+        return self.batch_progress.completed == self.batch_progress.ready - 1
+
+    def reset(self) -> None:
+        if self.restarted_on_train_batch_end:
+            self.batch_progress.increment_completed()
+        super().reset()
+
+
+class FitLoop:
+    """The loop of a training: at the end of an epoch in which it restarts it does not wait for a metric."""
+
+    def __init__(self, epoch_loop: Loop24) -> None:
+        self.epoch_loop, self._restarting = epoch_loop, True
+
+    def steps_of_schedulers(self) -> int:
+        """Return how often the end of the epoch steps the schedulers of the learning rate, after the last batch did."""
+        older = type(self.epoch_loop) is Loop24
+        return 1 + (older and self._restarting)
+
+
+@pytest.mark.parametrize("kind", [Loop24, Loop25])
+def test_lightning_goes_on_after_the_batch_at_whose_end_the_state_was_taken(kind: type[Loop24]) -> None:
+    fit_loop = FitLoop(kind())
+    _go_on_amid_epoch(fit_loop)
+    fit_loop.epoch_loop.reset()
+    assert fit_loop.epoch_loop.batch_progress.ready == 4
+    assert fit_loop.steps_of_schedulers() == 1
+
+
+def test_loaders_are_followed_where_each_lightning_sets_them_up() -> None:
+    newer = SimpleNamespace(fit_loop=SimpleNamespace(setup_data=print))
+    older = SimpleNamespace(fit_loop=SimpleNamespace(), reset_train_dataloader=print)
+    assert _find_loader_setup(newer) == (newer.fit_loop, "setup_data")
+    assert _find_loader_setup(older) == (older, "reset_train_dataloader")
+
+
+@dataclass
+class State436:
+    """The state of a Trainer up to transformers 4.41; it is read as `State(**json)`."""
+
+    global_step: int = 8
+    total_flos: float = 0
+    log_history: list[Any] = field(default_factory=list)
+
+
+@dataclass
+class State442(State436):
+    """A state that also holds those of callbacks."""
+
+    stateful_callbacks: dict[str, Any] = field(default_factory=dict)
+
+
+class Stopping:
+    """A callback with a state of its own."""
+
+    def state(self) -> dict[str, int]:
+        return {"patience": 5}
+
+    from_state = None
+
+
+@pytest.mark.parametrize(("kind", "kept"), [(State436, None), (State442, {"Stopping": {"patience": 5}})])
+def test_a_trainers_state_has_the_fields_that_its_release_reads(kind: type[State436], kept: Any) -> None:
+    handler = SimpleNamespace(callbacks=[Stopping()])
+    facts = facts_of(SimpleNamespace(state=kind(), callback_handler=handler, control=SimpleNamespace()))
+    assert kind(**facts).global_step == 8
+    assert facts.get("stateful_callbacks") == kept
