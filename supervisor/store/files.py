@@ -27,8 +27,16 @@ SALVAGED = (
     "alerts",
     "notes",
     "step_metrics",
+    "step_tiers",
+    "events",
+    "gpus",
+    "gpu_tiers",
+    "process_tiers",
+    "gpu_samples",
+    "host_samples",
+    "process_samples",
 )
-"""The tables that are copied from a damaged file, the most important first."""
+"""Every table, in the order in which they are copied from a damaged file."""
 
 
 def database_path(url: str) -> Path:
@@ -95,45 +103,90 @@ def damage(path: Path) -> str | None:
     return None if answer == ("ok",) else str(answer[0] if answer else "no answer")
 
 
-def set_aside(path: Path, unix_s: float) -> Path:
-    """Rename a damaged file, and what belongs to it, to `.corrupt-UNIX`; return the new name."""
+def renewed_path(path: Path) -> Path:
+    """Return where the complete replacement of a damaged file lies until it takes its place."""
+    return path.with_name(path.name + ".renewed")
+
+
+def replace_damaged(path: Path, unix_s: float) -> Path:
+    """Rename a damaged file, and what belongs to it, to `.corrupt-UNIX`, and its replacement to it; return that name.
+
+    The file itself comes after its -wal file, which must never lie beside another. To be called again where it was cut
+    short.
+    """
     aside = path.with_name(f"{path.name}.corrupt-{int(unix_s)}")
-    for suffix in ("", "-wal", "-shm"):
+    for suffix in ("-wal", "-shm", ""):
         with suppress(FileNotFoundError):
             path.with_name(path.name + suffix).rename(aside.with_name(aside.name + suffix))
+    renewed_path(path).rename(path)
     return aside
 
 
+def remove(path: Path) -> None:
+    """Remove a database, and what belongs to it, if there is one."""
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+def sync(path: Path) -> None:
+    """Write a file to the disk, not only to the kernel's cache."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
 def salvage(damaged: Path, into: Path) -> dict[str, int]:
-    """Copy the readable rows of a damaged file into an intact one of the present schema; return rows by table."""
-    saved: dict[str, int] = {}
+    """Copy the readable rows of a damaged file into an intact one of the present schema; return rows by table.
+
+    Raises sqlite3.Error where they cannot be written, as on a full disk: `into` is then of no use.
+    """
     with closing(sqlite3.connect(into, isolation_level=None)) as target:
-        for table in SALVAGED:
-            with suppress(sqlite3.Error):
-                saved[table] = _salvage_table(damaged, target, table)
+        target.execute(
+            "PRAGMA journal_mode = OFF"
+        )  # nothing is to be rolled back, and a -wal file may need as much room
+        saved = {table: _salvage_table(damaged, target, table) for table in SALVAGED}
+        target.execute("PRAGMA journal_mode = WAL")
     return {table: count for table, count in saved.items() if count}
 
 
 def _salvage_table(damaged: Path, target: sqlite3.Connection, table: str) -> int:
-    """Copy rows until the damage is met; forwards and then backwards, since the damage may lie between."""
-    known = {row[1] for row in target.execute(f"PRAGMA table_info({table})")}
+    """Copy rows until the damage is met; forwards and then backwards, since the damage may lie between.
+
+    By the primary key first and then, where the damage may be in its index, in the order of the file.
+    """
+    keys = [f'"{row[1]}"' for row in target.execute(f"PRAGMA table_info({table})") if row[5]]
     before = target.total_changes
-    for order in ("ASC", "DESC"):
-        # A connection of its own for each try: SQLite may refuse everything once it has met damage.
-        with suppress(sqlite3.Error), closing(sqlite3.connect(uri(damaged, "mode=rw"), uri=True)) as source:
-            key = [row[1] for row in source.execute(f"PRAGMA table_info({table})") if row[5]]
-            rows = source.execute(f"SELECT * FROM {table} ORDER BY " + ", ".join(f'"{item}" {order}' for item in key))  # noqa: S608 - our own names
-            names = [item[0] for item in rows.description]
-            shared = [index for index, name in enumerate(names) if name in known]
-            columns = ", ".join(f'"{names[index]}"' for index in shared)
-            insert = f"INSERT OR IGNORE INTO {table} ({columns}) VALUES ({', '.join('?' * len(shared))})"  # noqa: S608
-            target.execute("BEGIN")
-            try:
-                for row in rows:
-                    target.execute(insert, [row[index] for index in shared])
-            finally:
-                target.execute("COMMIT")
+    for columns in (keys, ["rowid"]):
+        for order in ("ASC", "DESC"):
+            ordered = ", ".join(f"{column} {order}" for column in columns)
+            if _salvage_in_order(damaged, target, table, ordered):
+                return target.total_changes - before
     return target.total_changes - before
+
+
+def _salvage_in_order(damaged: Path, target: sqlite3.Connection, table: str, order: str) -> bool:
+    """Copy a table's rows in one order; return whether no damage was met. Raises sqlite3.Error of the target only."""
+    # A connection of its own for each try: SQLite may refuse everything once it has met damage.
+    with closing(sqlite3.connect(uri(damaged, "mode=rw"), uri=True)) as source:
+        try:
+            rows = source.execute(f"SELECT * FROM {table} ORDER BY {order}")  # noqa: S608 - our own names
+        except sqlite3.Error:
+            return False
+        known = {row[1] for row in target.execute(f"PRAGMA table_info({table})")}
+        names = [item[0] for item in rows.description]
+        shared = [index for index, name in enumerate(names) if name in known]
+        columns = ", ".join(f'"{names[index]}"' for index in shared)
+        insert = f"INSERT OR IGNORE INTO {table} ({columns}) VALUES ({', '.join('?' * len(shared))})"  # noqa: S608
+        target.execute("BEGIN")
+        while True:
+            try:
+                row = rows.fetchone()
+            except sqlite3.Error:
+                break
+            if row is None:
+                break
+            target.execute(insert, [row[index] for index in shared])
+        target.execute("COMMIT")
+        return row is None
 
 
 def copy(path: Path, target: Path) -> None:

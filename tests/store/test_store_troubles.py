@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -29,9 +30,11 @@ from record_by_hand import (
 )
 
 from supervisor.core.checkpoints.checkpoint import Verdict
+from supervisor.store import files, schema
 from supervisor.store.archive import Archive
 from supervisor.store.files import BALLAST_BYTES
 from supervisor.store.store import Store, StoreError
+from tests.rigs.killing_disk import killing
 from tests.rigs.small_disk import mounted
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -236,15 +239,119 @@ def test_a_damaged_file_is_set_aside_and_what_can_be_read_is_copied_over(
     store.close(at(602))
 
 
-def tear(path: Path, table: str) -> None:
-    """Overwrite a page in the middle of a table."""
+def tear(path: Path, table: str, kind: str = "leaf") -> None:
+    """Overwrite a page in the middle of a table or index."""
     with closing(sqlite3.connect(path)) as connection:
         (size,) = connection.execute("PRAGMA page_size").fetchone()
-        query = "SELECT pageno FROM dbstat WHERE name = ? AND pagetype = 'leaf' ORDER BY path"
-        pages = [row[0] for row in connection.execute(query, (table,))]
+        query = "SELECT pageno FROM dbstat WHERE name = ? AND pagetype = ? ORDER BY path"
+        pages = [row[0] for row in connection.execute(query, (table, kind))]
     with path.open("r+b") as file:
         file.seek((pages[len(pages) // 2] - 1) * size)
         file.write(b"\xa5" * size)
+
+
+def lay_damaged_record(folder: Path) -> dict[str, int]:
+    """Lay a record there with rows in every table and a page of the decisions torn; return its rows by table."""
+    first = open_store(folder)
+    record_everything(first)
+    for number in range(2, 300):
+        with first.turn(at(100 + number)):
+            first.record_decision(launch(number))
+    first.close(at(500))
+    with closing(sqlite3.connect(first.path)) as connection, connection:
+        for table in files.SALVAGED:
+            columns = connection.execute(f"PRAGMA table_info({table})").fetchall()
+            row = [f"{number}" for number, _ in enumerate(columns)]
+            connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+    counts = count_rows(first.path)
+    tear(first.path, "decisions")
+    return counts
+
+
+def count_rows(path: Path) -> dict[str, int]:
+    with closing(sqlite3.connect(path)) as connection:
+        return {table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in files.SALVAGED}
+
+
+def assert_only_decisions_lack(before: dict[str, int], path: Path) -> None:
+    after = count_rows(path)
+    assert 0 < after["decisions"] < before["decisions"]
+    assert {**after, "decisions": 0} == {**before, "decisions": 0}
+
+
+def test_every_table_is_copied_from_a_damaged_file(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(schema.TABLES.read_text())
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    assert tables == set(files.SALVAGED)
+    before = lay_damaged_record(tmp_path)
+    store = open_store(tmp_path, at(600))
+    assert_only_decisions_lack(before, store.path)
+    store.close(at(601))
+
+
+def test_rows_whose_index_is_damaged_are_copied(tmp_path: Path) -> None:
+    first = open_store(tmp_path)
+    record_everything(first)
+    for number in range(2, 300):
+        first.queue_alert(alert(f"number {number}"), at(number))
+    first.close(at(500))
+    before = count_rows(first.path)
+    tear(first.path, "sqlite_autoindex_alerts_1", "internal")
+    store = open_store(tmp_path, at(600))
+    assert "was damaged" in store.notices[0]
+    assert count_rows(store.path) == before
+    store.close(at(601))
+
+
+OPEN = (
+    f"import sys; sys.path[:0] = [{str(Path(__file__).parent)!r}]\n"
+    "from pathlib import Path\nfrom record_by_hand import *\nopen_store(Path(sys.argv[1]), at(600)).close(at(601))\n"
+)
+
+
+def open_until_killed(damaged: Path, at_folder: Path, number: int | None) -> tuple[Path, list[str]]:
+    """Open a copy of a record in a process killed at that change of its disk; return its folder and the changes."""
+    state = at_folder.with_name(f"{at_folder.name}-state")
+    with killing(at_folder, state) as disk:
+        shutil.copy(damaged, state)
+        with subprocess.Popen([sys.executable, "-c", OPEN, str(disk.at)], cwd=ROOT) as child:
+            disk.arm(number, lambda: child.pid)
+        return state, disk.disarm()
+
+
+@pytest.mark.mounts
+@pytest.mark.slow
+def test_a_process_killed_while_it_replaces_a_damaged_file_loses_no_row_that_can_be_read(tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    before = lay_damaged_record(damaged)
+    _, changes = open_until_killed(damaged / "supervisor.db", tmp_path / "whole", None)
+    assert "rename supervisor.db.renewing" in changes
+    renames = [number for number, change in enumerate(changes, start=1) if change.startswith("rename")]
+    for number in (len(changes) // 2, *renames):
+        state, _ = open_until_killed(damaged / "supervisor.db", tmp_path / f"killed-{number}", number)
+        store = open_store(state, at(700), OTHER_BOOT)
+        assert_only_decisions_lack(before, store.path)
+        store.close(at(701))
+        assert [item.name for item in state.glob("*.rene*")] == [], changes[number - 1]
+        assert list(state.glob("supervisor.db.corrupt-*[0-9]")), changes[number - 1]
+
+
+@pytest.mark.mounts
+@pytest.mark.slow
+def test_a_damaged_file_that_a_full_disk_cannot_hold_twice_stays_until_there_is_room(tmp_path: Path) -> None:
+    before = lay_damaged_record(tmp_path / "damaged")
+    with mounted(tmp_path / "small", megabytes=2) as small:
+        shutil.copy(tmp_path / "damaged" / "supervisor.db", small)
+        filler = fill(small)
+        os.truncate(filler, filler.stat().st_size - 200_000)
+        with pytest.raises(StoreError, match="full"):
+            open_store(small, at(600))
+        assert [item.name for item in small.iterdir() if item != filler] == ["supervisor.db"]
+        filler.unlink()
+        store = open_store(small, at(700))
+        assert_only_decisions_lack(before, store.path)
+        store.close(at(701))
 
 
 def test_a_file_that_is_no_database_is_set_aside(tmp_path: Path) -> None:
