@@ -52,7 +52,7 @@ from supervisor.daemon.launch.short_run import ShortRuns
 from supervisor.daemon.launch.standby import StandbyDeps, StandbyStarter
 from supervisor.daemon.loop import Loop
 from supervisor.daemon.process.removed_jobs import LeftRunning, is_alive, is_being_stopped, settings_to_stop
-from supervisor.daemon.process.startup import lock_state
+from supervisor.daemon.process.startup import lock_database, lock_state
 from supervisor.daemon.record.commit_thread import CommitThread
 from supervisor.daemon.record.lost_record import LostRecord
 from supervisor.daemon.record.persistence import BOOT_READ, KERNEL_BOOT, KERNEL_CURSOR, KERNEL_SEQUENCE, StoreRecord
@@ -74,6 +74,7 @@ from supervisor.sources.kernel.journal import JournalLog
 from supervisor.sources.kernel.kmsg import KernelLog
 from supervisor.sources.kernel.last_boot import last_boot
 from supervisor.sources.kernel.uevents import Uevents
+from supervisor.store.files import database_path
 from supervisor.store.store import Store
 
 log = logging.getLogger(__name__)
@@ -111,12 +112,15 @@ def assemble(settings: Settings) -> Iterator[Assembly]:
     """
     state = Path(settings.supervisor.state_dir)
     state.mkdir(parents=True, exist_ok=True)
-    lock = lock_state(state)
+    locks: list[int | None] = [lock_state(state)]
     try:
+        locks.append(lock_database(database_path(database_url(settings.supervisor))))
         chosen = launcher_of(settings.supervisor.launcher, state)
         yield Assembly(settings, SystemClock(), boot_id(), chosen.launcher, chosen.group)
     finally:
-        os.close(lock)
+        for lock in locks:
+            if lock is not None:
+                os.close(lock)
 
 
 class Assembly:

@@ -163,6 +163,22 @@ def test_a_second_daemon_on_the_same_state_is_refused_with_the_pid_of_the_first(
     assert home.job("one")["phase"] == "running"
 
 
+def test_a_second_daemon_on_the_same_database_is_refused_whatever_its_state_directory(home: House) -> None:
+    home.write(home.by_hand("one"))
+    home.start()
+    home.step("one", 5)
+    other = home.folder / "other.toml"
+    (home.folder / "link").symlink_to(home.state)
+    database = f"sqlite:///{home.folder / 'link' / 'supervisor.db'}"
+    other.write_text(f'[supervisor]\nstate_dir = "{home.folder / "other"}"\ndatabase = "{database}"\n')
+    words = [str(BIN / "rocm-supervisord"), "--config", str(other)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 69
+    assert home.daemon is not None
+    assert f"is written by another rocm-supervisord (pid {home.daemon.pid})" in done.stderr
+    assert "supervisor.database" in done.stderr
+
+
 def test_garbage_on_the_socket_is_answered_or_dropped_and_nothing_else_happens(home: House) -> None:
     home.write(home.by_hand("one"))
     home.start()

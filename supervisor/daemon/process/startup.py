@@ -1,4 +1,4 @@
-"""What the process of the daemon sets up first, one heap and the lock of its state directory, which must answer.
+"""What the process of the daemon sets up first: one heap, and the locks of its state directory and database.
 
 Threads come and go with every attempt. glibc gives each of them one of several heaps, and a heap keeps the memory that
 its threads have freed: over many restarts the memory of the daemon would grow by what unused heaps hold. Of the one
@@ -31,7 +31,7 @@ SAY_EVERY_S = 10.0
 
 
 class StateLockedError(RuntimeError):
-    """Another daemon works on this state."""
+    """Another daemon works on this state or writes this database."""
 
 
 def lock_state(state: Path) -> int:
@@ -39,32 +39,51 @@ def lock_state(state: Path) -> int:
 
     Raises StateLockedError naming the process that has it, OSError where the directory cannot be written.
     """
-    guard = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    return _lock(state / LOCK, f"{state} is in use by", "supervisor.state_dir")
+
+
+def lock_database(path: Path) -> int | None:
+    """Lock a database for this process; return the descriptor that holds the lock, None where none can be made.
+
+    Another state directory may name the same file, and two that write it would take each other's trainings for their
+    own. Raises StateLockedError naming the process that has it.
+    """
+    real = path.resolve()
+    try:
+        real.parent.mkdir(parents=True, exist_ok=True)
+        return _lock(real.with_name(f"{real.name}.lock"), f"{path} is written by", "supervisor.database")
+    except OSError as error:  # opening the database will say what is wrong, or it can be read alone
+        log.warning("database.not_locked", extra={"fields": {"file": str(path), "error": error.strerror}})
+        return None
+
+
+def _lock(file: Path, in_use: str, setting: str) -> int:
+    guard = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         # Of two that start one takes a lock over; the other finds its pid there, never that of the one before it.
         fcntl.flock(guard, fcntl.LOCK_EX)
-        descriptor = _take_lock(state)
-        _write_holder(descriptor, state)
+        descriptor = _take_lock(file, in_use, setting)
+        _write_holder(descriptor, file)
     finally:
         os.close(guard)
     return descriptor
 
 
-def _write_holder(descriptor: int, state: Path) -> None:
+def _write_holder(descriptor: int, file: Path) -> None:
     """Write whose lock it is, for messages alone: a daemon begins on a full disk, and trainings are supervised."""
     pid = f"{os.getpid()}\n".encode()
     try:
         os.pwrite(descriptor, pid, 0)  # in the place of the last pid, for which there is room
         os.ftruncate(descriptor, len(pid))
     except OSError as error:
-        fields = {"file": str(state / LOCK), "error": error.strerror}
+        fields = {"file": str(file), "error": error.strerror}
         log.warning("state.lock_without_pid", extra={"fields": fields})
 
 
-def _take_lock(state: Path) -> int:
+def _take_lock(file: Path, in_use: str, setting: str) -> int:
     looks, killed = LOCK_LOOKS, None
     while True:
-        descriptor = _open_lock(state)
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -72,24 +91,17 @@ def _take_lock(state: Path) -> int:
             os.close(descriptor)
         else:
             if killed is not None:
-                fields = {"state": str(state), "from_pid": killed}
+                fields = {"file": str(file), "from_pid": killed}
                 log.warning("state.lock_taken_over", extra={"fields": fields})
             return descriptor
         if killed is None and holder.isdecimal() and was_killed(int(holder)):
-            (state / LOCK).unlink()  # what is left of that process keeps the file, and with it the lock
+            file.unlink()  # what is left of that process keeps the file, and with it the lock
             looks, killed = LOCK_LOOKS, holder
             continue
         looks -= 1
         if not looks:
-            raise StateLockedError(
-                f"{state} is in use by another rocm-supervisord (pid {holder}); stop that one, or set "
-                "supervisor.state_dir"
-            )
+            raise StateLockedError(f"{in_use} another rocm-supervisord (pid {holder}); stop that one, or set {setting}")
         time.sleep(LOCK_LOOK_S)  # what was killed just now takes some time to end
-
-
-def _open_lock(state: Path) -> int:
-    return os.open(state / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
 
 
 def wait_for_state(state: Path, notifier: Notifier) -> None:
