@@ -55,7 +55,7 @@ from supervisor.daemon.roles.leader_alerts import LeaderAlerts
 from supervisor.daemon.roles.member import Member
 from supervisor.daemon.roles.resume_offers import LOOK_LIMIT_S, OwnCheckpoints, ResumeOffers
 from supervisor.daemon.service import Service
-from supervisor.daemon.wiring import assemble
+from supervisor.daemon.wiring import Assembly, assemble
 from supervisor.runner.proving import Prover
 from supervisor.store.errors import StoreError
 from supervisor.store.files import copy
@@ -166,36 +166,13 @@ def read_address(text: str | None, option: str) -> tuple[str, int]:
 def _run_leader(asked: argparse.Namespace) -> int:
     keep_files_apart()
     _refuse_silent(asked)
-    allocation = read_allocation(os.environ) if asked.engine == "slurm" else None
-    if asked.nodes is None or asked.nodes < 1:
-        raise ValueError("--nodes: give the number of nodes that train")
-    if allocation is not None and allocation.nodes < asked.nodes:
-        text = f"the allocation {allocation.job} has {allocation.nodes} nodes ({allocation.node_list})"
-        raise ValueError(f"{text}, {asked.nodes} are needed: submit it with --nodes={asked.nodes} or more")
+    allocation = _find_allocation(asked)
     clock = SystemClock()
     engine = _find_engine(asked, allocation, clock)
     restarts = allocation.restarts if allocation is not None else asked.engine_restarts
     wait_for_state(asked.state_dir, Notifier.take_from_environment())
-    known = read_known(asked.state_dir, asked.training, clock.now(), boot_id())
-    if known is None or restarts > known.epoch.engine_restarts:
-        ranks_until_s = find_ranks_end(known, restarts)
-        known = Known(epoch=Epoch(asked.training, restarts, 0), is_live=False, ranks_until_s=ranks_until_s)
-    began = read_begin(asked.state_dir)
-    known = replace(known, began_unix_s=clock.now().unix_s if began is None else began, fence=engine.fence)
-    limits = LeaderLimits(
-        nodes=asked.nodes,
-        given=() if allocation is None else list_nodes(allocation.node_list),
-        evidence_s=asked.evidence_s,
-        lease_s=asked.lease_s,
-        gather_s=asked.gather_s,
-        spares_s=asked.spares_s if allocation is None or allocation.nodes > asked.nodes else 0.0,  # else none can come
-        port=asked.port,
-        fleet=FleetLimits(
-            restarts_per_cause=asked.restarts,
-            restarts_per_period=asked.restarts_per_hour,
-            may_requeue=allocation is not None,
-        ),
-    )
+    known = replace(_read_training(asked, restarts, clock), fence=engine.fence)
+    limits = _limits_of(asked, allocation)
     alerts = {} if asked.config is None else read_settings(asked.config).alerts
     secret, address = read_secret(asked.secret_file), read_address(asked.listen, "--listen")
     listening = _listen(*address)
@@ -215,6 +192,44 @@ def _run_leader(asked: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: leader.ask_to_stop(f"the engine sent {signal.Signals(number).name}"))
     return leader.run()
+
+
+def _find_allocation(asked: argparse.Namespace) -> Allocation | None:
+    """Return what Slurm gives the training, None without Slurm. Raises ValueError where it is too little."""
+    allocation = read_allocation(os.environ) if asked.engine == "slurm" else None
+    if asked.nodes is None or asked.nodes < 1:
+        raise ValueError("--nodes: give the number of nodes that train")
+    if allocation is not None and allocation.nodes < asked.nodes:
+        text = f"the allocation {allocation.job} has {allocation.nodes} nodes ({allocation.node_list})"
+        raise ValueError(f"{text}, {asked.nodes} are needed: submit it with --nodes={asked.nodes} or more")
+    return allocation
+
+
+def _read_training(asked: argparse.Namespace, restarts: int, clock: SystemClock) -> Known:
+    """Return what the leaders before this one wrote down of the training; `restarts`: of the job by its engine."""
+    known = read_known(asked.state_dir, asked.training, clock.now(), boot_id())
+    if known is None or restarts > known.epoch.engine_restarts:
+        ranks_until_s = find_ranks_end(known, restarts)
+        known = Known(epoch=Epoch(asked.training, restarts, 0), is_live=False, ranks_until_s=ranks_until_s)
+    began = read_begin(asked.state_dir)
+    return replace(known, began_unix_s=clock.now().unix_s if began is None else began)
+
+
+def _limits_of(asked: argparse.Namespace, allocation: Allocation | None) -> LeaderLimits:
+    return LeaderLimits(
+        nodes=asked.nodes,
+        given=() if allocation is None else list_nodes(allocation.node_list),
+        evidence_s=asked.evidence_s,
+        lease_s=asked.lease_s,
+        gather_s=asked.gather_s,
+        spares_s=asked.spares_s if allocation is None or allocation.nodes > asked.nodes else 0.0,  # else none can come
+        port=asked.port,
+        fleet=FleetLimits(
+            restarts_per_cause=asked.restarts,
+            restarts_per_period=asked.restarts_per_hour,
+            may_requeue=allocation is not None,
+        ),
+    )
 
 
 def _find_engine(asked: argparse.Namespace, allocation: Allocation | None, clock: SystemClock) -> Engine:
@@ -265,21 +280,7 @@ def _run_node(asked: argparse.Namespace, command: list[str]) -> int:
     )
     wait_for_state(asked.state_dir, notifier)
     with assemble(settings) as parts:
-        shared = snapshot_replicas(settings.jobs[asked.training], asked.training)
-        prover = Prover(
-            limit_s=PROVE_LIMIT_S,
-            program=lambda: parts.code_copies.current_or_installed().prover,
-            look_limit_s=LOOK_LIMIT_S,
-        )
-        job = settings.jobs[asked.training]
-        own = OwnCheckpoints(
-            globs=tuple(job.checkpoints.paths),
-            cwd=job.cwd or ".",
-            examine=prover.examine,
-            loads_itself=loads_itself(job, None),
-        )
-        offers = ResumeOffers(None if shared is None else Path(shared), prover.examine_share, own)
-        member = Member(parts, asked.training, node, offers)
+        member = Member(parts, asked.training, node, _offers_of(parts, settings.jobs[asked.training], asked.training))
         socket_file = socket_path(settings.supervisor, os.environ)
         service = Service(parts, asked.config or parts.state, socket_file, notifier)
         member.start()
@@ -290,6 +291,23 @@ def _run_node(asked: argparse.Namespace, command: list[str]) -> int:
             if asked.local_dir is not None:
                 copy_database(settings, asked.local_dir)
         return status if member.given_up is None else _refuse(asked, member.given_up, EX_UNAVAILABLE)
+
+
+def _offers_of(parts: Assembly, job: JobSettings, training: str) -> ResumeOffers:
+    """Return what finds and proves the states that the node can resume from."""
+    shared = snapshot_replicas(job, training)
+    prover = Prover(
+        limit_s=PROVE_LIMIT_S,
+        program=lambda: parts.code_copies.current_or_installed().prover,
+        look_limit_s=LOOK_LIMIT_S,
+    )
+    own = OwnCheckpoints(
+        globs=tuple(job.checkpoints.paths),
+        cwd=job.cwd or ".",
+        examine=prover.examine,
+        loads_itself=loads_itself(job, None),
+    )
+    return ResumeOffers(None if shared is None else Path(shared), prover.examine_share, own)
 
 
 def read_settings(config: Path) -> Settings:
