@@ -377,10 +377,18 @@ NAMED = b"cbuiltins\ngetattr\nq\x00ccollections\nOrderedDict\nX\x04\x00\x00\x00k
         TEXTS + b"\x93q\x00" + CALL + b"0h\x00.",
         b"cbuiltins\ngetattr\n\x8c\x05torch\x8c\x02os\x86R.",
         b"cbuiltins\ngetattr\n\x94\x95\x04\x00\x00\x00\x00\x00\x00\x00h\x00\x85R.",
+        b"](K\x01cbuiltins\ngetattr\ne.",
+        b"(cbuiltins\ngetattr\nK\x01t.",
+        b"}(X\x01\x00\x00\x00acbuiltins\ngetattr\nu.",
+        b"\x8f(cbuiltins\ngetattr\n\x90.",
+        b"](cbuiltins\ngetattr\n1.",
+        b"cbuiltins\ngetattr\n(K\x01eccollections\nOrderedDict\nX\x04\x00\x00\x00keys\x86R.",
+        b"cbuiltins\ngetattr\nK\x01accollections\nOrderedDict\nX\x04\x00\x00\x00keys\x86R.",
     ],
     ids=[
         "value", "value-again", "kept", "other-memo", "twice", "of-an-object", "of-a-call", "inst", "kept-by-texts",
-        "name-of-a-function", "value-by-texts", "below-a-text", "other-place", "of-a-text", "frame",
+        "name-of-a-function", "value-by-texts", "below-a-text", "other-place", "of-a-text", "frame", "in-a-list",
+        "in-a-tuple", "in-a-dict", "in-a-set", "thrown-away", "given-items", "given-an-item",
     ],
 )  # fmt: skip
 def test_getattr_that_does_more_than_name_is_hostile(tmp_path: Path, program: bytes) -> None:

@@ -151,7 +151,7 @@ def describe_hold(reading: ProcessReading, pid: int) -> str:
 def choose_stopped(history: History, reading: ProcessReading) -> int:
     """Return which of the processes that are stopped by a reading is named.
 
-    One that makes steps comes first, and of those one that SIGCONT continues: a debugger or a terminal holds the others.
+    One that makes steps comes first, then one that SIGCONT continues: others are held by a debugger or a terminal.
     """
     makers, held = history.reports.rank_pids.values(), (*reading.traced_pids, *reading.terminal_pids)
     return min(reading.stopped_pids, key=lambda pid: (pid not in makers, pid in held, pid))
