@@ -8,6 +8,7 @@ import pytest
 
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
+from supervisor.core.decide import decide
 from supervisor.core.findings import FaultClass
 from supervisor.core.job import Limits, Phase
 from supervisor.core.readings import KernelWait
@@ -74,6 +75,14 @@ def test_a_lost_gpu_is_reset_before_the_next_attempt_and_then_rebooted_but_each_
     lost(timeline.training())
     assert timeline.phase() is Phase.FAILED
     assert "`systemctl reboot` (already done)" in (timeline.job.reason or "")
+
+
+def test_a_reset_that_was_planned_and_is_switched_off_before_it_begins_is_not_done() -> None:
+    timeline = lost(training(ON))
+    planned = replace(timeline.job, resorts=())
+    assert isinstance(decide(planned, [], timeline.now, context=ON), de.LastResort)
+    assert decide(planned, [], timeline.now, context=OFF) is None, "it waits for what to resume from"
+    assert isinstance(decide(replace(planned, retry=timeline.looks().job.retry), [], timeline.now, context=OFF), de.Launch)
 
 
 def test_progress_allows_a_reset_once_more() -> None:

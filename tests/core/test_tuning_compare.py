@@ -188,6 +188,8 @@ def test_a_comparison_begun_again_keeps_what_it_has_to_prove() -> None:
     assert again.trial is not None
     assert again.trial.comparison == replace(session.alike, looks=CONFIRMING_LOOKS)
     assert again.trial.comparison.degrees == 2, "of the two pairs of the arm"
+    between = session.after_block(0.7).begun_again()
+    assert between.trial == again.trial, "the first block of a pair is of no later one"
 
 
 def test_what_was_proven_for_itself_is_confirmed_with_all_else_by_fewer_pairs() -> None:
