@@ -148,7 +148,7 @@ class ResumeSettings(Struct, frozen=True, kw_only=True):
     to: Text | None = None
     """Where the training looks for its checkpoint; the chosen one is put there first. Relative: to the job's cwd."""
     set_newer_aside: bool = False
-    """Whether checkpoints newer than the chosen one are moved into a folder beside them, for a program that resumes
+    """Whether checkpoints newer than the chosen one are moved into a folder next to them, for a program that resumes
     from the newest one that it finds."""
 
 

@@ -61,7 +61,6 @@ from supervisor.daemon.stop_requests import StopRequests
 from supervisor.daemon.telemetry import KernelWatch, NewestReadings, Telemetry
 from supervisor.daemon.threads import Threads
 from supervisor.daemon.unit_requests import UnitRequests
-from supervisor.runner.attempt_folder import living_shim
 from supervisor.runner.code_copy import CodeCopies
 from supervisor.runner.evidence import EvidenceFacts
 from supervisor.runner.exit_watch import ExitWatch
@@ -370,7 +369,7 @@ class Assembly:
             log.warning("job.not_configured", extra={"fields": fields})
             folder = self.executor.folder(job.name, job.number)
             silent = find_silent(looks, self.state / "jobs" / job.name)
-            self.left_running.add(job.name, living_shim(folder) if silent is None else None)
+            self.left_running.add(job.name, folder if silent is None else None)
             return
         log.warning("job.removed", extra={"fields": fields})
         settings = settings_to_stop(job, launched_command(self.executor.folder(job.name, job.number)))

@@ -1,7 +1,7 @@
 """Moves checkpoints out of a training's own search, then execs the training: `ATTEMPT CHOSEN PATH... -- COMMAND ...`.
 
 It runs as the training's user, in the job's working directory, and imports only the standard library. Each path goes,
-by one rename, into a hidden folder beside it and under a name that no pattern of checkpoints finds. Nothing is
+by one rename, into a hidden folder next to it and under a name that no pattern of checkpoints finds. Nothing is
 deleted or replaced, and a run that was killed is completed by the next one. What names a moved checkpoint, a link or
 a file such as `latest`, names the chosen one after it where that lies in the same folder; as it was it is kept too.
 """
@@ -36,7 +36,7 @@ def set_aside(attempt: str, chosen: Path, paths: list[Path]) -> list[Path]:
 
 
 def _find_free_name(path: Path, attempt: str) -> Path:
-    """Make the folder for what lies beside a path, and return a name in it that is not used."""
+    """Make the folder for what lies next to a path, and return a name in it that is not used."""
     folder = path.parent / FOLDER / attempt
     folder.mkdir(parents=True, exist_ok=True)
     if folder.resolve() != path.parent.resolve() / FOLDER / attempt:

@@ -62,6 +62,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "_find_matches": CHECKPOINTS,
         "_find_folders": CHECKPOINTS,
         "_find_suffix": CHECKPOINTS,
+        "_list_links": CHECKPOINTS,
     },
     "daemon/launch/launch_spec.py": {"in_container": "device nodes of the kernel, in /dev"},
     "daemon/forget.py": {"_put_folder_aside": OWN_FOLDERS},

@@ -101,11 +101,11 @@ def test_a_link_to_the_newest_one_leads_to_the_chosen_one(tmp_path: Path, absolu
 
 
 def test_a_run_that_was_killed_in_between_is_completed_by_the_next(tmp_path: Path) -> None:
-    chosen, one, two = save(tmp_path, "model_100.pt", "model_200.pt", "model_300.pt")
-    (tmp_path / "latest").write_text(two.name)
-    assert moving(tmp_path / "elsewhere.pt", two).returncode == 0, "moved, and the pointer not yet changed"
-    (tmp_path / "latest").write_text(two.name)
-    assert moving(chosen, one, two, attempt=3).returncode == 0
+    chosen, second, third = save(tmp_path, "model_100.pt", "model_200.pt", "model_300.pt")
+    (tmp_path / "latest").write_text(third.name)
+    assert moving(tmp_path / "elsewhere.pt", third).returncode == 0, "moved, and the pointer not yet changed"
+    (tmp_path / "latest").write_text(third.name)
+    assert moving(chosen, second, third, attempt=3).returncode == 0
     assert (tmp_path / "latest").read_text() == chosen.name
     assert sorted(path.name for path in (tmp_path / FOLDER).glob("*/*")) == [
         "latest.aside", "latest.aside", "model_200.pt.aside", "model_300.pt.aside",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from supervisor.config.settings import JobSettings
 from supervisor.core.job import ALIVE, DesiredState, Job
+from supervisor.runner.attempt_folder import living_shim
 from supervisor.runner.process_table import Process, read_living
 
 
@@ -15,9 +17,9 @@ class LeftRunning:
     def __init__(self) -> None:
         self._shims: dict[str, Process | None] = {}
 
-    def add(self, job: str, shim: Process | None) -> None:
-        """Take in a job with the shim of its attempt, None where that is not known."""
-        self._shims[job] = shim
+    def add(self, job: str, attempt: Path | None) -> None:
+        """Take in a job with the folder of its attempt, None where that does not answer."""
+        self._shims[job] = None if attempt is None else living_shim(attempt)
 
     def discard(self, job: str) -> None:
         """Forget a job, which is configured again."""
