@@ -28,6 +28,7 @@ from supervisor.store.errors import StoreError
 EX_CONFIG = 78
 EX_UNAVAILABLE = 69
 """sysexits.h: a wrong configuration, and every other error that has to be corrected before a start."""
+PATH_CHARACTERS = 200
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -87,12 +88,14 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"rocm-supervisord: {error}", file=sys.stderr)  # noqa: T201 - for the person who starts it
         return EX_UNAVAILABLE
     except OSError as error:
-        where = error.filename or settings.supervisor.state_dir
+        where = str(error.filename or settings.supervisor.state_dir)[:PATH_CHARACTERS]
         print(f"rocm-supervisord: {where}: {error.strerror}{_find_remedy(error)}", file=sys.stderr)  # noqa: T201 - the same
         return EX_UNAVAILABLE
 
 
 def _find_remedy(error: OSError) -> str:
+    if error.errno in (errno.EEXIST, errno.ENOTDIR):
+        return "; it is not a folder, set supervisor.state_dir to one"
     return "; mount its file system so that it can be written" if error.errno == errno.EROFS else ""
 
 

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -177,6 +178,25 @@ def test_a_second_daemon_on_the_same_database_is_refused_whatever_its_state_dire
     assert home.daemon is not None
     assert f"is written by another rocm-supervisord (pid {home.daemon.pid})" in done.stderr
     assert "supervisor.database" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda state: state.write_text(""),
+        lambda state: state.symlink_to(state.with_name("nowhere")),
+        os.mkfifo,
+        lambda state: state.symlink_to(state),
+    ],
+    ids=["a file", "a link to nothing", "a pipe", "a link to itself"],
+)
+def test_a_state_directory_that_is_none_is_refused_with_a_line(home: House, make: Callable[[Path], object]) -> None:
+    home.write(home.by_hand("one"))
+    make(home.state)
+    command = [str(BIN / "rocm-supervisord"), "--config", str(home.config)]
+    daemon = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (daemon.returncode, len(daemon.stderr.splitlines())) == (69, 1), daemon.stderr
+    assert "it is not a folder, set supervisor.state_dir to one" in daemon.stderr
 
 
 def test_garbage_on_the_socket_is_answered_or_dropped_and_nothing_else_happens(home: House) -> None:
