@@ -33,6 +33,8 @@ class Training(Life):
         super().__init__(rules=(), limits=Limits(budget=Budget(backoff_s=(0.0,))))
         self.folder, self.step_s = folder, step_s
         self.looks_made, self.ended = 0, threading.Event()
+        self.kept: list[Checkpoint] = []
+        """The generations, where they are not what it has saved."""
         self.at_look: dict[int, Callable[[], object]] = {}
         self.begins: list[str] = []
         """What each attempt was started with."""
@@ -102,7 +104,7 @@ def try_starts(training: Training, *names: str, for_s: float = 1e6, why_not: str
         ask=training.ask,
         command=lambda _name: ("train",),
         environments=lambda _name: (),
-        generations=lambda _name: training.saved,
+        generations=lambda _name: training.kept or training.saved,
         why_not=lambda _name: why_not,
     )
     trials = StartTrials(
@@ -169,6 +171,15 @@ def test_what_gains_nothing_leaves_the_training_as_it_was(tmp_path: Path) -> Non
     assert not found.adopted
     assert training.begins == ["-", "-", "same", "same", "-"]
     assert settled(training).tuned is None
+
+
+def test_time_in_which_the_daemon_did_not_run_is_none_that_a_start_has(tmp_path: Path) -> None:
+    training = Training(tmp_path, {"-": 1.0, "quick": 0.5})
+    training.kept = [replace(item, path="earlier.pt") for item in training.saved]
+    training.at_look = {look: lambda: training.away(3600.0) for look in range(1, 20)}
+    training.at_look[20] = lambda: training.kept.extend(training.saved)
+    found = try_starts(training, "quick")
+    assert [row.value for row in found.adopted] == ["quick"]
 
 
 def test_all_starts_go_on_from_the_same_snapshot(tmp_path: Path) -> None:

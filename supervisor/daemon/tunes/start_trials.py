@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from supervisor.children.running_limit import RunningLimit
 from supervisor.core import events as ev
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Verdict, of_this_training
 from supervisor.core.job import ALIVE, ENDED, Attempt, DesiredState, Job, Phase
 from supervisor.core.judge import HELD_WHILE_TUNING
-from supervisor.core.moments import Moment
 from supervisor.core.readings import StepRecord
 from supervisor.core.sanitize import without_secrets
 from supervisor.core.tuning import compare
@@ -166,9 +166,10 @@ class StartTrials:
         """Have the training started as ordered and return what it came to, or why it could not be started so."""
         began, before = self._clock.now(), self._await_running(START_LIMIT_S)
         limit_s = START_LIMIT_S if self._took_s is None else TIMES_LONGER * self._took_s + LONGER_S
+        limit = self._limit(limit_s)
         self._ask(ev.StartAsk.TRY, order)
         while (job := self._look()).number <= before.number:
-            self._check_limit(began, limit_s, "the start that was ordered was not made")
+            self._check_limit(limit, "the start that was ordered was not made")
         attempt = job.attempt
         if attempt is None or attempt.order != order:
             return self._why_refused(job, before.number + 1)
@@ -181,10 +182,10 @@ class StartTrials:
         return found
 
     def _measure_steps(self, attempt: Attempt, order: StartOrder, limit_s: float) -> Measured | str:
-        began, steps = self._clock.now(), _Steps(self._folder / str(attempt.number))
+        limit, steps = self._limit(limit_s), _Steps(self._folder / str(attempt.number))
         try:
             while not steps.are_enough:
-                if self._clock.now().seconds_since(began) > limit_s:
+                if limit.next_wait_s() == 0:
                     return f"{len(steps.times)} of its steps were measured within {limit_s:.0f} s"
                 job = self._look()
                 if job.number != attempt.number or job.attempt is None or job.attempt.order != order:
@@ -216,23 +217,23 @@ class StartTrials:
 
     def _await_running(self, limit_s: float) -> Job:
         """Return the job once it makes steps, or hangs in a start on trial."""
-        began = self._clock.now()
+        limit = self._limit(limit_s)
         while True:
             job = self._look()
             attempt = job.attempt
             is_hung = attempt is not None and attempt.is_lent and job.phase in ALIVE
             if is_hung or (job.phase is Phase.RUNNING and attempt is not None and attempt.first_step_at is not None):
                 return job
-            self._check_limit(began, limit_s, "the training makes no steps")
+            self._check_limit(limit, "the training makes no steps")
 
     def _await_copy(self, attempt: Attempt) -> None:
         """Wait until the state that all starts go on from is kept; raise Over where it is not."""
-        used, began = attempt.resume_from, self._clock.now()
+        used, limit = attempt.resume_from, self._limit(KEPT_LIMIT_S)
         if used is None:
             raise Over("the training began from its beginning")
         while not any(item.path == used.path or item.is_of(used) for item in self._deps.generations(self._name)):
             self._look()
-            self._check_limit(began, KEPT_LIMIT_S, "no copy of the snapshot that it went on from was kept")
+            self._check_limit(limit, "no copy of the snapshot that it went on from was kept")
 
     def _look(self) -> Job:
         """Return the job as it is a moment later; raise Over where the starts cannot go on."""
@@ -247,9 +248,12 @@ class StartTrials:
         self._number = job.number
         return job
 
-    def _check_limit(self, began: Moment, limit_s: float, why: str) -> None:
-        if self._clock.now().seconds_since(began) > limit_s:
-            raise Over(f"{why} within {limit_s:.0f} s")
+    def _limit(self, limit_s: float) -> RunningLimit:
+        return RunningLimit(limit_s, lambda: self._clock.now().monotonic_s)
+
+    def _check_limit(self, limit: RunningLimit, why: str) -> None:
+        if limit.next_wait_s() == 0:
+            raise Over(f"{why} within {limit.limit_s:.0f} s")
 
 
 class _Steps:
