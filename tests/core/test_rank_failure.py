@@ -283,3 +283,20 @@ def test_a_status_that_may_be_another_one_next_time_is_tried_again() -> None:
         if timeline.phase() is Phase.BACKOFF:
             timeline.silence(1).looks()
     assert "GiveUp" not in timeline.read_decisions()
+
+
+def test_what_a_loaders_worker_raises_once_the_training_was_killed_is_not_why() -> None:
+    """Its connection to the training breaks: the kill would be taken for a fault of the program."""
+    killed = story().started(4242).training().exits(signal=9)
+    flag = raises(killed, "ConnectionResetError", "Connection reset by peer", pid=77, after_s=0.004).check(Crash())
+    assert flag is not None
+    assert (flag.fault, flag.message) == ("killed_by_signal", "was killed by SIGKILL")
+
+
+def test_what_another_process_raised_before_the_signal_or_the_training_itself_is_why() -> None:
+    before = raises(story().started(4242).training(), "ValueError", "no labels", pid=77).silence(0.1).exits(signal=6)
+    own = raises(story().started(4242).training().exits(signal=6), "ValueError", "no labels", pid=4242)
+    for timeline in (before, own):
+        flag = timeline.check(Crash())
+        assert flag is not None
+        assert (flag.fault, "ValueError: no labels" in flag.message) == ("exception", True)

@@ -256,7 +256,8 @@ class Crash:
         return start_failure(history, status, fault, None if isinstance(failure, RankKilled) else failure)
 
     def _find_failure(self, history: History, status: ExitStatus) -> Raised | RankKilled | RankExited | None:
-        return first_failure([raised for raised in history.raised if self._is_near(raised.at, status.at)])
+        near = [raised for raised in history.raised if self._is_near(raised.at, status.at)]
+        return first_failure([raised for raised in near if not _is_left_behind(history, status, raised)])
 
     def _is_near(self, at: Moment, end: Moment) -> bool:
         return abs(end.seconds_since(at)) <= self.tail_s
@@ -274,6 +275,12 @@ class Crash:
             start_failure=start,
             diagnosis=crash_diagnosis(cause.fault),
         )
+
+
+def _is_left_behind(history: History, status: ExitStatus, raised: Raised) -> bool:
+    """Whether another process raised it once a signal had ended the command: a loader's worker, whose pipe broke."""
+    is_another = raised.pid is not None and raised.pid != history.training_pid
+    return status.signal is not None and is_another and raised.at.seconds_since(status.at) > 0
 
 
 def _is_lost(history: History, pid: int, trainer: Trainer) -> bool:
