@@ -1,4 +1,4 @@
-"""What a resume needs in older releases of Lightning and of the Hugging Face Trainer, by objects of their form."""
+"""What a resume needs in older releases of Lightning and of the Hugging Face Trainer, by objects of their forms."""
 
 from __future__ import annotations
 
@@ -53,15 +53,13 @@ class Loop25(Loop24):
 
 
 class FitLoop:
-    """The loop of a training: at the end of an epoch in which it restarts it does not wait for a metric."""
+    """The loop of a training: in an epoch in which it restarts, its end does not step what follows a metric."""
 
     def __init__(self, epoch_loop: Loop24) -> None:
         self.epoch_loop, self._restarting = epoch_loop, True
 
-    def steps_of_schedulers(self) -> int:
-        """Return how often the end of the epoch steps the schedulers of the learning rate, after the last batch did."""
-        older = type(self.epoch_loop) is Loop24
-        return 1 + (older and self._restarting)
+    def steps_a_plateau(self) -> bool:
+        return not self._restarting
 
 
 @pytest.mark.parametrize("kind", [Loop24, Loop25])
@@ -70,7 +68,7 @@ def test_lightning_goes_on_after_the_batch_at_whose_end_the_state_was_taken(kind
     _go_on_amid_epoch(fit_loop)
     fit_loop.epoch_loop.reset()
     assert fit_loop.epoch_loop.batch_progress.ready == 4
-    assert fit_loop.steps_of_schedulers() == 1
+    assert fit_loop.steps_a_plateau()
 
 
 def test_loaders_are_followed_where_each_lightning_sets_them_up() -> None:

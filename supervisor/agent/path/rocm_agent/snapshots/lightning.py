@@ -258,15 +258,15 @@ def _find_loader_setup(trainer: Any) -> Tuple[Any, str]:
 
 
 def _go_on_amid_epoch(fit_loop: Any) -> None:
-    """Put right how Lightning up to 2.4 goes on from a state that was taken at the end of a batch.
+    """Put right how Lightning goes on from a state that was taken at the end of a batch.
 
-    It would train on that batch again, for it counts a batch as completed after the callbacks of its end, and would
-    step the schedulers of the learning rate twice at the end of the epoch. Later releases do neither.
+    A fit that restarts does not step the schedulers of the learning rate that follow a metric when its epoch ends, and
+    up to 2.4 it steps the others twice. Up to 2.4 it also trains again on that last batch, which it counts as completed
+    after the callbacks of its end; later releases see by the other counts that it was made.
     """
-    if hasattr(type(fit_loop.epoch_loop), "restarted_on_train_batch_end"):
-        return
-    fit_loop.epoch_loop.batch_progress.increment_completed()
     fit_loop._restarting = False  # of this loop alone: that of the batches restarts
+    if not hasattr(type(fit_loop.epoch_loop), "restarted_on_train_batch_end"):
+        fit_loop.epoch_loop.batch_progress.increment_completed()
 
 
 def _list_replicas(trainer: Any) -> Tuple[Dict[str, Any], List[Any]]:
