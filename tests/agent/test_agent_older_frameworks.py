@@ -1,4 +1,4 @@
-"""What a resume needs in older releases of Lightning and of the Hugging Face Trainer, by objects of their forms."""
+"""What older releases of Keras, Lightning and the Hugging Face Trainer do otherwise, by objects of their forms."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "supervisor" / "agent" / "path"))
 
+from agent_by_hand import Attempt
 from rocm_agent.snapshots.lightning import _find_loader_setup, _go_on_amid_epoch
 from rocm_agent.snapshots.transformers_checkpoint import facts_of
 
@@ -109,3 +110,56 @@ def test_a_trainers_state_has_the_fields_that_its_release_reads(kind: type[State
     facts = facts_of(SimpleNamespace(state=kind(), callback_handler=handler, control=SimpleNamespace()))
     assert kind(**facts).global_step == 8
     assert facts.get("stateful_callbacks") == kept
+
+
+CALLBACK_LIST = """
+class CallbackList:
+    def __init__(self, model, **params):
+        self.model, self.params = model, params
+
+    def on_train_begin(self, logs=None): pass
+    def on_train_end(self, logs=None): pass
+    def on_epoch_begin(self, epoch, logs=None): pass
+    def on_train_batch_end(self, batch, logs=None): pass
+    def on_test_begin(self, logs=None): pass
+    def on_test_end(self, logs=None): pass
+"""
+FIT = """
+from {package} import CallbackList
+
+callbacks = CallbackList(object(), epochs=2, steps=3)
+callbacks.on_train_begin()
+for epoch in range(2):
+    callbacks.on_epoch_begin(epoch)
+    for batch in range(3):
+        callbacks.on_train_batch_end(batch, {{"loss": 1.0 / (1 + batch)}})
+callbacks.on_train_end()
+"""
+KERAS_3 = "from .callback_list import CallbackList"
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"keras/callbacks.py": CALLBACK_LIST},
+        {"keras/src/callbacks.py": CALLBACK_LIST, "keras/callbacks.py": "from keras.src.callbacks import CallbackList"},
+        {"tf_keras/src/callbacks.py": CALLBACK_LIST},
+        {"keras/src/callbacks/callback_list.py": CALLBACK_LIST, "keras/src/callbacks/__init__.py": KERAS_3},
+    ],
+    ids=["2.6", "2.15", "tf_keras", "3"],
+)
+def test_keras_is_followed_by_its_list_of_callbacks_wherever_a_release_has_it(
+    files: dict[str, str], attempt: Attempt, tmp_path: Path
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    package = list(files)[-1].removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    attempt.make_recorder()
+    finished = attempt.run([sys.executable, "-c", FIT.format(package=package)], PYTHONPATH=str(tmp_path))
+    assert finished == (0, "")
+    assert attempt.failures() == []
+    assert [(item.step, item.epoch, item.loss) for item in attempt.records()] == [
+        (1 + batch + 3 * epoch, epoch, 1.0 / (1 + batch)) for epoch in range(2) for batch in range(3)
+    ]
+    assert attempt.stage() == "ended"

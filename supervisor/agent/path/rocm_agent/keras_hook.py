@@ -30,7 +30,8 @@ class Fit:
         self._begun_with = 0
         """Steps before this epoch."""
         self.plan = Plan("keras")
-        self._read_loss = _LossReader(getattr(getattr(callbacks, "_model", None), "optimizer", None))
+        model = getattr(callbacks, "_model", None) or getattr(callbacks, "model", None)  # Keras 3, Keras 2
+        self._read_loss = _LossReader(getattr(model, "optimizer", None))
 
     def epoch_begins(self, epoch: int) -> None:
         """Count its batches from the end of the one before."""
@@ -80,8 +81,10 @@ class _LossReader:
 
 
 def install(module: ModuleType) -> None:
-    """Wrap the CallbackList of `module`, keras.src.callbacks.callback_list."""
-    kind = module.CallbackList
+    """Wrap the CallbackList that `module` defines: keras.src.callbacks in Keras 2, a module of that in Keras 3."""
+    kind = getattr(module, "CallbackList", None)
+    if kind is None or kind.__module__ != module.__name__:
+        return
     _call_after(kind, "on_train_begin", lambda *_, **__: None)
     _call_after(kind, "on_epoch_begin", lambda fit, epoch, *_, **__: fit.epoch_begins(int(epoch)))
     _call_after(kind, "on_train_batch_end", lambda fit, batch, logs=None: fit.batch_ends(batch, logs))
