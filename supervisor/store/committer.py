@@ -22,6 +22,8 @@ from supervisor.store.write_queue import Pending
 log = logging.getLogger(__name__)
 RETRY_S = 2.0
 SHED_S = 60.0
+CHECK_S = 600.0
+"""The check of a file reads all of it."""
 
 
 class Committer:
@@ -35,6 +37,7 @@ class Committer:
         self._jobs: dict[Hashable, Row] = {}
         self._retry_at = now
         self._shed_at: Moment | None = None
+        self._checked_at: Moment | None = None
         self._rollup = Rollup()
         self._connect(now)
 
@@ -59,7 +62,7 @@ class Committer:
         self._jobs.update((row["name"], row) for row in rows.rows(JOB))
         if self.is_waiting(now):
             return False
-        if self._database.replaced and not self._repair(rows, now, lambda: self._reopen_replaced(now)):
+        if self._is_to_be_reopened(now) and not self._repair(rows, now, lambda: self._reopen(now)):
             return False
         if not len(rows) and self.problem is None:
             return True
@@ -161,9 +164,20 @@ class Committer:
         renew(self._database.path, now.unix_s, why)
         self._database.connect()
 
-    def _reopen_replaced(self, now: Moment) -> None:
-        """Open the file that replaced a moved or deleted one, or create a new one."""
-        log.error("store.file_replaced", extra={"fields": {"file": str(self._database.path)}})
+    def _is_to_be_reopened(self, now: Moment) -> bool:
+        """Whether a file was moved, deleted or replaced, or a query has met damage that commits may not meet."""
+        if self._database.replaced:
+            log.error("store.file_replaced", extra={"fields": {"file": str(self._database.path)}})
+            return True
+        checked = self._checked_at
+        if not self._database.suspect or (checked is not None and now.seconds_since(checked) < CHECK_S):
+            return False
+        self._checked_at = now
+        return True
+
+    def _reopen(self, now: Moment) -> None:
+        """Open the file that is there now, or create a new one; what waits in a deleted -wal file is saved first."""
+        self._database.save_wal()
         self._database.close()
         prepare(self._database.path, now.unix_s)
         self._database.connect()

@@ -70,7 +70,9 @@ class Database:
         self.writable = False
         self._connection: sqlite3.Connection | None = None
         self._full_sync = False
-        self._identity: tuple[int, int] | None = None
+        self.suspect = False
+        """Whether a query has met what may be damage since the file was opened."""
+        self._identity: files.Identity | None = None
         self._connected = 0
         """How often the file was opened for writing."""
         self._reading = threading.Lock()
@@ -81,6 +83,7 @@ class Database:
         """Open the file for writing. If that fails, open it for reading and raise UnusableError with the reason."""
         self.close()
         self._connected += 1
+        self.suspect = False
         try:
             self._connection = self._open_writer()
             self.writable = True
@@ -90,7 +93,13 @@ class Database:
             raise UnusableError(_classify(str(error)), str(error)) from error
         finally:
             with suppress(OSError):
-                self._identity = files.identity(self.path)
+                self._identity = files.identity_with_wal(self.path)
+
+    def save_wal(self) -> None:
+        """Have what the open -wal file holds written into the open file, also where both are without a name by now."""
+        self.close_reader()
+        with suppress(UnusableError):
+            self.pragma("wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
         """Close the file; what was not committed is discarded."""
@@ -101,9 +110,9 @@ class Database:
 
     @property
     def replaced(self) -> bool:
-        """Whether the path no longer refers to the open file, so that everything written would be lost."""
+        """Whether path and -wal file no longer refer to the open ones, so that everything written would be lost."""
         try:
-            return self._identity is not None and files.identity(self.path) != self._identity
+            return self._identity is not None and files.identity_with_wal(self.path) != self._identity
         except OSError:  # a disk that fails has replaced nothing
             return False
 
@@ -112,7 +121,7 @@ class Database:
         try:
             return read_rows(self._require_connection(), query)
         except sqlite3.Error as error:
-            raise _build_unusable_error(error) from error
+            raise self._note_damage(error) from error
 
     def read_apart(self, query: Statement) -> list[Row]:
         """Return the rows of a query by a second connection, while another thread commits; in any thread.
@@ -130,7 +139,13 @@ class Database:
                     self._reader_of = of
                 return read_rows(self._reader, query)
         except sqlite3.Error as error:
-            raise _build_unusable_error(error) from error
+            raise self._note_damage(error) from error
+
+    def _note_damage(self, error: sqlite3.Error) -> UnusableError:
+        unusable = _build_unusable_error(error)
+        # What is missing from a -wal file that was cut is an error of the disk to SQLite.
+        self.suspect = self.suspect or unusable.failure is Failure.DAMAGED or "disk I/O error" in str(error)
+        return unusable
 
     def _describe_file(self) -> tuple[object, int | None] | None:
         """Return what changes when a new connection would read something else; None where the disk does not tell."""

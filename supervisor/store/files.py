@@ -9,10 +9,13 @@ import os
 import sqlite3
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import TypeAlias
 from urllib.parse import quote
 
 from supervisor.store.errors import StoreError
 
+Identity: TypeAlias = tuple[tuple[int, int] | None, tuple[int, int] | None]
+"""Device and inode of a file and of its -wal file; None where there is none."""
 SUPPORTED = "sqlite:////absolute/path/supervisor.db"
 BALLAST_BYTES = 4 * 1024 * 1024
 COPIES_KEPT = 3
@@ -221,6 +224,11 @@ def identity(path: Path) -> tuple[int, int] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     return (facts.st_dev, facts.st_ino)
+
+
+def identity_with_wal(path: Path) -> Identity:
+    """Return `identity` of the file and of its -wal file. Raises OSError where the disk does not tell."""
+    return identity(path), identity(path.with_name(path.name + "-wal"))
 
 
 class Ballast:

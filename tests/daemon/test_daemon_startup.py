@@ -15,7 +15,14 @@ from pathlib import Path
 import pytest
 
 from supervisor.children.killed import was_killed
-from supervisor.daemon.process.startup import LOCK, StateLockedError, keep_one_heap, lock_state, wait_for_state
+from supervisor.daemon.process.startup import (
+    LOCK,
+    StateLockedError,
+    keep_one_heap,
+    lock_database,
+    lock_state,
+    wait_for_state,
+)
 from supervisor.daemon.process.systemd import Notifier
 from tests.rigs.failing_disk import failing
 from tests.rigs.hanging_fs import hanging
@@ -42,6 +49,15 @@ def test_a_second_holder_is_refused_with_the_pid_of_the_first_until_that_is_kill
     held = lock_state(tmp_path)
     assert (tmp_path / LOCK).read_text() == f"{os.getpid()}\n"
     os.close(held)
+
+
+def test_a_database_that_is_no_file_is_not_locked_and_opening_it_says_why(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "file").write_text("in the way")
+    held = lock_database(tmp_path / "loop")
+    assert held is not None
+    os.close(held)
+    assert lock_database(tmp_path / "file" / "supervisor.db") is None
 
 
 HOLD_AND_READ = """

@@ -394,6 +394,46 @@ def test_a_file_deleted_while_it_is_open_is_made_again_and_knows_every_job(tmp_p
     store.close(at(4))
 
 
+def test_a_wal_file_deleted_while_it_is_open_loses_nothing(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    everything_that_matters(store, 1)
+    (tmp_path / "supervisor.db-wal").unlink()
+    everything_that_matters(store, 2)
+    assert not problem(store)
+    # As one that reads it now does, and the next daemon after this one was killed.
+    assert rows(store.path, "SELECT count(*) FROM alerts") == [(2,)]
+    everything_that_matters(store, 3)
+    assert rows(store.path, "SELECT count(*) FROM alerts") == [(3,)]
+    assert list(tmp_path.glob("supervisor.db.corrupt-*")) == []
+    store.close(at(4))
+
+
+def test_a_wal_file_cut_while_it_is_open_is_found_by_a_query_and_the_jobs_are_written_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = open_store(tmp_path)
+    record_everything(first)
+    first.close(at(1))
+    store = open_store(tmp_path, at(100))
+    store.load_jobs(at(100))
+    store.commit_beside(lambda commit: commit())
+    everything_that_matters(store, 101)
+    os.truncate(tmp_path / "supervisor.db-wal", 0)
+    store.last_written_unix_s()
+    assert "store.unreadable" in caplog.text
+    everything_that_matters(store, 103)
+    assert not problem(store)
+    killed = tmp_path / "killed"
+    killed.mkdir()
+    for name in ("supervisor.db", "supervisor.db-wal"):
+        shutil.copy(tmp_path / name, killed)
+    after = open_store(killed, at(200), OTHER_BOOT)
+    assert [item.name for item in after.load_jobs(at(200))] == ["night"]
+    assert rows(after.path, f"SELECT count(*) FROM alerts WHERE queued_unix_s = {at(103).unix_s}") == [(1,)]
+    after.close(at(201))
+    store.close(at(104))
+
+
 def test_a_file_put_in_its_place_while_it_is_open_is_looked_at_before_it_is_written(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     everything_that_matters(store, 1)

@@ -48,7 +48,7 @@ def lock_database(path: Path) -> int | None:
     Another state directory may name the same file, and two that write it would take each other's trainings for their
     own. Raises StateLockedError naming the process that has it.
     """
-    real = path.resolve()
+    real = Path(os.path.realpath(path))  # `resolve` of a link to itself is no OSError
     try:
         real.parent.mkdir(parents=True, exist_ok=True)
         return _lock(real.with_name(f"{real.name}.lock"), f"{path} is written by", "supervisor.database")
