@@ -163,6 +163,28 @@ def test_losses_that_spread_further_under_an_arm_in_two_rounds_are_its_doing_and
     assert "losses spread" in (find_harm(once + again, restless * 2, MEMORY) or "")
 
 
+def test_losses_that_spread_seven_times_as_far_are_taken_for_steady_by_no_round_however_short() -> None:
+    """By the median of the differences of ten neighbours one round in 25 was."""
+    passed = [seed for seed in range(400) if find_doubt(*_short_round(seed, 0.7)) is None]
+    assert passed == []
+
+
+def test_short_rounds_of_losses_that_spread_alike_are_seldom_taken_for_restless() -> None:
+    """Each costs a healthy arm one more round."""
+    doubts = [find_doubt(*_short_round(seed, 0.1)) or "" for seed in range(400)]
+    assert sum("spread" in doubt and "higher" not in doubt for doubt in doubts) <= 16
+
+
+def _short_round(seed: int, width: float) -> tuple[list[Block], list[Block]]:
+    """Return a round of blocks of six losses, those of the arm about as high as the owner's and as wide as `width`."""
+    chance = random.Random(seed)
+    rows = [
+        Block(first_step=6 * at, losses=tuple(chance.gauss(2.0, width if at in {1, 2} else 0.1) for _ in range(6)))
+        for at in range(4)
+    ]
+    return [rows[0], rows[3]], [rows[1], rows[2]]
+
+
 def test_memory_that_grows_once_is_a_cache_and_in_each_block_a_leak() -> None:
     owner = block(rss_bytes=(2 * GB, 2 * GB))
     once = (block(rss_bytes=(2 * GB, 3 * GB)), block(rss_bytes=(3 * GB, 3 * GB)))
