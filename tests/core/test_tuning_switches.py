@@ -126,6 +126,19 @@ def test_steps_are_kept_for_what_the_last_comparison_has_to_use_up() -> None:
     assert STARVED.count_reserve(OWNERS, BASE) == 0
 
 
+def test_steps_are_kept_for_either_end_of_an_arm() -> None:
+    """A YOLO's tune with 188 steps left ended without TF32: channels_last, which had none to use up, was refused."""
+    put_off = after(after(STARVED, BASE, wait=0.005, busy=6.0, is_run_out=False), ARM, wait=0.0, busy=6.0)
+    assert put_off.count_reserve(BASE, ARM) == 64, "of the settings before, where the arm is refused"
+
+
+def test_workers_that_are_idle_are_soon_known_to_follow_and_no_more_steps_are_kept_for_it() -> None:
+    counted = StockSample(at_s=1.0, step=50, iterator=1, workers=16, ahead=64, delivered=50, ready=54, begun=114)
+    assert SETTLED.after_sample(counted).count_reserve(BASE, ARM) == 2 * 10 + 8
+    busy = replace(counted, ready=50)
+    assert SETTLED.after_sample(busy).count_reserve(BASE, ARM) == 64, "fourteen of sixteen have a batch to make"
+
+
 def test_a_block_is_reckoned_by_what_the_newest_of_its_kind_took() -> None:
     """A YOLO's first block with TF32 took 88 steps, the next ones 14 to 24: channels_last was given up at 220 left."""
     switches = SETTLED.after_switch(SETTLED.kind_of(BASE, ARM), 88)

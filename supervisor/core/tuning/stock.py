@@ -7,6 +7,7 @@ ready. It is as much as they can make while each of them has a batch under way.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -19,6 +20,8 @@ KEPT_TURNS = 8
 """Turns from which on all that was counted before counts half: other settings leave them other processors."""
 FOLLOWED = 2
 """Times that a batch takes, after which so many are under way as steps of that pace ask for."""
+COUNTED_STEPS = 8
+"""So many steps lie between two samples that an agent reports, at most."""
 IDLE_FROM = 0.75
 """Batches under way for each worker, up to which some of them have none to make."""
 
@@ -91,6 +94,13 @@ class Stock:
         if newest is None or newest.under_way > IDLE_FROM * newest.workers:
             return False
         return newest.step - since_step >= FOLLOWED * max(1, newest.under_way)
+
+    def count_shown(self) -> float:
+        """Return in how many steps workers that are idle now show that they follow; infinite where none are."""
+        newest = self.newest
+        if newest is None or newest.under_way > IDLE_FROM * newest.workers:
+            return math.inf
+        return FOLLOWED * max(1, newest.under_way) + COUNTED_STEPS
 
     @property
     def step_s(self) -> float | None:

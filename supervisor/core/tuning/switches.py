@@ -171,12 +171,21 @@ class Switches:
         return block + switch.drop + switch.ahead
 
     def count_reserve(self, base: Settings, arm: Settings) -> int:
-        """Return how many batches lie ready that the last comparison has to use up, where an arm's blocks need not."""
-        shown = self.find(arm) or self.find(base)
-        if shown is None or not shown.waits_for_none or self.is_run_out(arm):
+        """Return how many batches lie ready that the last comparison has to use up, where blocks so far need not.
+
+        It begins with the arm's settings where these are adopted, and else with those before.
+        """
+        return max(self._count_unused(arm, base), self._count_unused(base, arm))
+
+    def _count_unused(self, settings: Settings, other: Settings) -> int:
+        """Return how many steps use up what lies ready under settings, or show that workers follow."""
+        shown = self.find(settings) or self.find(other)
+        if shown is None or not shown.waits_for_none or self.is_run_out(settings):
             return 0
-        is_put_off = not shown.is_run_out or self.has_spare(base, shown.busy)
-        return count_ahead(arm, self.facts) if is_put_off else 0
+        if shown.is_run_out and not self.has_spare(other, shown.busy):
+            return 0
+        ahead, stock = count_ahead(settings, self.facts), self._find_stock(settings)
+        return ahead if stock is None else int(min(ahead, stock.count_shown()))
 
     def kind_of(self, held: Settings, wanted: Settings, *, proves: bool = False) -> tuple[object, ...]:
         """Return what decides how many steps pass uncounted between two blocks.
