@@ -82,7 +82,9 @@ def test_a_reset_that_was_planned_and_is_switched_off_before_it_begins_is_not_do
     planned = replace(timeline.job, resorts=())
     assert isinstance(decide(planned, [], timeline.now, context=ON), de.LastResort)
     assert decide(planned, [], timeline.now, context=OFF) is None, "it waits for what to resume from"
-    assert isinstance(decide(replace(planned, retry=timeline.looks().job.retry), [], timeline.now, context=OFF), de.Launch)
+    assert isinstance(
+        decide(replace(planned, retry=timeline.looks().job.retry), [], timeline.now, context=OFF), de.Launch
+    )
 
 
 def test_progress_allows_a_reset_once_more() -> None:

@@ -117,6 +117,30 @@ def test_a_further_training_is_the_attempt_after_the_one_that_was_followed(runs:
     assert all(gone(pid) for pid in pids_in(folder / "pids"))
 
 
+def test_a_further_training_is_not_gone_on_with_after_a_stop(runs: Attempts) -> None:
+    """The first ends well because it was asked to; the second, which passes over one order, gets another."""
+    first = "import signal, sys; signal.signal(15, lambda *_: sys.exit(0))\n" + CLAIMING + HELPING
+    second = "import signal; signal.signal(15, lambda *_: signal.signal(15, signal.SIG_DFL))\n" + REPORTING
+    folder = launch(runs, f"{behind(second + WAITING_LONGER, '')} {behind(first, '')}")
+    until(lambda: (folder / "pids").exists() and len(pids_in(folder / "pids")) == 2, "both run")
+    until(lambda: command_is_over(runs, folder), "the command has ended")
+    runs.signal(folder, names.SHIM_END)
+    facts = runs.exit_facts(folder)
+    assert (facts["exit_code"], facts["leftovers"]) == (0, 1)
+    assert all(gone(pid) for pid in pids_in(folder / "pids"))
+
+
+def test_a_training_that_its_command_leaves_after_a_stop_is_ended_and_gives_the_status(runs: Attempts) -> None:
+    """A shell that traps the order; its training, which passes over one, gets another."""
+    training = "import signal; signal.signal(15, lambda *_: signal.signal(15, signal.SIG_DFL))\n" + CLAIMING
+    waits = "while [ ! -e end ]; do sleep 0.01; done"
+    folder = launch(runs, f"trap 'exit 0' TERM; {behind(training + WAITING_LONGER, '')} {waits}")
+    until((folder / "ready").exists, "the training has set up")
+    runs.signal(folder, names.SHIM_END)
+    facts = runs.exit_facts(folder)
+    assert (facts["exit_code"], facts["signal"], facts["leftovers"]) == (None, signal.SIGTERM, 1)
+
+
 def test_a_further_training_ends_with_one_that_failed(runs: Attempts) -> None:
     """The next attempt starts both."""
     first, second = CLAIMING + WAITING + "sys.exit(3)", REPORTING + WAITING_LONGER
