@@ -397,6 +397,35 @@ def test_getattr_that_does_more_than_name_is_hostile(tmp_path: Path, program: by
     assert "builtins.getattr" in reason
 
 
+KIND = b"ctorch\nFloatStorage\n"
+"""What names the numbers' kind in the five or six parts of a storage."""
+
+
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        (b"X\x07\x00\x00\x00storageQ.", "refers to something that is no storage"),
+        (b"(X\x06\x00\x00\x00module" + KIND + b"X\x01\x00\x00\x000NK\x04tQ.", "refers to something that is no storage"),
+        (b"(X\x07\x00\x00\x00storage" + KIND + b"X\x01\x00\x00\x000NtQ.", "refers to something that is no storage"),
+        (b"(X\x07\x00\x00\x00storageNX\x01\x00\x00\x000NK\x04tQ.", "refers to a storage without kind or size"),
+        (b"(X\x07\x00\x00\x00storage" + KIND + b"K\x00NK\x04tQ.", "refers to a storage without kind or size"),
+        (b"(X\x07\x00\x00\x00storage" + KIND + b"X\x01\x00\x00\x000NNtQ.", "refers to a storage without kind or size"),
+        (
+            b"(X\x07\x00\x00\x00storage" + KIND + b"X\x01\x00\x00\x000NJ\xff\xff\xff\xfftQ.",
+            "refers to a storage without kind or size",
+        ),
+    ],
+    ids=["no-parts", "module", "four-parts", "no-kind", "no-key", "no-size", "negative"],
+)
+def test_what_a_pickle_keeps_outside_of_it_is_a_storage(tmp_path: Path, program: bytes, why: str) -> None:
+    assert reason_of(zipped(tmp_path / "x.pt", b"\x80\x02" + program)) == why
+
+
+def test_the_making_of_an_object_is_named_without_harm(tmp_path: Path) -> None:
+    program = b"\x80\x02ccollections\nOrderedDict.__new__\n."
+    assert reason_of(zipped(tmp_path / "x.pt", program)) == "holds no tensor"
+
+
 DILL = b"cdill._dill\n_load_type\nq\x01"
 """The function by whose calls dill names types; it stays in the memo at 1."""
 SET = DILL + b"X\x03\x00\x00\x00setq\x02\x85q\x03Rq\x04"
