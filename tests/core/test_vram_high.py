@@ -58,6 +58,12 @@ def test_a_limit_in_bytes_needs_no_total(total: int | None) -> None:
     assert flag.message == f"{GPU}: VRAM at 4.00 GB for 10 s"
 
 
+def test_the_flag_is_of_a_reading_that_is_known_to_be_full() -> None:
+    flag = story().training().gpu(10, used=5_700_000_000).gpu(1, used=5_700_000_000, total=None).check(VramHigh())
+    assert flag is not None
+    assert flag.message == f"{GPU}: VRAM at 5.70 GB of 6.00 GB (95%) for 10 s"
+
+
 def test_a_silent_sensor_is_not_full() -> None:
     assert story().training().gpu(60, used=None).check(VramHigh()) is None
     assert story().training().gpu(60, used=5_900_000_000, total=None).check(VramHigh()) is None

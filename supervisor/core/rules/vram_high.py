@@ -52,16 +52,16 @@ class VramHigh:
             (newest_of(readings, _is_known, history.now), readings) for readings in history.readings_by_gpu().values()
         ]
         gpus.sort(key=lambda pair: _rank_fullness(pair[0]), reverse=True)
-        acting = (self._measure_limit(history, readings, newest) for newest, readings in gpus)
+        acting = (self._measure_limit(history, readings) for _, readings in gpus)
         return (*acting, *(self._measure_warning(readings[-1].gpu, newest) for newest, readings in gpus))
 
-    def _measure_limit(self, history: History, readings: Sequence[GpuReading], newest: GpuReading | None) -> Gauge:
+    def _measure_limit(self, history: History, readings: Sequence[GpuReading]) -> Gauge:
         full = self._bound_full()
         named = Gauge(
             what=f"memory of {readings[-1].gpu}",
             unit="%" if self.limit_bytes is None else "bytes",
             severity=self._choose_severity(history),
-            observe=partial(_observe_run, newest, readings, full, history.now),
+            observe=partial(_observe_run, readings, full, history.now),
         )
         return full.measure(readings, history.now, named)
 
@@ -89,11 +89,9 @@ class VramHigh:
         return Severity.acting(act=self.act if known else False)
 
 
-def _observe_run(
-    newest: GpuReading | None, readings: Sequence[GpuReading], full: Bound[GpuReading], now: Moment
-) -> Observation:
+def _observe_run(readings: Sequence[GpuReading], full: Bound[GpuReading], now: Moment) -> Observation:
     run = full.run(readings, now)
-    return _observe_gpu(newest or run[-1], f" for {lasted_s(run):.0f} s")
+    return _observe_gpu(run[-1], f" for {lasted_s(run):.0f} s")
 
 
 def _observe_gpu(reading: GpuReading, how_long: str) -> Observation:
