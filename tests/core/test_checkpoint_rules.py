@@ -209,3 +209,11 @@ def test_a_proven_one_interrupts_and_an_unproven_one_says_nothing() -> None:
     assert timeline.check(BAD) is None
     assert trained().seen("a.pt", None).check(BAD) is None
     assert trained().check(BAD) is None
+
+
+def test_of_several_paths_the_one_with_most_bad_checkpoints_in_a_row_is_named() -> None:
+    timeline = trained().seen("last.pt", Verdict.REJECTED, "holds NaN", step=100).silence(10)
+    timeline.seen("last.pt", Verdict.REJECTED, "holds NaN", step=200).seen("other.pt", Verdict.REJECTED, "cut short")
+    flag = timeline.seen("best.pt", Verdict.PROVEN).check(BAD)
+    assert flag is not None
+    assert flag.message.startswith("last.pt: holds NaN; 2 in a row")
