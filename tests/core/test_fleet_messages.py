@@ -148,6 +148,15 @@ def test_the_texts_of_many_ranks_are_cut_so_that_all_of_them_fit_the_link(ranks:
     assert {row["fault"] for row in sent} == {None}
 
 
+def test_another_node_is_believed_no_more_ranks_than_a_node_can_have() -> None:
+    rows = [{"node": "n1", "rank": rank} for rank in range(ms.RANKS_MAX + 9)]
+    taken = ms.decode(
+        json.dumps({"message": "EvidenceTaken", "epoch": "run.1.2", "took_s": 0.1, "ranks": rows}).encode()
+    )
+    assert isinstance(taken, ms.EvidenceTaken)
+    assert [rank.rank for rank in taken.ranks] == list(range(ms.RANKS_MAX))
+
+
 def test_the_texts_of_another_node_are_cut_each_at_its_length() -> None:
     long = "x" * 5000
     named = {"node": long, "rank": 3, "fault": long, "killed_by": long, "exception": long, "group": long, "stack": long}
