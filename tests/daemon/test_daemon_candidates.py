@@ -247,3 +247,25 @@ def test_a_file_that_was_overwritten_since_its_generation_is_newer_than_that(tmp
     save(last, b"nan", 20)
     point = find(asked, FakeProver(), lambda _: None)
     assert (point.checkpoint, point.newer) == (generation, (str(last),))
+
+
+def test_a_folder_is_moved_with_what_it_holds_and_the_chosen_one_loses_nothing(tmp_path: Path) -> None:
+    """As the Trainer's folders, of which the agent reports the file of the weights."""
+    folders = [tmp_path / f"out/checkpoint-{number}" for number in (30, 40, 50)]
+    for number, folder in enumerate(folders):
+        weights = save(folder / "model.safetensors", b"good", 10 * number)
+        save(folder / "trainer_state.json", b"{}", 10 * number + 5)
+        os.utime(folder, (BEGAN + 10 * number + 5, BEGAN + 10 * number + 5))
+    chosen = replace(seen(folders[0], 30), verdict=Verdict.PROVEN)
+    spoilt = [replace(seen(folder), verdict=Verdict.REJECTED, reason="not finite") for folder in folders[1:]]
+    asked = search(
+        tmp_path,
+        chosen,
+        *spoilt,
+        replace(seen(weights, 50), verdict=Verdict.REJECTED, reason="not finite"),
+        globs=("out/checkpoint-*/", "out/*/*.json", "out/checkpoint-5?/*.safetensors"),
+        set_newer_aside=True,
+    )
+    point = find(asked, FakeProver(), lambda _: None)
+    assert point.checkpoint == chosen
+    assert sorted(point.newer) == [str(folder) for folder in folders[1:]]

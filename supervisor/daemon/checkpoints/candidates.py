@@ -220,25 +220,25 @@ def find(search: Search, prove: Prove, report: Callable[[Checkpoint], None]) -> 
     barriers = find_unreadable(search.globs, search.cwd)
     point = _choose_among(search, judged)
     if point.checkpoint is not None and search.set_newer_aside:
-        point = replace(point, newer=tuple(_find_newer(search, point.checkpoint, judged)))
+        point = replace(point, newer=_without_parts(_find_newer(search, point.checkpoint, judged)))
     unknown = barriers.patterns or (() if point.checkpoint is not None or not point.possible else barriers.everything)
     return _refuse_start(unknown) if unknown else point
 
 
 def _find_newer(search: Search, chosen: Checkpoint, judged: Sequence[Checkpoint]) -> Iterator[str]:
-    """Yield the training's own checkpoints that are newer than the chosen one: by their steps where both are known.
+    """Yield what the patterns name that is newer than the chosen checkpoint: by steps where both are known.
 
     None next to a snapshot, which the agent loads, and none where the times of files are no order. A link is left: it
-    is what names the newest one.
+    is what names the newest one. So is a file that the training has only reported: it may be a part of a folder.
     """
     if chosen.kind == "snapshot" or search.set_back is not None:
         return
-    reported = (item.path for item in search.known if item.kind == "checkpoint" and item.source is None)
-    paths = tuple(dict.fromkeys((*reported, *expand_globs(search.globs, search.cwd))))
+    paths = tuple(dict.fromkeys(expand_globs(search.globs, search.cwd)))
+    place = Path(chosen.source or chosen.path)
     links = set(apart(_list_links, paths))
     for path in paths:
         now = fingerprint(Path(path))
-        if now is None or path in links or _is_ours(path, search):
+        if now is None or path in links or _is_ours(path, search) or place in Path(path).parents:
             continue
         own = Checkpoint(path=path, fingerprint=now)
         if chosen.key == own.key or chosen.is_of(own):
@@ -247,6 +247,13 @@ def _find_newer(search: Search, chosen: Checkpoint, judged: Sequence[Checkpoint]
         is_later = now.modified_ns > chosen.fingerprint.modified_ns
         if step > chosen.step if step is not None and chosen.step is not None else is_later:
             yield path
+
+
+def _without_parts(paths: Iterable[str]) -> tuple[str, ...]:
+    """Return the paths that lie in none of the others: a folder is moved with what it holds."""
+    found = sorted(paths)
+    folders = set(map(Path, found))
+    return tuple(path for path in found if folders.isdisjoint(Path(path).parents))
 
 
 def _list_links(paths: tuple[str, ...]) -> tuple[str, ...]:
