@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 import warnings
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
+from agent_by_hand import AGENT_PATH
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "supervisor" / "agent" / "path"))
 
@@ -30,3 +35,33 @@ def test_a_resume_adds_no_warning_to_what_the_training_writes(tmp_path: Path) ->
         warnings.simplefilter("always")
         assert files.load(torch, str(tmp_path / "snapshot.pt")) == {"weights_only": True}
     assert seen == []
+
+
+LOOKED_AT = """
+import json, torch
+from math import inf, nan
+from rocm_agent.snapshots import files
+
+def is_saved(name, *numbers):
+    try:
+        files.check_finite(torch, {"model": {"w": torch.ones(2), name: torch.tensor(numbers)}})
+    except files.NotFinite:
+        return False
+    return True
+
+print(json.dumps({
+    "mask": is_saved("attn.mask", 0.0, -inf), "anchors": is_saved("decoder.anchors", 0.5, inf),
+    "not": [is_saved("attn.mask", 0.0, inf), is_saved("attn.mask", 0.0, nan), is_saved("decoder.anchors", 0.5, -inf),
+            is_saved("decoder.anchors", 0.5, nan), is_saved("anchors.weight", 0.5, inf), is_saved("v", 0.5, -inf)],
+}))
+"""
+
+
+@pytest.mark.train
+def test_what_is_infinite_by_design_is_saved_and_nothing_else_is(quickest_python: Path) -> None:
+    """A mask of attention, and the anchors of RT-DETR: without them no snapshot of such a training is taken."""
+    command = [str(quickest_python), "-c", LOOKED_AT]
+    finished = subprocess.run(
+        command, capture_output=True, check=True, env={"PYTHONPATH": str(AGENT_PATH)}, text=True, timeout=300
+    )
+    assert json.loads(finished.stdout) == {"mask": True, "anchors": True, "not": [False] * 6}

@@ -91,16 +91,25 @@ def check_finite(torch: Any, state: Any, roots: Optional[Collection[str]] = None
         counts = roots is None or place[0] in roots or tensor.numel() > 1
         if counts and tensor.is_floating_point() and not _is_finite(torch, tensor):
             name = ".".join(str(part) for part in place)
-            if not ("mask" in name.lower() and _is_mask(torch, tensor)):
+            if not _is_by_design(torch, name, tensor):
                 raise NotFinite("%s is not finite: this state is not worth saving" % name)
 
     with torch.no_grad():
         mapped(state, look)
 
 
-def _is_mask(torch: Any, tensor: Any) -> bool:
-    """Whether all that is not finite is minus infinity, as a mask of attention has it by design."""
-    return not bool((torch.isnan(tensor) | (tensor == math.inf)).any())
+def _is_by_design(torch: Any, name: str, tensor: Any) -> bool:
+    """Whether what is not finite was so from the beginning, in a buffer that no loss changes.
+
+    A mask of attention is minus infinity; the `anchors` of RT-DETR and its like are infinite at the image's edge.
+    """
+    if "mask" in name.lower():
+        other = math.inf
+    elif name.rpartition(".")[2] == "anchors":
+        other = -math.inf
+    else:
+        return False
+    return not bool((torch.isnan(tensor) | (tensor == other)).any())
 
 
 def _is_finite(torch: Any, tensor: Any) -> bool:
