@@ -50,18 +50,25 @@ def is_saved(name, *numbers):
     return True
 
 print(json.dumps({
+    "bound": is_saved("post_processor._pixel_threshold", nan),
     "mask": is_saved("attn.mask", 0.0, -inf), "anchors": is_saved("decoder.anchors", 0.5, inf),
     "not": [is_saved("attn.mask", 0.0, inf), is_saved("attn.mask", 0.0, nan), is_saved("decoder.anchors", 0.5, -inf),
-            is_saved("decoder.anchors", 0.5, nan), is_saved("anchors.weight", 0.5, inf), is_saved("v", 0.5, -inf)],
+            is_saved("decoder.anchors", 0.5, nan), is_saved("anchors.weight", 0.5, inf), is_saved("v", 0.5, -inf),
+            is_saved("pixel_min", 0.5, nan), is_saved("logit_scale", nan)],
 }))
 """
 
 
 @pytest.mark.train
 def test_what_is_infinite_by_design_is_saved_and_nothing_else_is(quickest_python: Path) -> None:
-    """A mask of attention, and the anchors of RT-DETR: without them no snapshot of such a training is taken."""
+    """Masks of attention, bounds that are not set yet, RT-DETR's anchors: else no snapshot of these is taken."""
     command = [str(quickest_python), "-c", LOOKED_AT]
     finished = subprocess.run(
         command, capture_output=True, check=True, env={"PYTHONPATH": str(AGENT_PATH)}, text=True, timeout=300
     )
-    assert json.loads(finished.stdout) == {"mask": True, "anchors": True, "not": [False] * 6}
+    assert json.loads(finished.stdout) == {
+        "bound": True,
+        "mask": True,
+        "anchors": True,
+        "not": [False] * 8,
+    }

@@ -642,16 +642,22 @@ def test_a_sound_safetensors_file_is_proven(tmp_path: Path) -> None:
     assert (answer["verdict"], answer["kind"], answer["tensors"], answer["step"]) == ("proven", "safetensors", 6, 120)
 
 
-def test_the_best_value_so_far_is_infinite_by_design_and_an_average_is_not(tmp_path: Path) -> None:
+def test_the_best_value_so_far_and_a_bound_are_not_finite_by_design_and_an_average_is_not(tmp_path: Path) -> None:
     sound = {"state_dict.weight": ("F32", [2], floats(1.0, 2.0))}
     infinite: tuple[str, list[int], bytes] = ("F32", [], floats(math.inf))
     for name in (
         "callbacks.ModelCheckpoint{'monitor': None}.kth_value",
         "callbacks.EarlyStopping.best_score",
         "best_loss",
+        "state_dict.fc.activation_post_process.min_val",
     ):
         path = write_safetensors(tmp_path / "sound.safetensors", {**sound, name: infinite})
         assert answer_of(path)["verdict"] == "proven", name
+    for name in ("_pixel_threshold", "pixel_min", "image_max"):
+        unset = {**sound, f"state_dict.post_processor.{name}": ("F32", [], floats(math.nan))}
+        assert answer_of(write_safetensors(tmp_path / "unset.safetensors", unset))["verdict"] == "proven", name
+    bounds = {**sound, "state_dict.pixel_min": ("F32", [2], floats(math.nan, 1.0))}
+    assert "state_dict.pixel_min" in reason_of(write_safetensors(tmp_path / "bounds.safetensors", bounds))
     poisoned = {**sound, "callbacks.Average.weight": ("F32", [2], floats(math.inf, 1.0))}
     assert "callbacks.Average.weight" in reason_of(write_safetensors(tmp_path / "average.safetensors", poisoned))
     scale = {**sound, "state_dict.logit_scale": infinite}

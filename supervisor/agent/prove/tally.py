@@ -38,6 +38,8 @@ SAMPLE_RUNS, SAMPLE_RUN = 16, 256
 SIGNS = 256
 """Numbers of a matrix whose signs are reported, to distinguish its continuation from other numbers of that size."""
 SIGNS_LEAST = 64
+BOUNDS = ("threshold", "_min", "_max", "min_val", "max_val")
+"""How the names of bounds end that are taken from what was measured."""
 PROFILE_ROWS = 20000
 NAME_CHARACTERS, DIMENSIONS = 200, 16
 """Limits of what is reported of each: a file may contain any names and shapes."""
@@ -167,13 +169,16 @@ def is_by_design(tensor: Tensor, odd: Odd) -> bool:
 
 
 def is_record(tensor: Tensor) -> bool:
-    """Whether a tensor is the best value of a metric so far, which is infinite until the first one came.
+    """Whether a tensor is a value that was measured, which is infinite or NaN until the first one came.
 
     It is one number in the state of a callback (Lightning: `callbacks.ModelCheckpoint...kth_value`), or its own name
-    says so. An average of weights that a callback keeps has more numbers, and each of them counts.
+    says so: the best of a metric, or a bound of what was seen (anomalib's thresholds, the observers of quantization).
+    An average of weights that a callback keeps has more numbers, and each of them counts.
     """
     first, last = tensor.name.split(".", 1)[0], tensor.name.rsplit(".", 1)[-1].lower()
-    named = last == "kth_value" or last.startswith("best") or last.endswith("_best")
+    named = (
+        last == "kth_value" or last.startswith("best") or last.endswith(("_best", *BOUNDS)) or last in ("min", "max")
+    )
     return math.prod(tensor.size) == 1 and (first == "callbacks" or named)
 
 

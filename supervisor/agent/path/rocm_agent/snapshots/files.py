@@ -80,6 +80,10 @@ class Unfailing:
         """Do nothing: the file has no buffer."""
 
 
+BOUNDS = ("threshold", "_min", "_max", "min_val", "max_val")
+"""How the names of bounds end that are measured: the thresholds of anomalib, the observers of quantization."""
+
+
 def check_finite(torch: Any, state: Any, roots: Optional[Collection[str]] = None) -> None:
     """Raise NotFinite where a weight, an optimizer's state or an average is NaN or infinite.
 
@@ -101,11 +105,15 @@ def check_finite(torch: Any, state: Any, roots: Optional[Collection[str]] = None
 def _is_by_design(torch: Any, name: str, tensor: Any) -> bool:
     """Whether what is not finite was so from the beginning, in a buffer that no loss changes.
 
-    A mask of attention is minus infinity; the `anchors` of RT-DETR and its like are infinite at the image's edge.
+    A bound is not set before something was measured. A mask of attention is minus infinity; the `anchors` of RT-DETR
+    and its like are infinite at the image's edge.
     """
+    last = name.rpartition(".")[2].lower()
+    if tensor.numel() == 1 and (last in ("min", "max") or last.endswith(BOUNDS)):
+        return True
     if "mask" in name.lower():
         other = math.inf
-    elif name.rpartition(".")[2] == "anchors":
+    elif last == "anchors":
         other = -math.inf
     else:
         return False
