@@ -428,6 +428,8 @@ def test_a_lost_host() -> None:
         ("AssertionError", "NaN loss at step 12", "non_finite"),
         ("RuntimeError", "all elements of input should be between 0 and 1", "non_finite"),
         ("RuntimeError", "Training failed: Loss NaN/Inf detected", "non_finite"),
+        ("ValueError", "Detection scores must not be NaN.", "non_finite"),
+        ("ValueError", "scores are kept in '/data/nan'", "exception"),
         ("RuntimeError", "[enforce fail at inline_container.cc:672] . unexpected pos 1088 vs 982", "disk_full"),
         (
             "RuntimeError",

@@ -52,13 +52,13 @@ NOT_FINITE = re.compile(
     r"\A(?!(?:\w+\.)*(?:Attribute|FileNotFound|Import|Key|ModuleNotFound|Name|NotADirectory|OS|Permission|Syntax|Type)Error)"
     r"(?:(?:\w+\.)*(?:FloatingPoint|Nan)Error\b|.*?(?:non-?finite|not finite|loss scale (?:reached|already at minimum)"
     r"|elements of input should be between 0 and 1"
-    r"|\b(?:loss|grad\w*|norms?|returned|values?|found|detected|either|encountered|elements?)\b.{0,80}?"
+    r"|\b(?:loss|grad\w*|norms?|returned|values?|found|detected|either|encountered|elements?|scores?)\b.{0,80}?"
     r"(?<![\w./'\"])(?:nan|inf)(?![\w'\"]|\.\w)|(?<![\w./'\"])nan (?:loss|grad|norm)))",
     re.I | re.S,
 )
 """An exception about numbers that are not finite, in the words of autograd, torch.distributions, Lightning, Megatron,
-fairseq, DeepSpeed, JAX, TensorFlow, and torch's binary cross entropy of a NaN. One in the input is the data's:
-it is there whatever is changed."""
+fairseq, DeepSpeed, JAX, TensorFlow, faster-coco-eval, and torch's binary cross entropy of a NaN. One in the input is
+the data's: it is there whatever is changed."""
 
 _RAISED = (
     (
