@@ -62,6 +62,8 @@ def prepare(folder: str) -> None:
                 "optax": _optax_imported,
                 "orbax.checkpoint._src.checkpointers.checkpointer": _orbax_imported,
                 "orbax.checkpoint._src.checkpointers.async_checkpointer": _orbax_imported,
+                "orbax.checkpoint.checkpointer": _orbax_imported,
+                "orbax.checkpoint.async_checkpointer": _orbax_imported,
                 "orbax.checkpoint.checkpoint_manager": _orbax_imported,
             }
         ),
