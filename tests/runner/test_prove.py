@@ -24,6 +24,7 @@ from supervisor.agent.prove import opcodes
 from supervisor.agent.prove.program import position
 from supervisor.agent.prove.tally import CHUNK_BYTES
 from supervisor.core.checkpoints.checkpoint import OTHER_FORMATS
+from supervisor.core.checkpoints.tensor_stats import profile_of
 
 HERE = Path(__file__).resolve().parent
 PROGRAM = Path(prove.__file__).resolve().with_name("__main__.py")
@@ -655,7 +656,11 @@ def test_the_best_value_so_far_and_a_bound_are_not_finite_by_design_and_an_avera
         assert answer_of(path)["verdict"] == "proven", name
     for name in ("_pixel_threshold", "pixel_min", "image_max"):
         unset = {**sound, f"state_dict.post_processor.{name}": ("F32", [], floats(math.nan))}
-        assert answer_of(write_safetensors(tmp_path / "unset.safetensors", unset))["verdict"] == "proven", name
+        answer = answer_of(write_safetensors(tmp_path / "unset.safetensors", unset))
+        assert answer["verdict"] == "proven", name
+        profile = profile_of(answer["profile"])
+        assert profile is not None
+        assert f"state_dict.post_processor.{name}" in profile.tensors, "else it is new to the model once it is set"
     bounds = {**sound, "state_dict.pixel_min": ("F32", [2], floats(math.nan, 1.0))}
     assert "state_dict.pixel_min" in reason_of(write_safetensors(tmp_path / "bounds.safetensors", bounds))
     poisoned = {**sound, "callbacks.Average.weight": ("F32", [2], floats(math.inf, 1.0))}

@@ -102,7 +102,9 @@ class Numbers:
         odd, zero = self.done[span]
         if not odd.bad:
             self._measure_tensor(tensor, sample(read, start, end, tensor.kind), odd.largest)
-        elif not is_by_design(tensor, odd) and not is_record(tensor):
+        elif is_record(tensor):
+            self._append_row(tensor, None, None, 0, None)  # the same tensor has a number later
+        elif not is_by_design(tensor, odd):
             self.non_finite += odd.bad
             where = "%d of %d numbers in %s" % (odd.bad, math.prod(tensor.size), tensor.name)
             self.first_bad = self.first_bad or where
