@@ -163,3 +163,37 @@ def test_keras_is_followed_by_its_list_of_callbacks_wherever_a_release_has_it(
         (1 + batch + 3 * epoch, epoch, 1.0 / (1 + batch)) for epoch in range(2) for batch in range(3)
     ]
     assert attempt.stage() == "ended"
+
+
+COMPILER = """
+def compile_frame(frame):
+    return _compile(frame)
+
+def _compile(frame):
+    return frame + " compiled"
+"""
+COMPILING = """
+from rocm_agent import claim
+from rocm_agent.layout import STEP
+from torch._dynamo import convert_frame
+
+recorder = claim.take(claim.GENERIC)
+recorder.stage, recorder.aside = STEP, 0
+print(convert_frame.compile_frame("forward"), recorder.aside)
+"""
+
+
+@pytest.mark.parametrize(("callbacks", "aside"), [(None, 2), ("class Handler: pass", 0)], ids=["2.2", "2.3"])
+def test_a_compilation_is_reported_where_the_compiler_has_no_callbacks(
+    callbacks: str | None, aside: int, attempt: Attempt, tmp_path: Path
+) -> None:
+    """The later releases, which have them, are watched by these."""
+    (tmp_path / "torch" / "_dynamo").mkdir(parents=True)
+    (tmp_path / "torch" / "__init__.py").touch()
+    (tmp_path / "torch" / "_dynamo" / "__init__.py").touch()
+    (tmp_path / "torch" / "_dynamo" / "convert_frame.py").write_text(COMPILER)
+    if callbacks is not None:
+        (tmp_path / "torch" / "_dynamo" / "callback.py").write_text(callbacks)
+    attempt.make_recorder()
+    finished = attempt.run([sys.executable, "-c", COMPILING], PYTHONPATH=str(tmp_path))
+    assert finished == (0, f"forward compiled {aside}\n")

@@ -42,6 +42,7 @@ def prepare(folder: str) -> None:
                 "multiprocessing.popen_fork": _children_imported,
                 "multiprocessing.popen_forkserver": _children_imported,
                 "torch._dynamo.callback": _compiler_imported,
+                "torch._dynamo.convert_frame": _older_compiler_imported,
                 "torch.distributed.distributed_c10d": _process_groups_imported,
                 "torch.nn.parallel.distributed": _ddp_imported,
                 "torch.utils.file_baton": _extension_locks_imported,
@@ -166,9 +167,15 @@ def _safetensors_imported(module: ModuleType) -> None:
 
 
 def _compiler_imported(module: ModuleType) -> None:
-    from . import torch_hook
+    from . import compiling
 
-    torch_hook.watch_compiler(module)
+    compiling.install(module)
+
+
+def _older_compiler_imported(module: ModuleType) -> None:
+    from . import compiling
+
+    compiling.install_older(module)
 
 
 def _state_dicts_imported(module: ModuleType) -> None:

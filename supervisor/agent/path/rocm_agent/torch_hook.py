@@ -16,7 +16,7 @@ from typing import Any, Callable, Optional, Tuple
 
 from . import batch_count, claim, loader, origin, own_saves, script, workers
 from .fence import failed, fenced
-from .layout import CHECKPOINT, COMPILE, DATA_WAIT, ENDED, STEP, VALIDATE
+from .layout import CHECKPOINT, DATA_WAIT, ENDED, STEP, VALIDATE
 from .recorder import ASIDE_HALF, ASIDE_SINCE_WORD, Recorder
 from .scalars import is_scalar
 from .step_watch import Watch
@@ -111,21 +111,6 @@ def loss_was_scaled(loss: Any, scaled: Any) -> None:
     """Note that the program will call backward on a multiple of the loss."""
     if _watch is not None and claim.is_reporting(claim.GENERIC):
         _watch.saw_scaling(loss, scaled)
-
-
-def watch_compiler(module: ModuleType) -> None:
-    """Report when torch.compile compiles; `module` is torch._dynamo.callback (torch 2.3 and later).
-
-    The step that it happens in stays one of compiling: what was made is tuned when it first runs.
-    """
-    module.callback_handler.register_start_callback(lambda *_: _mark_compiling())
-
-
-@fenced
-def _mark_compiling() -> None:
-    recorder = claim.holding()
-    if recorder is not None and recorder.stage == STEP:
-        recorder.aside = COMPILE
 
 
 def watch_state_dicts(module: ModuleType) -> None:
