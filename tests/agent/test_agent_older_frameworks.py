@@ -1,4 +1,4 @@
-"""What older releases of Keras, Lightning and the Hugging Face Trainer do otherwise, by objects of their forms."""
+"""What older releases of Keras, Lightning, transformers, torch and orbax do otherwise, by objects of their forms."""
 
 from __future__ import annotations
 
@@ -197,3 +197,31 @@ def test_a_compilation_is_reported_where_the_compiler_has_no_callbacks(
     attempt.make_recorder()
     finished = attempt.run([sys.executable, "-c", COMPILING], PYTHONPATH=str(tmp_path))
     assert finished == (0, f"forward compiled {aside}\n")
+
+
+CHECKPOINTER = """
+class Checkpointer:
+    def save(self, directory, item):
+        return item()
+"""
+SAVING = """
+from rocm_agent import claim
+from rocm_agent.layout import STAGES, STEP
+from orbax.checkpoint.{module} import Checkpointer
+
+recorder = claim.take(claim.GENERIC)
+recorder.stage = STEP
+print(STAGES[Checkpointer().save("folder", lambda: recorder.stage)], STAGES[recorder.stage])
+"""
+
+
+@pytest.mark.parametrize("place", ["checkpointer", "_src.checkpointers.checkpointer"], ids=["0.4", "0.12"])
+def test_a_save_with_orbax_is_reported_wherever_a_release_has_its_checkpointer(
+    place: str, attempt: Attempt, tmp_path: Path
+) -> None:
+    path = tmp_path / "orbax" / "checkpoint" / f"{place.replace('.', '/')}.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(CHECKPOINTER)
+    attempt.make_recorder()
+    finished = attempt.run([sys.executable, "-c", SAVING.format(module=place)], PYTHONPATH=str(tmp_path))
+    assert finished == (0, "checkpoint step\n")
