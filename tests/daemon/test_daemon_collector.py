@@ -26,7 +26,7 @@ from supervisor.daemon.checkpoints.collector import SETTLED_AFTER_S, CollectorDe
 from supervisor.daemon.checkpoints.proof_queue import ProofQueue, Saved
 from supervisor.daemon.clock import SystemClock
 from supervisor.runner.generation_store import GenerationStore
-from supervisor.runner.proving import Prover
+from supervisor.runner.proving import Proof, Prover
 from tests.rigs.small_disk import mounted
 
 START = Moment(1000.0, 1_700_000_000.0)
@@ -50,6 +50,7 @@ class Place:
         )
     )
     reserve_bytes: int = 0
+    examine: Callable[[Path], Proof] = field(default_factory=lambda: Prover().examine)
     collector: GenerationCollector = field(init=False)
     watch: ProofQueue = field(init=False)
 
@@ -63,7 +64,7 @@ class Place:
             state=self.state,
             settings=lambda _: self.settings,
             job=lambda _: self.job,
-            examine=Prover().examine,
+            examine=self.examine,
             reserve_bytes=self.reserve_bytes,
         )
         self.watch = ProofQueue(world.clock, self.events.append, self.swept)
@@ -333,6 +334,29 @@ def test_what_an_earlier_daemon_took_and_did_not_prove_is_proven(make: Callable[
     second.start()
     second.collector.store_of("one")
     until(lambda: second.kept()[10].verdict is Verdict.PROVEN, "its proof")
+
+
+def test_what_is_being_proven_is_not_pruned_for_saves_that_come_faster_than_proofs(make: Callable[..., Place]) -> None:
+    began, go, prover = threading.Event(), threading.Event(), Prover()
+
+    def examine(path: Path) -> Proof:
+        began.set()
+        assert go.wait(120)
+        return prover.examine(path)
+
+    item = make(examine=examine)
+    item.start()
+    try:
+        item.save("last.st", 1)
+        until(began.is_set, "the proof of the first to begin")
+        for step in range(2, 6):
+            item.save("last.st", step)
+            until(lambda step=step: step in item.kept(), f"step {step} to be taken")  # type: ignore[misc]  # bound here
+        until(lambda: item.collector.is_idle, "the older ones to be pruned")
+        assert set(item.kept()) == {1, 4, 5}
+    finally:
+        go.set()
+    until(lambda: item.kept()[1].verdict is Verdict.PROVEN, "its proof", 60)
 
 
 def test_nothing_is_pruned_while_a_job_looks_for_where_to_resume(make: Callable[..., Place]) -> None:

@@ -253,6 +253,9 @@ class GenerationCollector(threading.Thread):
         for checkpoint in newest_first(everything):
             if used is not None and (checkpoint.path == used.path or checkpoint.is_of(used)):
                 words.setdefault(checkpoint.key, "resumed from")
+            if room and checkpoint.verdict is None and self._watch.is_proving(checkpoint.path):
+                # Where a proof takes longer than it is to the next save, no generation would ever be proven.
+                words.setdefault(checkpoint.key, "not yet proven")
             word = words.get(checkpoint.key, "")
             if checkpoint.kept_by == word:
                 continue

@@ -63,6 +63,12 @@ class ProofQueue(threading.Thread):
         self._wake = threading.Condition()
         self._ended = False
         self._busy = False
+        self._proving: Saved | None = None
+
+    def is_proving(self, path: str) -> bool:
+        """Whether a file is being proven; in any thread."""
+        proving = self._proving
+        return proving is not None and str(proving.path) == path
 
     @property
     def is_idle(self) -> bool:
@@ -91,6 +97,7 @@ class ProofQueue(threading.Thread):
                     self._prove_saved(saved)
             except Exception:
                 log.exception("checkpoint.proof_failed", extra={"fields": {"job": saved.job}})
+            self._proving = None
             self._rest_for(self._clock.now().seconds_since(began) * self._rest_factor())
 
     def _wait_for_next(self) -> Saved | None:
@@ -101,7 +108,8 @@ class ProofQueue(threading.Thread):
             if self._ended:
                 return None
             self._busy = True
-            return self._waiting.pop(next(iter(self._waiting)))
+            self._proving = self._waiting.pop(next(iter(self._waiting)))
+            return self._proving
 
     def _rest_for(self, rest_s: float) -> None:
         until = self._clock.now().monotonic_s + rest_s
