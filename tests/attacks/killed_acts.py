@@ -4,9 +4,10 @@
 
 The whole state lies on a file system of ours (`tests/rigs/killing_disk.py`) that counts what is asked of it: files and
 folders made, written, synced, cut off, renamed, linked and removed. A scene is one act: a reload that adds, changes and
-removes jobs; a checkpoint that is captured and proven; `supervisorctl forget`; the upgrade of an older record. First it
-is played without a kill, which says of how many changes it is; then the daemon is killed at the first, at the second,
-and so on. After each a new daemon is started, and nothing may be lost, doubled or half.
+removes jobs; a checkpoint that is captured and proven, and one that is pruned for it; a stop; a resume;
+`supervisorctl forget`; the upgrade of an older record. First it is played without a kill, which says of how many
+changes it is; then the daemon is killed at the first, at the second, and so on. After each a new daemon is started, and
+nothing may be lost, doubled or half.
 """
 
 from __future__ import annotations
@@ -141,7 +142,11 @@ def look_at_reload(home: House, disk: KillingDisk) -> None:
 
 def running(home: House, name: str) -> list[int]:
     """Return the processes of a job's attempts."""
-    folder = str(home.state / "jobs" / name)
+    return processes_with(str(home.state / "jobs" / name))
+
+
+def processes_with(folder: str) -> list[int]:
+    """Return the processes with a path below that folder among their arguments."""
     return [
         found.pid
         for found in psutil.process_iter(["cmdline"])
@@ -296,12 +301,121 @@ def copy_of_oldest(home: House) -> sqlite3.Connection:
     return database
 
 
+# --- a stop -----------------------------------------------------------------------------------------------------------
+
+
+def prepare_stop(home: House, disk: KillingDisk) -> None:
+    """Run a training beyond its first save."""
+    lay_out(home, disk, home.by_hand("one"))
+    home.start()
+    home.step("one", SAVE_EVERY + 5)
+
+
+def is_stopped(home: House) -> bool:
+    """Whether it is stopped, and the record has that."""
+    return home.job("one")["phase"] == "stopped" and home.recorded_phase("one") == "stopped"
+
+
+def look_at_stop(home: House, _: KillingDisk) -> None:
+    """Assert that a stop that was answered is one, that nothing runs after it, and that a start loses no step."""
+    if (home.folder / ANSWERED).exists():
+        home.until(lambda: is_stopped(home), 60, "the stop that was answered")
+    home.until(lambda: home.job("one")["phase"] in {"stopped", "running"}, 60, "the stop to be over, or forgotten")
+    if home.job("one")["phase"] == "stopped":
+        home.nothing_runs()
+        assert home.job("one")["attempt"] == 1, home.job("one")
+        ask(home, "/v1/jobs/one/start")
+    last = len(home.steps_made("one"))
+    home.until(lambda: len(home.steps_made("one")) > last + 20, 60, "the training to go on")
+    goes_on_from_a_save(home, "one", attempts=2)
+    assert home.incidents() == []
+
+
+def goes_on_from_a_save(home: House, name: str, *, attempts: int) -> None:
+    """Assert that one training of a job runs in at most that attempt, that went on where one was saved."""
+    job = home.job(name)
+    assert job["attempt"] <= attempts, job
+    made = home.steps_made(name)
+    backs = [(last, step) for last, step in pairwise(made) if step != last + 1]
+    assert len(backs) < attempts, f"steps went back: {backs}"
+    for last, step in backs:
+        assert last - SAVE_EVERY <= step - 1 <= last, f"step {step} came after {last}"
+    home.until(lambda: home.steps_recorded(name) >= len(made), 60, f"{len(made)} steps of {name} to be recorded")
+    folders = [place for place in (home.state / "jobs" / name).glob("[0-9]*") if place.name != str(job["attempt"])]
+    for place in folders:
+        assert not processes_with(str(place)), f"something of {place} runs"
+
+
+# --- a resume ---------------------------------------------------------------------------------------------------------
+
+
+def end_training(home: House) -> None:
+    """Kill the training."""
+    os.kill(home.job("one")["pid"], signal.SIGKILL)
+
+
+def is_resumed(home: House) -> bool:
+    """Whether it has made steps since."""
+    return [item["resumed_at"] is not None for item in home.incidents()] == [True]
+
+
+def look_at_resume(home: House, _: KillingDisk) -> None:
+    """Assert that one end of a training is one incident and one attempt more, however often a daemon met it."""
+    incident = home.resumed("one")
+    goes_on_from_a_save(home, "one", attempts=2)
+    newest = incident["last_step"] // SAVE_EVERY * SAVE_EVERY
+    unsaved = SAVE_EVERY if newest == incident["last_step"] else 0  # it was killed between that step and its save
+    assert incident["resumed_from"]["step"] in (newest, newest - unsaved), incident
+    assert home.job("one")["restarts"] == 1, home.job("one")
+    assert decisions(home, "one").count("launch") == 2, decisions(home, "one")
+
+
+# --- a generation that is pruned --------------------------------------------------------------------------------------
+
+
+def prepare_prune(home: House, disk: KillingDisk) -> None:
+    """Run a training of which one save was captured and proven up to the step before its second."""
+    table = "checkpoints.keep_newest = 1\ncheckpoints.keep_hourly = 1\ncheckpoints.keep_best = 1"
+    pause = f"{2 * SAVE_EVERY}:{home.folder / 'go'}"
+    lay_out(home, disk, home.by_hand("one", "--every-s", "0.1", "--pause", pause, table=table))
+    home.start()
+    home.until(lambda: is_saved(home), 60, "the first save to be proven")
+    home.step("one", 2 * SAVE_EVERY - 1)
+
+
+def is_pruned(home: House) -> bool:
+    """Whether a later save was captured and proven, and the first copy is gone."""
+    first = home.state / "jobs" / "one" / "generations" / "000001"
+    return any((step or 0) > SAVE_EVERY for step in home.proven("one")) and not first.exists()
+
+
+def look_at_prune(home: House, disk: KillingDisk) -> None:
+    """Assert that generations are whole, that each copy is one that is to be kept, and a resume from the newest."""
+    look_at_save(home, disk)
+    generations = home.state / "jobs" / "one" / "generations"
+
+    def is_each_kept() -> bool:
+        kept = {Path(item["path"]).parent.name for item in home.checkpoints("one") if item["kept_by"]}
+        return {folder.name for folder in generations.glob("[0-9]*")} <= kept
+
+    home.until(is_each_kept, 60, "older copies to be removed")
+    assert not list(generations.glob(".going-*")), "a copy that was to be removed is left"
+
+
 SCENES = {
     "reload": Scene(
         prepare=prepare_reload, act=lambda home: ask(home, "/v1/reload"), is_over=is_reloaded, look=look_at_reload
     ),
     "save": Scene(prepare=prepare_save, act=save, is_over=is_saved, look=look_at_save),
     "forget": Scene(prepare=prepare_forget, act=forget, is_over=is_forgotten, look=look_at_forget),
+    "stop": Scene(
+        prepare=prepare_stop,
+        act=lambda home: ask(home, "/v1/jobs/one/stop"),
+        is_over=is_stopped,
+        look=look_at_stop,
+    ),
+    "resume": Scene(prepare=prepare_stop, act=end_training, is_over=is_resumed, look=look_at_resume),
+    "prune": Scene(prepare=prepare_prune, act=save, is_over=is_pruned, look=look_at_prune),
     "upgrade": Scene(prepare=prepare_upgrade, act=begin, is_over=is_upgraded, look=look_at_upgrade),
 }
 
