@@ -339,15 +339,15 @@ def _measure_width(blocks: Sequence[Block], name: str) -> float:
     steady in one of 25 rounds that spread seven times as far.
     """
     known = [list(filter(math.isfinite, getattr(block, name))) for block in blocks]
+    known = [[value - middle for value in values] for values in filter(None, known) for middle in [median(values)]]
+    limit = CLIPPED * spread([value for values in known for value in values] or [0.0], 0.0)
+    known = [[min(max(value, -limit), limit) for value in values] for values in known]
+    apart = [value - middle for values in known for middle in [fmean(values)] for value in values]
     places = [place - (len(values) - 1) / 2 for values in known for place in range(len(values))]
-    apart = [value - middle for values in known if values for middle in [fmean(values)] for value in values]
     slope = _multiply(places, apart) / (_multiply(places, places) or 1.0)
-    left = [abs(value - slope * place) for value, place in zip(apart, places, strict=True)]
-    degrees = len(left) - len(known) - 1
-    if degrees < 1:
-        return 0.0
-    limit = CLIPPED * spread(left, 0.0)
-    return MEAN_TO_SIGMA * math.fsum(min(value, limit) for value in left) / math.sqrt(degrees * len(left))
+    left = math.fsum(abs(value - slope * place) for value, place in zip(apart, places, strict=True))
+    degrees = len(apart) - len(known) - 1
+    return MEAN_TO_SIGMA * left / math.sqrt(degrees * len(apart)) if degrees > 0 else 0.0
 
 
 def _fit(  # noqa: PLR0913 - what is known of the values, and the kind of course
