@@ -80,8 +80,8 @@ def test_loaders_are_followed_where_each_lightning_sets_them_up() -> None:
 
 
 @dataclass
-class State436:
-    """The state of a Trainer up to transformers 4.41; it is read as `State(**json)`."""
+class State440:
+    """The state of a Trainer up to transformers 4.40; it is read as `State(**json)`."""
 
     global_step: int = 8
     total_flos: float = 0
@@ -89,7 +89,7 @@ class State436:
 
 
 @dataclass
-class State442(State436):
+class State441(State440):
     """A state that also holds those of callbacks."""
 
     stateful_callbacks: dict[str, Any] = field(default_factory=dict)
@@ -104,8 +104,8 @@ class Stopping:
     from_state = None
 
 
-@pytest.mark.parametrize(("kind", "kept"), [(State436, None), (State442, {"Stopping": {"patience": 5}})])
-def test_a_trainers_state_has_the_fields_that_its_release_reads(kind: type[State436], kept: Any) -> None:
+@pytest.mark.parametrize(("kind", "kept"), [(State440, None), (State441, {"Stopping": {"patience": 5}})])
+def test_a_trainers_state_has_the_fields_that_its_release_reads(kind: type[State440], kept: Any) -> None:
     handler = SimpleNamespace(callbacks=[Stopping()])
     facts = facts_of(SimpleNamespace(state=kind(), callback_handler=handler, control=SimpleNamespace()))
     assert kind(**facts).global_step == 8

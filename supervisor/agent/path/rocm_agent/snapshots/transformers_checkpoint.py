@@ -37,7 +37,7 @@ def facts_of(trainer: Any) -> Dict[str, Any]:
     facts = {field.name: getattr(trainer.state, field.name) for field in fields(trainer.state)}
     facts["log_history"] = list(trainer.state.log_history)
     facts["total_flos"] = float(trainer.state.total_flos) + float(getattr(trainer, "current_flos", 0))
-    if "stateful_callbacks" not in facts:  # up to 4.41 the Trainer raises at what is no field of its state
+    if "stateful_callbacks" not in facts:  # up to 4.40 the Trainer raises at what is no field of its state
         return facts
     callbacks: Dict[str, Any] = {}
     for item in [*trainer.callback_handler.callbacks, trainer.control]:
