@@ -114,7 +114,7 @@ def renewed_path(path: Path) -> Path:
 def replace_damaged(path: Path, unix_s: float) -> Path:
     """Rename a damaged file, and what belongs to it, to `.corrupt-UNIX`, and its replacement to it; return that name.
 
-    The file itself comes after its -wal file, which must never lie beside another. To be called again where it was cut
+    The file itself comes after its -wal file, which must never belong to another. To be called again where it was cut
     short.
     """
     aside = path.with_name(f"{path.name}.corrupt-{int(unix_s)}")
