@@ -26,6 +26,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -189,8 +190,14 @@ def look_at_save(home: House, _: KillingDisk) -> None:
     assert not [item for item in home.checkpoints("one") if item["verdict"] == "rejected"]
     home.until(lambda: not list(home.state.glob("jobs/one/generations/.taking-*")), 30, "no half copy to be left")
     os.kill(home.job("one")["pid"], signal.SIGKILL)
-    incident = home.resumed("one")
-    assert incident["resumed_from"]["step"] == incident["last_step"] // SAVE_EVERY * SAVE_EVERY, incident
+    assert_resumed_from_newest(home.resumed("one"))
+
+
+def assert_resumed_from_newest(incident: dict[str, Any]) -> None:
+    """Assert that a training went on from its newest save."""
+    newest = incident["last_step"] // SAVE_EVERY * SAVE_EVERY
+    unsaved = SAVE_EVERY if newest == incident["last_step"] else 0  # it was killed between that step and its save
+    assert incident["resumed_from"]["step"] in (newest, newest - unsaved), incident
 
 
 # --- what is left of a removed job ------------------------------------------------------------------------------------
@@ -363,9 +370,7 @@ def look_at_resume(home: House, _: KillingDisk) -> None:
     """Assert that one end of a training is one incident and one attempt more, however often a daemon met it."""
     incident = home.resumed("one")
     goes_on_from_a_save(home, "one", attempts=2)
-    newest = incident["last_step"] // SAVE_EVERY * SAVE_EVERY
-    unsaved = SAVE_EVERY if newest == incident["last_step"] else 0  # it was killed between that step and its save
-    assert incident["resumed_from"]["step"] in (newest, newest - unsaved), incident
+    assert_resumed_from_newest(incident)
     assert home.job("one")["restarts"] == 1, home.job("one")
     assert decisions(home, "one").count("launch") == 2, decisions(home, "one")
 
