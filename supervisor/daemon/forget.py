@@ -65,7 +65,7 @@ class ForgetJobs:
         """Check that the job can be forgotten, and drop what is queued of it."""
         self._require_unconfigured(job)
         known = {recorded.name: recorded for recorded in self.store.load_jobs(self.clock.now())}
-        if job not in known and not self._has_folder(job):
+        if job not in known and not self._has_folder(job) and not self._has_rest(job):
             raise NoSuchJob(job, sorted({*known, *self.loop.job_states}), or_recorded=True)
         recorded = known.get(job)
         if (recorded is not None and recorded.phase in ALIVE) or self._runs(job):
@@ -85,6 +85,10 @@ class ForgetJobs:
 
     def _has_folder(self, job: str) -> bool:
         return NAME.fullmatch(job) is not None and untrusted_files.entry_exists(self.jobs, job)
+
+    def _has_rest(self, job: str) -> bool:
+        """Whether a daemon that was killed over it has left part of the folder."""
+        return NAME.fullmatch(job) is not None and untrusted_files.entry_exists(self.jobs, REMOVED + job)
 
     def _runs(self, job: str) -> bool:
         if not self._has_folder(job):

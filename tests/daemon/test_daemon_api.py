@@ -174,7 +174,7 @@ class House:
             jobs=lambda: [job_state.job for job_state in loop.job_states.values()],
         )
         requests = StopRequests(self.state, Threads(self.clock, inbox.put))
-        forget_jobs = ForgetJobs(
+        self.forget_jobs = forget_jobs = ForgetJobs(
             clock=self.clock,
             inbox=inbox,
             loop=loop,
@@ -374,6 +374,10 @@ def test_a_job_that_is_not_configured_is_forgotten_with_all_that_it_left(house: 
         assert "older: 4 rows of the record deleted" in done.stdout
         assert [path.name for path in (house.state / "jobs").iterdir()] == ["night"]
         assert forget(house, "older", "--yes").exit_code == 1
+        # As a daemon leaves it that is killed after it has deleted the rows.
+        (house.state / "jobs" / ".forgotten-older" / "1").mkdir(parents=True)
+        assert house.forget_jobs.forget("older").folder_removed
+        assert [path.name for path in (house.state / "jobs").iterdir()] == ["night"]
     archive = Archive(house.database)
     assert [job.name for job in archive.jobs()] == ["night"]
     assert [incident.job for incident in archive.incidents()] == ["night", "night"]
