@@ -417,6 +417,7 @@ class Service:
     def _extend_stop(self, now: Moment) -> None:
         """Ask systemd for the time that the trainings may take to end, again in case that it was not received."""
         if self._stop_limit is not None and self._is_due("extend stop", now, STOP_EXTENDED_EVERY_S):
+            self._stop_limit.next_wait_s()  # counts the time until now
             left_s = max(0.0, self._stop_limit.left_s)
             self._notifier.extend_timeout(left_s + STOP_MARGIN_S, again=True)
 

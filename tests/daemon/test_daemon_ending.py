@@ -53,7 +53,7 @@ def stopping(manager: Manager, clock: SimpleNamespace, save_s: float) -> Service
         inbox=SimpleNamespace(empty=lambda: False),
     )
     notifier = SimpleNamespace(stopping=lambda: None, extend_timeout=manager.extend_timeout)
-    known = {"_stopping": "SIGTERM", "_cause_known": False, "_leave_running": False, "_stop_until": None}
+    known = {"_stopping": "SIGTERM", "_cause_known": False, "_leave_running": False, "_stop_limit": None}
     service.__dict__.update(known, _parts=parts, _notifier=notifier, _done_at={})
     service._stop_or_leave(leave=False)
     return service
