@@ -67,6 +67,34 @@ def test_lightning_goes_on_from_a_state_with_a_class_of_the_users_among_its_hype
     assert resumed.records()[0].step == int(newest.stem.partition("-")[2]) + 1
 
 
+@pytest.mark.parametrize("options", [(), ("--accumulate", "2"), ("--past-lightning",)], ids=["plain", "joined", "past"])
+def test_the_steps_of_two_networks_under_lightning_are_counted_once_in_records_snapshots_and_saves(
+    options: tuple[str, ...], foreign_python: Path, tmp_path: Path, warm: Warm
+) -> None:
+    """Lightning's own count has those of both optimizers, and none of what a program calls past it."""
+    script = HERE / "checks_lightning_gan.py"
+    runs = Attempts(
+        foreign_python, tmp_path, script, "--folder", tmp_path, *options, warm=warm(foreign_python, *LIGHTNING)
+    )
+    undisturbed = runs.run(every="0")
+    first = runs.attempts[0]
+    batches = 2 if "--accumulate" in options else 1
+    saves = [(Path(item["path"]).name, item["step"]) for item in first.list_reports("file_saved")]
+    if "--past-lightning" not in options:  # its callback sees no step, and saves nothing
+        assert saves == [(f"epoch={epoch}.ckpt", (epoch + 1) * 10 // batches) for epoch in range(3)]
+    assert {prove.prove(str(path))["step"] for path in tmp_path.rglob("*.ckpt")} <= {None}, "the reports have it"
+    runs.run("--die-at-batch", "17", every="0.0001")
+    newest = runs.newest()
+    assert newest is not None
+    step = int(newest.stem.partition("-")[2])
+    assert prove.prove(str(newest))["step"] == step <= runs.attempts[1].records()[-1].step
+    again = runs.run(every="0")
+    assert again.output.partition("DIGEST")[2] == undisturbed.output.partition("DIGEST")[2] != ""
+    resumed = runs.attempts[2]
+    assert resumed.failures() == []
+    assert [record.step for record in resumed.records()] == list(range(step + 1, 30 // batches + 1))
+
+
 @pytest.mark.parametrize("framework", ["lightning", "transformers"])
 def test_of_several_trainings_in_a_script_the_one_that_a_snapshot_was_taken_of_goes_on_from_it(
     framework: str, foreign_python: Path, tmp_path: Path, warm: Warm

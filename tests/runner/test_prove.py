@@ -803,6 +803,21 @@ def test_the_names_by_which_scripts_keep_their_step_are_known(entries: dict[str,
     assert position(entries, None) == (None, step)
 
 
+@pytest.mark.parametrize(
+    ("more", "step"),
+    [
+        ({"optimizer_states": [{}]}, 24),
+        ({"optimizer_states": [{}, {}]}, None),
+        ({"optimizer_states": [{}], "global_step": 0}, None),
+        ({"optimizer_states": [{}, {}], "rocm_supervisor": {"step": 12}}, 12),
+    ],
+    ids=["alone", "two", "past", "ours"],
+)
+def test_a_count_of_lightnings_over_all_optimizers_is_no_step(more: dict[str, object], step: int | None) -> None:
+    entries = {"pytorch-lightning_version": "2.6.6", "global_step": 24, **more}
+    assert position(entries, None)[1] == step
+
+
 LEGACY = pickle.dumps(0x1950A86A20F9469CFC6C, 2) + pickle.dumps(1001, 2) + pickle.dumps({"little_endian": True}, 2)
 HONEST = LEGACY + b"\x80\x02]" + b"K\x01a" * 8000 + b"." + pickle.dumps([], 2)
 """As many opcodes as the longest of them: what a processor takes for it is the measure."""

@@ -24,6 +24,8 @@ REASON_CHARACTERS = 600
 
 STEP_NAMES = ("step", "global_step", "iter_num", "iteration", "iterations", "num_updates", "iter")
 """Entries in which scripts keep how far they are, the plainest first."""
+LIGHTNING = "pytorch-lightning_version"
+"""The entry by which a checkpoint is one of Lightning's."""
 
 
 class Opened(NamedTuple):
@@ -70,11 +72,23 @@ def position(entries: Dict[Any, Any], trainer_state: Optional[bytes]) -> Tuple[O
         return found[0] if found else None
 
     own = entries_of(entries.get("rocm_supervisor"))  # what our agent adds to a checkpoint of ultralytics
-    epoch, step = first_integer("epoch"), own.get("step", first_integer(*STEP_NAMES))
+    theirs = None if counts_every_optimizer(entries) else first_integer(*STEP_NAMES)
+    epoch, step = first_integer("epoch"), own.get("step", theirs)
     if step is None and epoch is None and trainer_state is not None:
         with contextlib.suppress(ValueError, AttributeError, RecursionError):
             step = json.loads(trainer_state, parse_int=bounded).get("global_step")
     return epoch, integer_of(step)
+
+
+def counts_every_optimizer(entries: Dict[Any, Any]) -> bool:
+    """Whether the step in a checkpoint is no number of steps of the optimizer that counts them.
+
+    Lightning adds up those of all its optimizers, and leaves out those that a program makes past it: then it stays 0.
+    """
+    if LIGHTNING not in entries:
+        return False
+    optimizers = entries.get("optimizer_states")
+    return (isinstance(optimizers, (list, tuple)) and len(optimizers) > 1) or not entries.get("global_step")
 
 
 def bounded(digits: str) -> Optional[int]:

@@ -160,6 +160,11 @@ def steps_were_made(number: int) -> None:
             _watch.step, _watch.alike = number, None
 
 
+def step_number() -> int:
+    """Return the number of the last counted step, 0 before the first: what a state that is saved now is of."""
+    return 0 if _watch is None else _watch.step
+
+
 def _watch_optimizers(torch: Any, watch: Watch) -> None:
     base = torch.optim.Optimizer
     compiler = getattr(torch, "compiler", None)

@@ -25,11 +25,14 @@ _resuming: Optional[int] = None
 """Which of them the checkpoint of this attempt belongs to; None before it was read."""
 
 
-def begin(own_steps: int = 0) -> Dict[str, int]:
-    """A training begins whose count stands at `own_steps`; return what its snapshots say of its place."""
+def begin(own_steps: int = 0, counted: int = 0) -> Dict[str, int]:
+    """A training begins whose count stands at `own_steps`; return what its snapshots say of its place.
+
+    `counted`: the steps that this process has counted, those of loops that are no framework's included.
+    """
     global _begun
     _begun += 1
-    return {FIT: _begun, BEFORE: max(_steps - own_steps, 0)}
+    return {FIT: _begun, BEFORE: max(max(_steps, counted) - own_steps, 0)}
 
 
 def end(place: Dict[str, int], own_steps: int) -> None:

@@ -1,7 +1,8 @@
 """Snapshots of a Lightning Trainer: its own checkpoint, taken at a step boundary, with its position in the data added.
 
 Lightning's own resume reads the file and goes on in mid-epoch; its loaders begin at the beginning, and that is put
-right here.
+right here. A step is one of the optimizer that counts the steps: Lightning's `global_step` counts those of all its
+optimizers, and none that a program calls past it.
 """
 
 # ruff: noqa: PLC0415 - torch is the user's: imported where it is sure to be loaded already
@@ -9,13 +10,14 @@ right here.
 from __future__ import annotations
 
 import math
+import os
 import sys
 from functools import wraps
 from inspect import signature
 from types import ModuleType
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from rocm_agent import claim, exceptions, torch_hook
+from rocm_agent import claim, exceptions, origin, torch_hook
 from rocm_agent.fence import fenced
 from rocm_agent.plan import Plan
 
@@ -72,7 +74,7 @@ def _follow_trainer(trainer: Any, package: str) -> Optional[Snapshots]:
     if found is not None:
         return found
     trainer._rocm_snapshots = snapshots = Snapshots(torch, trainer, package.partition(".")[0])
-    trainer.save_checkpoint = snapshots.before_saving(trainer.save_checkpoint)
+    trainer.save_checkpoint = snapshots.around_saving(trainer.save_checkpoint)
     base = sys.modules[package + ".callbacks"].Callback
 
     class Following(base):  # type: ignore[misc] # a class of the user's environment
@@ -110,6 +112,10 @@ class Snapshots:
         self._in_setup = False
         self._loaders = 0
         self._place: Dict[str, int] = {fits.FIT: 1, fits.BEFORE: 0}
+        self._last_step = 0
+        """At the end of the batch before."""
+        self._own_steps = 0
+        """How many the earlier calls of fit made."""
         self._follow_loaders(trainer)
 
     def _follow_loaders(self, trainer: Any) -> None:
@@ -145,17 +151,18 @@ class Snapshots:
             self._positioned.resume(data["begun"], data["batches"] * size, data["batches"], data["random"])
 
     def batch_ends(self, trainer: Any) -> None:
-        """Save where that is due, between two steps of the optimizer and not at the end of an epoch.
+        """Save where that is due, after a batch that made a step, and not at the end of an epoch.
 
         The last place before that end is at the checkpoint that Lightning saves there, without its random states.
         """
+        before, self._last_step = self._last_step, torch_hook.step_number()
 
         def look(_: Any) -> Optional[Moment]:
             made = trainer.fit_loop.epoch_loop.batch_progress.current.ready
-            if made % trainer.accumulate_grad_batches or made >= trainer.num_training_batches:
+            if self._last_step == before or made >= trainer.num_training_batches:
                 return None
             return Moment(
-                step=self._step(trainer),
+                step=self._last_step,
                 epoch=int(trainer.current_epoch) - 1,
                 collect=lambda: self._collect_state(trainer, made),
                 own=lambda: self._own_state(made),
@@ -173,30 +180,28 @@ class Snapshots:
         if moment is not None:
             self._boundary.snapshot_at_save(moment)
 
-    def before_saving(self, save: Any) -> Any:
-        """Return Lightning's `save_checkpoint`, which from now on waits for the first snapshot."""
+    def around_saving(self, save: Any) -> Any:
+        """Return Lightning's `save_checkpoint`, which waits for the first snapshot and reports the step of its file."""
         settle = fenced(self._boundary.settle)
 
         @wraps(save)
-        def save_checkpoint(*args: Any, **kwargs: Any) -> Any:
+        def save_checkpoint(filepath: Any, *args: Any, **kwargs: Any) -> Any:
             settle()
-            return save(*args, **kwargs)
+            result = save(filepath, *args, **kwargs)
+            _report_saved(filepath)
+            return result
 
         return save_checkpoint
 
     def plans(self, trainer: Any) -> None:
-        """Tell how long the training will be; Lightning counts one step for each of its optimizers."""
+        """Tell how long the training will be."""
         batches = trainer.num_training_batches
         accumulated = max(int(trainer.accumulate_grad_batches), 1)
         steps = -(-int(batches) // accumulated) if batches != math.inf else None
         self._plan.report(trainer.max_epochs, self._place[fits.BEFORE] + trainer.estimated_stepping_batches, steps)
 
-    def _step(self, trainer: Any) -> int:
-        """Return the number of the last step, over all trainings of this process."""
-        return self._place[fits.BEFORE] + int(trainer.global_step)
-
     def _collect_state(self, trainer: Any, made: int) -> Dict[str, Any]:
-        ours = {"lightning": 1, "step": self._step(trainer), **self._place, **self._own_state(made)}
+        ours = {"lightning": 1, "step": torch_hook.step_number(), **self._place, **self._own_state(made)}
         return {**trainer._checkpoint_connector.dump_checkpoint(weights_only=False), files.OURS: ours}
 
     def _own_state(self, made: int) -> Dict[str, Any]:
@@ -209,19 +214,21 @@ class Snapshots:
 
     def begins(self, trainer: Any) -> Optional[str]:
         """Return the supervisor's snapshot where it is one of this training; raise ValueError where it is damaged."""
-        self._place = fits.begin(int(trainer.global_step))
+        self._place = fits.begin(self._own_steps, torch_hook.step_number())
         path, found = fits.find_checkpoint(lambda path: files.read(self._torch, path, "lightning"))
         if found is None:
             return None
         self._resuming = found
         self._place = {**self._place, fits.BEFORE: found[files.OURS].get(fits.BEFORE, 0)}
-        torch_hook.steps_were_made(found[files.OURS]["step"])
+        self._last_step = found[files.OURS]["step"]
+        torch_hook.steps_were_made(self._last_step)
         return path
 
     @fenced
     def ends(self, trainer: Any) -> None:
         """It has come to its end, or raised."""
-        fits.end(self._place, int(trainer.global_step))
+        self._own_steps = max(torch_hook.step_number() - self._place[fits.BEFORE], 0)
+        fits.end(self._place, self._own_steps)
 
     @fenced
     def _find_place(self, trainer: Any) -> None:
@@ -248,6 +255,14 @@ class Snapshots:
             _go_on_amid_epoch(trainer.fit_loop)
         buffers, self._buffers = self._buffers, {}
         replicas.put_buffers(self._torch, _list_replicas(trainer)[0], buffers)
+
+
+@fenced
+def _report_saved(path: Any) -> None:
+    """Report the step of what Lightning has saved; a file that is written in the background is not there yet."""
+    step, reports = torch_hook.step_number(), claim.holding() is not None and claim.is_reporting(claim.GENERIC)
+    if step and reports and claim.rank == 0 and os.path.isfile(path):
+        origin.saves(path, step)
 
 
 def _find_loader_setup(trainer: Any) -> Tuple[Any, str]:

@@ -174,12 +174,13 @@ class Snapshots:
         """Report a checkpoint that the Trainer has saved itself."""
         if claim.holding() is None or claim.rank != 0:
             return
-        step = int(trainer.state.global_step)
+        made = int(trainer.state.global_step)
         if not _is_sharded(trainer):
             self._boundary.snapshot_at_save(self._moment_after(trainer))
-        folder = os.path.abspath(os.path.join(trainer.args.output_dir, "checkpoint-%d" % step))
+        folder = os.path.abspath(os.path.join(trainer.args.output_dir, "checkpoint-%d" % made))
         paths = [os.path.join(folder, name) for name in WEIGHTS if os.path.isfile(os.path.join(folder, name))]
         if paths and os.path.isfile(os.path.join(folder, STATE)):
+            step = self._place[fits.BEFORE] + made
             events.write("checkpoint_saved", paths=paths[:1], epoch=None, step=step, requested=False)
 
     @fenced
@@ -237,7 +238,7 @@ class Snapshots:
 
         Raises ValueError where the snapshot is damaged.
         """
-        self._place = fits.begin()
+        self._place = fits.begin(counted=torch_hook.step_number())
         path, found = fits.find_checkpoint(lambda path: files.read(self._torch, path, "transformers"))
         if not path:
             return asked
