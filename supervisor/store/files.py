@@ -5,6 +5,7 @@ What damages a file or takes its place is met here first: each function opens th
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from contextlib import closing, suppress
@@ -223,6 +224,10 @@ def identity(path: Path) -> tuple[int, int] | None:
         facts = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # a link to itself has taken its place: the disk does tell that
+            return None
+        raise
     return (facts.st_dev, facts.st_ino)
 
 

@@ -394,6 +394,24 @@ def test_a_file_deleted_while_it_is_open_is_made_again_and_knows_every_job(tmp_p
     store.close(at(4))
 
 
+def test_a_file_in_whose_place_is_a_link_to_itself_is_a_problem_until_the_link_is_gone(tmp_path: Path) -> None:
+    first = open_store(tmp_path)
+    everything_that_matters(first, 1)
+    first.close(at(1))
+    store = open_store(tmp_path)
+    store.load_jobs(at(1))
+    store.path.unlink()
+    store.path.symlink_to(store.path.name)
+    everything_that_matters(store, 2)
+    assert "cannot be opened" in problem(store)
+    store.path.unlink()
+    everything_that_matters(store, 10)
+    assert not problem(store)
+    archive = Archive(store.path)
+    assert ([item.name for item in archive.jobs()], len(archive.incidents())) == (["night"], 1)
+    store.close(at(11))
+
+
 def test_a_wal_file_deleted_while_it_is_open_loses_nothing(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     everything_that_matters(store, 1)
