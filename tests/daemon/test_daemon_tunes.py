@@ -218,6 +218,23 @@ def test_what_is_adopted_is_kept_before_it_holds_for_good(tuner: Tuner, folder: 
     assert written == ["kept", "ordered for good"]
 
 
+def test_what_is_undone_holds_no_more_before_it_is_forgotten(tuner: Tuner, folder: Path) -> None:
+    """A daemon that is killed in between leaves nothing that holds and that is not kept."""
+    tuned.keep(folder.parent, ["python", "train.py"], {"adopted": [{"knob": "workers", "value": 2}]}, {})
+    assert tuned.apply_kept(folder, ["python", "train.py"], remedied=()) == {"workers": 2}
+    removed: list[str] = []
+    over = threading.Event()
+
+    def note_removal(event: str, given: tuple[Any, ...]) -> None:  # there is no way to take such a hook back
+        if event == "os.remove" and not over.is_set() and str(given[0]).startswith(str(folder.parent)):
+            removed.append(Path(given[0]).name)
+
+    sys.addaudithook(note_removal)
+    assert tuner.undo("one")
+    over.set()
+    assert removed[:2] == [fo.TUNE, tuned.TUNED]
+
+
 def test_a_block_in_which_the_agent_put_the_owners_settings_back_is_none(tuner: Tuner, folder: Path) -> None:
     """It does where a daemon that is stopped does not renew what it lends; that one then measured both as one."""
 

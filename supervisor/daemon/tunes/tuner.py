@@ -113,6 +113,9 @@ class Tuner:
         Where a tune begins by itself, that it was undone is kept: it is not to begin again.
         """
         stopped, job, folder = self.stop(name), self._job(name), self._state / "jobs" / name
+        if job is not None:
+            # First: where the daemon is killed in between, nothing holds that is not kept.
+            tuned.withdraw_order(folder / str(job.number))
         settings = self._configured().get(name)
         if job is not None and settings is not None and settings.when == "once":
             undone = record_types.encode(record_types.TuneReport(job=name, state="ended", why="undone"))
@@ -120,7 +123,6 @@ class Tuner:
         else:
             there = tuned.forget(folder)
         if job is not None:
-            tuned.withdraw_order(folder / str(job.number))
             there = self._forget_start(job) or there
         return stopped or there
 
