@@ -19,7 +19,7 @@ STATE/jobs/JOB/ATTEMPT/run/         the training's; ROCM_SUPERVISOR_ATTEMPT_DIR 
                                         "training_start_ticks", "started_unix_s"}
     exit.json       shim -> daemon     {"version": 1, "exit_code", "signal", "error", "max_rss_bytes", "user_s",
                                         "system_s", "started_unix_s", "ended_unix_s", "ended_monotonic_ns",
-                                        "leftovers"}
+                                        "leftovers", "in_background"}
     stop_asked      unit -> daemon     empty: the attempt's unit was stopped by hand (written by its ExecStop=)
     start_asked     shim -> daemon     empty: the unit of an attempt that is over was started by hand
     recorder.bin    agent <-> daemon   rank 0; recorder.rankN.bin for rank N; laid out below; made by the shim

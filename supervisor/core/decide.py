@@ -362,11 +362,19 @@ def _find_fault_step(attempt: Attempt, flag: RedFlag, cause: str) -> int | None:
     return attempt.training_step(attempt.last_step)
 
 
+def _explain_background(count: int) -> str:
+    """Return what became of processes that a program had put into the background, and what to do about it."""
+    if not count:
+        return ""
+    ended = "the Python that it left in the background was" if count == 1 else f"{count} Pythons that it left were"
+    return f", and {ended} ended; if that is the training, have the command stay in the foreground"
+
+
 def _settle_unflagged(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment) -> de.Decision:
     """Decide about an end that no acting rule has flagged; only a known success is a finish."""
     if attempt.exit is not None and attempt.exit.clean:
         lost = next((f"; {flag.message}" for flag in flags if flag.rule == OtherTrainings.name), "")
-        reason = f"the training exited with status 0{lost}"
+        reason = f"the training exited with status 0{_explain_background(attempt.exit.in_background)}{lost}"
     elif any(flag.rule == Crash.name and flag.fault == WRAPPER for flag in flags):
         reason = f"the training had finished with status 0 before its wrapper {attempt.ending}"
     elif attempt.train_ended:

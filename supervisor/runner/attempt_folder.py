@@ -48,6 +48,7 @@ LAUNCH_LIMIT_BYTES = 1 << 22
 """Twice the size of arguments and environment that Linux allows."""
 BOOT_ID_CHARS_MAX = 64
 SIGNAL_MAX = 64
+PROCESSES_MAX = 1 << 22
 ERROR_CHARS_MAX = 1000
 """The shim truncates at 500."""
 SHIM_PROGRAMS = frozenset({shim.AS_MODULE.encode(), shim.AS_STANDBY.encode()})
@@ -484,7 +485,8 @@ def read_exit(folder: Path, now: Moment) -> ExitStatus | None:
         unix_s = min(unix_s, now.unix_s)
         at = Moment(now.monotonic_s - (now.unix_s - unix_s), unix_s)
     rss_bytes = as_int(note.get("max_rss_bytes"), maximum=BYTES_MAX)
-    return ExitStatus(at=at, code=code, signal=number, error=error, max_rss_bytes=rss_bytes)
+    left = as_int(note.get("in_background"), maximum=PROCESSES_MAX) or 0
+    return ExitStatus(at=at, code=code, signal=number, error=error, max_rss_bytes=rss_bytes, in_background=left)
 
 
 def read_start_error(folder: Path) -> str | None:

@@ -74,6 +74,18 @@ def find_further_training(list_tree: Callable[[], list[Process]], shim: int, fol
     return next((found.pid for found in ended if found.parent == shim), None)
 
 
+def count_apart(tree: list[Process]) -> int:
+    """Return how many are Pythons in a session that is not this process's: programs in the background by their will."""
+    found = 0
+    for process in tree:
+        try:
+            is_apart = os.getsid(process.pid) != os.getsid(0)
+        except OSError:
+            continue  # it has ended
+        found += is_apart and not process.dead and read_program(process.pid).startswith(INTERPRETER)
+    return found
+
+
 def read_trainers(folder: str) -> set[int]:
     """Return the pids of the processes that train without the recorder, as the agents of an attempt have reported."""
     found: set[int] = set()

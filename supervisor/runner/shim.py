@@ -220,7 +220,7 @@ class Watch:
         """How the command ended that has left the training in the background, or that which was taken for it."""
         self.claim_until: int | None = None
         self.is_asked_to_end = False
-        self.leftovers = 0
+        self.leftovers = self.in_background = 0
         self.save_until: int | None = None
         self.checked_at = time.monotonic_ns()
         self.kill_at: int | None = None
@@ -249,7 +249,7 @@ class Watch:
         while self._reap():
             self._handle_signal(self._wait())
             self._check_deadlines()
-        return {**self.end, "leftovers": self.leftovers}
+        return {**self.end, "leftovers": self.leftovers, "in_background": self.in_background}
 
     def _reap(self) -> bool:
         known = bool(self.end)
@@ -392,7 +392,8 @@ class Watch:
             send(process, signal.SIGTERM, signal.SIGCONT)  # a stopped process handles signals only when continued
 
     def _end_leftovers(self) -> None:
-        self.leftovers = len(self._list_tree())
+        left = self._list_tree()
+        self.leftovers, self.in_background = len(left), _count_apart(left) if left else 0
         self._end_tree()
         if self.kill_at is None:
             self.kill_at = time.monotonic_ns() + int(LEFTOVER_GRACE_S * NS)
@@ -414,6 +415,11 @@ def _find_further(list_tree: Callable[[], list[Process]], folder: str, command: 
 def _read_trainers(folder: str) -> set[int]:
     background = _import_background()
     return set() if background is None else background.read_trainers(folder)
+
+
+def _count_apart(tree: list[Process]) -> int:
+    background = _import_background()
+    return 0 if background is None else background.count_apart(tree)
 
 
 def _import_background() -> ModuleType | None:

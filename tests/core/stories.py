@@ -330,9 +330,16 @@ class Story:
         self.put(ev.HostRead(at=self.now, reading=HostReading(at=self.now, disks=disks)))
         return self
 
-    def exits(self, code: int | None = None, *, signal: int | None = None, error: str | None = None) -> Self:
+    def exits(
+        self,
+        code: int | None = None,
+        *,
+        signal: int | None = None,
+        error: str | None = None,
+        in_background: int = 0,
+    ) -> Self:
         """Every process of the attempt is gone."""
-        status = ExitStatus(at=self.now, code=code, signal=signal, error=error)
+        status = ExitStatus(at=self.now, code=code, signal=signal, error=error, in_background=in_background)
         self.put(ev.Exited(at=self.now, job=JOB, attempt=self.attempt, status=status))
         return self
 

@@ -39,6 +39,15 @@ def test_a_job_is_launched_trains_and_finishes() -> None:
     assert timeline.silence(9999).read_decisions() == []
 
 
+def test_a_program_that_put_itself_in_the_background_is_over_with_what_to_do_about_it() -> None:
+    finish = life().training().exits(0, in_background=1).last
+    assert isinstance(finish, de.Finish)
+    assert finish.reason == (
+        "the training exited with status 0, and the Python that it left in the background was ended; if that is the "
+        "training, have the command stay in the foreground"
+    )
+
+
 def test_the_first_launch_notes_what_memory_was_in_use_before_it() -> None:
     used = (GpuMemory(gpu=GPU, used_bytes=7),)
     launch = decide(Job(name=JOB, since=START), [], START, context=RemedyContext(memory=used))

@@ -159,12 +159,12 @@ def test_a_word_that_is_no_file_is_no_word(tmp_path: Path) -> None:
 def test_the_end_is_reported_by_the_shims_own_clock_within_this_boot(tmp_path: Path) -> None:
     (tmp_path / names.RUN).mkdir()
     shim_word = {"pid": 1, "start_ticks": 1, "boot_id": process_table.boot_id()}
-    exit_word = {"exit_code": 0, "ended_unix_s": 5.0, "ended_monotonic_ns": 480_000_000_000}
+    exit_word = {"exit_code": 0, "ended_unix_s": 5.0, "ended_monotonic_ns": 480_000_000_000, "in_background": 2}
     (tmp_path / names.SHIM).write_text(json.dumps(shim_word))
     (tmp_path / names.EXIT).write_text(json.dumps(exit_word))
     status = read_exit(tmp_path, NOW)
     assert status is not None
-    assert status.at == Moment(480.0, NOW.unix_s - 20.0)
+    assert (status.at, status.in_background) == (Moment(480.0, NOW.unix_s - 20.0), 2)
 
 
 def test_the_end_before_a_reboot_is_reckoned_from_the_wall_clock(tmp_path: Path) -> None:

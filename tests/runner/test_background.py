@@ -196,6 +196,20 @@ def test_a_program_without_an_agent_is_ended_with_the_command(runs: Attempts) ->
     assert (facts["exit_code"], facts["leftovers"]) == (0, 2)
 
 
+def test_a_program_that_puts_itself_in_the_background_is_ended_and_counted(runs: Attempts) -> None:
+    """As python-daemon does; a child that stays in the session is a helper of its program, and none of these."""
+    helper = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {HELPING!r}])\n"
+    daemonize = "import os\nif os.fork(): os._exit(0)\nos.setsid()\nif os.fork(): os._exit(0)\n"
+    waits = "import os, time\nwhile not os.path.exists('pids'): time.sleep(0.005)\n"
+    folder = runs.prepare([sys.executable, "-c", helper + waits + CLAIMING + daemonize + HELPING])
+    task = json.loads((folder / names.LAUNCH).read_text())
+    (folder / names.LAUNCH).write_text(json.dumps({**task, "cwd": str(folder)}))
+    runs.launcher.launch("job", folder)
+    facts = runs.exit_facts(folder)
+    assert (facts["exit_code"], facts["leftovers"], facts["in_background"]) == (0, 2, 1)
+    assert all(gone(pid) for pid in pids_in(folder / "pids"))
+
+
 def test_a_command_that_failed_takes_what_it_has_left_with_it(runs: Attempts) -> None:
     folder = launch(runs, behind(CLAIMING + HELPING) + " while [ ! -e ready ]; do sleep 0.01; done; exit 3")
     facts = runs.exit_facts(folder)

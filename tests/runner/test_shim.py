@@ -456,6 +456,7 @@ def test_exit_json_has_every_field_of_the_contract(runs: Attempts) -> None:
         "ended_unix_s",
         "ended_monotonic_ns",
         "leftovers",
+        "in_background",
     }
     output = json.loads((folder / names.SHIM).read_text())
     assert {
