@@ -269,3 +269,33 @@ def test_a_folder_is_moved_with_what_it_holds_and_the_chosen_one_loses_nothing(t
     point = find(asked, FakeProver(), lambda _: None)
     assert point.checkpoint == chosen
     assert sorted(point.newer) == [str(folder) for folder in folders[1:]]
+
+
+@pytest.mark.parametrize("rotated", [False, True])
+def test_the_weights_of_a_folder_that_is_rejected_are_no_checkpoint_next_to_an_older_folder(
+    tmp_path: Path, rotated: bool
+) -> None:
+    """As of the Trainer, whose newest folder lost the end of its random states: its weights alone resume nothing."""
+    folders = [tmp_path / f"out/checkpoint-{number}" for number in (40, 50)]
+    for number, folder in enumerate(folders):
+        weights = save(folder / "model.safetensors", b"good", 10 * number)
+    kept = save(tmp_path / "generations/000008/model.safetensors", b"good", 10)
+    generation = replace(seen(kept, 50), source=str(weights), verdict=Verdict.PROVEN)
+    older = replace(seen(folders[0], 40), verdict=Verdict.PROVEN)
+    cut = replace(seen(folders[1], 50), verdict=Verdict.REJECTED, reason="rng_state.pth: truncated")
+    if rotated:
+        weights.unlink()
+        folders[1].rmdir()
+    asked = search(
+        tmp_path,
+        older,
+        cut,
+        globs=("out/checkpoint-*/",),
+        generations=(generation,),
+        generations_folder=str(tmp_path / "generations"),
+        set_newer_aside=True,
+    )
+    point = find(asked, FakeProver(), lambda _: None)
+    assert (point.checkpoint, point.newer) == (older, () if rotated else (str(folders[1]),))
+    alone = find(replace(asked, known=(cut,), globs=("out/checkpoint-5?/",)), FakeProver(), lambda _: None)
+    assert alone.checkpoint == generation, "where no folder can be resumed from, they are better than a beginning"

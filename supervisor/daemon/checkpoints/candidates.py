@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from glob import iglob
 from itertools import islice
 from pathlib import Path
@@ -198,12 +199,44 @@ def _find_suffix(folder: Path) -> str:
 
 
 def find(search: Search, prove: Prove, report: Callable[[Checkpoint], None]) -> ResumePoint:
-    """Return where to resume; `report` is called with every verdict, also of those rejected as too new."""
-    by_key = {checkpoint.key: _with_step(checkpoint, search) for checkpoint in candidates(search)}
+    """Return where to resume; `report` is called with every verdict, also of those rejected as too new.
+
+    A file of a folder that the patterns name is resumed from only where no folder of them can be.
+    """
+    found = candidates(search)
+    parts = tuple(checkpoint for checkpoint in found if _is_in_named_folder(checkpoint, search))
+    judged = _judge(search, (item for item in found if item not in parts), (), prove, report)
+    point = _choose_among(search, judged)
+    if parts and point.checkpoint is None:
+        judged = _judge(search, parts, judged, prove, report)
+        point = _choose_among(search, judged)
+    barriers = find_unreadable(search.globs, search.cwd)
+    if point.checkpoint is not None and search.set_newer_aside:
+        point = replace(point, newer=_without_parts(_find_newer(search, point.checkpoint, judged)))
+    unknown = barriers.patterns or (() if point.checkpoint is not None or not point.possible else barriers.everything)
+    return _refuse_start(unknown) if unknown else point
+
+
+def _is_in_named_folder(checkpoint: Checkpoint, search: Search) -> bool:
+    """Whether it lies in what a pattern for folders names: the agent reports the file of such a folder's weights."""
+    folders = [place_of(pattern, search.cwd) for pattern in search.globs if pattern.endswith("/")]
+    places = Path(checkpoint.source or checkpoint.path).parents
+    return checkpoint.kind != "snapshot" and any(fnmatchcase(str(place), name) for name in folders for place in places)
+
+
+def _judge(
+    search: Search,
+    found: Iterable[Checkpoint],
+    before: Sequence[Checkpoint],
+    prove: Prove,
+    report: Callable[[Checkpoint], None],
+) -> list[Checkpoint]:
+    """Return the checkpoints `found` with their verdicts after those of `before`, each proven where that is needed."""
+    by_key = {checkpoint.key: _with_step(checkpoint, search) for checkpoint in found}
     todo = tuple(with_resume_step(checkpoint, search.batches_per_epoch) for checkpoint in by_key.values())
     clean = before_fault(todo, search.fault_unix_s, search.fault_step, search.set_back)
     usable = {checkpoint.key for checkpoint in clean}
-    judged: list[Checkpoint] = []
+    judged = list(before)
     for checkpoint in todo:
         proven = any(_makes_proof_unneeded(other, checkpoint, search) for other in judged)
         verdict = checkpoint
@@ -217,12 +250,7 @@ def find(search: Search, prove: Prove, report: Callable[[Checkpoint], None]) -> 
         if verdict != checkpoint:
             report(verdict)
         judged.append(verdict)
-    barriers = find_unreadable(search.globs, search.cwd)
-    point = _choose_among(search, judged)
-    if point.checkpoint is not None and search.set_newer_aside:
-        point = replace(point, newer=_without_parts(_find_newer(search, point.checkpoint, judged)))
-    unknown = barriers.patterns or (() if point.checkpoint is not None or not point.possible else barriers.everything)
-    return _refuse_start(unknown) if unknown else point
+    return judged
 
 
 def _find_newer(search: Search, chosen: Checkpoint, judged: Sequence[Checkpoint]) -> Iterator[str]:
