@@ -34,7 +34,7 @@ from supervisor.core.remedies.choose import Choice, back_to, choose, help_agains
 from supervisor.core.remedies.context import RemedyContext
 from supervisor.core.remedies.gpu_memory import GpuMemory, held_words, still_held
 from supervisor.core.remedies.last_resorts import Resort, due, would_help
-from supervisor.core.remedies.own_file import blame_own_file
+from supervisor.core.remedies.own_file import OWN_FILES_AT_FAULT, blame_own_file, hint_at_own_files
 from supervisor.core.remedies.trials import Trial
 from supervisor.core.rules import cause_of
 from supervisor.core.rules.advisory.other_trainings import OtherTrainings
@@ -160,10 +160,6 @@ RESTARTED_ALONE = {
     HOST_LOST: "restart without changes: that the machine was lost is no sign of a fault in data or code",
 }
 """Faults after which an attempt is started as before, wherever it was, and why."""
-OWN_FILES_AT_FAULT = (
-    "a file that the program reads by itself is damaged, missing or another one, most likely its own last save; "
-    "remove or replace that"
-)
 UNMOUNTED_TRIES = 5
 """Launches in a row that a missing folder may fail."""
 UNMOUNTED_WAIT_S = 60.0
@@ -302,7 +298,7 @@ def _choose_after_same_start(job: Job, attempt: Attempt, flag: RedFlag, last: Tr
     blamed = "the resume command is at fault" if context.resume_command else "the way it is resumed is at fault"
     known = ": without it the training made steps" if job.ledger.furthest_step is not None else ""
     reason = f"{same} from every checkpoint tried, last {resumed.title}: {blamed}{known}"
-    hint = hint_at_refused_load(flag.start_failure) or (f"or {OWN_FILES_AT_FAULT}" if context.loads_itself else None)
+    hint = hint_at_refused_load(flag.start_failure) or hint_at_own_files(context)
     return Choice(remedy=None, reason=reason if hint is None else f"{reason}; {hint}")
 
 

@@ -364,9 +364,12 @@ def test_a_resume_command_that_loads_no_checkpoint_is_at_fault_after_an_older_on
     assert timeline.now.seconds_since(began) <= 40
 
 
-def test_where_nothing_gives_a_program_its_checkpoint_its_own_last_save_may_be_at_fault() -> None:
+@pytest.mark.parametrize("newer_set_aside", [False, True])
+def test_where_nothing_gives_a_program_its_checkpoint_its_own_last_save_may_be_at_fault(
+    newer_set_aside: bool,
+) -> None:
     """SpeechBrain takes its newest folder, whatever the job resumes from; a save that was cut short ends each start."""
-    timeline = with_two_checkpoints(RemedyContext(loads_itself=True))
+    timeline = with_two_checkpoints(RemedyContext(loads_itself=True, newer_set_aside=newer_set_aside))
     while timeline.phase() is not Phase.FAILED:
         raises(timeline, "RuntimeError", "PytorchStreamReader failed reading zip archive", after_s=2)
         if timeline.phase() is Phase.BACKOFF:
@@ -374,6 +377,8 @@ def test_where_nothing_gives_a_program_its_checkpoint_its_own_last_save_may_be_a
     assert timeline.job.reason is not None
     assert "the way it is resumed is at fault: without it the training made steps; or a file" in timeline.job.reason
     assert "most likely its own last save; remove or replace that" in timeline.job.reason
+    named = ", or set resume.set_newer_aside, which moves what checkpoints.paths finds" in timeline.job.reason
+    assert named is not newer_set_aside, "what is set already is no advice"
 
 
 def test_a_load_that_torch_refuses_for_its_classes_is_given_up_with_the_setting_that_allows_it() -> None:

@@ -64,6 +64,7 @@ def test_a_program_finds_its_own_checkpoint_where_neither_a_command_nor_a_place_
         return machine.grounds.of(machine.job_states["one"], machine.now).loads_itself
 
     assert loads_itself(ResumeSettings())
+    assert loads_itself(ResumeSettings(command=["train", "--resume", "latest"])), "it is given no file"
     assert not loads_itself(ResumeSettings(to="last.pt"))
     assert not loads_itself(ResumeSettings(command=["train", "--resume", "{checkpoint}"]))
 

@@ -40,7 +40,9 @@ class RemedyContext:
     resume_command: bool = False
     """Whether the configuration has a command that resumes the job."""
     loads_itself: bool = False
-    """Whether the configuration names no way by which the training is given its checkpoint."""
+    """Whether the training is given no checkpoint by its configuration, and finds its own."""
+    newer_set_aside: bool = False
+    """Whether files newer than the checkpoint that was chosen are moved out of its search."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,21 @@
-"""No remedy helps a training that loads spoilt weights by itself: each attempt would load them again."""
+"""What to change where a training loads a damaged file by itself: each further attempt would load it again."""
 
 from __future__ import annotations
 
 from supervisor.core.checkpoints.checkpoint import Checkpoint
 from supervisor.core.remedies.causes import NON_FINITE
 from supervisor.core.remedies.choose import Choice
+from supervisor.core.remedies.context import RemedyContext
 
 SPOILT_STEPS = 3
 """Weights whose losses are not finite by then were spoilt before."""
+OWN_FILES_AT_FAULT = (
+    "a file that the program reads by itself is damaged, missing or another one, most likely its own last save; "
+    "remove or replace that"
+)
+NEWER_ASIDE = (
+    ", or set resume.set_newer_aside, which moves what checkpoints.paths finds that is newer than the proven checkpoint"
+)
 
 
 def blame_own_file(
@@ -25,3 +33,10 @@ def blame_own_file(
         f"resume.command take {{checkpoint}}, set resume.set_newer_aside, or move that file away, then "
         f"`supervisorctl start {job}`",
     )
+
+
+def hint_at_own_files(context: RemedyContext) -> str | None:
+    """Return what to do where no start succeeds from any checkpoint, None where the program is given its checkpoint."""
+    if not context.loads_itself:
+        return None
+    return f"or {OWN_FILES_AT_FAULT}{'' if context.newer_set_aside else NEWER_ASIDE}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from supervisor.config.derive import loads_itself
 from supervisor.config.settings import JobSettings, Settings
 from supervisor.core.job import ALIVE, ENDED, Job, Phase
 from supervisor.core.moments import Moment
@@ -58,7 +59,8 @@ class RemedyContextReader:
             agent=settings.supervisor.agent,
             conv2d_auto=job.conv2d == "auto",
             resume_command=job.resume.command is not None,
-            loads_itself=job.resume.command is None and job.resume.to is None,
+            loads_itself=loads_itself(job, job.profiles.cpu if job_state.job.on_cpu else None),
+            newer_set_aside=job.resume.set_newer_aside,
             cpu_profile=job.profiles.cpu.enabled,
             environments=tuple(job.environments),
             free_gpus=self._list_free_gpus([gpu for gpu, _ in answering]) if over else (),
