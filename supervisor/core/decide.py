@@ -298,7 +298,7 @@ def _choose_after_same_start(job: Job, attempt: Attempt, flag: RedFlag, last: Tr
     blamed = "the resume command is at fault" if context.resume_command else "the way it is resumed is at fault"
     known = ": without it the training made steps" if job.ledger.furthest_step is not None else ""
     reason = f"{same} from every checkpoint tried, last {resumed.title}: {blamed}{known}"
-    hint = hint_at_refused_load(flag.start_failure) or hint_at_own_files(context)
+    hint = hint_at_refused_load(flag.start_failure) or hint_at_own_files(context, resumed)
     return Choice(remedy=None, reason=reason if hint is None else f"{reason}; {hint}")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from supervisor.core import decisions as de
@@ -340,10 +342,11 @@ def test_a_status_that_is_always_retried_is_never_in_vain() -> None:
 # --- a resume that cannot be made ---------------------------------------------------------------------------------
 
 
-def with_two_checkpoints(context: RemedyContext) -> Life:
+def with_two_checkpoints(context: RemedyContext, kind: str = "checkpoint") -> Life:
     timeline = life()
     timeline.context = context
     timeline.training(100).saves("50.pt", 50).silence(1).saves("90.pt", 90).silence(1).exits(signal=9)
+    timeline.saved = [replace(checkpoint, kind=kind) for checkpoint in timeline.saved]
     return waits_and_looks(timeline)
 
 
@@ -364,12 +367,15 @@ def test_a_resume_command_that_loads_no_checkpoint_is_at_fault_after_an_older_on
     assert timeline.now.seconds_since(began) <= 40
 
 
-@pytest.mark.parametrize("newer_set_aside", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "newer_set_aside", "advised"),
+    [("checkpoint", False, True), ("checkpoint", True, False), ("snapshot", False, False)],
+)
 def test_where_nothing_gives_a_program_its_checkpoint_its_own_last_save_may_be_at_fault(
-    newer_set_aside: bool,
+    kind: str, newer_set_aside: bool, advised: bool
 ) -> None:
     """SpeechBrain takes its newest folder, whatever the job resumes from; a save that was cut short ends each start."""
-    timeline = with_two_checkpoints(RemedyContext(loads_itself=True, newer_set_aside=newer_set_aside))
+    timeline = with_two_checkpoints(RemedyContext(loads_itself=True, newer_set_aside=newer_set_aside), kind)
     while timeline.phase() is not Phase.FAILED:
         raises(timeline, "RuntimeError", "PytorchStreamReader failed reading zip archive", after_s=2)
         if timeline.phase() is Phase.BACKOFF:
@@ -378,7 +384,7 @@ def test_where_nothing_gives_a_program_its_checkpoint_its_own_last_save_may_be_a
     assert "the way it is resumed is at fault: without it the training made steps; or a file" in timeline.job.reason
     assert "most likely its own last save; remove or replace that" in timeline.job.reason
     named = ", or set resume.set_newer_aside, which moves what checkpoints.paths finds" in timeline.job.reason
-    assert named is not newer_set_aside, "what is set already is no advice"
+    assert named is advised, "not what is set already, nor what moves nothing for a snapshot"
 
 
 def test_a_load_that_torch_refuses_for_its_classes_is_given_up_with_the_setting_that_allows_it() -> None:

@@ -35,8 +35,12 @@ def blame_own_file(
     )
 
 
-def hint_at_own_files(context: RemedyContext) -> str | None:
-    """Return what to do where no start succeeds from any checkpoint, None where the program is given its checkpoint."""
+def hint_at_own_files(context: RemedyContext, given: Checkpoint) -> str | None:
+    """Return what to do where no start succeeds from any checkpoint, None where the program is given its checkpoint.
+
+    `given` is the last one; nothing is moved for a snapshot, which the agent loads.
+    """
     if not context.loads_itself:
         return None
-    return f"or {OWN_FILES_AT_FAULT}{'' if context.newer_set_aside else NEWER_ASIDE}"
+    helps = given.kind == "checkpoint" and not context.newer_set_aside
+    return f"or {OWN_FILES_AT_FAULT}{NEWER_ASIDE if helps else ''}"
