@@ -153,7 +153,7 @@ def test_each_save_over_the_same_file_is_a_generation_and_the_newest_are_kept(pl
     for step in range(1, 4):
         place.save("last.st", step)
         until(lambda step=step: step in place.kept(), f"step {step} to be taken")  # type: ignore[misc]  # bound here
-    until(lambda: [entry.kept_by for entry in place.kept().values()] == ["newest"] * 2, "the proofs", 60)
+    until(lambda: [entry.kept_by for entry in place.kept().values()] == ["newest"] * 2, "the proofs", 300)
     assert set(place.kept()) == {2, 3}
     until(lambda: {entry.step for entry in place.seen() if entry.kept_by == ""} == {1}, "the first to be let go")
 
@@ -231,7 +231,7 @@ def test_a_poisoned_save_gives_way_to_the_one_before(place: Place) -> None:
     place.save("last.st", 10, 1.0, 2.0)
     until(lambda: 10 in place.kept() and place.kept()[10].verdict is not None, "the first proof")
     path = place.save("last.st", 20, float("nan"), 2.0)
-    until(lambda: any(entry.step == 20 and entry.verdict for entry in place.seen()), "the second proof", 60)
+    until(lambda: any(entry.step == 20 and entry.verdict for entry in place.seen()), "the second proof", 300)
     until(lambda: 20 not in place.kept(), "it to be let go")
     chosen = place.resume()
     assert chosen is not None
@@ -243,7 +243,7 @@ def test_a_model_of_another_shape_is_rejected_next_to_the_one_before(place: Plac
     place.save("last.st", 10, *[1.0] * 4)
     until(lambda: 10 in place.kept() and place.kept()[10].verdict is not None, "the first proof")
     place.save("last.st", 20, *[1.0] * 6)
-    until(lambda: any(entry.step == 20 and entry.verdict for entry in place.seen()), "the second proof", 60)
+    until(lambda: any(entry.step == 20 and entry.verdict for entry in place.seen()), "the second proof", 300)
     rejected = next(entry for entry in place.seen() if entry.step == 20 and entry.verdict)
     assert rejected.verdict is Verdict.REJECTED
     assert "wrong architecture" in str(rejected.reason)
@@ -356,7 +356,7 @@ def test_what_is_being_proven_is_not_pruned_for_saves_that_come_faster_than_proo
         assert set(item.kept()) == {1, 4, 5}
     finally:
         go.set()
-    until(lambda: item.kept()[1].verdict is Verdict.PROVEN, "its proof", 60)
+    until(lambda: item.kept()[1].verdict is Verdict.PROVEN, "its proof", 300)
 
 
 def test_nothing_is_pruned_while_a_job_looks_for_where_to_resume(make: Callable[..., Place]) -> None:
