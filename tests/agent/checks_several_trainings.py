@@ -1,4 +1,7 @@
-"""A script that trains three models one after another, as of folds, by `lightning` or the Trainer of `transformers`."""
+"""A script that trains three models one after another, as of folds, by `lightning` or the Trainer of `transformers`.
+
+One that is trained in a loop by hand may come before them.
+"""
 
 # ruff: noqa: PLC0415 - a test imports one of the two
 
@@ -15,6 +18,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("framework", choices=["lightning", "transformers"])
 parser.add_argument("--folder", required=True)
 parser.add_argument("--die-after", type=int, default=0, help="this number of steps, over all trainings")
+parser.add_argument("--by-hand", type=int, default=0, help="this number of steps, in a loop before them")
 asked = parser.parse_args()
 STEPS = (6, 12, 3)
 numbers = itertools.count(1)
@@ -57,6 +61,16 @@ def train_by_transformers(steps: int) -> torch.nn.Module:
     return model
 
 
+def train_by_hand(steps: int) -> None:
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+
+
+train_by_hand(asked.by_hand)
 for number, steps in enumerate(STEPS):
     torch.manual_seed(number)
     model = train_by_lightning(steps) if asked.framework == "lightning" else train_by_transformers(steps)

@@ -95,19 +95,22 @@ def test_the_steps_of_two_networks_under_lightning_are_counted_once_in_records_s
     assert [record.step for record in resumed.records()] == list(range(step + 1, 30 // batches + 1))
 
 
+@pytest.mark.parametrize("by_hand", [0, 4])
 @pytest.mark.parametrize("framework", ["lightning", "transformers"])
 def test_of_several_trainings_in_a_script_the_one_that_a_snapshot_was_taken_of_goes_on_from_it(
-    framework: str, foreign_python: Path, tmp_path: Path, warm: Warm
+    framework: str, by_hand: int, foreign_python: Path, tmp_path: Path, warm: Warm
 ) -> None:
     modules = LIGHTNING if framework == "lightning" else TRAINERS
-    command = (HERE / "checks_several_trainings.py", framework, "--folder", tmp_path)
+    command = (HERE / "checks_several_trainings.py", framework, "--folder", tmp_path, "--by-hand", str(by_hand))
     runs = Attempts(foreign_python, tmp_path, *command, warm=warm(foreign_python, *modules))
     undisturbed = runs.run(every="0", HF_HUB_OFFLINE="1")
-    runs.run("--die-after", "16", every="0.0001", HF_HUB_OFFLINE="1")
+    runs.run("--die-after", str(by_hand + 16), every="0.0001", HF_HUB_OFFLINE="1")
     newest = runs.newest()
     assert newest is not None
     step = int(newest.stem.partition("-")[2])
-    assert 6 < step < 18, "a snapshot of the second training, numbered over both"
+    before = by_hand + 6
+    assert before < step < before + 12, "a snapshot of the second training, numbered over all"
+    assert step <= runs.attempts[1].records()[-1].step
     again = runs.run(every="0", HF_HUB_OFFLINE="1")
     assert list_trained(again.output) == list_trained(undisturbed.output), again.output
     attempt = runs.attempts[2]
@@ -115,8 +118,8 @@ def test_of_several_trainings_in_a_script_the_one_that_a_snapshot_was_taken_of_g
     assert [(item["path"], item["step"]) for item in attempt.list_reports("resumed")] == [(str(newest), step)]
     (counting,) = attempt.list_reports("counting")
     assert (counting["first"], counting["resumed"]) == (1, False), "the first training is made again"
-    assert [record.step for record in attempt.records()] == [*range(1, 7), *range(step + 1, 22)]
-    assert [item["total_steps"] for item in attempt.list_reports("plan")] == [6, 18, 21]
+    assert [record.step for record in attempt.records()] == [*range(1, before + 1), *range(step + 1, before + 16)]
+    assert [item["total_steps"] for item in attempt.list_reports("plan")] == [before, before + 12, before + 15]
 
 
 @pytest.mark.parametrize(("again", "messages"), [((), ["the fifth batch"]), (("again",), [])])
