@@ -15,6 +15,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--critic-steps", type=int, default=1)
 parser.add_argument("--accumulate", type=int, default=1)
 parser.add_argument("--past-lightning", action="store_true")
+parser.add_argument("--max-steps", type=int, default=-1, help="by Lightning's count")
 parser.add_argument("--die-at-batch", type=int, default=0)
 parser.add_argument("--folder", required=True)
 parser.add_argument("--resume", default=None)
@@ -66,8 +67,8 @@ lightning.seed_everything(7)
 model = Adversaries()
 saving = ModelCheckpoint(dirpath=str(Path(asked.folder, "own")), save_top_k=-1, filename="{epoch}")
 trainer = lightning.Trainer(
-    max_epochs=3, accelerator="cpu", logger=False, callbacks=[saving], enable_progress_bar=False,
-    enable_model_summary=False,
+    max_epochs=3, max_steps=asked.max_steps, accelerator="cpu", logger=False, callbacks=[saving],
+    enable_progress_bar=False, enable_model_summary=False,
 )  # fmt: skip
 trainer.fit(model, torch.utils.data.DataLoader(Points(), 4, shuffle=True), ckpt_path=asked.resume)
 digest = hashlib.sha256()

@@ -95,6 +95,16 @@ def test_the_steps_of_two_networks_under_lightning_are_counted_once_in_records_s
     assert [record.step for record in resumed.records()] == list(range(step + 1, 30 // batches + 1))
 
 
+def test_of_two_optimizers_a_limit_of_lightnings_steps_is_no_number_of_recorded_ones(
+    foreign_python: Path, tmp_path: Path, warm: Warm
+) -> None:
+    script = HERE / "checks_lightning_gan.py"
+    runs = Attempts(foreign_python, tmp_path, script, "--folder", tmp_path, warm=warm(foreign_python, *LIGHTNING))
+    assert "DIGEST" in runs.run("--max-steps", "24", every="0").output
+    assert len(runs.attempts[0].records()) == 12
+    assert [plan.get("total_steps") for plan in runs.attempts[0].list_reports("plan")] == [None]
+
+
 @pytest.mark.parametrize("by_hand", [0, 4])
 @pytest.mark.parametrize("framework", ["lightning", "transformers"])
 def test_of_several_trainings_in_a_script_the_one_that_a_snapshot_was_taken_of_goes_on_from_it(

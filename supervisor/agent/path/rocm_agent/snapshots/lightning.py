@@ -194,11 +194,18 @@ class Snapshots:
         return save_checkpoint
 
     def plans(self, trainer: Any) -> None:
-        """Tell how long the training will be."""
+        """Tell how long the training will be.
+
+        Its limit of steps is of Lightning's count, which has a step for each optimizer that steps: with several of them
+        it is not known how many will be recorded.
+        """
         batches = trainer.num_training_batches
         accumulated = max(int(trainer.accumulate_grad_batches), 1)
         steps = -(-int(batches) // accumulated) if batches != math.inf else None
-        self._plan.report(trainer.max_epochs, self._place[fits.BEFORE] + trainer.estimated_stepping_batches, steps)
+        total: Optional[float] = self._place[fits.BEFORE] + trainer.estimated_stepping_batches
+        if len(trainer.optimizers) > 1 and (trainer.max_steps or 0) > 0:
+            total = None
+        self._plan.report(trainer.max_epochs, total, steps)
 
     def _collect_state(self, trainer: Any, made: int) -> Dict[str, Any]:
         ours = {"lightning": 1, "step": torch_hook.step_number(), **self._place, **self._own_state(made)}
