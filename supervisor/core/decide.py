@@ -358,7 +358,7 @@ def _find_fault_step(attempt: Attempt, flag: RedFlag, cause: str) -> int | None:
     return attempt.training_step(attempt.last_step)
 
 
-def _explain_background(count: int) -> str:
+def _explain_background(count: int | None) -> str:
     """Return what became of processes that a program had put into the background, and what to do about it."""
     if not count:
         return ""

@@ -306,8 +306,8 @@ class ExitStatus:
     error: str | None = None
     """Why the command could not be started at all."""
     max_rss_bytes: int | None = None
-    in_background: int = 0
-    """Pythons that it had put into sessions of their own and left running, which were ended after it."""
+    in_background: int | None = None
+    """Pythons that it had put into sessions of their own and left running, which were ended after it; None for none."""
 
     @property
     def clean(self) -> bool:

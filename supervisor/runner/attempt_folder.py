@@ -485,7 +485,7 @@ def read_exit(folder: Path, now: Moment) -> ExitStatus | None:
         unix_s = min(unix_s, now.unix_s)
         at = Moment(now.monotonic_s - (now.unix_s - unix_s), unix_s)
     rss_bytes = as_int(note.get("max_rss_bytes"), maximum=BYTES_MAX)
-    left = as_int(note.get("in_background"), maximum=PROCESSES_MAX) or 0
+    left = as_int(note.get("in_background"), maximum=PROCESSES_MAX) or None
     return ExitStatus(at=at, code=code, signal=number, error=error, max_rss_bytes=rss_bytes, in_background=left)
 
 

@@ -336,7 +336,7 @@ class Story:
         *,
         signal: int | None = None,
         error: str | None = None,
-        in_background: int = 0,
+        in_background: int | None = None,
     ) -> Self:
         """Every process of the attempt is gone."""
         status = ExitStatus(at=self.now, code=code, signal=signal, error=error, in_background=in_background)
