@@ -5,9 +5,9 @@
 The whole state lies on a file system of ours (`tests/rigs/killing_disk.py`) that counts what is asked of it: files and
 folders made, written, synced, cut off, renamed, linked and removed. A scene is one act: a reload that adds, changes and
 removes jobs; a checkpoint that is captured and proven, and one that is pruned for it; a stop; a resume;
-`supervisorctl forget`; a tune, its stop and its `--undo`; the upgrade of an older record. First it is played without a kill, which says of how many
-changes it is; then the daemon is killed at the first, at the second, and so on. After each a new daemon is started, and
-nothing may be lost, doubled or half.
+`supervisorctl forget`; a tune, its stop and its `--undo`; the upgrade of an older record. First it is played without a
+kill, which says of how many changes it is; then the daemon is killed at the first, at the second, and so on. After each
+a new daemon is started, and nothing may be lost, doubled or half.
 """
 
 from __future__ import annotations
