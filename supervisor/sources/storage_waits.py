@@ -99,7 +99,8 @@ class StorageWatch:
         self._places = {key: place for key, place in self._places.items() if key in keys}
         for wait in waits:
             key = (wait.pid, wait.thread)
-            if key in self._waited and key not in self._places:
+            # What was not found in one reading is looked for in the next: a thread may be about to make its call.
+            if key in self._waited and self._places.get(key) is None:
                 self._places[key] = find_place(wait, self._proc)
         self._waited = keys
         return tuple(replace(wait, place=self._places.get((wait.pid, wait.thread))) for wait in waits)

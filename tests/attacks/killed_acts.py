@@ -18,12 +18,11 @@ import os
 import signal
 import sqlite3
 import struct
-import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -34,9 +33,10 @@ import psutil
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
 
-from supervisor.control.client import ControlError  # noqa: E402 (after the path is set)
-from supervisor.daemon.tunes.tune import LEASE_S  # noqa: E402
-from supervisor.runner import tuned  # noqa: E402
+from killed_scene import ANSWERED, Scene, ask, decisions, goes_on, lay_out  # noqa: E402 (after the path is set)
+from killed_tunes import TUNES  # noqa: E402
+
+from supervisor.control.client import ControlError  # noqa: E402
 from supervisor.runner.code_copy import FOLDER, CodeCopies  # noqa: E402
 from supervisor.store import schema  # noqa: E402
 from tests.e2e.house import House, house  # noqa: E402
@@ -46,55 +46,6 @@ from tests.rigs.laid_code import lay_code  # noqa: E402
 DATABASES = ROOT / "tests" / "store" / "databases"
 OLDEST = "0001_initial"
 SAVE_EVERY = 25
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
-    """One act of a daemon."""
-
-    prepare: Callable[[House, KillingDisk], None]
-    """Bring an installation to where the act begins; without a daemon where its start is the act."""
-    act: Callable[[House], None]
-    """Ask for the act, of a daemon that may be killed over it."""
-    is_over: Callable[[House], bool]
-    """Whether the act came to its end, with a daemon that was not killed."""
-    look: Callable[[House, KillingDisk], None]
-    """Assert, with the next daemon, that it is whole."""
-
-
-def lay_out(home: House, disk: KillingDisk, text: str) -> None:
-    """Write a configuration of a state that lies on that disk; the socket and the trainings' own folders do not."""
-    home.state = disk.at / "state"
-    home.client.path = str(home.folder / "control.sock")
-    home.write(text, head=f'socket = "{home.client.path}"')
-
-
-ANSWERED = "answered"
-"""A file that is there once the daemon has answered that it does what was asked."""
-
-
-def ask(home: House, path: str) -> None:
-    """Ask it of a daemon that may be killed over it."""
-    try:
-        home.client.post(path)
-    except ControlError:
-        return
-    (home.folder / ANSWERED).touch()
-
-
-def goes_on(home: House, name: str) -> None:
-    """Assert that one training of a job runs, made each step once, and that all of them are in the record."""
-    last = len(home.steps_made(name))
-    home.until(lambda: len(home.steps_made(name)) > last + 20, 60, f"{name} to go on")
-    made = home.steps_made(name)
-    assert made == list(range(1, len(made) + 1)), f"{name} made {made}"
-    home.until(lambda: home.steps_recorded(name) >= len(made), 60, f"{len(made)} steps of {name} to be recorded")
-    assert home.steps_recorded(name) <= len(home.steps_made(name))
-
-
-def decisions(home: House, name: str) -> list[str]:
-    """Return the decisions about a job, the first first."""
-    return [kind for (kind,) in home.query("SELECT kind FROM decisions WHERE job = ? ORDER BY id", name)]
 
 
 # --- a reload ---------------------------------------------------------------------------------------------------------
@@ -410,133 +361,6 @@ def look_at_prune(home: House, disk: KillingDisk) -> None:
     assert not list(generations.glob(".going-*")), "a copy that was to be removed is left"
 
 
-# --- a tune -----------------------------------------------------------------------------------------------------------
-
-
-def prepare_tune(home: House, disk: KillingDisk) -> None:
-    """Run a training that waits for its data, and that prints its losses and the settings that hold."""
-    lay_out(home, disk, home.job_of("one", starved_command()))
-    home.start()
-    home.step("one", 20, limit_s=60)
-
-
-def prepare_undo(home: House, disk: KillingDisk) -> None:
-    """Run one with what a tune has adopted for it."""
-    folder = disk.real / "state" / "jobs" / "one"
-    folder.mkdir(parents=True, mode=0o700)
-    tuned.keep(folder, starved_command(), {"adopted": [{"knob": "workers", "value": 2}]}, {})
-    prepare_tune(home, disk)
-    home.until(lambda: settings_printed(home)[-1:] == ["2"], 60, "the workers that were adopted")
-
-
-WITHOUT_WAITS = f"""
-import sys
-sys.path.insert(0, {str(ROOT / "tests" / "bench")!r})
-import starved_training
-starved_training.SLEEP_S = 0
-starved_training.main()
-"""
-
-
-def starved_command(steps: int = 1_000_000) -> list[str]:
-    """Return the command of that training."""
-    python = os.environ["ROCM_SUPERVISOR_TRAIN_PYTHON"]
-    return [python, str(ROOT / "tests" / "bench" / "starved_training.py"), "cpu", str(steps), "8"]
-
-
-def tune(home: House) -> None:
-    """Have it tuned."""
-    ask_tune(home, for_s=60, steps=1000)
-
-
-def stop_tune(home: House) -> None:
-    """Have it tuned, and end that once something is tried."""
-    tune(home)
-    home.until(lambda: is_trying(home) or home.daemon is None or home.daemon.poll() is not None, 60, "a trial")
-    ask_tune(home, stop=True)
-
-
-def ask_tune(home: House, **given: object) -> None:
-    """Ask for it of a daemon that may be killed over it."""
-    with suppress(ControlError):
-        home.client.post("/v1/jobs/one/tune", **given)
-
-
-def is_trying(home: House) -> bool:
-    """Whether settings are lent to the training."""
-    order = read_order(home)
-    return order is not None and bool(order["settings"])
-
-
-def is_tuned(home: House) -> bool:
-    """Whether the tune is over."""
-    return bool(home.client.get("/v1/jobs/one/tune")["state"] == "ended")
-
-
-def is_undone(home: House) -> bool:
-    """Whether nothing is ordered nor kept."""
-    return read_order(home) is None and tuned.read_kept(home.state / "jobs" / "one") is None
-
-
-def read_order(home: House) -> dict[str, Any] | None:
-    """Return what the agent of the first attempt is to hold."""
-    try:
-        found: dict[str, Any] = json.loads((home.state / "jobs" / "one" / "1" / "tune.json").read_text())
-    except FileNotFoundError:
-        return None
-    return found
-
-
-def lines_printed(home: House) -> list[list[str]]:
-    """Return the words of each whole line: the loss, and the settings as the training finds them."""
-    printed = (home.state / "jobs" / "one" / "1" / "run" / "output.log").read_text().splitlines()[:-1]
-    return [line.split() for line in printed if line[:1].isdecimal()]
-
-
-def settings_printed(home: House) -> list[str]:
-    """Return the settings of the newest step."""
-    return (lines_printed(home) or [[]])[-1][1:]
-
-
-def look_at_tune(home: House, _: KillingDisk) -> None:
-    """Assert that what holds is the owner's or kept, that it can be undone, and that no loss is another for it."""
-    owned, folder = lines_printed(home)[0][1:], home.state / "jobs" / "one"
-    home.until(lambda: is_settled(home, owned), LEASE_S + 30, f"{owned} or what is kept to hold")
-    order = read_order(home)
-    if order is not None and order["until_ns"] is None:
-        assert {row["knob"]: row["value"] for row in kept_of(folder)} == order["settings"]
-    assert home.job("one")["attempt"] == 1
-    ask_tune(home, undo=True)
-    home.until(lambda: settings_printed(home) == owned, 60, f"{owned} to hold after an undo")
-    assert is_undone(home)
-    losses = [words[0] for words in lines_printed(home)]
-    assert losses == losses_alone(len(losses)), "losses differ"
-    os.kill(home.job("one")["pid"], signal.SIGKILL)
-    home.step("one", 5, attempt=2, limit_s=60)
-    assert not (folder / "2" / "tune.json").exists(), "the next attempt has what was undone"
-
-
-def is_settled(home: House, owned: list[str]) -> bool:
-    """Whether the training holds the owner's settings, or those that are ordered for good."""
-    order = read_order(home)
-    if order is not None and order["until_ns"] is None and order["settings"]:
-        return settings_printed(home) != owned
-    return settings_printed(home) == owned
-
-
-def kept_of(folder: Path) -> list[dict[str, Any]]:
-    """Return what a tune has adopted for a job."""
-    kept = tuned.read_kept(folder)
-    return [] if kept is None else kept["report"]["adopted"]
-
-
-def losses_alone(steps: int) -> list[str]:
-    """Return the losses of a training that no daemon knows, and that waits for no data."""
-    python, _, *words = starved_command(steps)
-    done = subprocess.run([python, "-c", WITHOUT_WAITS, *words], capture_output=True, text=True, check=True)
-    return [line.split()[0] for line in done.stdout.splitlines()]
-
-
 SCENES = {
     "reload": Scene(
         prepare=prepare_reload, act=lambda home: ask(home, "/v1/reload"), is_over=is_reloaded, look=look_at_reload
@@ -551,11 +375,7 @@ SCENES = {
     ),
     "resume": Scene(prepare=prepare_stop, act=end_training, is_over=is_resumed, look=look_at_resume),
     "prune": Scene(prepare=prepare_prune, act=save, is_over=is_pruned, look=look_at_prune),
-    "tune": Scene(prepare=prepare_tune, act=tune, is_over=is_tuned, look=look_at_tune),
-    "tune_stop": Scene(prepare=prepare_tune, act=stop_tune, is_over=is_tuned, look=look_at_tune),
-    "tune_undo": Scene(
-        prepare=prepare_undo, act=lambda home: ask_tune(home, undo=True), is_over=is_undone, look=look_at_tune
-    ),
+    **TUNES,
     "upgrade": Scene(prepare=prepare_upgrade, act=begin, is_over=is_upgraded, look=look_at_upgrade),
 }
 

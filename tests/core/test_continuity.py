@@ -161,6 +161,14 @@ def test_an_average_that_a_program_wraps_or_that_holds_less_belongs_to_its_model
     assert judged(Profile(tensors=tensors), []) == (None, False)
 
 
+def test_what_is_in_front_of_most_names_is_the_wrapper_s() -> None:
+    """A short name may end a longer one: of `w` the last part of `module.b.w` is one, too."""
+    shapes = {"w": (2, 2), "a.w": (3, 3), "b.w": (4, 4)}
+    model = {f"model.{name}": matrix(shape=shape) for name, shape in shapes.items()}
+    tensors = {**model, **{f"ema.module.{name}": matrix(shape=shape) for name, shape in shapes.items()}}
+    assert judged(Profile(tensors=tensors), []) == (None, False)
+
+
 @pytest.mark.parametrize("front", ["", "module."])
 def test_a_wrapped_average_of_another_model_is_rejected(front: str) -> None:
     other = matrix(shape=(8, 4, 1, 1))

@@ -35,6 +35,13 @@ def test_it_is_launched_again_without_a_file_and_the_reason_says_what_is_not_pro
     assert timeline.present().loads_itself
 
 
+def test_an_attempt_that_loads_itself_is_the_present_and_not_the_next() -> None:
+    timeline = crashed()
+    job = timeline.job
+    assert job.attempt is not None
+    assert (job.loads_itself(job.attempt.number), job.loads_itself(job.attempt.number + 1)) == (True, False)
+
+
 def test_what_it_saved_before_is_its_own_still_where_it_fails_again_before_it_saves() -> None:
     """A launch from the beginning would overwrite what it goes on from."""
     timeline = crashed().started().steps(101, 140)

@@ -68,7 +68,7 @@ def test_a_fan_that_stands_on_a_hot_gpu_is_reported() -> None:
 
 
 def test_the_heat_of_a_stopped_fan_is_that_of_the_newest_reading() -> None:
-    timeline = trained().card(fan_rpm=1500, junction_c=60.0).silence(1).card(59, fan_rpm=0, junction_c=85.0)
+    timeline = trained().card(30, fan_rpm=1500, junction_c=60.0).silence(1).card(59, fan_rpm=0, junction_c=85.0)
     flag = timeline.silence(1).card(fan_rpm=0, junction_c=97.0).check(Fan())
     assert flag is not None
     assert flag.message == f"{GPU}: fan stopped for 60 s, junction at 97 C"

@@ -48,14 +48,18 @@ class Reader:
 
 
 @contextmanager
-def reader_of(path: Path, *, opened: bool = False) -> Iterator[Reader]:
-    """Start one, and kill it at the end; it has the file open before it is to read, or opens it then."""
+def reader_of(path: Path, *, at_end: Callable[[], object], opened: bool = False) -> Iterator[Reader]:
+    """Start one, and kill it at the end; it has the file open before it is to read, or opens it then.
+
+    `at_end` has the file system answer: of one that does not, not even SIGKILL ends who waits.
+    """
     words = [sys.executable, "-c", READS, str(path), "opened" if opened else ""]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield Reader(process)
         finally:
             process.kill()
+            at_end()
 
 
 def read_until(

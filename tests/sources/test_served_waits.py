@@ -28,7 +28,7 @@ def is_at_rest(reading: ProcessReading) -> bool:
 
 def test_who_waits_for_a_file_systems_server_is_known_until_it_answers(disk: HangingFs) -> None:
     (disk.at / "file").write_text("x")
-    with reader_of(disk.at / "file") as reader:
+    with reader_of(disk.at / "file", at_end=disk.go_on) as reader:
         watch = TreeWatch(reader.pid)
         disk.hang()
         reader.begin()

@@ -99,6 +99,16 @@ def test_the_place_is_that_of_the_file_of_the_system_call_once_the_wait_lasts(tm
     assert [wait.place for wait in watch.read(waits, {})] == ["/home (nfs4 of server:/home)"]
 
 
+def test_a_place_that_is_not_known_yet_is_looked_for_again(tmp_path: Path) -> None:
+    write_thread(tmp_path, 7, 7, "rpc_wait_bit_killable", state="D")
+    watch, waits = StorageWatch(tmp_path), [in_kernel(7, "rpc_wait_bit_killable")]
+    watch.read(waits, {})
+    assert [wait.place for wait in watch.read(waits, {})] == [None]
+    write_thread(tmp_path, 7, 7, "rpc_wait_bit_killable", state="D", syscall="0 0x5 0x7f00 0x1000 0x0")
+    open_file(tmp_path, 7, 5, 31)
+    assert [wait.place for wait in watch.read(waits, {})] == ["/data (nfs4 of server:/export)"]
+
+
 def test_without_such_a_file_it_is_the_only_mount_that_fits(tmp_path: Path) -> None:
     write_thread(tmp_path, 7, 7, "request_wait_answer", syscall="257 0xffffffffffffff9c 0x7f00 0x0")
     fuse = "/my models (fuse.gcsfuse of gcs\\bucket)"
@@ -179,7 +189,8 @@ def disk(tmp_path: Path) -> Iterator[HangingFs]:
 @pytest.mark.slow
 def test_one_that_waits_for_fuse_is_seen_with_its_mount_until_it_answers(disk: HangingFs) -> None:
     (disk.at / "file").write_text("x")
-    with reader_of(disk.at / "file", opened=True) as reader:  # what a path is of is not known where others are mounted
+    # What a path is of is not known where others are mounted.
+    with reader_of(disk.at / "file", at_end=disk.go_on, opened=True) as reader:
         watch = TreeWatch(reader.pid)
         disk.hang()
         reader.begin()
