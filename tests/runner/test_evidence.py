@@ -136,11 +136,21 @@ def test_a_stopped_process_is_named_and_not_waited_for(runs: Attempts) -> None:
     assert result.took_s < 1.0
 
 
+def _sleeps(pid: int) -> bool:
+    """Whether a process has become the command `sleep 60`, and sleeps."""
+    process = process_table.read_process(pid)
+    is_command = Path(f"/proc/{pid}/cmdline").read_bytes() == b"sleep\x0060\x00"
+    return is_command and process is not None and process.state == "S"
+
+
 def test_processes_are_described_without_their_environment(runs: Attempts) -> None:
     folder = runs.launch(["sleep", "60"], env={"WANDB_API_KEY": "hunter2hunter2"})
+    note = runs.note(folder)
+    pid = note.training_pid
+    assert pid is not None
+    until(lambda: _sleeps(pid), "it to sleep")
     result = take(folder, runs.launcher, "job", EvidenceFacts(), "job-1")
     text = (result.folder / "processes.txt").read_text()
-    note = runs.note(folder)
     assert f"{note.training_pid} child of {note.pid}, state S" in text
     assert f"/proc/{note.training_pid}/cmdline\nsleep 60\n" in text
     assert f"/proc/{note.training_pid}/wchan" in text
