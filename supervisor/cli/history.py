@@ -11,6 +11,7 @@ from supervisor.cli.formatting import ago, clock_time, epoch, span
 from supervisor.cli.name_completion import complete_job
 from supervisor.cli.since import Given, since_option, since_unix_s
 from supervisor.cli.table import Pen, cut
+from supervisor.core.checkpoints.checkpoint import describe_paths
 from supervisor.core.sanitize import one_line
 
 LABEL = 12
@@ -94,8 +95,7 @@ def story(incident: dict[str, Any], now: float, pen: Pen) -> list[str]:
         rows.append(("remedy", f"{one_line(incident['remedy'])} against {one_line(incident['cause'])}: {why}", None))
     aside = [one_line(path) for path in incident.get("set_aside", ())]
     if aside:
-        more = f" and {len(aside) - FILES_SHOWN} more" if len(aside) > FILES_SHOWN else ""
-        rows.append(("aside", f"newer checkpoints moved: {', '.join(aside[:FILES_SHOWN])}{more}", None))
+        rows.append(("aside", f"newer checkpoints moved: {describe_paths(aside, FILES_SHOWN)}", None))
     cost = lost(incident)
     if cost:
         rows.append(("cost", cost, None))
@@ -123,8 +123,7 @@ def _finding_rows(finding: dict[str, Any] | None) -> list[tuple[str, str, str | 
     files = [one_line(file) for file in finding["files"]]
     rows: list[tuple[str, str, str | None]] = [("triage", f"{verdict}: {one_line(finding['words'])}", None)]
     if files:
-        more = f" and {len(files) - FILES_SHOWN} more" if len(files) > FILES_SHOWN else ""
-        rows.append(("look at", ", ".join(files[:FILES_SHOWN]) + more, None))
+        rows.append(("look at", describe_paths(files, FILES_SHOWN), None))
     return rows
 
 

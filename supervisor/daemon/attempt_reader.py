@@ -20,13 +20,12 @@ from typing import TypeVar
 from supervisor import untrusted_files
 from supervisor.children.files_apart import Look, here, read_with
 from supervisor.children.prompt_thread import PromptThread
-from supervisor.children.running_limit import RunningLimit
 from supervisor.core import attempt_files as fo
 from supervisor.core import events as ev
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus, Stage, StepRecord
 from supervisor.core.stats.rate_limit import Allowance
-from supervisor.daemon.clock import Clock
+from supervisor.daemon.clock import Clock, begin_limit
 from supervisor.daemon.fence import describe_error
 from supervisor.daemon.threads import Post, Threads
 from supervisor.runner.attempt_folder import read_exit
@@ -225,7 +224,7 @@ class AttemptReader:
         for followed in self._list_followed():
             followed.patient = True
         self.start()
-        limit = RunningLimit(limit_s, lambda: self._clock.now().monotonic_s)
+        limit = begin_limit(self._clock, limit_s)
         for followed in self._list_followed():
             if not limit.wait_for(followed.caught_up.wait):
                 log.error("attempt.not_caught_up", extra={"fields": {"job": followed.job, "at": followed.post.at}})

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Protocol
 
+from supervisor.children.running_limit import RunningLimit
 from supervisor.core.events import DaemonAway
 from supervisor.core.moments import Moment
 
@@ -30,6 +31,11 @@ class SystemClock:
     def now(self) -> Moment:
         """Return the current moment on both clocks."""
         return Moment(time.monotonic(), time.time())  # noqa: TID251 - this is the place the ban points to
+
+
+def begin_limit(clock: Clock, limit_s: float) -> RunningLimit:
+    """Return a limit that begins now and counts the time by a clock in which the daemon runs."""
+    return RunningLimit(limit_s, lambda: clock.now().monotonic_s)
 
 
 def boot_id() -> str:

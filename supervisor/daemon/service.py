@@ -27,6 +27,7 @@ from supervisor.daemon.checkpoints.candidates import expand_globs
 from supervisor.daemon.checkpoints.proof_queue import Saved
 from supervisor.daemon.checkpoints.record_pruning import RecordPruner
 from supervisor.daemon.cleanup import DAY_S, clear_code, list_jobs, sweep
+from supervisor.daemon.clock import begin_limit
 from supervisor.daemon.doctor import DaemonChecks
 from supervisor.daemon.fence import describe_error
 from supervisor.daemon.forget import ForgetJobs
@@ -85,7 +86,7 @@ class Service:
         """Whether it has been determined if systemd stops the daemon or restarts it."""
         self._leave_running = False
         self._stop_limit: RunningLimit | None = None
-        """When its trainings have to have ended, once it is to stop."""
+        """The time that its trainings have to end, once it is to stop."""
         self._done_at: dict[str, Moment] = {}
         self._phases: list[Phase] = []
         self._retention_clock = RetentionClock(parts.store, parts.clock.now())
@@ -409,7 +410,7 @@ class Service:
             (settings.save_s + settings.grace_s + settings.kill_wait_s for settings in parts.settings.jobs.values()),
             default=0,
         )
-        self._stop_limit = RunningLimit(longest_s + STOP_MARGIN_S, lambda: parts.clock.now().monotonic_s)
+        self._stop_limit = begin_limit(parts.clock, longest_s + STOP_MARGIN_S)
         self._extend_stop(now)
         for name in parts.loop.job_states:
             parts.inbox.put(ev.UserRequest(at=now, job=name, ask=ev.Ask.SHUT_DOWN, by=self._stopping or "signal"))

@@ -26,7 +26,7 @@ from supervisor.core.sanitize import without_secrets
 from supervisor.core.triage.finding import FINDING_FILES, Finding, Replay, conclude, inconclusive, needed
 from supervisor.core.triage.state import UNWANTED, TriageState
 from supervisor.daemon.checkpoints.past_losses import past_losses
-from supervisor.daemon.clock import Clock
+from supervisor.daemon.clock import Clock, begin_limit
 from supervisor.daemon.launch.launch_spec import command_of
 from supervisor.runner import evidence
 from supervisor.runner.attempt_folder import lay_out, point, read_exit
@@ -87,8 +87,7 @@ class TriageRunner:
     def _replay_until_conclusive(self, decision: de.Triage, job: Job, began_at: Moment) -> Finding:
         limit_s = self.settings(job.name).triage_limit_s
         case = self._build_case(decision, job, limit_s)
-        left_s = limit_s - self.clock.now().seconds_since(began_at)
-        limit = RunningLimit(left_s, lambda: self.clock.now().monotonic_s)
+        limit = begin_limit(self.clock, limit_s - self.clock.now().seconds_since(began_at))
         done: tuple[Replay, ...] = ()
         while (name := needed(done)) is not None and self._is_wanted(job.name, decision.attempt):
             log.info("triage.replays", extra={"fields": {"job": job.name, "replay": name}})

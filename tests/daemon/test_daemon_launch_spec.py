@@ -55,6 +55,19 @@ def settings(cpu: ProfileSettings = CPU, resume: list[str] | None = None) -> Job
     )
 
 
+def builder_of(asked: JobSettings, state: Path) -> LaunchBuilder:
+    """Return the builder of launches of a daemon whose jobs all have these settings."""
+    return LaunchBuilder(
+        clock=SystemClock(),
+        state=state,
+        settings=lambda _: asked,
+        gfx_versions=lambda _: (),
+        visible=lambda _: None,
+        with_agent=lambda: True,
+        code=lambda: INSTALLED,
+    )
+
+
 def test_without_remedies_nothing_differs() -> None:
     launch = build_launch(settings(), job(), SAVED, (), None)
     assert (launch.argv, launch.env, launch.conv2d, launch.remedies) == (["yolo", "train"], {"A": "1"}, "off", {})
@@ -108,30 +121,14 @@ def test_a_program_that_finds_its_own_file_is_resumed_by_its_resume_command_wher
 @pytest.mark.parametrize("to", ["~nobody-of-this-name/ckpt.pt", "~/ckpt.pt", "out/ckpt.pt"])
 def test_the_home_of_an_unknown_user_in_the_place_of_a_checkpoint_stays_as_it_is(tmp_path: Path, to: str) -> None:
     asked = JobSettings(command=["train"], resume=ResumeSettings(to=to))
-    builder = LaunchBuilder(
-        clock=SystemClock(),
-        state=tmp_path,
-        settings=lambda _: asked,
-        gfx_versions=lambda _: (),
-        visible=lambda _: None,
-        with_agent=lambda: True,
-        code=lambda: INSTALLED,
-    )
+    builder = builder_of(asked, tmp_path)
     argv = builder(job(), 2, SAVED).argv
     assert argv[argv.index("--") - 1] == to.replace("~/", f"{Path.home()}/")
 
 
 def test_newer_checkpoints_are_moved_before_the_chosen_one_is_put_back(tmp_path: Path) -> None:
     asked = JobSettings(command=["train"], resume=ResumeSettings(command=["train", "latest"], set_newer_aside=True))
-    builder = LaunchBuilder(
-        clock=SystemClock(),
-        state=tmp_path,
-        settings=lambda _: asked,
-        gfx_versions=lambda _: (),
-        visible=lambda _: None,
-        with_agent=lambda: True,
-        code=lambda: INSTALLED,
-    )
+    builder = builder_of(asked, tmp_path)
     attempt = Attempt(number=2, launched_at=START, set_aside=("/runs/b.pt",))
     launching = replace(job(), attempt=attempt)
     python = [sys.executable, "-I", "-S"]

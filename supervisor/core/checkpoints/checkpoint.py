@@ -157,10 +157,10 @@ class ResumePoint:
     """Checkpoints newer than the chosen one that are moved out of the program's own search first."""
 
 
-def describe_paths(paths: Sequence[str]) -> str:
-    """Return some paths as text, the first few by name."""
-    more = f" and {len(paths) - PATHS_NAMED} more" if len(paths) > PATHS_NAMED else ""
-    return ", ".join(paths[:PATHS_NAMED]) + more
+def describe_paths(paths: Sequence[str], named: int = PATHS_NAMED) -> str:
+    """Return some paths as text, the first `named` of them by name."""
+    more = f" and {len(paths) - named} more" if len(paths) > named else ""
+    return ", ".join(paths[:named]) + more
 
 
 BEGINNING_ASKED = ResumePoint(checkpoint=None, possible=True, reason="start from the beginning requested")

@@ -119,10 +119,10 @@ class Crash:
 
     Status 0 is a finish, unless the training had reported a plan and stopped short of it, or every process that trained
     was killed and its program took no notice, or, without a plan, an exception was printed last: that is a warning,
-    unless the training's own loops had more steps to make. A
-    training that was asked to save before it ended was not complete either. Where torch was found and no step was ever
-    seen, it is not known: that is a warning without a retry, and so is a process that crashed after its training had
-    ended, and a wrapper (a shell script, `make`, gdb) that failed after what trained had ended with status 0.
+    unless the training's own loops had more steps to make. A training that was asked to save before it ended was not
+    complete either. Where torch was found and no step was ever seen, it is not known: that is a warning without a
+    retry, and so is a process that crashed after its training had ended, and a wrapper (a shell script, `make`, gdb)
+    that failed after what trained had ended with status 0.
     """
 
     name: ClassVar[str] = "crash"

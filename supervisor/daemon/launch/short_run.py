@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from supervisor import untrusted_files
-from supervisor.children.running_limit import RunningLimit
-from supervisor.daemon.clock import Clock
+from supervisor.daemon.clock import Clock, begin_limit
 from supervisor.runner import evidence
 from supervisor.runner.attempt_folder import describe_launch, lay_out, make_attempt_folder, point, read_exit
 from supervisor.runner.code_copy import Code
@@ -74,7 +73,7 @@ class ShortRuns:
         launch = describe_launch(job, number, argv=argv, cwd=cwd, env=env, grace_s=SHIM_LIMITS_S, save_s=0.0)
         make_attempt_folder(folder, self._group)
         lay_out(folder, launch, self._group, None, self._code())
-        limit = RunningLimit(limit_s, lambda: self._clock.now().monotonic_s)
+        limit = begin_limit(self._clock, limit_s)
         self._launcher.launch(job, folder)
         while self._launcher.alive(job, folder):
             if limit.next_wait_s() == 0:

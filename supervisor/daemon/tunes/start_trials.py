@@ -23,7 +23,7 @@ from supervisor.core.tuning import compare
 from supervisor.core.tuning.guards import Memory
 from supervisor.core.tuning.restarts import ORDER, Measured, Restarts, StartArm, begin_restarts, start_of
 from supervisor.core.tuning.start_order import StartOrder, TunedStart
-from supervisor.daemon.clock import Clock
+from supervisor.daemon.clock import Clock, begin_limit
 from supervisor.daemon.tunes.blocks import find_span_s, see_steps
 from supervisor.runner import evidence
 from supervisor.sources.attempt.recorder import RecorderReader
@@ -166,7 +166,7 @@ class StartTrials:
         """Have the training started as ordered and return what it came to, or why it could not be started so."""
         began, before = self._clock.now(), self._await_running(START_LIMIT_S)
         limit_s = START_LIMIT_S if self._took_s is None else TIMES_LONGER * self._took_s + LONGER_S
-        limit = self._limit(limit_s)
+        limit = begin_limit(self._clock, limit_s)
         self._ask(ev.StartAsk.TRY, order)
         while (job := self._look()).number <= before.number:
             self._check_limit(limit, "the start that was ordered was not made")
@@ -182,7 +182,7 @@ class StartTrials:
         return found
 
     def _measure_steps(self, attempt: Attempt, order: StartOrder, limit_s: float) -> Measured | str:
-        limit, steps = self._limit(limit_s), _Steps(self._folder / str(attempt.number))
+        limit, steps = begin_limit(self._clock, limit_s), _Steps(self._folder / str(attempt.number))
         try:
             while not steps.are_enough:
                 if limit.next_wait_s() == 0:
@@ -217,7 +217,7 @@ class StartTrials:
 
     def _await_running(self, limit_s: float) -> Job:
         """Return the job once it makes steps, or hangs in a start on trial."""
-        limit = self._limit(limit_s)
+        limit = begin_limit(self._clock, limit_s)
         while True:
             job = self._look()
             attempt = job.attempt
@@ -228,7 +228,7 @@ class StartTrials:
 
     def _await_copy(self, attempt: Attempt) -> None:
         """Wait until the state that all starts go on from is kept; raise Over where it is not."""
-        used, limit = attempt.resume_from, self._limit(KEPT_LIMIT_S)
+        used, limit = attempt.resume_from, begin_limit(self._clock, KEPT_LIMIT_S)
         if used is None:
             raise Over("the training began from its beginning")
         while not any(item.path == used.path or item.is_of(used) for item in self._deps.generations(self._name)):
@@ -247,9 +247,6 @@ class StartTrials:
             raise Over("the training was stopped, or has ended")
         self._number = job.number
         return job
-
-    def _limit(self, limit_s: float) -> RunningLimit:
-        return RunningLimit(limit_s, lambda: self._clock.now().monotonic_s)
 
     def _check_limit(self, limit: RunningLimit, why: str) -> None:
         if limit.next_wait_s() == 0:
