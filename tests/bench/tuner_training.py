@@ -199,8 +199,11 @@ class Bench:
         subprocess.run(command, check=False, stderr=subprocess.STDOUT)
 
     def _keep(self, kind: str) -> None:
+        if self._given.keep is None:
+            return
         folder = self._house.state / "jobs" / kind / str(self._house.job(kind)["attempt"])
-        for name in (fo.RECORDER, fo.AGENT) if self._given.keep is not None else ():
+        self._given.keep.mkdir(parents=True, exist_ok=True)
+        for name in (fo.RECORDER, fo.AGENT):
             shutil.copy(folder / name, self._given.keep / f"{kind}-{name.replace('/', '-')}")
 
     def _step(self, kind: str) -> int:
