@@ -210,6 +210,12 @@ class Threads:
             self.leave(post.name)
             raise
 
+    def allow_more(self, what: str, job: str, more_s: float) -> None:
+        """Let pieces of work that were begun take so much longer before they are reported: they found more to do."""
+        for post in self.posts():
+            if post.at == what and post.job == job and post.limit_s is not None:
+                post.limit_s += more_s
+
     def _take_up_act(self, kind: tuple[str, str], act: Callable[[], None]) -> None:
         """Give an act a thread, or let it wait where `ACTS_AT_ONCE` of its kind and job have one."""
         with self._lock:

@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from supervisor import untrusted_files
@@ -30,6 +31,12 @@ CAN_BE_PROVEN = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")
 """Files written by torch.save or safetensors."""
 MAY_BE_ANYTHING = ".pkl"
 """Files that torch.save or pickle wrote: accelerate's random states and what a script registers with it."""
+BY_ITS_CONTENT = (signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGSYS)
+"""Signals by which a prover ends for what it reads. Others come from outside, most often where memory is short."""
+UNREADABLE = "unreadable: "
+"""How the prover's reason begins where its disk has failed while it read."""
+UNEXAMINED = "unexamined"
+"""Marks an answer that says nothing of the content; no prover writes it."""
 DAMAGE = ("truncated", "damaged", "empty")
 """How the prover's reasons begin that are no matter of what a file is for."""
 ENDS_OF_A_SAVE = ((".distcp", ".metadata"), ("_METADATA", "_CHECKPOINT_METADATA"), (".shard.pt", SHARDS))
@@ -37,6 +44,11 @@ ENDS_OF_A_SAVE = ((".distcp", ".metadata"), ("_METADATA", "_CHECKPOINT_METADATA"
 NO_TENSORS = "holds no tensor"
 """The prover's reason for a valid file without weights, such as one with settings."""
 NICENESS = 5
+LIMIT_S = 120.0
+SLOWEST_BYTES_PER_S = 10e6
+"""A file system that delivers less does not answer; a checkpoint of many gigabytes takes minutes to read."""
+LONGEST_S = 4 * 3600.0
+"""However long a file says that it is: one of zeros that take no room on the disk may say anything."""
 MEMORY_LIMIT_BYTES = 2 << 30
 """Checkpoints are read in pieces: only a malicious file needs more."""
 PYTHON_NAME = re.compile(r"python[0-9.]*\Z")
@@ -55,6 +67,8 @@ class Proof:
     profile: Profile | None = None
     raw_profile: object = None
     """The profile as the prover wrote it, to be stored."""
+    is_examined: bool = True
+    """Whether the verdict is about the content: no disk, no want of memory and no limit has kept it from being read."""
 
 
 class Prover:
@@ -63,22 +77,22 @@ class Prover:
     def __init__(
         self,
         python: Path | None = None,
-        limit_s: float = 120.0,
+        limit_s: float = LIMIT_S,
         memory_limit_bytes: int | None = MEMORY_LIMIT_BYTES,
         program: Callable[[], Path] = lambda: INSTALLED.prover,
         look_limit_s: float | None = None,
     ) -> None:
         """`python` is any Python from 3.8 on, since proving needs no torch; None means the daemon's own.
 
-        `program` returns the file to run; called each time. `look_limit_s` is how long a file system may take to tell
-        names and sizes; None waits until it does.
+        `limit_s` is that of a small file; a large one may take longer, see `find_limit_s`. `program` returns the file
+        to run; called each time. `look_limit_s` is how long a file system may take to tell names and sizes; None waits
+        until it does.
         """
         self._look_limit_s = look_limit_s
         self._program = program
         self._python = str(python or sys.executable)
         self._limit_s = limit_s
-        # Processor time as well: a prover whose daemon has ended then ends itself.
-        self._limits = [] if memory_limit_bytes is None else [str(memory_limit_bytes), str(math.ceil(limit_s) + 1)]
+        self._memory_limit_bytes = memory_limit_bytes
 
     def prove(self, path: Path) -> Checkpoint:
         """Return the checkpoint of `examine` without its profile."""
@@ -89,27 +103,24 @@ class Prover:
 
         The manifest, and that all shards are there in their sizes, is examined in any case.
         """
-        if not self._limits:
+        if self._memory_limit_bytes is None:
             raise ValueError("a share is proven within limits")
-        return self._judge(folder, lambda: self._run_prover(folder / SHARDS, self._begin_limit(), (share, shares)))
+        return self._judge(folder, lambda limit: self._run_prover(folder / SHARDS, limit, (share, shares)))
 
     def examine(self, path: Path) -> Proof:
-        """Return the checkpoint with its verdict and, if rejected, the reason; takes at most `limit_s`.
+        """Return the checkpoint with its verdict and, if rejected, the reason; takes at most what `find_limit_s` says.
 
         Time in which this process was stopped does not count. A file that is modified meanwhile is rejected. Raises
         OSError only if the file is missing, or its file system does not answer in time.
         """
         if apart_within(self._look_limit_s, os.path.isdir, path):
-            return self._judge(path, lambda: self._prove_folder(path))
-        return self._judge(path, lambda: self._run_prover(path, self._begin_limit()))
+            return self._judge(path, partial(self._prove_folder, path))
+        return self._judge(path, partial(self._run_prover, path))
 
-    def _begin_limit(self) -> RunningLimit:
-        return RunningLimit(self._limit_s)
-
-    def _judge(self, path: Path, ask: Callable[[], dict[str, object]]) -> Proof:
+    def _judge(self, path: Path, ask: Callable[[RunningLimit], dict[str, object]]) -> Proof:
         """Ask a prover, and return its answer as a proof; what changes meanwhile is rejected."""
         before = apart_within(self._look_limit_s, fingerprint_of, path)
-        answer = ask()
+        answer = ask(RunningLimit(find_limit_s(before.size_bytes, self._limit_s)))
         try:
             changed = apart_within(self._look_limit_s, fingerprint_of, path) != before
         except TimeoutError:
@@ -128,9 +139,11 @@ class Prover:
             fitness=as_float(answer.get("fitness")),
         )
         raw_profile = answer.get("profile")
-        return Proof(checkpoint=checkpoint, profile=profile_of(raw_profile), raw_profile=raw_profile)
+        is_examined = proven or changed or UNEXAMINED not in answer
+        profile = profile_of(raw_profile)
+        return Proof(checkpoint=checkpoint, profile=profile, raw_profile=raw_profile, is_examined=is_examined)
 
-    def _prove_folder(self, folder: Path) -> dict[str, object]:
+    def _prove_folder(self, folder: Path, limit: RunningLimit) -> dict[str, object]:
         """Return the answer for a folder: proven if all files of known types are, and the last file of a save exists.
 
         Of a pickle only damage counts. Other files, and texts, are only checked to be unchanged.
@@ -142,22 +155,22 @@ class Prover:
         if missing is not None:
             return {"reason": f"incomplete: {missing} is missing"}
         if SHARDS in names:
-            return self._run_prover(folder / SHARDS, self._begin_limit())
+            return self._run_prover(folder / SHARDS, limit)
         sharded = _find_sharded(names)
         proven: list[dict[str, object]] = []
-        limit = self._begin_limit()
         for name in names:
             if not name.endswith((*CAN_BE_PROVEN, MAY_BE_ANYTHING)) and name not in sharded:
                 continue
             if limit.next_wait_s() == 0:
-                return {"reason": f"could not be proved within {self._limit_s:.0f} s"}
+                return _leave_unexamined(f"could not be proved within {limit.limit_s:.0f} s")
             answer = self._run_prover(folder / name, limit)
-            if name.endswith(MAY_BE_ANYTHING) and not str(answer.get("reason")).startswith(DAMAGE):
+            is_examined, reason = UNEXAMINED not in answer, str(answer.get("reason"))
+            if is_examined and name.endswith(MAY_BE_ANYTHING) and not reason.startswith(DAMAGE):
                 continue
             if answer.get("verdict") == Verdict.PROVEN.value:
                 proven.append(answer)
             elif answer.get("reason") != NO_TENSORS and not _is_note(name, answer):
-                return {"reason": f"{name}: {answer.get('reason') or 'rejected without a reason'}"}
+                return {**answer, "reason": f"{name}: {answer.get('reason') or 'rejected without a reason'}"}
         if not proven and not any(_has_file(names, last) for _, last in ENDS_OF_A_SAVE):
             return {"reason": "the folder contains no file of a type that can be proven"}
         steps = [step for entry in proven if (step := as_int(entry.get("step"), maximum=STEP_MAX)) is not None]
@@ -170,13 +183,16 @@ class Prover:
         }
 
     def _run_prover(self, path: Path, limit: RunningLimit, share: tuple[int, int] | None = None) -> dict[str, object]:
-        command = [self._python, "-I", "-S", str(self._program()), str(path.absolute()), *self._limits]
+        command = [self._python, "-I", "-S", str(self._program()), str(path.absolute())]
+        if self._memory_limit_bytes is not None:
+            # Processor time as well: a prover whose daemon has ended then ends itself.
+            command += [str(self._memory_limit_bytes), str(math.ceil(limit.limit_s) + 1)]
         command += [str(number) for number in share or ()]
         try:
             # Without the daemon's environment, so that a malicious checkpoint cannot read it.
             process = start(command, stdout=PIPE, stderr=PIPE, cwd="/", env={"LC_ALL": "C.UTF-8"})
         except OSError as error:
-            return {"reason": f"could not be proved: {self._python}: {error.strerror}"}
+            return _leave_unexamined(f"could not be proved: {self._python}: {error.strerror}")
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, process.pid, NICENESS)
         output = read_output(process, limit, ANSWER_LIMIT_BYTES)
@@ -184,20 +200,36 @@ class Prover:
             process.end()
             if len(output.stdout) >= ANSWER_LIMIT_BYTES:
                 return {"reason": f"the output of the prover exceeds {ANSWER_LIMIT_BYTES >> 20} MiB"}
-            return {"reason": f"could not be proved within {self._limit_s:.0f} s"}
+            return _leave_unexamined(f"could not be proved within {limit.limit_s:.0f} s")
         status = process.returncode
         assert status is not None  # the output is complete
         return _parse_answer(output.stdout, output.stderr, status)
 
 
+def find_limit_s(size_bytes: int, limit_s: float = LIMIT_S) -> float:
+    """Return how long the proof of a checkpoint may take: the limit of a small one, and the time to read a large one.
+
+    A prover reads about 1 GB of numbers in a second of processor time, where the disk delivers it.
+    """
+    return min(limit_s + size_bytes / SLOWEST_BYTES_PER_S, max(limit_s, LONGEST_S))
+
+
 def _parse_answer(printed: bytes, errors: bytes, status: int) -> dict[str, object]:
     if status < 0:
-        return {"reason": f"the prover was killed by {signal.Signals(-status).name}"}
+        by = signal.Signals(-status)
+        reason = f"the prover was killed by {by.name}"
+        return {"reason": reason} if by in BY_ITS_CONTENT else _leave_unexamined(reason)
     answer = read_json_object(printed)
     if status == 0 and answer is not None:
-        return answer
+        known = {name: value for name, value in answer.items() if name != UNEXAMINED}
+        return {**known, UNEXAMINED: True} if str(known.get("reason")).startswith(UNREADABLE) else known
     last = errors.decode("utf-8", "backslashreplace").strip().rpartition("\n")[2]
-    return {"reason": f"could not be proved: {cut(last, REASON_CHARS_MAX) or 'no answer'}"}
+    return _leave_unexamined(f"could not be proved: {cut(last, REASON_CHARS_MAX) or 'no answer'}")
+
+
+def _leave_unexamined(reason: str) -> dict[str, object]:
+    """Return the answer where nothing is known of the content."""
+    return {"reason": reason, UNEXAMINED: True}
 
 
 def _has_file(names: Iterable[str], what: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ from clocks_by_hand import until
 
 from supervisor.config.settings import CheckpointSettings, JobSettings
 from supervisor.core import events as ev
-from supervisor.core.checkpoints.checkpoint import Checkpoint
+from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, Verdict
 from supervisor.core.job import Job
 from supervisor.core.moments import Moment
 from supervisor.daemon.checkpoints.candidates import fingerprint
@@ -19,6 +19,7 @@ from supervisor.daemon.checkpoints.collector import CollectorDeps
 from supervisor.daemon.checkpoints.per_job import JobCollectors
 from supervisor.daemon.checkpoints.proof_queue import PROVEN_KEPT, REST_FACTOR, ProofQueue, Saved
 from supervisor.daemon.clock import SystemClock
+from supervisor.daemon.fence import SEARCH
 from supervisor.daemon.threads import Threads
 from supervisor.runner.proving import Proof
 
@@ -47,9 +48,11 @@ class Place:
         )
         self.collectors = JobCollectors(deps, self.threads)
         self.go = threading.Event()
+        self.answer: Callable[[Path], Proof] | None = None
 
     def examine(self, path: Path) -> Proof:
-        raise AssertionError(f"{path} is proven by the fixture")
+        assert self.answer is not None, f"{path} is proven by the fixture"
+        return self.answer(path)
 
     def save(self, job: str) -> None:
         """Have a file of a job proven; its proof waits for `go`."""
@@ -104,6 +107,27 @@ def test_only_jobs_with_work_share_the_processor_time_of_proofs(place: Place) ->
     for job in JOBS[:2]:
         place.save(job)
     until(lambda: place.collectors.rest_factor() == 2 * (REST_FACTOR + 1) - 1, "two proofs to begin")
+
+
+def test_a_large_checkpoint_is_proven_without_a_report_that_its_search_does_not_answer(place: Place) -> None:
+    path, limit_s = place.state / "big.st", 60.0
+    with path.open("wb") as file:
+        file.truncate(84_000_000_000)
+    threads, found = place.threads, list[float | None]()
+    post = threads.post("resume search one", job="one")
+
+    def examine(path: Path) -> Proof:
+        found.append(post.limit_s)
+        return Proof(
+            checkpoint=Checkpoint(
+                path=str(path), fingerprint=Fingerprint(size_bytes=1, modified_ns=2, inode=3), verdict=Verdict.REJECTED
+            )
+        )
+
+    place.answer = examine
+    with threads.working(post, SEARCH, limit_s):
+        place.collectors.prove("one", path)
+    assert found == [limit_s + 8400]
 
 
 def test_a_training_that_saves_each_state_under_a_new_name_leaves_no_trace_of_each(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from supervisor.core.fleet.epoch import Epoch
 from supervisor.core.fleet.resume import AskAgain, NoneProven, Offer, Resume, choose_resume
 from supervisor.daemon.roles.resume_offers import OwnCheckpoints, ResumeOffers
 from supervisor.runner.proving import Proof, Prover
+from supervisor.runner.unexamined import UnexaminedError
 from tests.cluster.generations_by_hand import damage, write_generation, write_shard
 from tests.rigs.hanging_fs import HangingFs
 
@@ -69,6 +71,20 @@ def without_a_manifest(generation: Path) -> None:
 
 def renamed(generation: Path) -> None:
     generation.rename(generation.with_name("step-000000000099"))
+
+
+def test_a_node_whose_prover_the_kernel_kills_offers_nothing_until_it_has_proven_the_newest(
+    nodes: Nodes, tmp_path: Path
+) -> None:
+    """A generation that one node calls rejected is passed over by all: it is asked again instead."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\n[ -e {tmp_path}/room ] || kill -KILL $$\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    nodes.nodes["n1"] = ResumeOffers(nodes.folder, Prover(python).examine_share)
+    with pytest.raises(UnexaminedError, match="killed by SIGKILL"):
+        nodes.choose()
+    (tmp_path / "room").touch()
+    assert resumed(nodes.choose()) == 30
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,23 @@ def test_a_piece_of_work_that_does_not_end_is_reported_once_with_its_age_and_its
     assert [event.recovered for event in events] == [False, True]
 
 
+def test_work_that_has_found_more_to_do_is_not_reported_until_that_should_be_done(
+    threads: Threads, clock: HandClock, events: list[ev.SupervisionChanged]
+) -> None:
+    """A checkpoint of many gigabytes takes minutes to read."""
+    post = threads.post("checkpoint proofs one", job="one")
+    with threads.working(post, "proving /data/big.pt"):
+        threads.allow_more("proving /data/small.pt", "one", 1000.0)
+        threads.allow_more("proving /data/big.pt", "two", 1000.0)
+        threads.allow_more("proving /data/big.pt", "one", 100.0)
+        clock.sleep(LIMIT_S + 99)
+        threads.check(clock.now())
+        assert events == []
+        clock.sleep(2)
+        threads.check(clock.now())
+        assert [event.error for event in events] == ["proving /data/big.pt has not answered for 111 s"]
+
+
 def test_a_thread_of_no_job_that_hangs_is_a_problem_of_the_daemon(threads: Threads, clock: HandClock) -> None:
     post = threads.post("read gpus")
     with threads.working(post, "asking rocm-smi"):

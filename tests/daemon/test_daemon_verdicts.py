@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import struct
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,9 +15,12 @@ from supervisor.core.checkpoints.tensor_stats import profile_of
 from supervisor.daemon.checkpoints.verdicts import Proofs
 from supervisor.runner.folder_checkpoints import fingerprint_of
 from supervisor.runner.generation_store import GenerationStore, Wanted
-from supervisor.runner.proving import Proof
+from supervisor.runner.proving import Proof, Prover
+from supervisor.runner.unexamined import UnexaminedError
 
 SIGNS = "+-" * 32
+_HEAD = json.dumps({"weight": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}}).encode()
+SAFETENSORS = struct.pack("<Q", len(_HEAD)) + _HEAD + struct.pack("<4f", 1.0, -2.0, 3.0, -4.0)
 
 
 class Shelf:
@@ -63,3 +69,36 @@ def test_the_first_weights_of_a_further_training_of_the_script_are_compared_with
     assert shelf.prove(200, turned(SIGNS), 2).verdict is Verdict.PROVEN
     assert shelf.prove(300, SIGNS, 2).verdict is Verdict.REJECTED, "they are with those of their own"
     assert shelf.prove(400, turned(SIGNS), 2).verdict is Verdict.PROVEN
+
+
+def test_a_checkpoint_whose_prover_the_kernel_kills_has_no_verdict_and_is_proven_by_the_next_search(
+    tmp_path: Path,
+) -> None:
+    """Where memory is short both a training and what proves its checkpoints may be killed."""
+    store, saved = GenerationStore(tmp_path / "generations", reserve_bytes=0), tmp_path / "state.safetensors"
+    saved.write_bytes(SAFETENSORS)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\n[ -e {tmp_path}/room ] || kill -KILL $$\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    proofs = Proofs(Prover(python).examine, lambda job: None, lambda job: store)
+    with pytest.raises(UnexaminedError, match="killed by SIGKILL; it is not rejected for that, but examined again"):
+        proofs.prove("job", saved)
+    (tmp_path / "room").touch()
+    assert proofs.prove("job", saved).verdict is Verdict.PROVEN
+
+
+def test_a_checkpoint_that_ends_each_of_its_provers_is_rejected_in_the_end_and_keeps_no_search(tmp_path: Path) -> None:
+    store, saved = GenerationStore(tmp_path / "generations", reserve_bytes=0), tmp_path / "state.safetensors"
+    saved.write_bytes(SAFETENSORS)
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nkill -KILL $$\n")
+    python.chmod(0o755)
+    proofs = Proofs(Prover(python).examine, lambda job: None, lambda job: store)
+    for _ in range(2):
+        with pytest.raises(UnexaminedError):
+            proofs.prove("job", saved)
+    rejected = proofs.prove("job", saved)
+    assert (rejected.verdict, rejected.reason) == (Verdict.REJECTED, "the prover was killed by SIGKILL")
+    os.utime(saved, (1, 1))
+    with pytest.raises(UnexaminedError):
+        proofs.prove("job", saved)  # another content

@@ -12,10 +12,13 @@ from typing import Protocol
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint
 from supervisor.core.events import CheckpointSeen
 from supervisor.core.moments import Moment
+from supervisor.daemon.checkpoints.candidates import fingerprint
 from supervisor.daemon.checkpoints.collector import CollectorDeps, GenerationCollector
 from supervisor.daemon.checkpoints.proof_queue import REST_FACTOR, ProofQueue, Saved
+from supervisor.daemon.fence import SEARCH
 from supervisor.daemon.threads import Threads
 from supervisor.runner.generation_store import GenerationStore
+from supervisor.runner.proving import find_limit_s
 
 CAPTURES, PROOFS = "generations", "checkpoint proofs"
 """Names of their threads, before that of the job."""
@@ -99,7 +102,11 @@ class JobCollectors:
         self.of(saved.job).offer_found(saved, now)
 
     def prove(self, job: str, path: Path) -> Checkpoint:
-        """See `Proofs.prove`."""
+        """See `Proofs.prove`; who proves a large one is not reported while it is read."""
+        stat = fingerprint(path)
+        more_s = 0.0 if stat is None else find_limit_s(stat.size_bytes, 0.0)
+        for what in (f"proving {path}", SEARCH):
+            self._threads.allow_more(what, job, more_s)
         return self.of(job).proofs.prove(job, path)
 
     def judge(self, job: str, checkpoint: Checkpoint) -> None:

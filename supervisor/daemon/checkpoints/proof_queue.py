@@ -17,6 +17,7 @@ from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, merg
 from supervisor.core.events import CheckpointSeen
 from supervisor.daemon.checkpoints.candidates import Prove, fingerprint
 from supervisor.daemon.clock import Clock
+from supervisor.runner.unexamined import UnexaminedError
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +96,8 @@ class ProofQueue(threading.Thread):
             try:
                 with self._at(f"proving {saved.path}"):
                     self._prove_saved(saved)
+            except UnexaminedError as error:  # a search examines it again
+                log.warning("checkpoint.not_examined", extra={"fields": {"job": saved.job, "why": str(error)}})
             except Exception:
                 log.exception("checkpoint.proof_failed", extra={"fields": {"job": saved.job}})
             self._proving = None

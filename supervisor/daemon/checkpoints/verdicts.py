@@ -13,6 +13,7 @@ from supervisor.core.checkpoints.tensor_stats import Profile, profile_of
 from supervisor.core.job import Job
 from supervisor.runner.generation_store import GenerationStore
 from supervisor.runner.proving import Proof
+from supervisor.runner.unexamined import Unexamined
 
 DOUBTED_TIMES = 2
 """How many checkpoints in a row, each continuing the one before, are doubted before the next is accepted."""
@@ -34,18 +35,20 @@ class Proofs:
         self._job = job
         self._store_of = store_of
         self._doubted: dict[str, list[tuple[float, Profile]]] = {}
+        self._unexamined = Unexamined()
         self._lock = threading.Lock()
 
     def prove(self, job: str, path: Path) -> Checkpoint:
         """Return a checkpoint with its verdict: from the file alone, and compared with the generation before it.
 
-        Raises OSError where the file is not there.
+        Raises OSError where the file is not there, and UnexaminedError where it could not be examined.
         """
         store = self._store_of(job)
         known = _find_generation(store, path)
         if known is not None and known.verdict is not None:
             return known  # its content cannot have changed
         proof = self._examine(path)
+        self._unexamined.check(proof)
         with self._lock:
             known = _find_generation(store, path)
             if known is not None and known.verdict is not None:

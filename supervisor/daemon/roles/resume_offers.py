@@ -27,6 +27,7 @@ from supervisor.runner.shared_generations import (
     read_own,
     remove_generations,
 )
+from supervisor.runner.unexamined import Unexamined
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -66,6 +67,7 @@ class ResumeOffers:
         self._folder, self._examine, self._limit_s = folder, examine, limit_s
         self._own = own if own is not None and own.globs else None
         self._lock = threading.Lock()
+        self._unexamined = Unexamined()
         self._proven: dict[tuple[str, Fingerprint, int, int], Offer] = {}
 
     def find(self, asked: ms.FindResume) -> tuple[Offer, ...]:
@@ -133,7 +135,10 @@ class ResumeOffers:
             apart(remove_generations, self._folder)
 
     def _prove(self, offer: Offer, asked: ms.FindResume) -> Offer:
-        """Return an offer with the verdict on this node's share; that of unchanged files is known from before."""
+        """Return an offer with the verdict on this node's share; that of unchanged files is known from before.
+
+        Raises UnexaminedError where it could not be examined: the leader asks again.
+        """
         folder = self._folder if GENERATION.fullmatch(offer.name) is not None else None
         if folder is None and asked.share > 0:
             return replace(offer, proven=True)  # by the node of share 0; its digest says whether this is the same
@@ -143,10 +148,12 @@ class ResumeOffers:
         if known is not None:
             return known
         if folder is not None:
-            checkpoint = self._examine(path, asked.share, asked.shares).checkpoint
+            proof = self._examine(path, asked.share, asked.shares)
         else:
             assert self._own is not None
-            checkpoint = self._own.examine(path).checkpoint
+            proof = self._own.examine(path)
+        self._unexamined.check(proof)
+        checkpoint = proof.checkpoint
         proven = checkpoint.verdict is Verdict.PROVEN
         is_left = folder is None and self._own is not None and self._own.loads_itself
         loads_itself = is_left and not proven and checkpoint.reason in OTHER_FORMATS
