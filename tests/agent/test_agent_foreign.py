@@ -265,7 +265,7 @@ def test_every_update_of_a_jax_training_is_a_step_also_inside_compiled_functions
     assert [record.step for record in records] == [*range(9, 13), *list(range(1, 13)) * 5], "the ring holds the last 64"
     assert attempt.stage() == "validate", "the last of them evaluates after its last step"
     command = [str(foreign_python), str(script)]
-    alone = subprocess.run(command, env=plain_environment(), capture_output=True, text=True, timeout=240, check=True)
+    alone = subprocess.run(command, env=plain_environment(), capture_output=True, text=True, timeout=600, check=True)
     assert finished.output == alone.stdout, "the same weights as without a supervisor"
 
 
@@ -284,7 +284,7 @@ def test_a_jax_training_whose_steps_lie_in_a_compiled_loop_reports_the_loop_from
     assert attempt.head() == 1 + 3 + 3 + 3, "each call is one step"
     assert [report["device"] for report in attempt.list_reports("device")] == ["cpu"] * len(ways)
     command = [str(foreign_python), str(script), *ways]
-    alone = subprocess.run(command, env=plain_environment(), capture_output=True, text=True, timeout=240, check=True)
+    alone = subprocess.run(command, env=plain_environment(), capture_output=True, text=True, timeout=600, check=True)
     digests = [line for line in finished.output.splitlines() if line.startswith(tuple(ways))]
     assert digests == alone.stdout.splitlines(), "the same weights as without a supervisor"
 

@@ -79,17 +79,21 @@ def test_a_foreign_program_on_the_leaders_port_is_named_with_the_node(tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_daemon_to_which_no_leader_comes_ends_with_a_status_and_a_reason(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("limit_s", "why"), [(0.0, "none came"), (1.0, "leader {}: Connection refused")])
+def test_a_daemon_to_which_no_leader_comes_ends_with_a_status_and_a_reason(
+    tmp_path: Path, limit_s: float, why: str
+) -> None:
+    """Also before it takes signals: one ended it without status and reason."""
     make_secret(tmp_path / "secret")
     with socket.create_server(("127.0.0.1", 0)) as closed:
         address = f"127.0.0.1:{closed.getsockname()[1]}"
     options = ["--role=node", "--training=run", "--node=n7", "--secret-file", str(tmp_path / "secret")]
     options += ["--state-dir", str(tmp_path / "state"), "--leader", address, "--host=127.0.0.1", "--", "true"]
-    code = "import sys; from supervisor.cluster import node; node.ALONE_LIMIT_S = 1.0\n"
+    code = f"import sys; from supervisor.cluster import node; node.ALONE_LIMIT_S = {limit_s}\n"
     code += "from supervisor.daemon.main import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", code, *options]
     ran = subprocess.run(command, text=True, capture_output=True, timeout=120, check=False)
     assert ran.returncode == 69
     printed = ran.stderr.splitlines()[-1]
-    text = rf"\(node n7\): no leader for \d s, and no rank runs here: leader {address}: Connection refused"
+    text = rf"\(node n7\): no leader for \d s, and no rank runs here: {why.format(address)}"
     assert re.fullmatch(f"rocm-supervisord {text}", printed)

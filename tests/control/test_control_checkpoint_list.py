@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.control.checkpoint_list import listed
+from supervisor.control.checkpoint_list import LOOK_LIMIT_S, listed
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint
 from tests.rigs.hanging_fs import hanging
 
@@ -16,14 +16,15 @@ def snapshot(path: Path) -> Checkpoint:
     return Checkpoint(path=str(path), kind="snapshot", fingerprint=Fingerprint(size_bytes=3, modified_ns=4, inode=5))
 
 
-def names(*paths: Path) -> list[str]:
-    return [Path(entry.path).name for entry in listed([snapshot(path) for path in paths])]
+def names(*paths: Path, limit_s: float = LOOK_LIMIT_S) -> list[str]:
+    return [Path(entry.path).name for entry in listed([snapshot(path) for path in paths], limit_s)]
 
 
 @pytest.mark.slow
 def test_a_snapshot_that_is_gone_is_not_listed(tmp_path: Path) -> None:
     (tmp_path / "there.pt").write_bytes(b"123")
-    assert names(tmp_path / "there.pt", tmp_path / "gone.pt", tmp_path / "there.pt" / "never.pt") == ["there.pt"]
+    paths = (tmp_path / "there.pt", tmp_path / "gone.pt", tmp_path / "there.pt" / "never.pt")
+    assert names(*paths, limit_s=60.0) == ["there.pt"]
 
 
 @pytest.mark.slow

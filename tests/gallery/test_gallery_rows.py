@@ -147,4 +147,4 @@ def test_torch_is_hurt_from_outside_and_its_steps_are_counted(tmp_path: Path, cu
 
 
 def _output(command: list[str], env: dict[str, str]) -> list[str]:
-    return subprocess.run(command, env=env, check=True, capture_output=True, text=True, timeout=120).stdout.splitlines()
+    return subprocess.run(command, env=env, check=True, capture_output=True, text=True, timeout=600).stdout.splitlines()

@@ -48,7 +48,7 @@ class Night:
             names.ENV_FOLDER: str(self.attempt / names.RUN),
         }
         env = {**os.environ, **agent, **more}
-        subprocess.run(command, check=True, cwd=self.folder, env=env, timeout=120, capture_output=True)
+        subprocess.run(command, check=True, cwd=self.folder, env=env, timeout=600, capture_output=True)
 
     def with_snapshots(self) -> Path:
         """Train soundly, and return a snapshot of the first two epochs, laid aside."""

@@ -56,6 +56,8 @@ LAUNCHES_KEPT = 8
 RECORD_LIMIT_S = 5.0
 """How long the shim of a stopped launch may take to write how it ended. All nodes wait for that, and the leader leaves
 out a node on which something lives for longer (`LeaderLimits.kill_s`)."""
+START_LIMIT_S = 60.0
+"""Of a daemon whose leader refuses it while it starts; it reads its GPUs and its record meanwhile."""
 CLEAR_LIMIT_S = 30.0
 """How long removing the snapshots of a training that has finished may take before the daemon ends all the same."""
 
@@ -303,7 +305,14 @@ class Member:
         try:
             self._clear_and_await_save(clears=clears)
         finally:  # whatever is amiss there, this daemon ends
+            self._await_start()
             os.kill(os.getpid(), signal.SIGTERM)
+
+    def _await_start(self) -> None:
+        """Wait until the daemon takes signals: before, one would end it without its status and its reason."""
+        until_s = self._parts.clock.now().monotonic_s + START_LIMIT_S
+        while signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and self._parts.clock.now().monotonic_s < until_s:
+            time.sleep(LOOK_S)
 
     def _clear_and_await_save(self, *, clears: bool) -> None:
         if clears and not ends_within(CLEAR_LIMIT_S, "cluster-clear", self._clear_offers):
