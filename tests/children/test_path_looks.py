@@ -54,6 +54,16 @@ def test_what_lies_at_a_path_is_found_through_its_links(tmp_path: Path, looks: P
     assert len(children_that_look()) == 1
 
 
+def test_a_name_may_be_of_any_bytes_and_one_that_no_file_can_have_is_refused(tmp_path: Path, looks: PathLooks) -> None:
+    file, link = tmp_path / os.fsdecode(b"two\nlines, \xff and a space"), tmp_path / os.fsdecode(b"link\xfe")
+    file.write_text("x")
+    link.symlink_to(file)
+    assert stat.S_ISREG(looks.look(link).mode)
+    with pytest.raises(OSError, match="Invalid argument"):
+        looks.look(tmp_path / "\ud800")
+    assert looks.look(tmp_path).mode == tmp_path.stat().st_mode
+
+
 def test_a_relative_path_begins_where_this_process_is(looks: PathLooks) -> None:
     assert looks.look(".").mode == Path.cwd().stat().st_mode
 
