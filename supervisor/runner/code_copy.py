@@ -1,7 +1,8 @@
 """Copies of the code that runs in trainings and shims, so that an upgrade of the package does not change it.
 
 STATE/code/DIGEST/ mirrors the part of the package that a training, its shim and a standby import while they run. A
-copy is named after its content, appears complete by one rename, and is checked each time before it is used.
+copy is named after its content, appears complete by one rename, and is checked each time before it is used: it is read
+where any of its files may have been written since it was read last.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ NAMES_TRIED = 100
 DRAFT, DROPPED = ".new-", ".old-"
 FILE_MODE, FOLDER_MODE = 0o444, 0o555
 COMPILE_LIMIT_S = 120.0
+USES_UNTIL_READ = 16
+"""Of so many uses in a row one reads the whole copy, though nobody wrote to it: a disk may return something else."""
 WAIT_S = 20.0
 """How long a launch waits for a copy that another launch makes; then it makes its own."""
 
@@ -109,6 +112,10 @@ class CodeCopies:
         self._drafts: set[Path] = set()
         self._sources: dict[str, bytes] | None = None
         self._name: str | None = None
+        self._read: tuple[Path, bytes | None] | None = None
+        """The copy that was intact when all of it was read last, and its state just before."""
+        self._uses = 0
+        """How often it was used since."""
         try:
             self._read_installed()
         except (OSError, ValueError) as error:
@@ -154,9 +161,19 @@ class CodeCopies:
     def _find_place(self, name: str) -> Path | None:
         """Return the intact copy, or else where one can be made; None if every name is taken by a damaged one."""
         for place in self._candidate_places(name):
-            if is_intact(place, name) or not os.path.lexists(place):
+            if self._is_intact(place, name) or not os.path.lexists(place):
                 return place
         return None
+
+    def _is_intact(self, place: Path, name: str) -> bool:
+        """Whether a copy is intact; while no file of it was written since it was read that is known."""
+        state, uses = _find_state(place), self._uses + 1
+        if state is not None and self._read == (place, state) and uses < USES_UNTIL_READ:
+            self._uses = uses
+            return True
+        intact = is_intact(place, name)
+        self._read, self._uses = (place, state) if intact else None, 0
+        return intact
 
     def _candidate_places(self, name: str) -> Iterator[Path]:
         """Yield the folders for a copy: a damaged one is not repaired, since a training may still import from it."""
@@ -326,26 +343,40 @@ def _read_file(path: str) -> bytes:
 
 def _is_ours_alone(place: Path, expected: set[str]) -> bool:
     """Whether every file is expected, or byte code of another Python, and only this user may write it."""
-    if not _is_ours(place.lstat()):
-        return False
-    folders = [""]
-    while folders:
-        within = folders.pop()
-        with os.scandir(place / within) as entries:
-            for entry in entries:
-                name, status = f"{within}{entry.name}", entry.stat(follow_symlinks=False)
-                if stat.S_ISDIR(status.st_mode):
-                    folders.append(f"{name}/")
-                elif name not in expected and not f"/{within}".endswith(f"/{BYTE_CODE}/"):
-                    return False
-                if not _is_ours(status):
-                    return False
+    for name, status in _walk(place):
+        others_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if status.st_uid != os.geteuid() or others_write or stat.S_ISLNK(status.st_mode):
+            return False
+        if not stat.S_ISDIR(status.st_mode) and name not in expected and f"/{name}".split("/")[-2] != BYTE_CODE:
+            return False
     return True
 
 
-def _is_ours(status: os.stat_result) -> bool:
-    others_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return status.st_uid == os.geteuid() and not others_write and not stat.S_ISLNK(status.st_mode)
+def _walk(place: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield a folder and all that lies below it, by name within it; links are not followed."""
+    yield "", place.lstat()
+    folders = [""]
+    while folders:
+        within = folders.pop()
+        with os.scandir(place / within) as found:
+            entries = sorted(found, key=lambda entry: entry.name)
+        for entry in entries:
+            name, status = f"{within}{entry.name}", entry.stat(follow_symlinks=False)
+            if stat.S_ISDIR(status.st_mode):
+                folders.append(f"{name}/")
+            yield name, status
+
+
+def _find_state(place: Path) -> bytes | None:
+    """Return a digest of what a write to any file of a copy changes; None where it cannot be read."""
+    digest = hashlib.sha256()
+    try:
+        for name, found in _walk(place):
+            facts = (name, found.st_ino, found.st_size, found.st_mtime_ns, found.st_uid, found.st_mode)
+            digest.update(repr(facts).encode(errors="surrogateescape"))
+    except OSError:
+        return None
+    return digest.digest()
 
 
 def drop(place: Path) -> None:

@@ -12,7 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.runner.code_copy import DIGESTS, INSTALLED, PARTS, Code, CodeCopies, attempts_of, temporary_copy
+from supervisor.runner.code_copy import (
+    DIGESTS,
+    INSTALLED,
+    PARTS,
+    USES_UNTIL_READ,
+    Code,
+    CodeCopies,
+    attempts_of,
+    temporary_copy,
+)
 
 LONG_S = 120.0
 
@@ -163,18 +172,37 @@ def test_launches_at_the_same_time_make_one_copy(tmp_path: Path, package: Path) 
 def test_a_damaged_copy_is_left_as_it_is_and_another_is_used(tmp_path: Path, package: Path) -> None:
     copies = CodeCopies(tmp_path, installed=package)
     damaged = copies.current()
+    assert copies.current() == damaged, "it was read, and found intact"
     shim = damaged.root / "runner" / "shim.py"
     shim.chmod(0o644)
     shim.write_text("")
+    shim.chmod(0o444)
     other = copies.current()
     assert other != damaged
     assert contents(other) == contents(Code(package))
     assert shim.read_text() == ""
 
 
+def test_of_a_number_of_uses_in_a_row_one_finds_what_no_write_has_changed(tmp_path: Path, package: Path) -> None:
+    copies = CodeCopies(tmp_path, installed=package)
+    copies.current()
+    first = copies.current()
+    shim = first.root / "runner" / "shim.py"
+    before = shim.stat()
+    shim.chmod(0o644)
+    shim.write_bytes(shim.read_bytes()[:-1] + b"#")
+    shim.chmod(0o444)
+    os.utime(shim, ns=(before.st_atime_ns, before.st_mtime_ns))
+    used = [copies.current() for _ in range(USES_UNTIL_READ)]
+    assert used == [first] * (USES_UNTIL_READ - 1) + [used[-1]], "as of a disk that returns something else"
+    assert used[-1] != first
+    assert contents(used[-1]) == contents(Code(package))
+
+
 @pytest.mark.parametrize("harm", ["writable", "foreign file", "link", "byte code", "no digests"])
 def test_what_somebody_else_could_have_changed_is_not_used(tmp_path: Path, package: Path, harm: str) -> None:
     copies = CodeCopies(tmp_path, installed=package)
+    copies.current()
     root = copies.current().root
     for folder in (root, root / "runner", root / "runner" / "__pycache__"):
         folder.chmod(0o755)
