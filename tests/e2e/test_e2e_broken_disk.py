@@ -9,6 +9,7 @@ import pytest
 from house import House
 
 from tests.rigs.hanging_fs import HangingFs
+from tests.rigs.laid_code import lay_code
 
 pytestmark = [pytest.mark.mounts, pytest.mark.calm(reason="a stall of a few seconds would be found")]
 
@@ -18,10 +19,11 @@ FAILURES = ("Input/output error", "disk I/O error", "unable to open database fil
 
 
 @pytest.fixture
-def home(home_beside_disk: House, disk: HangingFs, tmp_path: Path) -> House:
+def home(home_beside_disk: House, disk: HangingFs, tmp_path: Path, code_copies: Path) -> House:
     """An installation with all its state on that disk, but for the socket, and a training that will hang by itself."""
     item = home_beside_disk
     item.state = disk.at / "state"
+    lay_code(code_copies, disk.real / "state")
     item.client.path = str(tmp_path / "control.sock")
     job = item.by_hand("one", "--wound", f"hang:{HANGS_AT}", table="checkpoints.keep = false", stall="limit_s = 2")
     item.write(f"[telemetry]\ninterval_s = 0.5\n{job}", head=f'socket = "{item.client.path}"')

@@ -11,6 +11,7 @@ import pytest
 from house import House, house
 
 from tests.rigs.hanging_fs import HangingFs
+from tests.rigs.laid_code import lay_code
 
 pytestmark = [
     pytest.mark.mounts,
@@ -24,9 +25,10 @@ HUNG_S = 35
 
 
 @pytest.fixture
-def home(tmp_path: Path, far: HangingFs) -> Iterator[House]:
+def home(tmp_path: Path, far: HangingFs, code_copies: Path) -> Iterator[House]:
     """An installation whose state lies on that file system; the training's own folder and the socket do not."""
     (tmp_path / "house").mkdir()
+    lay_code(code_copies, far.real / "state")
     with house(tmp_path / "house") as item:
         item.shares_imports, item.state = True, far.at / "state"
         item.client.path = str(item.folder / "control.sock")
