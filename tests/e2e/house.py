@@ -186,13 +186,13 @@ class House:
 
     def training_pids(self) -> list[int]:
         """Return the pids of every process of every attempt that still runs or stands by, shims first."""
-        found = []
-        folders = (place for kind in ("[0-9]*", "standby-*", "triage-*") for place in self.state.glob(f"jobs/*/{kind}"))
-        for folder in folders:
-            for process in psutil.process_iter(["cmdline"]):
-                if str(folder) in (process.info["cmdline"] or ()):
-                    found += [process.pid, *(child.pid for child in _children(process))]
-        return list(dict.fromkeys(found))
+        kinds = ("[0-9]*", "standby-*", "triage-*")
+        folders = [str(place) for kind in kinds for place in self.state.glob(f"jobs/*/{kind}")]
+        by_folder: dict[str, list[int]] = {folder: [] for folder in folders}
+        for pid, words in _command_lines() if folders else ():
+            for folder in by_folder.keys() & words:
+                by_folder[folder] += [pid, *_children(pid)]
+        return list(dict.fromkeys(pid for found in by_folder.values() for pid in found))
 
     # --- waiting --------------------------------------------------------------------------------------------------
 
@@ -297,9 +297,19 @@ class House:
                 continue
 
 
-def _children(process: psutil.Process) -> list[psutil.Process]:
+def _command_lines() -> Iterator[tuple[int, set[str]]]:
+    """Yield the pid of each process and the words that it was started with."""
+    for name in filter(str.isdecimal, os.listdir("/proc")):  # noqa: PTH208 - a path for each takes as long as the rest
+        try:
+            content = Path("/proc", name, "cmdline").read_bytes()
+        except OSError:
+            continue  # it has ended
+        yield int(name), set(content.decode(errors="surrogateescape").split("\0"))
+
+
+def _children(pid: int) -> list[int]:
     try:
-        return process.children(recursive=True)
+        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
     except psutil.Error:
         return []
 

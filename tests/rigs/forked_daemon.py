@@ -26,6 +26,8 @@ DAEMON = "supervisor.daemon.main"
 """The module whose `main` rocm-supervisord calls."""
 ROLES = "supervisor.daemon.roles.program"
 """What that imports for a part of a training on several nodes."""
+FIRST_ANSWER = ("uvicorn.loops.asyncio", "uvicorn.lifespan.off", "anyio._backends._asyncio")
+"""What a daemon imports when it is first asked for something."""
 END_LIMIT_S = 10.0
 REQUEST_BYTES = 1 << 17
 """More than an environment has."""
@@ -212,8 +214,8 @@ def main(descriptor: int) -> int:
     """Make the imports and serve the socket of this descriptor; in a fork, run its daemon."""
     sys.path[0] = str(ROOT)
     gc.disable()
-    importlib.import_module(DAEMON)
-    importlib.import_module(ROLES)
+    for name in (DAEMON, ROLES, *FIRST_ANSWER):
+        importlib.import_module(name)
     gc.freeze()  # no daemon passes, and so copies, what was imported
     gc.enable()
     request = _serve(socket.socket(fileno=descriptor))
