@@ -236,6 +236,36 @@ def test_an_optimizer_that_begins_with_one_and_loaded_nothing_began_again(
     assert (steps, reported["scale"], reported["resumed"]) == ([1, 2, 3], "training", False)
 
 
+UNREADABLE = """
+try:
+    torch.load(sys.argv[1])
+except Exception:
+    pass
+"""
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("optimizer", [ADAM, SGD])
+def test_a_checkpoint_that_could_not_be_read_is_none_that_the_training_goes_on_from(
+    warm_attempt: Attempt, train_python: Path, checkpoint: Path, optimizer: str
+) -> None:
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-200])
+    program = LOOP.format(optimizer=optimizer, before=UNREADABLE, each="")
+    steps, reported = counted(warm_attempt, program, train_python, str(checkpoint), **given(checkpoint, 40))
+    assert steps == [1, 2, 3]
+    assert reported["path"] is None
+    assert reported["resumed"] is (False if optimizer == ADAM else None), "without a count nothing is known"
+
+
+@pytest.mark.train
+def test_a_script_that_looks_for_a_checkpoint_before_any_was_saved_meets_no_failure_of_the_agent(
+    warm_attempt: Attempt, train_python: Path, tmp_path: Path
+) -> None:
+    program = LOOP.format(optimizer=SGD, before=UNREADABLE, each="")
+    steps, reported = counted(warm_attempt, program, train_python, str(tmp_path / "none.pt"))
+    assert (steps, reported["scale"]) == ([1, 2, 3], "training")
+
+
 @pytest.mark.train
 def test_each_save_is_reported_with_the_step_that_it_holds(
     warm_attempt: Attempt, train_python: Path, tmp_path: Path

@@ -17,7 +17,7 @@ from .layout import ENV_ATTEMPT, ENV_EPOCH, ENV_RESUME_FROM, ENV_RESUME_STEPS
 
 TYPE_CHECKING = False  # typing costs milliseconds at every interpreter's start
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Tuple
+    from typing import Any, Callable, Dict, List, Optional, Tuple
 
 NEAR_STEPS = 100
 """An optimizer's own count may lag behind the training's by so much, or a tenth: it leaves out what a scaler skips."""
@@ -37,15 +37,37 @@ _begins_again = False
 _saves_ns: List[int] = []
 
 
+def watch_load(load: Callable[..., Any], first: str) -> Callable[..., Any]:
+    """Make `load` note the file that it returned the content of: it may be a checkpoint. `first` names its argument.
+
+    A program that could not read its checkpoint and went on without did not resume from it.
+    """
+    from functools import wraps
+
+    @wraps(load)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        # Looked at before, as the program may replace the file once it has read it.
+        found = _look_at(args[0] if args else kwargs.get(first))
+        content = load(*args, **kwargs)
+        if found is not None and not _began and len(_loads) < LOADS_NOTED:
+            _loads.append(found)
+        return content
+
+    return watched
+
+
 @fenced
-def loads(source: Any) -> None:
-    """Note a file that the program is about to load: it may be a checkpoint."""
+def _look_at(source: Any) -> Optional[Tuple[str, int, int]]:
+    """Return what `_loads` holds of a file; None where that can be no checkpoint, is not there or comes too late."""
     source = source if isinstance(source, (str, os.PathLike)) else getattr(source, "name", None)
-    if _began or len(_loads) >= LOADS_NOTED or not isinstance(source, (str, os.PathLike)):
-        return
+    if _began or not isinstance(source, (str, os.PathLike)):
+        return None
     path = os.path.realpath(os.fspath(source))
-    found = os.stat(path)
-    _loads.append((str(path), found.st_size, found.st_mtime_ns))
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return str(path), found.st_size, found.st_mtime_ns
 
 
 @fenced

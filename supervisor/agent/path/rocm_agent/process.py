@@ -152,18 +152,9 @@ def _children_imported(module: ModuleType) -> None:
 
 def _safetensors_imported(module: ModuleType) -> None:
     """Note what is loaded before the first step, as torch_hook does of torch.load."""
-    from functools import wraps
-
     from . import origin
 
-    original = module.load_file
-
-    @wraps(original)
-    def load_file(filename: object, *args: object, **kwargs: object) -> object:
-        origin.loads(filename)
-        return original(filename, *args, **kwargs)
-
-    module.load_file = load_file
+    module.load_file = origin.watch_load(module.load_file, "filename")
 
 
 def _compiler_imported(module: ModuleType) -> None:

@@ -396,14 +396,7 @@ def _watch_saving(torch: Any, watch: Watch) -> None:
 
 def _watch_loading(torch: Any) -> None:
     """Note what is loaded before the first step: a training that goes on loads what it goes on from."""
-    original = torch.load
-
-    @wraps(original)
-    def load(*args: Any, **kwargs: Any) -> Any:
-        origin.loads(args[0] if args else kwargs.get("f"))
-        return original(*args, **kwargs)
-
-    torch.load = load
+    torch.load = origin.watch_load(torch.load, "f")
 
 
 @fenced
