@@ -400,6 +400,16 @@ class Job:
         """Whether it runs by the CPU profile."""
         return self.course.has("cpu_profile") and self.limits.remedies.allows("cpu_profile")
 
+    def training_began_unix_s(self, saved_unix_s: float) -> float | None:
+        """Return when the training began that something saved then belongs to; None where no beginning is known.
+
+        One that was given a checkpoint and started from the beginning all the same is another training from then on.
+        """
+        attempt = self.attempt
+        if attempt is not None and attempt.went_on is False and saved_unix_s >= attempt.launched_at.unix_s:
+            return attempt.launched_at.unix_s
+        return self.began_unix_s
+
     @property
     def awaits_triage(self) -> bool:
         """Whether it waits for a triage before its retry is decided."""

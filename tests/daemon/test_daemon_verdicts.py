@@ -12,6 +12,8 @@ import pytest
 
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Verdict
 from supervisor.core.checkpoints.tensor_stats import profile_of
+from supervisor.core.job import Attempt, Job
+from supervisor.core.moments import Moment
 from supervisor.daemon.checkpoints.verdicts import Proofs
 from supervisor.runner.folder_checkpoints import fingerprint_of
 from supervisor.runner.generation_store import GenerationStore, Wanted
@@ -23,6 +25,9 @@ _HEAD = json.dumps({"weight": {"dtype": "F32", "shape": [2, 2], "data_offsets": 
 SAFETENSORS = struct.pack("<Q", len(_HEAD)) + _HEAD + struct.pack("<4f", 1.0, -2.0, 3.0, -4.0)
 
 
+BEGAN_UNIX_S = 1_600_000_000
+
+
 class Shelf:
     """A job's store, into which weights are saved and proven; the prover's answer is given."""
 
@@ -30,17 +35,19 @@ class Shelf:
         self.folder = folder
         self.store = GenerationStore(folder / "generations", reserve_bytes=0)
         self.answers: dict[str, object] = {}
-        self.proofs = Proofs(self._examine, lambda job: None, lambda job: self.store)
+        self.job: Job | None = None
+        self.proofs = Proofs(self._examine, lambda job: self.job, lambda job: self.store)
 
     def _examine(self, path: Path) -> Proof:
         checkpoint = Checkpoint(path=str(path), fingerprint=fingerprint_of(path), verdict=Verdict.PROVEN)
         answer = self.answers[path.name]
         return Proof(checkpoint=checkpoint, profile=profile_of(answer), raw_profile=answer)
 
-    def prove(self, step: int, signs: str, fit: int | None) -> Checkpoint:
+    def prove(self, step: int, signs: str, fit: int | None, *, saved_unix_s: int | None = None) -> Checkpoint:
         path = self.folder / f"step-{step}.pt"
         path.write_bytes(str(step).encode())
-        os.utime(path, (1_600_000_000 + step, 1_600_000_000 + step))
+        saved_unix_s = saved_unix_s or BEGAN_UNIX_S + step
+        os.utime(path, (saved_unix_s, saved_unix_s))
         row = ["state_dict.weight", "Float", [8, 8], 1.0, 0.0, 0, signs]
         self.answers[path.name] = {"tensors": [row], "optimizers": {}, "updates": None, "fit": fit}
         seen = Checkpoint(path=str(path), fingerprint=fingerprint_of(path), step=step)
@@ -102,3 +109,27 @@ def test_a_checkpoint_that_ends_each_of_its_provers_is_rejected_in_the_end_and_k
     os.utime(saved, (1, 1))
     with pytest.raises(UnexaminedError):
         proofs.prove("job", saved)  # another content
+
+
+@pytest.mark.parametrize(("went_on", "verdict"), [(False, Verdict.PROVEN), (True, Verdict.REJECTED)])
+def test_what_a_training_saves_that_started_over_in_spite_of_a_checkpoint_is_compared_with_none_of_before(
+    shelf: Shelf, *, went_on: bool, verdict: Verdict
+) -> None:
+    shelf.prove(100, SIGNS, None)
+    launched_at = Moment(unix_s=BEGAN_UNIX_S + 150.0, monotonic_s=0.0)
+    attempt = Attempt(number=2, launched_at=launched_at, went_on=went_on)
+    shelf.job = Job(name="job", since=launched_at, attempt=attempt, began_unix_s=float(BEGAN_UNIX_S))
+    over = shelf.prove(101, turned(SIGNS), None, saved_unix_s=BEGAN_UNIX_S + 200)
+    assert over.verdict is verdict
+    continues = shelf.prove(102, SIGNS if went_on else turned(SIGNS), None, saved_unix_s=BEGAN_UNIX_S + 300)
+    assert continues.verdict is Verdict.PROVEN
+    if not went_on:
+        foreign = shelf.prove(103, SIGNS, None, saved_unix_s=BEGAN_UNIX_S + 400)
+        assert foreign.verdict is Verdict.REJECTED, "it is compared with its own"
+
+
+def test_what_was_saved_before_such_a_start_is_compared_as_ever(shelf: Shelf) -> None:
+    shelf.prove(100, SIGNS, None)
+    launched_at = Moment(unix_s=BEGAN_UNIX_S + 500.0, monotonic_s=0.0)
+    shelf.job = Job(name="job", since=launched_at, attempt=Attempt(number=2, launched_at=launched_at, went_on=False))
+    assert shelf.prove(200, turned(SIGNS), None).verdict is Verdict.REJECTED

@@ -95,7 +95,8 @@ class Proofs:
         tensors and is no file of the same save, as those of two generators of the same kind are.
         """
         known = self._job(job)
-        ours = of_this_training(store.all(), known.began_unix_s if known else None)
+        began_unix_s = known.training_began_unix_s(checkpoint.saved_unix_s) if known else None
+        ours = of_this_training(store.all(), began_unix_s)
         of_others: list[Profile] = []
         for other in sorted(ours, key=lambda other: other.saved_unix_s, reverse=True):
             later = other.step is not None and checkpoint.step is not None and other.step > checkpoint.step
