@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from supervisor.core.checkpoints.checkpoint import (
     OTHER_FORMATS,
     Checkpoint,
@@ -58,6 +60,37 @@ def test_the_order_is_by_training_contained_then_by_time() -> None:
     assert newest_first([old, unknown, new, same]) == (new, same, old, unknown)
     first, second = saved("first", 20, epoch=0), saved("second", 10, epoch=1)
     assert newest_first([first, second]) == (second, first), "the epoch counts before the date"
+
+
+def test_one_of_an_unknown_step_comes_right_after_those_of_its_name_with_lower_numbers() -> None:
+    """An attempt that counts its own steps alone saves on under the same pattern as those before it."""
+    first, second = saved("model000020.pt", 20, step=21), saved("model000040.pt", 40, step=41)
+    third, fourth = saved("model000060.pt", 70), saved("model000080.pt", 90)
+    snapshot = saved("snapshot", 30, step=60)
+    assert newest_first([third, first, fourth, second]) == (fourth, third, second, first)
+    assert newest_first([third, snapshot, second]) == (snapshot, third, second), "a higher step is known to be later"
+    assert chosen(first, second, third, fourth) == "model000080.pt"
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        saved("model000020.pt", 90),
+        saved("model000040.pt", 90),
+        saved("model000060.pt", 30),
+        saved("other000060.pt", 90),
+        saved("model.pt", 90),
+    ],
+    ids=["lower number", "same number", "earlier", "other name", "no number"],
+)
+def test_a_name_places_nothing_where_number_and_time_do_not_agree(unknown: Checkpoint) -> None:
+    known = saved("model000040.pt", 40, step=41)
+    assert newest_first([unknown, known]) == (known, unknown)
+
+
+def test_a_name_with_more_than_one_number_places_nothing() -> None:
+    known, unknown = saved("e1-loss0.50.pt", 40, step=41), saved("e2-loss0.60.pt", 90)
+    assert newest_first([unknown, known]) == (known, unknown)
 
 
 def test_a_step_or_an_epoch_that_is_not_known_comes_before_the_very_first() -> None:

@@ -171,17 +171,51 @@ def newest_first(checkpoints: Iterable[Checkpoint]) -> tuple[Checkpoint, ...]:
     """Order checkpoints and snapshots by the training they contain, then by the time they were written.
 
     The step counts before the epoch, which a snapshot in mid-epoch shares with the checkpoint before it. A checkpoint
-    of which neither is known counts by its time alone, after those that are known: a known position is more reliable
-    than a file date. Of two that are equal the generation comes first: no training writes into it.
+    of which neither is known comes right after the one that it follows by its name; without such a one it counts by
+    its time alone, after those that are known: a known position is more reliable than a file date. Of two that are
+    equal the generation comes first: no training writes into it.
     """
+    listed = tuple(checkpoints)
+    placed = tuple(checkpoint for checkpoint in listed if _position(checkpoint) != UNPLACED)
 
-    def rank(checkpoint: Checkpoint) -> tuple[bool, int, int, float, bool]:
-        known = checkpoint.step is not None or checkpoint.epoch is not None
-        step = -1 if checkpoint.step is None else checkpoint.step
-        epoch = -1 if checkpoint.epoch is None else checkpoint.epoch
-        return (known, step, epoch, checkpoint.saved_unix_s, checkpoint.source is not None)
+    def rank(checkpoint: Checkpoint) -> tuple[tuple[int, int], bool, int, float, bool]:
+        position, number = _position(checkpoint), 0
+        followed = None if position != UNPLACED else _find_followed(checkpoint, placed)
+        if followed is not None:
+            position, number = _position(followed), int(checkpoint.number or 0)
+        by_file = (checkpoint.saved_unix_s, checkpoint.source is not None)
+        return (position, followed is not None, number, *by_file)
 
-    return tuple(sorted(checkpoints, key=rank, reverse=True))
+    return tuple(sorted(listed, key=rank, reverse=True))
+
+
+UNPLACED = (-1, -1)
+"""The position of what says neither step nor epoch."""
+
+
+def _position(checkpoint: Checkpoint) -> tuple[int, int]:
+    step = -1 if checkpoint.step is None else checkpoint.step
+    return step, -1 if checkpoint.epoch is None else checkpoint.epoch
+
+
+def _find_followed(checkpoint: Checkpoint, placed: Sequence[Checkpoint]) -> Checkpoint | None:
+    """Return which of `placed` a checkpoint follows: of its series, with a lower number in the name, written before it.
+
+    Number and time have to agree: a training that started over comes by the same numbers at a later time. A name with
+    several numbers, of an epoch and a loss, says nothing.
+    """
+    number, series = checkpoint.number, checkpoint.series
+    if number is None or series[1].count("#") != 1:
+        return None
+    before = [
+        other
+        for other in placed
+        if other.saved_unix_s < checkpoint.saved_unix_s
+        and other.series == series
+        and other.number is not None
+        and int(other.number) < int(number)
+    ]
+    return max(before, key=_position, default=None)
 
 
 def drop_captured_files(checkpoints: Iterable[Checkpoint]) -> tuple[Checkpoint, ...]:
