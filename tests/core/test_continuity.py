@@ -296,6 +296,20 @@ def test_a_matrix_that_begins_at_zero_may_grow_as_it_likes() -> None:
     assert judged(after, [before])[0] is None
 
 
+@pytest.mark.parametrize("optimizer", ["opt", "optim_g", "trainer.adam", ""])
+def test_what_an_optimizer_of_any_name_keeps_is_none_of_the_weights(optimizer: str) -> None:
+    """k-diffusion's `opt`, HiFi-GAN's `optim_g`, guided-diffusion's file of nothing but an optimizer's state."""
+    place = f"{optimizer}.state".removeprefix(".")
+
+    def train(rms: float, parameters: int) -> Profile:
+        means = {f"{place}.{number}.exp_avg": matrix(round(rms), rms=rms) for number in range(parameters)}
+        return replace(having(sound(), means), optimizers={"optimizer": 5, optimizer: 20})
+
+    assert judged(train(30.0, 12), [train(1.0, 12)]) == (None, False), "gradients grow, and have other signs"
+    assert judged(train(1.0, 12), [train(1.0, 9)]) == (None, False), "of a parameter that had none it knows nothing yet"
+    assert "of their signs" in reason(having(train(1.0, 12), {n: matrix(99) for n in NAMES}), train(1.0, 12))
+
+
 def test_a_new_course_is_believed_next_to_one_that_was_doubted() -> None:
     other = having(sound(), {name: matrix(n + 50) for n, name in enumerate(NAMES)})
     assert judged(other, [sound()])[0] is not None

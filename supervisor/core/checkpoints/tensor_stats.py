@@ -60,8 +60,10 @@ class Profile:
     def parts(self) -> dict[str, dict[str, TensorFigures]]:
         """Return the model's tensors by the part of the checkpoint that they lie in (`ema`, `model`, `state_dict`)."""
         found: dict[str, dict[str, TensorFigures]] = {}
+        # A program names its optimizer as it likes: `opt`, `optim_g`. Its averages of gradients are no weights.
+        states = tuple(f"{name}.state.".removeprefix(".") for name in self.optimizers)
         for name, tensor_figures in self.tensors.items():
-            if NO_MODEL.search(name) is None:
+            if NO_MODEL.search(name) is None and not name.startswith(states):
                 part, _, rest = _split_name(name)
                 found.setdefault(part, {})[rest] = tensor_figures
         return found
