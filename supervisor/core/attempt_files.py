@@ -163,7 +163,8 @@ ENV_CONV2D_TUNE = "ROCM_SUPERVISOR_CONV2D_TUNE_S"
 ENV_RESUME_FROM = "ROCM_SUPERVISOR_RESUME_FROM"
 ENV_RESUME_STEPS = "ROCM_SUPERVISOR_RESUME_STEPS"
 """JSON, where checkpoints of the job are known: `step` (that of RESUME_FROM), `asked` (whether the command names it)
-and `files` (a list of [path, size, modified_ns, step]); a step that is not known is null."""
+and `files` (a list of [path, size, modified_ns, step]); a step that is not known is null. With `loads_itself` true
+the program finds and loads by itself what no proof can open."""
 ENV_SNAPSHOTS = "ROCM_SUPERVISOR_SNAPSHOTS"
 """The folder that snapshots are written into."""
 ENV_SNAPSHOT_EVERY = "ROCM_SUPERVISOR_SNAPSHOT_EVERY_S"

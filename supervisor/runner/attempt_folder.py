@@ -306,12 +306,18 @@ def compose_env(  # noqa: PLR0913 - one argument a variable
 
 
 def resume_steps(
-    checkpoint: Checkpoint | None, kept: Iterable[Checkpoint], saves: Iterable[Save] = (), *, asked: bool
+    checkpoint: Checkpoint | None,
+    kept: Iterable[Checkpoint],
+    saves: Iterable[Save] = (),
+    *,
+    asked: bool,
+    loads_itself: bool = False,
 ) -> str:
     """Return for the agent, as JSON, the steps of the checkpoints that a training may load; "" if there are none.
 
     `saves` are files identified by size and time, which a script that resumes from its own file may load although no
-    generation of them is kept. `asked` is true if the command names the checkpoint to resume from.
+    generation of them is kept. `asked` is true if the command names the checkpoint to resume from, `loads_itself` if
+    the program has to find and load by itself what no proof can open.
     """
     newest = sorted(kept, key=lambda item: item.saved_unix_s, reverse=True)[:FILES_NAMED]
     files = dict.fromkeys([*([checkpoint] if checkpoint is not None else []), *newest])
@@ -322,10 +328,11 @@ def resume_steps(
     ]
     own = sorted(saves, key=lambda save: save.modified_ns, reverse=True)[:SAVES_NAMED]
     rows.extend([None, save.size_bytes, save.modified_ns, save.step] for save in own)
-    if not rows:
+    if not rows and not loads_itself:
         return ""
     step = checkpoint.step if checkpoint is not None else None
-    return json.dumps({"step": step, "asked": asked and checkpoint is not None, "files": rows})
+    note: dict[str, object] = {"step": step, "asked": asked and checkpoint is not None, "files": rows}
+    return json.dumps({**note, "loads_itself": True} if loads_itself else note)
 
 
 def describe_newer(folder: Path) -> str | None:

@@ -12,6 +12,7 @@ import pytest
 from agent_by_hand import Attempt, interpreters, name_of
 
 from supervisor.core import attempt_files as at
+from supervisor.runner.attempt_folder import resume_steps
 from tests.rigs.warm import Warm
 
 SCRIPT = """
@@ -94,6 +95,12 @@ def test_a_checkpoint_of_which_no_step_is_known_leaves_the_count_the_attempts_ow
 def test_a_beginning_counts_the_training(attempt: Attempt) -> None:
     steps, reported = counted(attempt, SCRIPT.format(before=""), interpreters()[-1])
     assert (steps, reported["scale"], reported["resumed"]) == ([1, 2, 3], "training", None)
+
+
+def test_a_program_that_loads_by_itself_what_no_proof_can_open_may_go_on_from_anywhere(attempt: Attempt) -> None:
+    env = {at.ENV_RESUME_FROM: "", at.ENV_RESUME_STEPS: resume_steps(None, [], asked=False, loads_itself=True)}
+    steps, reported = counted(attempt, SCRIPT.format(before=""), interpreters()[-1], **env)
+    assert (steps, reported["scale"], reported["resumed"]) == ([1, 2, 3], "attempt", None)
 
 
 @pytest.mark.parametrize(("epoch", "scale"), [("run.0.1", "training"), ("run.0.2", "attempt"), ("run.1.1", "attempt")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from supervisor.config.settings import (
     Settings,
 )
 from supervisor.core import events as ev
-from supervisor.core.attempt_files import ENV_CONV2D_WORKSPACE
+from supervisor.core.attempt_files import ENV_CONV2D_WORKSPACE, ENV_RESUME_STEPS
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, ResumePoint
 from supervisor.core.job import Attempt, Job, Phase, RetryPlan
 from supervisor.core.moments import Moment
@@ -116,6 +117,14 @@ def test_a_program_that_finds_its_own_file_is_resumed_by_its_resume_command_wher
     )
     launch = build_launch(on_cpu, job("cpu_profile"), None, (), None, loads_itself=True)
     assert launch.argv == ["cpu-train", "--resume"]
+
+
+def test_the_agent_is_informed_that_the_program_loads_by_itself_what_it_goes_on_from(tmp_path: Path) -> None:
+    waiting = RetryPlan(not_before=START, reason="crash", resume_point=UNVERIFIED)
+    began = Job(name="one", since=START, attempt=Attempt(number=1, launched_at=START), retry=waiting)
+    launch = builder_of(settings(), tmp_path)
+    assert json.loads(launch(began, 2, None).env[ENV_RESUME_STEPS])["loads_itself"] is True
+    assert launch(began, 1, None).env[ENV_RESUME_STEPS] == ""
 
 
 @pytest.mark.parametrize("to", ["~nobody-of-this-name/ckpt.pt", "~/ckpt.pt", "out/ckpt.pt"])

@@ -138,6 +138,11 @@ def test_an_attempt_is_given_the_steps_of_what_was_kept_and_of_the_newest_saves(
     assert resume_steps(None, [], asked=False) == ""
 
 
+def test_an_attempt_is_informed_that_its_program_loads_what_no_proof_can_open() -> None:
+    note = json.loads(resume_steps(None, [], asked=True, loads_itself=True))
+    assert note == {"step": None, "asked": False, "files": [], "loads_itself": True}
+
+
 @pytest.mark.parametrize(
     "damage", [b"", b"{", b"[1]", b"null", b'"x"', b"\xff\xfe", b"[" * 60000, b'{"pid": true}', b'{"exit_code": "0"}']
 )

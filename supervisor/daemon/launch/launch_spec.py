@@ -252,6 +252,7 @@ class LaunchBuilder:
         if ordered is not None:
             checkpoint = ordered.resume_from  # one state for all ranks, and not what this node has by itself
         start = job.attempt.start if job.attempt is not None and job.number == number else job.next_start
+        loads_itself = job.loads_itself(number) if ordered is None else ordered.loads_itself
         launch = build_launch(
             settings,
             job,
@@ -259,7 +260,7 @@ class LaunchBuilder:
             self.gfx_versions(settings),
             self.visible(job.gpu),
             start,
-            loads_itself=job.loads_itself(number) if ordered is None else ordered.loads_itself,
+            loads_itself=loads_itself,
         )
         planned, code = agent_environment(settings), self.code()
         cwd = settings.cwd or str(folder / names.RUN)
@@ -275,7 +276,11 @@ class LaunchBuilder:
             agent_settings={name: launch.env.get(name, value) for name, value in planned.items()},
             resume_from=checkpoint.path if checkpoint else None,
             resume_steps=resume_steps(
-                checkpoint, self.kept(job.name), self.saves(job.name), asked=_has_resume_setting(settings)
+                checkpoint,
+                self.kept(job.name),
+                self.saves(job.name),
+                asked=_has_resume_setting(settings),
+                loads_itself=loads_itself,
             ),
             snapshot_every=snapshot_every(settings),
             snapshot_replicas=snapshot_replicas(settings, job.name),

@@ -137,7 +137,7 @@ def _first_step(own: Optional[int]) -> Dict[str, Any]:
     if path is None:
         # No sign of a resume. A count that begins with 1 although a checkpoint existed is reported.
         to_resume, from_beginning = bool(os.environ.get(ENV_RESUME_FROM)), own == 1 or _begins_again
-        may_resume = to_resume or _is_relaunched() or _restored
+        may_resume = to_resume or bool(given.get("loads_itself")) or _is_relaunched() or _restored
         scale = "training" if from_beginning or not may_resume else "attempt"
         resumed = False if from_beginning and to_resume else None
         return {"scale": scale, "by": "process", "first": 1, "resumed": resumed, "path": None}
