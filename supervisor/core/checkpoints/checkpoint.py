@@ -90,10 +90,8 @@ class Checkpoint:
 
     @property
     def number(self) -> str | None:
-        """The last number in its name, without leading zeros; None where there is none. A suffix has no number."""
-        name = (self.source or self.path).rstrip("/").rpartition("/")[2]
-        found = re.findall(r"\d+", SUFFIXES.sub("", name))
-        return str(int(found[-1])) if found else None
+        """The last number in its name; see `last_number`."""
+        return last_number((self.source or self.path).rstrip("/").rpartition("/")[2])
 
     @property
     def key(self) -> tuple[str, Fingerprint]:
@@ -104,6 +102,12 @@ class Checkpoint:
         """Whether this is a generation of the present content of `other`."""
         mine, its = self.fingerprint, other.fingerprint
         return self.source == other.path and (mine.size_bytes, mine.modified_ns) == (its.size_bytes, its.modified_ns)
+
+
+def last_number(name: str) -> str | None:
+    """Return the last number in a file's name, without leading zeros; None where there is none. A suffix has none."""
+    found = re.findall(r"\d+", SUFFIXES.sub("", name))
+    return str(int(found[-1])) if found else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

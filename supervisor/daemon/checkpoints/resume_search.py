@@ -46,6 +46,7 @@ from supervisor.daemon.checkpoints.per_job import Generations
 from supervisor.daemon.checkpoints.proof_queue import Saved
 from supervisor.daemon.checkpoints.recorded import KnownCheckpoints
 from supervisor.daemon.checkpoints.save_steps import SaveSteps
+from supervisor.daemon.checkpoints.saved_in_parts import hand_over_in_place
 from supervisor.daemon.checkpoints.unreadable import find_unreadable
 from supervisor.daemon.clock import Clock
 from supervisor.daemon.fence import SEARCH, describe_error
@@ -285,6 +286,8 @@ class ResumeSearch:
             point = replace(point, curve=curve)
         if point.possible and job.environment is not None:
             point = replace(point, environment_problem=self._find_environment_problem(job, point.checkpoint))
+        if point.checkpoint is not None:
+            point = replace(point, checkpoint=hand_over_in_place(point.checkpoint))
         self._put(ev.ResumePointFound(at=self._clock.now(), job=job.name, attempt=job.number, point=point))
 
     def _read_unrecorded_saves(self, job: Job, known: tuple[Checkpoint, ...]) -> Iterator[Checkpoint]:
