@@ -310,6 +310,18 @@ def test_what_an_optimizer_of_any_name_keeps_is_none_of_the_weights(optimizer: s
     assert "of their signs" in reason(having(train(1.0, 12), {n: matrix(99) for n in NAMES}), train(1.0, 12))
 
 
+def test_an_optimizer_of_a_network_that_is_saved_in_another_file_is_no_contradiction() -> None:
+    """HiFi-GAN keeps the generator apart, and both optimizers next to the discriminators."""
+    of_generator = {
+        f"optimizer_g.state.{number}.exp_avg": TensorFigures(shape=(512, 64, 16), kind="Float", rms=0.1, zeros=0.0)
+        for number in range(3)
+    }
+    discriminators = replace(having(sound(), of_generator), optimizers={"optimizer": 5, "optimizer_g": 3})
+    assert judged(discriminators, []) == (None, False)
+    alone = having(discriminators, {name: None for name in discriminators.tensors if name.startswith("optimizer.")})
+    assert "optimizer_g belongs to another model: 3 of its states" in reason(alone)
+
+
 def test_a_new_course_is_believed_next_to_one_that_was_doubted() -> None:
     other = having(sound(), {name: matrix(n + 50) for n, name in enumerate(NAMES)})
     assert judged(other, [sound()])[0] is not None

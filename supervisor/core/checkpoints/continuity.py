@@ -114,20 +114,31 @@ def _find_front(average: Figures, model: Figures) -> str:
 
 
 def _check_optimizer(profile: Profile) -> str | None:
-    shapes = [Counter(figures.shape for figures in part.values()) for part in profile.parts().values()]
-    for name, states in profile.states().items():
+    states_by_name = profile.states()
+    for name, states in states_by_name.items():
         count = profile.optimizers.get(name)
         if count is not None and any(number >= count for number in states):
             return f"{name} has a state for parameter {max(states)} and {count} parameters"
-        own = Counter(filter(None, map(_parameter_shape, states.values())))
-        flat = all(len(shape) < 2 for shape in own)  # flattened, as a sharded training keeps them
-        if not own or flat or not shapes:
-            continue
-        fewest = min((own - of_model for of_model in shapes), key=Counter.total)
+    shapes = [Counter(figures.shape for figures in part.values()) for part in profile.parts().values()]
+    unlike = {name: _find_unlike(states, shapes) for name, states in states_by_name.items()}
+    if any(fewest is not None and not fewest for fewest in unlike.values()):
+        return None  # of several networks some may be saved in a file of their own, as a GAN's generator
+    for name, fewest in unlike.items():
         if fewest:
             shape = next(iter(fewest))
             return f"{name} belongs to another model: {fewest.total()} of its states fit no tensor, first {list(shape)}"
     return None
+
+
+def _find_unlike(
+    states: Mapping[int, Mapping[str, TensorFigures]], shapes: Sequence[Counter[tuple[int, ...]]]
+) -> Counter[tuple[int, ...]] | None:
+    """Return the shapes of an optimizer's states that no tensor of the most alike part has; None where none tells."""
+    own = Counter(filter(None, map(_parameter_shape, states.values())))
+    flat = all(len(shape) < 2 for shape in own)  # flattened, as a sharded training keeps them
+    if not own or flat or not shapes:
+        return None
+    return min((own - of_model for of_model in shapes), key=Counter.total)
 
 
 def _parameter_shape(state: Mapping[str, TensorFigures]) -> tuple[int, ...] | None:
