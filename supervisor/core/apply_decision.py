@@ -156,7 +156,10 @@ def _plan_retry(job: Job, flag: RedFlag | None, not_before: Moment, reason: str)
     flag, unused_since = flag or (job.stop.flag if job.stop else None), get_unused_since(job)
     if flag is None or flag.since is None:
         return RetryPlan(not_before=not_before, reason=reason, fault_unix_s=unused_since)
-    step = None if job.renumbered or job.attempt is None else job.attempt.training_step(flag.since_step)
+    attempt, step = job.attempt, None
+    # What was saved before a training started over has the steps of another one, and its time alone is compared.
+    if attempt is not None and attempt.went_on is not False and not job.renumbered:
+        step = attempt.training_step(flag.since_step)
     since = min(flag.since.unix_s, unused_since or flag.since.unix_s)
     return RetryPlan(not_before=not_before, reason=reason, fault_unix_s=since, fault_step=step)
 

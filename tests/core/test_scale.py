@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -204,6 +205,17 @@ def test_a_count_that_begins_with_one_again_says_that_the_training_began_again()
     lived.started().steps(1, 2)
     assert (lived.job.incident.outcome, lived.job.incident.lost_steps) == ("checkpoint_ignored", 50)
     assert lived.present().went_on is False
+
+
+def test_a_fault_of_a_training_that_began_again_refuses_nothing_of_a_higher_step_from_before() -> None:
+    lived = life(limits=LIMITS)
+    lived.started().steps(1, 50).saves("a.pt", 40).silence(1)
+    died(lived)
+    lived.started().steps(1, 9).saves("b.pt", 9).steps(10, 14, loss=math.nan).saves("c.pt", 14).exits(1).silence(1)
+    assert lived.phase() is Phase.BACKOFF
+    lived.looks()
+    verdicts = {item.path: item.verdict for item in lived.saved}
+    assert verdicts == {"a.pt": Verdict.PROVEN, "b.pt": Verdict.PROVEN, "c.pt": Verdict.REJECTED}
 
 
 def test_a_first_step_further_back_than_the_checkpoint_says_reports_what_was_lost() -> None:
