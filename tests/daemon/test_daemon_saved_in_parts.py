@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.core.checkpoints.checkpoint import Checkpoint, Verdict
-from supervisor.daemon.checkpoints.saved_in_parts import hand_over_in_place
+from supervisor.core.checkpoints.checkpoint import Checkpoint, ResumePoint, Verdict
+from supervisor.daemon.checkpoints.candidates import Search
+from supervisor.daemon.checkpoints.saved_in_parts import find_untorn, hand_over_in_place
 from supervisor.runner.folder_checkpoints import fingerprint_of
 from supervisor.runner.generation_store import GenerationStore, Wanted
 
@@ -59,3 +60,52 @@ def test_a_file_that_is_not_any_more_what_was_proven_is_handed_over_as_captured(
     if remains is not None:
         path.write_bytes(remains)
     assert hand_over_in_place(generation) is generation
+
+
+# --- a part that was written again ------------------------------------------------------------------------------------
+
+
+def looked_for(folder: Path, *generations: Checkpoint) -> ResumePoint:
+    """Where a training resumes that has these generations, all of them proven."""
+    search = Search(
+        known=(),
+        generations=generations,
+        generations_folder=str(folder / "generations"),
+        globs=(),
+        cwd=str(folder),
+        fault_unix_s=None,
+        fault_step=None,
+        batches_per_epoch=None,
+        began_unix_s=None,
+    )
+    return find_untorn(search, lambda path: pytest.fail(f"{path} is proven already"), lambda _: None)
+
+
+def saved_in_two(folder: Path, number: int) -> Checkpoint:
+    """Both files of a save, of which the discriminator is captured and proven."""
+    generation = replace(captured(folder, f"D_{number}.pth"), step=8 * number)
+    (folder / "out" / f"G_{number}.pth").write_bytes(b"weights")
+    return generation
+
+
+def test_a_save_of_which_a_part_was_written_again_is_passed_over(tmp_path: Path) -> None:
+    """PyTorch-GAN's cyclegan.py had NaN at the end of the epoch that it did again, and saved that over the first."""
+    first, second = saved_in_two(tmp_path, 1), saved_in_two(tmp_path, 2)
+    assert looked_for(tmp_path, first, second).checkpoint == second
+    (tmp_path / "out" / "D_2.pth").write_bytes(b"not finite")
+    point = looked_for(tmp_path, first, second)
+    assert point.checkpoint == first
+    assert f"written again since: {second.title}" in point.reason
+
+
+def test_a_file_that_has_no_other_parts_may_be_written_again(tmp_path: Path) -> None:
+    first, second = captured(tmp_path, "model-1.pt"), replace(captured(tmp_path, "model-2.pt"), step=42)
+    (tmp_path / "out" / "model-2.pt").write_bytes(b"not finite")
+    assert looked_for(tmp_path, first, second).checkpoint == second
+
+
+def test_where_every_save_is_torn_the_newest_is_resumed_from(tmp_path: Path) -> None:
+    both = saved_in_two(tmp_path, 1), saved_in_two(tmp_path, 2)
+    for number in (1, 2):
+        (tmp_path / "out" / f"D_{number}.pth").write_bytes(b"not finite")
+    assert looked_for(tmp_path, *both).checkpoint == both[1]

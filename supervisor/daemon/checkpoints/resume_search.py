@@ -46,7 +46,7 @@ from supervisor.daemon.checkpoints.per_job import Generations
 from supervisor.daemon.checkpoints.proof_queue import Saved
 from supervisor.daemon.checkpoints.recorded import KnownCheckpoints
 from supervisor.daemon.checkpoints.save_steps import SaveSteps
-from supervisor.daemon.checkpoints.saved_in_parts import hand_over_in_place
+from supervisor.daemon.checkpoints.saved_in_parts import find_untorn, hand_over_in_place
 from supervisor.daemon.checkpoints.unreadable import find_unreadable
 from supervisor.daemon.clock import Clock
 from supervisor.daemon.fence import SEARCH, describe_error
@@ -276,7 +276,9 @@ class ResumeSearch:
             self._put(ev.CheckpointSeen(at=self._clock.now(), job=job.name, attempt=job.number, checkpoint=checkpoint))
 
         search = replace(search, known=(*search.known, *self._read_unrecorded_saves(job, search.known)))
-        point = find(search, partial(self._collector.proofs.prove, job.name), report)
+        # A program that finds its files by itself reads them as they are.
+        look = find if self._settings(job.name).resume.command is None else find_untorn
+        point = look(search, partial(self._collector.proofs.prove, job.name), report)
         if point.checkpoint is None and not complete:
             # Unknown is not "no checkpoint": that would start the training from the beginning.
             raise StoreError("the record cannot be read, and without it no checkpoint to resume from was found")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 from supervisor.children.files_apart import apart
-from supervisor.core.checkpoints.checkpoint import Checkpoint, last_number
-from supervisor.daemon.checkpoints.candidates import fingerprint
+from supervisor.core.checkpoints.checkpoint import Checkpoint, ResumePoint, last_number, older
+from supervisor.daemon.checkpoints.candidates import Prove, Search, find, fingerprint
 
 LOOKED_AT = 5000
 """Entries of a folder that are looked at for the other files of a save."""
@@ -29,6 +30,37 @@ def hand_over_in_place(checkpoint: Checkpoint) -> Checkpoint:
         return checkpoint
     own = replace(checkpoint, path=source, source=None, fingerprint=now)
     return own if checkpoint.is_of(own) and apart(_has_another_part, source, number) else checkpoint
+
+
+def find_untorn(search: Search, prove: Prove, report: Callable[[Checkpoint], None]) -> ResumePoint:
+    """Return where to resume, as `find` does, and not at a save of which a part was written again since.
+
+    The generation of that part would be read together with the others as they are now: weights that were NaN at the
+    next save of the same number, or of another step. Where every one that is left is torn, the newest is taken.
+    """
+    first = point = find(search, prove, report)
+    passed_over: list[str] = []
+    while point.checkpoint is not None and _is_torn(point.checkpoint):
+        torn = point.checkpoint
+        passed_over.append(torn.title)
+        point = find(replace(search, older_than=torn), prove, report)
+        if point.checkpoint is None or not older(point.checkpoint, torn):
+            return first
+    if not passed_over:
+        return point
+    why = f"passed over, as other files of the same number lie next to what was written again since: {passed_over[0]}"
+    return replace(point, reason=f"{point.reason}; {why}")
+
+
+def _is_torn(checkpoint: Checkpoint) -> bool:
+    """Whether a generation is one of several files of a save, and the training has written its file again since."""
+    source, number = checkpoint.source, checkpoint.number
+    if source is None or number is None or checkpoint.kind != "checkpoint":
+        return False
+    now = fingerprint(Path(source))
+    if now is None or checkpoint.is_of(replace(checkpoint, path=source, source=None, fingerprint=now)):
+        return False
+    return apart(_has_another_part, source, number)
 
 
 def _has_another_part(path: str, number: str) -> bool:
