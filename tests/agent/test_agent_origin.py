@@ -285,3 +285,42 @@ def test_each_save_is_reported_with_the_step_that_it_holds(
     stat = part.stat()
     assert (reported[-1]["size_bytes"], reported[-1]["modified_s"]) == (stat.st_size, stat.st_mtime_ns // 10**9)
     assert reported[-1]["modified_ns"] == stat.st_mtime_ns % 10**9
+
+
+GAN = """
+import sys, torch
+generator, critic = torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)
+optimizers = [torch.optim.Adam(part.parameters(), lr=lr) for part, lr in ((generator, 0.5), (critic, 0.25))]
+made = 0
+if len(sys.argv) > 1:
+    found = torch.load(sys.argv[1])
+    made = found["made"]
+    for optimizer, state in zip(optimizers, found["optimizers"]):
+        optimizer.load_state_dict(state)
+for batch in range(made, made + 13):
+    if batch % 5 == 0:
+        critic(generator(torch.ones(1, 2))).sum().backward()
+        optimizers[0].step()
+    critic(torch.ones(1, 2)).sum().backward()
+    optimizers[1].step()
+if len(sys.argv) == 1:
+    torch.save({"made": 13, "optimizers": [optimizer.state_dict() for optimizer in optimizers]}, "gan.pt")
+"""
+
+
+def test_the_optimizer_that_counted_before_counts_after_a_resume_though_another_steps_first(
+    tmp_path: Path, current_python: Path
+) -> None:
+    """The generator steps once for five steps of its critic, and the training goes on between two of its steps."""
+    program, first, second = GAN, Attempt(tmp_path / "1"), Attempt(tmp_path / "2")
+    first.make_recorder()
+    second.make_recorder()
+    finished = first.run([current_python, "-c", program])
+    assert finished.code == 0, finished.output
+    assert [(record.step, record.lr) for record in first.records()] == [(1, 0.5), (2, 0.5), (3, 0.5)]
+    (note,) = first.list_reports("file_saved")
+    path = Path(note["path"])
+    assert note["step"] == 3
+    steps, reported = counted(second, program, current_python, str(path), **given(path, 3))
+    assert (steps, reported["scale"], reported["by"]) == ([4, 5, 6], "training", "optimizer")
+    assert [record.lr for record in second.records()] == [0.5, 0.5, 0.5]

@@ -35,6 +35,11 @@ class Leader:
         """Note that the leader has stepped, where its steps are not asked about one by one."""
         self._leader_ns, self._others = now_ns, 0
 
+    def begin_with(self, optimizer: Any, now_ns: int) -> None:
+        """Have `optimizer` lead, which led before this process began."""
+        self._leader = weakref.ref(optimizer)
+        self.stepped(now_ns)
+
     def hand_over(self, optimizer: Any, other: Any) -> None:
         """Have `other` lead where `optimizer` does: it steps within the other from now on."""
         if self._leader() is optimizer:

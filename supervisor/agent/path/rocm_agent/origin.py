@@ -115,6 +115,12 @@ def saves(target: Any, step: int) -> None:
     events.write("file_saved", path=path, size_bytes=found.st_size, modified_s=seconds, modified_ns=rest_ns, step=step)
 
 
+@fenced
+def resumed_step() -> Optional[int]:
+    """Return the step of the checkpoint that the process goes on from; None where none is known."""
+    return _resumed_from(_read_known_checkpoints())[1]
+
+
 def first_step(own: Optional[int]) -> int:
     """Return the number of this process's first step, and report what it counts; `own` is the optimizer's count."""
     global _began

@@ -37,6 +37,8 @@ class Watch:
         self.stepping = False
         self.steps_called = 0
         self.optimizers_made = False
+        self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Those that were made and are still held."""
         self.skipped = False
         self.shapes = Shapes(complete=False)
         self.shape_is_seen = False
@@ -57,6 +59,7 @@ class Watch:
         self._scaled: Callable[[], Any] = lambda: None
         self.unscaled: Any = None
         self._leader = Leader()
+        self._lead_sought = False
         self.step = 0
         """Number of the last step; 0 before the first."""
         self.resumed_step = 0
@@ -168,10 +171,28 @@ class Watch:
         if self.last_ns:
             self._leader.stepped(self.last_ns)
             self.last_ns = 0
+        elif not (self.step or self._lead_sought):
+            self._lead_sought = True
+            self._find_former_lead(optimizer, now_ns)
         if not self._leader.takes_lead(optimizer, now_ns):
             return False
         self.leads = id(optimizer)
         return True
+
+    @fenced
+    def _find_former_lead(self, optimizer: Any, now_ns: int) -> None:
+        """Have that optimizer lead by whose steps the checkpoint is numbered from which this process goes on.
+
+        In mid-epoch another one than at the beginning may step first: a generator that steps once for five steps of its
+        critic led, and the critic would go on with its numbers five times as fast.
+        """
+        own = count_of(optimizer) if len(self.optimizers) > 1 else None
+        made = None if own is None else self.resumed_step or origin.resumed_step()
+        if not made or own in {made, made + 1}:  # a step that a scaler skipped is in no optimizer's count
+            return
+        former = next((other for other in self.optimizers if count_of(other) == made), None)
+        if former is not None:
+            self._leader.begin_with(former, now_ns)
 
     def let_lead_go(self) -> None:
         """The optimizer that leads steps no more, whoever still holds it: the next one that steps leads."""

@@ -176,6 +176,7 @@ def _watch_optimizers(torch: Any, watch: Watch) -> None:
         kind = type(optimizer)
         if not hasattr(kind.step, "_watched_by_rocm_agent"):
             kind.step = _wrap_step(kind.step, watch, compiling)
+        watch.optimizers.add(optimizer)
 
     # Whoever reports: without the count of calls every step under a scaler would be taken for a skipped one.
     _call_after(base, "__init__", step_is_watched, whoever_reports=True)
