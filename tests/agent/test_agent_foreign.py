@@ -102,7 +102,52 @@ def test_of_two_optimizers_a_limit_of_lightnings_steps_is_no_number_of_recorded_
     runs = Attempts(foreign_python, tmp_path, script, "--folder", tmp_path, warm=warm(foreign_python, *LIGHTNING))
     assert "DIGEST" in runs.run("--max-steps", "24", every="0").output
     assert len(runs.attempts[0].records()) == 12
-    assert [plan.get("total_steps") for plan in runs.attempts[0].list_reports("plan")] == [None]
+    assert [plan.get("total_steps") for plan in runs.attempts[0].list_reports("plan")] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("options", "steps_of_epochs"),
+    [
+        pytest.param(("--samples", "4", "--epochs", "9"), (1,) * 9, id="one batch an epoch"),
+        pytest.param(("--samples", "14", "--epochs", "9", "--accumulate", "8"), (1,) * 9, id="one step an epoch"),
+        pytest.param(
+            ("--samples", "20", "--schedule", "1:3,2:2"), (5, 2, 3), id="another number of batches each epoch"
+        ),
+    ],
+)
+def test_lightning_goes_on_exactly_whatever_number_of_steps_its_epochs_have(
+    options: tuple[str, ...], steps_of_epochs: tuple[int, ...], foreign_python: Path, tmp_path: Path, warm: Warm
+) -> None:
+    script, words = HERE.parent / "bench" / "exact_lightning.py", ("--folder", tmp_path, *options)
+    runs = Attempts(foreign_python, tmp_path, script, *words, warm=warm(foreign_python, *LIGHTNING))
+    undisturbed = runs.run(every="0")
+    epochs = [epoch for epoch, steps in enumerate(steps_of_epochs) for _ in range(steps)]
+    (plan,) = runs.attempts[0].list_reports("plan")
+    assert plan["total_steps"] == len(epochs)
+    assert [record.epoch for record in runs.attempts[0].records()] == epochs
+    runs.run("--die-after", "12" if "--accumulate" in options else "6", every="0.0001")
+    newest = runs.newest()
+    assert newest is not None
+    step = int(newest.stem.partition("-")[2])
+    again = runs.run(every="0")
+    assert again.output.partition("DIGEST")[2] == undisturbed.output.partition("DIGEST")[2] != ""
+    resumed = runs.attempts[2]
+    assert resumed.failures() == []
+    numbered = [(record.step, record.epoch) for record in resumed.records()]
+    assert numbered == list(enumerate(epochs, 1))[step:]
+
+
+@pytest.mark.parametrize(
+    ("options", "total_steps"), [((), 30), (("--accumulate", "2"), None)], ids=["each", "every second"]
+)
+def test_how_many_steps_manual_optimization_will_make_is_known_where_each_of_the_first_batches_made_one(
+    options: tuple[str, ...], total_steps: int | None, foreign_python: Path, tmp_path: Path, warm: Warm
+) -> None:
+    script, words = HERE / "checks_lightning_gan.py", ("--folder", tmp_path, *options)
+    runs = Attempts(foreign_python, tmp_path, script, *words, warm=warm(foreign_python, *LIGHTNING))
+    assert "DIGEST" in runs.run(every="0").output
+    plans = runs.attempts[0].list_reports("plan")
+    assert (plans[-1]["epochs"], plans[-1].get("total_steps")) == (3, total_steps)
 
 
 @pytest.mark.parametrize("by_hand", [0, 4])

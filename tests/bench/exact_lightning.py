@@ -12,6 +12,9 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--die-after", type=int, default=0)
 parser.add_argument("--folder", required=True)
 parser.add_argument("--accumulate", type=int, default=1)
+parser.add_argument("--samples", type=int, default=46)
+parser.add_argument("--epochs", type=int, default=3)
+parser.add_argument("--schedule", default="", help="EPOCH:BATCHES,...: gradients over so many batches from an epoch on")
 parser.add_argument("--ranks", type=int, default=1)
 parser.add_argument("--gpus", action="store_true")
 parser.add_argument("--saves", action="store_true")
@@ -21,7 +24,7 @@ dying = Dying(asked.die_after)
 
 class Points(torch.utils.data.Dataset):
     def __len__(self):
-        return 46
+        return asked.samples
 
     def __getitem__(self, index):
         return torch.full((8,), index / 46.0) + torch.rand(8) * random.random(), torch.tensor([index / 46.0])
@@ -50,11 +53,15 @@ class Model(lightning.LightningModule):
 lightning.seed_everything(7, verbose=False)
 model = Model()
 lightning.seed_everything(7 + RANK, verbose=False)
+schedule = {
+    int(epoch): int(batches) for epoch, batches in (pair.split(":") for pair in asked.schedule.split(",") if pair)
+}
+callbacks = [lightning.pytorch.callbacks.GradientAccumulationScheduler(schedule)] if schedule else []
 several = {"devices": asked.ranks, "strategy": lightning.pytorch.strategies.DDPStrategy(broadcast_buffers=False)}
 trainer = lightning.Trainer(
-    max_epochs=3, accelerator="gpu" if asked.gpus else "cpu", logger=False, enable_checkpointing=asked.saves,
+    max_epochs=asked.epochs, accelerator="gpu" if asked.gpus else "cpu", logger=False, enable_checkpointing=asked.saves,
     enable_progress_bar=False, enable_model_summary=False, default_root_dir=asked.folder,
-    accumulate_grad_batches=asked.accumulate, **(several if asked.ranks > 1 else {}),
+    accumulate_grad_batches=asked.accumulate, callbacks=callbacks, **(several if asked.ranks > 1 else {}),
 )  # fmt: skip
 validation = torch.utils.data.DataLoader(Points(), 4) if asked.saves else None
 trainer.fit(model, torch.utils.data.DataLoader(Points(), 4, shuffle=True), validation)

@@ -15,14 +15,14 @@ class Plan:
 
     def __init__(self, framework: str) -> None:
         self._framework = framework
-        self._reported = False
+        self.reported = False
 
     @fenced
     def report(self, epochs: Any, total_steps: Any, steps_per_epoch: Any) -> None:
         """Write the plan, at the first call by a hook that represents the training."""
-        if self._reported or claim.holding() is None or claim.rank != 0:
+        if self.reported or claim.holding() is None or claim.rank != 0:
             return
-        self._reported = True
+        self.reported = True
         found = {
             "epochs": count_of(epochs),
             "total_steps": count_of(total_steps),

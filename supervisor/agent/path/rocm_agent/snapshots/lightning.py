@@ -30,6 +30,10 @@ from .position import Positioned, positioned
 ROOTS = ("state_dict", "optimizer_states")
 PICKLING_NOTHING = "_SubprocessScriptLauncher"
 """It starts the other ranks with the same script."""
+BATCHES_SEEN = 20
+"""By so many batches of manual optimization it is known whether each makes one step."""
+EPOCHS_RECKONED = 100000
+"""The steps of more epochs are not added up, where a schedule makes them differ."""
 
 
 def install(module: ModuleType) -> None:
@@ -86,6 +90,9 @@ def _follow_trainer(trainer: Any, package: str) -> Optional[Snapshots]:
         def on_train_epoch_start(self, *_: Any, **__: Any) -> None:
             torch_hook.epoch_is(int(trainer.current_epoch))
 
+        def on_train_batch_start(self, trainer: Any, *args: Any, **kwargs: Any) -> None:
+            snapshots.batch_begins(trainer)
+
         def on_train_batch_end(self, trainer: Any, *args: Any, **kwargs: Any) -> None:
             snapshots.plans(trainer)
             snapshots.batch_ends(trainer)
@@ -106,14 +113,20 @@ class Snapshots:
         self._data: Optional[Dict[str, Any]] = None
         self._buffers: Dict[str, Any] = {}
         self._restarted = False
-        self._amid_epoch = False
-        """Whether a snapshot was taken up, until the loops are restored from it."""
+        self._amid_epoch: Optional[int] = None
+        """How many batches of its epoch a snapshot which was taken up had made, until the loops are restored."""
         self._plan = Plan(package)
         self._in_setup = False
         self._loaders = 0
         self._place: Dict[str, int] = {fits.FIT: 1, fits.BEFORE: 0}
         self._last_step = 0
         """At the end of the batch before."""
+        self._stepped = False
+        """Whether that batch made a step."""
+        self._batches, self._steps = 0, 0
+        """Made since this process began the training."""
+        self._places = 0
+        """Batches of this epoch at whose end a snapshot could be taken."""
         self._own_steps = 0
         """How many the earlier calls of fit made."""
         self._follow_loaders(trainer)
@@ -150,32 +163,46 @@ class Snapshots:
             size = loader.batch_size or 1
             self._positioned.resume(data["begun"], data["batches"] * size, data["batches"], data["random"])
 
+    def batch_begins(self, trainer: Any) -> None:
+        """Save where that is due before the first batch of an epoch, where the epoch before it had no other place.
+
+        As with one batch an epoch, or one step of all its batches.
+        """
+        if _batches_ready(trainer) == 1:
+            places, self._places = self._places, 0
+            if self._stepped and not places:
+                self._boundary.reached(lambda _: self._moment_after(trainer, 0))
+
     def batch_ends(self, trainer: Any) -> None:
         """Save where that is due, after a batch that made a step, and not at the end of an epoch.
 
         The last place before that end is at the checkpoint that Lightning saves there, without its random states.
         """
         before, self._last_step = self._last_step, torch_hook.step_number()
+        self._stepped = self._last_step != before
+        made = _batches_ready(trainer) or 0
+        is_place = self._stepped and 0 < made < trainer.num_training_batches
+        self._places += is_place
+        self._batches, self._steps = self._batches + 1, self._steps + self._last_step - before
 
         def look(_: Any) -> Optional[Moment]:
-            made = trainer.fit_loop.epoch_loop.batch_progress.current.ready
-            if self._last_step == before or made >= trainer.num_training_batches:
-                return None
-            return Moment(
-                step=self._last_step,
-                epoch=int(trainer.current_epoch) - 1,
-                collect=lambda: self._collect_state(trainer, made),
-                own=lambda: self._own_state(made),
-                replicas=lambda: _list_replicas(trainer),
-            )
+            return self._moment_after(trainer, made) if is_place else None
 
         self._boundary.reached(look)
         self._snapshot_at_save(trainer, look)
 
+    def _moment_after(self, trainer: Any, made: int) -> Moment:
+        return Moment(
+            step=self._last_step,
+            epoch=int(trainer.current_epoch) - 1,
+            collect=lambda: self._collect_state(trainer, made),
+            own=lambda: self._own_state(made),
+            replicas=lambda: _list_replicas(trainer),
+        )
+
     @fenced
     def _snapshot_at_save(self, trainer: Any, look: Callable[[Any], Optional[Moment]]) -> None:
-        made = trainer.fit_loop.epoch_loop.batch_progress.current.ready
-        last = made + trainer.accumulate_grad_batches >= trainer.num_training_batches
+        last = (_batches_ready(trainer) or 0) + trainer.accumulate_grad_batches >= trainer.num_training_batches
         moment = look(None) if last and trainer.checkpoint_callbacks else None
         if moment is not None:
             self._boundary.snapshot_at_save(moment)
@@ -194,35 +221,57 @@ class Snapshots:
         return save_checkpoint
 
     def plans(self, trainer: Any) -> None:
-        """Tell how long the training will be.
+        """Tell how long the training will be; whether its program steps at each batch is seen from its first ones."""
+        automatic = trainer.lightning_module.automatic_optimization
+        if not self._plan.reported:
+            self._report_plan(trainer, steps_are_known=automatic)
+        elif not automatic and self._batches == min(trainer.num_training_batches, BATCHES_SEEN) == self._steps:
+            self._plan.reported = False
+            self._report_plan(trainer, steps_are_known=True)
+
+    @fenced
+    def _report_plan(self, trainer: Any, *, steps_are_known: bool) -> None:
+        """Report epochs and steps; Lightning's own estimate takes the present accumulation for that of all epochs.
 
         Its limit of steps is of Lightning's count, which has a step for each optimizer that steps: with several of them
-        it is not known how many will be recorded.
+        it is not known how many will be recorded. In manual optimization it takes each batch for a step.
         """
-        batches = trainer.num_training_batches
-        accumulated = max(int(trainer.accumulate_grad_batches), 1)
-        steps = -(-int(batches) // accumulated) if batches != math.inf else None
-        total: Optional[float] = self._place[fits.BEFORE] + trainer.estimated_stepping_batches
-        if len(trainer.optimizers) > 1 and (trainer.max_steps or 0) > 0:
-            total = None
-        self._plan.report(trainer.max_epochs, total, steps)
+        if not steps_are_known:
+            self._plan.report(trainer.max_epochs, None, None)
+            return
+        batches, schedules = trainer.num_training_batches, _list_schedules(trainer)
+        limit = trainer.max_steps if (trainer.max_steps or 0) > 0 else math.inf
+        if schedules:
+            steps, planned = None, min(_steps_by_schedule(schedules[-1], trainer.max_epochs, batches), limit)
+        else:
+            accumulated = max(int(trainer.accumulate_grad_batches), 1)
+            steps = -(-int(batches) // accumulated) if batches != math.inf else None
+            planned = trainer.estimated_stepping_batches
+        is_known = planned > 0 and not (len(trainer.optimizers) > 1 and limit < math.inf)
+        self._plan.report(trainer.max_epochs, self._place[fits.BEFORE] + planned if is_known else None, steps)
 
     def _collect_state(self, trainer: Any, made: int) -> Dict[str, Any]:
-        ours = {"lightning": 1, "step": torch_hook.step_number(), **self._place, **self._own_state(made)}
-        return {**trainer._checkpoint_connector.dump_checkpoint(weights_only=False), files.OURS: ours}
+        ours = {"lightning": 1, "step": torch_hook.step_number(), "batches": made, **self._place}
+        ours.update(self._own_state(made))
+        state = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+        if not made:
+            _take_begun_batch_back(state)
+        return {**state, files.OURS: ours}
 
     def _own_state(self, made: int) -> Dict[str, Any]:
         random = randomness.capture(self._torch)
         place, data = self._positioned, None
         if place is not None and place.passes:
             begun = place.begun[place.passes - 1]
-            data = {"begun": begun, "batches": made, "random": place.random_from(made, random)}
+            # A pass of which no batch is made is drawn again from its beginning, with its first batch.
+            data = {"begun": begun, "batches": made, "random": place.random_from(made, random) if made else {}}
         return {"random": random, "data": data}
 
     def begins(self, trainer: Any) -> Optional[str]:
         """Return the supervisor's snapshot where it is one of this training; raise ValueError where it is damaged."""
         self._place = fits.begin(self._own_steps, torch_hook.step_number())
         path, found = fits.find_checkpoint(lambda path: files.read(self._torch, path, "lightning"))
+        self._last_step = torch_hook.step_number()
         if found is None:
             return None
         self._resuming = found
@@ -248,7 +297,7 @@ class Snapshots:
             self._restarted = True
         else:
             self._data, self._buffers = ours["data"], ours.get(replicas.BUFFERS, {})
-            self._amid_epoch = True
+            self._amid_epoch = ours.get("batches", 1)
         replicas.resumed(int(found["epoch"]) - 1, ours["step"], problem)
 
     @fenced
@@ -257,9 +306,9 @@ class Snapshots:
         restarted, self._restarted = self._restarted, False
         if restarted:
             trainer.fit_loop.epoch_loop.restarting = False
-        amid_epoch, self._amid_epoch = self._amid_epoch, False
-        if amid_epoch:
-            _go_on_amid_epoch(trainer.fit_loop)
+        batches, self._amid_epoch = self._amid_epoch, None
+        if batches is not None:
+            _go_on_amid_epoch(trainer, batches)
         buffers, self._buffers = self._buffers, {}
         replicas.put_buffers(self._torch, _list_replicas(trainer)[0], buffers)
 
@@ -279,16 +328,51 @@ def _find_loader_setup(trainer: Any) -> Tuple[Any, str]:
     return trainer, "reset_train_dataloader"
 
 
-def _go_on_amid_epoch(fit_loop: Any) -> None:
-    """Put right how Lightning goes on from a state that was taken at the end of a batch.
+def _go_on_amid_epoch(trainer: Any, batches: int) -> None:
+    """Put right how Lightning goes on from a state that was taken after so many batches of an epoch.
 
     A fit that restarts does not step the schedulers of the learning rate that follow a metric when its epoch ends, and
     up to 2.4 it steps the others twice. Up to 2.4 it also trains again on that last batch, which it counts as completed
-    after the callbacks of its end; later releases see by the other counts that it was made.
+    after the callbacks of its end; later releases see by the other counts that it was made. They tell no callback that
+    the epoch begins, by which others accumulate gradients over as many batches as that epoch's schedule says.
     """
+    fit_loop = trainer.fit_loop
     fit_loop._restarting = False  # of this loop alone: that of the batches restarts
-    if not hasattr(type(fit_loop.epoch_loop), "restarted_on_train_batch_end"):
+    torch_hook.epoch_is(int(trainer.current_epoch))
+    for schedule in _list_schedules(trainer):
+        trainer.accumulate_grad_batches = schedule(int(trainer.current_epoch))
+    if not batches:
+        fit_loop.epoch_loop.restarting = False
+    elif not hasattr(type(fit_loop.epoch_loop), "restarted_on_train_batch_end"):
         fit_loop.epoch_loop.batch_progress.increment_completed()
+
+
+def _steps_by_schedule(schedule: Callable[[int], int], epochs: Optional[int], batches: float) -> float:
+    """Return the steps of all epochs; infinite where they are not counted."""
+    if batches == math.inf or not 0 < (epochs or 0) <= EPOCHS_RECKONED:
+        return math.inf
+    return sum(-(-int(batches) // max(schedule(epoch), 1)) for epoch in range(epochs or 0))
+
+
+def _list_schedules(trainer: Any) -> List[Callable[[int], int]]:
+    """Return of each callback that changes over how many batches gradients are accumulated: epoch -> batches."""
+    changing = [item for item in trainer.callbacks if len(set(getattr(item, "scheduling", None) or ())) > 1]
+    found = [getattr(callback, "get_accumulate_grad_batches", None) for callback in changing]
+    return [schedule for schedule in found if schedule is not None]
+
+
+@fenced
+def _batches_ready(trainer: Any) -> int:
+    """Return the number of the epoch's newest batch, from 1."""
+    return int(trainer.fit_loop.epoch_loop.batch_progress.current.ready)
+
+
+def _take_begun_batch_back(state: Dict[str, Any]) -> None:
+    """Have a state that was taken when the first batch of an epoch had begun say that none has."""
+    progress = state["loops"]["fit_loop"]["epoch_loop.batch_progress"]
+    for counts in (progress["total"], progress["current"]):
+        counts["ready"] -= 1
+    progress["is_last_batch"] = False
 
 
 def _list_replicas(trainer: Any) -> Tuple[Dict[str, Any], List[Any]]:
