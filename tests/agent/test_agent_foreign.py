@@ -118,7 +118,7 @@ def test_of_two_optimizers_a_limit_of_lightnings_steps_is_no_number_of_recorded_
 def test_lightning_goes_on_exactly_whatever_number_of_steps_its_epochs_have(
     options: tuple[str, ...], steps_of_epochs: tuple[int, ...], foreign_python: Path, tmp_path: Path, warm: Warm
 ) -> None:
-    script, words = HERE.parent / "bench" / "exact_lightning.py", ("--folder", tmp_path, *options)
+    script, words = HERE.parent / "bench" / "exact_lightning.py", ("--folder", str(tmp_path), *options)
     runs = Attempts(foreign_python, tmp_path, script, *words, warm=warm(foreign_python, *LIGHTNING))
     undisturbed = runs.run(every="0")
     epochs = [epoch for epoch, steps in enumerate(steps_of_epochs) for _ in range(steps)]
@@ -143,7 +143,7 @@ def test_lightning_goes_on_exactly_whatever_number_of_steps_its_epochs_have(
 def test_how_many_steps_manual_optimization_will_make_is_known_where_each_of_the_first_batches_made_one(
     options: tuple[str, ...], total_steps: int | None, foreign_python: Path, tmp_path: Path, warm: Warm
 ) -> None:
-    script, words = HERE / "checks_lightning_gan.py", ("--folder", tmp_path, *options)
+    script, words = HERE / "checks_lightning_gan.py", ("--folder", str(tmp_path), *options)
     runs = Attempts(foreign_python, tmp_path, script, *words, warm=warm(foreign_python, *LIGHTNING))
     assert "DIGEST" in runs.run(every="0").output
     plans = runs.attempts[0].list_reports("plan")

@@ -34,7 +34,7 @@ class Loop24:
     """The loop of an epoch up to Lightning 2.4, restored from a state that was taken at the end of its fourth batch."""
 
     def __init__(self) -> None:
-        self.batch_progress = Progress()
+        self.batch_progress, self.restarting = Progress(), True
 
     def reset(self) -> None:
         self.batch_progress.reset_on_restart()
@@ -66,10 +66,17 @@ class FitLoop:
 @pytest.mark.parametrize("kind", [Loop24, Loop25])
 def test_lightning_goes_on_after_the_batch_at_whose_end_the_state_was_taken(kind: type[Loop24]) -> None:
     fit_loop = FitLoop(kind())
-    _go_on_amid_epoch(fit_loop)
+    _go_on_amid_epoch(fit_loop, 4)
     fit_loop.epoch_loop.reset()
     assert fit_loop.epoch_loop.batch_progress.ready == 4
     assert fit_loop.steps_a_plateau()
+
+
+@pytest.mark.parametrize("kind", [Loop24, Loop25])
+def test_an_epoch_of_lightning_that_goes_on_before_its_first_batch_is_one_that_begins(kind: type[Loop24]) -> None:
+    fit_loop = FitLoop(kind())
+    _go_on_amid_epoch(fit_loop, 0)
+    assert (fit_loop.epoch_loop.restarting, fit_loop.epoch_loop.batch_progress.completed) == (False, 3)
 
 
 def test_loaders_are_followed_where_each_lightning_sets_them_up() -> None:
@@ -120,6 +127,7 @@ class CallbackList:
     def on_train_begin(self, logs=None): pass
     def on_train_end(self, logs=None): pass
     def on_epoch_begin(self, epoch, logs=None): pass
+    def on_train_batch_begin(self, batch, logs=None): pass
     def on_train_batch_end(self, batch, logs=None): pass
     def on_test_begin(self, logs=None): pass
     def on_test_end(self, logs=None): pass
@@ -132,6 +140,7 @@ callbacks.on_train_begin()
 for epoch in range(2):
     callbacks.on_epoch_begin(epoch)
     for batch in range(3):
+        callbacks.on_train_batch_begin(batch)
         callbacks.on_train_batch_end(batch, {{"loss": 1.0 / (1 + batch)}})
 callbacks.on_train_end()
 """
@@ -163,6 +172,37 @@ def test_keras_is_followed_by_its_list_of_callbacks_wherever_a_release_has_it(
         (1 + batch + 3 * epoch, epoch, 1.0 / (1 + batch)) for epoch in range(2) for batch in range(3)
     ]
     assert attempt.stage() == "ended"
+
+
+TOGETHER = """
+from types import SimpleNamespace
+from keras.callbacks import CallbackList
+
+callbacks = CallbackList(SimpleNamespace(steps_per_execution={together}), epochs=2, steps=10)
+callbacks.on_train_begin()
+for epoch in range(2):
+    callbacks.on_epoch_begin(epoch)
+    for begins, ends in ((0, {ends[0]}), (4, {ends[1]}), (8, {ends[2]})):
+        callbacks.on_train_batch_begin(begins)
+        callbacks.on_train_batch_end(ends, {{"loss": 1.0}})
+callbacks.on_train_end()
+"""
+
+
+@pytest.mark.parametrize(
+    ("together", "ends"), [("None", (3, 7, 9)), ("4", (0, 4, 8)), ("4", (3, 7, 9))], ids=["2", "3.0", "3.15"]
+)
+def test_keras_counts_all_batches_of_an_execution_whether_its_end_names_the_last_of_them_or_the_first(
+    together: str, ends: tuple[int, int, int], attempt: Attempt, tmp_path: Path
+) -> None:
+    """Releases of Keras 3 up to 3.8 name the first; Keras 2, whose model has no such number, names the last."""
+    (tmp_path / "keras").mkdir()
+    (tmp_path / "keras/callbacks.py").write_text(CALLBACK_LIST)
+    attempt.make_recorder()
+    program = TOGETHER.format(together=together, ends=ends)
+    assert attempt.run([sys.executable, "-c", program], PYTHONPATH=str(tmp_path)) == (0, "")
+    assert attempt.failures() == []
+    assert [item.step for item in attempt.records()] == [4, 8, 10, 14, 18, 20]
 
 
 COMPILER = """

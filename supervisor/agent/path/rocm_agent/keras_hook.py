@@ -29,8 +29,15 @@ class Fit:
         """Steps up to the newest."""
         self._begun_with = 0
         """Steps before this epoch."""
+        self._batch: Optional[int] = None
+        """The batch with which the newest execution began."""
+        self._tells_last = False
+        """Whether the end of an execution is reported with its last batch, as Keras 2 does and newer releases of 3."""
         self.plan = Plan("keras")
         model = getattr(callbacks, "_model", None) or getattr(callbacks, "model", None)  # Keras 3, Keras 2
+        together = getattr(model, "steps_per_execution", 1)
+        self._together = together if type(together) is int else 1
+        """Batches of one execution, at whose end alone Keras calls back."""
         self._read_loss = _LossReader(getattr(model, "optimizer", None))
 
     def epoch_begins(self, epoch: int) -> None:
@@ -38,18 +45,30 @@ class Fit:
         self.epoch = epoch
         self._begun_with = epoch * self.steps if self.steps is not None else self.made
 
+    def batch_begins(self, batch: int) -> None:
+        """Note with which batch an execution begins."""
+        self._batch = batch
+
     def batch_ends(self, batch: int, logs: Any) -> None:
         """Record a step with its loss, which Keras means over the epoch."""
         recorder = claim.take(claim.GENERIC)
         if recorder is None:
             return
-        self.made = self._begun_with + int(batch) + 1
+        self.made = self._begun_with + self._last_of(int(batch)) + 1
         loss = logs.get("loss") if isinstance(logs, dict) else None
         recorder.record(self.made, self.epoch, self._read_loss(loss))
         recorder.stage, recorder.aside = STEP, DATA_WAIT
         total = self.steps * self.epochs if self.steps is not None and self.epochs is not None else None
         self.plan.report(self.epochs, total, self.steps)
         xla_memory.name_setting_of_keras()
+
+    def _last_of(self, batch: int) -> int:
+        """Return the last batch of an execution that ends with `batch`, which may be its first."""
+        self._tells_last = self._tells_last or batch != self._batch
+        if self._tells_last:
+            return batch
+        last = batch + self._together - 1
+        return last if self.steps is None else min(last, self.steps - 1)
 
 
 class _LossReader:
@@ -87,6 +106,7 @@ def install(module: ModuleType) -> None:
         return
     _call_after(kind, "on_train_begin", lambda *_, **__: None)
     _call_after(kind, "on_epoch_begin", lambda fit, epoch, *_, **__: fit.epoch_begins(int(epoch)))
+    _call_after(kind, "on_train_batch_begin", lambda fit, batch, *_, **__: fit.batch_begins(int(batch)))
     _call_after(kind, "on_train_batch_end", lambda fit, batch, logs=None: fit.batch_ends(batch, logs))
     _call_after(kind, "on_test_begin", lambda fit, *_, **__: _in_stage(VALIDATE))
     _call_after(kind, "on_test_end", lambda fit, *_, **__: _in_stage(STEP))

@@ -308,7 +308,8 @@ class Snapshots:
             trainer.fit_loop.epoch_loop.restarting = False
         batches, self._amid_epoch = self._amid_epoch, None
         if batches is not None:
-            _go_on_amid_epoch(trainer, batches)
+            _go_on_amid_epoch(trainer.fit_loop, batches)
+            _enter_epoch(trainer)
         buffers, self._buffers = self._buffers, {}
         replicas.put_buffers(self._torch, _list_replicas(trainer)[0], buffers)
 
@@ -328,23 +329,26 @@ def _find_loader_setup(trainer: Any) -> Tuple[Any, str]:
     return trainer, "reset_train_dataloader"
 
 
-def _go_on_amid_epoch(trainer: Any, batches: int) -> None:
+def _go_on_amid_epoch(fit_loop: Any, batches: int) -> None:
     """Put right how Lightning goes on from a state that was taken after so many batches of an epoch.
 
     A fit that restarts does not step the schedulers of the learning rate that follow a metric when its epoch ends, and
     up to 2.4 it steps the others twice. Up to 2.4 it also trains again on that last batch, which it counts as completed
-    after the callbacks of its end; later releases see by the other counts that it was made. They tell no callback that
-    the epoch begins, by which others accumulate gradients over as many batches as that epoch's schedule says.
+    after the callbacks of its end; later releases see by the other counts that it was made.
     """
-    fit_loop = trainer.fit_loop
     fit_loop._restarting = False  # of this loop alone: that of the batches restarts
-    torch_hook.epoch_is(int(trainer.current_epoch))
-    for schedule in _list_schedules(trainer):
-        trainer.accumulate_grad_batches = schedule(int(trainer.current_epoch))
     if not batches:
         fit_loop.epoch_loop.restarting = False
     elif not hasattr(type(fit_loop.epoch_loop), "restarted_on_train_batch_end"):
         fit_loop.epoch_loop.batch_progress.increment_completed()
+
+
+def _enter_epoch(trainer: Any) -> None:
+    """Do what callbacks do when an epoch begins: from 2.5 on none is told that one goes on."""
+    epoch = int(trainer.current_epoch)
+    torch_hook.epoch_is(epoch)
+    for schedule in _list_schedules(trainer):
+        trainer.accumulate_grad_batches = schedule(epoch)
 
 
 def _steps_by_schedule(schedule: Callable[[int], int], epochs: Optional[int], batches: float) -> float:
