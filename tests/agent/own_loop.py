@@ -15,6 +15,7 @@ from rocm_agent import snapshots
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=4)
 parser.add_argument("--batch", type=int, default=4)
+parser.add_argument("--accumulate", type=int, default=1, help="batches of one step of the optimizer")
 parser.add_argument("--workers", type=int, default=0)
 parser.add_argument("--die-after", type=int, default=0, help="batches and a snapshot of this process; 0: not at all")
 parser.add_argument("--poison-from", type=int, default=0, help="step from which on a weight is NaN; 0: never")
@@ -59,11 +60,13 @@ made = 0
 before = snapshots_there() if asked.die_after else set()
 for epoch in range(state.epoch, asked.epochs):
     for indices, images in loader:
-        optimizer.zero_grad()
+        if state.step % asked.accumulate == 0:
+            optimizer.zero_grad()
         wanted = indices[:, None].to(asked.device) / 30.0
         loss = ((model(images.to(asked.device)) - wanted) ** 2).mean()
         loss.backward()
-        optimizer.step()
+        if (state.step + 1) % asked.accumulate == 0:
+            optimizer.step()
         counts["seen"] += len(indices)
         if asked.poison_from and state.step + 1 >= asked.poison_from:
             model[0].weight.data[0] = float("nan")

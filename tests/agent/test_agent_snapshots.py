@@ -77,6 +77,18 @@ def test_an_own_loop_killed_twice_ends_bit_for_bit_where_it_would_have(loops: Lo
     assert len(list(loops.snapshots.iterdir())) == 2, "only the newest are kept, and nothing half written"
 
 
+def test_no_snapshot_of_an_own_loop_lacks_gradients_that_wait_for_a_step_of_several_batches(loops_once: Loops) -> None:
+    """It counts batches, and its optimizer steps once for three of them."""
+    alone = loops_once.alone("--accumulate", "3")
+    for after in (7, 8, 9):
+        loops_once.run("--die-after", str(after), "--step-s", "0.05", "--accumulate", "3", every="0.0001")
+        newest = loops_once.newest()
+        assert newest is not None
+        assert int(newest.stem.partition("-")[2]) % 3 == 0
+    assert loops_once.run("--accumulate", "3").output == alone
+    assert [attempt.failures() for attempt in loops_once.attempts] == [[]] * 4
+
+
 def test_with_workers_the_order_is_the_same_and_no_batch_comes_twice(loops_once: Loops) -> None:
     loops_once.alone("--workers", "2", "--epochs", "2", "--order", str(loops_once.folder / "alone.txt"))
     loops_once.killed(1, "--workers", "2", "--epochs", "2", "--order", str(loops_once.folder / "killed.txt"))

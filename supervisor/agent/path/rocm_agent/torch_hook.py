@@ -54,6 +54,11 @@ def take_grad_norm() -> Any:
     return norm
 
 
+def count_calls() -> int:
+    """Return how many steps of optimizers were called in this process, those that a scaler skipped included."""
+    return 0 if _watch is None else _watch.steps_called
+
+
 def take_skipped() -> bool:
     """Whether a scaler has skipped a step since this was last asked."""
     if _watch is None:
@@ -87,6 +92,7 @@ def step_was_made(optimizer: Any, *, skipped: bool) -> None:
         return
     if skipped:
         _watch.skipped, _watch.alike = True, None
+        _watch.steps_called += 1
     recorder = None if _watch.stepping else _take_recorder()
     if recorder is not None:
         _watch.counted(recorder, optimizer)

@@ -52,6 +52,11 @@ class Boundary:
         """Whether a requested save is served, as far as is known."""
         return not self._problem
 
+    @property
+    def saves_at_any_step(self) -> bool:
+        """Whether ranks save at the very step that was announced, whatever is held there."""
+        return self._ranks is not None and self._ranks.saves_at_any_step
+
     def reached(self, look: Callable[[Any], Optional[Moment]]) -> None:
         """A step is over: save where that is due. Where the supervisor wants the process to stop, this ends it.
 

@@ -8,7 +8,7 @@ import weakref
 from time import monotonic_ns
 from typing import Any, Dict, List, Optional, Tuple
 
-from rocm_agent import claim, origin, save_command, script, tuning
+from rocm_agent import claim, origin, save_command, script, torch_hook, tuning
 from rocm_agent.layout import ENV_RESUME_FROM
 
 from . import files, randomness, replicas
@@ -19,6 +19,9 @@ from .keeper import Form
 from .moment import Moment
 from .position import Positioned, positioned
 from .scaling import scaler_state, settled_scaler
+
+CALLS_AWAITED = 32
+"""After so many steps of a loop without a call of an optimizer none is expected: it may be compiled with the loop."""
 
 
 class State:
@@ -33,12 +36,27 @@ class State:
         self._parts = named
         self._data = None if loader is None else _data_of(torch, loader)
         self._first_epoch = 0
+        self._calls, self._without_call, self._calls_come = torch_hook.count_calls(), 0, False
+        self._has_optimizers = bool(self.replicas()[1])
         self.boundary = Boundary(torch, "step", claim.EXPLICIT, Form(self.finished, self.roots))
 
     @property
     def epoch(self) -> int:
         """The epoch under way, or to begin with: a pass over the loader is one. Without a loader, 0."""
         return self._first_epoch + (self._data.passes_before_this if self._data is not None else 0)
+
+    def holds_gradients(self) -> bool:
+        """Whether gradients may wait for the optimizer's next step, which are in no snapshot; asked after every step.
+
+        As where a loop counts batches and its optimizer steps once for several of them.
+        """
+        if not self._has_optimizers:
+            return False
+        before, self._calls = self._calls, torch_hook.count_calls()
+        stepped = self._calls != before
+        self._calls_come = self._calls_come or stepped
+        self._without_call = 0 if stepped else self._without_call + 1
+        return not stepped and (self._calls_come or self._without_call <= CALLS_AWAITED)
 
     def collect(self) -> Dict[str, Any]:
         """Return the complete state, nothing of it copied yet."""
@@ -208,7 +226,12 @@ def step(state: State, loss: Any, lr: Any) -> None:
     now_ns = monotonic_ns()
     if now_ns >= tuning.due_ns:
         tuning.step_ended(next(iter(state.replicas()[1]), None), state.step, now_ns)
-    state.boundary.reached(lambda _: Moment(state.step, state.epoch - 1, state.collect, state.own, state.replicas))
+    waits = state.holds_gradients() and not state.boundary.saves_at_any_step
+
+    def look(_: Any) -> Optional[Moment]:
+        return None if waits else Moment(state.step, state.epoch - 1, state.collect, state.own, state.replicas)
+
+    state.boundary.reached(look)
 
 
 def _state_of(part: Any) -> Any:

@@ -31,6 +31,9 @@ _trainings = 0
 class Meeting:
     """One rank's view of the ranks of one machine, of which the first announces; subclasses save."""
 
+    saves_at_any_step = False
+    """Whether a save is lost where the boundary after the very step that was announced is left out."""
+
     def __init__(self, torch: Any, world: World, folder: str) -> None:
         """Come forward in the attempt's `folder`; raise OSError where its board cannot be had."""
         global _trainings

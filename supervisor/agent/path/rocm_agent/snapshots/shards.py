@@ -57,6 +57,8 @@ class Taken(NamedTuple):
 class Shards(Meeting):
     """One rank's view of them."""
 
+    saves_at_any_step = True
+
     def __init__(self, torch: Any, world: World, attempt: str, form: Form) -> None:
         """Come forward in the `attempt`'s folder; raise OSError where its board or a folder cannot be had."""
         super().__init__(torch, world, attempt)
