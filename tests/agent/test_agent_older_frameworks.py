@@ -15,6 +15,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "supervisor" / "agent"
 from agent_by_hand import Attempt
 from rocm_agent.snapshots.lightning import _find_loader_setup, _go_on_amid_epoch
 from rocm_agent.snapshots.transformers_checkpoint import facts_of
+from rocm_agent.snapshots.transformers_place import Place, given_step, lost_batches
 
 
 class Progress:
@@ -117,6 +118,46 @@ def test_a_trainers_state_has_the_fields_that_its_release_reads(kind: type[State
     facts = facts_of(SimpleNamespace(state=kind(), callback_handler=handler, control=SimpleNamespace()))
     assert kind(**facts).global_step == 8
     assert facts.get("stateful_callbacks") == kept
+
+
+def places(release: tuple[int, int], of: int, accumulated: int) -> list[Place]:
+    """Return where a Trainer of a release stands after each step of three epochs, as it makes them."""
+    found, held = [], 0
+    for epoch in range(3):
+        for batch in range(1, of + 1):
+            held += 1
+            last = batch == of and (release >= (4, 46) or of <= accumulated)
+            if held == accumulated or last:
+                held = 0
+                place = (
+                    Place(epoch, batch, of, accumulated, 4) if batch < of else Place(epoch + 1, 0, of, accumulated, 4)
+                )
+                found.append(place)
+    return found
+
+
+@pytest.mark.parametrize("release", [(4, 33), (4, 48), (4, 53), (5, 23)], ids=str)
+@pytest.mark.parametrize(("of", "accumulated"), [(12, 1), (12, 4), (12, 5), (7, 2), (13, 4), (3, 8), (8, 8), (9, 8)])
+def test_every_release_of_the_trainer_goes_on_at_the_batch_at_which_a_snapshot_was_taken(
+    of: int, accumulated: int, release: tuple[int, int]
+) -> None:
+    rounded_up = -(-of // accumulated)
+    reckoned = rounded_up if release >= (4, 52) else max(of // accumulated, 1)
+    for step, place in enumerate(places(release, of, accumulated), 1):
+        given, passed_over = given_step(place, step, release)
+        assert (given // reckoned, given % reckoned * accumulated) == (place.epoch, passed_over)
+        assert 0 <= place.batches - passed_over < 2 * accumulated
+        if of % accumulated == 0:
+            assert (given, passed_over) == (step, place.batches)
+
+
+def test_the_last_batches_of_an_epoch_that_goes_on_are_lost_in_the_releases_that_make_no_step_of_them() -> None:
+    amid, before = Place(1, 5, 12, 5, 4), Place(1, 0, 12, 5, 4)
+    assert [bool(lost_batches(amid, release)) for release in ((4, 45), (4, 46), (4, 51), (4, 52))] == [
+        False, True, True, False
+    ]  # fmt: skip
+    assert "4.48 makes no step of the last 2 batches" in lost_batches(amid, (4, 48))
+    assert lost_batches(before, (4, 48)) == ""
 
 
 CALLBACK_LIST = """

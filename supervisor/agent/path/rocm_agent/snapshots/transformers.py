@@ -28,6 +28,7 @@ from .moment import Moment
 from .position import Positioned, positioned
 from .scaling import scaler_state, settled_scaler
 from .transformers_checkpoint import STATE, WEIGHTS, facts_of, unpack
+from .transformers_place import Place, given_step, lost_batches, place_of, release_here, resumed_place
 
 ROOTS = ("model", "optimizer")
 FOLDER = ".rocm_supervisor-resume"
@@ -74,9 +75,13 @@ def _follow_trainer(trainer: Any, base: type) -> None:
             snapshots.train_begins(trainer)
 
         def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            torch_hook.epoch_is(int(state.epoch or 0))
+            snapshots.epoch_begins(trainer)
+
+        def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            snapshots.batches_made += 1
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            snapshots.batches_made += 1
             snapshots.plans(state)
             snapshots.step_ends(trainer)
 
@@ -102,6 +107,13 @@ class Snapshots:
         self._plan = Plan("transformers")
         self._replaced: List[str] = []
         self._place: Dict[str, int] = {fits.FIT: 1, fits.BEFORE: 0}
+        self._epoch: Optional[int] = None
+        """The one under way; None before the first that this process trains."""
+        self.batches_made = 0
+        """Of that epoch."""
+        self._stood: Optional[Place] = None
+        """Where the snapshot stood that is taken up, and by the Trainer's own count the steps made."""
+        self._true_step: Optional[int] = None
 
     # --- while it trains ------------------------------------------------------------------------------------------
 
@@ -131,15 +143,35 @@ class Snapshots:
     @fenced
     def _follow_loader(self, loader: Any) -> None:
         self._positioned = positioned(self._torch, getattr(loader, "base_dataloader", loader), ahead=True)
-        if self._data is not None and self._positioned is not None:
-            self._positioned.resume(self._data["begun"], 0, 0, self._data["random"])
-        self._data = None
 
     @fenced
     def train_begins(self, trainer: Any) -> None:
-        """DDP has given every rank the buffers of rank 0: give this one its own."""
+        """DDP has given every rank the buffers of rank 0: give this one its own; and the place in the data is found."""
+        step, self._true_step = self._true_step, None
+        if step is not None:
+            trainer.state.global_step = step
         buffers, self._buffers = self._buffers, {}
         replicas.put_buffers(self._torch, {"model": trainer.model}, buffers)
+
+    @fenced
+    def epoch_begins(self, trainer: Any) -> None:
+        """Count epochs and their batches, and go on in the first one where the snapshot stood.
+
+        Not before: up to 4.35 the Trainer begins the passes of earlier epochs, for what they draw.
+        """
+        data, self._data = self._data, None
+        stood, self._stood = self._stood, None
+        if self._epoch is not None:
+            self._epoch, self.batches_made = self._epoch + 1, 0
+        elif stood is not None:
+            self._epoch, self.batches_made = stood.epoch, stood.batches
+        else:
+            self._epoch, self.batches_made = int(trainer.state.epoch or 0), self._batches_passed_over(trainer)
+        torch_hook.epoch_is(self._epoch)
+        if data is not None and self._positioned is not None:
+            left_out = 0 if stood is None else stood.batches - given_step(stood, 0, release_here())[1]
+            size = getattr(self._positioned.inner, "batch_size", None) or 0
+            self._positioned.resume(data["begun"], left_out * size, left_out, data["random"])
 
     def plans(self, state: Any) -> None:
         """Tell how long the training will be."""
@@ -192,9 +224,10 @@ class Snapshots:
 
     def _collect_state(self, trainer: Any, step: int) -> Dict[str, Any]:
         scaler = getattr(trainer.accelerator, "scaler", None)
+        ours = {"transformers": 1, "step": step, **self._place, **self._where(trainer), **self._own_state(trainer)}
         return {
             "step": step,
-            files.OURS: {"transformers": 1, "step": step, **self._place, **self._own_state(trainer)},
+            files.OURS: ours,
             "model": trainer.model.state_dict(),
             "optimizer": trainer.optimizer.state_dict(),
             "scheduler": trainer.lr_scheduler.state_dict(),
@@ -202,19 +235,24 @@ class Snapshots:
             "trainer_state": SimpleNamespace(**facts_of(trainer)),
         }
 
+    def _where(self, trainer: Any) -> Dict[str, Any]:
+        if self._positioned is None or self._epoch is None:
+            return {}
+        return {"place": list(place_of(trainer, self._epoch, self.batches_made, len(self._positioned)))}
+
     def _own_state(self, trainer: Any) -> Dict[str, Any]:
         random = randomness.capture(self._torch)
         return {"random": random, "data": self._data_position(trainer, random)}
 
     def _data_position(self, trainer: Any, random: Dict[str, Any]) -> Optional[Dict[str, Any]]:
         """Return how the pass under way began and the random states to go on with; None between two passes."""
-        made, batches = self._positioned, self._batches_made(trainer)
-        if made is None or not made.passes or not batches:
+        made, batches = self._positioned, self.batches_made
+        if made is None or not made.passes or not batches or batches >= len(made):
             return None
         return {"begun": made.begun[made.passes - 1], "batches": batches, "random": made.random_from(batches, random)}
 
-    def _batches_made(self, trainer: Any) -> int:
-        """Return how many batches of the epoch are trained on, as the Trainer reckons it when it resumes."""
+    def _batches_passed_over(self, trainer: Any) -> int:
+        """Return how many batches of an epoch the Trainer passes over that resumes a checkpoint of its own."""
         accumulated = trainer.args.gradient_accumulation_steps
         return int(trainer.state.global_step % self._steps_per_epoch(trainer) * accumulated)
 
@@ -224,7 +262,7 @@ class Snapshots:
         return max(-(-size // trainer.args.gradient_accumulation_steps), 1)
 
     def _epoch_is_over(self, trainer: Any) -> bool:
-        return self._steps_per_epoch(trainer) > 1 and not self._batches_made(trainer)
+        return self._steps_per_epoch(trainer) > 1 and self.batches_made >= len(self._positioned or ())
 
     def _finish_copy(self, copied: Dict[str, Any]) -> Dict[str, Any]:
         text = json.dumps(vars(copied["trainer_state"]))
@@ -238,7 +276,7 @@ class Snapshots:
 
         Raises ValueError where the snapshot is damaged.
         """
-        self._place = fits.begin(counted=torch_hook.step_number())
+        self._place, self._epoch = fits.begin(counted=torch_hook.step_number()), None
         path, found = fits.find_checkpoint(lambda path: files.read(self._torch, path, "transformers"))
         if not path:
             return asked
@@ -255,6 +293,13 @@ class Snapshots:
             ours = {}
             problem += ", and the Trainer goes on by the number of its steps"
         self._data, self._buffers = ours.get("data"), ours.get(replicas.BUFFERS, {})
+        self._stood = stood = resumed_place(trainer, ours)
+        if stood is not None:
+            problem = problem or lost_batches(stood, release_here())
+            facts = json.loads(found["trainer_state"])
+            self._true_step = facts["global_step"]
+            facts["global_step"] = given_step(stood, facts["global_step"], release_here())[0]
+            found = {**found, "trainer_state": json.dumps(facts)}
         unpack(self._torch, trainer, self._folder, found, ours)
         torch_hook.steps_were_made(found["step"])
         replicas.resumed(None, found["step"], problem)
