@@ -19,6 +19,7 @@ from supervisor.store import files
 from supervisor.store.sql import Statement
 from supervisor.store.statements import Kind
 from supervisor.store.steps import Row
+from supervisor.store.wal_index import open_index
 from supervisor.store.write_queue import Pending
 
 log = logging.getLogger(__name__)
@@ -73,6 +74,7 @@ class Database:
         self.suspect = False
         """Whether a query has met what may be damage since the file was opened."""
         self._identity: files.Identity | None = None
+        self._index = open_index(path)
         self._connected = 0
         """How often the file was opened for writing."""
         self._reading = threading.Lock()
@@ -85,7 +87,8 @@ class Database:
         self._connected += 1
         self.suspect = False
         try:
-            self._connection = self._open_writer()
+            with self._index.in_use():
+                self._connection = self._open_writer()
             self.writable = True
         except sqlite3.Error as error:
             with suppress(sqlite3.Error):
@@ -105,8 +108,9 @@ class Database:
         """Close the file; what was not committed is discarded."""
         connection, self._connection, self.writable = self._connection, None, False
         if connection is not None:
-            with suppress(sqlite3.Error):
+            with self._index.in_use(), suppress(sqlite3.Error):
                 connection.close()
+        self._index.forget()
 
     @property
     def replaced(self) -> bool:
@@ -119,7 +123,8 @@ class Database:
     def read(self, query: Statement) -> list[Row]:
         """Return the rows of a query. Raises UnusableError if they cannot be read."""
         try:
-            return read_rows(self._require_connection(), query)
+            with self._index.in_use():
+                return read_rows(self._require_connection(), query)
         except sqlite3.Error as error:
             raise self._note_damage(error) from error
 
@@ -130,6 +135,7 @@ class Database:
         on a disk that cannot be written none can be opened.
         """
         try:
+            self._index.restore()
             with self._reading:
                 # A file that was opened without a -wal file does not see what is written later.
                 of = self._describe_file() or self._reader_of
@@ -191,14 +197,16 @@ class Database:
         """Return at most `pages` free pages to the file system. Raises UnusableError."""
         try:
             # As a script: `execute` would stop after one page, since this pragma has one step per page.
-            self._require_connection().executescript(f"PRAGMA incremental_vacuum({pages})")
+            with self._index.in_use():
+                self._require_connection().executescript(f"PRAGMA incremental_vacuum({pages})")
         except sqlite3.Error as error:
             raise _build_unusable_error(error) from error
 
     def pragma(self, text: str) -> list[tuple[Any, ...]]:
         """Run a pragma to completion, outside of any transaction. Raises UnusableError."""
         try:
-            return list(self._require_connection().execute(f"PRAGMA {text}"))
+            with self._index.in_use():
+                return list(self._require_connection().execute(f"PRAGMA {text}"))
         except sqlite3.Error as error:
             raise _build_unusable_error(error) from error
 
@@ -225,6 +233,11 @@ class Database:
 
     @contextmanager
     def _transaction(self, *, durable: bool) -> Iterator[sqlite3.Connection]:
+        with self._index.in_use(), self._open_transaction(durable=durable) as connection:
+            yield connection
+
+    @contextmanager
+    def _open_transaction(self, *, durable: bool) -> Iterator[sqlite3.Connection]:
         connection = self._require_connection()
         if durable != self._full_sync:
             connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")

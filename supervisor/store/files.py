@@ -14,6 +14,7 @@ from typing import TypeAlias
 from urllib.parse import quote
 
 from supervisor.store.errors import StoreError
+from supervisor.store.wal_index import restore_index
 
 Identity: TypeAlias = tuple[tuple[int, int] | None, tuple[int, int] | None]
 """Device and inode of a file and of its -wal file; None where there is none."""
@@ -68,6 +69,7 @@ def open_reader(path: Path) -> sqlite3.Connection:
     Raises sqlite3.Error. A database in WAL mode whose last writer closed it has no -wal file; a user without write
     access to the folder can then read it only as immutable, which holds until it is written again.
     """
+    restore_index(path)
     last: sqlite3.Error | None = None
     options = ["mode=ro"] if has_wal(path) else ["mode=ro", "immutable=1"]
     for option in options:

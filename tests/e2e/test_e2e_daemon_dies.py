@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import time
+from functools import partial
 
 import psutil
 import pytest
@@ -61,6 +62,41 @@ def test_a_training_outlives_three_daemons_and_no_step_is_lost_or_counted_twice(
 
 
 @pytest.mark.calm(reason="a stall of a few seconds would be found")
+def follows(home: House, step: int) -> bool:
+    """Whether the daemon has seen that step; one that SIGBUS has ended is started again, as systemd does."""
+    assert home.daemon is not None
+    if home.daemon.poll() is not None:
+        assert home.daemon.poll() == -signal.SIGBUS
+        home.start()
+    status = home.status()
+    return status is not None and (status["jobs"][0]["step"] or 0) >= step
+
+
+@pytest.mark.parametrize("lost", ["cut off", "removed"])
+def test_the_mapped_index_of_the_record_is_lost_under_the_daemon_and_no_step_is(home: House, lost: str) -> None:
+    """Cut off in the midst of a commit it ends the daemon by SIGBUS, and the next one goes on."""
+    end = home.folder / "end"
+    home.write(home.by_hand("one", "--until", str(end)))
+    home.start()
+    pid, index = home.step("one", 10)["pid"], home.state / "supervisor.db-shm"
+    for _ in range(5):
+        seen = home.steps_made("one")[-1]
+        if lost == "removed":
+            index.unlink(missing_ok=True)
+        else:
+            os.truncate(index, 0)
+        home.until(partial(follows, home, seen + 20), 30, "its steps to be followed", daemon=False)
+    job = home.step("one", home.steps_made("one")[-1])
+    assert (job["phase"], job["attempt"], job["pid"]) == ("running", 1, pid)
+    end.touch()
+    home.phase("one", "finished")
+    every_step_is_recorded_once(home)
+    decided(home, "launch", "finish")
+    assert home.incidents() == []
+    home.stop()
+    assert home.query("PRAGMA integrity_check") == [("ok",)]
+
+
 def test_a_daemon_that_was_away_for_longer_than_a_stall_may_last_finds_none(home: House) -> None:
     end = home.folder / "end"
     home.write(home.by_hand("one", "--until", str(end), stall="limit_s = 1.5"))
