@@ -12,7 +12,7 @@ from pathlib import Path
 from supervisor import __version__
 from supervisor.children.files_apart import keep_files_apart
 from supervisor.children.start import keep_apart
-from supervisor.config.derive import socket_path
+from supervisor.config.derive import database_url, socket_path
 from supervisor.config.load import Checked, check_if_it_answers
 from supervisor.config.settings import Settings
 from supervisor.control.listen import ListenError
@@ -24,6 +24,7 @@ from supervisor.daemon.process.systemd import Notifier
 from supervisor.daemon.service import Service
 from supervisor.daemon.wiring import assemble
 from supervisor.store.errors import StoreError
+from supervisor.store.files import database_path
 
 EX_CONFIG = 78
 EX_UNAVAILABLE = 69
@@ -102,7 +103,7 @@ def _find_remedy(error: OSError) -> str:
 def _run(settings: Settings, config: Path, refused: str | None, text: str | None) -> int:
     logging_setup.set_level(settings.supervisor.log_level)
     notifier = Notifier.take_from_environment()
-    wait_for_state(Path(settings.supervisor.state_dir), notifier)
+    wait_for_state(Path(settings.supervisor.state_dir), notifier, database_path(database_url(settings.supervisor)))
     with assemble(settings) as parts:
         socket = socket_path(settings.supervisor, os.environ)
         reload.keep(parts.state, text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,6 +27,7 @@ from supervisor.daemon.alerts.alerting import Announcer, Receivers, read_receive
 from supervisor.store.archive import Archive
 from supervisor.store.outbox import QueuedAlert
 from supervisor.store.store import NewAlert, Store
+from tests.rigs.hanging_fs import HangingFs
 
 DIGEST = Policy(digest=True)
 AS_UTC = b"TZif" + bytes(16) + struct.pack(">6I", 0, 0, 0, 0, 1, 4) + struct.pack(">iBB", 0, 0, 0) + b"UTC\0"
@@ -77,6 +79,26 @@ def test_a_receiver_that_cannot_be_read_is_a_standing_problem(house: House) -> N
     (problem,) = house.announcer.failing()
     assert problem == f"alerts.phone.url_file: {house.file} cannot be read: No such file or directory"
     assert house.receivers.hosts == {}
+
+
+@pytest.mark.mounts
+def test_a_receiver_whose_file_hangs_is_a_standing_problem_until_that_answers(far: HangingFs) -> None:
+    (far.at / "address").write_text("https://hooks.example/T0\n")
+    far.hang()
+    configured = {"phone": WebhookSettings(url_file=str(far.at / "address"))}
+    receivers = Receivers(configured, lambda _: None, HandClock(), lambda _: None)
+    silent = f"alerts.phone.url_file: {far.at} does not answer within 1 s; it is read once it answers"
+    assert receivers.problems == {"phone": silent}
+    far.go_on()
+    receivers.read_again(lambda work: work())
+    assert receivers.problems == {}
+    assert receivers.hosts == {"phone": "hooks.example"}
+
+
+def test_a_pipe_in_the_place_of_a_receivers_file_is_not_waited_for(house: House) -> None:
+    os.mkfifo(house.file)
+    house.read_again()
+    assert house.announcer.failing() == (f"alerts.phone.url_file: {house.file} is not a regular file",)
 
 
 class CountedName(str):

@@ -240,7 +240,8 @@ def test_a_daemon_without_receivers_loads_no_library_that_it_does_not_need() -> 
 
 
 @pytest.mark.mounts
-def test_a_start_waits_for_a_state_directory_that_hangs_and_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize("hangs", ["state directory", "database"])
+def test_a_start_waits_for_a_state_directory_or_database_that_hangs_and_says_so(tmp_path: Path, hangs: str) -> None:
     address = tmp_path / "notify"
     with (
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager,
@@ -248,12 +249,14 @@ def test_a_start_waits_for_a_state_directory_that_hangs_and_says_so(tmp_path: Pa
     ):
         manager.bind(str(address))
         manager.settimeout(120)
-        (tmp_path / "behind" / "state").mkdir()
-        wait_for_state(far.at / "state", Notifier(str(address)))
+        state = (far.at if hangs == "state directory" else tmp_path) / "state"
+        state.mkdir()
+        places = (state, Notifier(str(address)), (state if hangs == "state directory" else far.at) / "supervisor.db")
+        wait_for_state(*places)
         far.hang()
-        waiting = threading.Thread(target=wait_for_state, args=(far.at / "state", Notifier(str(address))))
+        waiting = threading.Thread(target=wait_for_state, args=places)
         waiting.start()
-        assert manager.recv(4096).decode().startswith(f"STATUS=waits for its state directory: {far.at} does not answer")
+        assert manager.recv(4096).decode().startswith(f"STATUS=waits for its {hangs}: {far.at} does not answer")
         assert manager.recv(4096).startswith(b"EXTEND_TIMEOUT_USEC=")
         assert waiting.is_alive()
         far.go_on()

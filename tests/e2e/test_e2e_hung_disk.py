@@ -121,6 +121,19 @@ def test_a_daemon_that_starts_while_a_disk_hangs_is_ready_and_judges_the_others(
     home.resumed("well")
 
 
+@mostly_waits
+def test_a_daemon_starts_while_the_address_of_a_receiver_hangs(home: House, far: HangingFs) -> None:
+    address = far.at / "address"
+    address.write_text("http://127.0.0.1:9/")
+    home.write(f'[alerts.owner]\nkind = "webhook"\nurl_file = "{address}"\n' + home.by_hand("well"))
+    far.hang()
+    home.start()
+    home.step("well", 20)
+    status = home.status()
+    assert status is not None
+    assert f"alerts.owner.url_file: {far.at} does not answer within 1 s" in str(status["daemon"])
+
+
 @pytest.mark.long
 @mostly_waits
 def test_a_daemon_that_is_ended_or_killed_on_such_a_disk_has_a_successor(home: House, far: HangingFs) -> None:

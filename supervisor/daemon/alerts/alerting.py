@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from supervisor.alerts.payload import Notice, alert_id, digest_id, notices, self
 from supervisor.alerts.pipeline import Pending, Policy, Situation, build_digest, plan, policy_of, routes
 from supervisor.alerts.schedule import next_try_s
 from supervisor.alerts.settings import AlertSettings, ReceiverError, explain_zone
+from supervisor.children.path_looks import PathLooks, SilentPathError
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.events import AlertTried
@@ -51,13 +53,19 @@ class ReadReceivers:
 
 
 def read_receivers(configured: Mapping[str, AlertSettings]) -> ReadReceivers:
-    """Read address and secret of each receiver from where the configuration says."""
+    """Read address and secret of each receiver from where the configuration says; a file that hangs is not waited for."""
     read = ReadReceivers()
     if not configured:
         return read
     from supervisor.alerts.channels import CHANNELS  # noqa: PLC0415  # libraries of HTTP and mail take 2 MB
 
+    with PathLooks() as looks:
+        unreadable = {name: _find_unreadable_file(name, settings, looks) for name, settings in configured.items()}
     for name, settings in configured.items():
+        problem = unreadable[name]
+        if problem is not None:
+            read.problems[name] = problem
+            continue
         warning = explain_zone(name, settings)
         if warning is not None:
             read.warnings[name] = warning
@@ -66,6 +74,22 @@ def read_receivers(configured: Mapping[str, AlertSettings]) -> ReadReceivers:
         except ReceiverError as error:
             read.problems[name] = str(error)
     return read
+
+
+def _find_unreadable_file(name: str, settings: AlertSettings, looks: PathLooks) -> str | None:
+    """Return why a file of an address or secret cannot be opened without waiting for it, None where it can."""
+    for key in settings.__struct_fields__:
+        file = getattr(settings, key) if key.endswith("_file") else None
+        if file is None:
+            continue
+        try:
+            if not stat.S_ISREG(looks.look(file).mode):
+                return f"alerts.{name}.{key}: {file} is not a regular file"
+        except SilentPathError as silent:
+            return f"alerts.{name}.{key}: {silent.explanation}; it is read once it answers"
+        except OSError:
+            continue  # opening it will say what is wrong
+    return None
 
 
 class Receivers:

@@ -104,28 +104,34 @@ def _take_lock(file: Path, in_use: str, setting: str) -> int:
         time.sleep(LOCK_LOOK_S)  # what was killed just now takes some time to end
 
 
-def wait_for_state(state: Path, notifier: Notifier) -> None:
-    """Wait while the file system of the state directory does not answer, and say so to the log and to systemd.
+def wait_for_state(state: Path, notifier: Notifier, database: Path | None = None) -> None:
+    """Wait while the file system of the state directory, or of the database, does not answer; say so to log and systemd.
 
     Whoever touches it waits in the kernel, where often no signal reaches it; asking is another process's.
     """
     with PathLooks() as looks:
-        silent = find_silent(looks, state)
-    if silent is None:
-        return
+        state_silent = find_silent(looks, state)
+        database_silent = None if database is None else find_silent(looks, database)
+    if state_silent is not None:
+        _await_answer("state", "state directory", state, state_silent, notifier)
+    if database is not None and database_silent is not None:
+        _await_answer("database", "database", database, database_silent, notifier)
+
+
+def _await_answer(what: str, words: str, path: Path, silent: str, notifier: Notifier) -> None:
     answered = threading.Event()
 
     def wait_for_answer() -> None:
-        wait_until_answered(state)
+        wait_until_answered(path)
         answered.set()
 
-    PromptThread(wait_for_answer, "state directory").start()
-    log.error("state.silent", extra={"fields": {"state": str(state), "why": silent}})
+    PromptThread(wait_for_answer, words).start()
+    log.error("%s.silent", what, extra={"fields": {what: str(path), "why": silent}})
     while not answered.is_set():
-        notifier.status(f"waits for its state directory: {silent}; trainings go on")
+        notifier.status(f"waits for its {words}: {silent}; trainings go on")
         notifier.extend_timeout(3 * SAY_EVERY_S)
         answered.wait(SAY_EVERY_S)
-    log.warning("state.answers", extra={"fields": {"state": str(state)}})
+    log.warning("%s.answers", what, extra={"fields": {what: str(path)}})
 
 
 def keep_one_heap() -> bool:

@@ -36,7 +36,7 @@ from supervisor.cluster.rendezvous import find_overriding
 from supervisor.cluster.secret import SecretError, read_secret
 from supervisor.cluster.slurm import Allocation, SlurmEngine, list_nodes, read_allocation
 from supervisor.cluster.static_nodes import StaticNodes
-from supervisor.config.derive import loads_itself, snapshot_replicas, socket_path
+from supervisor.config.derive import database_url, loads_itself, snapshot_replicas, socket_path
 from supervisor.config.load import check
 from supervisor.config.settings import JobSettings, Settings, SupervisorSettings
 from supervisor.control.listen import ListenError
@@ -58,7 +58,7 @@ from supervisor.daemon.service import Service
 from supervisor.daemon.wiring import Assembly, assemble
 from supervisor.runner.proving import Prover
 from supervisor.store.errors import StoreError
-from supervisor.store.files import copy
+from supervisor.store.files import copy, database_path
 
 log = logging.getLogger(__name__)
 
@@ -278,7 +278,7 @@ def _run_node(asked: argparse.Namespace, command: list[str]) -> int:
         secret=read_secret(asked.secret_file),
         host=asked.host or find_own_address(*leader),
     )
-    wait_for_state(asked.state_dir, notifier)
+    wait_for_state(asked.state_dir, notifier, database_path(database_url(settings.supervisor)))
     with assemble(settings) as parts:
         member = Member(parts, asked.training, node, _offers_of(parts, settings.jobs[asked.training], asked.training))
         socket_file = socket_path(settings.supervisor, os.environ)
