@@ -53,7 +53,7 @@ class ReadReceivers:
 
 
 def read_receivers(configured: Mapping[str, AlertSettings]) -> ReadReceivers:
-    """Read address and secret of each receiver from where the configuration says; a file that hangs is not waited for."""
+    """Read address and secret of each receiver from where the settings say; a file that hangs is not waited for."""
     read = ReadReceivers()
     if not configured:
         return read

@@ -105,7 +105,7 @@ def _take_lock(file: Path, in_use: str, setting: str) -> int:
 
 
 def wait_for_state(state: Path, notifier: Notifier, database: Path | None = None) -> None:
-    """Wait while the file system of the state directory, or of the database, does not answer; say so to log and systemd.
+    """Wait while the file system of state directory or database does not answer, and say so to the log and to systemd.
 
     Whoever touches it waits in the kernel, where often no signal reaches it; asking is another process's.
     """
