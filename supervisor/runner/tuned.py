@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import platform
 from collections.abc import Mapping, Sequence
@@ -54,9 +53,8 @@ def _write(folder: Path, **order: object) -> None:
 
 
 def withdraw_order(folder: Path) -> None:
-    """Let the owner's settings hold again."""
-    with contextlib.suppress(OSError):
-        (folder / names.TUNE).unlink(missing_ok=True)
+    """Let the owner's settings hold again; raise OSError where what was ordered holds until its time is over."""
+    (folder / names.TUNE).unlink(missing_ok=True)
 
 
 def keep(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 import threading
 import time
@@ -30,6 +32,7 @@ from supervisor.daemon.clock import SystemClock
 from supervisor.daemon.tunes.blocks import Used, count_batch_s, count_busy
 from supervisor.daemon.tunes.tuner import Tuner
 from supervisor.runner import tuned
+from tests.rigs.failing_disk import failing, kind_of
 from tests.rigs.small_disk import mounted
 from tests.sources.recorder_by_hand import Writer
 
@@ -233,6 +236,64 @@ def test_what_is_undone_holds_no_more_before_it_is_forgotten(tuner: Tuner, folde
     assert tuner.undo("one")
     over.set()
     assert removed[:2] == [fo.TUNE, tuned.TUNED]
+
+
+@pytest.mark.parametrize("refused", [tuned.TUNED, fo.TUNE])
+def test_where_the_disk_refuses_what_was_proven_the_tune_says_what_holds(
+    tuner: Tuner, folder: Path, refused: str
+) -> None:
+    over = threading.Event()
+
+    def refuse_rename(event: str, given: tuple[Any, ...]) -> None:  # there is no way to take such a hook back
+        if event != "os.rename" or over.is_set() or Path(given[1]).name != refused:
+            return
+        if refused == tuned.TUNED or json.loads(Path(given[0]).read_text())["until_ns"] is None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(given[1]))
+
+    sys.addaudithook(refuse_rename)
+    agent = AgentByHand(folder, times(workers2=0.2, workers4=0.2))
+    agent.start()
+    tuner.start("one", types.TuneBody())
+    report = ended(tuner)
+    wait_until(lambda: not (folder / fo.TUNE).exists())
+    over.set()
+    agent.ended.set()
+    assert report.problem is not None
+    next_has = tuned.apply_kept(next_attempt(folder, 2), ["python", "train.py"], remedied=())
+    if refused == tuned.TUNED:
+        assert "could not be kept" in report.problem
+        assert "the owner's settings hold" in report.problem
+        assert next_has == {}
+    else:
+        assert "kept for the next attempt; this one has none of it" in report.problem
+        assert next_has
+
+
+@pytest.mark.mounts
+@pytest.mark.parametrize(
+    ("kind", "holds"),
+    [
+        ("unlink jobs/one/1/tune.json", "what was set still holds"),
+        ("unlink jobs/one/tuned.json", "this attempt has the owner's settings, the next has not"),
+    ],
+)
+def test_an_undo_that_the_disk_refuses_is_no_undo_and_can_be_repeated(
+    tmp_path: Path, job: Job, kind: str, holds: str
+) -> None:
+    with failing(tmp_path / "disk", tmp_path / "behind") as disk:
+        folder = disk.at / "jobs" / "one" / "1"
+        (folder / fo.RUN).mkdir(parents=True)
+        (folder / fo.LAUNCH).write_text(json.dumps({"argv": ["python", "train.py"], "env": {}}))
+        tuned.keep(folder.parent, ["python", "train.py"], {"adopted": [{"knob": "workers", "value": 2}]}, {})
+        assert tuned.apply_kept(folder, ["python", "train.py"], remedied=()) == {"workers": 2}
+        tuner = Tuner(SystemClock(), disk.at, lambda _: job, poll_s=0.02)
+        disk.fails_at(kind_of(kind), 1, errno.EIO)
+        with pytest.raises(Refused, match=f"not undone: .*; {holds}"):
+            tuner.undo("one")
+        assert disk.failed_changes != []
+        assert tuner.undo("one") is True
+        assert tuned.apply_kept(next_attempt(folder, 2), ["python", "train.py"], remedied=()) == {}
+        assert not (folder / fo.TUNE).exists()
 
 
 def test_a_block_in_which_the_agent_put_the_owners_settings_back_is_none(tuner: Tuner, folder: Path) -> None:

@@ -161,13 +161,20 @@ class Tune(threading.Thread):
             self._progress.problem, self._progress.state = f"the tune failed: {type(error).__name__}: {error}", "ended"
         finally:
             if not adopted:
-                tuned.withdraw_order(self.folder)
+                self.withdraw()
             self._recorder.close()
         fields = {"job": self.job, "adopted": len(self.report().adopted), "problem": self._progress.problem}
         log.info("tune.ended", extra={"fields": fields})
         if self._tries is not None and not adopted:
             with suppress(OSError):  # what was kept at its beginning says that it has begun
                 self._keep()
+
+    def withdraw(self) -> None:
+        """Put the owner's settings back; where the disk refuses that, they hold once the time of the order is over."""
+        try:
+            tuned.withdraw_order(self.folder)
+        except OSError as error:
+            log.error("tune.not_withdrawn", extra={"fields": {"job": self.job, "error": error.strerror}})
 
     def _keep(self) -> None:
         """Keep what came of it, for the next attempts and against its being begun again; raise OSError."""
@@ -400,10 +407,16 @@ class Tune(threading.Thread):
                 raise Ended(f"what was proven could not be set again: {answer.get('refused')}")
         now.bottleneck_after = name_of(find_bottlenecks(self._share_out(session.settings)))
         # Kept first: where the daemon is killed in between, nothing holds for good of which `--undo` does not know.
-        self._keep()
+        try:
+            self._keep()
+        except OSError as error:
+            raise Ended(f"what was proven could not be kept: {error}; the owner's settings hold") from error
         # Under a number of its own: the agent answers it, and marks no more steps as those of a tune.
         self._number = next(self._numbers)
-        tuned.write_order(self.folder, self._number, session.settings, until_s=None)
+        try:
+            tuned.write_order(self.folder, self._number, session.settings, until_s=None)
+        except OSError as error:
+            raise Ended(f"what was proven is kept for the next attempt; this one has none of it: {error}") from error
         return True
 
     # --- the training ------------------------------------------------------------------------------------------------

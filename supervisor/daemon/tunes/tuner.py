@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from supervisor.config.settings import TuneSettings
 from supervisor.control import record_types, types
@@ -20,6 +22,8 @@ from supervisor.daemon.tunes.start_trials import StartDeps
 from supervisor.daemon.tunes.tune import POLL_S, RENEW_S, Tune
 from supervisor.runner import tuned
 from supervisor.sources.attempt.agent_log import AgentLogReader
+
+_Done = TypeVar("_Done")
 
 
 class Tuner:
@@ -105,26 +109,30 @@ class Tuner:
         for tune in list(self._tunes.values()):
             if tune.is_alive():
                 tune.ended.set()
-                tuned.withdraw_order(tune.folder)
+                tune.withdraw()
 
     def undo(self, name: str) -> bool:
         """Put the owner's settings back, now and for the next attempts; return whether anything was changed.
 
-        Where a tune begins by itself, that it was undone is kept: it is not to begin again.
+        Raises Refused where the disk of the state does not let it, with what still holds. Where a tune begins by itself, that it was undone is kept: it is not to begin again.
         """
         stopped, job, folder = self.stop(name), self._job(name), self._state / "jobs" / name
         if job is not None:
             # First: where the daemon is killed in between, nothing holds that is not kept.
-            tuned.withdraw_order(folder / str(job.number))
-        settings = self._configured().get(name)
-        if job is not None and settings is not None and settings.when == "once":
-            undone = record_types.encode(record_types.TuneReport(job=name, state="ended", why="undone"))
-            there = tuned.undo(folder, tuned.launched_command(folder / str(job.number)), undone)
-        else:
-            there = tuned.forget(folder)
+            _try_undo(name, "what was set still holds", partial(tuned.withdraw_order, folder / str(job.number)))
+        forget = partial(self._forget_adopted, name, job, folder)
+        there = _try_undo(name, "this attempt has the owner's settings, the next has not", forget)
         if job is not None:
             there = self._forget_start(job) or there
         return stopped or there
+
+    def _forget_adopted(self, name: str, job: Job | None, folder: Path) -> bool:
+        """Forget what was adopted; return whether there was anything; raise OSError."""
+        settings = self._configured().get(name)
+        if job is None or settings is None or settings.when != "once":
+            return tuned.forget(folder)
+        undone = record_types.encode(record_types.TuneReport(job=name, state="ended", why="undone"))
+        return tuned.undo(folder, tuned.launched_command(folder / str(job.number)), undone)
 
     def _forget_start(self, job: Job) -> bool:
         """Have the next start made as configured; return whether it would have been another."""
@@ -166,6 +174,14 @@ class Tuner:
             return f"the rule {reached[0]} was reached; the owner's settings hold" if reached else None
 
         return find_fault
+
+
+def _try_undo(name: str, otherwise: str, work: Callable[[], _Done]) -> _Done:
+    """Do a part of an undo; raise Refused where the disk does not let it, with `otherwise`, what holds then."""
+    try:
+        return work()
+    except OSError as error:
+        raise Refused(f"not undone: {error}; {otherwise}", f"supervisorctl tune {name} --undo, once it can be") from error
 
 
 def _is_refused_here(folder: Path, now: Moment) -> bool:
