@@ -22,7 +22,7 @@ from supervisor.core.checkpoints.checkpoint import Checkpoint, Verdict
 from supervisor.core.job import Attempt, Job, Phase
 from supervisor.core.moments import Moment
 from supervisor.daemon.checkpoints.candidates import Search, candidates, find, fingerprint
-from supervisor.daemon.checkpoints.collector import SETTLED_AFTER_S, CollectorDeps, GenerationCollector
+from supervisor.daemon.checkpoints.collector import SETTLED_AFTER_S, UNSETTLED_LOOKS, CollectorDeps, GenerationCollector
 from supervisor.daemon.checkpoints.proof_queue import ProofQueue, Saved
 from supervisor.daemon.clock import SystemClock
 from supervisor.runner.generation_store import GenerationStore
@@ -468,6 +468,35 @@ def test_a_file_that_nobody_reported_is_taken_once_it_is_settled(place: Place) -
     for _ in range(2):
         place.collector.offer_found(saved, Moment(0.0, written + SETTLED_AFTER_S + 1))
     until(lambda: 3 in place.kept(), "it to be taken")
+
+
+def test_a_file_that_is_replaced_every_second_is_taken_as_soon_as_it_has_its_name(place: Place) -> None:
+    path = place.runs / "last.st"
+    for step in (1, 2):
+        part = place.write("last.part", float(step), 2.0)
+        written_ns = part.stat().st_mtime_ns
+        until(lambda: rename(part, path).st_ctime_ns > written_ns, "a time of the rename")  # noqa: B023 - run here
+        saved, seen = place.build_save(path, step)
+        place.collector.offer_found(saved, Moment(0.0, seen.modified_ns / 1e9))
+        until(lambda: step in place.kept(), f"save {step} to be taken")  # noqa: B023 - run here
+    assert place.missed() == []
+
+
+def rename(part: Path, path: Path) -> os.stat_result:
+    """Give a file its name, once more where the clock of the file system has not gone on since its last write."""
+    (part if part.exists() else path).rename(path.with_suffix(".other"))
+    return path.with_suffix(".other").rename(path).stat()
+
+
+def test_a_file_that_is_overwritten_at_each_look_is_reported_once_with_what_to_do(place: Place) -> None:
+    for number in range(2 * UNSETTLED_LOOKS):
+        path = place.write("last.st", float(number), 2.0)
+        saved, seen = place.build_save(path, number)
+        place.collector.offer_found(saved, Moment(0.0, seen.modified_ns / 1e9))
+    assert place.kept() == {}
+    (missed,) = place.missed()
+    assert "being written at each of 12 looks" in missed
+    assert "rename it" in missed
 
 
 def test_a_rejected_generation_stays_rejected_whatever_lies_on_the_shelf(make: Callable[..., Place]) -> None:

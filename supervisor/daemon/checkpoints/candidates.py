@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -85,6 +86,21 @@ def fingerprint(path: Path) -> Fingerprint | None:
         return apart(fingerprint_of, path)
     except OSError:
         return None
+
+
+def was_renamed(path: Path, seen: Fingerprint) -> bool:
+    """Whether a file was given its name after the last write to it, as one that is saved whole or not at all is."""
+    try:
+        return apart(_has_changed_since_write, path, seen)
+    except OSError:
+        return False
+
+
+def _has_changed_since_write(path: Path, seen: Fingerprint) -> bool:
+    facts = path.stat()
+    is_same = (facts.st_ino, facts.st_size, facts.st_mtime_ns) == (seen.inode, seen.size_bytes, seen.modified_ns)
+    # A write sets both times; a new name sets this one alone.
+    return is_same and stat.S_ISREG(facts.st_mode) and facts.st_ctime_ns > facts.st_mtime_ns
 
 
 def describe_denied(path: Path) -> str | None:

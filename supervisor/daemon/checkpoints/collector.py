@@ -24,7 +24,7 @@ from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, newe
 from supervisor.core.checkpoints.retention import kept
 from supervisor.core.job import ALIVE, Attempt, Job
 from supervisor.core.moments import Moment
-from supervisor.daemon.checkpoints.candidates import fingerprint
+from supervisor.daemon.checkpoints.candidates import fingerprint, was_renamed
 from supervisor.daemon.checkpoints.proof_queue import ProofQueue, Saved
 from supervisor.daemon.checkpoints.verdicts import Proofs
 from supervisor.daemon.clock import Clock
@@ -36,6 +36,12 @@ log = logging.getLogger(__name__)
 
 SETTLED_AFTER_S = 1.0
 """A file whose save was not reported complete counts as complete after this long without a write."""
+UNSETTLED_LOOKS = 12
+"""A minute of looks."""
+NEVER_SETTLED = (
+    f"it was being written at each of {UNSETTLED_LOOKS} looks, so that a copy may be half of one save and half of "
+    "another; write it under another name and rename it, or save less often"
+)
 SAME_SAVE_S = 60.0
 """Files of one save are written so close together; a training that starts over may write the same bytes."""
 RESERVE_BYTES = 1_000_000_000
@@ -79,6 +85,8 @@ class GenerationCollector(threading.Thread):
         self._stores: dict[str, GenerationStore] = {}
         self._waiting: dict[tuple[str, Path, Fingerprint], Saved] = {}
         self._seen_before: dict[tuple[str, Path], Fingerprint] = {}
+        self._unsettled: dict[tuple[str, Path], int] = {}
+        """How often in a row a file was found while it was being written."""
         self._wake = threading.Condition()
         self._sweeping = threading.Lock()
         self._taking_up = threading.Lock()
@@ -130,17 +138,29 @@ class GenerationCollector(threading.Thread):
         seen = fingerprint(saved.path)
         if seen is None:
             return
-        settled = now.unix_s - seen.modified_ns / 1e9 >= SETTLED_AFTER_S
-        if not settled and not self._world.is_complete(saved.job, seen):
-            return
         key = (saved.job, saved.path)
+        settled = now.unix_s - seen.modified_ns / 1e9 >= SETTLED_AFTER_S
+        if not settled and not self._world.is_complete(saved.job, seen) and not was_renamed(saved.path, seen):
+            self._note_unsettled(saved)
+            return
         with self._wake:
+            self._unsettled.pop(key, None)
             if self._seen_before.get(key) == seen:
                 return
             self._seen_before[key] = seen
             if len(self._seen_before) > SEEN_KEPT:
                 del self._seen_before[next(iter(self._seen_before))]
         self.saved(saved, seen)
+
+    def _note_unsettled(self, saved: Saved) -> None:
+        """Report a file that is being written whenever it is looked at: no copy of it could be trusted."""
+        key = (saved.job, saved.path)
+        with self._wake:
+            looks = self._unsettled[key] = self._unsettled.pop(key, 0) + 1
+            if len(self._unsettled) > SEEN_KEPT:
+                del self._unsettled[next(iter(self._unsettled))]
+        if looks == UNSETTLED_LOOKS:
+            self._report_not_kept(saved, NEVER_SETTLED)
 
     def end(self) -> None:
         """Stop after the current file."""

@@ -114,7 +114,8 @@ class Tuner:
     def undo(self, name: str) -> bool:
         """Put the owner's settings back, now and for the next attempts; return whether anything was changed.
 
-        Raises Refused where the disk of the state does not let it, with what still holds. Where a tune begins by itself, that it was undone is kept: it is not to begin again.
+        Raises Refused where the disk of the state does not let it, with what still holds. Where a tune begins by
+        itself, that it was undone is kept: it is not to begin again.
         """
         stopped, job, folder = self.stop(name), self._job(name), self._state / "jobs" / name
         if job is not None:
@@ -181,7 +182,9 @@ def _try_undo(name: str, otherwise: str, work: Callable[[], _Done]) -> _Done:
     try:
         return work()
     except OSError as error:
-        raise Refused(f"not undone: {error}; {otherwise}", f"supervisorctl tune {name} --undo, once it can be") from error
+        raise Refused(
+            f"not undone: {error}; {otherwise}", f"supervisorctl tune {name} --undo, once it can be"
+        ) from error
 
 
 def _is_refused_here(folder: Path, now: Moment) -> bool:
