@@ -5,7 +5,8 @@
 The whole state lies on a file system of ours (`tests/rigs/killing_disk.py`) that counts what is asked of it: files and
 folders made, written, synced, cut off, renamed, linked and removed. A scene is one act: a reload that adds, changes and
 removes jobs; a checkpoint that is captured and proven, and one that is pruned for it; a stop; a resume;
-`supervisorctl forget`; a tune, its stop and its `--undo`; the upgrade of an older record. First it is played without a
+`supervisorctl forget`; a retry after NaN, with a triage and without; the expiry of old rows; a tune, its stop and its
+`--undo`; the upgrade of an older record. First it is played without a
 kill, which says of how many changes it is; then the daemon is killed at the first, at the second, and so on. After each
 a new daemon is started, and nothing may be lost, doubled or half.
 """
@@ -28,12 +29,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
 
-from killed_scene import ANSWERED, Scene, ask, decisions, goes_on, lay_out  # noqa: E402 (after the path is set)
+from killed_faults import FAULTS  # noqa: E402 (after the path is set)
+from killed_scene import ANSWERED, Scene, ask, decisions, goes_on, lay_out, processes_with  # noqa: E402
 from killed_tunes import TUNES  # noqa: E402
 
 from supervisor.control.client import ControlError  # noqa: E402
@@ -98,15 +98,6 @@ def look_at_reload(home: House, disk: KillingDisk) -> None:
 def running(home: House, name: str) -> list[int]:
     """Return the processes of a job's attempts."""
     return processes_with(str(home.state / "jobs" / name))
-
-
-def processes_with(folder: str) -> list[int]:
-    """Return the processes with a path below that folder among their arguments."""
-    return [
-        found.pid
-        for found in psutil.process_iter(["cmdline"])
-        if any(folder in word for word in found.info["cmdline"] or ())
-    ]
 
 
 # --- a checkpoint -----------------------------------------------------------------------------------------------------
@@ -375,6 +366,7 @@ SCENES = {
     ),
     "resume": Scene(prepare=prepare_stop, act=end_training, is_over=is_resumed, look=look_at_resume),
     "prune": Scene(prepare=prepare_prune, act=save, is_over=is_pruned, look=look_at_prune),
+    **FAULTS,
     **TUNES,
     "upgrade": Scene(prepare=prepare_upgrade, act=begin, is_over=is_upgraded, look=look_at_upgrade),
 }

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import psutil
+
 from supervisor.control.client import ControlError
 from tests.e2e.house import House
 from tests.rigs.killing_disk import KillingDisk
@@ -57,3 +59,12 @@ def goes_on(home: House, name: str) -> None:
 def decisions(home: House, name: str) -> list[str]:
     """Return the decisions about a job, the first first."""
     return [kind for (kind,) in home.query("SELECT kind FROM decisions WHERE job = ? ORDER BY id", name)]
+
+
+def processes_with(folder: str) -> list[int]:
+    """Return the processes with a path below that folder among their arguments."""
+    return [
+        found.pid
+        for found in psutil.process_iter(["cmdline"])
+        if any(folder in word for word in found.info["cmdline"] or ())
+    ]
