@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import fields
@@ -20,6 +21,7 @@ from supervisor.core.job import Job
 from supervisor.core.measured import measures_of
 from supervisor.core.readings import GpuReading, HostReading
 from supervisor.core.remedies.context import Experience
+from supervisor.core.reports.strides import Stride, Strides
 from supervisor.store import files, schema, steps
 from supervisor.store.database import read_rows
 from supervisor.store.errors import ArchiveError, StoreError
@@ -71,6 +73,15 @@ _ALERT_COUNTS = """
 SELECT sink, state, count(*) AS count, count(tried_unix_s) AS tried, max(coalesce(tried_unix_s, 0.0)),
        tried_unix_s, error
 FROM alerts GROUP BY sink, state"""
+
+
+_STRIDES = """
+SELECT attempt, bucket_unix_s, first_unix_s, last_unix_s, step_first, step_last,
+       coalesce(data_wait_mean_s, 0.0) * steps AS data_wait_s
+FROM step_metrics WHERE job = ? AND rank = 0 AND (attempt, bucket_unix_s) > (?, ?)
+ORDER BY attempt, bucket_unix_s LIMIT ?"""
+STRIDES_AT_ONCE = 5000
+"""Rows are read as dicts, of which a month of training would take 400 MB."""
 
 
 class Rows(Protocol):
@@ -246,6 +257,18 @@ class Archive:
         where += _in_time("bucket_unix_s", since_unix_s, until_unix_s)
         found = self._read(_select("step_metrics", where, order_by="attempt, bucket_unix_s"))
         return _build_records(StepBucket, _merge_buckets(found, max(bucket_s, steps.BUCKET_S)))
+
+    def strides(self, job: str) -> dict[int, Strides]:
+        """Return the steps of each attempt of a job (rank 0) as strides, in order of time."""
+        found: dict[int, Strides] = defaultdict(Strides)
+        after = (-1, 0)
+        while rows := self._read(Statement(_STRIDES, (job, *after, STRIDES_AT_ONCE))):
+            for row in rows:
+                found[row["attempt"]].append(Stride(**{name: row[name] for name in Stride.__slots__}))
+            after = (rows[-1]["attempt"], rows[-1]["bucket_unix_s"])
+            if len(rows) < STRIDES_AT_ONCE:
+                break
+        return dict(found)
 
     def gpus(self) -> tuple[GpuRecord, ...]:
         """Return every GPU ever seen."""

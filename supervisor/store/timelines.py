@@ -11,9 +11,10 @@ import msgspec
 from supervisor.core.flags import RedFlag
 from supervisor.core.incident import Incident
 from supervisor.core.reports.outages import AttemptLife, Outage, Unwatched, find_unwatched
-from supervisor.core.reports.timeline import Life, Stride
+from supervisor.core.reports.strides import Strides
+from supervisor.core.reports.timeline import Life
 from supervisor.store.archive import Archive
-from supervisor.store.records import AttemptRecord, DecisionRecord, StepBucket
+from supervisor.store.records import AttemptRecord, DecisionRecord
 
 ALL = 1_000_000
 """No limit: more rows than any job has."""
@@ -52,7 +53,7 @@ def read_lives(archive: Archive, job: str) -> tuple[Life, ...]:
     incidents = {incident.attempt: incident for incident in archive.incidents(job, ALL)}
     own = _counting_themselves(archive, job)
     saves = archive.resumed_saves(job)
-    strides = _build_strides(archive.step_metrics(job))
+    strides = archive.strides(job)
     entered = _read_stages(archive, job)
     triages = _read_triages(archive, job)
     found = []
@@ -73,7 +74,7 @@ def read_lives(archive: Archive, job: str) -> tuple[Life, ...]:
                 resume_saved_unix_s=None if checkpoint_ignored else _find_save_time(saves, attempt),
                 from_beginning=attempt.resume_from is None and not loads_itself and without_before,
                 entered=entered.get(attempt.number, ()),
-                strides=strides.get(attempt.number, ()),
+                strides=strides.get(attempt.number, Strides()),
                 counts_itself=attempt.number in own,
                 cause=None if own_incident is None else _describe_cause(own_incident.flag),
                 wanted=endings.get(attempt.number, False),
@@ -161,21 +162,6 @@ def _list_loading_themselves(decisions: Iterable[DecisionRecord]) -> frozenset[i
     """Return the attempts that were given no checkpoint and had to find by themselves what they go on from."""
     launches = (decision for decision in decisions if decision.kind == "launch")
     return frozenset(item.attempt for item in launches if msgspec.json.decode(item.body, type=_Launch).loads_itself)
-
-
-def _build_strides(buckets: Iterable[StepBucket]) -> dict[int, tuple[Stride, ...]]:
-    by_attempt: dict[int, list[Stride]] = defaultdict(list)
-    for step_bucket in buckets:
-        by_attempt[step_bucket.attempt].append(
-            Stride(
-                first_unix_s=step_bucket.first_unix_s,
-                last_unix_s=step_bucket.last_unix_s,
-                step_first=step_bucket.step_first,
-                step_last=step_bucket.step_last,
-                data_wait_s=(step_bucket.data_wait_mean_s or 0.0) * step_bucket.steps,
-            )
-        )
-    return {attempt: tuple(found) for attempt, found in by_attempt.items()}
 
 
 def _read_stages(archive: Archive, job: str) -> dict[int, tuple[tuple[float, str], ...]]:

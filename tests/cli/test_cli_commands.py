@@ -24,7 +24,8 @@ from supervisor.control.present import gpu_status, host_status
 from supervisor.core.events import Ask
 from supervisor.core.moments import Moment
 from supervisor.core.readings import DiskReading, GpuReading, HostReading
-from supervisor.core.reports.timeline import Life, Stride
+from supervisor.core.reports.strides import Stride, Strides
+from supervisor.core.reports.timeline import Life
 
 NOW = 1_763_165_520.0
 
@@ -586,7 +587,7 @@ class TestTheRest:
                 resume_step=0,
                 from_beginning=True,
                 entered=entered,
-                strides=(stride,),
+                strides=Strides([stride]),
                 cause="stall",
             ),
             Life(

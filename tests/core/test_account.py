@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from supervisor.core.readings import Stage
 from supervisor.core.reports.account import account
-from supervisor.core.reports.timeline import Life, Stride, Use, timeline
+from supervisor.core.reports.strides import Stride, Strides
+from supervisor.core.reports.timeline import Life, Use, timeline
 
 T0 = 1_763_600_000.0
 
@@ -34,7 +35,7 @@ FIRST = Life(
     resume_step=0,
     from_beginning=True,
     entered=entered((5, "setup"), (20, "warmup"), (30, "step"), (80, "validate"), (90, "step")),
-    strides=(steps(30, 80, 1, 51), steps(90, 140, 52, 102)),
+    strides=Strides((steps(30, 80, 1, 51), steps(90, 140, 52, 102))),
     cause="stall",
 )
 """Sets up 20 s, warms up 10, trains 50, validates 10, trains 50 more, and hangs 60 s until it is killed."""
@@ -44,7 +45,7 @@ SECOND = Life(
     ended_unix_s=T0 + 300,
     resume_step=52,
     entered=entered((211, "setup"), (230, "warmup"), (235, "step")),
-    strides=(steps(235, 300, 53, 118),),
+    strides=Strides((steps(235, 300, 53, 118),)),
     wanted=True,
 )
 
@@ -84,7 +85,7 @@ def test_a_hang_is_down_from_the_last_sign_be_it_a_step_or_a_stage() -> None:
             ended_unix_s=T0 + 400,
             cause="hang",
             entered=entered((1, "setup"), *stages),
-            strides=(steps(10, 50, 1, 40), steps(60, 100, 41, 80)),
+            strides=Strides((steps(10, 50, 1, 40), steps(60, 100, 41, 80))),
         )
         line = timeline((hung,), T0 + 400)
         return [(row.began_unix_s - T0, row.ended_unix_s - T0) for row in line if row.use is Use.DOWN]
@@ -106,7 +107,7 @@ def test_waiting_for_data_is_taken_out_of_training() -> None:
         launched_unix_s=T0,
         ended_unix_s=None,
         entered=entered((0, "step")),
-        strides=(steps(0, 100, 1, 101, data_wait_s=75),),
+        strides=Strides((steps(0, 100, 1, 101, data_wait_s=75),)),
     )
     assert account((starved,), T0 + 100).seconds == pytest.approx({Use.TRAIN: 25, Use.DATA_WAIT: 75})
 
@@ -120,8 +121,8 @@ def test_a_resume_from_an_older_generation_loses_the_work_of_both_attempts() -> 
 
 
 def test_work_that_one_fault_lost_is_not_owed_to_the_next_one_that_resumes_from_the_same_step() -> None:
-    second = replace(SECOND, wanted=False, cause="crash", entered=entered((211, "setup")), strides=())
-    third = replace(SECOND, number=3, launched_unix_s=T0 + 300, ended_unix_s=None, entered=(), strides=())
+    second = replace(SECOND, wanted=False, cause="crash", entered=entered((211, "setup")), strides=Strides())
+    third = replace(SECOND, number=3, launched_unix_s=T0 + 300, ended_unix_s=None, entered=(), strides=Strides())
     spent = account((FIRST, second, third), T0 + 310)
     assert spent.cost_s == pytest.approx({"stall": 50 + 70 + 1, "crash": 89})
 
@@ -171,7 +172,7 @@ def test_a_program_that_took_its_time_to_end_was_observed_all_the_time() -> None
         launched_unix_s=T0,
         ended_unix_s=T0 + 110,
         entered=entered((0, "step"), (100, "exiting")),
-        strides=(steps(0, 100, 1, 101),),
+        strides=Strides((steps(0, 100, 1, 101),)),
         wanted=True,
     )
     spent = account((finished,), T0 + 200)
@@ -206,7 +207,7 @@ def any_life(draw: st.DrawFn) -> Life:
         resume_step=draw(st.none() | st.integers(0, 2000)),
         from_beginning=draw(st.booleans()),
         entered=tuple(sorted((T0 + at, stage) for at, stage in draw(st.lists(st.tuples(TIMES, STAGES), max_size=4)))),
-        strides=(steps(launched, launched + length, step, step + 10, draw(st.floats(0, 900))),),
+        strides=Strides((steps(launched, launched + length, step, step + 10, draw(st.floats(0, 900))),)),
         cause=draw(st.sampled_from([None, "stall"])),
         wanted=draw(st.booleans()),
     )

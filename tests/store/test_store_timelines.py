@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
+import tracemalloc
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +19,7 @@ from supervisor.core.readings import ExitStatus, Stage
 from supervisor.core.reports.account import account
 from supervisor.core.reports.timeline import Use
 from supervisor.core.triage.finding import Finding
-from supervisor.store.archive import Archive
+from supervisor.store.archive import STRIDES_AT_ONCE, Archive
 from supervisor.store.timelines import read_lives
 
 
@@ -52,6 +55,36 @@ def archive(tmp_path: Path) -> Archive:
         store.record_event(entered(111, Stage.SETUP, 2))
     store.close(at(110))
     return Archive(tmp_path / "supervisor.db")
+
+
+LONG = 4 * STRIDES_AT_ONCE + 1
+PEAK_BYTES = 12_000_000
+"""As dicts of all columns they take 30 MB, as strides 1 MB; the rows that are read at once take 4 MB."""
+
+
+def test_days_of_steps_are_read_whole_and_in_little_memory(archive: Archive) -> None:
+    begin_s = 10 * (int(START.unix_s) // 10) + 1000
+    columns = "job, attempt, rank, bucket_unix_s, steps, step_first, step_last, first_unix_s, last_unix_s, loss_known"
+    rows = [
+        (attempt, begin_s + 10 * number, 10 * number, 10 * number + 9, begin_s + 10 * number, begin_s + 10 * number + 9)
+        for attempt, count in ((3, 7), (2, LONG))
+        for number in range(count)
+    ]
+    with closing(sqlite3.connect(archive.path)) as record, record:
+        record.executemany(
+            f"INSERT INTO step_metrics ({columns}, data_wait_known, non_finite) "
+            "VALUES ('night', ?, 0, ?, 10, ?, ?, ?, ?, 0, 0, 0)",
+            rows,
+        )
+    tracemalloc.start()
+    try:
+        first, second = read_lives(archive, "night")
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < PEAK_BYTES
+    assert (first.strides[0].step_first, first.strides[-1].step_last) == (11, 59)
+    assert [stride.step_first for stride in second.strides] == [10 * number for number in range(LONG)]
 
 
 def test_attempts_come_with_stages_steps_cause_and_what_they_went_on_from(archive: Archive) -> None:

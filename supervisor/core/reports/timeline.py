@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import pairwise
+
+from supervisor.core.reports.strides import Strides
 
 
 class Use(Enum):
@@ -48,23 +50,6 @@ _OF_STAGE = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stride:
-    """Consecutive steps."""
-
-    first_unix_s: float
-    last_unix_s: float
-    step_first: int
-    step_last: int
-    data_wait_s: float = 0.0
-    """Sum over its steps."""
-
-    def made_at(self, step: int) -> float:
-        """Return when `step` was made, assuming that all steps took equally long."""
-        share = (step - self.step_first) / max(1, self.step_last - self.step_first)
-        return self.first_unix_s + min(1.0, max(0.0, share)) * (self.last_unix_s - self.first_unix_s)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Life:
     """One attempt as the record knows it."""
 
@@ -80,7 +65,7 @@ class Life:
     """Whether a person had it start a new training: earlier work is then not lost."""
     entered: tuple[tuple[float, str], ...] = ()
     """Stages and when they began, Unix seconds, in order."""
-    strides: tuple[Stride, ...] = ()
+    strides: Strides = field(default_factory=Strides)
     counts_itself: bool = False
     """Whether its strides are numbered by its own count, which cannot be compared with other attempts' steps."""
     cause: str | None = None
@@ -182,7 +167,7 @@ def _find_redone_from(life: Life, ended: float, later: Life) -> float | None:
     """
     kept, saved = later.resume_step, later.resume_saved_unix_s
     if kept is not None and (kept == 0 or not life.counts_itself):
-        stride = next((item for item in life.strides if item.step_last > kept), None)
+        stride = life.strides.find_beyond(kept)
         if stride is None:
             return None
         here = saved is not None and life.launched_unix_s < saved < ended
@@ -232,10 +217,10 @@ def _find_last_sign(life: Life, ended: float) -> float:
     return min(ended, max(signs, default=ended))
 
 
-def _waited_s(strides: Iterable[Stride], began: float, ended: float) -> float:
+def _waited_s(strides: Strides, began: float, ended: float) -> float:
     """Return how many seconds of a period of training were spent waiting for data."""
     waited = 0.0
-    for stride in strides:
+    for stride in strides.list_overlapping(began, ended):
         overlap = min(ended, stride.last_unix_s) - max(began, stride.first_unix_s)
         length = stride.last_unix_s - stride.first_unix_s
         if overlap > 0 and length > 0:
