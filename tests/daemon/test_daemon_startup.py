@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import socket
@@ -201,6 +202,30 @@ def test_threads_share_one_heap() -> None:
         pytest.skip("not glibc")
     assert heaps_beside_the_first("several") > 0
     assert heaps_beside_the_first("one") == 0
+
+
+LARGE_BLOCKS = """
+import ctypes
+from supervisor.daemon.process.startup import keep_one_heap
+class Known(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in
+        "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()]
+libc = ctypes.CDLL(None)
+libc.mallinfo2.restype = Known
+keep_one_heap()
+freed = bytearray(8_000_000)
+del freed
+before = libc.mallinfo2().hblkhd
+large = bytearray(2_000_000)
+print(libc.mallinfo2().hblkhd - before)
+"""
+
+
+def test_a_large_block_lies_outside_of_the_heap_also_after_a_larger_one_was_freed() -> None:
+    if not keep_one_heap() or not hasattr(ctypes.CDLL(None), "mallinfo2"):
+        pytest.skip("not glibc, or one before 2.33")
+    done = subprocess.run([sys.executable, "-c", LARGE_BLOCKS], capture_output=True, text=True, check=True, timeout=60)
+    assert int(done.stdout) >= 2_000_000
 
 
 HOLES = """

@@ -22,8 +22,10 @@ from supervisor.daemon.process.systemd import Notifier
 
 log = logging.getLogger(__name__)
 
-M_ARENA_MAX = -8
+M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8
 """From glibc's malloc.h."""
+MAPPED_FROM_BYTES = 128 * 1024
+"""glibc's own value at the start of a process."""
 LOCK = "daemon.lock"
 LOCK_LOOKS, LOCK_LOOK_S = 21, 0.05
 """A second is waited for a daemon that was killed just now."""
@@ -135,10 +137,15 @@ def _await_answer(what: str, words: str, path: Path, silent: str, notifier: Noti
 
 
 def keep_one_heap() -> bool:
-    """Have every thread from now on take its memory from the first heap; return whether the C library supports that."""
+    """Have every thread from now on take its memory from the first heap; return whether the C library supports that.
+
+    Large blocks stay outside of it. glibc takes blocks of a size that was freed once from the heap from then on, and in
+    what they leave there small ones come to lie: over 500 restarts it grew by 8 MB.
+    """
     if not _is_glibc():
         return False
-    return bool(ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1))
+    libc = ctypes.CDLL(None)
+    return bool(libc.mallopt(M_ARENA_MAX, 1)) and bool(libc.mallopt(M_MMAP_THRESHOLD, MAPPED_FROM_BYTES))
 
 
 def return_freed_memory() -> None:
