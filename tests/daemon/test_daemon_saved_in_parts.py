@@ -104,6 +104,14 @@ def test_a_file_that_has_no_other_parts_may_be_written_again(tmp_path: Path) -> 
     assert looked_for(tmp_path, first, second).checkpoint == second
 
 
+def test_files_that_are_written_again_under_a_number_that_stays_are_no_parts_of_a_save(tmp_path: Path) -> None:
+    """A best and a last state of a model in its second version: each is one file, written over at each save."""
+    best = replace(captured(tmp_path, "best_v2.pt"), step=20)
+    last = replace(captured(tmp_path, "last_v2.pt"), step=60)
+    (tmp_path / "out" / "last_v2.pt").write_bytes(b"not finite")
+    assert looked_for(tmp_path, best, last).checkpoint == last
+
+
 def test_where_every_save_is_torn_the_newest_is_resumed_from(tmp_path: Path) -> None:
     both = saved_in_two(tmp_path, 1), saved_in_two(tmp_path, 2)
     for number in (1, 2):

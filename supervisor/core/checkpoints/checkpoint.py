@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -180,11 +181,11 @@ def newest_first(checkpoints: Iterable[Checkpoint]) -> tuple[Checkpoint, ...]:
     equal the generation comes first: no training writes into it.
     """
     listed = tuple(checkpoints)
-    placed = tuple(checkpoint for checkpoint in listed if _position(checkpoint) != UNPLACED)
+    numbered = _sort_by_number(checkpoint for checkpoint in listed if _position(checkpoint) != UNPLACED)
 
     def rank(checkpoint: Checkpoint) -> tuple[tuple[int, int], bool, int, float, bool]:
         position, number = _position(checkpoint), 0
-        followed = None if position != UNPLACED else _find_followed(checkpoint, placed)
+        followed = None if position != UNPLACED else _find_followed(checkpoint, numbered)
         if followed is not None:
             position, number = _position(followed), int(checkpoint.number or 0)
         by_file = (checkpoint.saved_unix_s, checkpoint.source is not None)
@@ -202,24 +203,34 @@ def _position(checkpoint: Checkpoint) -> tuple[int, int]:
     return step, -1 if checkpoint.epoch is None else checkpoint.epoch
 
 
-def _find_followed(checkpoint: Checkpoint, placed: Sequence[Checkpoint]) -> Checkpoint | None:
-    """Return which of `placed` a checkpoint follows: of its series, with a lower number in the name, written before it.
+Numbered = Mapping[tuple[str, str], Sequence[tuple[int, Checkpoint]]]
+"""Checkpoints of each series, by the number in their names."""
 
-    Number and time have to agree: a training that started over comes by the same numbers at a later time. A name with
-    several numbers, of an epoch and a loss, says nothing.
+
+def _sort_by_number(placed: Iterable[Checkpoint]) -> Numbered:
+    """Return checkpoints of a known position by series. A name of several numbers, of an epoch and a loss, has none."""
+    found: dict[tuple[str, str], list[tuple[int, Checkpoint]]] = {}
+    for checkpoint in placed:
+        series, number = checkpoint.series, checkpoint.number
+        if number is not None and series[1].count("#") == 1:
+            found.setdefault(series, []).append((int(number), checkpoint))
+    return {series: sorted(rows, key=_number_of) for series, rows in found.items()}
+
+
+def _number_of(row: tuple[int, Checkpoint]) -> int:
+    return row[0]
+
+
+def _find_followed(checkpoint: Checkpoint, numbered: Numbered) -> Checkpoint | None:
+    """Return which checkpoint another follows: of its series, with the next lower number that was written before it.
+
+    Number and time have to agree: a training that started over comes by the same numbers at a later time.
     """
-    number, series = checkpoint.number, checkpoint.series
-    if number is None or series[1].count("#") != 1:
+    number, rows = checkpoint.number, numbered.get(checkpoint.series, ())
+    if number is None:
         return None
-    before = [
-        other
-        for other in placed
-        if other.saved_unix_s < checkpoint.saved_unix_s
-        and other.series == series
-        and other.number is not None
-        and int(other.number) < int(number)
-    ]
-    return max(before, key=_position, default=None)
+    lower = reversed(rows[: bisect_left(rows, int(number), key=_number_of)])
+    return next((other for _, other in lower if other.saved_unix_s < checkpoint.saved_unix_s), None)
 
 
 def drop_captured_files(checkpoints: Iterable[Checkpoint]) -> tuple[Checkpoint, ...]:

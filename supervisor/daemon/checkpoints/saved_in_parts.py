@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -40,7 +40,7 @@ def find_untorn(search: Search, prove: Prove, report: Callable[[Checkpoint], Non
     """
     first = point = find(search, prove, report)
     passed_over: list[str] = []
-    while point.checkpoint is not None and _is_torn(point.checkpoint):
+    while point.checkpoint is not None and _is_torn(point.checkpoint, search.generations):
         torn = point.checkpoint
         passed_over.append(torn.title)
         point = find(replace(search, older_than=torn), prove, report)
@@ -52,10 +52,15 @@ def find_untorn(search: Search, prove: Prove, report: Callable[[Checkpoint], Non
     return replace(point, reason=f"{point.reason}; {why}")
 
 
-def _is_torn(checkpoint: Checkpoint) -> bool:
-    """Whether a generation is one of several files of a save, and the training has written its file again since."""
+def _is_torn(checkpoint: Checkpoint, generations: Iterable[Checkpoint]) -> bool:
+    """Whether a generation is one of several files of a save, and the training has written its file again since.
+
+    The number tells the saves apart only where it changes: that of `last_v2.pt` and `best_v2.pt` does not.
+    """
     source, number = checkpoint.source, checkpoint.number
     if source is None or number is None or checkpoint.kind != "checkpoint":
+        return False
+    if not any(other.series == checkpoint.series and other.number != number for other in generations):
         return False
     now = fingerprint(Path(source))
     if now is None or checkpoint.is_of(replace(checkpoint, path=source, source=None, fingerprint=now)):
