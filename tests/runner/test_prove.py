@@ -527,6 +527,40 @@ def test_a_pickle_that_wants_all_memory_gets_none(tmp_path: Path) -> None:
     assert answer["verdict"] == "rejected"
 
 
+def text(value: bytes) -> bytes:
+    return b"X" + struct.pack("<I", len(value)) + value
+
+
+TENSOR = (
+    b"ctorch._utils\n_rebuild_tensor_v2\n(("
+    + (text(b"storage") + b"ctorch\nFloatStorage\n" + text(b"0") + text(b"cpu") + b"K\x04tQ")
+    + b"K\x00K\x02K\x02\x86K\x02K\x01\x86\x89ccollections\nOrderedDict\n)RtR"
+)
+"""A weight of two by two numbers, which lie in the archive's entry `data/0`."""
+REPLAY = bytes(100_000_000)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "buffer"),
+    [
+        (2, b"c_codecs\nencode\n" + text(REPLAY) + text(b"latin1") + b"\x86R"),
+        (4, b"B" + struct.pack("<I", len(REPLAY)) + REPLAY),
+        (4, b"\x8e" + struct.pack("<Q", len(REPLAY)) + REPLAY),
+        (5, b"\x96" + struct.pack("<Q", len(REPLAY)) + REPLAY),
+        (4, b"](" + (b"B" + struct.pack("<I", 10_000) + REPLAY[:10_000]) * 10_000 + b"e"),
+    ],
+    ids=["protocol 2", "bytes", "long bytes", "bytearray", "many"],
+)
+def test_a_replay_buffer_next_to_the_weights_takes_no_memory(tmp_path: Path, protocol: int, buffer: bytes) -> None:
+    """torch.save writes arrays of numpy into its pickle: half a gigabyte of them was more than a proof may have."""
+    program = b"\x80" + bytes([protocol]) + b"}(" + text(b"w") + TENSOR + text(b"replay") + buffer
+    program += text(b"step") + b"K\x07u."
+    path = zipped(tmp_path / "x.pt", program, {"data/0": floats(1.0, -2.0, 3.0, -4.0)})
+    command = [sys.executable, "-I", "-S", str(PROGRAM), str(path), "80000000"]
+    answer = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=600).stdout)
+    assert (answer["verdict"], answer["reason"], answer["tensors"], answer["step"]) == ("proven", None, 1, 7)
+
+
 LONG = 20_000_000
 
 

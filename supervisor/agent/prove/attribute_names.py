@@ -51,7 +51,7 @@ def only_names_attributes(file: BinaryIO) -> bool:
     """Whether each function of NAMING in the pickle at which `file` stands is called at once, and nothing else.
 
     getattr is called with a thing and a text, dill's function with a text. What the thing is, is not looked at. Its
-    opcodes must have been checked before (`check_opcodes`); `file` stands at its beginning, before and after.
+    opcodes must have been checked before (`shorten`); `file` stands at its beginning, before and after.
     """
     begin = file.tell()
     try:

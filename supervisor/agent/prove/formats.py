@@ -15,6 +15,7 @@ from .contents import tensors_in
 from .kinds import FLOATS, SAFETENSORS, SIZES, Place, PlaceOf, Read, Rejected
 from .stand_ins import Storage, Tensor, Unpickler
 from .tally import Numbers
+from .window import Window
 
 MAGIC_LEGACY = 0x1950A86A20F9469CFC6C
 """First pickle of torch's format before 1.6 (torch/serialization.py)."""
@@ -63,14 +64,9 @@ def prove_zip(file: BinaryIO, size: int, numbers: Numbers, name: str = "", base:
         raise Rejected("no checkpoint: a zip archive, but not one of torch")
     check_entries(archive, entries, size, "" if parts else pickles[0][: -len("data.pkl")])
     if parts:
-        return {
-            info.filename: prove_zip(
-                io.BytesIO(archive.read(info)), info.file_size, numbers, info.filename, data_offset(file, info)
-            )
-            for info in parts
-        }
+        return {info.filename: prove_part(file, info, numbers) for info in parts}
     prefix = pickles[0][: -len("data.pkl")]
-    unpickler = Unpickler(io.BytesIO(archive.read(pickles[0])))
+    unpickler = Unpickler(open_entry(file, entries[pickles[0]]))
     root = unpickler.load_safely()
 
     def place_of(key: str) -> Place:
@@ -81,6 +77,16 @@ def prove_zip(file: BinaryIO, size: int, numbers: Numbers, name: str = "", base:
 
     prove_pickled(root, unpickler.storages, numbers, place_of, name)
     return root
+
+
+def prove_part(file: BinaryIO, info: zipfile.ZipInfo, numbers: Numbers) -> Any:
+    """Prove one of the archives in an archive and return what is at its top."""
+    return prove_zip(open_entry(file, info), info.file_size, numbers, info.filename, data_offset(file, info))
+
+
+def open_entry(file: BinaryIO, info: zipfile.ZipInfo) -> BinaryIO:
+    """Return a stored entry as a file of its own."""
+    return io.BufferedReader(Window(file, data_offset(file, info), info.file_size))
 
 
 def check_entries(archive: zipfile.ZipFile, entries: Dict[str, zipfile.ZipInfo], size: int, prefix: str) -> None:

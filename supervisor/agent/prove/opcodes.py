@@ -2,11 +2,12 @@
 
 That reader makes room for a memo entry or a bytearray as large as four or eight bytes claim: nine bytes cost it 1 GB
 and 0.6 s, and a bytearray that does not fit into memory makes CPython print an error of its own, `SystemError:
-deallocated bytearray object has exported buffers`.
+deallocated bytearray object has exported buffers`. It also keeps all that it reads, of which only the shape matters.
 """
 
 from __future__ import annotations
 
+import io
 import os
 from typing import BinaryIO
 
@@ -32,24 +33,23 @@ LINES = {**dict.fromkeys([b"F", b"I", b"L", b"P", b"S", b"V", b"g", b"p"], 1), b
 STOP, PUT, PUTS, FRAME = b".", b"p", (b"q", b"r"), b"\x95"
 LINE_LIMIT_BYTES = 1 << 20
 INTEGER_CHARACTERS = 20
-SKIPPED_BYTES = 1 << 16
-"""A longer argument is not read but skipped."""
+LONG_BYTES = 1 << 10
+"""A longer text, or run of bytes, is left out: an array of numpy lies in a pickle as one, of gigabytes in a replay
+buffer that a program saves with its weights."""
+LONG_TEXT = b"\0"
+"""Stands for one: no name of a class holds this character."""
+TEXTS = frozenset([b"T", b"X", b"\x8d"])
+"""Opcodes whose argument is a text; of the other counted ones it is bytes, or a number."""
+NUMBERS = frozenset([b"\x8a", b"\x8b"])
 
 
-def check_opcodes(file: BinaryIO, size: int) -> None:
-    """Raise Rejected for a pickle that claims more than it holds; `file` stands at its beginning, before and after.
+def shorten(file: BinaryIO, size: int) -> io.BytesIO:
+    """Return the pickle at which `file` stands without what is long and not looked at; `file` stands behind it then.
 
-    `size` is that of all of the file. Where a pickle is cut short or no pickle, the reader says so.
+    `size` is that of all of the file. Raises Rejected for a pickle that claims more than it holds. Where it is cut
+    short or no pickle, the reader says so. Frames only say how much is read at once, and are left out.
     """
-    begin = file.tell()
-    try:
-        _walk_opcodes(file, size)
-    finally:
-        file.seek(begin)
-
-
-def _walk_opcodes(file: BinaryIO, size: int) -> None:
-    read, passed, code = file.read, 0, b""
+    read, code, passed, kept = file.read, b"", 0, io.BytesIO()
     while code != STOP:
         code = read(1)
         passed += 1
@@ -60,30 +60,41 @@ def _walk_opcodes(file: BinaryIO, size: int) -> None:
                 _check_entry(int.from_bytes(argument, "little"), passed)
             elif code == FRAME:
                 _check_length(int.from_bytes(argument, "little"), size - file.tell())
+                continue
         elif code in COUNTED:
-            _skip_counted(file, int.from_bytes(read(COUNTED[code]), "little"), size)
+            argument = _read_counted(file, code, size)
         elif code in LINES:
-            _skip_lines(file, code, passed)
+            argument = _read_lines(file, code, passed)
         else:
-            return  # its end, or no opcode
+            kept.write(code)
+            break  # its end, or no opcode
+        kept.write(code + argument)
+    kept.seek(0)
+    return kept
 
 
-def _skip_counted(file: BinaryIO, length: int, size: int) -> None:
+def _read_counted(file: BinaryIO, code: bytes, size: int) -> bytes:
+    """Return the length and the argument of an opcode; of a long one a shorter of its kind."""
+    head = file.read(COUNTED[code])
+    length = int.from_bytes(head, "little")
     _check_length(length, size - file.tell())
-    if length > SKIPPED_BYTES:
-        file.seek(length, os.SEEK_CUR)
-    else:
-        file.read(length)
+    if length <= LONG_BYTES or code in NUMBERS:
+        return head + file.read(length)
+    file.seek(length, os.SEEK_CUR)
+    text = LONG_TEXT if code in TEXTS else b""
+    return len(text).to_bytes(COUNTED[code], "little") + text
 
 
-def _skip_lines(file: BinaryIO, code: bytes, passed: int) -> None:
-    line = b""
+def _read_lines(file: BinaryIO, code: bytes, passed: int) -> bytes:
+    lines = []
     for _ in range(LINES[code]):
-        line = file.readline(LINE_LIMIT_BYTES)
-        if len(line) == LINE_LIMIT_BYTES:
+        lines.append(file.readline(LINE_LIMIT_BYTES))
+        if len(lines[-1]) == LINE_LIMIT_BYTES:
             raise Rejected("its pickle has a line of more than %d bytes" % LINE_LIMIT_BYTES)
+    line = lines[-1]
     if code == PUT:
         _check_entry(int(line) if line.strip().isdigit() and len(line) < INTEGER_CHARACTERS else len(line), passed)
+    return b"".join(lines)
 
 
 def _check_entry(number: int, passed: int) -> None:

@@ -6,7 +6,6 @@ is seen by its time alone is a shard of another step under the right name: a sha
 
 from __future__ import annotations
 
-import io
 import math
 import os
 import re
@@ -17,6 +16,7 @@ from .contents import tensors_in
 from .kinds import SIZES, Rejected
 from .stand_ins import StandIn, Unpickler
 from .tally import Numbers
+from .window import Window
 
 METADATA = ".metadata"
 SHARD = ".distcp"
@@ -36,44 +36,6 @@ Item = Tuple[str, int, int]
 """Shard, first byte, length."""
 Key = Tuple[str, Tuple[int, ...]]
 """Name, and offset in the whole tensor."""
-
-
-class Window(io.RawIOBase):
-    """A part of an open file, as a file of its own."""
-
-    def __init__(self, file: BinaryIO, start: int, length: int) -> None:
-        """Begin at its first byte."""
-        super().__init__()
-        self.file, self.start, self.length, self.at = file, start, length, 0
-
-    def readable(self) -> bool:
-        """Say that it can be read."""
-        return True
-
-    def seekable(self) -> bool:
-        """Say that it can be read anywhere."""
-        return True
-
-    def tell(self) -> int:
-        """Return where the next byte is read."""
-        return self.at
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go to a place; none lies before the beginning."""
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self.at, os.SEEK_END: self.length}[whence]
-        if base + offset < 0:
-            raise ValueError("negative place")
-        self.at = base + offset
-        return self.at
-
-    def read(self, size: Optional[int] = -1) -> bytes:
-        """Return at most `size` bytes, fewer only at the end."""
-        left = max(0, self.length - self.at)
-        wanted = left if size is None or size < 0 else min(size, left)
-        self.file.seek(self.start + self.at)
-        data = self.file.read(wanted)
-        self.at += len(data)
-        return data
 
 
 def is_sharded(path: str) -> bool:

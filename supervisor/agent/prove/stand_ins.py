@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 from typing import Any, BinaryIO, Dict, List, Set, Tuple
 
 from .attribute_names import only_names_attributes
 from .kinds import Rejected
-from .opcodes import check_opcodes
+from .opcodes import LONG_TEXT, shorten
 
 HOSTILE_MODULES = frozenset(
     [
@@ -122,9 +123,13 @@ class Unpickler(pickle.Unpickler):
     """Unpickles into stand-ins; names that could do harm are remembered, and as inert as the rest."""
 
     def __init__(self, file: BinaryIO) -> None:
-        """Read one pickle from `file`, which stands behind it afterwards."""
-        super().__init__(file, encoding="utf-8", errors="replace")
-        self._file = file
+        """Read one pickle from `file`, which stands behind it afterwards; raise Rejected where it claims too much."""
+        begin = file.tell()
+        size = file.seek(0, os.SEEK_END)
+        file.seek(begin)
+        self._pickle = shorten(file, size)
+        buffered = io.BufferedReader(self._pickle)  # type: ignore[arg-type, unused-ignore] # it has all that is called
+        super().__init__(buffered, encoding="utf-8", errors="replace")
         self._named: Dict[Tuple[str, str], type] = {}
         self.hostile: List[str] = []
         self._naming: Set[str] = set()
@@ -132,6 +137,8 @@ class Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         """Return a stand-in, whatever is named; raise Rejected for a name that no class has."""
+        if LONG_TEXT.decode() in module + name:
+            raise Rejected("names a class of more than %d characters" % NAME_CHARACTERS)
         if len(module) + len(name) > NAME_CHARACTERS:
             raise Rejected("names a class of %d characters" % (len(module) + len(name)))
         if name == "getattr" and module in ("builtins", "__builtin__"):
@@ -182,34 +189,22 @@ class Unpickler(pickle.Unpickler):
 
     def load_safely(self) -> Any:
         """Return the object; raise Rejected where a name is hostile or the pickle is incomplete."""
-        begin = self._file.tell()
-        size = self._file.seek(0, os.SEEK_END)
-        self._file.seek(begin)
-        check_opcodes(self._file, size)
         try:
             found = self.load()
         except Exception as error:
-            self._check_naming(begin)
+            self._check_naming()
             self.reject_hostile()
             if isinstance(error, Rejected):
                 raise
             raise Rejected("its pickle is damaged or cut short (%s: %s)" % (type(error).__name__, error)) from None
-        self._check_naming(begin)
+        self._check_naming()
         self.reject_hostile()
         return found
 
-    def _check_naming(self, begin: int) -> None:
-        """Count getattr and dill's function among the hostile names where the pickle does more than name by them.
-
-        It stands at `begin` in the file.
-        """
-        if not self._naming:
-            return
-        end = self._file.tell()
-        self._file.seek(begin)
-        if not only_names_attributes(self._file):
+    def _check_naming(self) -> None:
+        """Count getattr and dill's function among the hostile names where the pickle does more than name by them."""
+        if self._naming and not only_names_attributes(io.BytesIO(self._pickle.getvalue())):
             self.hostile.extend(self._naming)
-        self._file.seek(end)
 
     def reject_hostile(self) -> None:
         """Raise Rejected with every hostile name."""
