@@ -10,7 +10,7 @@ import pytest
 
 from supervisor.core.checkpoints.checkpoint import Checkpoint, ResumePoint, Verdict
 from supervisor.daemon.checkpoints.candidates import Search
-from supervisor.daemon.checkpoints.saved_in_parts import find_untorn, hand_over_in_place
+from supervisor.daemon.checkpoints.saved_in_parts import find_untorn, hand_over_in_place, misses_file_next_to
 from supervisor.runner.folder_checkpoints import fingerprint_of
 from supervisor.runner.generation_store import GenerationStore, Wanted
 
@@ -60,6 +60,31 @@ def test_a_file_that_is_not_any_more_what_was_proven_is_handed_over_as_captured(
     if remains is not None:
         path.write_bytes(remains)
     assert hand_over_in_place(generation) is generation
+
+
+@pytest.mark.parametrize("name", ["checkpoint_40.pth", "last.pt"])
+def test_what_is_known_to_read_others_is_handed_its_own_file_whatever_lies_next_to_it(
+    tmp_path: Path, name: str
+) -> None:
+    generation = captured(tmp_path, name)
+    handed_over = hand_over_in_place(generation, needs_others=True)
+    assert handed_over.path == str(tmp_path / "out" / name)
+    (tmp_path / "out" / name).write_bytes(b"cut")
+    assert hand_over_in_place(generation, needs_others=True) is generation
+
+
+def test_a_file_that_was_missing_next_to_a_generation_is_read_from_the_exception(tmp_path: Path) -> None:
+    """Coqui's trainer reads config.json from the folder of the checkpoint that it continues."""
+    generation, folder = captured(tmp_path, "checkpoint_40.pth"), tmp_path / "generations"
+
+    def misses(path: Path | str) -> bool:
+        message = f"FileNotFoundError: [Errno 2] No such file or directory: '{path}' (File \"train.py\", line 19)"
+        return misses_file_next_to(folder, [generation], message)
+
+    assert misses(folder / "000002" / "config.json")
+    assert not misses(generation.path), "that is the checkpoint itself"
+    assert not misses(tmp_path / "out" / "config.json")
+    assert not misses("config.json")
 
 
 # --- a part that was written again ------------------------------------------------------------------------------------

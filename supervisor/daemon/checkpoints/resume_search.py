@@ -46,7 +46,7 @@ from supervisor.daemon.checkpoints.per_job import Generations
 from supervisor.daemon.checkpoints.proof_queue import Saved
 from supervisor.daemon.checkpoints.recorded import KnownCheckpoints
 from supervisor.daemon.checkpoints.save_steps import SaveSteps
-from supervisor.daemon.checkpoints.saved_in_parts import find_untorn, hand_over_in_place
+from supervisor.daemon.checkpoints.saved_in_parts import find_untorn, hand_over_in_place, misses_file_next_to
 from supervisor.daemon.checkpoints.unreadable import find_unreadable
 from supervisor.daemon.clock import Clock
 from supervisor.daemon.fence import SEARCH, describe_error
@@ -95,6 +95,8 @@ class ResumeSearch:
         self._collector = collector
         self._steps = steps
         self._unseen: dict[tuple[str, int], tuple[tuple[str, ...], tuple[str, ...]]] = {}
+        self._reading_others: set[str] = set()
+        """Jobs whose program reads other files from next to its checkpoint."""
         self._threads = threads or Threads(clock, put)
         self._left_to_leader = left_to_leader
         self._find_environment_problem = environment_problem
@@ -289,8 +291,18 @@ class ResumeSearch:
         if point.possible and job.environment is not None:
             point = replace(point, environment_problem=self._find_environment_problem(job, point.checkpoint))
         if point.checkpoint is not None:
-            point = replace(point, checkpoint=hand_over_in_place(point.checkpoint))
+            needs_others = self._needs_others(job, search)
+            point = replace(point, checkpoint=hand_over_in_place(point.checkpoint, needs_others=needs_others))
         self._put(ev.ResumePointFound(at=self._clock.now(), job=job.name, attempt=job.number, point=point))
+
+    def _needs_others(self, job: Job, search: Search) -> bool:
+        """Whether the program failed, now or before, as other files were missing next to its checkpoint."""
+        incident = job.incident
+        if incident is not None and incident.attempt == job.number and search.generations_folder is not None:
+            folder = Path(search.generations_folder)
+            if misses_file_next_to(folder, search.generations, incident.flag.message):
+                self._reading_others.add(job.name)
+        return job.name in self._reading_others
 
     def _read_unrecorded_saves(self, job: Job, known: tuple[Checkpoint, ...]) -> Iterator[Checkpoint]:
         """Yield saves that the last attempt reported and the record lacks: a daemon ended before recording them.

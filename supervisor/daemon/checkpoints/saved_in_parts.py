@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import islice
@@ -16,20 +17,31 @@ LOOKED_AT = 5000
 """Entries of a folder that are looked at for the other files of a save."""
 
 
-def hand_over_in_place(checkpoint: Checkpoint) -> Checkpoint:
+def misses_file_next_to(generations: Path, captured: Iterable[Checkpoint], message: str) -> bool:
+    """Whether an exception names a file in a generation's folder that is none of those captured: `config.json`."""
+    own = {Path(checkpoint.path).name for checkpoint in captured}
+    named = re.findall(re.escape(f"{generations}/") + r"\d+/([^/'\"\s]+)", message)
+    return any(name not in own for name in named)
+
+
+def hand_over_in_place(checkpoint: Checkpoint, *, needs_others: bool = False) -> Checkpoint:
     """Return the training's own file in place of a generation of it, where other files of the same save lie next to it.
 
     A generation holds the one file that a pattern names. A program that reads its optimizer and its averages from next
     to its model may go on without them where they are not there. The file must still be what was captured and proven.
+    With `needs_others` the program is known to read others from there, whatever their names.
     """
     source, number = checkpoint.source, checkpoint.number
-    if source is None or number is None or checkpoint.kind != "checkpoint":
+    if source is None or checkpoint.kind != "checkpoint" or (number is None and not needs_others):
         return checkpoint
     now = fingerprint(Path(source))
     if now is None:
         return checkpoint
     own = replace(checkpoint, path=source, source=None, fingerprint=now)
-    return own if checkpoint.is_of(own) and apart(_has_another_part, source, number) else checkpoint
+    if not checkpoint.is_of(own):
+        return checkpoint
+    handed_over = needs_others or (number is not None and apart(_has_another_part, source, number))
+    return own if handed_over else checkpoint
 
 
 def find_untorn(search: Search, prove: Prove, report: Callable[[Checkpoint], None]) -> ResumePoint:
