@@ -148,6 +148,20 @@ def masked_images(folder, count=60, side=64):
         Image.fromarray(((image[..., 0] > 120) * 255).astype(np.uint8)).save(folder / "masks" / ("%03d.png" % index))
 
 
+def two_looks(folder, count=8, side=32):
+    """Pictures of two looks that are translated into each other, in A and B of train and test each."""
+    from PIL import Image
+
+    rng = np.random.default_rng(5)
+    for split, pictures in (("train", count), ("test", 5)):
+        for shade, look in enumerate("AB"):
+            place = folder / split / look
+            place.mkdir(parents=True, exist_ok=True)
+            for index in range(pictures):
+                image = np.stack([draw_image(shade + channel, side, rng) for channel in range(3)], axis=-1)
+                Image.fromarray(image).save(place / ("%03d.png" % index))
+
+
 def font(path):
     """A font where a script would download one."""
     import shutil
@@ -377,7 +391,7 @@ KINDS = {
         mnist, mnist_lightning, mnist_table, image_folder, yolo_detect, yolo_segment, yolo_pose, font, text, long_text,
         characters, tiny_bert, tiny_gpt, tiny_llama, tiny_vit, tiny_unet, sentences, instructions, questions,
         sentence_pairs, accuracy_metric, sine_waves, masked_images, wikitext,
-        photographs, mnist_gzip, preferences, molecules,
+        photographs, mnist_gzip, preferences, molecules, two_looks,
     )
 }  # fmt: skip
 
