@@ -90,7 +90,9 @@ def test_a_file_that_was_missing_next_to_a_generation_is_read_from_the_exception
 # --- a part that was written again ------------------------------------------------------------------------------------
 
 
-def looked_for(folder: Path, *generations: Checkpoint) -> ResumePoint:
+def looked_for(
+    folder: Path, *generations: Checkpoint, needs_others: bool = False, older_than: Checkpoint | None = None
+) -> ResumePoint:
     """Where a training resumes that has these generations, all of them proven."""
     search = Search(
         known=(),
@@ -102,8 +104,13 @@ def looked_for(folder: Path, *generations: Checkpoint) -> ResumePoint:
         fault_step=None,
         batches_per_epoch=None,
         began_unix_s=None,
+        older_than=older_than,
     )
-    return find_untorn(search, lambda path: pytest.fail(f"{path} is proven already"), lambda _: None)
+
+    def prove(path: Path) -> Checkpoint:
+        pytest.fail(f"{path} is proven already")
+
+    return find_untorn(search, prove, lambda _: None, needs_others=needs_others)
 
 
 def saved_in_two(folder: Path, number: int) -> Checkpoint:
@@ -120,7 +127,7 @@ def test_a_save_of_which_a_part_was_written_again_is_passed_over(tmp_path: Path)
     (tmp_path / "out" / "D_2.pth").write_bytes(b"not finite")
     point = looked_for(tmp_path, first, second)
     assert point.checkpoint == first
-    assert f"written again since: {second.title}" in point.reason
+    assert f"not all there as they were saved: {second.title}" in point.reason
 
 
 def test_a_file_that_has_no_other_parts_may_be_written_again(tmp_path: Path) -> None:
@@ -142,3 +149,13 @@ def test_where_every_save_is_torn_the_newest_is_resumed_from(tmp_path: Path) -> 
     for number in (1, 2):
         (tmp_path / "out" / f"D_{number}.pth").write_bytes(b"not finite")
     assert looked_for(tmp_path, *both).checkpoint == both[1]
+
+
+def test_a_program_that_needs_others_is_given_the_newest_save_that_lies_in_its_place(tmp_path: Path) -> None:
+    saves = [replace(captured(tmp_path, f"checkpoint_{step}.pth"), step=step) for step in (20, 40, 60)]
+    (tmp_path / "out" / "checkpoint_60.pth").write_bytes(b"cut")
+    (tmp_path / "out" / "checkpoint_20.pth").unlink()
+    assert looked_for(tmp_path, *saves).checkpoint == saves[2]
+    assert looked_for(tmp_path, *saves, needs_others=True).checkpoint == saves[1]
+    older_one = looked_for(tmp_path, *saves, needs_others=True, older_than=saves[1])
+    assert older_one.checkpoint == saves[1], "none that is older can be read"

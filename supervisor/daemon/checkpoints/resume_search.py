@@ -278,8 +278,10 @@ class ResumeSearch:
             self._put(ev.CheckpointSeen(at=self._clock.now(), job=job.name, attempt=job.number, checkpoint=checkpoint))
 
         search = replace(search, known=(*search.known, *self._read_unrecorded_saves(job, search.known)))
+        needs_others = self._needs_others(job, search)
         # A program that finds its files by itself reads them as they are.
-        look = find if self._settings(job.name).resume.command is None else find_untorn
+        itself = self._settings(job.name).resume.command is None
+        look = find if itself else partial(find_untorn, needs_others=needs_others)
         point = look(search, partial(self._collector.proofs.prove, job.name), report)
         if point.checkpoint is None and not complete:
             # Unknown is not "no checkpoint": that would start the training from the beginning.
@@ -291,7 +293,6 @@ class ResumeSearch:
         if point.possible and job.environment is not None:
             point = replace(point, environment_problem=self._find_environment_problem(job, point.checkpoint))
         if point.checkpoint is not None:
-            needs_others = self._needs_others(job, search)
             point = replace(point, checkpoint=hand_over_in_place(point.checkpoint, needs_others=needs_others))
         self._put(ev.ResumePointFound(at=self._clock.now(), job=job.name, attempt=job.number, point=point))
 

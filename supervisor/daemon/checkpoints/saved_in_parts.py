@@ -44,24 +44,45 @@ def hand_over_in_place(checkpoint: Checkpoint, *, needs_others: bool = False) ->
     return own if handed_over else checkpoint
 
 
-def find_untorn(search: Search, prove: Prove, report: Callable[[Checkpoint], None]) -> ResumePoint:
+def find_untorn(
+    search: Search, prove: Prove, report: Callable[[Checkpoint], None], *, needs_others: bool = False
+) -> ResumePoint:
     """Return where to resume, as `find` does, and not at a save of which a part was written again since.
 
     The generation of that part would be read together with the others as they are now: weights that were NaN at the
-    next save of the same number, or of another step. Where every one that is left is torn, the newest is taken.
+    next save of the same number, or of another step. A program that `needs_others` is given what still lies in its
+    place. Where no such save is left, what `find` returns is taken.
     """
-    first = point = find(search, prove, report)
+    first = find(search, prove, report)
+    for begun in (search, replace(search, older_than=None)):
+        point = _pass_over(begun, find(begun, prove, report), prove, report, needs_others=needs_others)
+        if point is not None:
+            return point
+    return first
+
+
+def _pass_over(
+    search: Search, point: ResumePoint, prove: Prove, report: Callable[[Checkpoint], None], *, needs_others: bool
+) -> ResumePoint | None:
+    """Return `point`, or one of an older save that can be read whole; None where there is none."""
     passed_over: list[str] = []
-    while point.checkpoint is not None and _is_torn(point.checkpoint, search.generations):
+    while point.checkpoint is not None and _is_apart(point.checkpoint, search, needs_others=needs_others):
         torn = point.checkpoint
         passed_over.append(torn.title)
         point = find(replace(search, older_than=torn), prove, report)
         if point.checkpoint is None or not older(point.checkpoint, torn):
-            return first
+            return None
     if not passed_over:
         return point
-    why = f"passed over, as other files of the same number lie next to what was written again since: {passed_over[0]}"
+    why = f"passed over, as the files that belong to it are not all there as they were saved: {passed_over[0]}"
     return replace(point, reason=f"{point.reason}; {why}")
+
+
+def _is_apart(checkpoint: Checkpoint, search: Search, *, needs_others: bool) -> bool:
+    """Whether a generation cannot be read together with the other files that the program reads."""
+    if needs_others and checkpoint.source is not None and checkpoint.kind == "checkpoint":
+        return hand_over_in_place(checkpoint, needs_others=True) is checkpoint
+    return _is_torn(checkpoint, search.generations)
 
 
 def _is_torn(checkpoint: Checkpoint, generations: Iterable[Checkpoint]) -> bool:
