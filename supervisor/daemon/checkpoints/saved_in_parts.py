@@ -54,11 +54,11 @@ def find_untorn(
     place. Where no such save is left, what `find` returns is taken.
     """
     first = find(search, prove, report)
-    for begun in (search, replace(search, older_than=None)):
-        point = _pass_over(begun, find(begun, prove, report), prove, report, needs_others=needs_others)
-        if point is not None:
-            return point
-    return first
+    point = _pass_over(search, first, prove, report, needs_others=needs_others)
+    if point is None and search.older_than is not None:
+        newest = replace(search, older_than=None)
+        point = _pass_over(newest, find(newest, prove, report), prove, report, needs_others=needs_others)
+    return first if point is None else point
 
 
 def _pass_over(
