@@ -362,8 +362,11 @@ def _explain_background(count: int | None) -> str:
     """Return what became of processes that a program had put into the background, and what to do about it."""
     if not count:
         return ""
-    ended = "the Python that it left in the background was" if count == 1 else f"{count} Pythons that it left were"
-    return f", and {ended} ended; if that is the training, have the command stay in the foreground"
+    left, were = ("the program", "was") if count == 1 else (f"{count} programs", "were")
+    return (
+        f", and {left} that it left in the background {were} ended; if that is the training, have the command stay in "
+        "the foreground"
+    )
 
 
 def _settle_unflagged(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment) -> de.Decision:

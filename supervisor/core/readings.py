@@ -307,7 +307,7 @@ class ExitStatus:
     """Why the command could not be started at all."""
     max_rss_bytes: int | None = None
     in_background: int | None = None
-    """Pythons that it had put into sessions of their own and left running, which were ended after it; None for none."""
+    """Programs that it had left in sessions of their own, which were ended after it; None for none."""
 
     @property
     def clean(self) -> bool:

@@ -75,14 +75,17 @@ def find_further_training(list_tree: Callable[[], list[Process]], shim: int, fol
 
 
 def count_apart(tree: list[Process]) -> int:
-    """Return how many are Pythons in a session that is not this process's: programs in the background by their will."""
-    found = 0
+    """Return how many programs are in the background by their will: in sessions of their own, and no child of another.
+
+    Of any language: a training that is not Python may put itself there as well.
+    """
+    found, shim = 0, os.getpid()
     for process in tree:
         try:
             is_apart = os.getsid(process.pid) != os.getsid(0)
         except OSError:
             continue  # it has ended
-        found += is_apart and not process.dead and read_program(process.pid).startswith(INTERPRETER)
+        found += is_apart and process.parent == shim and not process.dead
     return found
 
 

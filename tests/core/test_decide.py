@@ -43,7 +43,7 @@ def test_a_program_that_put_itself_in_the_background_is_over_with_what_to_do_abo
     finish = life().training().exits(0, in_background=1).last
     assert isinstance(finish, de.Finish)
     assert finish.reason == (
-        "the training exited with status 0, and the Python that it left in the background was ended; if that is the "
+        "the training exited with status 0, and the program that it left in the background was ended; if that is the "
         "training, have the command stay in the foreground"
     )
 

@@ -210,6 +210,13 @@ def test_a_program_that_puts_itself_in_the_background_is_ended_and_counted(runs:
     assert all(gone(pid) for pid in pids_in(folder / "pids"))
 
 
+def test_a_program_of_another_language_that_puts_itself_in_the_background_is_counted_too(runs: Attempts) -> None:
+    apart = "setsid sh -c 'touch apart; exec sleep 60' & while [ ! -e apart ]; do sleep 0.01; done;"
+    folder = launch(runs, f"{apart} sleep 60 & exit 0")
+    facts = runs.exit_facts(folder)
+    assert (facts["exit_code"], facts["in_background"]) == (0, 1)
+
+
 def test_a_command_that_failed_takes_what_it_has_left_with_it(runs: Attempts) -> None:
     folder = launch(runs, behind(CLAIMING + HELPING) + " while [ ! -e ready ]; do sleep 0.01; done; exit 3")
     facts = runs.exit_facts(folder)
