@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -261,3 +263,28 @@ def test_all_of_a_life_is_lost_to_a_save_of_before_it() -> None:
     itself = replace(FIRST, counts_itself=True)
     later = replace(SECOND, resume_step=None, resume_saved_unix_s=T0 - 50)
     assert account((itself, later), T0 + 1000).seconds[Use.LOST] == pytest.approx(110)
+
+
+def count_calls(lives: Sequence[Life]) -> int:
+    """Return how many functions are called for the account of these lives."""
+    counted = 0
+
+    def count(_frame: object, event: str, _: object) -> None:
+        nonlocal counted
+        counted += event == "call"
+
+    sys.setprofile(count)
+    try:
+        account(lives, T0 + 1e6)
+    finally:
+        sys.setprofile(None)
+    return counted
+
+
+def test_attempts_that_crash_before_their_first_step_take_as_much_each_however_many_there_are() -> None:
+    lives = [
+        replace(FIRST, number=number, launched_unix_s=T0 + number, ended_unix_s=T0 + number + 0.5, strides=Strides())
+        for number in range(600)
+    ]
+    resumed = [replace(life, from_beginning=False, resume_step=7) for life in lives]
+    assert count_calls(resumed) < 2.5 * count_calls(resumed[:300])

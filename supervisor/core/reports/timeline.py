@@ -151,6 +151,8 @@ def _find_cut(ordered: Sequence[tuple[Life, float]], index: int) -> tuple[float 
     """Return the time from which the work of a life was redone, and the cause; None: all of it was kept."""
     cut: float | None = None
     by: str | None = None
+    if not ordered[index][0].strides:  # nothing to be redone: thousands of attempts that crash at once are such
+        return None, None
     for (before, _), (later, _) in pairwise(ordered[index:]):
         if later.from_beginning:
             break
