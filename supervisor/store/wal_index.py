@@ -1,4 +1,4 @@
-"""The index of a -wal file, the -shm file that SQLite maps: one that was cut off is made again before it is touched.
+"""The index of a -wal file, the -shm file that SQLite maps: one that was cut off is rebuilt before it is touched.
 
 A page that a mapped file has lost ends the process by SIGBUS. Restored to its size, and empty, it is what SQLite finds
 after a power cut: it is built again from the -wal file, which holds all that was committed.
