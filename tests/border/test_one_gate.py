@@ -59,6 +59,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "control/record_view.py": {"_newest_attempt": OWN_FOLDERS},
     "daemon/checkpoints/candidates.py": {
         "_find_closed_folder": CHECKPOINTS,
+        "_has_changed_since_write": CHECKPOINTS,
         "_find_matches": CHECKPOINTS,
         "_find_folders": CHECKPOINTS,
         "_find_suffix": CHECKPOINTS,

@@ -55,7 +55,8 @@ def find_untorn(
     """
     first = find(search, prove, report)
     point = _pass_over(search, first, prove, report, needs_others=needs_others)
-    if point is None and search.older_than is not None:
+    if point is None and needs_others and search.older_than is not None:
+        # It starts from nothing else, and what it resumed from last is no worse than no start.
         newest = replace(search, older_than=None)
         point = _pass_over(newest, find(newest, prove, report), prove, report, needs_others=needs_others)
     return first if point is None else point
