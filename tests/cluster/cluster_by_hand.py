@@ -14,7 +14,7 @@ from pathlib import Path
 
 from supervisor.cluster.secret import make_secret
 from supervisor.runner import code_copy, process_table
-from tests.rigs.forked_daemon import ForkedDaemon, start_daemon
+from tests.rigs.forked_daemon import ForkedDaemon, is_forkable, start_daemon
 from tests.rigs.laid_code import lay_code
 
 Daemon = subprocess.Popen[bytes] | ForkedDaemon
@@ -136,8 +136,8 @@ class Cluster:
         words = ["--role", role, "--training", "run", "--secret-file", str(self.secret), "--state-dir", str(state)]
         words += ["--node", name, *options]
         with (self.folder / f"{name}.log").open("ab") as log:
-            if not self.env:
-                return start_daemon(words, log.fileno())
+            if is_forkable(self.env):
+                return start_daemon(words, log.fileno(), env=self.env)
             command = [sys.executable, "-m", "supervisor.daemon.main", *words]
             return subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **self.env})
 

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from supervisor.control.client import Client, ControlError
-from tests.rigs.forked_daemon import ForkedDaemon, start_daemon
+from tests.rigs.forked_daemon import ForkedDaemon, is_forkable, start_daemon
 from tests.rigs.laid_code import lay_code
 
 BIN = Path(sys.executable).parent
@@ -91,8 +91,8 @@ class House:
         if self.code_copies is not None and not self.state.exists():
             lay_code(self.code_copies, self.state)
         with self.log.open("ab") as log:
-            if self.shares_imports and env is None and program == str(BIN / "rocm-supervisord"):
-                self.daemon = start_daemon(arguments, log.fileno())
+            if self.shares_imports and is_forkable(env or {}) and program == str(BIN / "rocm-supervisord"):
+                self.daemon = start_daemon(arguments, log.fileno(), env=env)
             else:
                 self.daemon = subprocess.Popen(
                     [program, *arguments],

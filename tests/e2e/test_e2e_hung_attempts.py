@@ -25,10 +25,10 @@ def far(tmp_path: Path) -> Iterator[HangingFs]:
 
 
 @pytest.fixture
-def home(tmp_path: Path, far: HangingFs) -> Iterator[House]:
+def home(tmp_path: Path, far: HangingFs, code_copies: Path) -> Iterator[House]:
     """An installation with two trainings, of which the folder of one lies there."""
     with house(tmp_path / "house") as item:
-        item.shares_imports = True
+        item.shares_imports, item.code_copies = True, code_copies
         item.write(item.by_hand("far") + item.by_hand("well"))
         yield item
         far.end()  # or what waits there cannot be ended

@@ -19,11 +19,11 @@ RELOAD_S = 10.0
 
 
 @pytest.fixture
-def home(tmp_path: Path, far: HangingFs) -> Iterator[House]:
+def home(tmp_path: Path, far: HangingFs, code_copies: Path) -> Iterator[House]:
     """An installation whose configuration alone lies on that file system."""
     (tmp_path / "house").mkdir()
     with house(tmp_path / "house") as item:
-        item.shares_imports, item.config = True, far.at / "config.toml"
+        item.shares_imports, item.code_copies, item.config = True, code_copies, far.at / "config.toml"
         item.write(item.by_hand("one", "--wound", "hang:60", stall="limit_s = 3"))
         yield item
         far.end()
@@ -84,10 +84,10 @@ def fragment(home_of_fragment: House) -> House:
 
 
 @pytest.fixture
-def home_of_fragment(tmp_path: Path, far: HangingFs) -> Iterator[House]:
+def home_of_fragment(tmp_path: Path, far: HangingFs, code_copies: Path) -> Iterator[House]:
     (tmp_path / "house/conf.d").mkdir(parents=True)
     with house(tmp_path / "house") as item:
-        item.shares_imports = True
+        item.shares_imports, item.code_copies = True, code_copies
         item.write("")
         (far.at / "one.toml").write_text(item.by_hand("one"))
         (tmp_path / "house/conf.d/one.toml").symlink_to(far.at / "one.toml")

@@ -10,9 +10,9 @@ from house import house
 from supervisor.daemon.thread_kinds import count_most
 
 
-def test_doctor_counts_the_threads_and_names_the_sum_of_their_kinds(tmp_path: Path) -> None:
+def test_doctor_counts_the_threads_and_names_the_sum_of_their_kinds(tmp_path: Path, code_copies: Path) -> None:
     with house(tmp_path) as home:
-        home.shares_imports = True
+        home.shares_imports, home.code_copies = True, code_copies
         home.write(home.by_hand("one") + home.by_hand("two"))
         home.start()
         home.step("one", 5)

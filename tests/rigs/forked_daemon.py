@@ -17,7 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -133,14 +133,29 @@ def _prepare() -> _Prepared:
     return made
 
 
-def start_daemon(arguments: Sequence[str], log: int, program: str = DAEMON, place: Path | None = None) -> ForkedDaemon:
-    """Start `main` of the module `program`, which lies in `place` if it is not of the product, with these arguments."""
+def is_forkable(env: Mapping[str, str]) -> bool:
+    """Return whether none of these variables is read by the interpreter or the loader when they begin."""
+    return not any(name.startswith(("LD_", "PYTHON")) for name in env)
+
+
+def start_daemon(
+    arguments: Sequence[str],
+    log: int,
+    program: str = DAEMON,
+    place: Path | None = None,
+    env: Mapping[str, str] | None = None,
+) -> ForkedDaemon:
+    """Start `main` of the module `program`, which lies in `place` if it is not of the product, with these arguments.
+
+    `env` adds to the environment of this process.
+    """
+    assert is_forkable(env or {})
     prepared = _prepared.get(_shared[0] if _shared else os.getpid()) or _prepare()
     request = {
         "program": program,
         "place": None if place is None else str(place),
         "arguments": list(arguments),
-        "environment": dict(os.environ),
+        "environment": {**os.environ, **(env or {})},
         "cwd": str(Path.cwd()),
     }
     return prepared.fork(request, log)
