@@ -56,7 +56,7 @@ DRAFT, DROPPED = ".new-", ".old-"
 FILE_MODE, FOLDER_MODE = 0o444, 0o555
 COMPILE_LIMIT_S = 120.0
 USES_UNTIL_READ = 16
-"""Of so many uses in a row one reads the whole copy, though no write has changed it: a disk may return something else."""
+"""Of so many uses in a row one reads the whole copy, though no write changed it: a disk may return something else."""
 WAIT_S = 20.0
 """How long a launch waits for a copy that another launch makes; then it makes its own."""
 
