@@ -90,7 +90,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "runner/clone_file.py": {"_try_link": OWN_FOLDERS, "clone_file": OWN_FOLDERS},
     "runner/code_copy.py": {
         "": CODE,
-        "read_sources": CODE,
+        "_read_file": CODE,
         "refuse_writable": CODE,
         "_files_below": CODE,
         "current": OWN_FOLDERS,
@@ -101,7 +101,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "fill": OWN_FOLDERS,
         "_write_file": OWN_FOLDERS,
         "is_intact": OWN_FOLDERS,
-        "_is_ours_alone": OWN_FOLDERS,
+        "_walk": OWN_FOLDERS,
         "drop": OWN_FOLDERS,
         "used_by": OWN_FOLDERS,
         "attempts_of": OWN_FOLDERS,
