@@ -27,6 +27,7 @@ from supervisor.core.tuning.session import Session, begin_session
 from supervisor.core.tuning.stock import read_sample
 from supervisor.daemon.tunes.before import Before
 from supervisor.daemon.tunes.blocks import Used
+from supervisor.daemon.tunes.step_reader import StepReader
 from supervisor.daemon.tunes.tune import Tune
 from supervisor.sources.attempt.agent_log import AgentFact
 
@@ -199,6 +200,25 @@ def _name_arithmetic(settings: Mapping[str, object]) -> str:
     return repr(sorted((name, value) for name, value in settings.items() if name != "workers"))
 
 
+class SimulatedSteps(StepReader):
+    """Steps of a training that makes one whenever it is read."""
+
+    def __init__(self, training: Training, stocks: list[AgentFact]) -> None:
+        """`stocks` gets what the agent would report of the loader's batches."""
+        super().__init__(training, Path("/nonexistent"))
+        self._training, self._stocks = training, stocks
+
+    def read(self) -> tuple[StepRecord, ...]:
+        """Return the next step."""
+        self.last = self._training.make_step()
+        loaders, step = self._training.loaders, self._training.step
+        if len(loaders) == 1 and loaders[0].count and step % COUNTED_STEPS == 0:
+            facts: dict[str, object] = {"step": step, **loaders[0].count_batches(self._training.now_s)}
+            at = self._training.now()
+            self._stocks.append(AgentFact(at=at, agent_event=AgentEvent.STOCK, pid=None, rank=None, facts=facts))
+        return (self.last,)
+
+
 class SimulatedTune(Tune):
     """The daemon's tune of a training that is none."""
 
@@ -210,11 +230,12 @@ class SimulatedTune(Tune):
         self.taken: Counter[str] = Counter()
         """The steps of each arm, by its words."""
         self._stocks: list[AgentFact] = []
+        self._steps = SimulatedSteps(training, self._stocks)
 
     def tune(self) -> Session:
         """Return the tune when it has ended."""
         for _ in range(CAPTURED_STEPS + 1):
-            self._read_steps()
+            self._steps.read()
         facts = self.training.facts
         diagnosed = self._diagnose(Before(), facts)
         knobs, left = choose_knobs(facts, may=("precision",), remedied=())
@@ -228,15 +249,6 @@ class SimulatedTune(Tune):
         after = super()._make_block(session, facts)
         self.taken[session.tried] += self.training.step - first
         return after
-
-    def _read_steps(self) -> tuple[StepRecord, ...]:
-        self._last = self.training.make_step()
-        loaders, step = self.training.loaders, self.training.step
-        if len(loaders) == 1 and loaders[0].count and step % COUNTED_STEPS == 0:
-            facts: dict[str, object] = {"step": step, **loaders[0].count_batches(self.training.now_s)}
-            at = self.training.now()
-            self._stocks.append(AgentFact(at=at, agent_event=AgentEvent.STOCK, pid=None, rank=None, facts=facts))
-        return (self._last,)
 
     def _read_used(self) -> Used | None:
         processes = 1 + sum(loader.count for loader in self.training.loaders)
@@ -254,7 +266,7 @@ class SimulatedTune(Tune):
         began_s, compute_s = self.training.now_s, self.training.compute_s
         steps = TRACED_STEPS if compute_s is None else COMPUTED_STEPS
         for _ in range(steps):
-            self._read_steps()
+            self._steps.read()
         if compute_s is None:
             return None
         span_s, computing_s = self.training.now_s - began_s, steps * compute_s(settings)
@@ -272,7 +284,7 @@ class SimulatedTune(Tune):
 
     def _order(self, settings: Mapping[str, object], *, facts: bool = False, traces: bool = False) -> Mapping[str, Any]:
         for _ in range(1 if self.training.is_proven(settings) else 1 + CAPTURED_STEPS):
-            self._read_steps()
+            self._steps.read()
         self.training.set(settings)
         self._held = dict(settings)
         return {"applied": dict(settings), "refused": {}}

@@ -68,9 +68,9 @@ from supervisor.daemon.tunes.blocks import (
 )
 from supervisor.daemon.tunes.progress import Progress
 from supervisor.daemon.tunes.start_trials import StartDeps, StartTrials
+from supervisor.daemon.tunes.step_reader import StepReader
 from supervisor.runner import tuned
 from supervisor.sources.attempt.agent_log import AgentFact, AgentLogReader
-from supervisor.sources.attempt.recorder import RecorderReader
 
 log = logging.getLogger(__name__)
 
@@ -124,16 +124,11 @@ class Tune(threading.Thread):
         self._clock, self.folder, self._given, self._find_fault = clock, folder, given, find_fault
         self._progress = Progress()
         self._numbers = count(int(1000 * clock.now().unix_s))  # none that the agent has answered
-        self._recorder = RecorderReader(folder)
+        self._steps = StepReader(clock, folder)
         self._log = AgentLogReader(folder)
-        self._cursor = 0
-        self._last: StepRecord | None = None
-        self._later: tuple[StepRecord, ...] = ()
-        """Steps read with those that were skipped, and to be returned first."""
         self._held: Mapping[str, object] = {}
         self._renew_at = 0.0
         self._number = 0
-        self._pid: int | None = None
         self._switches = Switches(facts=Facts())
         self._gpu_times = GpuTimes()
         self._newest: Collected | None = None
@@ -162,7 +157,7 @@ class Tune(threading.Thread):
         finally:
             if not adopted:
                 self.withdraw()
-            self._recorder.close()
+            self._steps.close()
         fields = {"job": self.job, "adopted": len(self.report().adopted), "problem": self._progress.problem}
         log.info("tune.ended", extra={"fields": fields})
         if self._tries is not None and not adopted:
@@ -193,7 +188,7 @@ class Tune(threading.Thread):
         now = self._progress
         before = self._read_before()
         facts = self._read_facts()
-        self._first_step = self._last_step()
+        self._first_step = self._steps.last_step
         diagnosed = self._diagnose(before, facts)
         now.bottleneck_after, remedied = now.bottleneck_before, tuned.remedied_settings(self.folder)
         knobs, left = choose_knobs(facts, may=self._given.may, remedied=remedied)
@@ -284,7 +279,7 @@ class Tune(threading.Thread):
 
     def _make_wanted(self, session: Session, wanted: Mapping[str, object], facts: Facts) -> Session:
         """Return the session after a block of `wanted`, or after the training has refused these settings."""
-        trial, held, first, switches = session.trial, self._held, self._last_step(), self._switches
+        trial, held, first, switches = session.trial, self._held, self._steps.last_step, self._switches
         was_known = switches.find_made_s(wanted) is not None
         proves = trial is None or trial.arm is None
         kind, switch = switches.kind_of(held, wanted, proves=proves), switches.plan(held, wanted, proves=proves)
@@ -300,7 +295,7 @@ class Tune(threading.Thread):
         collected, is_run_out = self._collect_paced(switch, wanted, facts, beaten_s, proves=proves)
         collected = self._collect_counted(collected, wanted) if switch.is_exchange else collected
         self._newest = collected
-        self._switches = self._switches.after_switch(kind, self._last_step() - first)
+        self._switches = self._switches.after_switch(kind, self._steps.last_step - first)
         self._note_block(wanted, collected, is_run_out=is_run_out)
         why = self._find_new_warning() if trial is not None and trial.is_arms_turn else None
         if why is not None:
@@ -342,7 +337,7 @@ class Tune(threading.Thread):
         if not switch.ahead or (beaten_s is None and not returns):
             found = self._collect(switch.drop, compare.block_is_complete, workers, switch.ahead, cold)
             return found, is_run_out or proves or switch.ahead > 0 or not switch.is_known
-        first = self._last_step()
+        first = self._steps.last_step
         early = self._collect(switch.drop, compare.block_is_complete, workers, 0, cold)
         idle = beaten_s is not None and compare.typical_s(early.times) > (1 - compare.IDLE_GAIN) * beaten_s
         if (
@@ -353,7 +348,7 @@ class Tune(threading.Thread):
             return early, True
         if not proves and not returns and self._switches.has_spare(wanted, early.busy):
             return early, False
-        left = switch.drop + switch.ahead - (self._last_step() - first)
+        left = switch.drop + switch.ahead - (self._steps.last_step - first)
         later = self._collect(0, compare.block_is_complete, workers, max(0, left))
         return replace(later, seen=early.seen.followed_by(later.seen)), True
 
@@ -431,8 +426,7 @@ class Tune(threading.Thread):
         return before
 
     def _read_facts(self) -> Facts:
-        self._cursor = self._recorder.read(0, self._clock.now(), limit=1).behind
-        self._read_steps()
+        self._steps.begin()
         answer = self._order({}, facts=True)
         reported = as_dict(answer.get("facts"))
         self._proven_on = {name: reported.get(name) for name in PROVEN_ON}
@@ -441,7 +435,7 @@ class Tune(threading.Thread):
     def _diagnose(self, before: Before, facts: Facts) -> Collected:
         """Return a block of the owner's settings; what was made while others held is none of it."""
         self._switches = Switches(facts=facts)
-        drop, ahead, is_cold = before.count_left_over(self._last_step(), facts)
+        drop, ahead, is_cold = before.count_left_over(self._steps.last_step, facts)
         collected = self._collect(drop, is_diagnosed, workers_of({}, facts), ahead, COLD_HALVES if is_cold else 0)
         self._note_block({}, collected)
         shares = self._share_out({})
@@ -478,7 +472,7 @@ class Tune(threading.Thread):
                 if answers and fact.facts.get("id") == self._number:
                     self._held = dict(settings)
                     step = fact.facts.get("step")
-                    self._skip_steps(step if isinstance(step, int) else 0)
+                    self._steps.skip(step if isinstance(step, int) else 0)
                     return fact.facts
             if self._clock.now().seconds_since(began) > limit_s:
                 raise Ended("the agent did not answer: the training makes no steps of an optimizer that it follows")
@@ -502,26 +496,6 @@ class Tune(threading.Thread):
         if self._clock.now().monotonic_s > self._renew_at:
             self._write(settings, facts=facts, traces=traces)
 
-    def _skip_steps(self, step: int) -> None:
-        """Forget what was made up to `step`, the last one under the settings before."""
-        while self._last is None or self._last.step < step:
-            before, read = self._last, self._read_steps()
-            if not read:
-                break
-            self._later = tuple(record for record in read if record.step > step)
-            if self._later:
-                kept = read[: len(read) - len(self._later)]
-                self._last = kept[-1] if kept else before
-                break
-
-    def _read_steps(self) -> tuple[StepRecord, ...]:
-        page = self._recorder.read(self._cursor, self._clock.now())
-        self._cursor, self._pid = page.cursor, page.claimed_pid or self._pid
-        records, self._later = (*self._later, *page.records), ()
-        if records:
-            self._last = records[-1]
-        return records
-
     def _collect(
         self,
         drop: int,
@@ -538,7 +512,7 @@ class Tune(threading.Thread):
         change took time to make. Up to `cold` times a first half is left out that new workers made before they
         delivered steadily.
         """
-        before, newest, since = self._last, self._newest, self._last_step()
+        before, newest, since = self._steps.last, self._newest, self._steps.last_step
         pace_s = newest.pace_s if newest is not None and (newest.wait or 0.0) >= WAITING_WORTH else None
         times: list[float] = []
         spans: list[float] = []
@@ -550,7 +524,7 @@ class Tune(threading.Thread):
         while len(spans) < BLOCK_STEPS_MAX and (
             was_cold or not is_enough(tuple(spans)) or (len(spans) < workers and waits(spans, counted))
         ):
-            for record in self._read_steps():
+            for record in self._steps.read():
                 span_s = find_span_s(before, record)
                 before = record
                 if span_s is None:
@@ -568,7 +542,7 @@ class Tune(threading.Thread):
                     ahead = 0 if is_paced else ahead - 1
                     continue
                 if not spans:
-                    began_bytes, began_used, made = read_rss_bytes(self._pid), self._read_used(), -1
+                    began_bytes, began_used, made = read_rss_bytes(self._steps.pid), self._read_used(), -1
                 made += 1
                 spans.append(span_s)
                 times.append(span_s / record.samples if record.samples else span_s)
@@ -596,19 +570,16 @@ class Tune(threading.Thread):
         )
 
     def _look(self, seen: list[StepRecord], counted: list[StepRecord], began_bytes: int | None) -> Block:
-        ended_bytes = read_rss_bytes(self._pid)
+        ended_bytes = read_rss_bytes(self._steps.pid)
         return see_steps(
             seen, counted, None if began_bytes is None or ended_bytes is None else (began_bytes, ended_bytes)
         )
 
     def _read_used(self) -> Used | None:
-        return read_used(self._pid, self._clock.now())
+        return read_used(self._steps.pid, self._clock.now())
 
     def _count_made(self) -> int:
-        return max(0, self._last_step() - self._first_step)
-
-    def _last_step(self) -> int:
-        return self._last.step if self._last is not None else 0
+        return max(0, self._steps.last_step - self._first_step)
 
     def _spent_s(self) -> float:
         return self._clock.now().seconds_since(self._began)
