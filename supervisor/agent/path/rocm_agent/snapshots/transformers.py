@@ -293,17 +293,21 @@ class Snapshots:
             ours = {}
             problem += ", and the Trainer goes on by the number of its steps"
         self._data, self._buffers = ours.get("data"), ours.get(replicas.BUFFERS, {})
-        self._stood = stood = resumed_place(trainer, ours)
-        if stood is not None:
-            problem = problem or lost_batches(stood, release_here())
-            facts = json.loads(found["trainer_state"])
-            self._true_step = facts["global_step"]
-            facts["global_step"] = given_step(stood, facts["global_step"], release_here())[0]
-            found = {**found, "trainer_state": json.dumps(facts)}
+        self._stood = resumed_place(trainer, ours)
+        if self._stood is not None:
+            problem = problem or lost_batches(self._stood, release_here())
+            found = {**found, "trainer_state": self._renumber(found["trainer_state"], self._stood)}
         unpack(self._torch, trainer, self._folder, found, ours)
         torch_hook.steps_were_made(found["step"])
         replicas.resumed(None, found["step"], problem)
         return self._folder
+
+    def _renumber(self, text: str, stood: Place) -> str:
+        """Return the Trainer's state numbered so that this release goes on there; note the true number."""
+        facts = json.loads(text)
+        self._true_step = facts["global_step"]
+        facts["global_step"] = given_step(stood, self._true_step, release_here())[0]
+        return json.dumps(facts)
 
     @fenced
     def ends(self, trainer: Any) -> None:
