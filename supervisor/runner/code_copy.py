@@ -372,8 +372,7 @@ def _find_state(place: Path) -> bytes | None:
     digest = hashlib.sha256()
     try:
         for name, found in _walk(place):
-            times = (found.st_mtime_ns, found.st_ctime_ns)
-            facts = (name, found.st_ino, found.st_size, times, found.st_uid, found.st_mode)
+            facts = (name, found.st_ino, found.st_size, found.st_mtime_ns, found.st_uid, found.st_mode)
             digest.update(repr(facts).encode(errors="surrogateescape"))
     except OSError:
         return None

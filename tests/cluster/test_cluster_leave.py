@@ -161,6 +161,7 @@ def test_a_daemon_that_is_to_leave_ends_though_there_is_no_room_for_what_it_clea
 
     sent: list[tuple[int, int]] = []
     monkeypatch.setattr(member_module, "ends_within", refuse)
+    monkeypatch.setattr(member_module, "START_LIMIT_S", 0.0)  # this process takes none
     monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((pid, number)))
     with pytest.raises(MemoryError):
         Member.__new__(Member)._end_daemon(clears=True)

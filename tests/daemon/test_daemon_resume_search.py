@@ -18,6 +18,8 @@ from supervisor.daemon.checkpoints.candidates import fingerprint
 from supervisor.daemon.checkpoints.resume_search import UNRECORDED_SAVES, ResumeSearch
 from supervisor.daemon.checkpoints.save_steps import SaveSteps
 from supervisor.daemon.clock import SystemClock
+from supervisor.daemon.fence import SEARCH
+from supervisor.runner.unexamined import UnexaminedError
 
 
 class Shelves:
@@ -25,8 +27,9 @@ class Shelves:
 
     folder = Path("/nowhere")
 
-    def __init__(self) -> None:
-        self.proofs, self.asked = self, list[str]()
+    def __init__(self, unexamined: str | None = None) -> None:
+        """`unexamined` is why no checkpoint can be examined."""
+        self.proofs, self.asked, self.unexamined = self, list[str](), unexamined
 
     def store_of(self, _: str) -> Shelves:
         return self
@@ -39,6 +42,8 @@ class Shelves:
 
     def prove(self, _: str, path: Path) -> Checkpoint:
         self.asked.append(path.name)
+        if self.unexamined is not None:
+            raise UnexaminedError(self.unexamined)
         stat = fingerprint(path)
         assert stat is not None
         return Checkpoint(path=str(path), fingerprint=stat, verdict=Verdict.PROVEN)
@@ -48,6 +53,19 @@ def found(
     state: Path, saved: list[Path], known: tuple[Checkpoint, ...] = (), resume: ResumeSettings | None = None
 ) -> ev.ResumePointFound:
     """Search after an attempt that said that it saved these files, one a step."""
+    answer = answer_of(Shelves(), state, saved, known, resume)
+    assert isinstance(answer, ev.ResumePointFound)
+    return answer
+
+
+def answer_of(
+    shelves: Any,
+    state: Path,
+    saved: list[Path],
+    known: tuple[Checkpoint, ...] = (),
+    resume: ResumeSettings | None = None,
+) -> ev.Event:
+    """Return how such a search ends."""
     attempt = state / "jobs" / "one" / "1"
     (attempt / fo.RUN).mkdir(parents=True)
     with (attempt / fo.AGENT).open("w") as log:
@@ -58,7 +76,6 @@ def found(
             log.write(json.dumps({"event": "checkpoint_saved", **output, "paths": [str(path)], "step": step}))
             log.write("\n")
     reported: list[ev.Event] = []
-    shelves: Any = Shelves()
     seeker = ResumeSearch(
         clock=SystemClock(),
         put=reported.append,
@@ -72,10 +89,9 @@ def found(
     plan = RetryPlan(not_before=now, reason="crash")
     job = Job(name="one", since=now, phase=Phase.BACKOFF, attempt=Attempt(number=1, launched_at=now), retry=plan)
     seeker.search(job, None)
-    until(lambda: any(isinstance(report, ev.ResumePointFound) for report in reported), "the search to end")
-    answer = reported[-1]
-    assert isinstance(answer, ev.ResumePointFound)
-    return answer
+    ends = (ev.ResumePointFound, ev.SupervisionChanged)
+    until(lambda: any(isinstance(report, ends) for report in reported), "the search to end")
+    return reported[-1]
 
 
 def test_a_checkpoint_that_only_the_training_knows_of_is_resumed_from(tmp_path: Path) -> None:
@@ -84,6 +100,15 @@ def test_a_checkpoint_that_only_the_training_knows_of_is_resumed_from(tmp_path: 
     point = found(tmp_path, [tmp_path / "a.pt", tmp_path / "b.pt", tmp_path / "gone.pt"]).point
     assert point.checkpoint is not None, point.reason
     assert (Path(point.checkpoint.path).name, point.checkpoint.step) == ("b.pt", 2)
+
+
+def test_a_checkpoint_that_cannot_be_examined_for_now_has_the_search_repeated(tmp_path: Path) -> None:
+    """Its job waits for that: without an answer it starts from no older checkpoint, and not from the beginning."""
+    (tmp_path / "a.pt").write_bytes(b"saved")
+    answer = answer_of(Shelves("a.pt: the prover was killed by SIGKILL"), tmp_path, [tmp_path / "a.pt"])
+    assert isinstance(answer, ev.SupervisionChanged)
+    assert (answer.place, answer.recovered) == (SEARCH, False)
+    assert "a.pt: the prover was killed by SIGKILL" in answer.error
 
 
 def test_of_saves_reported_without_end_the_newest_are_looked_at(tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ from supervisor.daemon.clock import Clock
 from supervisor.daemon.fence import SEARCH, describe_error
 from supervisor.daemon.threads import Threads
 from supervisor.runner.attempt_folder import check_disk
+from supervisor.runner.unexamined import UnexaminedError
 from supervisor.sources.attempt.agent_log import AgentFact, AgentLogReader
 from supervisor.store.errors import StoreError
 
@@ -160,7 +161,10 @@ class ResumeSearch:
             search = replace(partly, known=known or (), generations=generations, generations_folder=str(store.folder))
             self._find_resume_point(job, search, complete=known is not None)
         except Exception as error:
-            log.exception("search.failed", extra={"fields": {"job": job.name}})
+            if isinstance(error, UnexaminedError):
+                log.warning("search.repeated", extra={"fields": {"job": job.name, "why": str(error)}})
+            else:
+                log.exception("search.failed", extra={"fields": {"job": job.name}})
             self._put(
                 ev.SupervisionChanged(
                     at=self._clock.now(), job=job.name, attempt=job.number, place=SEARCH, error=describe_error(error)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
 import signal
 import threading
@@ -305,14 +306,8 @@ class Member:
         try:
             self._clear_and_await_save(clears=clears)
         finally:  # whatever is amiss there, this daemon ends
-            self._await_start()
+            _await_handlers(START_LIMIT_S)
             os.kill(os.getpid(), signal.SIGTERM)
-
-    def _await_start(self) -> None:
-        """Wait until the daemon takes signals: before, one would end it without its status and its reason."""
-        until_s = self._parts.clock.now().monotonic_s + START_LIMIT_S
-        while signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and self._parts.clock.now().monotonic_s < until_s:
-            time.sleep(LOOK_S)
 
     def _clear_and_await_save(self, *, clears: bool) -> None:
         if clears and not ends_within(CLEAR_LIMIT_S, "cluster-clear", self._clear_offers):
@@ -351,3 +346,11 @@ def _describe_exit(event: ev.Exited) -> str:
     if status.signal is not None:
         return f"the command was killed by signal {status.signal}"
     return status.error or f"the command exited with status {status.code}"
+
+
+def _await_handlers(limit_s: float) -> None:
+    """Wait until this daemon takes signals: before, one would end it without its status and its reason."""
+    for _ in range(math.ceil(limit_s / LOOK_S)):
+        if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+            return
+        time.sleep(LOOK_S)
