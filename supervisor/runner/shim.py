@@ -393,6 +393,8 @@ class Watch:
 
     def _end_leftovers(self) -> None:
         left = self._list_tree()
+        if left:  # a program that puts itself in the background may fork between two looks at its place in /proc
+            left = max(left, self._list_tree(), key=len)
         self.leftovers, self.in_background = len(left), _count_apart(left) if left else 0
         self._end_tree()
         if self.kill_at is None:

@@ -131,7 +131,7 @@ def test_the_attempt_after_an_upgrade_runs_the_version_of_its_daemon(upgradable:
     assert home.strangers() == []
     home.kill()
     home.start()
-    home.step("one", 60, attempt=2)  # farther than the first: two crashes at one place are given up
+    home.step("one", 160, attempt=2)  # much farther than the first: two crashes at one place are given up
     os.kill(pid, signal.SIGKILL)
     home.step("one", 1, attempt=3)
     first, new = home.copies()

@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,9 +26,9 @@ SlurmctldHost=controller({controller})
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket,cred_expire=10
+AuthInfo=socket={sockets}/munge.socket,cred_expire=10
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool.%n
+SlurmdSpoolDir={sockets}/spool.%n
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd.%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
@@ -68,8 +69,9 @@ def missing() -> str | None:
 class Slurm:
     """The cluster; `environment` is that of a user's commands."""
 
-    def __init__(self, folder: Path, nodes: int) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, sockets: Path, nodes: int) -> None:
+        """`sockets` is a folder with a short name: that of a socket has 108 characters at most."""
+        self.folder, self._sockets = folder, sockets
         self.names = [f"node{number}" for number in range(1, nodes + 1)]
         self._bridge, self._namespaces = f"sl{os.getpid()}", {name: f"sl{os.getpid()}{name}" for name in self.names}
         self.environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
@@ -147,9 +149,11 @@ class Slurm:
         return process
 
     def _write_configuration(self) -> None:
-        places = zip(self.names, itertools.count(1), strict=False)
-        lines = (f"NodeName={name} NodeAddr={NETWORK}.1.{number} CPUs=1 State=UNKNOWN" for name, number in places)
-        text = CONFIGURATION.format(controller=CONTROLLER, folder=self.folder, nodes="\n".join(lines))
+        numbered = zip(self.names, itertools.count(1), strict=False)
+        lines = (f"NodeName={name} NodeAddr={NETWORK}.1.{number} CPUs=1 State=UNKNOWN" for name, number in numbered)
+        text = CONFIGURATION.format(
+            controller=CONTROLLER, folder=self.folder, sockets=self._sockets, nodes="\n".join(lines)
+        )
         (self.folder / "slurm.conf").write_text(text)
         # Without a file of its own slurmd takes the cgroup plugin of the machine's systemd, which may not be there.
         (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
@@ -177,8 +181,8 @@ class Slurm:
         key.write_bytes(os.urandom(128))
         key.chmod(0o600)
         files = [f"--{kind}-file={self.folder}/munge.{kind}" for kind in ("key", "pid", "log", "seed")]
-        self._start("munge", "munged", "--foreground", "--force", f"--socket={self.folder}/munge.socket", *files)
-        self.await_condition((self.folder / "munge.socket").exists, "munged's socket")
+        self._start("munge", "munged", "--foreground", "--force", f"--socket={self._sockets}/munge.socket", *files)
+        self.await_condition((self._sockets / "munge.socket").exists, "munged's socket")
 
 
 def run(*words: str) -> None:
@@ -189,9 +193,10 @@ def run(*words: str) -> None:
 @contextmanager
 def slurm(folder: Path, nodes: int) -> Iterator[Slurm]:
     """Run a cluster."""
-    cluster = Slurm(folder, nodes)
-    try:
-        cluster.start()
-        yield cluster
-    finally:
-        cluster.end()
+    with tempfile.TemporaryDirectory(prefix="slurm-", ignore_cleanup_errors=True) as sockets:
+        cluster = Slurm(folder, Path(sockets), nodes)
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.end()
