@@ -34,11 +34,8 @@ def hand_over_in_place(checkpoint: Checkpoint, *, needs_others: bool = False) ->
     source, number = checkpoint.source, checkpoint.number
     if source is None or checkpoint.kind != "checkpoint" or (number is None and not needs_others):
         return checkpoint
-    now = fingerprint(Path(source))
-    if now is None:
-        return checkpoint
-    own = replace(checkpoint, path=source, source=None, fingerprint=now)
-    if not checkpoint.is_of(own):
+    own = _find_own_file(checkpoint, source)
+    if own is None or not checkpoint.is_of(own):
         return checkpoint
     handed_over = needs_others or (number is not None and apart(_has_another_part, source, number))
     return own if handed_over else checkpoint
@@ -96,10 +93,16 @@ def _is_torn(checkpoint: Checkpoint, generations: Iterable[Checkpoint]) -> bool:
         return False
     if not any(other.series == checkpoint.series and other.number != number for other in generations):
         return False
-    now = fingerprint(Path(source))
-    if now is None or checkpoint.is_of(replace(checkpoint, path=source, source=None, fingerprint=now)):
+    own = _find_own_file(checkpoint, source)
+    if own is None or checkpoint.is_of(own):
         return False
     return apart(_has_another_part, source, number)
+
+
+def _find_own_file(generation: Checkpoint, source: str) -> Checkpoint | None:
+    """Return the training's own file, from which a generation was captured, as it is now; None where it is gone."""
+    now = fingerprint(Path(source))
+    return None if now is None else replace(generation, path=source, source=None, fingerprint=now)
 
 
 def _has_another_part(path: str, number: str) -> bool:
