@@ -26,7 +26,7 @@ from supervisor.core.tuning.knob import PREFETCH, Facts, choose_knobs
 from supervisor.core.tuning.session import Session, begin_session
 from supervisor.core.tuning.stock import read_sample
 from supervisor.daemon.tunes.before import Before
-from supervisor.daemon.tunes.blocks import Used
+from supervisor.daemon.tunes.blocks import HostMemory, Used
 from supervisor.daemon.tunes.step_reader import StepReader
 from supervisor.daemon.tunes.tune import Tune
 from supervisor.sources.attempt.agent_log import AgentFact
@@ -45,6 +45,7 @@ READ_S = 1.5
 """What it takes to read a trace; meanwhile no step is made."""
 PIECE_STEPS = 60
 """The mean length of a piece of recorded steps."""
+MEMORY = HostMemory(total_bytes=64 << 30, available_bytes=32 << 30)
 COUNTED_STEPS = 8
 """After which the agent counts a loader's batches once more."""
 
@@ -225,7 +226,7 @@ class SimulatedTune(Tune):
     def __init__(self, training: Training, for_s: float = 150.0) -> None:
         """`training` is its clock as well."""
         given = types.TuneBody(for_s=for_s, may=["precision"])
-        super().__init__(training, "simulated", Path("/nonexistent"), given, lambda: None)
+        super().__init__(training, "simulated", Path("/nonexistent"), given, lambda: None, host_memory=lambda: MEMORY)
         self.training = training
         self.taken: Counter[str] = Counter()
         """The steps of each arm, by its words."""

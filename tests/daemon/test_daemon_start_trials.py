@@ -18,6 +18,7 @@ from supervisor.core.remedies.budget import Budget
 from supervisor.core.tuning.guards import Memory
 from supervisor.core.tuning.knob import Kind
 from supervisor.core.tuning.restarts import Restarts, StartArm
+from supervisor.daemon.tunes.blocks import HostMemory
 from supervisor.daemon.tunes.start_trials import StartDeps, StartTrials
 from tests.core.stories import JOB, Life
 from tests.sources.recorder_by_hand import Writer
@@ -114,6 +115,7 @@ def try_starts(training: Training, *names: str, for_s: float = 1e6, why_not: str
         deps,
         training.ended,
         lambda: for_s - training.now.seconds_since(began),
+        lambda: HostMemory(total_bytes=64 << 30, available_bytes=32 << 30),
     )
     trials.poll_s = 0.0
     return trials.run([arm(name) for name in names], Memory(), lambda _restarts: None)

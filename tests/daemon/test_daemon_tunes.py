@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -28,8 +28,8 @@ from supervisor.core.moments import Moment
 from supervisor.core.tuning.knob import Facts, facts_of
 from supervisor.core.tuning.loader import find_idle_loader
 from supervisor.core.tuning.trial import Arm
-from supervisor.daemon.clock import SystemClock
-from supervisor.daemon.tunes.blocks import Used, count_batch_s, count_busy
+from supervisor.daemon.clock import Clock, SystemClock
+from supervisor.daemon.tunes.blocks import HostMemory, Used, count_batch_s, count_busy
 from supervisor.daemon.tunes.tuner import Tuner
 from supervisor.runner import tuned
 from tests.rigs.failing_disk import failing, kind_of
@@ -39,6 +39,8 @@ from tests.sources.recorder_by_hand import Writer
 FACTS = {"device": "cpu", "processors": 2, "workers": 0, "threads": 2, "fused": False, "fused_why_not": "no gradients"}
 FACTS |= {"torch": "2.12.0", "gpu": None, "channels_last_why_not": "no weight has four dimensions"}
 BATCH = 4
+ROOMY = HostMemory(total_bytes=64 << 30, available_bytes=32 << 30)
+"""What these tests show depends on no machine's own."""
 STARVED = "60% of a step waits for data: what is faster waits longer"
 
 
@@ -144,9 +146,19 @@ def job() -> Job:
 
 @pytest.fixture
 def tuner(tmp_path: Path, job: Job) -> Iterator[Tuner]:
-    made = Tuner(SystemClock(), tmp_path, lambda name: job if name == "one" else None, poll_s=0.02)
+    made = build_tuner(SystemClock(), tmp_path, lambda name: job if name == "one" else None)
     yield made
     made.end()
+
+
+def build_tuner(
+    clock: Clock,
+    state: Path,
+    job: Callable[[str], Job | None],
+    configured: Callable[[], Mapping[str, TuneSettings]] = dict,
+    host_memory: Callable[[], HostMemory] = lambda: ROOMY,
+) -> Tuner:
+    return Tuner(clock, state, job, configured, poll_s=0.02, host_memory=host_memory)
 
 
 def ended(tuner: Tuner) -> record_types.TuneReport:
@@ -195,6 +207,24 @@ def test_a_faster_loader_is_found_confirmed_kept_and_given_to_the_next_attempt(
     assert tuner.undo("one")
     assert not (folder / fo.TUNE).exists()
     assert tuned.apply_kept(following, ["python", "train.py"], remedied=()) == {}
+
+
+def test_workers_that_leave_the_machine_little_memory_are_refused_whatever_they_gain(
+    tmp_path: Path, folder: Path, job: Job
+) -> None:
+    def read_memory() -> HostMemory:
+        return HostMemory(total_bytes=100, available_bytes=5 if "workers" in agent.ordered[-1] else 50)
+
+    agent = AgentByHand(folder, times(workers2=0.2, workers4=0.2))
+    agent.start()
+    tuner = build_tuner(SystemClock(), tmp_path, lambda _: job, host_memory=read_memory)
+    tuner.start("one", types.TuneBody())
+    report = ended(tuner)
+    agent.ended.set()
+    assert report.problem is None
+    assert report.adopted == []
+    why = "it leaves 5% of the machine's memory (limit 8%)"
+    assert [(row.knob, row.value) for row in report.refused if row.why == why] == [("workers", 2)]
 
 
 def test_what_is_adopted_is_kept_before_it_holds_for_good(tuner: Tuner, folder: Path) -> None:
@@ -286,7 +316,7 @@ def test_an_undo_that_the_disk_refuses_is_no_undo_and_can_be_repeated(
         (folder / fo.LAUNCH).write_text(json.dumps({"argv": ["python", "train.py"], "env": {}}))
         tuned.keep(folder.parent, ["python", "train.py"], {"adopted": [{"knob": "workers", "value": 2}]}, {})
         assert tuned.apply_kept(folder, ["python", "train.py"], remedied=()) == {"workers": 2}
-        tuner = Tuner(SystemClock(), disk.at, lambda _: job, poll_s=0.02)
+        tuner = build_tuner(SystemClock(), disk.at, lambda _: job)
         disk.fails_at(kind_of(kind), 1, errno.EIO)
         with pytest.raises(Refused, match=f"not undone: .*; {holds}"):
             tuner.undo("one")
@@ -496,7 +526,7 @@ def test_a_tune_that_begins_as_many_seconds_after_another_as_that_gave_orders_is
 
     agent = AgentByHand(folder, times())
     agent.start()
-    tuner = Tuner(SetClock(), tmp_path, lambda _: job, poll_s=0.02)
+    tuner = build_tuner(SetClock(), tmp_path, lambda _: job)
     tuner.start("one", types.TuneBody())
     assert ended(tuner).problem is None
     given = len(agent.ordered)
@@ -522,7 +552,7 @@ def test_a_tune_ends_where_steps_keep_coming_of_which_none_follows_the_one_befor
     agent = AgentByHand(folder, times())
     agent.stride = 2
     agent.start()
-    tuner = Tuner(HastyClock(), tmp_path, lambda _: job, poll_s=0.02)
+    tuner = build_tuner(HastyClock(), tmp_path, lambda _: job)
     tuner.start("one", types.TuneBody())
     assert "no two steps one after the other" in (ended(tuner).problem or "")
     agent.ended.set()
@@ -548,7 +578,7 @@ def test_a_tune_of_a_training_whose_claimed_batches_ahead_take_too_long_ends_and
     agent = Claiming(folder, times())
     agent.in_turns, agent.facts = True, {**FACTS, "prefetch": 48}
     agent.start()
-    tuner = Tuner(SteppedClock(), tmp_path, lambda _: job, poll_s=0.02)
+    tuner = build_tuner(SteppedClock(), tmp_path, lambda _: job)
     tuner.start("one", types.TuneBody(for_s=1000.0))
     wait_until(lambda: any(agent.ordered))
     while tuner.report("one").state != "ended":
@@ -642,7 +672,7 @@ def test_a_fault_ends_the_tune_and_the_settings_go_back(
     tmp_path: Path, folder: Path, job: Job, fault: Callable[[Job], Job], why: str
 ) -> None:
     now = [job]
-    tuner = Tuner(SystemClock(), tmp_path, lambda _: now[0], poll_s=0.02)
+    tuner = build_tuner(SystemClock(), tmp_path, lambda _: now[0])
     agent = AgentByHand(folder, times())
     agent.start()
     tuner.start("one", types.TuneBody())
@@ -657,7 +687,7 @@ def test_a_fault_ends_the_tune_and_the_settings_go_back(
 
 def test_a_rule_that_was_in_shadow_before_a_tune_does_not_end_it(tmp_path: Path, folder: Path, job: Job) -> None:
     before = replace(job, shadows=frozenset({("vram_high", "gpu", 2)}))
-    tuner = Tuner(SystemClock(), tmp_path, lambda _: before, poll_s=0.02)
+    tuner = build_tuner(SystemClock(), tmp_path, lambda _: before)
     agent = AgentByHand(folder, times())
     agent.start()
     tuner.start("one", types.TuneBody(dry_run=True))
@@ -706,7 +736,7 @@ def by_itself(tmp_path: Path, job: Job) -> Tuner:
     assert job.attempt is not None
     stepping = replace(job, attempt=replace(job.attempt, first_step_at=SystemClock().now().plus(-600.0)))
     settings = {"one": TuneSettings(when="once", after_s=60.0)}
-    return Tuner(SystemClock(), tmp_path, lambda _: stepping, lambda: settings, poll_s=0.02)
+    return build_tuner(SystemClock(), tmp_path, lambda _: stepping, lambda: settings)
 
 
 def test_a_tune_that_is_due_begins_by_itself_and_what_it_proves_is_not_looked_for_again(

@@ -38,6 +38,14 @@ class Collected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostMemory:
+    """The memory of the machine."""
+
+    total_bytes: int
+    available_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Used:
     """The processor time that processes had taken at a time."""
 
@@ -46,6 +54,12 @@ class Used:
     processes: int
     workers_s: float | None = None
     """What the processes other than the training's own have taken of that; None where it is not known."""
+
+
+def read_host_memory() -> HostMemory:
+    """Return the memory of the machine now."""
+    read = psutil.virtual_memory()
+    return HostMemory(total_bytes=int(read.total), available_bytes=int(read.available))
 
 
 def read_rss_bytes(pid: int | None) -> int | None:
@@ -109,11 +123,14 @@ def waits(spans: list[float], counted: list[StepRecord]) -> bool:
 
 
 def see_steps(
-    seen: Sequence[StepRecord], counted: Sequence[StepRecord], rss_bytes: tuple[int, int] | None = None
+    seen: Sequence[StepRecord],
+    counted: Sequence[StepRecord],
+    available_bytes: int,
+    rss_bytes: tuple[int, int] | None = None,
 ) -> Block:
     """Return what was seen besides times: losses of all steps `seen`, memory of those after it has settled.
 
-    `rss_bytes` is what the training held when the block began and ended.
+    `available_bytes` is that of the machine now; `rss_bytes` what the training held when the block began and ended.
     """
     return Block(
         first_step=seen[0].step if seen else 0,
@@ -121,7 +138,7 @@ def see_steps(
         grad_norms=tuple(record.grad_norm for record in seen if record.grad_norm is not None),
         gpu_bytes=tuple(record.gpu_memory_bytes for record in counted if record.gpu_memory_bytes is not None),
         rss_bytes=rss_bytes,
-        available_bytes=psutil.virtual_memory().available,
+        available_bytes=available_bytes,
     )
 
 

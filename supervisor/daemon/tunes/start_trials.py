@@ -24,7 +24,7 @@ from supervisor.core.tuning.guards import Memory
 from supervisor.core.tuning.restarts import ORDER, Measured, Restarts, StartArm, begin_restarts, start_of
 from supervisor.core.tuning.start_order import StartOrder, TunedStart
 from supervisor.daemon.clock import Clock, begin_limit
-from supervisor.daemon.tunes.blocks import find_span_s, see_steps
+from supervisor.daemon.tunes.blocks import HostMemory, find_span_s, read_host_memory, see_steps
 from supervisor.runner import evidence
 from supervisor.sources.attempt.recorder import RecorderReader
 
@@ -76,10 +76,11 @@ class StartTrials:
         deps: StartDeps,
         ended: threading.Event,
         left_s: Callable[[], float],
+        host_memory: Callable[[], HostMemory] = read_host_memory,
     ) -> None:
         """`folder` is the job's; `left_s` returns how much of the time given is left."""
         self._clock, self._name, self._folder, self._deps = clock, name, folder, deps
-        self._ended, self._left_s = ended, left_s
+        self._ended, self._left_s, self._host_memory = ended, left_s, host_memory
         self._since_unix_s: float | None = None
         """When the first start was launched: all go on from what was saved before."""
         self._took_s: float | None = None
@@ -196,7 +197,7 @@ class StartTrials:
                 if steps.are_too_many:
                     return f"{len(steps.times)} of {SEEN_MAX} steps that it recorded follow one another"
                 steps.read(self._clock)
-            return steps.measured()
+            return steps.measured(self._host_memory().available_bytes)
         finally:
             steps.close()
 
@@ -283,8 +284,9 @@ class _Steps:
                 self._spent_s += span_s
                 self.times.append(span_s / record.samples if record.samples else span_s)
 
-    def measured(self) -> Measured:
-        return Measured(median_s=compare.median_s(tuple(self.times)), seen=see_steps(self._seen, self._seen))
+    def measured(self, available_bytes: int) -> Measured:
+        seen = see_steps(self._seen, self._seen, available_bytes)
+        return Measured(median_s=compare.median_s(tuple(self.times)), seen=seen)
 
     def close(self) -> None:
         self._recorder.close()

@@ -15,8 +15,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from supervisor.control import record_types, types
 from supervisor.core.events import AgentEvent
 from supervisor.core.foreign_values import as_dict
@@ -53,6 +51,7 @@ from supervisor.daemon.clock import Clock
 from supervisor.daemon.tunes.before import Before
 from supervisor.daemon.tunes.blocks import (
     Collected,
+    HostMemory,
     Used,
     count_batch_s,
     count_busy,
@@ -60,6 +59,7 @@ from supervisor.daemon.tunes.blocks import (
     find_wait_share,
     is_diagnosed,
     list_warnings,
+    read_host_memory,
     read_rss_bytes,
     read_used,
     see_steps,
@@ -112,13 +112,14 @@ class Tune(threading.Thread):
         find_fault: Callable[[], str | None],
         tries: int | None = None,
         starts: StartDeps | None = None,
+        host_memory: Callable[[], HostMemory] = read_host_memory,
     ) -> None:
         """`tries`: how often a tune of it has begun by itself, with this one; None for one that was asked for.
 
         `starts`: what starts of the training are ordered by; None: none are.
         """
         super().__init__(name=f"tune {job}", daemon=True)
-        self._tries, self._starts = tries, starts
+        self._tries, self._starts, self._host_memory = tries, starts, host_memory
         self.job, self.ended = job, threading.Event()
         self.poll_s = POLL_S
         self._clock, self.folder, self._given, self._find_fault = clock, folder, given, find_fault
@@ -227,8 +228,8 @@ class Tune(threading.Thread):
         if self._starts is None or not arms:
             return
         job, folder, deps, ended = self.job, self.folder.parent, self._starts, self.ended
-        trials = StartTrials(self._clock, job, folder, deps, ended, lambda: self._given.for_s - self._spent_s())
-        memory = Memory(card_bytes=facts.card_bytes, host_bytes=psutil.virtual_memory().total)
+        trials = StartTrials(self._clock, job, folder, deps, ended, self._count_left_s, self._host_memory)
+        memory = self._find_memory(facts)
         found = trials.run(arms, memory, self._show_starts)
         if found.before_s and found.after_s:
             now.samples_before = now.samples_before or 1 / found.before_s
@@ -302,7 +303,7 @@ class Tune(threading.Thread):
             return session.after_refusal(why)
         if can_trace(session, self._count_left(), self._switches.count_steps):
             session = replace(session, gpu_times=session.gpu_times.after(wanted, self._trace(wanted)))
-        memory = Memory(card_bytes=facts.card_bytes, host_bytes=psutil.virtual_memory().total)
+        memory = self._find_memory(facts)
         slowdown = self._switches.find_slowdown(wanted, collected.pace_s)
         if slowdown > 1 and not was_known and not switch.is_exchange and trial is not None and trial.block:
             return session.begun_again()  # those before this one were of batches that lay ready
@@ -430,7 +431,7 @@ class Tune(threading.Thread):
         answer = self._order({}, facts=True)
         reported = as_dict(answer.get("facts"))
         self._proven_on = {name: reported.get(name) for name in PROVEN_ON}
-        return facts_of({**reported, "available_bytes": psutil.virtual_memory().available})
+        return facts_of({**reported, "available_bytes": self._host_memory().available_bytes})
 
     def _diagnose(self, before: Before, facts: Facts) -> Collected:
         """Return a block of the owner's settings; what was made while others held is none of it."""
@@ -571,15 +572,20 @@ class Tune(threading.Thread):
 
     def _look(self, seen: list[StepRecord], counted: list[StepRecord], began_bytes: int | None) -> Block:
         ended_bytes = read_rss_bytes(self._steps.pid)
-        return see_steps(
-            seen, counted, None if began_bytes is None or ended_bytes is None else (began_bytes, ended_bytes)
-        )
+        held_bytes = None if began_bytes is None or ended_bytes is None else (began_bytes, ended_bytes)
+        return see_steps(seen, counted, self._host_memory().available_bytes, held_bytes)
+
+    def _find_memory(self, facts: Facts) -> Memory:
+        return Memory(card_bytes=facts.card_bytes, host_bytes=self._host_memory().total_bytes)
 
     def _read_used(self) -> Used | None:
         return read_used(self._steps.pid, self._clock.now())
 
     def _count_made(self) -> int:
         return max(0, self._steps.last_step - self._first_step)
+
+    def _count_left_s(self) -> float:
+        return self._given.for_s - self._spent_s()
 
     def _spent_s(self) -> float:
         return self._clock.now().seconds_since(self._began)

@@ -18,6 +18,7 @@ from supervisor.core.judge import HELD_WHILE_TUNING
 from supervisor.core.moments import Moment
 from supervisor.core.tuning.due import is_due, is_settled
 from supervisor.daemon.clock import Clock
+from supervisor.daemon.tunes.blocks import HostMemory, read_host_memory
 from supervisor.daemon.tunes.start_trials import StartDeps
 from supervisor.daemon.tunes.tune import POLL_S, RENEW_S, Tune
 from supervisor.runner import tuned
@@ -37,9 +38,10 @@ class Tuner:
         configured: Callable[[], Mapping[str, TuneSettings]] = dict,
         poll_s: float = POLL_S,
         starts: StartDeps | None = None,
+        host_memory: Callable[[], HostMemory] = read_host_memory,
     ) -> None:
         """`starts`: what starts of a training are ordered by; None: none are."""
-        self._starts = starts
+        self._starts, self._host_memory = starts, host_memory
         self._poll_s = poll_s
         self._clock, self._state, self._job, self._configured = clock, state, job, configured
         self._lock = threading.Lock()
@@ -90,7 +92,8 @@ class Tuner:
             if busy is not None:
                 raise Refused(f"{busy.job} is being tuned; one tune at a time", f"supervisorctl tune {busy.job} --stop")
             folder = self._state / "jobs" / name / str(job.number)
-            tune = Tune(self._clock, name, folder, given, self._find_fault(name, job), tries, self._starts)
+            find_fault = self._find_fault(name, job)
+            tune = Tune(self._clock, name, folder, given, find_fault, tries, self._starts, self._host_memory)
             tune.poll_s = self._poll_s
             self._tunes[name] = tune
             tune.start()
