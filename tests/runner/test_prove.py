@@ -537,26 +537,29 @@ TENSOR = (
     + b"K\x00K\x02K\x02\x86K\x02K\x01\x86\x89ccollections\nOrderedDict\n)RtR"
 )
 """A weight of two by two numbers, which lie in the archive's entry `data/0`."""
-REPLAY = bytes(100_000_000)
+REPLAY = 40_000_000
+"""Bytes: as many as the proof may have in all."""
 
 
 @pytest.mark.parametrize(
-    ("protocol", "buffer"),
+    ("protocol", "write"),
     [
-        (2, b"c_codecs\nencode\n" + text(REPLAY) + text(b"latin1") + b"\x86R"),
-        (4, b"B" + struct.pack("<I", len(REPLAY)) + REPLAY),
-        (4, b"\x8e" + struct.pack("<Q", len(REPLAY)) + REPLAY),
-        (5, b"\x96" + struct.pack("<Q", len(REPLAY)) + REPLAY),
-        (4, b"](" + (b"B" + struct.pack("<I", 10_000) + REPLAY[:10_000]) * 10_000 + b"e"),
+        (2, lambda replay: b"c_codecs\nencode\n" + text(replay) + text(b"latin1") + b"\x86R"),
+        (4, lambda replay: b"B" + struct.pack("<I", len(replay)) + replay),
+        (4, lambda replay: b"\x8e" + struct.pack("<Q", len(replay)) + replay),
+        (5, lambda replay: b"\x96" + struct.pack("<Q", len(replay)) + replay),
+        (4, lambda replay: b"](" + (b"B" + struct.pack("<I", 10_000) + replay[:10_000]) * (REPLAY // 10_000) + b"e"),
     ],
     ids=["protocol 2", "bytes", "long bytes", "bytearray", "many"],
 )
-def test_a_replay_buffer_next_to_the_weights_takes_no_memory(tmp_path: Path, protocol: int, buffer: bytes) -> None:
+def test_a_replay_buffer_next_to_the_weights_takes_no_memory(
+    tmp_path: Path, protocol: int, write: Callable[[bytes], bytes]
+) -> None:
     """torch.save writes arrays of numpy into its pickle: half a gigabyte of them was more than a proof may have."""
-    program = b"\x80" + bytes([protocol]) + b"}(" + text(b"w") + TENSOR + text(b"replay") + buffer
+    program = b"\x80" + bytes([protocol]) + b"}(" + text(b"w") + TENSOR + text(b"replay") + write(bytes(REPLAY))
     program += text(b"step") + b"K\x07u."
     path = zipped(tmp_path / "x.pt", program, {"data/0": floats(1.0, -2.0, 3.0, -4.0)})
-    command = [sys.executable, "-I", "-S", str(PROGRAM), str(path), "80000000"]
+    command = [sys.executable, "-I", "-S", str(PROGRAM), str(path), str(REPLAY)]
     answer = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=600).stdout)
     assert (answer["verdict"], answer["reason"], answer["tensors"], answer["step"]) == ("proven", None, 1, 7)
 
@@ -569,18 +572,27 @@ def unicode(text: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "program",
+    ("before", "long", "after"),
     [
-        b"\x80\x04" + unicode(b"a" * LONG) + b"\x8c\x03Net\x93)R.",
-        b"\x80\x04\x8c\x03net" + unicode(b"a" * LONG) + b"\x93)R.",
-        b"\x80\x04(" + unicode(b"storage") + b"K\x01" + unicode(b"k" * LONG) + b"K\x01K\x01tQ.",
-        b"\x80\x04}" + unicode(b"epoch") + b"\x8b" + struct.pack("<i", LONG // 4) + b"\x7f" * (LONG // 4) + b"s.",
-        b"\x80\x04}" + unicode(b"e" * LONG) + b"}" + unicode(b"state") + b"}s" + unicode(b"param_groups") + b"]ss.",
+        (b"", b"a", b"\x8c\x03Net\x93)R."),
+        (b"\x8c\x03net", b"a", b"\x93)R."),
+        (b"(" + unicode(b"storage") + b"K\x01", b"k", b"K\x01K\x01tQ."),
+        (b"}", b"e", b"}" + unicode(b"state") + b"}s" + unicode(b"param_groups") + b"]ss."),
     ],
+    ids=["class", "module", "storage", "state"],
 )
-def test_what_a_pickle_names_is_not_repeated_at_its_length(tmp_path: Path, program: bytes) -> None:
+def test_what_a_pickle_names_is_not_repeated_at_its_length(
+    tmp_path: Path, before: bytes, long: bytes, after: bytes
+) -> None:
     """A class of 100 MB in a checkpoint once stood in the log, the record and every status."""
-    answer = prove.prove(str(zipped(tmp_path / "x.pt", program)))
+    answer = prove.prove(str(zipped(tmp_path / "x.pt", b"\x80\x04" + before + unicode(long * LONG) + after)))
+    assert answer["verdict"] == "rejected"
+    assert len(json.dumps(answer)) < 4000
+
+
+def test_a_number_that_a_pickle_holds_is_not_repeated_at_its_length(tmp_path: Path) -> None:
+    number = b"\x8b" + struct.pack("<i", LONG // 4) + b"\x7f" * (LONG // 4)
+    answer = prove.prove(str(zipped(tmp_path / "x.pt", b"\x80\x04}" + unicode(b"epoch") + number + b"s.")))
     assert answer["verdict"] == "rejected"
     assert len(json.dumps(answer)) < 4000
 
