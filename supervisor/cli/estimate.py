@@ -126,7 +126,7 @@ def parse_bytes(text: str) -> int:
 def refuse_while_training(app: App, job: str, *, allowed: bool) -> None:
     """Raise RefusedError while a training of the job may use the GPU, unless that is allowed."""
     try:
-        jobs = app.get("/v1/status")["jobs"]
+        jobs = app.get("/v1/status", watched=0)["jobs"]
     except CliError:
         return
     if not allowed and any(item["name"] == job and item["phase"] in ALIVE for item in jobs):

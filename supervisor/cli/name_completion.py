@@ -20,7 +20,7 @@ def complete_job(context: click.Context, _parameter: click.Parameter, incomplete
     """Return the jobs with that prefix: the daemon's, or those of the configuration if it cannot be reached."""
     client, config = _find_daemon(context)
     try:
-        names = [str(job["name"]) for job in client.get("/v1/status")["jobs"]]
+        names = [str(job["name"]) for job in client.get("/v1/status", watched=0)["jobs"]]
     except (ControlError, KeyError, TypeError):
         names = list(read_table(config, "jobs"))
     return sorted(name for name in names if name.startswith(incomplete))

@@ -101,7 +101,7 @@ def _get_incident(app: App, incident: str) -> dict[str, Any]:
 
 def _refuse_while_training(app: App, job: str, *, allowed: bool) -> None:
     try:
-        jobs = app.get("/v1/status")["jobs"]
+        jobs = app.get("/v1/status", watched=0)["jobs"]
     except CliError:
         return
     if not allowed and any(item["name"] == job and item["phase"] in ALIVE for item in jobs):

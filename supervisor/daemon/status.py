@@ -31,6 +31,8 @@ from supervisor.daemon.job_state import JobState
 PACE_OVER_S = 60.0
 TEXT_LIMIT = 1000
 ITEMS_LIMIT = 200
+BOUNDED_BY_TYPE = frozenset((type(None), bool, float))
+"""Of most values of a status."""
 
 Bounded = TypeVar("Bounded", bound=msgspec.Struct)
 
@@ -96,9 +98,8 @@ def job_status(job_state: JobState, now: Moment, *, watched: bool = True) -> typ
 def bounded(value: Bounded) -> Bounded:
     """Return an answer with every text and list cut to its limit and numbers beyond 64 bits unknown."""
     changed: dict[str, object] = {}
-    for name in value.__struct_fields__:
-        given = getattr(value, name)
-        kept = _bound_value(given)
+    for name, given in zip(value.__struct_fields__, msgspec.structs.astuple(value), strict=True):
+        kept = given if type(given) in BOUNDED_BY_TYPE else _bound_value(given)
         if kept is not given:  # a list always: the answer is written by another thread than changes it
             changed[name] = kept
     return msgspec.structs.replace(value, **changed) if changed else value

@@ -140,7 +140,7 @@ class Night:
                 raise NotShownError(f"the daemon ended with {process.returncode}; see {self.folder / 'daemon.log'}")
             time.sleep(0.5)
             try:
-                job = client.get("/v1/status")["jobs"][0]
+                job = client.get("/v1/status", watched=0)["jobs"][0]
             except UnreachableError:
                 continue  # still starting; a failure is detected by LIMIT_S or its exit status
             now = _describe_progress(job)

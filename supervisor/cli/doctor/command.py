@@ -70,7 +70,7 @@ def _find_silent_before_daemon(app: App, settings: Settings, looks: PathLooks) -
 def _check_daemon(app: App, settings: Settings) -> list[DoctorLine]:
     client = Client(app.socket)
     try:
-        daemon = client.get("/v1/status")["daemon"]
+        daemon = client.get("/v1/status", watched=0)["daemon"]
         reported = msgspec.convert(client.get("/v1/doctor"), Doctor).lines
     except (ControlError, KeyError, msgspec.ValidationError) as error:
         remedy = error.remedy if isinstance(error, ControlError) else "the daemon may be of another version: restart it"
