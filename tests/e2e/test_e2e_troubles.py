@@ -162,7 +162,7 @@ def test_a_rule_in_shadow_records_what_it_would_have_done_until_it_is_promoted(h
     job = home.job("one")
     assert job["phase"] == "running"
     assert job["flags"][0].startswith("stall (in shadow): no step for")
-    nearest = job["watched"][0]
+    nearest = home.client.get("/v1/status")["jobs"][0]["watched"][0]
     assert (nearest["rule"], nearest["limit"], nearest["share"], nearest["shadow"]) == ("stall", 3.0, 1.0, True)
     assert home.incidents("one") == []
     output = home.ctl("history", "one", "--shadow").stdout

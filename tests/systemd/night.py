@@ -78,14 +78,17 @@ class Night(House):
     def status(self) -> dict[str, Any] | None:
         """Return the status, or None where the daemon does not answer."""
         try:
-            return self.client.get("/v1/status")
+            return self.client.get("/v1/status", watched=0)
         except ControlError:
             return None
 
     def job(self, name: str) -> dict[str, Any]:
         """Return one job's status, waiting over a restart of the daemon."""
-        self.until(lambda: self.status() is not None, 20, "the daemon to answer")
-        return super().job(name)
+        status = self.status()
+        if status is None:
+            self.until(lambda: self.status() is not None, 20, "the daemon to answer")
+            return super().job(name)
+        return next(job for job in status["jobs"] if job["name"] == name)
 
     def another_daemon(self, pid: str, limit_s: float = 20) -> None:
         """Wait until the daemon is another process than `pid`."""
