@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import importlib
 import os
 import sys
@@ -171,6 +173,7 @@ def describe_collision() -> str | None:
 
 def main() -> None:
     """Run `supervisorctl`; ends the process with one of the codes in `exit_codes.py`."""
+    atexit.register(gc.freeze)  # else an interpreter that ends passes all that it imported in search of garbage
     program = Path(sys.argv[0]).name
     message = describe_collision()
     if message is not None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import errno
 import faulthandler
+import gc
 import os
 import sys
 from pathlib import Path
@@ -71,6 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
         return program.main(given)
     config: Path = _parser().parse_args(arguments).config
     faulthandler.enable()
+    atexit.register(gc.freeze)  # else an interpreter that ends passes all that it imported in search of garbage
     keep_one_heap()  # before the first thread
     keep_apart()  # before the first file
     keep_files_apart()
