@@ -30,6 +30,7 @@ from supervisor.core.remedies.last_resorts import RESORTS, ResortTaken
 from supervisor.core.remedies.trials import Trial
 from supervisor.core.rules import cause_of
 from supervisor.core.scale import Scale
+from supervisor.core.start_failure import ABOUT_NO_CHECKPOINT
 from supervisor.core.triage.state import TriageState
 from supervisor.core.tuning.ordered_starts import (
     find_order,
@@ -93,6 +94,7 @@ def _fold_launch(job: Job, decision: de.Launch) -> Job:
         resume_from=decision.resume_from,
         loads_itself=decision.loads_itself,
         set_aside=decision.set_aside,
+        stand_in=decision.stand_in,
         resume_curve=point.curve if point else None,
         memory_before=decision.memory,
         start=job.next_start,
@@ -155,7 +157,8 @@ def _plan_retry(job: Job, flag: RedFlag | None, not_before: Moment, reason: str)
     """Return what to wait for, with the beginning of the fault after which checkpoints are not used."""
     flag, unused_since = flag or (job.stop.flag if job.stop else None), get_unused_since(job)
     if flag is None or flag.since is None:
-        return RetryPlan(not_before=not_before, reason=reason, fault_unix_s=unused_since)
+        died_unix_s = _find_failed_start(job, flag)
+        return RetryPlan(not_before=not_before, reason=reason, fault_unix_s=unused_since, died_unix_s=died_unix_s)
     attempt, step = job.attempt, None
     # What was saved before a training started over has the steps of another one, and its time alone is compared.
     if attempt is not None and attempt.went_on is not False and not job.renumbered:
@@ -183,6 +186,14 @@ def _fold_retry(job: Job, decision: de.Retry) -> Job:
         moved = replace(moved, course=moved.course.never_began(decision.at, why).without("other_environment"))
     moved = forget_refused(_begin_trial(moved, decision), why_start_failed(job, decision))
     return replace(moved, stop=None, retry=plan, ledger=_count_restart(job, decision), unkillable=False)
+
+
+def _find_failed_start(job: Job, flag: RedFlag | None) -> float | None:
+    """Return when the attempt was launched that its program ended before the first step, where a file may be why."""
+    failure = None if flag is None else flag.start_failure
+    if job.attempt is None or failure is None or ABOUT_NO_CHECKPOINT.match(failure):
+        return None
+    return job.attempt.launched_at.unix_s
 
 
 def _postpone_retry(job: Job, decision: de.StartTriage) -> Job:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from supervisor.core import decisions as de
-from supervisor.core.checkpoints.checkpoint import ResumePoint, describe_paths
+from supervisor.core.checkpoints.checkpoint import ResumePoint
 from supervisor.core.findings import FaultClass
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.job import (
@@ -34,7 +34,7 @@ from supervisor.core.remedies.choose import Choice, back_to, choose, help_agains
 from supervisor.core.remedies.context import RemedyContext
 from supervisor.core.remedies.gpu_memory import GpuMemory, held_words, still_held
 from supervisor.core.remedies.last_resorts import Resort, due, would_help
-from supervisor.core.remedies.own_file import OWN_FILES_AT_FAULT, blame_own_file, hint_at_own_files
+from supervisor.core.remedies.own_file import OWN_FILES_AT_FAULT, blame_own_file, blame_unmoved, hint_at_own_files
 from supervisor.core.remedies.trials import Trial
 from supervisor.core.rules import cause_of
 from supervisor.core.rules.advisory.other_trainings import OtherTrainings
@@ -240,7 +240,8 @@ def retry(job: Job, attempt: Attempt, flag: RedFlag, now: Moment, context: Remed
         choice = _choose_after_same_start(job, attempt, flag, in_vain, context)
         again = replace(again, not_before=_shorten_wait(now, not_before))
     made = None if flag.since_step is None else attempt.made_here(flag.since_step)
-    choice = blame_own_file(job.name, cause, attempt.own_file, attempt.resume_from, made) or choice
+    unmoved = blame_unmoved(job.name, code, flag.message, attempt.set_aside if attempt.stand_in is not None else ())
+    choice = blame_own_file(job.name, cause, attempt.own_file, attempt.resume_from, made) or unmoved or choice
     spent = job.ledger.spent(now, budget, cause) or (choice.reason if choice.remedy is None else None)
     if code is not None and code in budget.never_retry_exit_codes:
         spent = f"status {code} is never retried (budget.never_retry_exit_codes)"
@@ -484,9 +485,7 @@ def _choose_after_refused(job: Job, plan: RetryPlan, problem: str, now: Moment, 
 def _launch(
     job: Job, point: ResumePoint, held: tuple[GpuMemory, ...], now: Moment, context: RemedyContext
 ) -> de.Launch:
-    reason = point.reason
-    if point.newer:
-        reason += f"; moved aside, newer than it: {describe_paths(point.newer)}"
+    reason = point.reason + point.moved_words
     if held:
         reason += (
             f"; {held_words(held)} still held {job.limits.gpu_memory_release_s:.0f} s after the previous attempt ended"
@@ -500,6 +499,7 @@ def _launch(
         memory=context.memory,
         loads_itself=point.loads_itself,
         set_aside=point.newer,
+        stand_in=point.stand_in,
     )
 
 

@@ -28,6 +28,8 @@ class Launch:
     """Whether the program has to find and load by itself what it goes on from."""
     set_aside: tuple[str, ...] = ()
     """Checkpoints newer than `resume_from` that are moved out of the program's own search first."""
+    stand_in: Checkpoint | None = None
+    """What the program then finds as its newest, where those are damaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -147,6 +147,8 @@ class Attempt:
     """Whether its program has to find and load by itself what it goes on from."""
     set_aside: tuple[str, ...] = ()
     """Checkpoints newer than `resume_from` that are moved out of its program's own search before it starts."""
+    stand_in: Checkpoint | None = None
+    """What its program then finds as its newest, where those are damaged."""
     resume_curve: Curve | None = None
     """The losses around the step of `resume_from`, which this attempt is to continue."""
     memory_before: tuple[GpuMemory, ...] = ()
@@ -273,6 +275,8 @@ class RetryPlan:
     """Where there is one, a checkpoint older than this is resumed from: the remedy is an older generation."""
     resort: str | None = None
     """The last resort to take first: it is the remedy."""
+    died_unix_s: float | None = None
+    """When the attempt was launched whose program failed before its first step: of a save of its own, it may be."""
     awaits_triage: bool = False
     """Whether the retry is still to be decided, once its triage is over."""
     order: StartOrder | None = None

@@ -235,6 +235,7 @@ class Assembly:
             collector=self.collector,
             steps=self.save_steps,
             threads=self.threads,
+            jobs=lambda: self.settings.jobs,
             left_to_leader=lambda: self._leads.leads,
             environment_problem=EnvironmentProof(
                 runs=runs,

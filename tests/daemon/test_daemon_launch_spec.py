@@ -150,6 +150,25 @@ def test_newer_checkpoints_are_moved_before_the_chosen_one_is_put_back(tmp_path:
     assert builder(launching, 2, None).argv == ["train"]
 
 
+def test_what_a_program_finds_in_place_of_damaged_saves_is_there_before_they_are_moved(tmp_path: Path) -> None:
+    """Where the machine is lost in between, the program has to find something, or it would begin again."""
+    builder = builder_of(JobSettings(command=["train"]), tmp_path)
+    attempt = Attempt(number=2, launched_at=START, set_aside=("/runs/last.pt", "/runs/9.pt"))
+    python = [sys.executable, "-I", "-S"]
+    kept = replace(SAVED, path="/state/generations/000007/last.pt", source="/runs/last.pt")
+    launching = replace(job(), attempt=replace(attempt, stand_in=kept))
+    assert builder(launching, 2, kept).argv == [
+        *python, str(INSTALLED.put), kept.path, "/runs/last.pt", "--",
+        *python, str(INSTALLED.set_aside), "2", "/runs/last.pt", "/runs/9.pt", "--", "train",
+    ]  # fmt: skip
+    own = replace(SAVED, path="/runs/8.pt")
+    launching = replace(job(), attempt=replace(attempt, stand_in=own, set_aside=("/runs/9.pt",)))
+    assert builder(launching, 2, replace(SAVED, kind="snapshot")).argv == [
+        *python, str(INSTALLED.set_aside), "2", "/runs/8.pt", "/runs/9.pt", "--", "train",
+    ]  # fmt: skip
+    assert builder(launching, 3, own).argv == ["train"], "not for the attempt after it"
+
+
 def test_a_program_that_is_given_a_step_finds_the_file_of_that_number_where_it_saved_it() -> None:
     """As nanochat's base_train, which has `--resume-from-step=N` and no option for a file."""
     numbered = settings(resume=["train", "--resume-from-step={number}"])

@@ -76,3 +76,61 @@ def test_without_it_every_attempt_goes_on_from_the_spoilt_one(home: House) -> No
     assert job["phase"] == "failed"
     assert all(" nan " in start for start in (home.folder / "night" / "starts").read_text().splitlines()[1:])
     assert not (home.folder / "night" / ".rocm-supervisor-aside").exists()
+
+
+CUT = """
+import os, pathlib, signal, struct, sys, time
+import rocm_agent
+
+folder, header = pathlib.Path(sys.argv[1]), b'{"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}'
+
+
+def save(step):
+    path = folder / ("epoch_%d.safetensors" % step)
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header)
+        if step == 60 and not (folder / "died").exists():
+            (folder / "died").touch()
+            file.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+        file.write(struct.pack("<f", 1.0))
+    rocm_agent.checkpoint_saved(str(path), epoch=None, step=step)
+
+
+first = 1
+if "latest" in sys.argv:
+    found = max(folder.glob("*.safetensors"), key=lambda path: int(path.stem.partition("_")[2]))
+    with (folder / "starts").open("a") as starts:
+        print(found.name, file=starts)
+    content = found.read_bytes()
+    if len(content) != 8 + len(header) + 4:
+        raise RuntimeError("the file ends before its numbers do")
+    first = int(found.stem.partition("_")[2]) + 1
+for step in range(first, 121):
+    time.sleep(0.02)
+    rocm_agent.step(loss=1.0, step=step)
+    if step % 10 == 0:
+        save(step)
+"""
+
+
+def test_its_newest_save_that_the_kill_cut_short_is_moved_once_it_has_died_of_it(home: House) -> None:
+    folder = home.folder / "night"
+    folder.mkdir()
+    script = home.folder / "training.py"
+    script.write_text(CUT)
+    command = [sys.executable, str(script), str(folder)]
+    table = f'checkpoints.paths = ["{folder}/*.safetensors"]\nbudget.backoff_s = [0.0]\nsnapshot_every_s = 0\n'
+    table += f"resume.command = {json.dumps([*command, '--resume', 'latest'])}\n"
+    home.write(home.job_of("night", command, table))
+    home.start()
+    job = home.phase("night", "finished", "failed")
+    assert job["phase"] == "finished", job
+    starts = (folder / "starts").read_text().split()
+    assert starts == ["epoch_60.safetensors", "epoch_50.safetensors"], "not before it died with it, and only once"
+    assert [path.name for path in (folder / ".rocm-supervisor-aside").rglob("*.aside")] == [
+        "epoch_60.safetensors.aside"
+    ]
+    reason = home.query("select reason from decisions where kind = 'launch'")[-1][0]
+    assert "moved aside, damaged and newer than it: " in reason
+    assert "newer checkpoints moved: " in home.ctl("history").stdout

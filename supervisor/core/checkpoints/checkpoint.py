@@ -160,6 +160,16 @@ class ResumePoint:
     """Whether files are there that cannot be verified, which the program has to find and load by itself."""
     newer: tuple[str, ...] = ()
     """Checkpoints newer than the chosen one that are moved out of the program's own search first."""
+    stand_in: Checkpoint | None = None
+    """What the program then finds as its newest, where those are damaged; of a generation, put into its place."""
+
+    @property
+    def moved_words(self) -> str:
+        """What is moved out of the program's own search, to follow the reason; empty where nothing is."""
+        if not self.newer:
+            return ""
+        damaged = "" if self.stand_in is None else "damaged and "
+        return f"; moved aside, {damaged}newer than it: {describe_paths(self.newer)}"
 
 
 def describe_paths(paths: Sequence[str], named: int = PATHS_NAMED) -> str:

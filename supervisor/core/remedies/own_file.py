@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from supervisor.core.checkpoints.checkpoint import Checkpoint
+import re
+from collections.abc import Sequence
+
+from supervisor.core.checkpoints.checkpoint import Checkpoint, describe_paths
 from supervisor.core.remedies.causes import NON_FINITE
 from supervisor.core.remedies.choose import Choice
 from supervisor.core.remedies.context import RemedyContext
@@ -13,6 +16,10 @@ OWN_FILES_AT_FAULT = (
     "a file that the program reads by itself is damaged, missing or another one, most likely its own last save; "
     "remove or replace that"
 )
+COULD_NOT = 78
+"""EX_CONFIG of sysexits.h: how what runs before the training (runner/set_aside, place_checkpoint) ends."""
+NOT_MOVED = re.compile(r"rocm-supervisor: .{0,4200}?(?:could not be moved aside|the checkpoint could not be written): ")
+"""The messages of these."""
 NEWER_ASIDE = (
     ", or set resume.set_newer_aside, which moves what checkpoints.paths finds that is newer than the proven checkpoint"
 )
@@ -32,6 +39,17 @@ def blame_own_file(
         reason=f"the training loaded {own_file} by itself, whose weights are spoilt, in place of {given.title}: have "
         f"resume.command take {{checkpoint}}, set resume.set_newer_aside, or move that file away, then "
         f"`supervisorctl start {job}`",
+    )
+
+
+def blame_unmoved(job: str, code: int | None, message: str, damaged: Sequence[str]) -> Choice | None:
+    """Return the choice to give up where damaged saves could not be moved out of the program's search; else None."""
+    if not damaged or code != COULD_NOT or NOT_MOVED.search(message) is None:
+        return None
+    return Choice(
+        remedy=None,
+        reason=f"{describe_paths(damaged)}: damaged, and it ends each start of the program, but it could not be moved: "
+        f"move it away, then `supervisorctl start {job}`",
     )
 
 

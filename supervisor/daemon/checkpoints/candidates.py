@@ -76,6 +76,8 @@ class Search:
     """Whether no file is handed to the training: no command that takes one is configured, nor a place for one."""
     set_newer_aside: bool = False
     """Whether the training takes the newest checkpoint that it finds, so that newer ones are moved out of its way."""
+    died_unix_s: float | None = None
+    """When the attempt was launched that died at its start; None: no damaged save has to be moved for the program."""
     rejected_because: str | None = None
     """Why the checkpoint last resumed from is rejected, where it caused the fault."""
 
@@ -248,7 +250,7 @@ def _judge(
     report: Callable[[Checkpoint], None],
 ) -> list[Checkpoint]:
     """Return the checkpoints `found` with their verdicts after those of `before`, each proven where that is needed."""
-    by_key = {checkpoint.key: _with_step(checkpoint, search) for checkpoint in found}
+    by_key = {checkpoint.key: with_step(checkpoint, search) for checkpoint in found}
     todo = tuple(with_resume_step(checkpoint, search.batches_per_epoch) for checkpoint in by_key.values())
     clean = before_fault(todo, search.fault_unix_s, search.fault_step, search.set_back)
     usable = {checkpoint.key for checkpoint in clean}
@@ -279,10 +281,10 @@ def _find_newer(search: Search, chosen: Checkpoint, judged: Sequence[Checkpoint]
         return
     paths = tuple(dict.fromkeys(expand_globs(search.globs, search.cwd)))
     place = Path(chosen.source or chosen.path)
-    links = set(apart(_list_links, paths))
+    links = set(apart(list_links, paths))
     for path in paths:
         now = fingerprint(Path(path))
-        if now is None or path in links or _is_ours(path, search) or place in Path(path).parents:
+        if now is None or path in links or is_ours(path, search) or place in Path(path).parents:
             continue
         own = Checkpoint(path=path, fingerprint=now)
         if chosen.key == own.key or chosen.is_of(own):
@@ -300,11 +302,12 @@ def _without_parts(paths: Iterable[str]) -> tuple[str, ...]:
     return tuple(path for path in found if folders.isdisjoint(Path(path).parents))
 
 
-def _list_links(paths: tuple[str, ...]) -> tuple[str, ...]:
+def list_links(paths: tuple[str, ...]) -> tuple[str, ...]:
+    """Return which paths are links."""
     return tuple(path for path in paths if Path(path).is_symlink())
 
 
-def _is_ours(path: str, search: Search) -> bool:
+def is_ours(path: str, search: Search) -> bool:
     """Whether a path is a snapshot of the agent or lies in a generation."""
     parent = Path(path).parent
     in_generation = search.generations_folder is not None and parent.parent == Path(search.generations_folder)
@@ -337,7 +340,8 @@ def _makes_proof_unneeded(proven: Checkpoint, other: Checkpoint, search: Search)
     return proven.kind == "snapshot" or other.kind != "snapshot"
 
 
-def _with_step(checkpoint: Checkpoint, search: Search) -> Checkpoint:
+def with_step(checkpoint: Checkpoint, search: Search) -> Checkpoint:
+    """Return it with the step after which its file was saved, where that is known otherwise."""
     return (
         checkpoint if checkpoint.step is not None else replace(checkpoint, step=search.step_of(checkpoint.fingerprint))
     )

@@ -40,6 +40,7 @@ from supervisor.daemon.checkpoints.candidates import (
     fingerprint,
 )
 from supervisor.daemon.checkpoints.collector import RESERVE_BYTES
+from supervisor.daemon.checkpoints.damaged_saves import move_damaged
 from supervisor.daemon.checkpoints.existing import keep_existing
 from supervisor.daemon.checkpoints.past_losses import past_curve
 from supervisor.daemon.checkpoints.per_job import Generations
@@ -83,10 +84,12 @@ class ResumeSearch:
         threads: Threads | None = None,
         left_to_leader: Callable[[], bool] = lambda: False,
         environment_problem: Callable[[Job, Checkpoint | None], str | None] = lambda _job, _checkpoint: None,
+        jobs: Callable[[], Mapping[str, JobSettings]] = dict,
     ) -> None:
         """`left_to_leader`: whether the leader of a training on several nodes says what all of them resume from.
 
-        `environment_problem` returns why the environment that a remedy chose cannot go on from a checkpoint.
+        `environment_problem` returns why the environment that a remedy chose cannot go on from a checkpoint. `jobs` are
+        all that are configured.
         """
         self._clock = clock
         self._put = put
@@ -101,6 +104,7 @@ class ResumeSearch:
         self._threads = threads or Threads(clock, put)
         self._left_to_leader = left_to_leader
         self._find_environment_problem = environment_problem
+        self._jobs = jobs
 
     def working_directory(self, job: str, settings: JobSettings) -> str:
         """Return where relative checkpoint patterns start: without a `cwd`, in every attempt's folder."""
@@ -117,6 +121,7 @@ class ResumeSearch:
             self._put(ev.ResumePointFound(at=self._clock.now(), job=job.name, attempt=job.number, point=point))
             return
         plan, settings = job.retry, self._settings(job.name)
+        itself = loads_itself(settings, settings.profiles.cpu if job.on_cpu else None)
         partly = Search(
             known=(),
             globs=(*settings.checkpoints.paths, *self._snapshot_globs(job.name, settings)),
@@ -131,8 +136,9 @@ class ResumeSearch:
             replicas=snapshot_replicas(settings, job.name),
             given=given_for_exactness(settings, history),
             step_of=partial(self._steps.step_of, job.name),
-            loads_itself=loads_itself(settings, settings.profiles.cpu if job.on_cpu else None),
+            loads_itself=itself,
             set_newer_aside=settings.resume.set_newer_aside,
+            died_unix_s=plan.died_unix_s if plan and itself and not settings.resume.set_newer_aside else None,
             rejected_because=_why_rejected(job),
         )
         limit_s = SEARCH_LIMIT_S if job.environment is None else SEARCH_LIMIT_S + ENVIRONMENT_LIMIT_S
@@ -276,8 +282,10 @@ class ResumeSearch:
 
     def _find_resume_point(self, job: Job, search: Search, *, complete: bool) -> None:
         """Find and report where to resume; `complete`: whether the record was read, in addition to the files."""
+        judged: list[Checkpoint] = []
 
         def report(checkpoint: Checkpoint) -> None:
+            judged.append(checkpoint)
             self._collector.proofs.judge(job.name, checkpoint)
             self._put(ev.CheckpointSeen(at=self._clock.now(), job=job.name, attempt=job.number, checkpoint=checkpoint))
 
@@ -286,7 +294,11 @@ class ResumeSearch:
         # A program that finds its files by itself reads them as they are.
         itself = self._settings(job.name).resume.command is None
         look = find if itself else partial(find_untorn, needs_others=needs_others)
-        point = look(search, partial(self._collector.proofs.prove, job.name), report)
+        prove = partial(self._collector.proofs.prove, job.name)
+        point = look(search, prove, report)
+        if search.died_unix_s is not None:
+            search = replace(search, known=(*search.known, *judged))
+            point = move_damaged(search, point, prove, report, partial(self._list_of_others, job.name))
         if point.checkpoint is None and not complete:
             # Unknown is not "no checkpoint": that would start the training from the beginning.
             raise StoreError("the record cannot be read, and without it no checkpoint to resume from was found")
@@ -299,6 +311,15 @@ class ResumeSearch:
         if point.checkpoint is not None:
             point = replace(point, checkpoint=hand_over_in_place(point.checkpoint, needs_others=needs_others))
         self._put(ev.ResumePointFound(at=self._clock.now(), job=job.name, attempt=job.number, point=point))
+
+    def _list_of_others(self, name: str) -> frozenset[str]:
+        """Return what the patterns of other jobs name: their saves may be the same files."""
+        others = ((other, settings) for other, settings in self._jobs().items() if other != name)
+        return frozenset(
+            path
+            for other, settings in others
+            for path in expand_globs(settings.checkpoints.paths, self.working_directory(other, settings))
+        )
 
     def _needs_others(self, job: Job, search: Search) -> bool:
         """Whether the program failed, now or before, as other files were missing next to its checkpoint."""

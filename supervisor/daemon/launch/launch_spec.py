@@ -213,6 +213,20 @@ def _prepend_set_aside(
     return [sys.executable, "-I", "-S", str(code.set_aside), str(number), chosen, *paths, "--", *argv]
 
 
+def _prepend_clearing(
+    code: Code, argv: list[str], stand_in: Checkpoint, number: int, paths: Sequence[str]
+) -> list[str]:
+    """Return the command with, before it, what leads a program that finds its newest save to the proven one.
+
+    A generation is in its place first: a machine that is lost in between leaves the program something to find. Who
+    puts it there keeps the damaged file itself.
+    """
+    moved = [path for path in paths if path != stand_in.source]
+    if moved:
+        argv = _prepend_set_aside(code, argv, stand_in, number, moved)
+    return _prepend_placement(code, argv, stand_in, stand_in.source)
+
+
 def _prepend_placement(code: Code, argv: list[str], checkpoint: Checkpoint | None, to: str | None) -> list[str]:
     """Return the command with, before it, the program that puts the checkpoint where the training looks for it."""
     if checkpoint is None or to is None:
@@ -291,9 +305,12 @@ class LaunchBuilder:
             argv = in_container(
                 launch.environment, container, argv, cwd=cwd, env=env, folder=folder, checkpoint=checkpoint, code=code
             )
+        attempt = job.attempt if job.attempt is not None and job.number == number else None
+        if attempt is not None and attempt.stand_in is not None and ordered is None:
+            argv = _prepend_clearing(code, argv, attempt.stand_in, number, attempt.set_aside)
         argv = _prepend_placement(code, argv, checkpoint, launch.place)
         if checkpoint is not None and ordered is None and _sets_aside(settings, checkpoint):
-            newer = job.attempt.set_aside if job.attempt is not None and job.number == number else ()
+            newer = attempt.set_aside if attempt is not None else ()
             argv = _prepend_set_aside(code, argv, checkpoint, number, newer)
         return LaunchPlan(
             argv=argv,

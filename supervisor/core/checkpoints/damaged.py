@@ -1,0 +1,213 @@
+"""Which damaged saves stand in the way of a program that goes on from the newest one that it finds.
+
+A save that a kill has cut short ends each start of such a program. It may be moved out of its search where what the
+program finds in its place is known and proven: the save before it, or a generation of the same file, put there. All
+else stays as it is: what is of another format or was not examined, and whatever may be one part of several.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from supervisor.core.checkpoints.checkpoint import SUFFIXES, Checkpoint, Verdict, newest_first
+
+DAMAGED = re.compile(
+    r"(?:[^:]{1,300}: )?(?:truncated|damaged|empty\b|not finite|incomplete: |its pickle is damaged or cut short"
+    r"|its manifest is cut short|storage \S{1,300} is missing|shard \S{1,300} is missing"
+    r"|tensor .{1,300} needs \d+ bytes and its storage has|\S{1,300} was written \d+ s after its \.metadata"
+    r"|no checkpoint: neither a torch file nor safetensors, and its first bytes are zero)"
+)
+"""How the prover (agent/prove) says that a content is not what was saved, or cannot be gone on from."""
+_INTEGER = re.compile(r"(?<![\d.])\d+(?![\d.])")
+
+
+def is_damaged(checkpoint: Checkpoint) -> bool:
+    """Whether a checkpoint was examined and found damaged: not one of another format, or doubted for its numbers."""
+    return checkpoint.verdict is Verdict.REJECTED and DAMAGED.match(checkpoint.reason or "") is not None
+
+
+def _split(path: str) -> tuple[str, str]:
+    folder, _, name = path.rstrip("/").rpartition("/")
+    return folder, name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Save:
+    """The files of one save that a program finds, or the one that it overwrites each time."""
+
+    parts: tuple[Checkpoint, ...]
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether it has a name of its own, by which the program finds the one before where this is gone."""
+        return self.parts[0].number is not None
+
+    @property
+    def names(self) -> frozenset[tuple[str, str]]:
+        """What it has in common with the saves before it: folders, and names without numbers."""
+        return frozenset((_split(part.path)[0], part.series[1]) for part in self.parts)
+
+    @property
+    def saved_unix_s(self) -> float:
+        """When the last of its files was written, Unix seconds."""
+        return max(part.saved_unix_s for part in self.parts)
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether each of its files is."""
+        return all(part.verdict is Verdict.PROVEN for part in self.parts)
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether one of its files is: the others are of no use then."""
+        return any(map(is_damaged, self.parts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WayCleared:
+    """What is moved, and what the program finds instead."""
+
+    moved: tuple[str, ...]
+    stand_in: Checkpoint
+    """The save before, which lies in its place, or a generation that is put into its place first."""
+
+
+def group_saves(own: Iterable[Checkpoint]) -> tuple[Save, ...]:
+    """Return what a program finds as saves, the newest first: `model_40.pt` and `opt_40.pt` in one folder are one."""
+    saves: dict[object, list[Checkpoint]] = {}
+    for checkpoint in newest_first(own):
+        folder, name = _split(checkpoint.path)
+        numbers = tuple(map(int, _INTEGER.findall(SUFFIXES.sub("", name))))
+        suffix = (SUFFIXES.search(name) or [""])[0]
+        key: object = (folder, numbers, suffix) if checkpoint.number is not None and numbers else checkpoint.path
+        saves.setdefault(key, []).append(checkpoint)
+    return tuple(Save(parts=tuple(parts)) for parts in saves.values())
+
+
+def next_to_prove(saves: Sequence[Save]) -> Checkpoint | None:
+    """Return the file without a verdict that has to be proven next, None where nothing depends on a further proof."""
+    settled: set[tuple[str, str]] = set()
+    for save in saves:
+        if save.names <= settled or save.is_damaged:
+            continue
+        unproven = next((part for part in save.parts if part.verdict is None), None)
+        if unproven is not None:
+            return unproven
+        if save.is_proven:
+            settled |= save.names
+    return None
+
+
+def clear_way(
+    saves: Sequence[Save], kept: Iterable[Checkpoint], before_unix_s: float, others: Mapping[str, float]
+) -> WayCleared | None:
+    """Return what to move of the saves, newest first; None where nothing, or what it leads to is not known.
+
+    `kept` are the generations, `others` all files of a checkpoint's kind in the folders of damaged saves, with their
+    times. What was written since `before_unix_s`, when the attempt was launched that died with it, may be being
+    written by another, and has not ended that attempt.
+    """
+    generations = tuple(kept)
+    found = [
+        (save, stand_in)
+        for save, before in _list_damaged(saves)
+        if save.saved_unix_s < before_unix_s
+        and (stand_in := _find_stand_in(save, before, saves, generations, others)) is not None
+    ]
+    if not found:
+        return None
+    stand_in = found[0][1]
+    # One file is put into its place at a launch; what needs another stays.
+    ready = [save for save, other in found if other.source is None or other.path == stand_in.path]
+    return WayCleared(moved=tuple(part.path for save in ready for part in save.parts), stand_in=stand_in)
+
+
+def _list_damaged(saves: Sequence[Save]) -> Iterator[tuple[Save, Save | None]]:
+    """Yield the damaged saves that no proven one follows, each with the newest proven one of the same names before."""
+    for number, save in enumerate(saves):
+        if not save.is_damaged:
+            continue
+        alike = [other for other in saves if other is not save and other.names & save.names]
+        older = [other for other in saves[number + 1 :] if other in alike]
+        newer_is_proven = any(other.is_proven for other in alike if other not in older)
+        if not newer_is_proven:
+            yield save, next((other for other in older if other.is_proven), None)
+
+
+def _find_stand_in(
+    save: Save,
+    before: Save | None,
+    saves: Sequence[Save],
+    generations: Sequence[Checkpoint],
+    others: Mapping[str, float],
+) -> Checkpoint | None:
+    """Return what a program goes on from where a damaged save is gone; None where that is not known."""
+    if not save.is_numbered:
+        return _find_generation(save.parts[0], generations, others)
+    if _may_be_shards(save, saves):
+        return None
+    if before is not None:
+        return before.parts[0] if before.names >= save.names and not _lies_elsewhere(save, before, saves) else None
+    return _find_rotated(save, saves, generations)
+
+
+def _find_generation(
+    file: Checkpoint, generations: Sequence[Checkpoint], others: Mapping[str, float]
+) -> Checkpoint | None:
+    """Return the newest proven generation of a file that is overwritten; None where it may be one part of a save.
+
+    Another file that was written nearer to it than to that generation would be read together with an older part.
+    """
+    mine = [item for item in generations if item.source == file.path and item.verdict is Verdict.PROVEN]
+    kept = next(iter(newest_first(mine)), None)
+    if kept is None:
+        return None
+    between_unix_s = (kept.saved_unix_s + file.saved_unix_s) / 2
+    folder = _split(file.path)[0]
+    is_part = any(
+        _split(path)[0] == folder and unix_s > between_unix_s for path, unix_s in others.items() if path != file.path
+    )
+    return None if is_part else kept
+
+
+def _find_rotated(save: Save, saves: Sequence[Save], generations: Sequence[Checkpoint]) -> Checkpoint | None:
+    """Return the newest proven generation of the same names whose file the program has removed since.
+
+    None where one that lies in its place would be found before it, or where there were other parts.
+    """
+    if len(save.parts) > 1 or any(other is not save and other.names & save.names for other in saves):
+        return None
+    (name,) = save.names
+    folders = [item for item in generations if item.source is not None and _split(item.source)[0] == name[0]]
+    mine = [item for item in folders if item.series[1] == name[1] and item.verdict is Verdict.PROVEN]
+    kept = next(iter(newest_first(item for item in mine if not item.is_of(save.parts[0]))), None)
+    if kept is None or any(item.number == kept.number and item.source != kept.source for item in folders):
+        return None
+    return kept
+
+
+def _may_be_shards(save: Save, saves: Sequence[Save]) -> bool:
+    """Whether files of the same names share one number and differ in another, as `step_40_rank_0.pt`.
+
+    So may the saves of one epoch; then it stays. Each rank that takes its newest file would take another step.
+    """
+    alike = {_numbers_of(part.path) for other in saves if other.names & save.names for part in other.parts}
+    return any(
+        len(first) == len(other) and first != other and any(map(operator.eq, first, other))
+        for first, other in combinations(alike, 2)
+    )
+
+
+def _numbers_of(path: str) -> tuple[str, ...]:
+    return tuple(_INTEGER.findall(SUFFIXES.sub("", _split(path)[1])))
+
+
+def _lies_elsewhere(save: Save, before: Save, saves: Sequence[Save]) -> bool:
+    """Whether another folder has a save of the same name and time: each rank may have a folder of its own."""
+    names = {_split(part.path)[1] for part in save.parts}
+    others = (part for other in saves if other is not save for part in other.parts)
+    return any(_split(part.path)[1] in names and part.saved_unix_s > before.saved_unix_s for part in others)

@@ -1,0 +1,128 @@
+"""Finds damaged saves of a program that loads its newest one by itself and has died at its start with it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+from supervisor.children.files_apart import apart
+from supervisor.core.checkpoints.checkpoint import (
+    Checkpoint,
+    ResumePoint,
+    Verdict,
+    before_fault,
+    inherit_verdict,
+    merge_proof,
+    newest_first,
+    of_this_training,
+)
+from supervisor.core.checkpoints.damaged import Save, clear_way, group_saves, next_to_prove
+from supervisor.daemon.checkpoints.candidates import (
+    Prove,
+    Search,
+    expand_globs,
+    fingerprint,
+    is_ours,
+    list_links,
+    with_resume_step,
+    with_step,
+)
+from supervisor.runner.proving import CAN_BE_PROVEN, MAY_BE_ANYTHING
+
+LOOKED_AT = 1000
+"""The newest saves that are looked at, and entries of each folder."""
+PROVEN_AT_MOST = 12
+"""Saves that are proven for this, in addition to those that the search for the resume point has proven."""
+
+
+def move_damaged(
+    search: Search,
+    point: ResumePoint,
+    prove: Prove,
+    report: Callable[[Checkpoint], None],
+    shared: Callable[[], frozenset[str]],
+) -> ResumePoint:
+    """Return the resume point with the damaged saves that are moved so that the program finds the proven one.
+
+    `shared` returns the paths that may belong to another job as well, of which none is moved.
+    """
+    if search.died_unix_s is None or search.set_back is not None or point.checkpoint is None:
+        return point
+    saves = _prove_newest(group_saves(_list_own(search)), search, prove, report)
+    damaged = {part.path for save in saves if save.is_damaged for part in save.parts}
+    if not damaged:
+        return point
+    files = apart(_list_files, tuple({str(Path(path).parent) for path in damaged}), tuple(_suffixes_of(damaged)))
+    way = clear_way(saves, search.generations, search.died_unix_s, files)
+    if way is None or not shared().isdisjoint(way.moved):
+        return point
+    chosen = point.checkpoint if point.checkpoint.kind == "snapshot" else way.stand_in
+    reason = point.reason if chosen is point.checkpoint else f"newest proven checkpoint of its own: {chosen.title}"
+    return replace(point, checkpoint=chosen, reason=reason, newer=way.moved, stand_in=way.stand_in)
+
+
+def _list_own(search: Search) -> tuple[Checkpoint, ...]:
+    """Return what the patterns name, as it is now and with what is known of it; a link names another."""
+    paths = tuple(dict.fromkeys(expand_globs(search.globs, search.cwd)))
+    links = set(apart(list_links, paths))
+    recorded = {checkpoint.key: checkpoint for checkpoint in search.known}
+    found = []
+    for path in paths:
+        now = None if path in links or is_ours(path, search) else fingerprint(Path(path))
+        if now is None:
+            continue
+        file = recorded.get((path, now), Checkpoint(path=path, fingerprint=now))
+        captured = (other for other in (*search.generations, *search.known) if other.is_of(file))
+        file = inherit_verdict(file, next((other for other in captured if other.verdict is not None), file))
+        found.append(with_resume_step(with_step(file, search), search.batches_per_epoch))
+    mine = of_this_training(found, search.began_unix_s)
+    usable = {item.key for item in before_fault(mine, search.fault_unix_s, search.fault_step, search.set_back)}
+    return newest_first(item if item.key in usable else _rejected(item) for item in mine)[:LOOKED_AT]
+
+
+def _rejected(checkpoint: Checkpoint) -> Checkpoint:
+    return replace(checkpoint, verdict=Verdict.REJECTED, reason="saved after the fault began")
+
+
+def _prove_newest(
+    saves: Sequence[Save], search: Search, prove: Prove, report: Callable[[Checkpoint], None]
+) -> tuple[Save, ...]:
+    """Return the saves with the verdicts that are needed to know which of them are damaged."""
+    for _ in range(PROVEN_AT_MOST):
+        file = next_to_prove(saves)
+        if file is None:
+            break
+        proven = merge_proof(file, prove(Path(file.path)))
+        if proven.fingerprint != file.fingerprint:
+            break  # it is being written
+        proven = with_resume_step(proven, search.batches_per_epoch)
+        report(proven)
+        saves = tuple(_replace_part(save, proven) for save in saves)
+    return tuple(saves)
+
+
+def _replace_part(save: Save, proven: Checkpoint) -> Save:
+    parts = tuple(proven if part.path == proven.path else part for part in save.parts)
+    return replace(save, parts=parts)
+
+
+def _suffixes_of(paths: Iterable[str]) -> set[str]:
+    return {*CAN_BE_PROVEN, MAY_BE_ANYTHING, *(Path(path).suffix for path in paths)}
+
+
+def _list_files(folders: Sequence[str], suffixes: Sequence[str]) -> Mapping[str, float]:
+    """Return the files of these suffixes in each folder with the times at which they were written."""
+    return dict(entry for folder in folders for entry in _scan(folder, suffixes))
+
+
+def _scan(folder: str, suffixes: Sequence[str]) -> Iterator[tuple[str, float]]:
+    with os.scandir(folder) as entries:
+        for entry in islice(entries, LOOKED_AT):
+            if entry.name.endswith(tuple(filter(None, suffixes))):
+                found = entry.stat(follow_symlinks=False)
+                if stat.S_ISREG(found.st_mode):
+                    yield entry.path, found.st_mtime

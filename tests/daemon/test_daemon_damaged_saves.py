@@ -1,0 +1,118 @@
+"""Damaged saves that lie in a program's own search are found among real files, and nothing else is moved."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from supervisor.core.checkpoints.checkpoint import Checkpoint, ResumePoint, SetBack, Verdict
+from supervisor.daemon.checkpoints.candidates import Search, find, fingerprint
+from supervisor.daemon.checkpoints.damaged_saves import PROVEN_AT_MOST, move_damaged
+
+BEGAN = 1_700_000_000
+
+
+class Prover:
+    """Proves what begins with "good", and counts."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __call__(self, path: Path) -> Checkpoint:
+        self.asked.append(path.name)
+        if path.read_bytes().startswith(b"good"):
+            return replace(seen(path), verdict=Verdict.PROVEN)
+        return replace(seen(path), verdict=Verdict.REJECTED, reason="truncated: it ends before its numbers do")
+
+
+def seen(path: Path) -> Checkpoint:
+    stat = fingerprint(path)
+    assert stat is not None
+    return Checkpoint(path=str(path), fingerprint=stat)
+
+
+def save(path: Path, content: bytes, age: int) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    os.utime(path, (BEGAN + age, BEGAN + age))
+    return path
+
+
+def search(cwd: Path, **changes: object) -> Search:
+    settings: dict[str, object] = {
+        "known": (),
+        "globs": ("weights/*.pt", "snapshots/*.pt"),
+        "cwd": str(cwd),
+        "fault_unix_s": None,
+        "fault_step": None,
+        "batches_per_epoch": None,
+        "snapshots": str(cwd / "snapshots"),
+        "died_unix_s": BEGAN + 1000.0,
+    }
+    return Search(**{**settings, **changes})  # type: ignore[arg-type]  # the changes are those of a test
+
+
+def clear(
+    asked: Search, prover: Prover | None = None, shared: Callable[[], frozenset[str]] = frozenset
+) -> tuple[ResumePoint, list[Checkpoint]]:
+    """Return the resume point with what is moved, and the verdicts that were reported for it."""
+    judged: list[Checkpoint] = []
+    point = find(asked, prover or Prover(), judged.append)
+    reported: list[Checkpoint] = []
+    known = replace(asked, known=(*asked.known, *judged))
+    return move_damaged(known, point, prover or Prover(), reported.append, shared), reported
+
+
+def test_the_damaged_newest_save_is_moved_and_a_link_and_what_another_job_names_stay(tmp_path: Path) -> None:
+    good = save(tmp_path / "weights/ck_30.pt", b"good", 30)
+    cut = save(tmp_path / "weights/ck_40.pt", b"cut", 40)
+    (tmp_path / "weights/latest.pt").symlink_to(cut)
+    point, _ = clear(search(tmp_path))
+    assert point.stand_in == point.checkpoint
+    assert point.checkpoint is not None
+    assert (point.checkpoint.path, point.newer) == (str(good), (str(cut),))
+    for stays in (search(tmp_path, died_unix_s=None), search(tmp_path, died_unix_s=BEGAN + 40.0)):
+        assert clear(stays)[0].newer == ()
+    assert clear(search(tmp_path, set_back=SetBack(now_unix_s=BEGAN, from_unix_s=BEGAN + 50)))[0].newer == ()
+    assert clear(search(tmp_path), shared=lambda: frozenset({str(cut)}))[0].newer == ()
+    assert clear(search(tmp_path, fault_unix_s=BEGAN + 35.0))[0].newer == (), "it was not even examined"
+
+
+@pytest.mark.parametrize("of_last", [True, False])
+def test_next_to_a_snapshot_the_newest_save_of_the_program_is_examined_too(tmp_path: Path, of_last: bool) -> None:
+    """The Trainer loads its newest folder before the agent loads the snapshot."""
+    good = save(tmp_path / "weights/ck_30.pt", b"good", 30)
+    cut = save(tmp_path / "weights/ck_40.pt", b"cut", 40)
+    snapshot = save(tmp_path / "snapshots/step-000000000045.pt", b"good", 45 if of_last else 25)
+    point, _ = clear(search(tmp_path))
+    assert (point.checkpoint is not None and point.checkpoint.path == str(snapshot)) is of_last
+    assert (point.newer, point.stand_in and point.stand_in.path) == ((str(cut),), str(good))
+
+
+def test_a_file_that_is_overwritten_is_replaced_by_the_generation_of_it(tmp_path: Path) -> None:
+    last = save(tmp_path / "weights/last.pt", b"good", 10)
+    kept = replace(
+        seen(save(tmp_path / "generations/000001/last.pt", b"good", 10)), source=str(last), verdict=Verdict.PROVEN
+    )
+    save(last, b"cut", 40)
+    asked = search(tmp_path, generations=(kept,), generations_folder=str(tmp_path / "generations"))
+    point, _ = clear(asked)
+    assert (point.checkpoint, point.newer, point.stand_in) == (kept, (str(last),), kept)
+    save(tmp_path / "weights/optimizer.bin", b"good", 39)
+    assert clear(asked)[0].newer == (), "a part of that save that no pattern names"
+
+
+def test_no_more_is_proven_than_a_bounded_number(tmp_path: Path) -> None:
+    good = save(tmp_path / "weights/ck_1.pt", b"good", 1)
+    for number in range(2, 40):
+        save(tmp_path / f"weights/ck_{number}.pt", b"cut", number)
+    first = replace(seen(good), verdict=Verdict.PROVEN)
+    prover = Prover()
+    point = ResumePoint(checkpoint=first, possible=True, reason="proven before")
+    moved = move_damaged(search(tmp_path, known=(first,)), point, prover, lambda _: None, frozenset)
+    assert len(prover.asked) == PROVEN_AT_MOST
+    assert len(moved.newer) == PROVEN_AT_MOST
