@@ -114,6 +114,7 @@ def _fold_launch(job: Job, decision: de.Launch) -> Job:
         restart_asked=False,
         fresh_asked=False,
         start_curve=None if fresh else job.start_curve,
+        needs_others=job.needs_others and not fresh,
         began_unix_s=decision.at.unix_s if fresh else job.began_unix_s,
     )
 

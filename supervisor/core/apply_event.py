@@ -127,7 +127,8 @@ def _fold_result(job: Job, event: ev.EvidenceTaken | ev.Signalled | ev.ResumePoi
         case ev.ResumePointFound():
             if job.phase is not Phase.BACKOFF or job.retry is None or job.retry.resume_point is not None:
                 return job
-            return replace(job, retry=replace(job.retry, resume_point=event.point))
+            needs_others = job.needs_others or event.point.needs_others
+            return replace(job, retry=replace(job.retry, resume_point=event.point), needs_others=needs_others)
     assert_never(event)
 
 

@@ -337,6 +337,8 @@ class Job:
     """When it was last launched from the beginning: what was saved earlier belongs to another training."""
     clock_before_unix_s: float | None = None
     """The furthest that the wall clock had been before it was set back; files may have later times than now since."""
+    needs_others: bool = False
+    """Whether its program has failed as other files were missing next to its checkpoint: it is given its own file."""
     shutting_down: bool = False
     highest_number: int = 0
     """The highest number that a folder of an attempt has, where the record knows none so high."""

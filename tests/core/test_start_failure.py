@@ -8,6 +8,7 @@ import pytest
 
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
+from supervisor.core.checkpoints.checkpoint import ResumePoint
 from supervisor.core.job import Limits, Phase
 from supervisor.core.readings import Stage
 from supervisor.core.remedies.budget import Budget
@@ -398,6 +399,21 @@ def test_a_load_that_torch_refuses_for_its_classes_is_given_up_with_the_setting_
     assert timeline.job.reason is not None
     assert "without it the training made steps; torch 2.6 and later load tensors alone" in timeline.job.reason
     assert 'set env = { TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD = "1" } in the job' in timeline.job.reason
+
+
+def test_that_a_program_needs_other_files_is_known_until_it_starts_from_the_beginning() -> None:
+    timeline = with_two_checkpoints(RemedyContext(resume_command=True))
+    raises(timeline, "FileNotFoundError", "No such file or directory: '/g/000001/config.json'")
+    assert not timeline.job.needs_others
+    timeline.silence(10)
+    point = ResumePoint(checkpoint=timeline.saved[0], possible=True, reason="proven", needs_others=True)
+    timeline.put(ev.ResumePointFound(at=timeline.now, job=JOB, attempt=timeline.attempt, point=point))
+    assert timeline.job.needs_others
+    waits_and_looks(timeline.started().steps(91, 140).exits(signal=9))
+    assert timeline.job.needs_others, "another search, by another daemon perhaps, has seen nothing of it"
+    timeline.started().steps(91, 140).exits(signal=9).asks(ev.Ask.START, fresh=True).silence(1)
+    assert timeline.present().resume_from is None
+    assert not timeline.job.needs_others
 
 
 def test_an_older_checkpoint_that_can_be_loaded_goes_on() -> None:

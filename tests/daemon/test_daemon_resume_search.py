@@ -64,6 +64,7 @@ def answer_of(
     saved: list[Path],
     known: tuple[Checkpoint, ...] = (),
     resume: ResumeSettings | None = None,
+    **known_of_job: Any,
 ) -> ev.Event:
     """Return how such a search ends."""
     attempt = state / "jobs" / "one" / "1"
@@ -87,7 +88,8 @@ def answer_of(
     )
     now = SystemClock().now()
     plan = RetryPlan(not_before=now, reason="crash")
-    job = Job(name="one", since=now, phase=Phase.BACKOFF, attempt=Attempt(number=1, launched_at=now), retry=plan)
+    attempted = Attempt(number=1, launched_at=now)
+    job = Job(name="one", since=now, phase=Phase.BACKOFF, attempt=attempted, retry=plan, **known_of_job)
     seeker.search(job, None)
     ends = (ev.ResumePointFound, ev.SupervisionChanged)
     until(lambda: any(isinstance(report, ends) for report in reported), "the search to end")
@@ -149,3 +151,26 @@ def test_a_format_that_cannot_be_verified_is_left_to_a_program_that_is_handed_no
     other = rejected(path, min(OTHER_FORMATS))
     point = found(tmp_path, [path], (other,), resume).point
     assert (point.possible, point.loads_itself, point.checkpoint) == (goes_on, goes_on, None)
+
+
+@pytest.mark.parametrize("needs_others", [True, False])
+def test_that_a_program_reads_other_files_is_known_to_a_daemon_that_did_not_see_it_fail(
+    tmp_path: Path, needs_others: bool
+) -> None:
+    own = tmp_path / "out" / "last.pt"
+    own.parent.mkdir()
+    own.write_bytes(b"saved")
+    stat = fingerprint(own)
+    assert stat is not None
+
+    class Kept(Shelves):
+        def all(self) -> tuple[Checkpoint, ...]:
+            copy = str(tmp_path / "generations" / "000001" / "last.pt")
+            return (Checkpoint(path=copy, source=str(own), fingerprint=stat, verdict=Verdict.PROVEN),)
+
+    resume = ResumeSettings(command=["train", "--from={checkpoint}"])
+    answer = answer_of(Kept(), tmp_path, [own], resume=resume, needs_others=needs_others)
+    assert isinstance(answer, ev.ResumePointFound)
+    assert answer.point.checkpoint is not None
+    assert (answer.point.checkpoint.path == str(own)) is needs_others
+    assert answer.point.needs_others is needs_others

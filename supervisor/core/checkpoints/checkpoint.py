@@ -162,6 +162,8 @@ class ResumePoint:
     """Checkpoints newer than the chosen one that are moved out of the program's own search first."""
     stand_in: Checkpoint | None = None
     """What the program then finds as its newest, where those are damaged; of a generation, put into its place."""
+    needs_others: bool = False
+    """Whether the program failed, now or before, as other files were missing next to its checkpoint."""
 
     @property
     def moved_words(self) -> str:

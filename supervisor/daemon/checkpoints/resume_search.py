@@ -99,8 +99,6 @@ class ResumeSearch:
         self._collector = collector
         self._steps = steps
         self._unseen: dict[tuple[str, int], tuple[tuple[str, ...], tuple[str, ...]]] = {}
-        self._reading_others: set[str] = set()
-        """Jobs whose program reads other files from next to its checkpoint."""
         self._threads = threads or Threads(clock, put)
         self._left_to_leader = left_to_leader
         self._find_environment_problem = environment_problem
@@ -310,6 +308,7 @@ class ResumeSearch:
             point = replace(point, environment_problem=self._find_environment_problem(job, point.checkpoint))
         if point.checkpoint is not None:
             point = replace(point, checkpoint=hand_over_in_place(point.checkpoint, needs_others=needs_others))
+        point = replace(point, needs_others=needs_others)
         self._put(ev.ResumePointFound(at=self._clock.now(), job=job.name, attempt=job.number, point=point))
 
     def _list_of_others(self, name: str) -> frozenset[str]:
@@ -326,9 +325,8 @@ class ResumeSearch:
         incident = job.incident
         if incident is not None and incident.attempt == job.number and search.generations_folder is not None:
             folder = Path(search.generations_folder)
-            if misses_file_next_to(folder, search.generations, incident.flag.message):
-                self._reading_others.add(job.name)
-        return job.name in self._reading_others
+            return job.needs_others or misses_file_next_to(folder, search.generations, incident.flag.message)
+        return job.needs_others
 
     def _read_unrecorded_saves(self, job: Job, known: tuple[Checkpoint, ...]) -> Iterator[Checkpoint]:
         """Yield saves that the last attempt reported and the record lacks: a daemon ended before recording them.
