@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.core.checkpoints.checkpoint import Checkpoint, ResumePoint, Verdict
-from supervisor.daemon.checkpoints.candidates import Search
+from supervisor.daemon.checkpoints.candidates import Prove, Search
 from supervisor.daemon.checkpoints.saved_in_parts import find_untorn, hand_over_in_place, misses_file_next_to
 from supervisor.runner.folder_checkpoints import fingerprint_of
 from supervisor.runner.generation_store import GenerationStore, Wanted
@@ -90,15 +90,24 @@ def test_a_file_that_was_missing_next_to_a_generation_is_read_from_the_exception
 # --- a part that was written again ------------------------------------------------------------------------------------
 
 
+def proves_nothing(path: Path) -> Checkpoint:
+    pytest.fail(f"{path} is proven already")
+
+
 def looked_for(
-    folder: Path, *generations: Checkpoint, needs_others: bool = False, older_than: Checkpoint | None = None
+    folder: Path,
+    *generations: Checkpoint,
+    needs_others: bool = False,
+    older_than: Checkpoint | None = None,
+    globs: tuple[str, ...] = (),
+    prove: Prove = proves_nothing,
 ) -> ResumePoint:
     """Where a training resumes that has these generations, all of them proven."""
     search = Search(
         known=(),
         generations=generations,
         generations_folder=str(folder / "generations"),
-        globs=(),
+        globs=globs,
         cwd=str(folder),
         fault_unix_s=None,
         fault_step=None,
@@ -106,10 +115,6 @@ def looked_for(
         began_unix_s=None,
         older_than=older_than,
     )
-
-    def prove(path: Path) -> Checkpoint:
-        pytest.fail(f"{path} is proven already")
-
     return find_untorn(search, prove, lambda _: None, needs_others=needs_others)
 
 
@@ -159,3 +164,19 @@ def test_a_program_that_needs_others_is_given_the_newest_save_that_lies_in_its_p
     assert looked_for(tmp_path, *saves, needs_others=True).checkpoint == saves[1]
     older_one = looked_for(tmp_path, *saves, needs_others=True, older_than=saves[1])
     assert older_one.checkpoint == saves[1], "none that is older can be read"
+
+
+def test_what_lies_in_the_place_of_torn_saves_is_proven_once_and_not_again_for_each(tmp_path: Path) -> None:
+    saves = [saved_in_two(tmp_path, number) for number in range(1, 6)]
+    for number in range(2, 6):
+        (tmp_path / "out" / f"D_{number}.pth").write_bytes(b"not finite")
+    asked: list[str] = []
+
+    def prove(path: Path) -> Checkpoint:
+        asked.append(path.name)
+        found = Checkpoint(path=str(path), fingerprint=fingerprint_of(path))
+        return replace(found, verdict=Verdict.REJECTED, reason="not finite")
+
+    patterns = ("out/D_*.pth",)
+    assert looked_for(tmp_path, *saves, prove=prove, globs=patterns).checkpoint == saves[0]
+    assert sorted(asked) == [f"D_{number}.pth" for number in range(2, 6)]

@@ -221,13 +221,24 @@ def find(search: Search, prove: Prove, report: Callable[[Checkpoint], None]) -> 
 
     A file of a folder that the patterns name is resumed from only where no folder of them can be.
     """
-    found = candidates(search)
+    return find_among(search, candidates(search), prove, report)[0]
+
+
+def find_among(
+    search: Search, found: Sequence[Checkpoint], prove: Prove, report: Callable[[Checkpoint], None]
+) -> tuple[ResumePoint, tuple[Checkpoint, ...]]:
+    """Return as `find` does where to resume of these candidates, and them with their verdicts for another search."""
     parts = tuple(checkpoint for checkpoint in found if _is_in_named_folder(checkpoint, search))
     judged = _judge(search, (item for item in found if item not in parts), (), prove, report)
-    point = _choose_among(search, judged)
+    left, point = parts, _choose_among(search, judged)
     if parts and point.checkpoint is None:
-        judged = _judge(search, parts, judged, prove, report)
+        judged, left = _judge(search, parts, judged, prove, report), ()
         point = _choose_among(search, judged)
+    return _complete(search, point, judged), (*judged, *left)
+
+
+def _complete(search: Search, point: ResumePoint, judged: Sequence[Checkpoint]) -> ResumePoint:
+    """Return the point with what is moved for it; none where checkpoints that cannot be read may be newer."""
     barriers = find_unreadable(search.globs, search.cwd)
     if point.checkpoint is not None and search.set_newer_aside:
         point = replace(point, newer=_without_parts(_find_newer(search, point.checkpoint, judged)))
@@ -256,12 +267,11 @@ def _judge(
     usable = {checkpoint.key for checkpoint in clean}
     judged = list(before)
     for checkpoint in todo:
-        proven = any(_makes_proof_unneeded(other, checkpoint, search) for other in judged)
         verdict = checkpoint
         if checkpoint.key not in usable:
             why = checkpoint.reason if checkpoint.verdict is Verdict.REJECTED else search.rejected_because
             verdict = replace(checkpoint, verdict=Verdict.REJECTED, reason=why or "saved after the fault began")
-        elif checkpoint.verdict is None and not proven:
+        elif checkpoint.verdict is None and not any(_makes_proof_unneeded(item, checkpoint, search) for item in judged):
             verdict = with_resume_step(
                 merge_proof(by_key[checkpoint.key], prove(Path(checkpoint.path))), search.batches_per_epoch
             )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from supervisor.children.files_apart import apart
 from supervisor.core.checkpoints.checkpoint import Checkpoint, ResumePoint, last_number, older
-from supervisor.daemon.checkpoints.candidates import Prove, Search, find, fingerprint
+from supervisor.daemon.checkpoints.candidates import Prove, Search, candidates, find_among, fingerprint
 
 LOOKED_AT = 5000
 """Entries of a folder that are looked at for the other files of a save."""
@@ -50,24 +50,37 @@ def find_untorn(
     next save of the same number, or of another step. A program that `needs_others` is given what still lies in its
     place. Where no such save is left, what `find` returns is taken.
     """
-    first = find(search, prove, report)
-    point = _pass_over(search, first, prove, report, needs_others=needs_others)
+    look = _Looks(search, prove, report)
+    first = look(search)
+    point = _pass_over(search, first, look, needs_others=needs_others)
     if point is None and needs_others and search.older_than is not None:
         # It starts from nothing else, and what it resumed from last is no worse than no start.
         newest = replace(search, older_than=None)
-        point = _pass_over(newest, find(newest, prove, report), prove, report, needs_others=needs_others)
+        point = _pass_over(newest, look(newest), look, needs_others=needs_others)
     return first if point is None else point
 
 
-def _pass_over(
-    search: Search, point: ResumePoint, prove: Prove, report: Callable[[Checkpoint], None], *, needs_others: bool
-) -> ResumePoint | None:
+class _Looks:
+    """Searches among the same candidates one after the other; none is proven twice."""
+
+    def __init__(self, search: Search, prove: Prove, report: Callable[[Checkpoint], None]) -> None:
+        self._found = candidates(search)
+        self._prove = prove
+        self._report = report
+
+    def __call__(self, search: Search) -> ResumePoint:
+        """Return what `find` does."""
+        point, self._found = find_among(search, self._found, self._prove, self._report)
+        return point
+
+
+def _pass_over(search: Search, point: ResumePoint, look: _Looks, *, needs_others: bool) -> ResumePoint | None:
     """Return `point`, or one of an older save that can be read whole; None where there is none."""
     passed_over: list[str] = []
     while point.checkpoint is not None and _is_apart(point.checkpoint, search, needs_others=needs_others):
         torn = point.checkpoint
         passed_over.append(torn.title)
-        point = find(replace(search, older_than=torn), prove, report)
+        point = look(replace(search, older_than=torn))
         if point.checkpoint is None or not older(point.checkpoint, torn):
             return None
     if not passed_over:
