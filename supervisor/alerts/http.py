@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import re
+import socket
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from http.client import HTTPException
+from http.client import HTTPException, HTTPResponse
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 from urllib3.connection import HTTPConnection, HTTPSConnection
@@ -23,12 +24,14 @@ from supervisor.alerts.deadline import cut_after
 from supervisor.alerts.endpoint import Endpoint
 
 if TYPE_CHECKING:
-    from urllib3.response import HTTPResponse
+    from urllib3.response import HTTPResponse as ReadResponse
 
 ADDRESSES_TRIED = 3
 READ_OF_ANSWER_BYTES = 2048
 READ_OF_ACCEPTANCE_BYTES = 262_144
 """Where the service answers with the message that it made, which may be all of it."""
+LINES_BYTES_MAX = 131_072
+"""Of an answer's headers, and of the lines before its chunks, all together; servers refuse requests with half of it."""
 SLOW_DOWN = (429, 502, 503, 504)
 GONE = 410
 
@@ -70,7 +73,10 @@ def exchange(endpoint: Endpoint, request: Request, unix_s: float) -> Answer:
     for address in addresses[:ADDRESSES_TRIED]:
         connection = _make_connection(endpoint, address)
         try:
-            connection.connect()
+            # TCP has the limit for itself, TLS as much again.
+            with cut_after(2 * endpoint.connect_timeout_s) as cut:
+                connection.watch = cut.watch
+                connection.connect()
         except (HTTPError, OSError, ValueError) as error:  # a certificate of another name is a ValueError
             why = quote_safely(endpoint, _shorten_error(error))
             answer = Answer(delivered=False, error=f"no connection to {host} ({address}): {why}")
@@ -80,11 +86,55 @@ def exchange(endpoint: Endpoint, request: Request, unix_s: float) -> Answer:
     return answer
 
 
-def _make_connection(endpoint: Endpoint, address: str) -> HTTPConnection:
+class _BoundedLines:
+    """What a receiver sends: `http.client` reads headers without a limit for all, and as many answers of status 100."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._left_bytes = LINES_BYTES_MAX
+
+    def readline(self, limit_bytes: int) -> bytes:
+        line = self._file.readline(limit_bytes)
+        self._left_bytes -= len(line)
+        if self._left_bytes < 0:
+            raise HTTPException(f"more than {LINES_BYTES_MAX} bytes of headers")
+        return line
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+class _BoundedResponse(HTTPResponse):
+    """An answer with headers of a bounded length."""
+
+    def begin(self) -> None:
+        """Read the headers."""
+        if not isinstance(self.fp, _BoundedLines):
+            self.fp = _BoundedLines(self.fp)  # type: ignore[assignment]  # what is read of it, it has
+        super().begin()
+
+
+class _Plain(HTTPConnection):
+    """A connection that is watched from its first byte on, so that a handshake is cut off as well."""
+
+    response_class = _BoundedResponse
+    watch: Callable[[socket.socket], None] = staticmethod(lambda _: None)
+
+    def _new_conn(self) -> socket.socket:
+        connected = super()._new_conn()
+        self.watch(connected)
+        return connected
+
+
+class _Secure(HTTPSConnection, _Plain):
+    """The same with TLS."""
+
+
+def _make_connection(endpoint: Endpoint, address: str) -> _Plain:
     """Return a connection to the address itself; the certificate has to be that of the name."""
     if endpoint.scheme == "http":
-        return HTTPConnection(address, port=endpoint.port, timeout=endpoint.connect_timeout_s)
-    return HTTPSConnection(
+        return _Plain(address, port=endpoint.port, timeout=endpoint.connect_timeout_s)
+    return _Secure(
         address,
         port=endpoint.port,
         timeout=endpoint.connect_timeout_s,
@@ -95,7 +145,7 @@ def _make_connection(endpoint: Endpoint, address: str) -> HTTPConnection:
     )
 
 
-def _send_request(connection: HTTPConnection, endpoint: Endpoint, request: Request, unix_s: float) -> Answer:
+def _send_request(connection: _Plain, endpoint: Endpoint, request: Request, unix_s: float) -> Answer:
     sent = {
         "Host": endpoint.authority,
         "Content-Type": request.content_type,
@@ -104,12 +154,12 @@ def _send_request(connection: HTTPConnection, endpoint: Endpoint, request: Reque
         **request.headers,
     }
     target = endpoint.target if request.target is None else request.target
-    with cut_after(lambda: connection.sock, endpoint.read_timeout_s) as ended:
+    with cut_after(endpoint.read_timeout_s, connection.sock) as cut:
         try:
             connection.request(request.method, target, body=request.body, headers=sent, preload_content=False)
             return _read_answer(endpoint, request, connection.getresponse(), unix_s)
         except (HTTPError, HTTPException, OSError, ValueError) as error:
-            late = ended.is_set() or isinstance(error, TimeoutError)
+            late = cut.ended.is_set() or isinstance(error, TimeoutError)
             if late:
                 return Answer(delivered=False, error=f"no answer within {endpoint.read_timeout_s:g} s")
             return Answer(delivered=False, error=f"no answer: {quote_safely(endpoint, _shorten_error(error))}")
@@ -117,7 +167,7 @@ def _send_request(connection: HTTPConnection, endpoint: Endpoint, request: Reque
             connection.close()
 
 
-def _read_answer(endpoint: Endpoint, request: Request, response: HTTPResponse, unix_s: float) -> Answer:
+def _read_answer(endpoint: Endpoint, request: Request, response: ReadResponse, unix_s: float) -> Answer:
     status = response.status
     if 200 <= status < 300:
         made = None if request.message is None else request.message(_read_beginning(response, READ_OF_ACCEPTANCE_BYTES))
@@ -152,7 +202,7 @@ def quote_safely(endpoint: Endpoint, text: str) -> str:
     return quote_text(text, (endpoint.target, *endpoint.confidential), "the address")
 
 
-def _read_beginning(response: HTTPResponse, limit_bytes: int = READ_OF_ANSWER_BYTES) -> bytes:
+def _read_beginning(response: ReadResponse, limit_bytes: int = READ_OF_ANSWER_BYTES) -> bytes:
     """Return the beginning of the response's body; it may be compressed, endless or no text."""
     try:
         return response.read(limit_bytes, decode_content=False)

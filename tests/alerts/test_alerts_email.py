@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 from certificate_by_hand import make_certificate
+from endless_handshake_by_hand import endless_handshake, within_limit
 from hypothesis import HealthCheck, given, settings
 from mail_server_by_hand import MailServer, mail_server
+from msgspec import structs
 from notices_by_hand import notice, notices, resumed
 
 from supervisor.alerts.channel import Answer, KeptNotice
@@ -232,6 +234,18 @@ def test_of_a_reply_without_end_the_beginning_is_read(plain: MailServer, word: s
     answer = deliver(mail(plain, security="none", read_timeout_s=60.0), resumed())
     assert not answer.delivered
     assert f"a reply of more than {REPLY_BYTES_MAX} bytes" in (answer.error or "")
+
+
+@pytest.mark.parametrize("security", ["tls", "starttls"])
+def test_a_handshake_without_an_end_is_cut_off(security: str) -> None:
+    words = (b"250-hello\r\n250 STARTTLS\r\n", b"220 go on\r\n") if security == "starttls" else ()
+    limits = {"connect_timeout_s": 10.0, "read_timeout_s": 0.3} if words else {"connect_timeout_s": 0.2}
+    with mail_server() as server:
+        channel = mail(server)
+    with endless_handshake(*words, greeting=b"220 hello\r\n" if words else b"") as port:
+        hostile = replace(channel, settings=structs.replace(channel.settings, port=port, security=security, **limits))
+        answer = within_limit(lambda: deliver(hostile, resumed()))
+    assert answer.error == "no answer within 0.3 s" if words else "no connection to" in (answer.error or "")
 
 
 def test_nobody_listening_is_a_failed_attempt() -> None:

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 import pytest
 from certificate_by_hand import make_certificate
+from endless_handshake_by_hand import endless_handshake, within_limit
 from receiver_by_hand import (
     SECRET,
     Answering,
@@ -35,7 +36,7 @@ from receiver_by_hand import (
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from supervisor.alerts.channel import Answer
-from supervisor.alerts.http import Request, exchange
+from supervisor.alerts.http import LINES_BYTES_MAX, Request, exchange
 from supervisor.alerts.signing import Secret, read_secrets
 
 BODY = json.dumps({"type": "incident.opened", "data": {"message": "steht \u2014 \u505c"}}).encode()
@@ -307,6 +308,28 @@ def test_over_tls_a_receiver_that_hangs_is_cut_off_too(
         began = time.perf_counter()
         assert over_tls(tls_server, "hooks.example", 1.0).error == "no answer within 1 s"
         assert time.perf_counter() - began < 4.0
+
+
+def test_a_handshake_without_an_end_is_cut_off() -> None:
+    """A socket's own limit is looked at between two reads that wait, and none of these waits."""
+    with endless_handshake() as port:
+        hostile = webhook(port, scheme="https", connect_timeout_s=0.2)
+        answer = within_limit(lambda: post(hostile, BODY, NOW))
+    assert "no connection to 127.0.0.1" in (answer.error or "")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"HTTP/1.1 200 OK\r\n" + b"".join(b"X-%d: %s\r\n" % (number, b"y" * 60_000) for number in range(90)) + b"\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000 + b"HTTP/1.1 200 OK\r\n\r\n",
+    ],
+    ids=["long", "continue"],
+)
+def test_headers_are_read_up_to_a_limit_for_all_of_them(server: Receiver, content: bytes) -> None:
+    """90 of 60 kB each took 50 MB of the daemon's memory, and answers of status 100 all the time that there was."""
+    answer = send(server, raw(content))
+    assert answer.error == f"no answer: more than {LINES_BYTES_MAX} bytes of headers"
 
 
 @pytest.mark.parametrize("text", ["", "whsec_", "whsec_!!!!", "whsec_QUJD", "whsec_" + "QUJD" * 30])

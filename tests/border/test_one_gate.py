@@ -41,7 +41,8 @@ CODE = "the program's own files"
 HANDLED_BY_NAME = frozenset({
     "cli/evidence/command.py", "cli/evidence/files.py", "cli/logs.py", "cli/replay/export.py", "cli/replay/source.py",
     "cli/show.py",
-    "control/checkpoint_list.py", "daemon/checkpoints/candidates.py", "daemon/checkpoints/resume_search.py",
+    "control/checkpoint_list.py", "daemon/checkpoints/candidates.py", "daemon/checkpoints/damaged_saves.py",
+    "daemon/checkpoints/resume_search.py",
     "daemon/checkpoints/past_losses.py",
     "replay/folder.py", "replay/from_record.py", "runner/clone_file.py",
     "runner/generation_store.py", "runner/tools.py", "runner/proving.py", "runner/exit_watch.py",

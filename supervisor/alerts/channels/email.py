@@ -7,6 +7,7 @@ import smtplib
 import socket
 import ssl
 from base64 import b64encode
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone, tzinfo
 from email.message import EmailMessage
@@ -148,18 +149,19 @@ class Email:
         client.timeout = self.settings.connect_timeout_s
         try:
             # TCP and TLS have the limit for themselves, the greeting as much again, however slowly it comes.
-            with cut_after(lambda: client.sock, 2 * self.settings.connect_timeout_s):
+            with cut_after(2 * self.settings.connect_timeout_s) as cut:
+                client.watch = cut.watch
                 client.connect(host, port)
         except (OSError, smtplib.SMTPException) as error:
             client.close()
             return Answer(
                 delivered=False, error=f"no connection to {host} ({addresses[0]}): {self._describe_error(error)}"
             )
-        with cut_after(lambda: client.sock, self.settings.read_timeout_s) as ended:
+        with cut_after(self.settings.read_timeout_s, client.sock) as cut:
             try:
                 return self._hand_over(client, content)
             except (OSError, smtplib.SMTPException, UnicodeError) as error:
-                return self._explain_failure(error, cut=ended.is_set())
+                return self._explain_failure(error, cut=cut.ended.is_set())
             finally:
                 client.close()
 
@@ -205,6 +207,8 @@ class _PinnedSmtp(smtplib.SMTP):
         super().__init__(local_hostname="localhost")
         self._address = address
         self._implicit_tls = implicit_tls
+        self.watch: Callable[[socket.socket], None] = lambda _: None
+        """Called with the connection before anything is sent or read."""
 
     def connect(self, host: str = "localhost", port: int = 0, source_address: object = None) -> tuple[int, bytes]:
         self._host = host  # what STARTTLS compares the certificate with
@@ -224,6 +228,7 @@ class _PinnedSmtp(smtplib.SMTP):
 
     def _open_socket(self, host: str, port: int) -> socket.socket:
         connected = socket.create_connection((self._address, port), self.timeout)
+        self.watch(connected)
         if not self._implicit_tls:
             return connected
         return ssl.create_default_context().wrap_socket(connected, server_hostname=host)
