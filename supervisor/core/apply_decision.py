@@ -186,6 +186,8 @@ def _fold_retry(job: Job, decision: de.Retry) -> Job:
     if decision.refused_environment is not None and (why := job.environment_problem) is not None:
         moved = replace(moved, course=moved.course.never_began(decision.at, why).without("other_environment"))
     moved = forget_refused(_begin_trial(moved, decision), why_start_failed(job, decision))
+    in_place = job.resumes_in_place or (job.attempt is not None and job.attempt.failed_from_copy)
+    moved = replace(moved, resumes_in_place=in_place)
     return replace(moved, stop=None, retry=plan, ledger=_count_restart(job, decision), unkillable=False)
 
 

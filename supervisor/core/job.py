@@ -214,6 +214,18 @@ class Attempt:
         return None if step is None else self.place_of(step).on_training
 
     @property
+    def failed_from_copy(self) -> bool:
+        """Whether its program was given a generation and ended by itself before its first step.
+
+        A copy lacks what lies around the file. Not every program names what it misses: where its settings are gone, it
+        may go on with others and fail by those.
+        """
+        if self.first_step_at is not None or self.exit is None or self.exit.signal is not None:
+            return False
+        given = self.resume_from
+        return given is not None and given.source is not None and given.kind == "checkpoint"
+
+    @property
     def went_on_from(self) -> Place | None:
         """Where in the training it began: by its first step, or else by its checkpoint; None where that is unknown."""
         if self.scale is Scale.TRAINING and self.first_step is not None and self.first_step > 1:
@@ -333,6 +345,8 @@ class Job:
     """What a tune has proven for its starts."""
     start_refused: str | None = None
     """Why the newest attempt, or the one that was not launched, could not be started as tuned."""
+    resumes_in_place: bool = False
+    """A start from a generation failed: the next is given the file in its own place, where what it lacked may lie."""
     began_unix_s: float | None = None
     """When it was last launched from the beginning: what was saved earlier belongs to another training."""
     clock_before_unix_s: float | None = None

@@ -427,6 +427,30 @@ def test_an_older_checkpoint_that_can_be_loaded_goes_on() -> None:
     assert timeline.phase() is Phase.RUNNING
 
 
+@pytest.mark.parametrize(("source", "in_place"), [("/runs/tiny/weights/last.pt", True), (None, False)])
+def test_after_a_start_that_failed_from_a_copy_the_file_is_given_in_its_own_place(
+    source: str | None, in_place: bool
+) -> None:
+    """YOLOv6 that finds no args.yaml above its checkpoint goes on with its defaults, and fails by those."""
+    timeline = with_two_checkpoints(RemedyContext(resume_command=True))
+    given = replace(timeline.saved[-1], source=source)
+    timeline.job = replace(timeline.job, attempt=replace(timeline.present(), resume_from=given))
+    assert not timeline.job.resumes_in_place
+    waits_and_looks(raises(timeline, "AssertionError", "no data set: coco.yaml"))
+    assert timeline.job.resumes_in_place is in_place
+    timeline.started().steps(101, 200)
+    waits_and_looks(timeline.exits(signal=9))
+    assert timeline.job.resumes_in_place is in_place, "it is not tried again with each fault"
+
+
+def test_a_training_that_a_signal_ended_before_its_first_step_may_start_from_a_copy() -> None:
+    timeline = with_two_checkpoints(RemedyContext(resume_command=True))
+    given = replace(timeline.saved[-1], source="/runs/tiny/weights/last.pt")
+    timeline.job = replace(timeline.job, attempt=replace(timeline.present(), resume_from=given))
+    waits_and_looks(timeline.started().silence(8).exits(signal=9))
+    assert not timeline.job.resumes_in_place
+
+
 def test_a_resume_that_does_not_even_run_takes_no_older_checkpoint() -> None:
     timeline = with_two_checkpoints(RemedyContext(resume_command=True))
     waits_and_looks(raises(timeline, "ModuleNotFoundError", "No module named 'timmm'"))

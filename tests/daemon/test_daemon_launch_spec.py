@@ -186,6 +186,21 @@ def test_a_program_that_is_given_a_step_finds_the_file_of_that_number_where_it_s
     assert build_launch(numbered, job(), None, (), None, loads_itself=True).argv == ["yolo", "train"]
 
 
+def test_a_program_that_failed_from_a_copy_is_given_its_own_file_with_what_was_proven_in_it() -> None:
+    """YOLOv7 reads opt.yaml from the folder above that of its checkpoint, which is cut by now."""
+    given, waits = settings(resume=["train", "--resume", "{checkpoint}"]), replace(job(), resumes_in_place=True)
+    copy = replace(SAVED, path="/state/generations/000007/last.pt", source="/runs/tiny/weights/last.pt")
+    launch = build_launch(given, job(), copy, (), None)
+    assert (launch.argv[-1], launch.place) == (copy.path, None)
+    launch = build_launch(given, waits, copy, (), None)
+    assert (launch.argv[-1], launch.place) == (copy.source, copy.source)
+    launch = build_launch(given, waits, replace(copy, kind="snapshot"), (), None)
+    assert (launch.argv[-1], launch.place) == (copy.path, None), "what the agent saved lies nowhere else"
+    elsewhere = JobSettings(command=["train"], resume=ResumeSettings(command=given.resume.command, to="newest.pt"))
+    launch = build_launch(elsewhere, waits, copy, (), None)
+    assert (launch.argv[-1], launch.place) == (copy.path, "newest.pt")
+
+
 def test_another_gpu_is_shown_alone_as_its_framework_counts() -> None:
     newest = NewestReadings()
     readings = [GpuReading(at=START, gpu=item, source="sysfs") for item in (ONE, TWO)]

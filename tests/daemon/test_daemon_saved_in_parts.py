@@ -82,6 +82,8 @@ def test_a_file_that_was_missing_next_to_a_generation_is_read_from_the_exception
         return misses_file_next_to(folder, [generation], message)
 
     assert misses(folder / "000002" / "config.json")
+    assert misses(folder / "opt.yaml"), "YOLOv7 saves into weights/, below the folder of its settings"
+    assert not misses(folder / "000001"), "that is a generation that was pruned"
     assert not misses(generation.path), "that is the checkpoint itself"
     assert not misses(tmp_path / "out" / "config.json")
     assert not misses("config.json")

@@ -18,10 +18,13 @@ LOOKED_AT = 5000
 
 
 def misses_file_next_to(generations: Path, captured: Iterable[Checkpoint], message: str) -> bool:
-    """Whether an exception names a file in a generation's folder that is none of those captured: `config.json`."""
+    """Whether an exception names a file in a generation's folder that is none of those captured: `config.json`.
+
+    So it is with one of the folder above, where a program keeps its settings that saves into `weights/`: `opt.yaml`.
+    """
     own = {Path(checkpoint.path).name for checkpoint in captured}
-    named = re.findall(re.escape(f"{generations}/") + r"\d+/([^/'\"\s]+)", message)
-    return any(name not in own for name in named)
+    named = re.findall(re.escape(f"{generations}/") + r"(?:\d+/)?([^/'\"\s]+)", message)
+    return any(name not in own and not name.isdecimal() for name in named)
 
 
 def hand_over_in_place(checkpoint: Checkpoint, *, needs_others: bool = False) -> Checkpoint:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from supervisor.checkpoint_patterns import with_home
@@ -80,7 +80,10 @@ def build_launch(  # noqa: PLR0913, PLR0917 - what a launch is made of
         start = None
     tuned_environment = start.environment if start is not None else None
     environment = settings.environments.get(changes.environment or tuned_environment or "")
-    argv = command_of(settings, checkpoint, profile, loads_itself=loads_itself)
+    place = _place_of(settings, profile, checkpoint, in_place=job.resumes_in_place)
+    in_place = job.resumes_in_place and place is not None and settings.resume.to is None
+    given = _own_file(checkpoint) if in_place else checkpoint
+    argv = command_of(settings, given, profile, loads_itself=loads_itself)
     conv2d = "off"
     if profile is None:
         failed = job.miopen_failed or changes.conv2d
@@ -99,7 +102,7 @@ def build_launch(  # noqa: PLR0913, PLR0917 - what a launch is made of
         conv2d=conv2d,
         remedies=_list_agent_settings(changes, profile, visible),
         environment=environment,
-        place=_place_of(settings, profile, checkpoint),
+        place=place,
     )
 
 
@@ -156,14 +159,27 @@ def _fill(word: str, checkpoint: Checkpoint) -> str:
     return word.replace(PLACEHOLDER, checkpoint.path)
 
 
-def _place_of(settings: JobSettings, profile: ProfileSettings | None, checkpoint: Checkpoint | None) -> str | None:
-    """Return where a checkpoint is put before the launch: where a training finds it that is given its number alone."""
+def _own_file(checkpoint: Checkpoint | None) -> Checkpoint | None:
+    """Return the training's own file of a generation, as it is once the generation was put there."""
+    if checkpoint is None or checkpoint.source is None:
+        return checkpoint
+    return replace(checkpoint, path=checkpoint.source, source=None)
+
+
+def _place_of(
+    settings: JobSettings, profile: ProfileSettings | None, checkpoint: Checkpoint | None, *, in_place: bool
+) -> str | None:
+    """Return where a checkpoint is put before the launch: where a training finds it that is given its number alone.
+
+    With `in_place` it did not start from a copy that lay elsewhere.
+    """
     _command, resume = commands_of(settings, profile)
     if settings.resume.to is None and _sets_aside(settings, checkpoint):
         return None if checkpoint is None else checkpoint.source
-    if settings.resume.to is not None or checkpoint is None or resume is None or not takes_number(resume):
+    if settings.resume.to is not None or checkpoint is None or resume is None:
         return settings.resume.to
-    return checkpoint.source
+    is_put = takes_number(resume) or (in_place and checkpoint.kind == "checkpoint")
+    return checkpoint.source if is_put else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
