@@ -31,6 +31,8 @@ _CONSEQUENCE = re.compile(
     re.I,
 )
 """What a rank raises because another one is gone; gloo's and NCCL's words, RCCL's are NCCL's."""
+_PIPE_BROKE = frozenset({"EOFError", "BrokenPipeError", "ConnectionResetError", "ConnectionAbortedError"})
+"""What a process raises that reads from, or writes to, another one that is gone."""
 _INNER = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt|Exit)): ?(.*)$", re.M)
 _ENDING = (SIGTERM, SIGINT)
 """What launchers send to the ranks that are left."""
@@ -79,7 +81,7 @@ def first_failure(raised: Sequence[Raised]) -> Raised | RankKilled | RankExited 
     own = [item for item in raised if item.kind not in LAUNCHERS]
     reports = [item for item in raised if item.kind in LAUNCHERS]
     if not reports and not any(item.rank for item in own):
-        return own[-1] if own else None  # one process: the exception that ended it is its newest
+        return _find_newest(own)
     root, killed = _find_killed(reports)
     by_rank = {item.pid: item for item in own if item.pid is not None}
     if root is not None and root.pid not in by_rank:
@@ -89,6 +91,19 @@ def first_failure(raised: Sequence[Raised]) -> Raised | RankKilled | RankExited 
         return first
     unreported = next((rank for rank in killed if rank.pid not in by_rank), None)
     return unreported or (own[0] if own else _find_reported(reports))
+
+
+def _find_newest(raised: list[Raised]) -> Raised | None:
+    """Return the exception that ended one process, which is its newest; None where there was none.
+
+    Processes that it started may raise too: of two that are joined by a pipe, the other's only says that it broke.
+    """
+    others = [item for item in raised if item.kind not in _PIPE_BROKE]
+    whose = {item.pid for item in others}
+    newest = raised[-1] if raised else None
+    if newest is None or newest.kind not in _PIPE_BROKE or whose <= {newest.pid}:
+        return newest
+    return others[-1]
 
 
 def is_consequence(kind: str, message: str) -> bool:

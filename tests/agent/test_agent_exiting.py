@@ -67,6 +67,37 @@ def test_an_exception_that_ends_the_program_leaves_the_stage_that_it_was_raised_
     assert raised["type"] == "ValueError"
 
 
+@pytest.mark.parametrize("python", interpreters(), ids=name_of)
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_an_exception_that_ends_a_process_of_multiprocessing_is_reported(
+    attempt: Attempt, python: Path, tmp_path: Path, method: str
+) -> None:
+    """The library prints it itself, and the program may wait for that process for ever."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        textwrap.dedent(f"""
+        import multiprocessing, sys
+        def simulate(action):
+            if action != "leave":
+                raise KeyError(action)
+            sys.exit(3)
+        if __name__ == "__main__":
+            for action in ("leave", "jump"):
+                process = multiprocessing.get_context({method!r}).Process(target=simulate, args=(action,))
+                process.start()
+                process.join()
+                print(process.exitcode)
+        """)
+    )
+    finished = attempt.run([python, script])
+    assert finished.output.splitlines()[0] == "3"
+    assert finished.output.splitlines()[-1] == "1"
+    (raised,) = attempt.list_reports("exception")
+    assert (raised["type"], raised["message"]) == ("KeyError", "'jump'")
+    assert raised["pid"] != attempt.list_reports("alive")[0]["pid"]
+    assert not attempt.failures()
+
+
 def test_a_worker_that_was_forked_reports_no_end(attempt: Attempt, tmp_path: Path) -> None:
     forks = """
         import multiprocessing

@@ -242,6 +242,24 @@ def test_one_process_ends_by_its_newest_exception() -> None:
     assert flag.message.startswith("KeyError: 'x'")
 
 
+@pytest.mark.parametrize("order", [("KeyError", "EOFError"), ("EOFError", "KeyError")])
+def test_a_pipe_that_broke_is_not_why_either_side_of_it_ended(order: tuple[str, str]) -> None:
+    """A simulator's process raises, and the training that reads from it then; or the other way around."""
+    timeline = story().training()
+    for pid, kind in zip((400, 4242), order, strict=True):
+        raises(timeline, kind, "'reward'" if kind == "KeyError" else "", pid=pid)
+    flag = timeline.exits(1).check(Crash())
+    assert flag is not None
+    assert flag.message.startswith("KeyError: 'reward'")
+
+
+def test_a_pipe_that_broke_is_named_where_no_process_raised_anything_else() -> None:
+    timeline = raises(story().training(), "BrokenPipeError", "[Errno 32] Broken pipe", pid=4242).exits(1)
+    flag = timeline.check(Crash())
+    assert flag is not None
+    assert flag.message.startswith("BrokenPipeError")
+
+
 def test_a_start_that_fails_in_the_same_way_on_every_rank_is_given_up() -> None:
     timeline = life()
     for pid in (200, 300):

@@ -208,7 +208,20 @@ def test_a_training_that_an_exception_ends_slowly_has_the_settings_limit() -> No
     assert timeline.silence(59.9).check(Stall()) is None
     flag = timeline.silence(0.1).check(Stall())
     assert flag is not None
-    assert flag.message == "no step for 60 s in stage step (limit 60 s), last step 1300"
+    raised = "a process raised OutOfMemoryError: CUDA out of memory."
+    assert flag.message == f"no step for 60 s in stage step (limit 60 s), last step 1300; {raised}"
+
+
+def test_a_program_that_waits_for_a_process_which_an_exception_ended_has_that_named() -> None:
+    """Sample Factory waits for its inference worker, and prints its frames per second, 0, every five seconds."""
+    timeline = story().training(40).says(ev.AgentEvent.EXCEPTION, type="KeyError", message="of a step before", pid=7)
+    timeline.steps(41, 42)
+    facts: dict[str, object] = {"type": "RuntimeError", "message": "probability tensor\x1b[0m\nhas nan"}
+    raised = ev.AgentReported(at=timeline.now, job=JOB, attempt=1, agent_event=ev.AgentEvent.EXCEPTION, facts=facts)
+    timeline.put(replace(raised, pid=5286))
+    flag = timeline.silence(60).check(Stall())
+    assert flag is not None
+    assert flag.message.endswith("last step 42; process 5286 raised RuntimeError: probability tensor has nan")
 
 
 def test_at_rest_an_exception_has_the_settings_limit_too() -> None:

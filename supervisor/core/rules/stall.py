@@ -39,10 +39,13 @@ from supervisor.core.rules.rest import (
     whole_job_rested_s,
 )
 from supervisor.core.rules.standstill import diagnosis_of, machine_gasps, name_stopped
+from supervisor.core.sanitize import sanitize
 from supervisor.core.stats.holds import run_of
 from supervisor.core.stats.learned_limits import BOUNDS
 
 IDLE_CPU_PERCENT = 3.0
+RAISED_CHARACTERS = 200
+"""Of an exception's words in a message."""
 OUTPUT_DOUBT = 3
 SHORTEST_LEARNED_S = min(
     floor_s for bounds in BOUNDS.values() for floor_s in (bounds.floor_s, bounds.resting_floor_s) if floor_s is not None
@@ -247,6 +250,7 @@ def _observe_silence(history: History, reached: Gauge, no_step_s: float, *, at_r
     last = "" if history.last_step is None else f", last step {history.last_step.step}"
     gone = find_lost_training(history)
     lost = "" if gone is None else f"; the process that trained (pid {gone}) is gone, and its program still runs"
+    lost += _name_raised(history, no_step_s)
     how = ("learned limit" if reached.learned else "limit") + (" at rest" if at_rest else "")
     return Observation(
         message=f"no step for {no_step_s:.0f} s in stage {stage} ({how} {reached.limit:.0f} s){last}{lost}"
@@ -254,6 +258,16 @@ def _observe_silence(history: History, reached: Gauge, no_step_s: float, *, at_r
         can_save=was_stopped_throughout(history),
         diagnosis=diagnosis_of(history),
     )
+
+
+def _name_raised(history: History, no_step_s: float) -> str:
+    """Return which exception ended a process of the program since the last step, or nothing."""
+    since = [raised for raised in history.raised if history.seconds_since(raised.at) <= no_step_s]
+    if not since:
+        return ""
+    words = " ".join(sanitize(f"{since[0].kind}: {since[0].facts.get('message') or ''}").split())
+    who = "a process" if since[0].pid is None else f"process {since[0].pid}"
+    return f"; {who} raised {words[:RAISED_CHARACTERS].rstrip(': ')}"
 
 
 def _observe_loop(history: History, no_step_s: float, why: str) -> Observation:

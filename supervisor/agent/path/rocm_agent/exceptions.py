@@ -19,7 +19,7 @@ from .fence import fenced
 
 TYPE_CHECKING = False  # typing costs milliseconds at every interpreter's start
 if TYPE_CHECKING:
-    from types import TracebackType
+    from types import ModuleType, TracebackType
     from typing import Any, Callable, Optional, Tuple, Type
 
     Report = Tuple[str, str, str]
@@ -52,6 +52,29 @@ def begin() -> None:
     if quitter.__module__ == "_sitebuiltins":  # `exit` and `quit` raise by themselves
         quitter.__call__ = _watch_exit(quitter.__call__, 1)
     atexit.register(_report_last)
+
+
+def watch_printing(traceback: ModuleType) -> None:
+    """Report an exception that ends a process of multiprocessing, which prints it itself and calls no hook.
+
+    The program may wait for such a process for ever.
+    """
+    printing = traceback.print_exc
+
+    def print_exc(*words: Any, **named: Any) -> None:
+        caller = sys._getframe(1)
+        if caller.f_code.co_name == "_bootstrap" and caller.f_globals.get("__name__") == "multiprocessing.process":
+            _report_raised()
+        printing(*words, **named)
+
+    traceback.print_exc = print_exc
+
+
+@fenced
+def _report_raised() -> None:
+    error = sys.exc_info()[1]
+    if isinstance(error, Exception):
+        _report_once(type(error), error, error.__traceback__)
 
 
 class Training:

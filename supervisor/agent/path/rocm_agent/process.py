@@ -39,6 +39,7 @@ def prepare(folder: str) -> None:
         lambda: finder.install(
             {
                 "torch": _torch_imported,
+                "traceback": exceptions.watch_printing,
                 "multiprocessing.popen_fork": _children_imported,
                 "multiprocessing.popen_forkserver": _children_imported,
                 "torch._dynamo.callback": _compiler_imported,
