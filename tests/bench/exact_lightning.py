@@ -50,9 +50,9 @@ class Model(lightning.LightningModule):
         dying.batch()
 
 
-lightning.seed_everything(7, verbose=False)
+lightning.seed_everything(7)
 model = Model()
-lightning.seed_everything(7 + RANK, verbose=False)
+lightning.seed_everything(7 + RANK)
 schedule = {
     int(epoch): int(batches) for epoch, batches in (pair.split(":") for pair in asked.schedule.split(",") if pair)
 }

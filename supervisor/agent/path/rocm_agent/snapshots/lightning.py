@@ -160,8 +160,8 @@ class Snapshots:
         self._positioned = positioned(self._torch, loader) if self._loaders == 1 else None
         data, self._data = self._data, None
         if data is not None and self._positioned is not None:
-            size = loader.batch_size or 1
-            self._positioned.resume(data["begun"], data["batches"] * size, data["batches"], data["random"])
+            samples = data["batches"] * self._positioned.batch_samples
+            self._positioned.resume(data["begun"], samples, data["batches"], data["random"])
 
     def batch_begins(self, trainer: Any) -> None:
         """Save where that is due before the first batch of an epoch, where the epoch before it had no other place.

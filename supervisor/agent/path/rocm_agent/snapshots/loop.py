@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import weakref
 from time import monotonic_ns
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -16,8 +15,8 @@ from .boundary import Boundary
 from .copying import Later
 from .files import OURS
 from .keeper import Form
+from .loop_data import place_in
 from .moment import Moment
-from .position import Positioned, positioned
 from .scaling import scaler_state, settled_scaler
 
 CALLS_AWAITED = 32
@@ -34,7 +33,7 @@ class State:
         """Whether it is known from where `step` goes on."""
         self.torch = torch
         self._parts = named
-        self._data = None if loader is None else _data_of(torch, loader)
+        self._data = None if loader is None else place_in(torch, loader)
         self._first_epoch = 0
         self._calls, self._without_call, self._calls_come = torch_hook.count_calls(), 0, False
         self._has_optimizers = bool(self.replicas()[1])
@@ -110,81 +109,12 @@ class State:
         replicas.put_buffers(self.torch, self.replicas()[0], ours.get(replicas.BUFFERS, {}))
         self.step, self._first_epoch = ours["step"], ours["epoch"]
         self.counting = True
+        torch_hook.steps_were_made(self.step)  # the first is counted before the loop has reported any
         if not exactly:
             return
         randomness.restore(self.torch, ours["random"])
         if self._data is not None and ours["data"] is not None:
-            self._data.resume(ours["data"])
-
-
-class _Batches:
-    """The place in a torch DataLoader over a data set with an index."""
-
-    def __init__(self, made: Positioned, loader: Any) -> None:
-        self._positioned = made
-        self._batch_size = loader.batch_size or 1
-        self._skipped = 0
-        self._resumed_pass = -1
-        self._iterator: Any = lambda: None
-        original = loader._get_iterator
-
-        def get_iterator() -> Any:
-            iterator = original()
-            self._iterator = weakref.ref(iterator)
-            return iterator
-
-        loader._get_iterator = get_iterator
-
-    @property
-    def passes_before_this(self) -> int:
-        return max(0, self._positioned.passes - 1)
-
-    def state(self, random: Dict[str, Any]) -> Optional[Dict[str, Any]]:
-        """Return how the pass under way began and how many of its batches were given out; None before the first."""
-        number, iterator = self._positioned.passes - 1, self._iterator()
-        if number < 0 or iterator is None:
-            return None
-        made = iterator._num_yielded + (self._skipped if number == self._resumed_pass else 0)
-        return {
-            "begun": self._positioned.begun[number],
-            "batches": made,
-            "batch_size": self._batch_size,
-            "random": self._positioned.random_from(made, random),
-        }
-
-    def resume(self, state: Dict[str, Any]) -> None:
-        """Begin the next pass behind those batches."""
-        samples = state["batches"] * state["batch_size"]
-        self._positioned.resume(state["begun"], samples, state["batches"], state["random"])
-        self._resumed_pass = self._positioned.passes
-        self._skipped = -(-samples // self._batch_size)
-
-
-class _Stateful:
-    """The place in a loader that keeps account of itself, such as torchdata's StatefulDataLoader."""
-
-    passes_before_this = 0
-
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-
-    def state(self, random: Any) -> Any:
-        return {"own": self._loader.state_dict()}
-
-    def resume(self, state: Any) -> None:
-        self._loader.load_state_dict(state["own"])
-
-
-def _data_of(torch: Any, loader: Any) -> Any:
-    if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
-        return _Stateful(loader)
-    made = positioned(torch, loader)
-    if made is not None:
-        return _Batches(made, loader)
-    raise ValueError(
-        "%s has no place to go back to: give a DataLoader over a data set with an index, or a loader with state_dict "
-        "and load_state_dict" % type(loader).__name__
-    )
+            self._data.resume(ours["data"], ours["random"])
 
 
 def restore(loader: Any, named: Dict[str, Any]) -> State:

@@ -53,6 +53,12 @@ class Positioned:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["inner"], name)
 
+    @property
+    def batch_samples(self) -> int:
+        """The samples of a batch, also where the program made the batch sampler; 1 where that names no number."""
+        size = getattr(self.inner, "batch_size", None)
+        return size if type(size) is int and size > 0 else 1
+
     def random_from(self, made: int, now: Dict[str, Any]) -> Dict[int, Dict[str, Any]]:
         """Return by a batch's number the random states before it was loaded, of a pass of which `made` are trained on.
 

@@ -1,0 +1,108 @@
+"""A loop of one's own that goes on from a snapshot is given the rest of its batches, whatever kind of loader it has."""
+
+from __future__ import annotations
+
+import pytest
+from agent_by_hand import run_with_agent
+
+from tests.rigs.warm import WarmInterpreter
+
+pytestmark = pytest.mark.train
+
+STOPPED = """
+import copy
+import random
+import torch
+from rocm_agent.snapshots.copying import all_made
+from rocm_agent.snapshots.loop import State
+
+{loader}
+
+class Points(torch.utils.data.Dataset):
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, index):
+        return index + random.random() + torch.rand(()).item()
+
+class Account:
+    '''Keeps account of its batches, and draws a seed where a pass begins or goes on.'''
+
+    def __init__(self):
+        self.given = 0
+
+    def __iter__(self):
+        self.seed = torch.randint(9, (1,)).item()
+        return self
+
+    def __next__(self):
+        if self.given == 4:
+            self.given = 0
+            raise StopIteration
+        self.given += 1
+        return torch.rand(3) + self.given
+
+    def state_dict(self):
+        return {{"given": self.given}}
+
+    def load_state_dict(self, state):
+        self.given = state["given"]
+
+def begin():
+    random.seed(5)
+    torch.manual_seed(5)
+    loader = make()
+    return loader, State(torch, loader, {{}})
+
+def train(loader, state, stop=None):
+    made = []
+    for epoch in range(state.epoch, 3):
+        for batch in loader:
+            state.step += 1
+            made.append((state.step, epoch, state.epoch, [float(item) for item in batch], torch.rand(()).item()))
+            if state.step == stop:
+                return made, copy.deepcopy(all_made(state.collect()))
+    return made, None
+
+alone, _ = train(*begin())
+steps = len(alone)
+for stop in range(1, steps):
+    made, found = train(*begin(), stop)
+    loader, state = begin()
+    state.put_back(found, exactly=True)
+    rest, _ = train(loader, state)
+    assert made + rest == alone, (stop, (made + rest)[stop - 1:stop + 2], alone[stop - 1:stop + 2])
+print(steps, [epoch == of for _, epoch, of, *_ in alone].count(False))
+"""
+ACCELERATE = """
+from accelerate import Accelerator
+from accelerate.utils import DataLoaderConfiguration
+
+def make():
+    settings = DataLoaderConfiguration(use_seedable_sampler=%s)
+    loader = torch.utils.data.DataLoader(Points(), 3, shuffle=True)
+    return Accelerator(cpu=True, dataloader_config=settings).prepare(loader)
+"""
+BATCH_SAMPLER = """
+def make():
+    sampler = torch.utils.data.RandomSampler(range(10))
+    return torch.utils.data.DataLoader(Points(), batch_sampler=torch.utils.data.BatchSampler(sampler, 3, False))
+"""
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        "make = lambda: torch.utils.data.DataLoader(Points(), 3, shuffle=True)",
+        BATCH_SAMPLER,
+        "make = lambda: Account()",
+        ACCELERATE % False,
+        ACCELERATE % True,
+    ],
+    ids=["torch", "batch sampler", "own account", "accelerate", "accelerate by seed"],
+)
+def test_a_loop_that_goes_on_after_any_step_makes_the_batches_and_epochs_that_were_left(
+    loader: str, unsupervised: WarmInterpreter
+) -> None:
+    """With the numbers that its data and its own body draw."""
+    assert run_with_agent(unsupervised, STOPPED.format(loader=loader)) == ["12 0"]
