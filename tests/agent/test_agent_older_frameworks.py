@@ -17,6 +17,8 @@ from rocm_agent.snapshots.lightning import _find_loader_setup, _go_on_amid_epoch
 from rocm_agent.snapshots.transformers_checkpoint import facts_of
 from rocm_agent.snapshots.transformers_place import Place, given_step, lost_batches
 
+from supervisor.core import attempt_files as at
+
 
 class Progress:
     """Lightning's count of batches: a callback of a batch's end sees it before the batch is completed."""
@@ -168,6 +170,7 @@ class CallbackList:
     def on_train_begin(self, logs=None): pass
     def on_train_end(self, logs=None): pass
     def on_epoch_begin(self, epoch, logs=None): pass
+    def on_epoch_end(self, epoch, logs=None): pass
     def on_train_batch_begin(self, batch, logs=None): pass
     def on_train_batch_end(self, batch, logs=None): pass
     def on_test_begin(self, logs=None): pass
@@ -244,6 +247,72 @@ def test_keras_counts_all_batches_of_an_execution_whether_its_end_names_the_last
     assert attempt.run([sys.executable, "-c", program], PYTHONPATH=str(tmp_path)) == (0, "")
     assert attempt.failures() == []
     assert [item.step for item in attempt.records()] == [4, 8, 10, 14, 18, 20]
+
+
+CUT_SHORT = """
+from types import SimpleNamespace
+from rocm_agent import claim
+from rocm_agent.layout import STAGES
+from keras.callbacks import CallbackList
+
+callbacks = CallbackList(SimpleNamespace(steps_per_execution=4), epochs=2, steps=10)
+callbacks.on_train_begin()
+for epoch in range(2):
+    callbacks.on_epoch_begin(epoch)
+    for batch in (0, 4):
+        callbacks.on_train_batch_begin(batch)
+        callbacks.on_train_batch_end(batch, {"loss": 1.0})
+    callbacks.on_train_batch_begin(8)
+    if epoch:
+        callbacks.on_test_begin()
+        print(STAGES[claim.holding().stage])
+        callbacks.on_test_end()
+    callbacks.on_epoch_end(epoch, {"loss": 0.5})
+callbacks.on_train_end()
+"""
+
+
+def test_the_last_batches_of_an_epoch_of_keras_are_counted_whose_execution_ends_without_a_callback(
+    attempt: Attempt, tmp_path: Path
+) -> None:
+    """Up to 3.6, on TensorFlow, the data's end leaves the execution that has too few of them."""
+    (tmp_path / "keras").mkdir()
+    (tmp_path / "keras/callbacks.py").write_text(CALLBACK_LIST)
+    attempt.make_recorder()
+    assert attempt.run([sys.executable, "-c", CUT_SHORT], PYTHONPATH=str(tmp_path)) == (0, "validate\n")
+    assert attempt.failures() == []
+    steps = [(item.step, item.epoch, item.loss if item.known & at.KNOWN_LOSS else None) for item in attempt.records()]
+    assert steps == [(4, 0, 1.0), (8, 0, 1.0), (10, 0, 0.5), (14, 1, 1.0), (18, 1, 1.0), (20, 1, None)]
+
+
+UNKNOWN_LENGTH = """
+from types import SimpleNamespace
+from keras.callbacks import CallbackList
+
+optimizer = SimpleNamespace(iterations=SimpleNamespace(numpy=lambda: 24))
+callbacks = CallbackList(SimpleNamespace(steps_per_execution=4, optimizer=optimizer), epochs=5, steps=None)
+callbacks.on_train_begin()
+for epoch, batches in ((3, (3, 7)), (4, (0, 4))):
+    callbacks.on_epoch_begin(epoch)
+    for batch in batches:
+        callbacks.on_train_batch_begin(batch)
+        callbacks.on_train_batch_end(batch, {"loss": 1.0})
+    callbacks.on_train_batch_begin(8 if epoch == 4 else 11)
+    callbacks.on_epoch_end(epoch, {"loss": 0.5})
+callbacks.on_train_end()
+"""
+
+
+def test_keras_goes_on_from_its_optimizers_count_where_the_length_of_an_epoch_is_not_known(
+    attempt: Attempt, tmp_path: Path
+) -> None:
+    """In the first epoch of a process releases up to 3.6 begin an execution with the number of its last batch."""
+    (tmp_path / "keras").mkdir()
+    (tmp_path / "keras/callbacks.py").write_text(CALLBACK_LIST)
+    attempt.make_recorder()
+    assert attempt.run([sys.executable, "-c", UNKNOWN_LENGTH], PYTHONPATH=str(tmp_path)) == (0, "")
+    assert attempt.failures() == []
+    assert [(item.step, item.epoch) for item in attempt.records()] == [(28, 3), (32, 3), (36, 4), (40, 4)]
 
 
 COMPILER = """

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, Callable, Optional
 
 from . import claim, xla_memory
-from .fence import failed
+from .fence import failed, fenced
 from .layout import DATA_WAIT, ENDED, STEP, VALIDATE
 from .plan import Plan, count_of
 from .scalars import EagerTensor, LateArray, LateScalars
@@ -31,6 +31,8 @@ class Fit:
         """Steps before this epoch."""
         self._batch: Optional[int] = None
         """The batch with which the newest execution began."""
+        self._is_open = False
+        """Whether that execution has not ended."""
         self._tells_last = False
         """Whether the end of an execution is reported with its last batch, as Keras 2 does and newer releases of 3."""
         self.plan = Plan("keras")
@@ -38,7 +40,10 @@ class Fit:
         together = getattr(model, "steps_per_execution", 1)
         self._together = together if type(together) is int else 1
         """Batches of one execution, at whose end alone Keras calls back."""
-        self._read_loss = _LossReader(getattr(model, "optimizer", None))
+        optimizer = getattr(model, "optimizer", None)
+        if self.steps is None:
+            self.made = _count_iterations(optimizer) or 0
+        self._read_loss = _LossReader(optimizer)
 
     def epoch_begins(self, epoch: int) -> None:
         """Count its batches from the end of the one before."""
@@ -47,14 +52,29 @@ class Fit:
 
     def batch_begins(self, batch: int) -> None:
         """Note with which batch an execution begins."""
-        self._batch = batch
+        self._batch, self._is_open = batch, True
 
     def batch_ends(self, batch: int, logs: Any) -> None:
+        """Record the steps up to the last one of an execution that ends."""
+        self._is_open = False
+        self._record_up_to(self._last_of(int(batch)), logs)
+
+    def data_ends(self, logs: Any = None) -> None:
+        """Record the last steps of an epoch, whose execution had fewer batches than it can have.
+
+        Keras 3.1 to 3.6 calls back at the end of none on TensorFlow in which the data came to its end.
+        """
+        is_open, self._is_open = self._is_open, False
+        begun = self._batch or 0
+        if is_open and self.steps is not None and begun < self.steps < begun + self._together:
+            self._record_up_to(self.steps - 1, logs)
+
+    def _record_up_to(self, batch: int, logs: Any) -> None:
         """Record a step with its loss, which Keras means over the epoch."""
         recorder = claim.take(claim.GENERIC)
         if recorder is None:
             return
-        self.made = self._begun_with + self._last_of(int(batch)) + 1
+        self.made = self._begun_with + batch + 1
         loss = logs.get("loss") if isinstance(logs, dict) else None
         recorder.record(self.made, self.epoch, self._read_loss(loss))
         recorder.stage, recorder.aside = STEP, DATA_WAIT
@@ -65,10 +85,17 @@ class Fit:
     def _last_of(self, batch: int) -> int:
         """Return the last batch of an execution that ends with `batch`, which may be its first."""
         self._tells_last = self._tells_last or batch != self._batch
-        if self._tells_last:
-            return batch
+        if self._tells_last or batch % self._together:
+            return batch  # where the steps of an epoch are not known, 3.1 to 3.6 begin with the last one as well
         last = batch + self._together - 1
         return last if self.steps is None else min(last, self.steps - 1)
+
+
+@fenced
+def _count_iterations(optimizer: Any) -> Optional[int]:
+    """Return the batches that an optimizer has been given, those before a resume included; None where unknown."""
+    read = getattr(getattr(optimizer, "iterations", None), "numpy", None)
+    return None if read is None else int(read())
 
 
 class _LossReader:
@@ -108,7 +135,8 @@ def install(module: ModuleType) -> None:
     _call_after(kind, "on_epoch_begin", lambda fit, epoch, *_, **__: fit.epoch_begins(int(epoch)))
     _call_after(kind, "on_train_batch_begin", lambda fit, batch, *_, **__: fit.batch_begins(int(batch)))
     _call_after(kind, "on_train_batch_end", lambda fit, batch, logs=None: fit.batch_ends(batch, logs))
-    _call_after(kind, "on_test_begin", lambda fit, *_, **__: _in_stage(VALIDATE))
+    _call_after(kind, "on_epoch_end", lambda fit, epoch, logs=None: fit.data_ends(logs))
+    _call_after(kind, "on_test_begin", lambda fit, *_, **__: (fit.data_ends(), _in_stage(VALIDATE)))
     _call_after(kind, "on_test_end", lambda fit, *_, **__: _in_stage(STEP))
     _call_after(kind, "on_train_end", lambda fit, *_, **__: _in_stage(ENDED))
 
