@@ -432,6 +432,9 @@ DILL = b"cdill._dill\n_load_type\nq\x01"
 SET = DILL + b"X\x03\x00\x00\x00setq\x02\x85q\x03Rq\x04"
 """The type `set` as dill writes it; it stays in the memo at 4."""
 
+PARTIAL = DILL + b"X\x0b\x00\x00\x00PartialType\x85R"
+"""The type of a function with some of its arguments, of which activations of models are made."""
+
 
 @pytest.mark.parametrize(
     "program",
@@ -441,8 +444,10 @@ SET = DILL + b"X\x03\x00\x00\x00setq\x02\x85q\x03Rq\x04"
         b"]" + SET + b"ah\x01h\x02\x85Ra.",
         SET.replace(b"dill._dill", b"dill.dill") + b".",
         b"\x8c\x0adill._dill\x8c\x0a_load_type\x93\x8c\x05range\x85R.",
+        PARTIAL + b"ctorch.nn.functional\nrelu\n\x85R.",
+        b"cdill._dill\n_create_ftype\n(" + PARTIAL + b"ctorch.nn.functional\nrelu\n)}tR.",
     ],
-    ids=["sets-of-modules", "two-types", "name-from-memo", "old-dill", "protocol-4"],
+    ids=["sets-of-modules", "two-types", "name-from-memo", "old-dill", "protocol-4", "partial", "partial-of-old-dill"],
 )
 def test_a_plain_type_as_dill_names_it_is_no_harm(tmp_path: Path, program: bytes) -> None:
     """Releases of ultralytics from 8.0 to 8.3 save by dill where it is installed, and each module has a set."""
@@ -464,10 +469,13 @@ def test_a_plain_type_as_dill_names_it_is_no_harm(tmp_path: Path, program: bytes
         DILL + b"}bX\x03\x00\x00\x00set\x85R.",
         b"cdill._dill\n_create_function\n)R.",
         b"cdill\n_dill._load_type\nX\x03\x00\x00\x00set\x85R.",
+        b"cdill._dill\n_create_ftype\n(" + DILL + b"X\x08\x00\x00\x00CodeType)}tR.",
+        b"cdill._dill\n_create_ftype\n(cbuiltins\nmap\n]])}tR.",
+        b"cdill._dill\n_create_ftype\n(" + PARTIAL + b"cos\nsystem\n)}tR.",
     ],
     ids=[
         "code", "function", "value", "value-again", "called-by-another", "of-a-list", "two", "as-getattr", "getattr-so",
-        "changed", "other-function", "other-way",
+        "changed", "other-function", "other-way", "partial-as-type", "partial-of-another", "partial-of-system",
     ],
 )  # fmt: skip
 def test_what_dill_makes_else_is_hostile(tmp_path: Path, program: bytes) -> None:

@@ -39,15 +39,23 @@ HOSTILE_NAMES = {
 }
 HOSTILE_NAMES["__builtin__"] = HOSTILE_NAMES["builtins"]
 HOSTILE_NAMES["_operator"] = HOSTILE_NAMES["operator"]
-DILL_NAMES_A_TYPE = ("_load_type", ("dill._dill", "dill.dill"))
+DILL = ("dill._dill", "dill.dill")
+DILL_NAMES_A_TYPE = "_load_type"
 """By a call of which dill writes a type of Python's own; ultralytics 8.0 to 8.3 saves by dill where it is installed."""
-PLAIN_TYPES = frozenset(
-    [
-        "bool", "bytearray", "bytes", "complex", "dict", "float", "frozenset", "int", "list", "object", "range", "set",
-        "slice", "str", "tuple",
-    ]
-)  # fmt: skip
-"""Those that a checkpoint may name so: of others, as CodeType, programs could be made."""
+DILL_MAKES_A_PARTIAL = "_create_ftype"
+"""By a call of which dill up to 0.3.4 writes a function with some of its arguments."""
+PARTIAL = ("functools", "partial")
+PLAIN_TYPES = {
+    **dict.fromkeys(
+        [
+            "bool", "bytearray", "bytes", "complex", "dict", "float", "frozenset", "int", "list", "object", "range",
+            "set", "slice", "str", "tuple",
+        ]
+    ),
+    "PartialType": PARTIAL,
+}  # fmt: skip
+"""Those that a checkpoint may name so, with their own name where it is another: of others, as CodeType, programs could
+be made."""
 KEPT_METHODS = {
     ("torch.optim.lr_scheduler", "OneCycleLR"): "_annealing_cos _annealing_linear",
     ("torch.optim.lr_scheduler", "CyclicLR"): "_triangular_scale_fn _triangular2_scale_fn _exp_range_scale_fn",
@@ -144,9 +152,11 @@ class Unpickler(pickle.Unpickler):
         if name == "getattr" and module in ("builtins", "__builtin__"):
             self._naming.add("%s.%s" % (module, name))
             return self._name_attribute
-        if name == DILL_NAMES_A_TYPE[0] and module in DILL_NAMES_A_TYPE[1]:
+        if name == DILL_NAMES_A_TYPE and module in DILL:
             self._naming.add("%s.%s" % (module, name))
             return self._name_type
+        if name == DILL_MAKES_A_PARTIAL and module in DILL:
+            return self._make_partial
         if is_hostile(module, name):
             self.hostile.append("%s.%s" % (module, name))
         made = self._named.get((module, name))
@@ -169,7 +179,16 @@ class Unpickler(pickle.Unpickler):
         if not (isinstance(name, str) and name in PLAIN_TYPES):
             self.hostile.extend(self._naming)
             return StandIn
-        return self.find_class("builtins", name)
+        return self.find_class(*(PLAIN_TYPES[name] or ("builtins", name)))
+
+    def _make_partial(self, kind: Any, *parts: Any) -> Any:
+        """Return the stand-in of a function with some of its arguments, in place of dill's function.
+
+        That calls what it is given, as a pickle can without it; all of that is named in the pickle and judged by name.
+        """
+        if getattr(kind, "origin", None) != PARTIAL:
+            self.hostile.append("dill.%s" % DILL_MAKES_A_PARTIAL)
+        return StandIn(kind, *parts)
 
     def persistent_load(self, pid: Any) -> Storage:
         """Return the storage that `pid` names: ("storage", type, key, device, count[, view])."""
