@@ -20,8 +20,8 @@ LIMIT_S = 60.0
 Message = dict[str, Any]
 
 
-class Browser:
-    """One Chromium with one page; `events` are those that came of that page, `said` its console and exceptions."""
+class Chromium:
+    """One Chromium, whose pages share its processes and nothing else: each has cookies and storage of its own."""
 
     def __init__(self, profile: Path, rules: str = "", *options: str) -> None:
         assert CHROMIUM is not None
@@ -43,11 +43,17 @@ class Browser:
         os.close(from_browser)
         self._buffer = b""
         self._number = 0
-        self.events: list[Message] = []
-        target = self.send("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Network", "Log"):
-            self.send(f"{domain}.enable")
+        self._events: dict[str | None, list[Message]] = {}
+        """Those that no page has taken yet, by its session."""
+
+    @contextmanager
+    def page(self) -> Iterator[Browser]:
+        """Open a page with a window of its own, and close it."""
+        context = self.send(None, "Target.createBrowserContext")["browserContextId"]
+        created = self.send(None, "Target.createTarget", url="about:blank", browserContextId=context, newWindow=True)
+        attached = self.send(None, "Target.attachToTarget", targetId=created["targetId"], flatten=True)
+        yield Browser(self, attached["sessionId"])
+        self.send(None, "Target.disposeBrowserContext", browserContextId=context)
 
     def close(self) -> None:
         self._process.terminate()
@@ -57,12 +63,12 @@ class Browser:
                 os.close(descriptor)
         self._log.close()
 
-    def send(self, method: str, **given: object) -> Message:
-        """Return the answer to one command; raise AssertionError where it is an error."""
+    def send(self, session: str | None, method: str, **given: object) -> Message:
+        """Return the answer to one command of a page; raise AssertionError where it is an error."""
         self._number += 1
         message: Message = {"id": self._number, "method": method, "params": given}
-        if hasattr(self, "_session"):
-            message["sessionId"] = self._session
+        if session is not None:
+            message["sessionId"] = session
         os.write(self._write, json.dumps(message).encode() + b"\0")
         while True:
             got = self._receive()
@@ -70,7 +76,46 @@ class Browser:
                 assert "error" not in got, (method, got["error"])
                 result: Message = got["result"]
                 return result
-            self.events.append(got)
+            self._events.setdefault(got.get("sessionId"), []).append(got)
+
+    def take_events(self, session: str) -> list[Message]:
+        """Return what has come of a page and was not taken yet."""
+        return self._events.pop(session, [])
+
+    def collect(self, seconds: float) -> None:
+        """Receive what comes within a time."""
+        end = time.perf_counter() + seconds
+        while (rest := end - time.perf_counter()) > 0:
+            if b"\0" in self._buffer or select.select([self._read], [], [], rest)[0]:
+                got = self._receive()
+                self._events.setdefault(got.get("sessionId"), []).append(got)
+
+    def _receive(self) -> Message:
+        while b"\0" not in self._buffer:
+            ready, _, _ = select.select([self._read], [], [], LIMIT_S)
+            assert ready, "the browser does not answer"
+            got = os.read(self._read, 1 << 20)
+            assert got, "the browser ended"
+            self._buffer += got
+        message, _, self._buffer = self._buffer.partition(b"\0")
+        decoded: Message = json.loads(message)
+        return decoded
+
+
+class Browser:
+    """One page; `events` are those that came of it, `output` is its console and exceptions."""
+
+    def __init__(self, chromium: Chromium, session: str) -> None:
+        self._chromium, self._session = chromium, session
+        self.events: list[Message] = []
+        for domain in ("Page", "Runtime", "Network", "Log"):
+            self.send(f"{domain}.enable")
+
+    def send(self, method: str, **given: object) -> Message:
+        """Return the answer to one command; raise AssertionError where it is an error."""
+        answer = self._chromium.send(self._session, method, **given)
+        self.events += self._chromium.take_events(self._session)
+        return answer
 
     def open(self, url: str) -> None:
         """Have the page show an address, and wait until it was loaded."""
@@ -101,14 +146,12 @@ class Browser:
                     self.events.remove(event)
                     return event
             assert time.perf_counter() < end, f"{method} did not come"
-            self.events.append(self._receive())
+            self.collect(0.05)
 
     def collect(self, seconds: float) -> None:
         """Take the events that come within a time."""
-        end = time.perf_counter() + seconds
-        while (rest := end - time.perf_counter()) > 0:
-            if b"\0" in self._buffer or select.select([self._read], [], [], rest)[0]:
-                self.events.append(self._receive())
+        self._chromium.collect(seconds)
+        self.events += self._chromium.take_events(self._session)
 
     def output(self) -> list[str]:
         """Return what the page reported: exceptions, console errors, and violations of its policy."""
@@ -144,23 +187,19 @@ class Browser:
     def scheme(self, name: str) -> None:
         self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": name}])
 
-    def _receive(self) -> Message:
-        while b"\0" not in self._buffer:
-            ready, _, _ = select.select([self._read], [], [], LIMIT_S)
-            assert ready, "the browser does not answer"
-            got = os.read(self._read, 1 << 20)
-            assert got, "the browser ended"
-            self._buffer += got
-        message, _, self._buffer = self._buffer.partition(b"\0")
-        decoded: Message = json.loads(message)
-        return decoded
-
 
 @contextmanager
-def browser(profile: Path, rules: str = "", *options: str) -> Iterator[Browser]:
+def chromium(profile: Path, rules: str = "", *options: str) -> Iterator[Chromium]:
     """Start a Chromium, and end it."""
-    started = Browser(profile, rules, *options)
+    started = Chromium(profile, rules, *options)
     try:
         yield started
     finally:
         started.close()
+
+
+@contextmanager
+def browser(profile: Path, rules: str = "", *options: str) -> Iterator[Browser]:
+    """Start a Chromium of one page, and end it."""
+    with chromium(profile, rules, *options) as started, started.page() as page:
+        yield page

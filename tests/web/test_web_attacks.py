@@ -6,10 +6,9 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
-from browser import CHROMIUM, Browser, browser
+from browser import CHROMIUM, Browser, Chromium, browser
 from served_page import ServedPage
 
 pytestmark = [
@@ -112,8 +111,8 @@ def test_a_cookie_that_another_port_collected_opens_nothing(victim: Browser, pag
 
 
 @pytest.mark.usefixtures("victim")
-def test_an_address_that_was_used_lets_nobody_else_in(page: ServedPage, tmp_path: Path) -> None:
-    with browser(tmp_path / "profile") as other:
+def test_an_address_that_was_used_lets_nobody_else_in(page: ServedPage, chromium: Chromium) -> None:
+    with chromium.page() as other:
         other.open(page.address)
         other.wait_for("document.querySelector('h1').textContent === 'Sign in'")
         assert other.evaluate("localStorage.length") == 0

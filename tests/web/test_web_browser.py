@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser import CHROMIUM, Browser, browser
+from browser import CHROMIUM, Browser, Chromium
 from served_page import ServedPage, serving_page
 
 import supervisor.web
@@ -34,8 +34,8 @@ CHARTS = "Array.from(document.querySelectorAll('figure:not([hidden]) h3'), h => 
 
 
 @pytest.fixture(scope="module")
-def shown(page: ServedPage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with browser(tmp_path_factory.mktemp("browser") / "profile") as started:
+def shown(page: ServedPage, chromium: Chromium) -> Iterator[Browser]:
+    with chromium.page() as started:
         started.resize(1200, 900)
         started.open(page.address)
         started.wait_for("document.querySelector('.card canvas')")
@@ -92,8 +92,8 @@ def test_keys_read_the_values_and_zoom(shown: Browser) -> None:
     shown.wait_for("location.hash === '#/training/yolo'")
 
 
-def test_a_browser_that_is_too_old_for_the_page_reads_which_it_needs(page: ServedPage, tmp_path: Path) -> None:
-    with browser(tmp_path / "profile") as old:
+def test_a_browser_that_is_too_old_for_the_page_reads_which_it_needs(page: ServedPage, chromium: Chromium) -> None:
+    with chromium.page() as old:
         old.send("Network.setBlockedURLs", urls=["*page.js*"])  # as where its syntax is not known
         old.open(page.address)
         old.wait_for("getComputedStyle(document.querySelector('.late')).visibility === 'visible'")
@@ -117,8 +117,8 @@ def test_the_page_fits_a_phone(shown: Browser) -> None:
         shown.resize(1200, 900)
 
 
-def test_without_a_session_the_page_says_what_to_do(page: ServedPage, state: Path, tmp_path: Path) -> None:
-    with serving_page(state) as other, browser(tmp_path / "profile") as fresh:
+def test_without_a_session_the_page_says_what_to_do(page: ServedPage, state: Path, chromium: Chromium) -> None:
+    with serving_page(state) as other, chromium.page() as fresh:
         fresh.open(f"{other.origin}/#a-wrong-token")
         fresh.wait_for("document.querySelector('h1').textContent === 'Sign in'")
         assert "supervisorctl web" in fresh.evaluate("document.body.innerText")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from browser import CHROMIUM, Browser, browser
+from browser import CHROMIUM, Browser, Chromium
 from long_record import BEGAN_UNIX_S
 from served_page import ServedPage, serving_page
 
@@ -53,6 +53,10 @@ JOB = types.JobStatus(
 )
 
 
+AUDIT = """axe.run({resultTypes: ['violations']}).then(
+  found => found.violations.map(violation => [violation.id, violation.nodes[0].html]))"""
+
+
 @pytest.fixture(scope="module")
 def view(tmp_path_factory: pytest.TempPathFactory) -> FakeView:
     folder = tmp_path_factory.mktemp("output")
@@ -75,8 +79,8 @@ def page(view: FakeView, state: Path) -> Iterator[ServedPage]:
 
 
 @pytest.fixture(scope="module")
-def shown(page: ServedPage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with browser(tmp_path_factory.mktemp("browser") / "profile") as started:
+def shown(page: ServedPage, chromium: Chromium) -> Iterator[Browser]:
+    with chromium.page() as started:
         started.send("Page.setBypassCSP", enabled=False)
         started.open(page.address)
         started.wait_for("document.querySelector('.card')")
@@ -117,9 +121,9 @@ def test_attempts_are_compared_by_step_epoch_and_time(shown: Browser) -> None:
 
 
 @pytest.mark.skipif(not AXE.is_file(), reason="axe-core could not be fetched by make test")
-def test_no_view_has_a_fault_of_accessibility(page: ServedPage, view: FakeView, tmp_path: Path) -> None:
+def test_no_view_has_a_fault_of_accessibility(page: ServedPage, view: FakeView, chromium: Chromium) -> None:
     found = []
-    with serving(view) as socket, serving_page(page.state, socket=socket) as own, browser(tmp_path / "p") as shown:
+    with serving(view) as socket, serving_page(page.state, socket=socket) as own, chromium.page() as shown:
         shown.send("Page.setBypassCSP", enabled=True)
         shown.open(own.address)
         shown.wait_for("document.querySelector('.card')")
@@ -131,7 +135,7 @@ def test_no_view_has_a_fault_of_accessibility(page: ServedPage, view: FakeView, 
                 for path in VIEWS:
                     show(shown, path)
                     shown.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
-                    broken = shown.evaluate("axe.run().then(r => r.violations.map(v => [v.id, v.nodes[0].html]))")
+                    broken = shown.evaluate(AUDIT)
                     found += [(width, scheme, path, *rule) for rule in broken]
                     if shown.evaluate("document.documentElement.scrollWidth") > width:
                         found.append((width, scheme, path, "is wider than the screen"))
