@@ -92,7 +92,10 @@ class TimedProtocol(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """Answer garbage with 400, or, in the middle of an answer, by hanging up."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            super().send_400_response(msg)
+            try:
+                super().send_400_response(msg)
+            except h11.LocalProtocolError:  # the answer to a HEAD has no body: its headers are sent
+                self.transport.close()
             if self.cycle is not None:
                 self.cycle.disconnected = True  # the request whose body it is has its answer
         else:

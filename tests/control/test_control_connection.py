@@ -120,14 +120,15 @@ def test_one_that_asks_again_and_again_is_kept(port: int) -> None:
             assert answers.read(len(ANSWER)) == ANSWER
 
 
+@pytest.mark.parametrize("head", [HEAD, HEAD.replace(b"POST", b"HEAD", 1)])
 def test_garbage_in_a_body_that_is_not_read_is_answered_once_and_is_no_error_of_the_daemon(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, head: bytes
 ) -> None:
     """Its request was answered after the 400, and each time a traceback was logged."""
     caplog.set_level(logging.ERROR)
     with served(answer_at_once) as where, socket.create_connection(("127.0.0.1", where)) as peer:
         peer.settimeout(LIMIT_S)
-        peer.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n")
+        peer.sendall(head + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n")
         with peer.makefile("rb") as answers:
             assert answers.read().split(b" ")[1] == b"400"
     assert caplog.records == []
