@@ -466,3 +466,24 @@ def test_batches_that_pass_through_a_generator_are_counted_over_the_first_epoch(
 def test_batches_that_make_no_step_each_leave_only_the_epochs(attempt: Attempt, quickest_python: Path) -> None:
     script = LOADERS.replace("        optimizer.step()", "        if number % 2: optimizer.step()")
     assert read_loops(attempt, quickest_python, script) == [(3, None, None)]
+
+
+ACCUMULATED = """
+import types
+kind = type("GradientState", (), {"_shared_state": {"plugin_kwargs": SETTINGS}})
+sys.modules["accelerate.state"] = types.SimpleNamespace(GradientState=kind)
+"""
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+    ("settings", "steps"),
+    [('{"num_steps": 3}', (3, 3, 9)), ('{"num_steps": 3, "sync_with_dataloader": False}', None), ("{}", None)],
+    ids=["the rest as one", "over the end", "by hand"],
+)
+def test_steps_of_several_batches_are_known_after_an_epoch_where_accelerate_was_set_to_make_them(
+    settings: str, steps: tuple[int, int, int] | None, attempt: Attempt, quickest_python: Path
+) -> None:
+    stepping = "        if number % 8 in (0, 3, 6): optimizer.step()"
+    script = LOADERS.replace("        optimizer.step()", stepping) + ACCUMULATED.replace("SETTINGS", settings)
+    assert read_loops(attempt, quickest_python, script) == [(3, None, None), *([steps] if steps else [])]

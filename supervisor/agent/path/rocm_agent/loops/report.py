@@ -1,13 +1,14 @@
 """Reports the epochs and steps that the loops around a training's first step come to, and nothing that is in doubt.
 
 Where the batches of an epoch cannot be told in advance, they are counted over the first epoch: they are believed if
-they are as many as the loader has.
+they are as many as the loader has, or as the steps that accelerate makes of them where it accumulates gradients.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
+import sys
 import threading
 import weakref
 from dataclasses import dataclass, replace
@@ -92,9 +93,20 @@ def loader_begins(loader: Any, step: int) -> None:
         return
     length, _found = loader_length(loader), replace(_found, awaits_epoch=False)
     begun = before.step or _found.made
-    if length and step - begun == length and begun == _found.made:
-        _found = _with_steps(_found, length)
+    each = step - begun
+    if length and each in (length, _count_accumulated(length)) and begun == _found.made:
+        _found = _with_steps(_found, each)
         _tell(_found)
+
+
+def _count_accumulated(batches: int) -> Optional[int]:
+    """Return the steps that accelerate makes of a pass over so many batches; None where it makes other ones in each."""
+    kind = getattr(sys.modules.get("accelerate.state"), "GradientState", None)
+    settings = getattr(kind, "_shared_state", {}).get("plugin_kwargs", {})
+    together = settings.get("num_steps", 1)
+    if batches % together and not settings.get("sync_with_dataloader", True):
+        return None
+    return int(-(-batches // together))
 
 
 def _is_either(former: Any, loader: Any) -> bool:
