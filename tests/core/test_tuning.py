@@ -648,6 +648,75 @@ def test_workers_that_gain_a_multiple_are_not_exchanged_once_more_for_the_last_c
     assert alone.confirmed is not None
 
 
+STARVED_LOADER = Facts(device="cuda", cuda=True, processors=16, workers=1, prefetch=4, tf32=False)
+"""One worker makes batches for a GPU that waits for them."""
+
+
+def begin_starved(*blocks_s: float, facts: Facts = STARVED_LOADER) -> Session:
+    """Return a tune that tries workers and then TF32, after blocks of its own choice."""
+    knobs, left = choose_knobs(facts, may=("precision",), remedied=(), knobs=KNOBS)
+    session = begin_session([knob for knob in knobs if knob.name in {"workers", "tf32"}], left, facts)
+    for block_s in blocks_s:
+        session = session.after_block(block_s)
+    return session
+
+
+def test_new_workers_that_end_a_long_wait_are_settled_without_a_second_exchange() -> None:
+    session = begin_starved(1.0, 0.2, 0.205)
+    assert session.tried == "workers = 16"
+    settled = session.after_starving((1.0, 1.01))
+    assert settled is not None
+    assert (settled.settings, settled.tried) == ({"workers": 16}, "workers = 32")
+    assert settled.confirming_base == {"workers": 16}, "they are not exchanged for the last comparison either"
+    assert settled.trial is not None
+    assert settled.trial.blocks == (0.205,), "their newest block begins the next comparison"
+    assert settled.first is not None
+    assert settled.first.before_s == pytest.approx(1.005, rel=0.001)
+
+
+def test_new_workers_whose_blocks_differ_much_are_settled_by_more_of_them() -> None:
+    session = begin_starved(1.0, 0.2, 0.28)
+    assert session.after_starving((0.9, 1.1)) is None
+    assert session.after_starving((0.95, 1.05, 0.9, 1.1), (0.21, 0.25)) is not None
+
+
+@pytest.mark.parametrize(
+    ("session", "owner_s"),
+    [
+        (begin_starved(1.0, 0.2, 0.51), (1.0, 1.0)),  # one block is not twice as fast
+        (begin_starved(1.0, 0.2, 0.2), (1.0, 0.39)),  # the owner's last steps were as fast as that
+        (begin_starved(1.0, 0.2), (1.0, 1.0)),
+        (begin_starved(1.0, 0.2, 0.2, 1.0), (1.0, 1.0)),
+        (begin_starved(1.0, 0.2, 0.2, facts=replace(STARVED_LOADER, workers=0)), (1.0, 1.0)),  # losses are waited for
+        (begin_starved(1.0, 0.2, 0.2, facts=replace(STARVED_LOADER, workers=32)), (1.0, 1.0)),  # no worker is tried
+    ],
+)
+def test_what_is_no_multiple_of_steps_that_waited_is_compared_in_both_directions(
+    session: Session, owner_s: tuple[float, float]
+) -> None:
+    assert session.after_starving(owner_s) is None
+
+
+def test_a_block_has_the_steps_that_were_made_until_other_settings_held() -> None:
+    session = begin_session((SWITCH,), (), CPU).after_block(1.0, Block(losses=(2.0,)))
+    session = session.lengthened(1.1, Block(losses=(2.5, 2.4)))
+    assert session.trial is not None
+    assert (session.trial.blocks, session.trial.seen_of_owner[0].losses) == ((1.1,), (2.0, 2.5, 2.4))
+    session = session.after_block(0.9, Block(losses=(2.2,))).lengthened(0.8, Block(losses=(2.1,)))
+    assert session.trial is not None
+    assert session.trial.comparison.pairs == ((1.1, 0.8),)
+    assert session.trial.seen_of_arm[0].losses == (2.2, 2.1)
+    session = session.after_block(0.85).after_block(1.2).lengthened(1.3, Block())
+    assert session.trial is not None
+    assert session.trial.comparison.pairs == ((1.1, 0.8), (1.3, 0.85)), "the second pair ended with the owner's"
+
+
+def test_before_a_block_nothing_is_lengthened() -> None:
+    session = begin_session((SWITCH,), (), CPU)
+    assert session.lengthened(1.1, Block()) == session
+    assert Session().lengthened(1.1, Block()) == Session()
+
+
 def test_workers_that_gain_little_are_confirmed_with_all_else() -> None:
     nothing, workers, both = frozenset[str](), frozenset({"workers"}), frozenset({"workers", "switch"})
     session, wanted = list_wanted(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.core.tuning.compare import BLOCK_STEPS
+from supervisor.core.tuning.compare import BLOCK_STEPS, DROPPED_STEPS
 from supervisor.core.tuning.knob import Facts
 from supervisor.core.tuning.stock import StockSample
 from supervisor.core.tuning.switches import Settings, Shown, Switches
@@ -39,16 +39,16 @@ def test_after_a_switch_without_an_exchange_those_that_lie_ready_are_left_out_wi
     assert (switch.drop, switch.ahead, switch.is_exchange) == (6, 64 - 6, False)
     proven = after(SETTLED, ARM, wait=0.0)
     switch = proven.plan(BASE, ARM, proves=True)
-    assert (switch.drop, switch.ahead) == (2, 0), "more of them ready makes no step faster"
+    assert (switch.drop, switch.ahead) == (DROPPED_STEPS, 0), "more of them ready makes no step faster"
     waiting = after(SETTLED, ARM, wait=0.2)
-    assert waiting.plan(BASE, ARM, proves=False).ahead == 64 - 2
+    assert waiting.plan(BASE, ARM, proves=False).ahead == 64 - DROPPED_STEPS
 
 
 def test_the_last_comparison_uses_up_what_lay_ready_where_no_block_has() -> None:
     put_off = after(SETTLED, ARM, wait=0.0, is_run_out=False)
     assert put_off.plan(BASE, ARM, proves=False).ahead == 0
-    assert put_off.plan(BASE, ARM, proves=True).ahead == 64 - 2
-    assert put_off.plan(ARM, ARM, proves=True).ahead == 64 - 2, "also where they hold already"
+    assert put_off.plan(BASE, ARM, proves=True).ahead == 64 - DROPPED_STEPS
+    assert put_off.plan(ARM, ARM, proves=True).ahead == 64 - DROPPED_STEPS, "also where they hold already"
     run_out = after(put_off, ARM, wait=0.0)
     assert run_out.plan(ARM, ARM, proves=True).ahead == 0
     assert after(run_out, ARM, wait=0.0, is_run_out=False).is_run_out(ARM), "once is enough"
@@ -145,8 +145,8 @@ def test_a_block_is_reckoned_by_what_the_newest_of_its_kind_took() -> None:
     both = {**ARM, "channels_last": True}
     assert switches.count_steps(BASE, both) == 88
     switches = after(switches, ARM, wait=0.0)
-    assert switches.count_steps(BASE, ARM) == 16 + 2
-    assert switches.count_steps(ARM, BASE) == 16 + 2
+    assert switches.count_steps(BASE, ARM) == 16 + DROPPED_STEPS
+    assert switches.count_steps(ARM, BASE) == 16 + DROPPED_STEPS
     assert switches.count_steps(ARM, ARM) == 16
 
 
@@ -170,3 +170,23 @@ def test_an_exchange_of_workers_is_known_from_other_switches_and_from_none() -> 
 def test_a_block_of_many_workers_has_a_step_of_each() -> None:
     assert SETTLED.count_steps(OWNERS, BASE) == 16 + SETTLED.plan(OWNERS, BASE, proves=False).drop + 47
     assert STARVED.count_steps(OWNERS, OWNERS) == BLOCK_STEPS
+
+
+@pytest.mark.parametrize(
+    ("wait", "shown", "expected"),
+    [
+        (0.8, {"wait": 0.01}, True),
+        (0.8, {"wait": 0.4}, True),  # a fast training takes a while to receive its batches
+        (0.8, {"wait": 0.41}, False),
+        (0.49, {"wait": 0.01}, False),  # most of a step was none
+        (None, {"wait": 0.01}, False),
+        (0.8, {}, False),
+        (0.8, {"wait": 0.01, "is_run_out": False}, False),  # batches may lie ready yet
+    ],
+)
+def test_a_wait_has_ended_where_most_of_a_step_was_one_and_less_than_half_as_long_is(
+    wait: float | None, shown: dict[str, object], expected: bool
+) -> None:
+    known = after(after(Switches(facts=YOLO), OWNERS, wait=wait), BASE, **shown)
+    assert known.has_ended_wait(OWNERS, BASE) is expected
+    assert not Switches(facts=YOLO).has_ended_wait(OWNERS, BASE)

@@ -397,6 +397,13 @@ def test_a_starved_yolo_has_channels_last_tried_within_800_steps() -> None:
     assert [seed for seed, tune in enumerate(tunes) if "channels_last" not in tune.tried or tune.steps > 800] == []
 
 
+def test_workers_that_feed_a_starved_yolo_are_exchanged_once() -> None:
+    """To exchange them for the owner's and back, to prove it, took 110 steps more."""
+    tunes = [run_starved(seed, noise=0.10, keep=0.3) for seed in range(5)]
+    assert all("workers" in tune.adopted for tune in tunes)
+    assert max(tune.taken["workers = 16"] for tune in tunes) < 100
+
+
 def test_a_decoder_that_its_host_holds_back_ends_without_the_half_precision_that_costs_it() -> None:
     """The long run is tests/bench/tuner_decoder.py; before, TF32 was not tried: under autocast it changes nothing."""
     tune, adopted = run_decoder(seed=1, noise=0.01, keep=0.3)

@@ -71,8 +71,12 @@ SLOW_BLOCK_S = 1.5
 """So many steps that take as long are a block: what makes a step uneven is short then."""
 LONG = 4.0
 """Spreads above the median, up to which a step counts: as much of it as a longer one."""
-DROPPED_STEPS = 2
-"""Steps after each switch that are not counted."""
+DROPPED_STEPS = 1
+"""Steps after each switch that are not counted: the switch itself is in it."""
+ASKED_STEPS, ASKED_STEP_S = 2, 0.3
+"""Further ones that a GPU is asked for ahead, and computes with the settings before; none where a step takes longer."""
+STEADY = 0.02
+"""Steps that differ by less than this share of their time are paced by the GPU, and the host is ahead of it."""
 FIRST_DROPPED_STEPS = 6
 """After the first switch to an arm: memory is allocated, and kernels are looked for."""
 
@@ -278,6 +282,20 @@ def block_is_complete(step_s: tuple[float, ...], steps: int = BLOCK_STEPS) -> bo
     return slow or (len(step_s) >= steps and spent_s >= BLOCK_S)
 
 
+def count_asked(step_s: Sequence[float]) -> int:
+    """Return how many of the first steps after a switch are still of the settings before, or of neither.
+
+    Steps of a ResNet-50 that its GPU held back were half as long as the later ones for three steps, until its host was
+    as far ahead as it can be; of one that its host held back, the second was as long as any.
+    """
+    later = step_s[ASKED_STEPS:]
+    if len(later) < 2:
+        return 0
+    mean_s = math.fsum(later) / len(later)
+    deviation_s = math.sqrt(math.fsum((step - mean_s) ** 2 for step in later) / (len(later) - 1))
+    return ASKED_STEPS if mean_s < ASKED_STEP_S and deviation_s < STEADY * mean_s else 0
+
+
 def typical_s(step_s: tuple[float, ...]) -> float:
     """Return the mean time of a block's steps, in the unit of its times, of each of which no more counts than LONG.
 
@@ -289,6 +307,14 @@ def typical_s(step_s: tuple[float, ...]) -> float:
     quicker = ordered[: (len(ordered) + 1) // 2]
     spread = math.sqrt(math.fsum((middle - step) ** 2 for step in quicker) / len(quicker))
     return math.fsum(min(step, middle + LONG * spread) for step in ordered) / len(ordered)
+
+
+def divide_s(step_s: tuple[float, ...], parts: int) -> tuple[float, ...]:
+    """Return the same of each of some equal parts of a block's steps; ValueError where there are fewer steps."""
+    size = len(step_s) // parts
+    if not size:
+        raise ValueError(f"{len(step_s)} steps make no {parts} parts")
+    return tuple(typical_s(step_s[size * part : size * (part + 1)]) for part in range(parts))
 
 
 def median_s(step_s: tuple[float, ...]) -> float:

@@ -22,8 +22,9 @@ from supervisor.core.tuning.compare import (
 
 GPU_GAIN_MIN = 0.04
 """What the GPU has to compute less for a step: traces of the same settings differ by one in a hundred."""
-LOOKS = (8, 12, 16)
+LOOKS = (8, 12, 16, 20, 24, 28)
 """After how many pairs it is asked whether steps are faster too."""
+ENOUGH_PAIRS = 16
 LIKELY, UNLIKELY = 1.2, 1.5
 """Standard errors of the mean gain above none, from which on it is one, and below none, from which on it is not."""
 LIKELY_AT_LAST = 0.3
@@ -105,7 +106,7 @@ def _judge_supported(comparison: Comparison, gpu_gain: float, *, is_last: bool =
     mean = mean_log_gain(comparison.pairs)
     error = math.sqrt(2 / count) * comparison.find_deviation()[0]
     less = f"the GPU computes {1 - 1 / (1 + gpu_gain):.0%} less for a step"
-    least = LIKELY_AT_LAST + MISSING * max(0, LOOKS[-1] - count)
+    least = LIKELY_AT_LAST + MISSING * max(0, ENOUGH_PAIRS - count)
     if mean >= LIKELY * error or (is_last and mean >= least * error):
         why = f"likely, not proven by steps alone: {less}"
         return Verdict(outcome=Outcome.ADOPTED, gain=gain, why=why, pairs=count, remark=why)

@@ -90,6 +90,11 @@ class Block:
             rss_bytes=None if began is None or ended is None else (began[0], ended[1]),
         )
 
+    def with_more(self, later: Block) -> Block:
+        """Return this block with the losses and gradients of steps that followed it: memory was looked at before."""
+        losses, grad_norms = (*self.losses, *later.losses), (*self.grad_norms, *later.grad_norms)
+        return replace(self, losses=losses, grad_norms=grad_norms)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
@@ -312,8 +317,9 @@ def _compare_courses(name: str, owner: Sequence[Block], arm: Sequence[Block]) ->
     Judged after whole rounds of A B B A alone, because a training that learns falls from each block to the next.
     """
     rows = [
-        (float(block.first_step + place), float(block in arm), value)
-        for block in (*owner, *arm)
+        (float(block.first_step + place), is_arm, value)
+        for is_arm, blocks in ((0.0, owner), (1.0, arm))
+        for block in blocks
         for place, value in enumerate(getattr(block, name))
         if math.isfinite(value)
     ]

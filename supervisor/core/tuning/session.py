@@ -31,6 +31,8 @@ from supervisor.core.tuning.trial import Adopted, Arm, Refused, Trial, format_va
 CONFIRMING = "all together"
 PROVEN_ALONE = 0.25
 """Lower bound of a gain over the owner's settings that is not proven once more, where each change costs many steps."""
+STARVED_BLOCKS, STARVED_GAIN = 3, 2.0
+"""Two blocks of new workers follow the owner's first one: each has to be as many times as fast, or more of them."""
 TURNING = 0.25
 """Gained after a value was adopted, from which on it may cost: something else holds the training back by then."""
 
@@ -114,6 +116,10 @@ class Session:
             return self
         return replace(self, trial=self.trial.after(median_s, seen))
 
+    def lengthened(self, median_s: float, seen: Block) -> Session:
+        """Return the session whose newest block has more steps, and with them another median."""
+        return self if self.trial is None else replace(self, trial=self.trial.lengthened(median_s, seen))
+
     def begun_again(self) -> Session:
         """Return the session with the trial under way as it was before its first block."""
         if self.trial is None:
@@ -154,6 +160,27 @@ class Session:
             if doubt is not None:
                 return made.after_refusal(f"not settled after {verdict.pairs} pairs: {doubt}")
         return made._settle(trial, verdict)
+
+    def after_starving(self, owner_s: Sequence[float], further_s: Sequence[float] = ()) -> Session | None:
+        """Return the session with new workers settled that ended a long wait, where blocks of theirs prove it.
+
+        To exchange them twice more, for another block of the owner's, takes a seventh of a tune's steps: each part of
+        the owner's steps before, a sample of which took `owner_s`, makes a pair with a block of theirs. `further_s` are
+        those after the first two. None where it is not proven.
+        """
+        trial = self.trial
+        if trial is None or trial.arm is None or trial.base or trial.block != STARVED_BLOCKS:
+            return None
+        if not (trial.arm.is_costly and trial.keeps_losses):
+            return None
+        made_s = (trial.comparison.pairs[0][1], trial.blocks[0], *further_s)
+        comparison = replace(trial.comparison, pairs=tuple(zip(owner_s, made_s, strict=True)))
+        verdict = comparison.verdict()
+        is_clear = all(before_s >= STARVED_GAIN * after_s for before_s, after_s in comparison.pairs)
+        if verdict is None or verdict.outcome is not Outcome.ADOPTED or not is_clear:
+            return None
+        seen = trial.seen_of_arm[-1] if trial.seen_of_arm else None
+        return self._settle(replace(trial, comparison=comparison, blocks=()), verdict).having(made_s[-1], seen)
 
     def after_refusal(self, why: str, *, for_now: bool = False) -> Session:
         """Return the session after the arm under way could not be applied, or was found to do harm.

@@ -21,6 +21,8 @@ SPARE = 0.7
 
 The last comparison of a tune uses up what lies ready, and proves it.
 """
+MOSTLY = 0.5
+"""Share of a step from which on it is mostly spent waiting."""
 
 Settings = Mapping[str, object]
 
@@ -123,6 +125,13 @@ class Switches:
         """Whether a block was made of them after all batches that lay ready were used up."""
         shown = self.find(settings)
         return shown is not None and shown.is_run_out
+
+    def has_ended_wait(self, base: Settings, arm: Settings) -> bool:
+        """Whether steps spent most of their time waiting before a change, and no longer so with no batch ready."""
+        before, after = self.find(base), self.find(arm)
+        if before is None or after is None or before.wait is None or after.wait is None or not after.is_run_out:
+            return False
+        return before.wait >= MOSTLY and after.wait * after.pace_s <= before.wait * before.pace_s / 2
 
     def has_spare(self, settings: Settings, busy: float | None) -> bool:
         """Whether workers that keep as many processors busy would follow a training that is faster."""

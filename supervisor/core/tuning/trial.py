@@ -196,6 +196,21 @@ class Trial:
         owner_s, arm_s = (median_s, first) if arm_first else (first, median_s)
         return replace(noted, comparison=self.comparison.after(owner_s, arm_s), blocks=())
 
+    def lengthened(self, median_s: float, seen: Block) -> Trial:
+        """Return the trial with another median for its newest block, which has more steps, and with what they saw."""
+        if not self.block:
+            return self
+        of_arm = self.turn_of(self.block - 1) == "B"
+        if of_arm:
+            noted = replace(self, seen_of_arm=_lengthen_last(self.seen_of_arm, seen))
+        else:
+            noted = replace(self, seen_of_owner=_lengthen_last(self.seen_of_owner, seen))
+        if self.blocks:
+            return replace(noted, blocks=(median_s,))
+        *pairs, (owner_s, arm_s) = self.comparison.pairs
+        newest = (owner_s, median_s) if of_arm else (median_s, arm_s)
+        return replace(noted, comparison=replace(self.comparison, pairs=(*pairs, newest)))
+
 
 def name_values(settings: Mapping[str, object]) -> str:
     """Return settings as they are named to a person."""
@@ -205,3 +220,7 @@ def name_values(settings: Mapping[str, object]) -> str:
 def format_value(value: object) -> str:
     """Return a knob's value as it is written in a configuration."""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _lengthen_last(blocks: tuple[Block, ...], seen: Block) -> tuple[Block, ...]:
+    return (*blocks[:-1], blocks[-1].with_more(seen)) if blocks else blocks

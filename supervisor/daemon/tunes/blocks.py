@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import psutil
 
 from supervisor.core.moments import Moment
 from supervisor.core.readings import StepRecord
 from supervisor.core.sanitize import without_secrets
+from supervisor.core.tuning.compare import count_asked
 from supervisor.core.tuning.guards import Block
-from supervisor.core.tuning.loader import WAITING_WORTH
+from supervisor.core.tuning.loader import WAITING_WORTH, find_cold_steps
 
 DIAGNOSED_STEPS = 30
 DIAGNOSED_STEPS_MIN, DIAGNOSED_S = 6, 3.0
 """Slow steps show in fewer what they wait for."""
 WARNINGS_READ = 8
+BLOCK_STEPS_MAX = 2000
+"""Enough of a block whose steps take no time."""
 LONG_WAIT = 0.5
 """Share of a step from which on it had no batch ahead."""
 
@@ -35,6 +38,9 @@ class Collected:
     """How many processors the training and its workers kept busy."""
     batch_s: float | None = None
     """The processor time that workers took for the batch of a step."""
+    is_of_turns: bool = False
+    """Whether each of the times is the mean of a turn of all workers."""
+    last_step: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +66,56 @@ def read_host_memory() -> HostMemory:
     """Return the memory of the machine now."""
     read = psutil.virtual_memory()
     return HostMemory(total_bytes=int(read.total), available_bytes=int(read.available))
+
+
+@dataclass(slots=True, kw_only=True)
+class Counted:
+    """The steps of a block under way that count."""
+
+    is_enough: Callable[[tuple[float, ...]], bool]
+    workers: int
+    cold: int
+    """How many times a first half may be left out that new workers made while they began."""
+    is_switched: bool
+    """Whether its first steps may have been asked for before a switch."""
+    spans: list[float] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    """The same for a sample, where it is known how many a step has."""
+    records: list[StepRecord] = field(default_factory=list)
+    was_cold: bool = False
+
+    def add(self, record: StepRecord, span_s: float) -> None:
+        """Count a step."""
+        self.spans.append(span_s)
+        self.times.append(span_s / record.samples if record.samples else span_s)
+        self.records.append(record)
+
+    def settle(self) -> None:
+        """Leave out first steps that were not made at the pace of the others, once there are enough."""
+        if self.is_switched and self.is_enough(tuple(self.spans)):
+            self.is_switched = False
+            self._leave_out(count_asked(self.spans))
+        if self.cold and self.is_enough(tuple(self.spans)) and len(self.spans) >= 2 * self.workers:
+            half = find_cold_steps(self.spans, self.workers)
+            self._leave_out(half)
+            self.cold = self.cold - 1 if half else 0
+            self.was_cold = self.cold > 0  # what is left may be as well
+
+    @property
+    def waits(self) -> bool:
+        """Whether steps wait for data, as far as it is known."""
+        return waits(self.spans, self.records)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether there are enough; where they wait, batches come in turns of all workers, and a whole one counts."""
+        if len(self.spans) >= BLOCK_STEPS_MAX:
+            return True
+        is_turn = len(self.spans) >= self.workers or not self.waits
+        return not self.was_cold and self.is_enough(tuple(self.spans)) and is_turn
+
+    def _leave_out(self, first: int) -> None:
+        self.spans, self.times, self.records = self.spans[first:], self.times[first:], self.records[first:]
 
 
 def read_rss_bytes(pid: int | None) -> int | None:
@@ -148,6 +204,13 @@ def find_span_s(before: StepRecord | None, record: StepRecord) -> float | None:
         return None
     span_s = record.at.seconds_since(before.at)
     return span_s if span_s > 0 else None
+
+
+def time_samples(before: StepRecord | None, records: Sequence[StepRecord]) -> tuple[float, ...]:
+    """Return what a sample (or a step) took in each of the steps after one, without those that cannot be timed."""
+    earlier = (before, *records)
+    spans = zip(records, map(find_span_s, earlier, records), strict=True)
+    return tuple(span_s / (record.samples or 1) for record, span_s in spans if span_s is not None)
 
 
 def list_warnings(value: object) -> list[str]:

@@ -31,6 +31,13 @@ class Progress:
     steps: int = 0
     made: int = 0
 
+    def show_starts(self, restarts: Restarts) -> None:
+        """Note how far the starts of a tune have come."""
+        self.restarts, self.pairs = restarts, restarts.pairs
+        if restarts.arm is not None:
+            turn = "with" if restarts.is_arms_turn else "without"
+            self.trying = f"a start {turn} {restarts.arm.knob} {restarts.arm.value}"
+
     def report(self, job: str, state: str | None = None) -> record_types.TuneReport:
         """Return the report; `state` other than what it is says what it will be."""
         state = state or self.state

@@ -21,8 +21,10 @@ from supervisor.core.readings import StepRecord
 from supervisor.core.sanitize import without_secrets
 from supervisor.core.tuning import compare
 from supervisor.core.tuning.guards import Memory
+from supervisor.core.tuning.knob import Facts
 from supervisor.core.tuning.restarts import ORDER, Measured, Restarts, StartArm, begin_restarts, start_of
 from supervisor.core.tuning.start_order import StartOrder, TunedStart
+from supervisor.core.tuning.starts import Start, list_start_arms
 from supervisor.daemon.clock import Clock, begin_limit
 from supervisor.daemon.tunes.blocks import HostMemory, find_span_s, read_host_memory, see_steps
 from supervisor.runner import evidence
@@ -59,6 +61,13 @@ class StartDeps:
     """The kept generations of a job."""
     why_not: Callable[[str], str | None]
     """Returns why no start of a job can be ordered here."""
+
+    def list_arms(self, name: str, facts: Facts, start: Start, remedied: Sequence[str]) -> tuple[StartArm, ...]:
+        """Return what only a start can apply to a job, its environments among it."""
+        job = self.job(name)
+        if job is None:
+            return ()
+        return list_start_arms(facts, start, remedied, self.environments(name), job.environment)
 
 
 class Over(Exception):  # noqa: N818 - how the starts end before their time

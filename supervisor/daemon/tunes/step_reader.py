@@ -18,6 +18,8 @@ class StepReader:
         self._cursor = 0
         self._later: tuple[StepRecord, ...] = ()
         """Steps read with those that were skipped, and to be returned first."""
+        self.passed: tuple[StepRecord, ...] = ()
+        """What was skipped last: steps made until other settings held."""
         self.last: StepRecord | None = None
         self.pid: int | None = None
         """The process that makes them, as it says itself."""
@@ -42,14 +44,16 @@ class StepReader:
         return records
 
     def skip(self, step: int) -> None:
-        """Forget what was made up to `step`, the last one under the settings before."""
+        """Pass what was made up to `step`, the last one under the settings before."""
+        self.passed = ()
         while self.last is None or self.last.step < step:
             before, read = self.last, self.read()
             if not read:
                 break
             self._later = tuple(record for record in read if record.step > step)
+            kept = read[: len(read) - len(self._later)]
+            self.passed += kept
             if self._later:
-                kept = read[: len(read) - len(self._later)]
                 self.last = kept[-1] if kept else before
                 break
 

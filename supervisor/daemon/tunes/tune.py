@@ -29,19 +29,17 @@ from supervisor.core.tuning.loader import (
     LOADER_KNOBS,
     WAITING_WORTH,
     average_turns,
-    find_cold_steps,
     find_idle_loader,
     find_starved,
     workers_of,
 )
-from supervisor.core.tuning.restarts import Restarts, StartArm
-from supervisor.core.tuning.session import Session, begin_session
+from supervisor.core.tuning.restarts import StartArm
+from supervisor.core.tuning.session import STARVED_BLOCKS, Session, begin_session
 from supervisor.core.tuning.starts import (
     ENVIRONMENT,
     RESTART,
     Start,
     list_left_to_starts,
-    list_start_arms,
     read_version,
 )
 from supervisor.core.tuning.stock import read_sample
@@ -51,6 +49,7 @@ from supervisor.daemon.clock import Clock
 from supervisor.daemon.tunes.before import Before
 from supervisor.daemon.tunes.blocks import (
     Collected,
+    Counted,
     HostMemory,
     Used,
     count_batch_s,
@@ -63,7 +62,7 @@ from supervisor.daemon.tunes.blocks import (
     read_rss_bytes,
     read_used,
     see_steps,
-    waits,
+    time_samples,
     was_waited_for,
 )
 from supervisor.daemon.tunes.progress import Progress
@@ -92,8 +91,7 @@ COLD_HALVES = 6
 """So many such halves are left out of a block; after that its pace is what it is."""
 COUNTED_BLOCKS = 5
 """Further ones of new workers, after which one counts although it is not known how fast they make batches."""
-BLOCK_STEPS_MAX = 2000
-"""Enough of a block whose steps take no time."""
+FED_BLOCKS = range(2, 5)  # of new workers that ended a long wait, before the owner's are begun once more to prove it
 
 
 class Ended(Exception):  # noqa: N818 - how a tune ends before its time
@@ -133,6 +131,8 @@ class Tune(threading.Thread):
         self._switches = Switches(facts=Facts())
         self._gpu_times = GpuTimes()
         self._newest: Collected | None = None
+        self._owner_times: tuple[float, ...] = ()
+        """What a sample took in each of the owner's steps before anything was tried."""
         self._first_step = 0
         self._warned: list[str] = []
         """What the training warned of since the block began."""
@@ -194,7 +194,8 @@ class Tune(threading.Thread):
         now.bottleneck_after, remedied = now.bottleneck_before, tuned.remedied_settings(self.folder)
         knobs, left = choose_knobs(facts, may=self._given.may, remedied=remedied)
         start = Start(env=tuned.launched_env(self.folder), torch=read_version(self._proven_on.get("torch")))
-        arms, may_start = self._list_start_arms(facts, start, remedied), RESTART in self._given.may
+        deps, may_start = self._starts, RESTART in self._given.may
+        arms = () if deps is None else deps.list_arms(self.job, facts, start, remedied)
         if not may_start:
             why = f"takes a start: not without permission: --may {RESTART}"
             left = (*left, *list_left_to_starts(facts, start, remedied))
@@ -215,13 +216,6 @@ class Tune(threading.Thread):
             self._try_starts(arms, facts)
         return adopted
 
-    def _list_start_arms(self, facts: Facts, start: Start, remedied: Sequence[str]) -> tuple[StartArm, ...]:
-        """Return what only a start can apply, environments of the job's among it."""
-        job = None if self._starts is None else self._starts.job(self.job)
-        if self._starts is None or job is None:
-            return ()
-        return list_start_arms(facts, start, remedied, self._starts.environments(self.job), job.environment)
-
     def _try_starts(self, arms: Sequence[StartArm], facts: Facts) -> None:
         """Have the training started with what only a start can apply, after all that could be applied to it alive."""
         now = self._progress
@@ -230,19 +224,12 @@ class Tune(threading.Thread):
         job, folder, deps, ended = self.job, self.folder.parent, self._starts, self.ended
         trials = StartTrials(self._clock, job, folder, deps, ended, self._count_left_s, self._host_memory)
         memory = self._find_memory(facts)
-        found = trials.run(arms, memory, self._show_starts)
+        found = trials.run(arms, memory, now.show_starts)
         if found.before_s and found.after_s:
             now.samples_before = now.samples_before or 1 / found.before_s
             now.samples_after = 1 / found.after_s
         if found.adopted:
             self._keep()
-
-    def _show_starts(self, restarts: Restarts) -> None:
-        now, arm = self._progress, restarts.arm
-        now.restarts, now.pairs = restarts, restarts.pairs
-        if arm is not None:
-            turn = "with" if restarts.is_arms_turn else "without"
-            now.trying = f"a start {turn} {arm.knob} {arm.value}"
 
     def _run_session(self, session: Session, facts: Facts) -> Session:
         now, hurried = self._progress, False
@@ -287,7 +274,9 @@ class Tune(threading.Thread):
         beaten_s = None if switch.is_exchange or wanted == held else self._find_beaten(trial)
         if wanted != held:
             self._newest = None if switch.is_exchange else self._newest  # of another loader
-            answer = self._order(wanted)
+            before, answer = self._steps.last, self._order(wanted)
+            if switches.find(wanted) is not None and not switch.is_exchange:
+                session = self._lengthen(session, held, before)
             self._warned += list_warnings(answer.get("warned"))
             refused = as_dict(answer.get("refused"))
             if refused:
@@ -308,7 +297,37 @@ class Tune(threading.Thread):
         if slowdown > 1 and not was_known and not switch.is_exchange and trial is not None and trial.block:
             return session.begun_again()  # those before this one were of batches that lay ready
         block_s = compare.typical_s(collected.times) * slowdown
-        return session.after_block(block_s, collected.seen, memory)
+        after = session.after_block(block_s, collected.seen, memory)
+        is_fed = trial is not None and self._switches.has_ended_wait(trial.base, trial.settings)
+        return self._settle_fed(after, wanted) if is_fed else after
+
+    def _lengthen(self, session: Session, held: Mapping[str, object], before: StepRecord | None) -> Session:
+        """Return the session whose newest block has the steps that were made with `held` until others were set.
+
+        For a switch to settings that were set before nothing else is done in them.
+        """
+        newest, passed = self._newest, self._steps.passed
+        if newest is None or newest.is_of_turns or before is None or before.step != newest.last_step:
+            return session
+        times = (*newest.times, *time_samples(before, passed))
+        slowdown = self._switches.find_slowdown(held, newest.pace_s)
+        seen = see_steps(passed, (), self._host_memory().available_bytes)
+        return session.lengthened(compare.typical_s(times) * slowdown, seen)
+
+    def _settle_fed(self, session: Session, wanted: Mapping[str, object]) -> Session:
+        """Return the session with workers settled that ended a long wait, after more of their blocks if it takes them.
+
+        They are compared with as many parts of the owner's steps, made while nothing was tried yet.
+        """
+        further_s: list[float] = []
+        for blocks in FED_BLOCKS:
+            if len(self._owner_times) < blocks or session.trial is None or session.trial.block != STARVED_BLOCKS:
+                break
+            if blocks > FED_BLOCKS[0]:
+                made = self._collect(0, compare.block_is_complete, workers_of(wanted, self._switches.facts))
+                further_s.append(compare.typical_s(made.times) * self._switches.find_slowdown(wanted, made.pace_s))
+            session = session.after_starving(compare.divide_s(self._owner_times, blocks), further_s) or session
+        return session
 
     def _after_refusal(self, session: Session, wanted: Mapping[str, object], refused: Mapping[str, object]) -> Session:
         """Return the session after some settings were refused; the others stay, as no worker is exchanged for that."""
@@ -438,6 +457,7 @@ class Tune(threading.Thread):
         self._switches = Switches(facts=facts)
         drop, ahead, is_cold = before.count_left_over(self._steps.last_step, facts)
         collected = self._collect(drop, is_diagnosed, workers_of({}, facts), ahead, COLD_HALVES if is_cold else 0)
+        self._owner_times = collected.times
         self._note_block({}, collected)
         shares = self._share_out({})
         self._progress.bottleneck_before = name_of(find_bottlenecks(shares))
@@ -488,8 +508,7 @@ class Tune(threading.Thread):
         """Wait a moment, renewing the lease; raise Ended where the training or the tune ended."""
         if self.ended.wait(self.poll_s):
             raise Ended("stopped; the owner's settings hold")
-        if self._spent_s() > LONGEST * self._given.for_s:
-            # What the training says of itself decides how many steps are waited for, and other jobs wait for this tune.
+        if self._spent_s() > LONGEST * self._given.for_s:  # its steps are as many as it says, and other jobs wait
             raise Ended(f"not done in {LONGEST} times the time given; the owner's settings hold")
         fault = self._find_fault()
         if fault is not None:
@@ -515,16 +534,13 @@ class Tune(threading.Thread):
         """
         before, newest, since = self._steps.last, self._newest, self._steps.last_step
         pace_s = newest.pace_s if newest is not None and (newest.wait or 0.0) >= WAITING_WORTH else None
-        times: list[float] = []
-        spans: list[float] = []
-        counted: list[StepRecord] = []
+        is_switched = 0 < drop <= compare.DROPPED_STEPS and not cold
+        counted = Counted(is_enough=is_enough, workers=workers, cold=cold, is_switched=is_switched)
         seen: list[StepRecord] = []
         began_bytes = began_used = None
-        was_cold, made = False, 0  # steps since then
+        made = 0  # steps since then
         newest_at = self._clock.now()
-        while len(spans) < BLOCK_STEPS_MAX and (
-            was_cold or not is_enough(tuple(spans)) or (len(spans) < workers and waits(spans, counted))
-        ):
+        while True:
             for record in self._steps.read():
                 span_s = find_span_s(before, record)
                 before = record
@@ -542,32 +558,30 @@ class Tune(threading.Thread):
                     is_paced = was_waited_for(record, span_s) or self._switches.keeps_up(self._held, since)
                     ahead = 0 if is_paced else ahead - 1
                     continue
-                if not spans:
+                if not counted.spans:
                     began_bytes, began_used, made = read_rss_bytes(self._steps.pid), self._read_used(), -1
                 made += 1
-                spans.append(span_s)
-                times.append(span_s / record.samples if record.samples else span_s)
+                counted.add(record, span_s)
                 self._progress.per_sample = self._progress.per_sample and bool(record.samples)
-                counted.append(record)
                 self._progress.steps += 1
-            if cold and is_enough(tuple(spans)) and len(spans) >= 2 * workers:
-                half = find_cold_steps(spans, workers)
-                spans, times, counted = spans[half:], times[half:], counted[half:]
-                cold = cold - 1 if half else 0
-                was_cold = cold > 0  # what is left may be as well
+            counted.settle()
             self._read_reports()
+            if counted.is_complete:
+                break
             if self._clock.now().seconds_since(newest_at) > SILENT_S:
                 raise Ended(f"no two steps one after the other for {SILENT_S:.0f} s; the owner's settings hold")
             self._wait(self._held)  # also while steps keep coming: a tune can be ended, and its lease is renewed
-        typical = average_turns(times, workers) if waits(spans, counted) else tuple(times)
+        spans, is_of_turns = counted.spans, counted.waits and workers > 1
         ended_used = self._read_used()
         return Collected(
-            times=typical,
-            wait=find_wait_share(spans, counted),
-            seen=self._look(seen[1:], counted, began_bytes),
+            times=average_turns(counted.times, workers) if is_of_turns else tuple(counted.times),
+            wait=find_wait_share(spans, counted.records),
+            seen=self._look(seen[1:], counted.records, began_bytes),
             pace_s=sum(spans) / len(spans),
             busy=count_busy(began_used, ended_used),
             batch_s=count_batch_s(began_used, ended_used, made),
+            is_of_turns=is_of_turns,
+            last_step=self._steps.last_step,
         )
 
     def _look(self, seen: list[StepRecord], counted: list[StepRecord], began_bytes: int | None) -> Block:

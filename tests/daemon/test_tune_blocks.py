@@ -1,0 +1,82 @@
+"""Blocks of steps as a tune reads them: what is counted between two settings."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+
+from simulated_tune import SAMPLES, SimulatedTune, Training
+
+from supervisor.core import attempt_files as fo
+from supervisor.core.readings import StepRecord
+from supervisor.core.tuning.compare import typical_s
+from supervisor.core.tuning.knob import Facts
+from supervisor.core.tuning.session import Session
+from supervisor.daemon.clock import SystemClock
+from supervisor.daemon.tunes.step_reader import StepReader
+from tests.sources.recorder_by_hand import Writer
+
+NO_LOADER = Facts(
+    device="cuda",
+    cuda=True,
+    workers=0,
+    processors=16,
+    loader_why_not="the batches are made in the training",
+    channels_last_why_not="no weight has four dimensions",
+    tf32=False,
+    autocast=True,
+    fused=True,
+    convolves=False,
+    compiled=True,
+)
+
+
+class WatchedTune(SimulatedTune):
+    """Notes what became of each block to which steps were added."""
+
+    def __init__(self, training: Training) -> None:
+        super().__init__(training)
+        self.lengthened: list[tuple[float, float]] = []
+        """What a block was taken for, and what its steps and those until the next settings took."""
+
+    def _lengthen(self, session: Session, held: Mapping[str, object], before: StepRecord | None) -> Session:
+        assert self._newest is not None
+        assert before is not None
+        longer = super()._lengthen(session, held, before)
+        ends_s = [before.at.monotonic_s, *(record.at.monotonic_s for record in self._steps.passed)]
+        passed = [(later - earlier) / SAMPLES for earlier, later in pairwise(ends_s)]
+        if longer != session and not self._is_between_epochs(before):
+            assert longer.trial is not None
+            newest_s = longer.trial.blocks[-1] if longer.trial.blocks else longer.trial.comparison.pairs[-1][0]
+            self.lengthened.append((newest_s, typical_s((*self._newest.times, *passed))))
+        return longer
+
+    def _is_between_epochs(self, before: StepRecord) -> bool:
+        return self._steps.passed[-1].epoch != before.epoch
+
+
+def test_steps_made_until_the_next_settings_hold_are_of_the_block_before_them() -> None:
+    """On an H200 three of twelve steps were made between the end of a block and the next settings."""
+    training = Training(NO_LOADER, lambda held: 0.07 if "tf32" in held else 0.075, 0.05, 0.3, random.Random(1))
+    tune = WatchedTune(training)
+    tune.tune()
+    assert len(tune.lengthened) >= 3
+    assert all(found == expected for found, expected in tune.lengthened)
+
+
+def test_what_was_made_up_to_a_switch_is_passed_and_what_came_after_is_read(tmp_path: Path) -> None:
+    (tmp_path / fo.RUN).mkdir()
+    writer, reader = Writer(tmp_path / fo.RECORDER, capacity=64), StepReader(SystemClock(), tmp_path)
+    for step in (1, 2, 3):
+        writer.write(step, at_ns=step * 10**9)
+    reader.begin()
+    for step in range(4, 9):
+        writer.write(step, at_ns=step * 10**9)
+    reader.skip(6)
+    assert [record.step for record in reader.passed] == [4, 5, 6]
+    assert [record.step for record in reader.read()] == [7, 8]
+    reader.skip(8)
+    assert reader.passed == (), "nothing was made since"
+    reader.close()
