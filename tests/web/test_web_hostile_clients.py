@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import resource
 import select
+import shutil
 import socket
 import threading
 import time
@@ -29,6 +30,8 @@ pytestmark = [
 
 CROWD = 1000
 ANSWERED_S = 2.0
+UNDISTURBED_S = 0.1
+"""What an answer takes at most where nobody disturbs the page; where it takes longer now, all limits are as longer."""
 ASKED_EVERY_S = 0.1
 """How often somebody honest asks page and daemon: to be asked without a pause takes the page more than the crowd."""
 STATUS_S = 1.0
@@ -36,6 +39,7 @@ HELD_S = 6.0
 """For how long a crowd stays: longer than a silent connection may."""
 ASKED = 5
 LIMIT_S = 20.0
+GIVEN_UP_S = 120.0
 COME_AGAIN, COME_AGAIN_S = 30, 0.1
 SILENCE_S = 1.0
 SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -51,6 +55,16 @@ def daemon() -> Iterator[Client]:
 @pytest.fixture(scope="module")
 def page(state: Path, daemon: Client) -> Iterator[ServedPage]:
     with serving_page(state, socket=Path(daemon.path)) as served:
+        assert served.sign_in().status == 200
+        yield served
+
+
+@pytest.fixture(scope="module")
+def undisturbed(state: Path, daemon: Client, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedPage]:
+    """A page of the same record to which no crowd comes: what it takes to answer is this machine's, at this moment."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    shutil.copy(state / "supervisor.db", folder)
+    with serving_page(folder, socket=Path(daemon.path)) as served:
         assert served.sign_in().status == 200
         yield served
 
@@ -242,12 +256,12 @@ def wait_for_answer(page: ServedPage) -> float:
 
     Waits for a core are left out: the crowd is a thread of this process, and all of it has two cores.
     """
-    asked, began_s = OwnTime(page.pid), time.perf_counter()
-    while time.perf_counter() - began_s < LIMIT_S:
+    asked = OwnTime(page.pid)
+    while (waited_s := asked.read_s()) < GIVEN_UP_S:
         with suppress(OSError, http.client.HTTPException):
             if page.get("/api/overview").status == 200:
-                break
-    return asked.read_s()
+                return asked.read_s()
+    return waited_s
 
 
 @pytest.mark.xdist_group("a thousand clients")  # several thousand at a time would hold up each other
@@ -264,9 +278,10 @@ def wait_for_answer(page: ServedPage) -> float:
     ],
 )
 def test_a_thousand_keep_an_honest_client_from_neither_page_nor_daemon(
-    page: ServedPage, daemon: Client, request_of: Callable[[ServedPage], bytes]
+    page: ServedPage, undisturbed: ServedPage, daemon: Client, request_of: Callable[[ServedPage], bytes]
 ) -> None:
     waited_s: list[float] = []
+    undisturbed_s: list[float] = []
     asked_s: list[float] = []
     over = threading.Event()
 
@@ -282,10 +297,14 @@ def test_a_thousand_keep_an_honest_client_from_neither_page_nor_daemon(
         end_s = time.perf_counter() + HELD_S
         while time.perf_counter() < end_s or len(waited_s) < ASKED:
             waited_s.append(wait_for_answer(page))
+            began_s = time.perf_counter()
+            assert undisturbed.get("/api/overview").status == 200
+            undisturbed_s.append(time.perf_counter() - began_s)
             over.wait(ASKED_EVERY_S)
         over.set()
         asking.join()
-    assert median(waited_s) < ANSWERED_S
-    assert max(waited_s) < LIMIT_S
-    assert median(asked_s) < STATUS_S
+    slower = max(1.0, median(undisturbed_s) / UNDISTURBED_S)
+    assert median(waited_s) < ANSWERED_S * slower
+    assert max(waited_s) < LIMIT_S * slower
+    assert median(asked_s) < STATUS_S * slower
     assert "Traceback" not in (page.state / "page.log").read_text()
