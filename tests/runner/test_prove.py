@@ -30,25 +30,6 @@ HERE = Path(__file__).resolve().parent
 PROGRAM = Path(prove.__file__).resolve().with_name("__main__.py")
 
 
-@pytest.fixture
-def made(train_python: Path, make_folder_once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
-    """A folder of checkpoints that a training environment wrote, once a run of the suite."""
-
-    def write(folder: Path) -> None:
-        command = [str(train_python), str(HERE / "checkpoints_by_hand.py"), str(folder)]
-        done = subprocess.run(
-            command, capture_output=True, check=False, cwd=folder, env=settings_in(folder), timeout=300
-        )
-        assert done.returncode == 0, done.stderr.decode()[-2000:]
-
-    return make_folder_once(f"checkpoints {train_python.parts[-3]}", write)
-
-
-def settings_in(folder: Path) -> dict[str, str]:
-    """Return an environment where ultralytics has its settings; at its first import without any it prints a notice."""
-    return {**os.environ, "YOLO_CONFIG_DIR": str(folder), "YOLO_OFFLINE": "true", "YOLO_AUTOINSTALL": "false"}
-
-
 def run(path: Path, python: Path | str = sys.executable) -> dict[str, object]:
     """Run the program as the daemon does."""
     done = subprocess.run(
