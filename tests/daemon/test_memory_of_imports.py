@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytestmark = pytest.mark.xdist_group("imports of the daemon")  # they are made once
 
+ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import json, sys
 import psutil
@@ -58,3 +60,14 @@ def test_the_daemon_does_not_import(imported: dict[str, Any], name: str) -> None
 
 def test_what_the_daemon_imports_leaves_room_for_what_it_does(imported: dict[str, Any]) -> None:
     assert imported["rss_bytes"] < RSS_LIMIT_BYTES
+
+
+def test_the_process_that_looks_at_checkpoints_for_it_imports_nothing_of_its_readings() -> None:
+    """Each daemon has one, which imports what it is asked for: readings took it as long as all else together."""
+    program = "import sys; sys.path.append(sys.argv[1])\nfrom supervisor.children import file_server\n"
+    program += "from supervisor.daemon.checkpoints import candidates, unreadable\n"
+    program += "from supervisor.runner import generation_store\nprint(*sys.modules)"
+    command = [sys.executable, "-S", "-I", "-c", program, str(ROOT)]
+    names = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert "supervisor.runner.generation_store" in names
+    assert [name for name in names if name in ("logging", "msgspec", "supervisor.core.readings")] == []

@@ -6,8 +6,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import TYPE_CHECKING
 
-from supervisor.core.readings import StepRecord
+if TYPE_CHECKING:  # the process that looks at checkpoints for the daemon has no readings
+    from supervisor.core.readings import StepRecord
 
 REACH_STEPS = 100
 """Losses count that were made within so many steps before and after a checkpoint."""
