@@ -20,6 +20,16 @@ LATE_WINDOWS = 1000
 """Windows remembered that got rows after they were aggregated; further ones are not aggregated again."""
 _LAST = "SELECT max(bucket_unix_s) AS last FROM {table} WHERE width_s = ? AND bucket_unix_s < ?"
 _FIRST = "SELECT min({time}) AS first FROM {table} WHERE {time} >= ? AND {time} < ?"
+MISSED_S = 3 * 86400
+"""How far back an earlier daemon may have died between the commit of late rows and their aggregation."""
+_MISSED = """
+SELECT window FROM
+(SELECT CAST(bucket_unix_s AS INTEGER) / :width * :width AS window, sum(steps) AS made FROM step_metrics
+ WHERE bucket_unix_s >= :since AND bucket_unix_s < :until GROUP BY window)
+LEFT JOIN (SELECT bucket_unix_s AS window, sum(steps) AS kept FROM step_tiers
+ WHERE width_s = :width AND bucket_unix_s >= :since AND bucket_unix_s < :until GROUP BY window) USING (window)
+WHERE made > coalesce(kept, 0) ORDER BY window LIMIT :most"""
+"""Windows whose tier lacks steps of the raw rows; of a late reading nothing comes but steps."""
 KINDS: tuple[tuple[Kind, Tiers], ...] = (
     (STEPS, tiers.STEPS),
     (GPU_SAMPLE, tiers.GPUS),
@@ -67,6 +77,7 @@ class _Part:
         if self._until is None:
             self._hours_until = self._read_end(database, HOUR_S, over)
             self._until = self._read_end(database, FIVE_MINUTES_S, over)
+            self._late.update(self._find_missed(database, self._until))
         since, until = self._find_next(database, self._until, over)
         late = sorted(window for window in self._late if window + FIVE_MINUTES_S <= over)[:WINDOWS_AT_ONCE]
         statements = list(self._aggregate(since, until))
@@ -87,6 +98,12 @@ class _Part:
         query = _LAST.format(table=self.tiers.table)
         (row,) = database.read(Statement(query, (width_s, over)))
         return 0 if row["last"] is None else int(row["last"]) + width_s
+
+    def _find_missed(self, database: Database, until: int) -> Iterator[int]:
+        """Yield the windows that an earlier daemon still had to aggregate again: it knew of them in memory alone."""
+        if self.tiers is tiers.STEPS:
+            given = {"since": until - MISSED_S, "until": until, "width": FIVE_MINUTES_S, "most": LATE_WINDOWS}
+            yield from (int(row["window"]) for row in database.read(Statement(_MISSED, given)))
 
     def _find_next(self, database: Database, begin: int, over: int) -> tuple[int, int]:
         """Return the windows to aggregate: from the first with rows, as many as one call may."""

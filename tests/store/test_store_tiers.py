@@ -143,6 +143,22 @@ def test_steps_that_come_late_are_taken_into_every_tier(database: Database) -> N
     assert steps_made == 1800
 
 
+def test_steps_that_came_late_are_taken_in_by_the_next_daemon_where_this_one_is_killed(database: Database) -> None:
+    first, over_s = Rollup(), BEGAN + 2 * HOUR_S
+    commit(database, first, *(bucket(second) for second in range(0, HOUR_S + 600, 10) if second // 600 != 2))
+    first.run(database, over_s)
+    commit(database, first, *(bucket(second) for second in range(1200, 1800, 10)))
+    with closing(read_only(database)) as connection:
+        steps = "SELECT sum(steps) FROM step_tiers WHERE width_s = ? AND bucket_unix_s < ?"
+
+        def count(width_s: int) -> int:
+            return int(connection.execute(steps, (width_s, BEGAN + HOUR_S)).fetchone()[0])
+
+        assert count(HOUR_S) == 5 * 300
+        Rollup().run(database, over_s)
+        assert [count(width_s) for width_s in (MINUTE_S, FIVE_MINUTES_S, HOUR_S)] == [5 * 360] * 3
+
+
 def test_a_clock_that_was_wrong_for_a_while_hides_nothing(database: Database) -> None:
     rollup = Rollup()
     commit(database, rollup, bucket(0), bucket(60 * 86_400))
