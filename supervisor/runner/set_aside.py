@@ -16,7 +16,8 @@ from pathlib import Path
 COULD_NOT = 78
 """EX_CONFIG of sysexits.h: the training was not started."""
 FOLDER = ".rocm-supervisor-aside"
-SUFFIX = ".aside"
+PREFIX, SUFFIX = "aside.", ".aside"
+"""Programs that search all folders below theirs, hidden ones too, know a checkpoint by either end of its name."""
 POINTERS = ("latest", "last_checkpoint", "latest_checkpoint", "checkpoint")
 """Files of DeepSpeed, detectron2, mmengine and others that hold the name of the newest checkpoint, or its path."""
 POINTER_LIMIT_BYTES = 4096
@@ -41,10 +42,10 @@ def _find_free_name(path: Path, attempt: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     if folder.resolve() != path.parent.resolve() / FOLDER / attempt:
         raise OSError(f"{folder} is a link to another folder")
-    aside, number = folder / f"{path.name}{SUFFIX}", 1
+    aside, number = folder / f"{PREFIX}{path.name}{SUFFIX}", 1
     while os.path.lexists(aside):
         number += 1
-        aside = folder / f"{path.name}.{number}{SUFFIX}"
+        aside = folder / f"{PREFIX}{path.name}.{number}{SUFFIX}"
     return aside
 
 
@@ -58,7 +59,7 @@ def _repoint(folder: Path, chosen: str, attempt: str) -> None:
     for pointer in found:
         target = _read_target(pointer)
         name = target.rpartition("/")[2]
-        if f"{name}{SUFFIX}" in aside and not os.path.lexists(folder / name):
+        if f"{PREFIX}{name}{SUFFIX}" in aside and not os.path.lexists(folder / name):
             _replace_pointer(pointer, target[: len(target) - len(name)] + chosen, attempt)
 
 

@@ -61,8 +61,8 @@ def test_newer_files_are_moved_out_of_its_search_where_the_job_asks_for_it(home:
     assert starts == ["1 1.0 ", "51 1.0 epoch_50.safetensors"]
     (incident,) = home.incidents()
     assert (incident["rule"], incident["outcome"], incident["confirmed"]) == ("non_finite_loss", "resumed", True)
-    aside = sorted((home.folder / "night" / ".rocm-supervisor-aside" / "2").glob("epoch_*"))
-    assert {f"{path}.aside".rpartition("/")[2] for path in incident["set_aside"]} == {path.name for path in aside}
+    aside = sorted((home.folder / "night" / ".rocm-supervisor-aside" / "2").glob("aside.epoch_*"))
+    assert {f"aside.{path.rpartition('/')[2]}.aside" for path in incident["set_aside"]} == {path.name for path in aside}
     assert aside, "those with weights that are not finite"
     assert "newer checkpoints moved: " in home.ctl("history").stdout
     assert "names checkpoints but no way" not in home.ctl("config", "check").stderr

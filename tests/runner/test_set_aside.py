@@ -55,7 +55,7 @@ def test_a_program_that_takes_the_newest_file_finds_the_chosen_one(tmp_path: Pat
     done = moving(chosen, *newer, then="echo trained")
     assert (done.returncode, find(tmp_path)) == (0, str(chosen))
     assert done.stdout.splitlines()[-1] == "trained"
-    assert f"moved to {tmp_path}/{FOLDER}/2/epoch_91.pt.aside" in done.stdout
+    assert f"moved to {tmp_path}/{FOLDER}/2/aside.epoch_91.pt.aside" in done.stdout
     assert {path.read_text() for path in (tmp_path / FOLDER / "2").iterdir()} == {"epoch_91.pt", "epoch_92.pt"}
 
 
@@ -65,7 +65,17 @@ def test_a_program_that_takes_the_newest_folder_finds_the_chosen_one(tmp_path: P
         save(folder, "model.safetensors", "trainer_state.json")
     moving(chosen, newer)
     assert find_by_trainer(tmp_path) == str(chosen)
-    assert (tmp_path / FOLDER / "2" / "checkpoint-100.aside" / "model.safetensors").exists()
+    assert (tmp_path / FOLDER / "2" / "aside.checkpoint-100.aside" / "model.safetensors").exists()
+
+
+def test_a_program_that_searches_hidden_folders_too_finds_the_chosen_one(tmp_path: Path) -> None:
+    """As LitGPT, which takes each folder below its own whose name begins so, and the number after that."""
+    chosen, newer = tmp_path / "step-000054", tmp_path / "step-000066"
+    for folder in (chosen, newer):
+        save(folder, "lit_model.pth")
+    moving(chosen, newer)
+    assert (tmp_path / FOLDER).exists()
+    assert [path.parent for path in tmp_path.rglob("step-*/*.pth")] == [chosen]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +96,7 @@ def test_a_file_that_names_the_newest_one_names_the_chosen_one(
     moving(chosen, newer)
     assert (tmp_path / name).read_text() == names_then
     assert not names_then.endswith("100.pth") or text == names_then or (
-        tmp_path / FOLDER / "2" / f"{name}.aside"
+        tmp_path / FOLDER / "2" / f"aside.{name}.aside"
     ).read_text() == text  # fmt: skip
 
 
@@ -97,7 +107,7 @@ def test_a_link_to_the_newest_one_leads_to_the_chosen_one(tmp_path: Path, absolu
     link.symlink_to(newer if absolute else newer.name)
     moving(chosen, newer)
     assert link.read_text() == "model_100.pt"
-    assert os.readlink(tmp_path / FOLDER / "2" / "latest.pt.aside").endswith("model_200.pt")  # noqa: PTH115 - its text
+    assert os.readlink(tmp_path / FOLDER / "2" / "aside.latest.pt.aside").endswith("model_200.pt")  # noqa: PTH115 - its text
 
 
 def test_a_run_that_was_killed_in_between_is_completed_by_the_next(tmp_path: Path) -> None:
@@ -108,7 +118,7 @@ def test_a_run_that_was_killed_in_between_is_completed_by_the_next(tmp_path: Pat
     assert moving(chosen, second, third, attempt=3).returncode == 0
     assert (tmp_path / "latest").read_text() == chosen.name
     assert sorted(path.name for path in (tmp_path / FOLDER).glob("*/*")) == [
-        "latest.aside", "latest.aside", "model_200.pt.aside", "model_300.pt.aside",
+        "aside.latest.aside", "aside.latest.aside", "aside.model_200.pt.aside", "aside.model_300.pt.aside",
     ]  # fmt: skip
 
 
@@ -118,7 +128,7 @@ def test_what_was_moved_before_keeps_its_name(tmp_path: Path) -> None:
     newer.write_text("another")
     moving(chosen, newer)
     texts = {path.name: path.read_text() for path in (tmp_path / FOLDER / "2").iterdir()}
-    assert texts == {"b.pt.aside": "b.pt", "b.pt.2.aside": "another"}
+    assert texts == {"aside.b.pt.aside": "b.pt", "aside.b.pt.2.aside": "another"}
 
 
 def test_where_one_cannot_be_moved_the_training_is_not_started(tmp_path: Path) -> None:
@@ -185,7 +195,7 @@ def test_wherever_a_run_is_killed_the_next_one_completes_it_and_nothing_is_lost(
         assert moving(chosen, *(path for path in newer if path.exists()), attempt=3).returncode == 0
         assert (folder / "last_checkpoint").read_text() == "runs/model_100.pt"
         assert os.readlink(folder / "latest.pt") == "model_100.pt"  # noqa: PTH115 - its text
-        kept = [path.read_text() for path in (folder / FOLDER).glob("*/model_*") if not path.is_symlink()]
+        kept = [path.read_text() for path in (folder / FOLDER).glob("*/aside.model_*") if not path.is_symlink()]
         assert sorted(kept) == ["model_200.pt", "model_300.pt"]
         assert {path.name for path in folder.iterdir()} == {FOLDER, "last_checkpoint", "latest.pt", "model_100.pt"}
         if 0 in ended:
