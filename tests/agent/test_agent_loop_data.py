@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from agent_by_hand import run_with_agent
 
-from tests.rigs.warm import WarmInterpreter
+from tests.rigs.warm import Warm, WarmInterpreter
 
 pytestmark = pytest.mark.train
 
@@ -88,6 +90,14 @@ def make():
     sampler = torch.utils.data.RandomSampler(range(10))
     return torch.utils.data.DataLoader(Points(), batch_sampler=torch.utils.data.BatchSampler(sampler, 3, False))
 """
+OF_TORCHDATA = BATCH_SAMPLER.replace(
+    "make():",
+    """make():
+    def load(self, state):
+        raise NotImplementedError
+    members = {"state_dict": load, "load_state_dict": load, "__module__": "torchdata.stateful_dataloader"}
+    kind = type("StatefulDataLoader", (torch.utils.data.DataLoader,), members)""",
+).replace("torch.utils.data.DataLoader(Points", "kind(Points")
 
 
 @pytest.mark.parametrize(
@@ -95,14 +105,44 @@ def make():
     [
         "make = lambda: torch.utils.data.DataLoader(Points(), 3, shuffle=True)",
         BATCH_SAMPLER,
+        OF_TORCHDATA,
         "make = lambda: Account()",
         ACCELERATE % False,
         ACCELERATE % True,
     ],
-    ids=["torch", "batch sampler", "own account", "accelerate", "accelerate by seed"],
+    ids=["torch", "batch sampler", "batch sampler of torchdata's", "own account", "accelerate", "accelerate by seed"],
 )
 def test_a_loop_that_goes_on_after_any_step_makes_the_batches_and_epochs_that_were_left(
     loader: str, unsupervised: WarmInterpreter
 ) -> None:
     """With the numbers that its data and its own body draw."""
     assert run_with_agent(unsupervised, STOPPED.format(loader=loader)) == ["12 0"]
+
+
+CYCLIC = """
+import pickle
+import torch
+from rocm_agent.snapshots.copying import all_made
+from rocm_agent.snapshots.loop import State
+
+def make():
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.1)
+    return torch.optim.lr_scheduler.CyclicLR(optimizer, 0.1, 0.9, step_size_up=3)
+
+def train(scheduler, steps):
+    for _ in range(steps):
+        scheduler.optimizer.step()
+        scheduler.step()
+    return scheduler
+
+alone = train(make(), 7)
+found = pickle.dumps(all_made(State(torch, None, {"scheduler": train(make(), 4)}).collect()))
+resumed = make()
+State(torch, None, {"scheduler": resumed}).put_back(pickle.loads(found), exactly=True)
+print(train(resumed, 3).get_last_lr() == alone.get_last_lr())
+"""
+
+
+def test_a_scheduler_that_refers_to_its_own_method_is_in_a_snapshot(quickest_python: Path, plain: Warm) -> None:
+    """As CyclicLR of torch 1.13 does, whose state cannot be pickled."""
+    assert run_with_agent(plain(quickest_python), CYCLIC) == ["True"]

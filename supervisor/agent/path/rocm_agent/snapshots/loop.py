@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import weakref
 from time import monotonic_ns
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -172,7 +173,11 @@ def _state_of(part: Any) -> Any:
     module = getattr(sys.modules.get("torch.nn"), "Module", None)
     if module is not None and getattr(type(part), "state_dict", None) is module.state_dict:
         return part.state_dict(keep_vars=True)  # all is copied: detaching each weight first only takes time
-    return part.state_dict()
+    state = part.state_dict()
+    if isinstance(state, dict) and any(isinstance(value, weakref.ref) for value in state.values()):
+        # CyclicLR of torch 1.13 refers so to a method of its own: that cannot be pickled, and is there without.
+        return {name: value for name, value in state.items() if not isinstance(value, weakref.ref)}
+    return state
 
 
 def _load_part(part: Any, found: Any) -> None:

@@ -107,13 +107,15 @@ class Stateful:
         return made
 
     def state(self, _: Any) -> Dict[str, Any]:
-        """Return the loader's own state."""
-        return {"own": self._loader.state_dict()}
+        """Return the loader's own state, and the number of the pass where that is in none."""
+        return {"own": self._loader.state_dict(), PASSES: getattr(self._loader, PASSES, None)}
 
     def resume(self, state: Dict[str, Any], random: Dict[str, Any]) -> None:
         """Have the loader find its place again; once it has, the random states are `random`."""
         self._loader.load_state_dict(state["own"])
         self._random = random
+        if state[PASSES] is not None:
+            setattr(self._loader, PASSES, state[PASSES])
 
 
 def _watch_passes(loader: Any, begin_pass: Callable[[Callable[[], Any]], Any]) -> None:
@@ -134,14 +136,28 @@ def _watch_passes(loader: Any, begin_pass: Callable[[Callable[[], Any]], Any]) -
         object.__dict__["__class__"].__set__(loader, type(kind.__name__, (kind,), names))
 
 
+def _draws_again(loader: Any) -> bool:
+    """Whether torchdata's loader would find its place in an order that is drawn again, in another way than before.
+
+    Its own samplers have a state, torch's have none.
+    """
+    order = getattr(loader, "batch_sampler", None) or getattr(loader, "sampler", None)
+    is_of_torch = type(order).__module__.split(".")[0] == "torch"
+    is_of_torchdata = type(loader).__module__.split(".")[0] == "torchdata"
+    return is_of_torchdata and is_of_torch and not hasattr(loader.dataset, "state_dict")
+
+
 def place_in(torch: Any, outer: Any) -> Union[Batches, Stateful]:
     """Return the place in `outer`, the loader that the loop has; raise ValueError where there is none to go back to."""
     loader = getattr(outer, "base_dataloader", outer)
-    if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
-        return Stateful(torch, outer, loader)
-    made = positioned(torch, loader, ahead=hasattr(outer, END_MET))
+    keeps_account = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
+    made = None
+    if not keeps_account or (loader is outer and _draws_again(loader)):
+        made = positioned(torch, loader, ahead=hasattr(outer, END_MET))
     if made is not None:
         return Batches(made, outer, loader)
+    if keeps_account:
+        return Stateful(torch, outer, loader)
     raise ValueError(
         "%s has no place to go back to: give a DataLoader over a data set with an index, or a loader with state_dict "
         "and load_state_dict" % type(outer).__name__
