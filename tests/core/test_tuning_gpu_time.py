@@ -73,12 +73,12 @@ def trace_wanted(session: Session) -> Session:
 
 def test_a_gain_of_5_percent_that_uneven_steps_hide_is_found_where_the_gpu_computes_less() -> None:
     assert count_adopted(0.05, None) <= 0.2
-    assert count_adopted(0.05, 0.12) >= 0.9
+    assert count_adopted(0.05, 0.12) >= 0.97
 
 
 def test_a_setting_for_which_the_gpu_computes_less_and_the_host_more_is_seldom_adopted() -> None:
-    assert count_adopted(-0.05, 0.12) <= 0.1
-    assert count_adopted(-0.08, 0.25) <= 0.02
+    assert count_adopted(-0.05, 0.12) <= 0.02
+    assert count_adopted(-0.08, 0.25) <= 0.005
 
 
 def test_a_setting_whose_steps_stay_unclear_has_more_of_them_compared_and_ends() -> None:
