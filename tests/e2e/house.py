@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -105,6 +106,13 @@ class House:
         if wait:
             self.until(lambda: self.status() is not None, 30, "the daemon to answer")
         return self.daemon
+
+    def run_daemon(self, config: Path) -> tuple[int, str]:
+        """Run a daemon that is to end by itself, and return its exit status and what it printed."""
+        with tempfile.TemporaryFile() as log:
+            status = start_daemon(["--config", str(config)], log.fileno()).wait(PATIENCE_S)
+            log.seek(0)
+            return status, log.read().decode()
 
     def stop(self, limit_s: float = PATIENCE_S) -> int:
         """SIGTERM to the daemon; return its exit status."""

@@ -7,13 +7,12 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from house import BIN, PATIENCE_S, House
+from house import PATIENCE_S, House
 
 STOP_TRYING = "[jobs.one.budget]\nrestarts = 1\nbackoff_s = [0.0]\n"
 
@@ -157,10 +156,9 @@ def test_a_second_daemon_on_the_same_state_is_refused_with_the_pid_of_the_first(
     home.write(home.by_hand("one"))
     first = home.start()
     home.step("one", 3)
-    command = [str(BIN / "rocm-supervisord"), "--config", str(home.config)]
-    second = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    assert second.returncode == 69
-    assert str(first.pid) in second.stderr
+    status, printed = home.run_daemon(home.config)
+    assert status == 69
+    assert str(first.pid) in printed
     assert home.job("one")["phase"] == "running"
 
 
@@ -172,12 +170,11 @@ def test_a_second_daemon_on_the_same_database_is_refused_whatever_its_state_dire
     (home.folder / "link").symlink_to(home.state)
     database = f"sqlite:///{home.folder / 'link' / 'supervisor.db'}"
     other.write_text(f'[supervisor]\nstate_dir = "{home.folder / "other"}"\ndatabase = "{database}"\n')
-    words = [str(BIN / "rocm-supervisord"), "--config", str(other)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 69
+    status, printed = home.run_daemon(other)
+    assert status == 69
     assert home.daemon is not None
-    assert f"is written by another rocm-supervisord (pid {home.daemon.pid})" in done.stderr
-    assert "supervisor.database" in done.stderr
+    assert f"is written by another rocm-supervisord (pid {home.daemon.pid})" in printed
+    assert "supervisor.database" in printed
 
 
 @pytest.mark.parametrize(
@@ -193,10 +190,9 @@ def test_a_second_daemon_on_the_same_database_is_refused_whatever_its_state_dire
 def test_a_state_directory_that_is_none_is_refused_with_a_line(home: House, make: Callable[[Path], object]) -> None:
     home.write(home.by_hand("one"))
     make(home.state)
-    command = [str(BIN / "rocm-supervisord"), "--config", str(home.config)]
-    daemon = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    assert (daemon.returncode, len(daemon.stderr.splitlines())) == (69, 1), daemon.stderr
-    assert "it is not a folder, set supervisor.state_dir to one" in daemon.stderr
+    status, printed = home.run_daemon(home.config)
+    assert (status, len(printed.splitlines())) == (69, 1), printed
+    assert "it is not a folder, set supervisor.state_dir to one" in printed
 
 
 def test_garbage_on_the_socket_is_answered_or_dropped_and_nothing_else_happens(home: House) -> None:
