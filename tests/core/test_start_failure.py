@@ -404,16 +404,17 @@ def test_a_load_that_torch_refuses_for_its_classes_is_given_up_with_the_setting_
 def test_that_a_program_needs_other_files_is_known_until_it_starts_from_the_beginning() -> None:
     timeline = with_two_checkpoints(RemedyContext(resume_command=True))
     raises(timeline, "FileNotFoundError", "No such file or directory: '/g/000001/config.json'")
-    assert not timeline.job.needs_others
+    known = [timeline.job.needs_others]
     timeline.silence(10)
     point = ResumePoint(checkpoint=timeline.saved[0], possible=True, reason="proven", needs_others=True)
     timeline.put(ev.ResumePointFound(at=timeline.now, job=JOB, attempt=timeline.attempt, point=point))
-    assert timeline.job.needs_others
+    known.append(timeline.job.needs_others)
     waits_and_looks(timeline.started().steps(91, 140).exits(signal=9))
-    assert timeline.job.needs_others, "another search, by another daemon perhaps, has seen nothing of it"
+    known.append(timeline.job.needs_others)
     timeline.started().steps(91, 140).exits(signal=9).asks(ev.Ask.START, fresh=True).silence(1)
     assert timeline.present().resume_from is None
-    assert not timeline.job.needs_others
+    known.append(timeline.job.needs_others)
+    assert known == [False, True, True, False], "the second search, by another daemon perhaps, has seen nothing of it"
 
 
 def test_an_older_checkpoint_that_can_be_loaded_goes_on() -> None:

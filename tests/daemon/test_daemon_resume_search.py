@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -160,13 +161,11 @@ def test_that_a_program_reads_other_files_is_known_to_a_daemon_that_did_not_see_
     own = tmp_path / "out" / "last.pt"
     own.parent.mkdir()
     own.write_bytes(b"saved")
-    stat = fingerprint(own)
-    assert stat is not None
+    proven, copy = Shelves().prove("", own), str(tmp_path / "generations" / "000001" / "last.pt")
 
     class Kept(Shelves):
         def all(self) -> tuple[Checkpoint, ...]:
-            copy = str(tmp_path / "generations" / "000001" / "last.pt")
-            return (Checkpoint(path=copy, source=str(own), fingerprint=stat, verdict=Verdict.PROVEN),)
+            return (replace(proven, path=copy, source=str(own)),)
 
     resume = ResumeSettings(command=["train", "--from={checkpoint}"])
     answer = answer_of(Kept(), tmp_path, [own], resume=resume, needs_others=needs_others)
