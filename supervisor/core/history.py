@@ -56,6 +56,7 @@ class History:
     launched_at: Moment
     gpus_used: tuple[str, ...] = ()
     """PCI addresses that the job runs on; empty: it may use any GPU of the machine."""
+    disks: frozenset[str] | None = None  # the paths by which those are read that it writes to; None: all
     resumed: Resumed | None = None
     """What the attempt resumed from: a fact about its start, no state of a rule."""
     scale: Scale | None = None
@@ -408,10 +409,9 @@ class History:
                     self.gpus.setdefault(reading.gpu, deque(maxlen=READINGS_KEPT)).append(reading)
                     self.gpu_facts.setdefault(reading.gpu, GpuFacts(reading.at)).add(reading)
             case ev.HostRead():
-                self.host.append(event.reading)
-                for disk in event.reading.disks:
-                    used = float(disk.total_bytes - disk.free_bytes)
-                    self.disks_used.setdefault(disk.path, Trend()).add(event.reading.at, used)
+                self.host.append(event.reading.of_disks(self.disks))
+                for disk in self.host[-1].disks:
+                    self.disks_used.setdefault(disk.path, Trend()).add(event.reading.at, disk.used_bytes)
             case ev.KernelReported():
                 self.kernel.add(event.findings)
             case ev.ClockStepped():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from signal import Signals
 
@@ -157,6 +157,17 @@ class DiskReading:
             return False
         return self.free_inodes < cap_inodes(self.total_inodes, limit)
 
+    @property
+    def used_bytes(self) -> float:
+        """How much is in use, or cannot be used by trainings."""
+        return float(self.total_bytes - self.free_bytes)
+
+    @property
+    def room_words(self) -> str:
+        """How much of it is free."""
+        inodes = "" if self.free_inodes is None else f" and {self.free_inodes} of {self.total_inodes} inodes"
+        return f"{self.free_bytes / 1e9:.2f} of {self.total_bytes / 1e9:.2f} GB{inodes} are free"
+
 
 def cap_inodes(total: int, limit: int) -> float:
     """Return a limit on free inodes as it applies to a file system with so many in all."""
@@ -180,6 +191,12 @@ class HostReading:
     io_stall_percent: float | None = measured(api=True)
     """The same for storage."""
     disks: tuple[DiskReading, ...] = ()
+
+    def of_disks(self, paths: frozenset[str] | None) -> HostReading:
+        """Return it with the disks of these paths alone: others write to the rest; None: with all."""
+        if paths is None or all(disk.path in paths for disk in self.disks):
+            return self
+        return replace(self, disks=tuple(disk for disk in self.disks if disk.path in paths))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

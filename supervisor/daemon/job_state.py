@@ -22,6 +22,10 @@ class JobState:
     rules: tuple[Rule, ...]
     history: History | None = None
     gpus_used: tuple[str, ...] = ()
+    disks: frozenset[str] | None = None
+    """The paths by which the disks are read that it writes to; None: all."""
+    held: str | None = None
+    """Why its next attempt is not launched for now."""
     expected: Expectation = field(default_factory=Expectation)
     agent_offset: int = 0
     """Offset up to which the agent log is in the record."""
@@ -61,6 +65,7 @@ def begin_history(job_state: JobState, now: Moment, launched_at: Moment) -> Hist
         now=now,
         launched_at=launched_at,
         gpus_used=gpus_used,
+        disks=job_state.disks,
         device=device,
         resumed=attempt.resumed if attempt is not None else None,
         measured=attempt is not None and attempt.order is not None,

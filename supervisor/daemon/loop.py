@@ -118,7 +118,7 @@ class Loop:
         """The launches that were made before their turn was in the file."""
         self.acts = HeldActs(record, self._carry_out)
         self.job_states: dict[str, JobState] = {}
-        self.may_launch: Callable[[], bool] = lambda: True
+        self.may_launch: Callable[[JobState], bool] = lambda _: True
         self.find_remedy_context: Callable[[JobState, Moment], RemedyContext] = lambda _state, _now: RemedyContext()
         self.each_turn: list[Callable[[ev.Event, Moment], None]] = []
         self.absences: Callable[[], Iterable[ev.DaemonAway]] = lambda: ()
@@ -378,7 +378,7 @@ class Loop:
             flags = () if barely else self._check_rules(job_state, now)
             job_state.job = after_flags(job_state.job, flags)
             context = RemedyContext() if barely else self._read_remedy_context(job_state, now)
-            decision = decide(job_state.job, flags, now, launch_allowed=self.may_launch(), context=context)
+            decision = decide(job_state.job, flags, now, launch_allowed=self.may_launch(job_state), context=context)
             if decision is None:
                 return
             before = job_state.job

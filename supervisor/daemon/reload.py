@@ -186,6 +186,7 @@ class Reloading:
                 self._record_rule_changes(name, rules, job_state.rules, now)
                 job_state.expected = expectation_of(job)
                 job_state.gpus_used = parts.job_gpus.used_by(job)
+                job_state.disks = parts.find_disks(job)
                 job_state.job = replace(job_state.job, limits=limits_of(job))
             else:
                 known = {item.name: item for item in parts.store.load_jobs(now)}

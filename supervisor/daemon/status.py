@@ -117,6 +117,14 @@ def _bound_value(value: object) -> object:
     return value
 
 
+def _explain(job_state: JobState) -> str | None:
+    """Return why a job is in its phase, and why its next attempt is not launched yet where its disk is the reason."""
+    job, held = job_state.job, job_state.held
+    if held is None or job.phase not in (Phase.PENDING, Phase.BACKOFF):
+        return job.reason or job.rebuilt
+    return "; ".join(filter(None, (job.reason or job.rebuilt, f"not launched: {held}")))
+
+
 def _job_status(job_state: JobState, now: Moment, *, watched: bool) -> types.JobStatus:
     job, history = job_state.job, job_state.history
     attempt, alive = job.attempt, job.phase in ALIVE
@@ -147,7 +155,7 @@ def _job_status(job_state: JobState, now: Moment, *, watched: bool) -> types.Job
         steps_expected=progress.steps_expected,
         loss=finite(attempt.loss) if attempt else None,
         restarts=job.ledger.total,
-        reason=job.reason or job.rebuilt,
+        reason=_explain(job_state),
         hooked=history.claimed if history and alive else False,
         unkillable=job.unkillable,
         flags=list(_list_flags(job_state)) if alive else [],

@@ -7,7 +7,7 @@ import logging
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -127,7 +127,7 @@ class Assembly:
 
     def __init__(self, settings: Settings, clock: Clock, boot_id: str, launcher: Launcher, group: int | None) -> None:
         self.settings = settings
-        self._disk_limit: tuple[Settings | None, tuple[int, int]] = (None, NO_LIMITS)
+        self._disk_limits: tuple[Settings | None, dict[str, tuple[int, int]]] = (None, {})
         self._leads = LeaderHooks()
         self.removed, self.left_running = set[str](), LeftRunning()
         """Jobs that are not configured any more and have settings until their training has ended."""
@@ -186,12 +186,12 @@ class Assembly:
         self.record = StoreRecord(self.store, self.announcer, self.executor.folder, boot_id)
         self.loop = Loop(clock, self.inbox, self.record, self.executor)
         self.commits = CommitThread(self.store, self.threads, self._act_after_commit, clock)
-        places = (self.state, *_working_directories(settings))
+        places = (self.state, *_working_directories(settings.jobs.values()))
         self.telemetry = Telemetry(clock, self.inbox.put, self.gpus, places, self.threads)
         self.kernel = self._build_kernel_log()
         self.uevents = self._build_uevents()
         self.record.failed = self.loop.job_not_kept
-        self.loop.may_launch = lambda: self.may_launch() and self._leads.may_launch()
+        self.loop.may_launch = lambda job_state: self.may_launch(job_state) and self._leads.may_launch()
         self.presence = Presence(clock)
         self.loop.absences = self.presence.taken
         answering = GpuAvailability(lambda: self.settings.telemetry.interval_s)
@@ -449,28 +449,37 @@ class Assembly:
         job = known or _new_job(name, settings, now)
         gpus = self.job_gpus.used_by(settings)
         job, rules = replace(job, limits=limits_of(settings)), rules_of(settings)
-        job_state = JobState(job=job, rules=rules, gpus_used=gpus, expected=expectation_of(settings))
+        job_state = JobState(
+            job=job,
+            rules=rules,
+            gpus_used=gpus,
+            disks=self.find_disks(settings),
+            expected=expectation_of(settings),
+        )
         self.loop.job_states[name] = job_state
         return job_state
 
-    def may_launch(self) -> bool:
-        """Whether a launch is allowed: on a full disk every later checkpoint would fail."""
-        return self.find_full_disk() is None
+    def find_disks(self, settings: JobSettings) -> frozenset[str]:
+        """Return the paths by which the disks are read that a job writes to."""
+        return frozenset(map(str, (self.state, *_working_directories([settings]))))
 
-    def find_full_disk(self) -> DiskReading | None:
-        """Return a disk with too little room for a launch."""
+    def may_launch(self, job_state: JobState) -> bool:
+        """Whether a launch is allowed: on a full disk every later checkpoint would fail."""
+        disk = self.find_full_disk(job_state)
+        job_state.held = None if disk is None else f"{disk.path}: {disk.room_words}, too little for a launch"
+        return disk is None
+
+    def find_full_disk(self, job_state: JobState) -> DiskReading | None:
+        """Return a disk of the job with too little room for a launch by its own limits."""
         host = self.newest.host
         if host is None:
             return None
         # Asked in every turn of every job; the settings only change at a reload, which puts others in their place.
-        settings, (limit_bytes, limit_inodes) = self._disk_limit
-        if settings is not self.settings:
-            limits = [_disk_limits(job) for job in self.settings.jobs.values()] or [NO_LIMITS]
-            limit_bytes, limit_inodes = (min(limit) for limit in zip(*limits, strict=True))
-            self._disk_limit = (self.settings, (limit_bytes, limit_inodes))
-        return next(
-            (disk for disk in host.disks if disk.free_bytes < limit_bytes or disk.has_few_inodes(limit_inodes)), None
-        )
+        if self._disk_limits[0] is not self.settings:
+            self._disk_limits = (self.settings, {name: _disk_limits(job) for name, job in self.settings.jobs.items()})
+        limit_bytes, limit_inodes = self._disk_limits[1].get(job_state.job.name, NO_LIMITS)
+        own = (disk for disk in host.disks if job_state.disks is None or disk.path in job_state.disks)
+        return next((disk for disk in own if disk.free_bytes < limit_bytes or disk.has_few_inodes(limit_inodes)), None)
 
     def _clear_remains(self, job: str, folder: Path, has_exit_record: bool) -> bool:  # noqa: FBT001 - AttemptReader's seam
         # systemd ends what a shim leaves in its unit: after an exit record, its user has started that unit again.
@@ -539,5 +548,5 @@ def _disk_limits(settings: JobSettings) -> tuple[int, int]:
     return (rule.limit_bytes, rule.limit_inodes) if rule is not None and rule.enabled and rule.act else NO_LIMITS
 
 
-def _working_directories(settings: Settings) -> tuple[Path, ...]:
-    return tuple(Path(job.cwd) for job in settings.jobs.values() if job.cwd is not None)
+def _working_directories(jobs: Iterable[JobSettings]) -> tuple[Path, ...]:
+    return tuple(Path(job.cwd) for job in jobs if job.cwd is not None)

@@ -141,7 +141,7 @@ def test_an_event_about_an_unknown_job_is_recorded_and_moves_nobody() -> None:
 
 def test_nothing_is_launched_on_a_machine_in_no_state_for_it() -> None:
     world = World()
-    world.loop.may_launch = lambda: False
+    world.loop.may_launch = lambda _: False
     world.tick()
     assert world.job.phase is Phase.PENDING
 

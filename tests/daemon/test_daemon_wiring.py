@@ -17,9 +17,10 @@ from supervisor.core.job import Job, Phase
 from supervisor.core.readings import DiskReading, HostReading
 from supervisor.daemon.clock import SystemClock
 from supervisor.daemon.inbox import Inquiry
-from supervisor.daemon.job_state import JobState
+from supervisor.daemon.job_state import JobState, begin_history
 from supervisor.daemon.process.systemd import Notifier
 from supervisor.daemon.service import Service
+from supervisor.daemon.status import job_status
 from supervisor.daemon.wiring import Assembly
 from supervisor.runner.direct import DirectLauncher
 
@@ -45,30 +46,63 @@ def disk(parts: Assembly, free_bytes: int, free_inodes: int | None = None) -> No
     now = parts.clock.now()
     total = None if free_inodes is None else 10**6
     disks = (
-        DiskReading(path="/", free_bytes=free_bytes, total_bytes=10 * GB, free_inodes=free_inodes, total_inodes=total),
+        DiskReading(
+            path=str(parts.state),
+            free_bytes=free_bytes,
+            total_bytes=10 * GB,
+            free_inodes=free_inodes,
+            total_inodes=total,
+        ),
     )
     parts.newest.take(ev.HostRead(at=now, reading=HostReading(at=now, disks=disks)))
 
 
+def may_launch(parts: Assembly, job: str = "yolo") -> bool:
+    states = parts.loop.job_states
+    return parts.may_launch(states.get(job) or parts.add(job, parts.settings.jobs[job], None, parts.clock.now()))
+
+
+def test_the_full_disk_of_one_job_keeps_no_other_from_its_launch(parts: Assembly) -> None:
+    """Nor is another stopped for it, as its rule has no reading of that disk."""
+    now = parts.clock.now()
+    limit = {"disk_low": {"limit_bytes": 2 * GB}}
+    for name, cwd in (("small", "/small"), ("large", "/large"), ("careless", "/small")):
+        rules = {"disk_low": {"enabled": False}} if name == "careless" else limit
+        parts.settings.jobs[name] = JobSettings(command=["true"], cwd=cwd, rules=rules)
+    parts.settings = msgspec.structs.replace(parts.settings)
+    for name in ("small", "large", "careless"):
+        parts.add(name, parts.settings.jobs[name], None, now)
+    free = {str(parts.state): 9 * GB, "/small": GB, "/large": 9 * GB}
+    disks = tuple(DiskReading(path=path, free_bytes=room, total_bytes=10 * GB) for path, room in free.items())
+    parts.newest.take(ev.HostRead(at=now, reading=HostReading(at=now, disks=disks)))
+    assert [may_launch(parts, name) for name in ("small", "large", "careless")] == [False, True, True]
+    held = job_status(parts.loop.job_states["small"], now)
+    assert held.reason == "not launched: /small: 1.00 of 10.00 GB are free, too little for a launch"
+    assert job_status(parts.loop.job_states["large"], now).reason is None
+    history = begin_history(parts.loop.job_states["large"], now, now)
+    history.add(ev.HostRead(at=now, reading=HostReading(at=now, disks=disks)))
+    assert {disk.path for disk in history.host[-1].disks} == {str(parts.state), "/large"} == set(history.disks_used)
+
+
 def test_a_full_disk_forbids_a_launch_until_there_is_room(parts: Assembly) -> None:
-    assert parts.may_launch()
+    assert may_launch(parts)
     disk(parts, 2 * GB - 1)
-    assert not parts.may_launch()
+    assert not may_launch(parts)
     disk(parts, 2 * GB)
-    assert parts.may_launch()
+    assert may_launch(parts)
     disk(parts, 2 * GB, free_inodes=99)
-    assert not parts.may_launch()
+    assert not may_launch(parts)
     disk(parts, 2 * GB, free_inodes=100)
-    assert parts.may_launch()
+    assert may_launch(parts)
 
 
 def test_the_limit_is_the_one_of_the_settings_in_force(parts: Assembly) -> None:
     disk(parts, GB)
-    assert not parts.may_launch()
+    assert not may_launch(parts)
     parts.settings = with_limit(parts.settings, GB)
-    assert parts.may_launch()
+    assert may_launch(parts)
     parts.settings = with_limit(parts.settings, 3 * GB)
-    assert not parts.may_launch()
+    assert not may_launch(parts)
 
 
 def test_alerts_see_the_trainings_as_the_loop_has_them(parts: Assembly) -> None:

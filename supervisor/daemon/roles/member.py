@@ -273,11 +273,9 @@ class Member:
         until_s = self._parts.clock.now().monotonic_s + DISKS_LIMIT_S
         while self._parts.newest.host is None and self._parts.clock.now().monotonic_s < until_s:
             time.sleep(LOOK_S)
-        if (disk := self._parts.find_full_disk()) is not None:
-            inodes = "" if disk.free_inodes is None else f" and {disk.free_inodes} of {disk.total_inodes} inodes"
-            text = f"{disk.free_bytes / 1e9:.2f} of {disk.total_bytes / 1e9:.2f} GB{inodes} are free, too little for"
-            text += " a launch"
-            raise OSError(errno.ENOSPC, text, disk.path)
+        job_state = self._parts.loop.job_states.get(self._job)
+        if job_state is not None and (disk := self._parts.find_full_disk(job_state)) is not None:
+            raise OSError(errno.ENOSPC, f"{disk.room_words}, too little for a launch", disk.path)
         apart_within(LOOK_LIMIT_S, check_disk, self._parts.state, self._job)
         return self._offers.find(asked)
 
