@@ -68,9 +68,10 @@ class Batches:
         self._positioned.resume(state["begun"], samples, state["batches"], state["random"])
         self._resumed_pass = self._positioned.passes
         self._skipped = -(-samples // self._batch_size)
-        if state[PASSES] is not None:
-            setattr(self._outer, PASSES, state[PASSES])
-        if state[END_MET]:
+        passes = state.get(PASSES)
+        if passes is not None:
+            setattr(self._outer, PASSES, passes)
+        if state.get(END_MET):
             self._is_over = True
             _watch_passes(self._outer, self._begin_pass)
 
@@ -114,8 +115,9 @@ class Stateful:
         """Have the loader find its place again; once it has, the random states are `random`."""
         self._loader.load_state_dict(state["own"])
         self._random = random
-        if state[PASSES] is not None:
-            setattr(self._loader, PASSES, state[PASSES])
+        passes = state.get(PASSES)
+        if passes is not None:
+            setattr(self._loader, PASSES, passes)
 
 
 def _watch_passes(loader: Any, begin_pass: Callable[[Callable[[], Any]], Any]) -> None:
