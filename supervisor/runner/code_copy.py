@@ -19,7 +19,7 @@ import stat
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -233,28 +233,33 @@ class CodeCopies:
 
 def read_sources(package: Path) -> dict[str, bytes]:
     """Return the content of every file of PARTS by name. Raises ValueError if any user could change one of them."""
-    found = {}
-    for part in PARTS:
-        for path in _files_below(package / part):
-            found[str(path.relative_to(package))] = _read_file(str(path))
-    return found
+    files = (path for part in PARTS for path in _files_below(f"{package}/{part}"))
+    return {path[len(f"{package}/") :]: _read_file(path) for path in files}
 
 
-def refuse_writable(paths: Iterable[Path]) -> None:
+def refuse_writable(path: str, mode: int) -> None:
     """Raise ValueError if any user could change code that trainings will run."""
-    for path in paths:
-        try:
-            mode = path.lstat().st_mode
-        except FileNotFoundError:
-            continue  # another interpreter's draft of byte code, renamed since
-        if mode & stat.S_IWOTH and not stat.S_ISLNK(mode):
-            raise ValueError(f"{path}: world-writable, but trainings would run it; run `chmod o-w` on it")
+    if mode & stat.S_IWOTH and not stat.S_ISLNK(mode):
+        raise ValueError(f"{path}: world-writable, but trainings would run it; run `chmod o-w` on it")
 
 
-def _files_below(part: Path) -> list[Path]:
-    below = [path for path in sorted(part.rglob("*")) if BYTE_CODE not in path.parts] if part.is_dir() else []
-    refuse_writable((part, *below))
-    return [path for path in (below or [part]) if path.suffix == ".py"]
+def _files_below(part: str) -> list[str]:
+    """Return the Python files in a folder, or the one that `part` is; a start takes no paths of pathlib for them."""
+    mode = os.lstat(part).st_mode
+    refuse_writable(part, mode)
+    found, folders = ([], [part]) if stat.S_ISDIR(mode) else ([part], [])
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.name == BYTE_CODE:
+                    continue
+                mode = entry.stat(follow_symlinks=False).st_mode
+                refuse_writable(entry.path, mode)
+                if stat.S_ISDIR(mode):
+                    folders.append(entry.path)
+                elif entry.name.endswith(".py"):
+                    found.append(entry.path)
+    return sorted(found)
 
 
 def name_of(digests: Mapping[str, str]) -> str:

@@ -93,7 +93,6 @@ ALLOWED: dict[str, dict[str, str]] = {
     "runner/code_copy.py": {
         "": CODE,
         "_read_file": CODE,
-        "refuse_writable": CODE,
         "_files_below": CODE,
         "current": OWN_FOLDERS,
         "_find_place": OWN_FOLDERS,
