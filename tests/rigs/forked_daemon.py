@@ -1,8 +1,8 @@
 """Starts daemons as forks of one process that has made their imports: a start takes 0.7 s of processor time less.
 
 Each daemon is a process in a session of its own, with the arguments, environment, working directory and output of its
-start; only its imports are shared. What begins with the interpreter itself (LD_PRELOAD, PYTHONPATH, another
-installation) needs a start of the real command.
+start; only its imports are shared, and the table of messages that it would read with a training's first output. What
+begins with the interpreter itself (LD_PRELOAD, PYTHONPATH, another installation) needs a start of the real command.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ ROLES = "supervisor.daemon.roles.program"
 """What that imports for a part of a training on several nodes."""
 FIRST_ANSWER = ("uvicorn.loops.asyncio", "uvicorn.lifespan.off", "anyio._backends._asyncio")
 """What a daemon imports when it is first asked for something."""
+TABLE = "supervisor.sources.faults.training_table"
+"""Has the table, which `training_grammar` reads once in a process."""
 END_LIMIT_S = 10.0
 REQUEST_BYTES = 1 << 17
 """More than an environment has."""
@@ -231,6 +233,7 @@ def main(descriptor: int) -> int:
     gc.disable()
     for name in (DAEMON, ROLES, *FIRST_ANSWER):
         importlib.import_module(name)
+    importlib.import_module(TABLE).training_grammar()
     gc.freeze()  # no daemon passes, and so copies, what was imported
     gc.enable()
     request = _serve(socket.socket(fileno=descriptor))
