@@ -48,6 +48,9 @@ from supervisor.runner.launcher import (
 
 log = logging.getLogger(__name__)
 
+LAUNCH_NAMED_S = 300.0
+"""A launch that takes longer is reported as not answering: a file system that it looks at may never answer. What lies
+where a training is to begin is copied first, which takes minutes for some gigabytes."""
 STOP_AGAIN_S = 1.0
 KILL_AGAIN_S = 2.0
 FAULTS_WITH_TUNED = 2
@@ -124,7 +127,7 @@ class ThreadExecutor:
         match decision:
             case de.Launch():
                 self._launched[job.name] = launched = threading.Event()
-                begin("launch", job.name, lambda: self._launch_and_release(decision, job, launched))
+                begin("launch", job.name, lambda: self._launch_and_release(decision, job, launched), LAUNCH_NAMED_S)
             case de.Warn():
                 self._deps.report_warning(decision)
             case de.Continue():

@@ -11,6 +11,7 @@ import pytest
 from clocks_by_hand import until
 
 from supervisor.config.settings import JobSettings, Settings, SupervisorSettings
+from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint
 from supervisor.core.job import Job, Phase
@@ -23,6 +24,7 @@ from supervisor.daemon.service import Service
 from supervisor.daemon.status import job_status
 from supervisor.daemon.wiring import Assembly
 from supervisor.runner.direct import DirectLauncher
+from supervisor.runner.launcher import LaunchError
 
 GB = 10**9
 
@@ -141,3 +143,34 @@ def test_the_hourly_sweep_prunes_checkpoints_that_are_gone_from_the_record(parts
     service._sweep_attempts()
     until(lambda: [item.path for item in parts.store.checkpoints("yolo") or ()] == [str(kept)], "the row to be pruned")
     service._control.stop()
+
+
+class NeverLaunches(DirectLauncher):
+    """As where a file system that a launch looks at does not answer, until it is released."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.released = threading.Event(), threading.Event()
+
+    def launch(self, job: str, attempt: Path) -> None:
+        self.entered.set()
+        self.released.wait(60)
+        raise LaunchError(f"{job}: {attempt} was not launched")
+
+
+def test_a_launch_that_does_not_come_to_its_end_is_reported(tmp_path: Path) -> None:
+    """Its job would be starting without an end, and nothing would say what it waits for."""
+    launcher = NeverLaunches()
+    settings = with_limit(Settings(supervisor=SupervisorSettings(state_dir=str(tmp_path))), 0)
+    parts = Assembly(settings, SystemClock(), "boot", launcher, None)
+    now = parts.clock.now()
+    job = parts.add("yolo", settings.jobs["yolo"], None, now).job
+    launch = de.Launch(at=now, job="yolo", attempt=1, resume_from=None, reason="start")
+    parts.executor.act(launch, job, None)
+    assert launcher.entered.wait(60)
+    (post,) = (item for item in parts.threads.posts() if item.at == "launch")
+    assert (post.job, post.overdue(now.plus(30)), post.overdue(now.plus(600))) == ("yolo", False, True)
+    launcher.released.set()
+    parts.exits.close()
+    parts.gpus.close()
+    parts.store.close(now)
