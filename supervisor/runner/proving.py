@@ -20,7 +20,7 @@ from supervisor.children.files_apart import apart_within
 from supervisor.children.running_limit import RunningLimit
 from supervisor.children.start import PIPE, start
 from supervisor.core.attempt_files import SHARDS
-from supervisor.core.checkpoints.checkpoint import TEXT, Checkpoint, Verdict
+from supervisor.core.checkpoints.checkpoint import OTHER_FORMATS, TEXT, Checkpoint, Verdict
 from supervisor.core.checkpoints.tensor_stats import Profile, profile_of
 from supervisor.core.foreign_values import EPOCH_MAX, STEP_MAX, as_float, as_int, as_message, cut, read_json_object
 from supervisor.programs import read_output
@@ -146,41 +146,31 @@ class Prover:
     def _prove_folder(self, folder: Path, limit: RunningLimit) -> dict[str, object]:
         """Return the answer for a folder: proven if all files of known types are, and the last file of a save exists.
 
-        Of a pickle only damage counts. Other files, and texts, are only checked to be unchanged.
+        Of a pickle only damage counts. Other files, and texts, are only checked to be unchanged. Where the name alone
+        is of a known type, and nothing of the folder is proven, the folder is of another format, as spaCy's.
         """
         names = [str(path.relative_to(folder)) for path in apart_within(self._look_limit_s, files_in, folder)]
-        missing = next(
-            (last for some, last in ENDS_OF_A_SAVE if _has_file(names, some) and not _has_file(names, last)), None
-        )
+        missing = _find_missing_end(names)
         if missing is not None:
             return {"reason": f"incomplete: {missing} is missing"}
         if SHARDS in names:
             return self._run_prover(folder / SHARDS, limit)
         sharded = _find_sharded(names)
         proven: list[dict[str, object]] = []
+        others: list[tuple[str, dict[str, object]]] = []
         for name in names:
             if not name.endswith((*CAN_BE_PROVEN, MAY_BE_ANYTHING)) and name not in sharded:
                 continue
             if limit.next_wait_s() == 0:
                 return _leave_unexamined(f"could not be proved within {limit.limit_s:.0f} s")
             answer = self._run_prover(folder / name, limit)
-            is_examined, reason = UNEXAMINED not in answer, str(answer.get("reason"))
-            if is_examined and name.endswith(MAY_BE_ANYTHING) and not reason.startswith(DAMAGE):
-                continue
-            if answer.get("verdict") == Verdict.PROVEN.value:
+            if answer.get("verdict") == Verdict.PROVEN.value and not name.endswith(MAY_BE_ANYTHING):
                 proven.append(answer)
-            elif answer.get("reason") != NO_TENSORS and not _is_note(name, answer):
-                return {**answer, "reason": f"{name}: {answer.get('reason') or 'rejected without a reason'}"}
-        if not proven and not any(_has_file(names, last) for _, last in ENDS_OF_A_SAVE):
-            return {"reason": "the folder contains no file of a type that can be proven"}
-        steps = [step for entry in proven if (step := as_int(entry.get("step"), maximum=STEP_MAX)) is not None]
-        epochs = [epoch for entry in proven if (epoch := as_int(entry.get("epoch"), -1, EPOCH_MAX)) is not None]
-        return {
-            "verdict": Verdict.PROVEN.value,
-            "reason": None,
-            "step": max(steps, default=None),
-            "epoch": max(epochs, default=None),
-        }
+            elif _is_of_another_format(name, answer):
+                others.append((name, answer))
+            elif not _is_passed_over(name, answer):
+                return _name_file(name, answer)
+        return _sum_up(names, proven, others)
 
     def _run_prover(self, path: Path, limit: RunningLimit, share: tuple[int, int] | None = None) -> dict[str, object]:
         command = [self._python, "-I", "-S", str(self._program()), str(path.absolute())]
@@ -237,9 +227,48 @@ def _has_file(names: Iterable[str], what: str) -> bool:
     return any(name.rpartition("/")[2] == what or (what.startswith(".") and name.endswith(what)) for name in names)
 
 
-def _is_note(name: str, answer: dict[str, object]) -> bool:
-    """Whether a file of a folder is a text by a suffix of torch's files, as SpeechBrain's counters and averages are."""
-    return answer.get("reason") == TEXT and not name.endswith(".safetensors")
+def _find_missing_end(names: list[str]) -> str | None:
+    """Return what is written last into such a folder, where that is not there yet."""
+    return next((last for some, last in ENDS_OF_A_SAVE if _has_file(names, some) and not _has_file(names, last)), None)
+
+
+def _is_passed_over(name: str, answer: dict[str, object]) -> bool:
+    """Whether a file of a folder is none of its weights, and not damaged."""
+    reason = str(answer.get("reason"))
+    if name.endswith(MAY_BE_ANYTHING):
+        return UNEXAMINED not in answer and not reason.startswith(DAMAGE)
+    # SpeechBrain's counters and averages are texts by a suffix of torch's files.
+    return reason == NO_TENSORS or (reason == TEXT and not name.endswith(".safetensors"))
+
+
+def _sum_up(
+    names: list[str], proven: list[dict[str, object]], others: list[tuple[str, dict[str, object]]]
+) -> dict[str, object]:
+    """Return the answer for a folder by those for its files: where each is proven, as far as the farthest of them."""
+    if others:
+        return _name_file(*others[0]) if proven else others[0][1]
+    if not proven and not any(_has_file(names, last) for _, last in ENDS_OF_A_SAVE):
+        return {"reason": "the folder contains no file of a type that can be proven"}
+    found = [
+        (as_int(answer.get("step"), maximum=STEP_MAX), as_int(answer.get("epoch"), -1, EPOCH_MAX)) for answer in proven
+    ]
+    return {
+        "verdict": Verdict.PROVEN.value,
+        "reason": None,
+        "step": max((step for step, _ in found if step is not None), default=None),
+        "epoch": max((epoch for _, epoch in found if epoch is not None), default=None),
+    }
+
+
+def _name_file(name: str, answer: dict[str, object]) -> dict[str, object]:
+    """Return why a folder is rejected, by the answer for one of its files."""
+    return {**answer, "reason": f"{name}: {answer.get('reason') or 'rejected without a reason'}"}
+
+
+def _is_of_another_format(name: str, answer: dict[str, object]) -> bool:
+    """Whether the name of a file alone is of a known type; `.safetensors` is the name of no other."""
+    reason = answer.get("reason")
+    return reason in OTHER_FORMATS and reason != TEXT and not name.endswith((".safetensors", MAY_BE_ANYTHING))
 
 
 def _find_sharded(names: Iterable[str]) -> set[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.core.checkpoints.checkpoint import Checkpoint, Verdict
+from supervisor.core.checkpoints.checkpoint import OTHER_FORMATS, Checkpoint, Verdict
 from supervisor.daemon.checkpoints.candidates import Search, expand_globs, find
 from supervisor.runner.folder_checkpoints import TreeError, files_in, fingerprint_of
 from supervisor.runner.generation_store import ChangedError, GenerationStore, Wanted
@@ -109,6 +109,14 @@ def test_a_folder_of_which_nothing_can_be_proven_is_not(tmp_path: Path) -> None:
     assert proven(folder(tmp_path / "x", notes_dot_txt=b"text")).reason == (
         "the folder contains no file of a type that can be proven"
     )
+
+
+def test_a_folder_whose_only_candidate_is_of_another_format_is_of_another_format(saved: Path, tmp_path: Path) -> None:
+    """What spaCy saves as lookups.bin is an empty map of msgpack: one byte, with which a pickle begins as well."""
+    reason = proven(folder(tmp_path / "x", lookups_dot_bin=b"\x80", model=b"\x84\xa5nodes")).reason
+    assert reason in OTHER_FORMATS
+    (saved / "pytorch_model.bin").write_bytes(b"\x84\xa5nodes")
+    assert proven(saved).reason == f"pytorch_model.bin: {reason}", "next to others it may have been weights"
 
 
 def test_a_folder_with_a_link_is_no_checkpoint(saved: Path) -> None:

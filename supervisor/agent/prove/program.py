@@ -22,6 +22,8 @@ ALL = (0, 1)
 REASON_CHARACTERS = 600
 
 
+PICKLE_PROTOCOLS = (b"\2", b"\3", b"\4", b"\5")
+"""What follows the first byte of a pickle. That byte alone is an empty map of msgpack, as spaCy saves one."""
 STEP_NAMES = ("step", "global_step", "iter_num", "iteration", "iterations", "num_updates", "iter")
 """Entries in which scripts keep how far they are, the plainest first."""
 LIGHTNING = "pytorch-lightning_version"
@@ -51,7 +53,7 @@ def kind_of(head: bytes, size: int) -> Tuple[str, Callable[[BinaryIO, int, Numbe
         raise Rejected("empty")
     if head[:4] == b"PK\x03\x04":
         return "torch", prove_zip
-    if head[:1] == b"\x80":
+    if head[:1] == b"\x80" and head[1:2] in PICKLE_PROTOCOLS:
         return "torch-legacy", prove_legacy
     if len(head) > 8 and head[8:9] == b"{":
         return "safetensors", prove_safetensors
