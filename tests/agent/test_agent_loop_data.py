@@ -98,6 +98,24 @@ OF_TORCHDATA = BATCH_SAMPLER.replace(
     members = {"state_dict": load, "load_state_dict": load, "__module__": "torchdata.stateful_dataloader"}
     kind = type("StatefulDataLoader", (torch.utils.data.DataLoader,), members)""",
 ).replace("torch.utils.data.DataLoader(Points", "kind(Points")
+STREAM_OF_TORCHDATA = """
+class Stream(torch.utils.data.IterableDataset):
+    at = 0
+
+    def __iter__(self):
+        while self.at < 12:
+            self.at += 1
+            yield self.at + torch.rand(()).item()
+        self.at = 0
+
+def make():
+    members = {
+        "state_dict": lambda self: {"at": self.dataset.at},
+        "load_state_dict": lambda self, state: vars(self.dataset).update(state),
+        "__module__": "torchdata.stateful_dataloader",
+    }
+    return type("StatefulDataLoader", (torch.utils.data.DataLoader,), members)(Stream(), 3)
+"""
 
 
 @pytest.mark.parametrize(
@@ -106,11 +124,20 @@ OF_TORCHDATA = BATCH_SAMPLER.replace(
         "make = lambda: torch.utils.data.DataLoader(Points(), 3, shuffle=True)",
         BATCH_SAMPLER,
         OF_TORCHDATA,
+        STREAM_OF_TORCHDATA,
         "make = lambda: Account()",
         ACCELERATE % False,
         ACCELERATE % True,
     ],
-    ids=["torch", "batch sampler", "batch sampler of torchdata's", "own account", "accelerate", "accelerate by seed"],
+    ids=[
+        "torch",
+        "batch sampler",
+        "batch sampler of torchdata's",
+        "stream of torchdata's",
+        "own account",
+        "accelerate",
+        "accelerate by seed",
+    ],
 )
 def test_a_loop_that_goes_on_after_any_step_makes_the_batches_and_epochs_that_were_left(
     loader: str, unsupervised: WarmInterpreter

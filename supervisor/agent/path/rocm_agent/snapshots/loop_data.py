@@ -143,7 +143,8 @@ def _draws_again(loader: Any) -> bool:
 
     Its own samplers have a state, torch's have none.
     """
-    order = getattr(loader, "batch_sampler", None) or getattr(loader, "sampler", None)
+    batches = getattr(loader, "batch_sampler", None)
+    order = getattr(loader, "sampler", None) if batches is None else batches
     is_of_torch = type(order).__module__.split(".")[0] == "torch"
     is_of_torchdata = type(loader).__module__.split(".")[0] == "torchdata"
     return is_of_torchdata and is_of_torch and not hasattr(loader.dataset, "state_dict")
