@@ -97,8 +97,8 @@ def test_a_trace_that_shows_no_whole_step_says_nothing() -> None:
 
 
 def test_fewer_steps_are_traced_where_one_takes_seconds_and_more_where_they_are_short() -> None:
-    assert not step_trace.are_enough(3, 2_900 * MS)
-    assert step_trace.are_enough(3, 3_600 * MS), "1.2 s each"
+    assert not step_trace.are_enough(3, 1_400 * MS)
+    assert step_trace.are_enough(2, 2_400 * MS), "1.2 s each"
     assert step_trace.are_enough(1, 20_000 * MS)
     assert not step_trace.are_enough(0, 20_000 * MS), "the step in which the profiler began"
     assert not step_trace.are_enough(11, 900 * MS)

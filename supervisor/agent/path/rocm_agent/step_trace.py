@@ -18,11 +18,11 @@ PREFIX = "rocm_supervisor:"
 STEP, WAIT, FORWARD = PREFIX + "step", PREFIX + "wait", PREFIX + "forward"
 BACKWARD, OPTIMIZER = "autograd::engine::evaluate_function", "Optimizer.step#"
 STEPS_MIN, STEPS_MAX, ENOUGH_NS = 4, 12, 1_000_000_000
-LONG_NS = 3_000_000_000
+LONG_NS = 1_500_000_000
 """By when fewer steps are enough, one at least: a step of a second may show a hundred thousand events."""
 CALL_NS = 10_000
 """An operator that is faster on a processor is mostly its call, which is the host's time."""
-EVENTS_MAX = 400_000
+EVENTS_MAX = 100_000
 """That are read, if one step has no more; a training waits meanwhile."""
 QUIET = "KINETO_LOG_LEVEL"
 """The profiler's library reports on standard error, also that a machine has no GPU."""
