@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from simulated_tune import SAMPLES, SimulatedTune, Training
 
 from supervisor.core import attempt_files as fo
@@ -64,6 +65,30 @@ def test_steps_made_until_the_next_settings_hold_are_of_the_block_before_them() 
     tune.tune()
     assert len(tune.lengthened) >= 3
     assert all(found == expected for found, expected in tune.lengthened)
+
+
+class AskedAhead(Training):
+    """Three steps after each switch take half as long, until the host is as far ahead of the GPU as it can be."""
+
+    ahead = 0
+
+    def set(self, settings: Mapping[str, object]) -> None:
+        super().set(settings)
+        self.ahead = 3
+
+    def find_pace_s(self, held: Mapping[str, object]) -> float:
+        """Return what the next step takes."""
+        self.ahead, is_short = max(0, self.ahead - 1), self.ahead > 0
+        return (0.05 if "tf32" in held else 0.1) * (0.5 if is_short else 1.0)
+
+
+def test_steps_that_a_gpu_was_asked_for_before_a_switch_are_none_of_the_block_after_it() -> None:
+    training = AskedAhead(NO_LOADER, lambda _held: 0.0, 0.002, 0.0, random.Random(1))
+    training.take_s = training.find_pace_s
+    session = SimulatedTune(training).tune()
+    assert session.settings == {"tf32": True}
+    assert session.before_s == pytest.approx(0.1 / SAMPLES, rel=0.01)
+    assert session.after_s == pytest.approx(0.05 / SAMPLES, rel=0.01)
 
 
 def test_what_was_made_up_to_a_switch_is_passed_and_what_came_after_is_read(tmp_path: Path) -> None:

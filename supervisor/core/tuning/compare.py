@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import pairwise
 
-from supervisor.core.stats.median import median
+from supervisor.core.stats.median import median, spread
 from supervisor.core.stats.student import get_likely_least, get_upper_quantile
 
 SMALLEST_GAIN = 0.03
@@ -291,9 +291,9 @@ def count_asked(step_s: Sequence[float]) -> int:
     later = step_s[ASKED_STEPS:]
     if len(later) < 2:
         return 0
-    mean_s = math.fsum(later) / len(later)
-    deviation_s = math.sqrt(math.fsum((step - mean_s) ** 2 for step in later) / (len(later) - 1))
-    return ASKED_STEPS if mean_s < ASKED_STEP_S and deviation_s < STEADY * mean_s else 0
+    middle_s = median(later)
+    is_steady = spread(later, middle_s) < STEADY * middle_s
+    return ASKED_STEPS if is_steady and middle_s < ASKED_STEP_S else 0
 
 
 def typical_s(step_s: tuple[float, ...]) -> float:
