@@ -43,6 +43,8 @@ from tests.rigs.laid_code import lay_code  # noqa: E402
 
 ERRORS = ("ENOSPC", "EIO", "EROFS")
 SAVE_EVERY, KILLED_AT, STEPS = 25, 55, 75
+LIFE_S = 900.0
+"""For a life that never ends: beside other work it takes minutes, each call to its disk being one of this process."""
 UNAVAILABLE = 69
 FINAL = frozenset({"finished", "failed", "stopped"})
 OF_EACH_LIFE = frozenset({"decision.retry"})
@@ -81,7 +83,7 @@ def live(home: House, disk: FailingDisk, failures: Sequence[Failure]) -> str:
     for failure in failures:
         disk.fails_at(failure.kind, failure.number, getattr(errno, failure.error), times=failure.times)
     start(home, 1 + sum(failure.times for failure in failures))
-    home.until(lambda: all(home.job(name)["phase"] in FINAL for name in ("one", "beside")), 60, "both to be over")
+    home.until(lambda: all(home.job(name)["phase"] in FINAL for name in ("one", "beside")), LIFE_S, "both to be over")
     before = {name: home.job(name) for name in ("one", "beside")}
     disk.heal()
     assert home.stop() == 0, "the daemon did not end in order"
@@ -96,7 +98,7 @@ def start(home: House, times: int) -> None:
     """Start the daemon as systemd does, at most so many times: one that cannot begin says why and ends."""
     for _ in range(times):
         daemon = home.start(wait=False)
-        home.until(lambda d=daemon: d.poll() is not None or home.status() is not None, 60, "a daemon", daemon=False)  # type: ignore[misc]
+        home.until(lambda d=daemon: d.poll() is not None or home.status() is not None, LIFE_S, "a daemon", daemon=False)  # type: ignore[misc]
         if daemon.poll() is None:
             return
         assert daemon.returncode == UNAVAILABLE, f"it ended with {daemon.returncode} when it began"
