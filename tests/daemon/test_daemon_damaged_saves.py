@@ -12,6 +12,7 @@ import pytest
 from supervisor.core.checkpoints.checkpoint import Checkpoint, ResumePoint, SetBack, Verdict
 from supervisor.daemon.checkpoints.candidates import Search, find, fingerprint
 from supervisor.daemon.checkpoints.damaged_saves import PROVEN_AT_MOST, move_damaged
+from supervisor.runner.unexamined import UnexaminedError
 
 BEGAN = 1_700_000_000
 
@@ -116,3 +117,14 @@ def test_no_more_is_proven_than_a_bounded_number(tmp_path: Path) -> None:
     moved = move_damaged(search(tmp_path, known=(first,)), point, prover, lambda _: None, frozenset)
     assert len(prover.asked) == PROVEN_AT_MOST
     assert len(moved.newer) == PROVEN_AT_MOST
+
+
+def test_what_cannot_be_examined_for_now_is_not_moved_and_holds_up_no_search(tmp_path: Path) -> None:
+    good = save(tmp_path / "weights/ck_30.pt", b"good", 30)
+    save(tmp_path / "weights/ck_40.pt", b"cut", 40)
+    point = ResumePoint(checkpoint=seen(good), possible=True, reason="proven before")
+
+    def fails(path: Path) -> Checkpoint:
+        raise UnexaminedError(f"{path}: the prover was killed by SIGKILL")
+
+    assert move_damaged(search(tmp_path), point, fails, lambda _: None, frozenset) == point

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 
 from supervisor.children.files_apart import apart
@@ -20,7 +20,7 @@ from supervisor.core.checkpoints.checkpoint import (
     newest_first,
     of_this_training,
 )
-from supervisor.core.checkpoints.damaged import Save, clear_way, group_saves, next_to_prove
+from supervisor.core.checkpoints.damaged import Save, WayCleared, clear_way, group_saves, next_to_prove
 from supervisor.daemon.checkpoints.candidates import (
     Prove,
     Search,
@@ -33,8 +33,12 @@ from supervisor.daemon.checkpoints.candidates import (
 )
 from supervisor.runner.proving import CAN_BE_PROVEN, MAY_BE_ANYTHING
 
+log = logging.getLogger(__name__)
+
 LOOKED_AT = 1000
-"""The newest saves that are looked at, and entries of each folder."""
+"""The newest saves that are looked at."""
+ENTRIES_LIMIT = 100_000
+"""Of a folder with more it is not known which of its files belong together."""
 PROVEN_AT_MOST = 12
 """Saves that are proven for this, in addition to those that the search for the resume point has proven."""
 
@@ -48,21 +52,32 @@ def move_damaged(
 ) -> ResumePoint:
     """Return the resume point with the damaged saves that are moved so that the program finds the proven one.
 
-    `shared` returns the paths that may belong to another job as well, of which none is moved.
+    `shared` returns the paths that may belong to another job as well, of which none is moved. What cannot be examined
+    or listed for now is not known to be damaged: the point is found without it, and no search waits for that.
     """
     if search.died_unix_s is None or search.set_back is not None or point.checkpoint is None:
         return point
-    saves = _prove_newest(group_saves(_list_own(search)), search, prove, report)
-    damaged = {part.path for save in saves if save.is_damaged for part in save.parts}
-    if not damaged:
+    try:
+        way = _find_way(search, search.died_unix_s, prove, report)
+    except OSError as error:
+        log.warning("damaged_saves.unknown", extra={"fields": {"cwd": search.cwd, "why": str(error)}})
         return point
-    files = apart(_list_files, tuple({str(Path(path).parent) for path in damaged}), tuple(_suffixes_of(damaged)))
-    way = clear_way(saves, search.generations, search.died_unix_s, files)
     if way is None or not shared().isdisjoint(way.moved):
         return point
     chosen = point.checkpoint if point.checkpoint.kind == "snapshot" else way.stand_in
     reason = point.reason if chosen is point.checkpoint else f"newest proven checkpoint of its own: {chosen.title}"
     return replace(point, checkpoint=chosen, reason=reason, newer=way.moved, stand_in=way.stand_in)
+
+
+def _find_way(
+    search: Search, died_unix_s: float, prove: Prove, report: Callable[[Checkpoint], None]
+) -> WayCleared | None:
+    saves = _prove_newest(group_saves(_list_own(search)), search, prove, report)
+    damaged = {part.path for save in saves if save.is_damaged for part in save.parts}
+    if not damaged:
+        return None
+    files = apart(_list_files, tuple({str(Path(path).parent) for path in damaged}), tuple(_suffixes_of(damaged)))
+    return clear_way(saves, search.generations, died_unix_s, files)
 
 
 def _list_own(search: Search) -> tuple[Checkpoint, ...]:
@@ -121,7 +136,9 @@ def _list_files(folders: Sequence[str], suffixes: Sequence[str]) -> Mapping[str,
 
 def _scan(folder: str, suffixes: Sequence[str]) -> Iterator[tuple[str, float]]:
     with os.scandir(folder) as entries:
-        for entry in islice(entries, LOOKED_AT):
+        for number, entry in enumerate(entries):
+            if number >= ENTRIES_LIMIT:
+                raise OSError(f"{folder} has more than {ENTRIES_LIMIT} entries")
             if entry.name.endswith(tuple(filter(None, suffixes))):
                 found = entry.stat(follow_symlinks=False)
                 if stat.S_ISREG(found.st_mode):
