@@ -322,6 +322,16 @@ def test_an_optimizer_of_a_network_that_is_saved_in_another_file_is_no_contradic
     assert "optimizer_g belongs to another model: 3 of its states" in reason(alone)
 
 
+def test_an_optimizer_of_a_network_that_is_saved_in_two_parts_is_no_contradiction() -> None:
+    """OpenNMT-py saves its output layer apart from its model, and one optimizer for both."""
+    output = {"generator.weight": matrix(7, shape=(9, 64)), "generator.bias": matrix(8, shape=(9,))}
+    states = {f"optimizer.state.{5 + number}.exp_avg": figures for number, figures in enumerate(output.values())}
+    whole = replace(having(sound(), {**output, **states}), optimizers={"optimizer": 7})
+    assert judged(whole, []) == (None, False)
+    without = having(whole, dict.fromkeys(output))
+    assert "optimizer belongs to another model: 2 of its states" in reason(without)
+
+
 def test_a_new_course_is_believed_next_to_one_that_was_doubted() -> None:
     other = having(sound(), {name: matrix(n + 50) for n, name in enumerate(NAMES)})
     assert judged(other, [sound()])[0] is not None
