@@ -38,6 +38,12 @@ class Progress:
             turn = "with" if restarts.is_arms_turn else "without"
             self.trying = f"a start {turn} {restarts.arm.knob} {restarts.arm.value}"
 
+    def take_starts(self, found: Restarts) -> None:
+        """Take what a sample took before the starts and with what they have proven, where that is known."""
+        if found.before_s and found.after_s:
+            self.samples_before = self.samples_before or 1 / found.before_s
+            self.samples_after = 1 / found.after_s
+
     def report(self, job: str, state: str | None = None) -> record_types.TuneReport:
         """Return the report; `state` other than what it is says what it will be."""
         state = state or self.state

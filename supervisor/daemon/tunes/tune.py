@@ -222,12 +222,11 @@ class Tune(threading.Thread):
         if self._starts is None or not arms:
             return
         job, folder, deps, ended = self.job, self.folder.parent, self._starts, self.ended
-        trials = StartTrials(self._clock, job, folder, deps, ended, self._count_left_s, self._host_memory)
-        memory = self._find_memory(facts)
-        found = trials.run(arms, memory, now.show_starts)
-        if found.before_s and found.after_s:
-            now.samples_before = now.samples_before or 1 / found.before_s
-            now.samples_after = 1 / found.after_s
+        trials = StartTrials(
+            self._clock, job, folder, deps, ended, lambda: self._given.for_s - self._spent_s(), self._host_memory
+        )
+        found = trials.run(arms, self._find_memory(facts), now.show_starts)
+        now.take_starts(found)
         if found.adopted:
             self._keep()
 
@@ -311,8 +310,7 @@ class Tune(threading.Thread):
             return session
         times = (*newest.times, *time_samples(before, passed))
         slowdown = self._switches.find_slowdown(held, newest.pace_s)
-        seen = see_steps(passed, (), self._host_memory().available_bytes)
-        return session.lengthened(compare.typical_s(times) * slowdown, seen)
+        return session.lengthened(compare.typical_s(times) * slowdown, self._look(passed, (), None))
 
     def _settle_fed(self, session: Session, wanted: Mapping[str, object]) -> Session:
         """Return the session with workers settled that ended a long wait, after more of their blocks if it takes them.
@@ -584,7 +582,7 @@ class Tune(threading.Thread):
             last_step=self._steps.last_step,
         )
 
-    def _look(self, seen: list[StepRecord], counted: list[StepRecord], began_bytes: int | None) -> Block:
+    def _look(self, seen: Sequence[StepRecord], counted: Sequence[StepRecord], began_bytes: int | None) -> Block:
         ended_bytes = read_rss_bytes(self._steps.pid)
         held_bytes = None if began_bytes is None or ended_bytes is None else (began_bytes, ended_bytes)
         return see_steps(seen, counted, self._host_memory().available_bytes, held_bytes)
@@ -597,9 +595,6 @@ class Tune(threading.Thread):
 
     def _count_made(self) -> int:
         return max(0, self._steps.last_step - self._first_step)
-
-    def _count_left_s(self) -> float:
-        return self._given.for_s - self._spent_s()
 
     def _spent_s(self) -> float:
         return self._clock.now().seconds_since(self._began)
