@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -19,6 +20,8 @@ from tests.e2e.house import House
 from tests.rigs.killing_disk import KillingDisk
 
 ROOT = Path(__file__).resolve().parents[2]
+ROUNDING = 1e-4
+"""How far losses lie apart at most, relative, where the same is added in another order."""
 
 
 def prepare_tune(home: House, disk: KillingDisk) -> None:
@@ -117,11 +120,23 @@ def look_at_tune(home: House, _: KillingDisk) -> None:
     ask_tune(home, undo=True)
     home.until(lambda: settings_printed(home) == owned, 60, f"{owned} to hold after an undo")
     assert is_undone(home)
-    losses = [words[0] for words in lines_printed(home)]
-    assert losses == losses_alone(len(losses)), "losses differ"
+    check_losses(lines_printed(home), owned)
     os.kill(home.job("one")["pid"], signal.SIGKILL)
     home.step("one", 5, attempt=2, limit_s=60)
     assert not (folder / "2" / "tune.json").exists(), "the next attempt has what was undone"
+
+
+def check_losses(lines: list[list[str]], owned: list[str]) -> None:
+    """Assert that the losses are those without a tune: equal, until a knob other than workers has been tried.
+
+    Another layout adds in another order, and so do weights that were trained with it: from there on they are close.
+    """
+    found, alone = [words[0] for words in lines], losses_alone(len(lines))
+    tried = (number for number, words in enumerate(lines) if words[1:-1] != owned[:-1])
+    first = next(tried, len(lines))
+    assert found[:first] == alone[:first], "losses differ"
+    pairs = zip(map(float, found[first:]), map(float, alone[first:]), strict=True)
+    assert all(math.isclose(loss, other, rel_tol=ROUNDING) for loss, other in pairs), "losses are not close"
 
 
 def is_settled(home: House, owned: list[str]) -> bool:
