@@ -129,7 +129,7 @@ def test_its_newest_save_that_the_kill_cut_short_is_moved_once_it_has_died_of_it
     starts = (folder / "starts").read_text().split()
     assert starts == ["epoch_60.safetensors", "epoch_50.safetensors"], "not before it died with it, and only once"
     assert [path.name for path in (folder / ".rocm-supervisor-aside").rglob("*.aside")] == [
-        "epoch_60.safetensors.aside"
+        "aside.epoch_60.safetensors.aside"
     ]
     reason = home.query("select reason from decisions where kind = 'launch'")[-1][0]
     assert "moved aside, damaged and newer than it: " in reason
