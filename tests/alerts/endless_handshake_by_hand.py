@@ -16,17 +16,24 @@ ENDED_S = 60.0
 @contextmanager
 def endless_handshake(*replies: bytes, greeting: bytes = b"") -> Iterator[int]:
     """Run one, and yield its port; it answers each line with the next of `replies`, and begins TLS after the last."""
+    accepted: list[socket.socket] = []
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        thread = threading.Thread(target=_serve, args=(listening, greeting, replies), daemon=True)
+        thread = threading.Thread(target=_serve, args=(listening, accepted, greeting, replies), daemon=True)
         thread.start()
         yield int(listening.getsockname()[1])
+    for connected in accepted:
+        with suppress(OSError):  # a client that has ended may have left the kernel with a full queue for a minute
+            connected.shutdown(socket.SHUT_RDWR)
     thread.join(ENDED_S)
-    assert not thread.is_alive(), "the client reads on"
+    assert not thread.is_alive(), "the server sends on"
 
 
-def _serve(listening: socket.socket, greeting: bytes, replies: tuple[bytes, ...]) -> None:
+def _serve(
+    listening: socket.socket, accepted: list[socket.socket], greeting: bytes, replies: tuple[bytes, ...]
+) -> None:
     with suppress(OSError):
         connected, _ = listening.accept()
+        accepted.append(connected)
         with connected:
             connected.sendall(greeting)
             for reply in replies:
