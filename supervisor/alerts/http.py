@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException, HTTPResponse
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING
 
 import msgspec
 from urllib3.connection import HTTPConnection, HTTPSConnection
@@ -20,7 +20,7 @@ from urllib3.exceptions import HTTPError
 from supervisor.alerts.addresses import RefusedAddressError, permitted
 from supervisor.alerts.channel import Answer
 from supervisor.alerts.confidential import quote_text
-from supervisor.alerts.deadline import cut_after
+from supervisor.alerts.conversation_limits import BoundedLines, cut_after
 from supervisor.alerts.endpoint import Endpoint
 
 if TYPE_CHECKING:
@@ -86,32 +86,18 @@ def exchange(endpoint: Endpoint, request: Request, unix_s: float) -> Answer:
     return answer
 
 
-class _BoundedLines:
-    """What a receiver sends: `http.client` reads headers without a limit for all, and as many answers of status 100."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._left_bytes = LINES_BYTES_MAX
-
-    def readline(self, limit_bytes: int) -> bytes:
-        line = self._file.readline(limit_bytes)
-        self._left_bytes -= len(line)
-        if self._left_bytes < 0:
-            raise HTTPException(f"more than {LINES_BYTES_MAX} bytes of headers")
-        return line
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-
 class _BoundedResponse(HTTPResponse):
-    """An answer with headers of a bounded length."""
+    """An answer of which headers, and answers of status 100 before it, are read up to a limit for all of them."""
 
     def begin(self) -> None:
         """Read the headers."""
-        if not isinstance(self.fp, _BoundedLines):
-            self.fp = _BoundedLines(self.fp)  # type: ignore[assignment]  # what is read of it, it has
+        if not isinstance(self.fp, BoundedLines):
+            self.fp = BoundedLines(self.fp, LINES_BYTES_MAX, _explain_long_headers)  # type: ignore[assignment]  # it has what is read
         super().begin()
+
+
+def _explain_long_headers() -> HTTPException:
+    return HTTPException(f"more than {LINES_BYTES_MAX} bytes of headers")
 
 
 class _Plain(HTTPConnection):

@@ -187,8 +187,8 @@ def _fold_retry(job: Job, decision: de.Retry) -> Job:
         moved = replace(moved, course=moved.course.never_began(decision.at, why).without("other_environment"))
     moved = forget_refused(_begin_trial(moved, decision), why_start_failed(job, decision))
     in_place = job.resumes_in_place or (job.attempt is not None and job.attempt.failed_from_copy)
-    moved = replace(moved, resumes_in_place=in_place)
-    return replace(moved, stop=None, retry=plan, ledger=_count_restart(job, decision), unkillable=False)
+    ledger = _count_restart(job, decision)
+    return replace(moved, stop=None, retry=plan, ledger=ledger, unkillable=False, resumes_in_place=in_place)
 
 
 def _find_failed_start(job: Job, flag: RedFlag | None) -> float | None:

@@ -464,7 +464,7 @@ class Assembly:
         return frozenset(map(str, (self.state, *_working_directories([settings]))))
 
     def may_launch(self, job_state: JobState) -> bool:
-        """Whether a launch is allowed: on a full disk every later checkpoint would fail."""
+        """Whether a launch is allowed, and note why not: on a full disk every later checkpoint would fail."""
         disk = self.find_full_disk(job_state)
         job_state.held = None if disk is None else f"{disk.path}: {disk.room_words}, too little for a launch"
         return disk is None

@@ -64,7 +64,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "_find_matches": CHECKPOINTS,
         "_find_folders": CHECKPOINTS,
         "_find_suffix": CHECKPOINTS,
-        "list_links": CHECKPOINTS,
+        "_list_links": CHECKPOINTS,
     },
     "daemon/checkpoints/damaged_saves.py": {"_scan": CHECKPOINTS},
     "daemon/launch/launch_spec.py": {"in_container": "device nodes of the kernel, in /dev"},

@@ -13,14 +13,14 @@ from datetime import datetime, timezone, tzinfo
 from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import format_datetime
-from typing import Annotated, BinaryIO, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
 from supervisor.alerts.addresses import RefusedAddressError, Resolve, permitted
 from supervisor.alerts.channel import Answer, KeptNotice
 from supervisor.alerts.confidential import quote_text
-from supervisor.alerts.deadline import cut_after
+from supervisor.alerts.conversation_limits import BoundedLines, cut_after
 from supervisor.alerts.fit import fit
 from supervisor.alerts.message import compose, parse_time
 from supervisor.alerts.settings import (
@@ -221,7 +221,7 @@ class _PinnedSmtp(smtplib.SMTP):
 
     def getreply(self) -> tuple[int, bytes]:
         if self.file is None and self.sock is not None:
-            self.file = _BoundedReplies(self.sock.makefile("rb"))
+            self.file = BoundedLines(self.sock.makefile("rb"), REPLY_BYTES_MAX, _explain_long_reply)
         if self.file is not None:
             self.file.left_bytes = REPLY_BYTES_MAX
         return super().getreply()
@@ -234,22 +234,8 @@ class _PinnedSmtp(smtplib.SMTP):
         return ssl.create_default_context().wrap_socket(connected, server_hostname=host)
 
 
-class _BoundedReplies:
-    """What a server says: `smtplib` reads the lines of a reply for as long as they come, and keeps them all."""
-
-    def __init__(self, lines: BinaryIO) -> None:
-        self._lines = lines
-        self.left_bytes = REPLY_BYTES_MAX
-
-    def readline(self, limit_bytes: int) -> bytes:
-        line = self._lines.readline(limit_bytes)
-        self.left_bytes -= len(line)
-        if self.left_bytes < 0:
-            raise OSError(f"a reply of more than {REPLY_BYTES_MAX} bytes")
-        return line
-
-    def close(self) -> None:
-        self._lines.close()
+def _explain_long_reply() -> OSError:
+    return OSError(f"a reply of more than {REPLY_BYTES_MAX} bytes")
 
 
 def _is_this_machine(address: str) -> bool:

@@ -14,6 +14,7 @@ from supervisor.core.checkpoints.loss_curve import Curve
 PATHS_NAMED = 3
 EXACT_WORTH_S = 60.0
 """Work to redo for an exact state beyond an interval of snapshots, seconds."""
+AFTER_FAULT = "saved after the fault began"
 TEXT = "no checkpoint: neither a torch file nor safetensors, but text"
 OTHER_FORMATS = frozenset(
     {
@@ -422,7 +423,7 @@ def _explain_none(everything: tuple[Checkpoint, ...], usable: set[tuple[str, Fin
     parts = []
     for checkpoint in newest_first(everything):
         if checkpoint.key not in usable:
-            parts.append(f"{checkpoint.title}: saved after the fault began")
+            parts.append(f"{checkpoint.title}: {AFTER_FAULT}")
         elif checkpoint.verdict is Verdict.REJECTED:
             parts.append(f"{checkpoint.title}: {checkpoint.reason or 'rejected'}")
         else:

@@ -18,6 +18,7 @@ from pathlib import Path
 from supervisor.checkpoint_patterns import advise, ends_with_name, place_of
 from supervisor.children.files_apart import apart
 from supervisor.core.checkpoints.checkpoint import (
+    AFTER_FAULT,
     Checkpoint,
     Fingerprint,
     Given,
@@ -270,7 +271,7 @@ def _judge(
         verdict = checkpoint
         if checkpoint.key not in usable:
             why = checkpoint.reason if checkpoint.verdict is Verdict.REJECTED else search.rejected_because
-            verdict = replace(checkpoint, verdict=Verdict.REJECTED, reason=why or "saved after the fault began")
+            verdict = replace(checkpoint, verdict=Verdict.REJECTED, reason=why or AFTER_FAULT)
         elif checkpoint.verdict is None and not any(_makes_proof_unneeded(item, checkpoint, search) for item in judged):
             verdict = with_resume_step(
                 merge_proof(by_key[checkpoint.key], prove(Path(checkpoint.path))), search.batches_per_epoch
@@ -289,12 +290,9 @@ def _find_newer(search: Search, chosen: Checkpoint, judged: Sequence[Checkpoint]
     """
     if chosen.kind == "snapshot" or search.set_back is not None:
         return
-    paths = tuple(dict.fromkeys(expand_globs(search.globs, search.cwd)))
     place = Path(chosen.source or chosen.path)
-    links = set(apart(list_links, paths))
-    for path in paths:
-        now = fingerprint(Path(path))
-        if now is None or path in links or is_ours(path, search) or place in Path(path).parents:
+    for path, now in list_own_files(search):
+        if place in Path(path).parents:
             continue
         own = Checkpoint(path=path, fingerprint=now)
         if chosen.key == own.key or chosen.is_of(own):
@@ -312,12 +310,21 @@ def _without_parts(paths: Iterable[str]) -> tuple[str, ...]:
     return tuple(path for path in found if folders.isdisjoint(Path(path).parents))
 
 
-def list_links(paths: tuple[str, ...]) -> tuple[str, ...]:
-    """Return which paths are links."""
+def list_own_files(search: Search) -> Iterator[tuple[str, Fingerprint]]:
+    """Yield what the patterns name of the training's own, as it is now: no snapshot, no generation, and no link."""
+    paths = tuple(dict.fromkeys(expand_globs(search.globs, search.cwd)))
+    links = set(apart(_list_links, paths))
+    for path in paths:
+        now = None if path in links or _is_ours(path, search) else fingerprint(Path(path))
+        if now is not None:
+            yield path, now
+
+
+def _list_links(paths: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(path for path in paths if Path(path).is_symlink())
 
 
-def is_ours(path: str, search: Search) -> bool:
+def _is_ours(path: str, search: Search) -> bool:
     """Whether a path is a snapshot of the agent or lies in a generation."""
     parent = Path(path).parent
     in_generation = search.generations_folder is not None and parent.parent == Path(search.generations_folder)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from supervisor.children.files_apart import apart
 from supervisor.core.checkpoints.checkpoint import (
+    AFTER_FAULT,
     Checkpoint,
     ResumePoint,
     Verdict,
@@ -24,10 +25,7 @@ from supervisor.core.checkpoints.damaged import Save, WayCleared, clear_way, gro
 from supervisor.daemon.checkpoints.candidates import (
     Prove,
     Search,
-    expand_globs,
-    fingerprint,
-    is_ours,
-    list_links,
+    list_own_files,
     with_resume_step,
     with_step,
 )
@@ -82,14 +80,9 @@ def _find_way(
 
 def _list_own(search: Search) -> tuple[Checkpoint, ...]:
     """Return what the patterns name, as it is now and with what is known of it; a link names another."""
-    paths = tuple(dict.fromkeys(expand_globs(search.globs, search.cwd)))
-    links = set(apart(list_links, paths))
     recorded = {checkpoint.key: checkpoint for checkpoint in search.known}
     found = []
-    for path in paths:
-        now = None if path in links or is_ours(path, search) else fingerprint(Path(path))
-        if now is None:
-            continue
+    for path, now in list_own_files(search):
         file = recorded.get((path, now), Checkpoint(path=path, fingerprint=now))
         captured = (other for other in (*search.generations, *search.known) if other.is_of(file))
         file = inherit_verdict(file, next((other for other in captured if other.verdict is not None), file))
@@ -100,7 +93,7 @@ def _list_own(search: Search) -> tuple[Checkpoint, ...]:
 
 
 def _rejected(checkpoint: Checkpoint) -> Checkpoint:
-    return replace(checkpoint, verdict=Verdict.REJECTED, reason="saved after the fault began")
+    return replace(checkpoint, verdict=Verdict.REJECTED, reason=AFTER_FAULT)
 
 
 def _prove_newest(

@@ -1,12 +1,13 @@
-"""A deadline for a conversation over a socket, however slowly the other side drips, or however fast it floods."""
+"""Limits of a conversation over a socket: on its time, however the other side drips or floods, and on its lines."""
 
 from __future__ import annotations
 
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Any, BinaryIO
 
 
 class Cut:
@@ -66,3 +67,24 @@ def cut_after(limit_s: float, connected: socket.socket | None = None) -> Iterato
     finally:
         timer.cancel()
         cut.leave()
+
+
+class BoundedLines:
+    """What the other side sends: the standard library reads its lines for as long as they come, and keeps them all."""
+
+    def __init__(self, file: BinaryIO, limit_bytes: int, explain: Callable[[], Exception]) -> None:
+        """`explain` returns what is raised where the lines have more than `limit_bytes` in all."""
+        self._file = file
+        self._explain = explain
+        self.left_bytes = limit_bytes
+
+    def readline(self, limit_bytes: int) -> bytes:
+        """Return the next line, or as much of it."""
+        line = self._file.readline(limit_bytes)
+        self.left_bytes -= len(line)
+        if self.left_bytes < 0:
+            raise self._explain()
+        return line
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
