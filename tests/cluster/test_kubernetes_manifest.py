@@ -1,4 +1,4 @@
-"""The manifests are what a JobSet's schema accepts, and start what exists.
+"""`supervisorctl training jobset` prints what a JobSet's schema accepts and what starts programs that exist.
 
 `jobset_schema.json` has, of the schema of jobset.x-k8s.io/v1alpha2 (kubernetes-sigs/jobset, commit 08dfbdfd, its
 `config/components/crd/bases`), the types, limits and required keys of the fields that the manifest uses; the manifest
@@ -13,18 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from supervisor.cli.app import App
 from supervisor.cli.doctor import checks
+from supervisor.cli.main import cli
 from supervisor.cluster.kubernetes import name_lease
 from supervisor.daemon.roles import program
 
-ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = json.loads((Path(__file__).parent / "jobset_schema.json").read_text())
 TYPES = {"object": dict, "array": list, "string": str, "boolean": bool, "integer": int}
 
 
 def read_manifest() -> dict[str, Any]:
-    items = json.loads((ROOT / "kubernetes" / "training.json").read_text())["items"]
+    printed = CliRunner().invoke(cli, ["training", "jobset"], obj=App())
+    items = json.loads(printed.stdout)["items"]
     return {item["kind"]: item for item in items}
 
 

@@ -9,6 +9,7 @@ import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timezone
+from importlib.resources import files
 from operator import itemgetter
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -247,3 +248,12 @@ def stop(app: App, name: str) -> None:
         raise CliError(f"{folder}: its leader has not started yet", "to cancel a job that is still queued, use scancel")
     _ask(folder, touch, folder / "stop")
     app.print("the leader ends the training within seconds; `supervisorctl training status` shows it")
+
+
+@command.command("jobset")
+def jobset() -> None:
+    """Print a JobSet that trains on Kubernetes, with the role of its leader.
+
+    Names, image, number of nodes and command are yours to set. It was not run on a cluster.
+    """
+    click.echo(files("supervisor.cluster").joinpath("jobset.json").read_text(encoding="utf-8"), nl=False)
