@@ -96,10 +96,6 @@ class LeaderLink:
         """Which leader it is, for a person; None while there is none."""
         return None if self.connection is None else self.connection.link.peer_text
 
-    def has_unsent(self, message: ms.Message) -> bool:
-        """Whether a report waits for a leader."""
-        return message in self._unsent
-
     def keep(self, now_s: float, *, is_wanted: bool) -> None:
         """Connect to the leader where that is due, and end a link on which it is silent."""
         if self.connection is None and now_s >= self._connect_at_s and is_wanted:

@@ -99,6 +99,8 @@ class Node:
         """Whether other nodes waited by the leader's newest answer."""
         self._faults: list[ms.Fault] = []
         """Of the launch that was ordered last: repeated to each leader that comes, until there is another launch."""
+        self._finished: Epoch | None = None
+        """The newest launch that ended by itself with status 0, which is repeated to each leader likewise."""
         self._alone_since_s = self._clock()
         """Since when there has been no leader and no rank."""
         self._due = (
@@ -203,7 +205,10 @@ class Node:
         running = self._ordered if self._is_launching() else None
         if self._running is not None:
             running = self._running.epoch
-        if self._ordered is not None and (self._faults or self._link.has_unsent(ms.Finished(epoch=self._ordered))):
+        ends: list[ms.Message] = [*self._faults]
+        if self._finished is not None and self._finished == self._ordered:
+            ends.append(ms.Finished(epoch=self._finished))
+        if ends:
             running = self._ordered  # until the leader has how it ended: it would take its ranks for lost
         joined = ms.Joined(
             running=running,
@@ -212,7 +217,7 @@ class Node:
             unix_s=self._now().unix_s,
             instance=self._instance,
         )
-        return joined, *self._faults
+        return joined, *ends
 
     def _beat(self, now_s: float) -> None:
         if now_s < self._beat_at_s:
@@ -491,6 +496,7 @@ class Node:
                 self._report_fault(ms.Fault(epoch=epoch, kind="launch_failed", reason=reason))
             self._settled = epoch
         if finished:
+            self._finished = epoch
             self._link.send(ms.Finished(epoch=epoch))
         else:
             self._link.send(ms.Stopped(epoch=epoch))

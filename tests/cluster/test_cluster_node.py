@@ -117,6 +117,26 @@ def test_a_leader_that_answers_no_more_is_connected_to_again_and_what_was_report
         node.end()
 
 
+def test_a_training_that_finished_here_is_reported_to_each_leader_that_comes(boss: Boss) -> None:
+    """The one before it had that, and other nodes may go on for long."""
+    daemon = Daemon()
+    node = begin(boss, daemon, CLOCK.now)
+    try:
+        first = boss.accept()
+        boss.take_until(first, lambda message: isinstance(message, ms.Joined))
+        first.send(ms.Launch(epoch=EPOCH, node_rank=0, nodes=1, host="127.0.0.1", port=1))
+        until(lambda: daemon.ordered == [EPOCH], "the launch")
+        node.ended(EPOCH, finished=True, reason="")
+        boss.take_until(first, lambda message: message == ms.Finished(epoch=EPOCH))
+        answer(boss, first, now_s)
+        first.close()
+        joined, report, *_ = boss.take_until(boss.accept(), lambda message: isinstance(message, ms.NodeBeat))
+        assert isinstance(joined, ms.Joined)
+        assert (joined.running, report) == (EPOCH, ms.Finished(epoch=EPOCH))
+    finally:
+        node.end()
+
+
 def begin(boss: Boss, daemon: Daemon, clock: Callable[[], Moment], name: str = "n0") -> Node:
     address: tuple[str, int] = boss.listening.getsockname()
     node = Node(NodeSettings(node=name, job="run", leader=address, secret=SECRET, host="127.0.0.1"), daemon, clock)

@@ -716,6 +716,56 @@ def test_a_node_that_finished_and_whose_daemon_joins_again_has_finished_still() 
     assert [over.finished for over in nodes.overs] == [True]
 
 
+def finish(nodes: Nodes, name: str) -> None:
+    """The ranks of a node end by themselves."""
+    epoch = nodes.running[name]
+    assert epoch is not None
+    nodes.running[name] = None
+    nodes.tell(name, ms.Finished(epoch=epoch))
+
+
+def join_finished(nodes: Nodes, name: str) -> None:
+    """A node greets another leader after its ranks have ended by themselves."""
+    epoch = nodes.ordered[name]
+    nodes.do(nodes.leading.joined(name, joined("first", epoch), nodes.now_s))
+    nodes.tell(name, ms.Finished(epoch=epoch))
+
+
+@pytest.mark.parametrize("names", [("n0", "n1"), ("n1", "n0")])
+def test_a_node_that_finished_before_another_leader_came_has_finished_for_that_one_too(names: tuple[str, str]) -> None:
+    """Rank 0 may save and validate for long after the ranks of other nodes have ended."""
+    nodes = begun()
+    finish(nodes, "n1")
+    take_over(nodes, open_incident=False)
+    for name in names:
+        nodes.wait(1.0)
+        join_finished(nodes, name) if name == "n1" else nodes.join(name)
+    nodes.wait(LIMITS.fence_s + 1.0)
+    assert (nodes.leading.stage, nodes.records) == (Stage.RUNNING, [])
+    finish(nodes, "n0")
+    assert [over.finished for over in nodes.overs] == [True]
+
+
+def test_a_training_that_finished_on_all_nodes_while_there_was_no_leader_has_finished() -> None:
+    nodes = begun()
+    nodes.running = {"n0": None, "n1": None}
+    take_over(nodes, open_incident=False)
+    for name in ("n0", "n1"):
+        join_finished(nodes, name)
+    nodes.wait(1.0)
+    assert (nodes.records, [over.finished for over in nodes.overs]) == ([], [True])
+
+
+def test_a_node_whose_daemon_ends_after_its_ranks_have_finished_is_not_lost() -> None:
+    nodes = begun()
+    finish(nodes, "n0")
+    nodes.ordered.pop("n0")
+    nodes.join("n0", instance="another")
+    finish(nodes, "n1")
+    assert nodes.records == []
+    assert [over.finished for over in nodes.overs] == [True]
+
+
 def test_a_training_that_is_stopped_is_over_once_every_node_has_ended_its_ranks() -> None:
     nodes = begun()
     nodes.do(nodes.leading.asked_to_stop("its user", nodes.now_s))
@@ -736,6 +786,32 @@ def test_a_training_that_is_stopped_is_over_after_its_time_to_leave_whatever_sti
     nodes.wait(4.9)
     assert nodes.leading.stage is Stage.LEAVING
     nodes.wait(0.2)
+    assert nodes.overs == [Over(finished=False, reason="stopped")]
+
+
+def test_a_leader_that_is_to_stop_what_another_has_begun_waits_for_its_nodes() -> None:
+    """The one before it was killed before its nodes had the order to leave: without it they would train on."""
+    nodes = begun()
+    take_over(nodes, open_incident=False)
+    nodes.do(nodes.leading.asked_to_stop("its user", nodes.now_s))
+    nodes.wait(1.0)
+    assert nodes.overs == []
+    for name in ("n0", "n1"):
+        nodes.join(name)
+        assert nodes.order[-1] == "Leave"
+        nodes.running[name] = None
+        nodes.tell(name, ms.Stopped(epoch=nodes.leading.epoch))
+    assert nodes.overs == [Over(finished=False, reason="stopped")]
+
+
+def test_a_leader_that_is_to_stop_waits_for_nodes_that_do_not_come_until_their_ranks_have_ended_by_the_lease() -> None:
+    nodes = begun()
+    take_over(nodes, open_incident=False)
+    nodes.do(nodes.leading.asked_to_stop("its user", nodes.now_s))
+    nodes.silent.update(nodes.running)
+    nodes.wait(LIMITS.fence_s - 0.2)
+    assert nodes.overs == []
+    nodes.wait(0.4)
     assert nodes.overs == [Over(finished=False, reason="stopped")]
 
 

@@ -112,7 +112,7 @@ class Leading:
                 self.epoch, self._epoch_over = seen, False  # launched before this leader began, and not written down
                 self._unfinished = None
         before = self.members.get(node)
-        finished = before is not None and before.finished and joined.ordered == self.epoch
+        finished = before is not None and before.finished and joined.ordered in (None, self.epoch)
         another = before is None and joined.running is None and joined.ordered != self.epoch and not self._epoch_over
         self.members[node] = member = Member(
             host=joined.host, seen_s=now_s, running=joined.running, instance=joined.instance, is_another=another
@@ -217,11 +217,17 @@ class Leading:
                 return self._restart(now_s)
             case Stage.LEAVING:
                 ended = not any(member.running for member in self.members.values() if member.connected)
-                if ended or now_s - self.since_s >= self.limits.leave_s:
+                if (ended and not self._awaits_nodes(now_s)) or now_s - self.since_s >= self.limits.leave_s:
                     return self._end(finished=False, reason="stopped", now_s=now_s)
                 return []
             case Stage.OVER:
                 return []
+
+    def _awaits_nodes(self, now_s: float) -> bool:
+        """Whether nodes of a launch before this leader have not come to it yet, though ranks may run on them."""
+        if self._epoch_over or self.fleet is None or set(self.fleet.nodes) <= set(self.members):
+            return False
+        return now_s - self.since_s < self.limits.fence_s
 
     def _note_absence(self, now_s: float) -> None:
         if now_s - self._ticked_s >= AWAY_S:
@@ -232,7 +238,7 @@ class Leading:
 
     def _gather(self, now_s: float) -> list[Command]:
         usable = self._usable()
-        running = [node for node in usable if self.members[node].running == self.epoch and not self._epoch_over]
+        running = [] if self._epoch_over else [node for node in usable if self.members.is_in(node, self.epoch)]
         if len(running) >= self.limits.nodes:  # this leader, or the one before it, was away
             self.fleet = self.fleet or Fleet(nodes=tuple(running), spares=tuple(set(usable) - set(running)))
             self._enter(Stage.RUNNING, now_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from supervisor.core.fleet import messages as ms
+from supervisor.core.fleet.epoch import Epoch
 from supervisor.core.fleet.ladder import Fleet
 from supervisor.core.fleet.training import LeaderLimits, Member
 
@@ -41,6 +42,10 @@ class Members(dict[str, Member]):
     def runs(self, node: str) -> bool:
         """Whether a node has ranks that can still be ended."""
         return self[node].running is not None and not self[node].unkillable
+
+    def is_in(self, node: str, epoch: Epoch) -> bool:
+        """Whether a node has ranks of a launch, or had them until they ended by themselves."""
+        return self[node].running == epoch or self[node].finished
 
     def usable(self, excluded: Collection[str]) -> list[str]:
         """Return the nodes that may train, in the order of their names."""
