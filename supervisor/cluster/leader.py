@@ -40,6 +40,9 @@ END_LIMIT_S = 5.0
 REQUEUE_LIMIT_S = 1.0
 """The same where the engine ends all of them, and the job waits for that."""
 
+RECORD_FINISHED_LIMIT_S = 1.0
+"""How long nodes that have finished wait for the record of that, whose folder may hang."""
+
 
 class Engine(Protocol):
     """What an engine adds: other nodes than those that have joined."""
@@ -160,7 +163,15 @@ class Leader:
         problem = self._record.find_problem()
         if problem is not None:
             self._announcer.warn_of_record(problem)
-        self._record.write_state(self._leading)
+        self._write_state()
+
+    def _write_state(self) -> None:
+        """Write the state; of a training that is over for good only in the end, once its nodes have taken that in.
+
+        A leader that comes before sends them away; to one that comes after it the training is another.
+        """
+        if self._status != 0:
+            self._record.write_state(self._leading)
 
     # --- connections ----------------------------------------------------------------------------------------------
 
@@ -292,7 +303,11 @@ class Leader:
     # --- what is to be done ---------------------------------------------------------------------------------------
 
     def _carry_out(self, commands: Sequence[Command]) -> None:
-        """Send first, record then: no disk may hold up the end of a launch."""
+        """Send first, record then: no disk may hold up the end of a launch.
+
+        How the training ended is recorded first: nodes that leave for that can report it to no other leader.
+        """
+        self._record_end(commands)
         for command in commands:
             if isinstance(command, Send):
                 self._send(command)
@@ -307,10 +322,15 @@ class Leader:
                     self._requeue(command)
                 case Over():
                     log.info("leader.over", extra={"fields": {"finished": command.finished, "reason": command.reason}})
-                    self._record.write_over(finished=command.finished, reason=command.reason)
                     self._status = 0 if command.finished or command.reason == "stopped" else 1
                 case Send():
                     pass
+
+    def _record_end(self, commands: Sequence[Command]) -> None:
+        for over in [command for command in commands if isinstance(command, Over)]:
+            self._record.write_over(self._leading.epoch, finished=over.finished, reason=over.reason)
+            if over.finished:
+                self._record.await_over(RECORD_FINISHED_LIMIT_S)
 
     def _requeue(self, command: Requeue) -> None:
         self._record.write_excluded(command.excluded)
@@ -318,7 +338,7 @@ class Leader:
             self._engine.requeue(command.excluded, command.reason)
         except (OSError, ValueError) as error:
             log.error("leader.requeue_failed", extra={"fields": {"why": str(error)}})
-            self._record.write_over(finished=False, reason=f"could not be requeued: {error}")
+            self._record.write_over(self._leading.epoch, finished=False, reason=f"could not be requeued: {error}")
             self._status = 1
             return
         self._status = REQUEUE_STATUS
@@ -343,7 +363,7 @@ class Leader:
         A socket that is closed with a beat unread in it resets the link, and what was sent last may be lost with it: so
         this end is closed for sending, and the node closes the other one once it has read all.
         """
-        self._record.write_state(self._leading)
+        self._write_state()
         is_over = self._status != REQUEUE_STATUS
         until_s = self._clock() + (END_LIMIT_S if is_over else REQUEUE_LIMIT_S)
         while self._clock() < until_s:
@@ -369,5 +389,6 @@ class Leader:
         for peer in (*self._proven, *self._unproven):
             peer.connection.close()
         self._listening.close()
+        self._record.write_state(self._leading)
         self._announcer.close()
         self._record.close()

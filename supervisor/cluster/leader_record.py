@@ -26,6 +26,7 @@ from pathlib import Path
 from supervisor.children.files_apart import apart
 from supervisor.children.prompt_thread import PromptThread
 from supervisor.children.shared_files import append_lines, make_folder, replace_file
+from supervisor.core.fleet.epoch import Epoch
 from supervisor.core.fleet.leading import Leading
 from supervisor.core.fleet.training import Incident, RecordWarning, incident_facts
 from supervisor.core.moments import Moment
@@ -75,6 +76,7 @@ class LeaderRecord:
         """Lines of incidents and warnings that were never written, because too many waited."""
         self._bell = threading.Event()
         self._stop_asked = self._looking = self._closing = False
+        self._over_written = threading.Event()
         self._look_at_s = self._steps_at_s = self._alive_at_s = 0.0
         self._begun_s: float | None = None
         self._failure: str | None = None
@@ -131,9 +133,14 @@ class LeaderRecord:
         """Write the alerts that are still to be delivered."""
         self._put(ALERTS, {"alerts": list(waiting)})
 
-    def write_over(self, *, finished: bool, reason: str) -> None:
-        """Write how the training ended."""
-        self._put(OVER, {"finished": finished, "reason": reason, "at_unix_s": self._now().unix_s})
+    def write_over(self, epoch: Epoch, *, finished: bool, reason: str) -> None:
+        """Write how the training ended, with its last launch."""
+        facts = {"epoch": str(epoch), "finished": finished, "reason": reason, "at_unix_s": self._now().unix_s}
+        self._put(OVER, facts)
+
+    def await_over(self, limit_s: float) -> None:
+        """Wait until that is written, for a bounded time: a folder may hang."""
+        self._over_written.wait(limit_s)
 
     def write_excluded(self, nodes: Sequence[str]) -> None:
         """Write which nodes the next start of the job leaves out."""
@@ -219,6 +226,8 @@ class LeaderRecord:
         with self._lock:
             if self._files.get(name) is facts:
                 del self._files[name]
+        if name == OVER:
+            self._over_written.set()
 
 
 def state_facts(leading: Leading) -> dict[str, object]:

@@ -60,6 +60,7 @@ def read_known(folder: Path, job: str, now: Moment, boot: str) -> Known | None:
         fleet=_read_fleet(facts, _later_by_s(facts, now, boot)),
         is_live=stage in LIVE and not closed,
         is_over=stage == Stage.OVER.value,
+        is_finished=stage != Stage.OVER.value and _is_finished(folder, facts),
         ranks_until_s=_read_ranks_until(facts, boot),
         incident=None if last is None or closed else _read_incident(last, epoch),
         incidents=(as_int(facts.get("incidents")) or 0) + not_counted,
@@ -78,6 +79,14 @@ def read_begin(folder: Path) -> float | None:
     if facts.get("stage") == Stage.OVER.value and over.get("finished") is True:
         return None
     return as_float(facts.get("began_unix_s"), 0.0, UNIX_S_MAX)
+
+
+def _is_finished(folder: Path, state: Mapping[str, object]) -> bool:
+    """Whether the launch of a state was written down as finished, and not another training's of its name."""
+    over = _read_object(folder / OVER) or {}
+    at_s, began_s = as_float(over.get("at_unix_s")), as_float(state.get("began_unix_s"))
+    is_its_own = over.get("epoch") == state.get("epoch") and at_s is not None and at_s >= (began_s or 0.0)
+    return is_its_own and over.get("finished") is True
 
 
 def read_alerts(folder: Path) -> list[dict[str, object]]:

@@ -66,11 +66,22 @@ class Fleet:
             self.start(name)
 
     def start_again(self) -> None:
-        """Start whoever was killed, once it is gone."""
+        """Start whoever was killed, once it is gone; no leader whose record says that all is over.
+
+        That was its last act, and what is started on such a record is another training.
+        """
         daemon = self.cluster.leader if self.victim == "leader" else self.cluster.daemons.pop(self.victim)
         assert daemon is not None
         daemon.wait(60)
-        self.start(self.victim)
+        if self.victim != "leader" or self.read_stage() != "over":
+            self.start(self.victim)
+
+    def read_stage(self) -> object:
+        """Return where the training stands by the leader's record; None where that has nothing yet."""
+        try:
+            return self.cluster.state()["stage"]
+        except FileNotFoundError:
+            return None
 
     def starts(self) -> dict[str, list[int]]:
         """Return the processes of each launch."""

@@ -15,6 +15,7 @@ from supervisor.children.shared_files import append_lines
 from supervisor.cluster.leader_record import (
     INCIDENTS,
     LINES_MAX,
+    OVER,
     STATE,
     WARNINGS,
     WARNINGS_MAX,
@@ -139,7 +140,7 @@ def test_on_a_full_disk_the_leader_goes_on_and_writes_all_of_it_once_there_is_ro
         assert problem is not None
         assert "No space left on device" in problem
         record.write_incident(INCIDENT, closed=True)
-        record.write_over(finished=True, reason="all done")
+        record.write_over(EPOCH, finished=True, reason="all done")
         assert lines(folder) == []
         ballast.unlink()
         until(lambda: record.find_problem() is None, "there is room again")
@@ -280,12 +281,12 @@ def test_a_training_keeps_when_it_began_until_it_has_finished(tmp_path: Path, wo
     assert read_begin(tmp_path) == 1.7e9, "requeued, or submitted again, it is the same training"
     leading.stage = Stage.OVER
     record = LeaderRecord(tmp_path, world.now, "boot")
-    record.write_over(finished=False, reason="stopped")
+    record.write_over(EPOCH, finished=False, reason="stopped")
     record.write_state(leading)
     record.close()
     assert read_begin(tmp_path) == 1.7e9
     record = LeaderRecord(tmp_path, world.now, "boot")
-    record.write_over(finished=True, reason="done")
+    record.write_over(EPOCH, finished=True, reason="done")
     record.close()
     assert read_begin(tmp_path) is None, "what comes after it is another"
 
@@ -345,3 +346,24 @@ def test_the_state_of_a_version_that_is_no_number_is_refused_and_not_taken_for_t
     (tmp_path / STATE).write_text(json.dumps({**facts, "version": version}))
     with pytest.raises(ValueError, match="its version is no number"):
         read_known(tmp_path, "run", world.now(), "boot")
+
+
+def test_a_launch_that_finished_has_so_for_a_leader_that_comes_before_the_state_says_so(
+    tmp_path: Path, world: World
+) -> None:
+    leading = running()
+    leading.began_unix_s = world.unix_s
+    write(tmp_path, world, leading)
+    record = LeaderRecord(tmp_path, world.now, "boot")
+    record.write_over(EPOCH, finished=True, reason="done")
+    record.await_over(60.0)
+    assert json.loads((tmp_path / OVER).read_text())["finished"] is True
+    record.close()
+    known = read_known(tmp_path, "run", world.now(), "boot")
+    assert known is not None
+    assert known.is_finished
+    leading.began_unix_s += 1.0
+    write(tmp_path, world, leading)
+    known = read_known(tmp_path, "run", world.now(), "boot")
+    assert known is not None
+    assert not known.is_finished, "what had finished is a training before this one"

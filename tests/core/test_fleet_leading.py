@@ -433,7 +433,7 @@ def test_leader_and_node_daemon_killed_together_are_one_incident_and_one_trainin
     assert set(nodes.running.values()) == {Epoch("run", 0, 2)}
 
 
-def take_over(nodes: Nodes, *, open_incident: bool, fence: int = 0) -> None:
+def take_over(nodes: Nodes, *, open_incident: bool, fence: int = 0, is_finished: bool = False) -> None:
     """Another leader begins with what the one before it had written down."""
     before = nodes.leading
     nodes.leading = Leading.take_over(
@@ -443,6 +443,7 @@ def take_over(nodes: Nodes, *, open_incident: bool, fence: int = 0) -> None:
             incident=nodes.records[-1].incident if open_incident else None,
             incidents=before.incidents,
             fence=fence,
+            is_finished=is_finished,
             steps=before.progress.steps,
         ),
         LIMITS,
@@ -754,6 +755,26 @@ def test_a_training_that_finished_on_all_nodes_while_there_was_no_leader_has_fin
         join_finished(nodes, name)
     nodes.wait(1.0)
     assert (nodes.records, [over.finished for over in nodes.overs]) == ([], [True])
+
+
+@pytest.mark.parametrize("back", [(), ("n0",), ("n0", "n1")])
+def test_a_training_that_is_recorded_as_finished_is_over_once_its_nodes_have_taken_that_in(
+    back: tuple[str, ...],
+) -> None:
+    """Its leader was killed before all of them had: those that are left are sent away, and the others have gone."""
+    nodes = begun()
+    nodes.running = {"n0": None, "n1": None}
+    take_over(nodes, open_incident=False, is_finished=True)
+    nodes.order.clear()
+    for name in back:
+        join_finished(nodes, name)
+    nodes.silent.update({"n0", "n1"} - set(back))
+    nodes.wait(LIMITS.fence_s - 1.0)
+    assert bool(nodes.overs) == (len(back) == 2)
+    nodes.wait(1.1)
+    assert [over.finished for over in nodes.overs] == [True]
+    assert nodes.order.count("Leave") >= len(back)
+    assert (nodes.records, len(nodes.launches)) == ([], 2)
 
 
 def test_a_node_whose_daemon_ends_after_its_ranks_have_finished_is_not_lost() -> None:

@@ -6,7 +6,7 @@ and the allocation requeued. A node is excluded by one physical proof, or where 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -56,6 +56,12 @@ class Fleet:
     """Restarts in a row without progress between them."""
     restarted_at_s: tuple[float, ...] = ()
     """When the restarts of the last period were made, in seconds on the leader's clock."""
+
+    def with_nodes(self, usable: Sequence[str], wanted: int) -> Fleet:
+        """Return it with `wanted` nodes that train, those that did before first; the others are spares."""
+        kept = [node for node in self.nodes if node in usable]
+        nodes = (*kept, *(node for node in usable if node not in kept))
+        return replace(self, nodes=nodes[:wanted], spares=nodes[wanted:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

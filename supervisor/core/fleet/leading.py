@@ -40,6 +40,7 @@ from supervisor.core.fleet.training import (
     Stage,
 )
 
+FINISHED = "the training finished on all nodes"
 WITNESSES_MAX = 1024
 AWAY_S = 0.5
 """A leader that did nothing for so long has messages of its nodes to read before it takes any for lost."""
@@ -90,6 +91,8 @@ class Leading:
         leading.progress = LaunchProgress(known.steps, known.resumed, known.fruitless)
         leading._unfinished = known.incident if known.is_live else None
         leading.ranks_until_s = min(known.ranks_until_s, now_s + limits.fence_s)
+        if known.is_finished:  # nodes that did not take that in are sent away, and that is the end
+            leading.stage, leading._leave = Stage.LEAVING, ms.Leave(reason=FINISHED, finished=True)
         return leading
 
     @property
@@ -218,16 +221,16 @@ class Leading:
             case Stage.LEAVING:
                 ended = not any(member.running for member in self.members.values() if member.connected)
                 if (ended and not self._awaits_nodes(now_s)) or now_s - self.since_s >= self.limits.leave_s:
-                    return self._end(finished=False, reason="stopped", now_s=now_s)
+                    finished = self._leave is not None and self._leave.finished
+                    return self._end(finished=finished, reason=FINISHED if finished else "stopped", now_s=now_s)
                 return []
             case Stage.OVER:
                 return []
 
     def _awaits_nodes(self, now_s: float) -> bool:
         """Whether nodes of a launch before this leader have not come to it yet, though ranks may run on them."""
-        if self._epoch_over or self.fleet is None or set(self.fleet.nodes) <= set(self.members):
-            return False
-        return now_s - self.since_s < self.limits.fence_s
+        here = self._epoch_over or self.fleet is None or set(self.fleet.nodes) <= set(self.members)
+        return not here and now_s - self.since_s < self.limits.fence_s
 
     def _note_absence(self, now_s: float) -> None:
         if now_s - self._ticked_s >= AWAY_S:
@@ -264,7 +267,7 @@ class Leading:
         if now_s < self.not_before_s or self._may_run_unseen(now_s):
             return []
         lost = self._record_lost_launch(now_s)
-        self.fleet = self._choose_nodes(usable)
+        self.fleet = (self.fleet or Fleet(nodes=())).with_nodes(usable, self.limits.nodes)
         self._enter(Stage.CHOOSING, now_s)
         return [*lost, *self._ask_for_offers(rejected=frozenset())]
 
@@ -302,7 +305,7 @@ class Leading:
             return []
         if not here:
             return []
-        self.fleet = self.fleet or self._choose_nodes(self._usable())
+        self.fleet = self.fleet or Fleet(nodes=()).with_nodes(self._usable(), self.limits.nodes)
         return self._open(replace(begun, began_s=now_s), now_s)
 
     def _take_up_remains(self, running: list[str], usable: list[str], now_s: float) -> list[Command]:
@@ -311,13 +314,6 @@ class Leading:
         self.fleet = self.fleet or Fleet(nodes=tuple((running + others)[: self.limits.nodes]))
         lost = next((node for node in self.fleet.nodes if node not in running), running[0])
         return self._begin_incident("node_lost", "its ranks ended while there was no leader", lost, None, now_s)
-
-    def _choose_nodes(self, usable: list[str]) -> Fleet:
-        known = self.fleet or Fleet(nodes=())
-        kept = [node for node in known.nodes if node in usable]
-        others = [node for node in usable if node not in kept]
-        wanted = self.limits.nodes
-        return replace(known, nodes=tuple((kept + others)[:wanted]), spares=tuple((kept + others)[wanted:]))
 
     def _ask_for_offers(self, rejected: frozenset[str]) -> list[Command]:
         assert self.fleet is not None
@@ -553,7 +549,7 @@ class Leading:
     def _watch(self, now_s: float) -> list[Command]:
         training = self._training()
         if training and all(self.members[node].finished for node in training):
-            return self._end(finished=True, reason="the training finished on all nodes", now_s=now_s)
+            return self._end(finished=True, reason=FINISHED, now_s=now_s)
         silent = [node for node in training if self._is_silent(node, now_s) and not self.members[node].finished]
         if not silent:
             return []

@@ -179,6 +179,8 @@ class Known:
     """Whether that launch had not ended."""
     is_over: bool = False
     """Whether that leader had come to its end, and wrote that down."""
+    is_finished: bool = False
+    """Whether the launch had finished on all nodes, and its leader was killed before it came to its end."""
     ranks_until_s: float = 0.0
     """Until when ranks of a launch may still run, on this leader's clock; inf: not known, for a lease from now on."""
     incident: Incident | None = None

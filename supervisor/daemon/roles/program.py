@@ -208,7 +208,7 @@ def _find_allocation(asked: argparse.Namespace) -> Allocation | None:
 def _read_training(asked: argparse.Namespace, restarts: int, clock: SystemClock) -> Known:
     """Return what the leaders before this one wrote down of the training; `restarts`: of the job by its engine."""
     known = read_known(asked.state_dir, asked.training, clock.now(), boot_id())
-    if known is None or restarts > known.epoch.engine_restarts:
+    if known is None or (restarts > known.epoch.engine_restarts and not known.is_finished):
         ranks_until_s = find_ranks_end(known, restarts)
         known = Known(epoch=Epoch(asked.training, restarts, 0), is_live=False, ranks_until_s=ranks_until_s)
     began = read_begin(asked.state_dir)
