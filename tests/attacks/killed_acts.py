@@ -5,8 +5,8 @@
 The whole state lies on a file system of ours (`tests/rigs/killing_disk.py`) that counts what is asked of it: files and
 folders made, written, synced, cut off, renamed, linked and removed. A scene is one act: a reload that adds, changes and
 removes jobs; a checkpoint that is captured and proven, and one that is pruned for it; a stop; a resume;
-`supervisorctl forget`; a retry after NaN, with a triage and without; the expiry of old rows; a tune, its stop and its
-`--undo`; the upgrade of an older record. First it is played without a
+`supervisorctl forget`; a retry after NaN, with a triage and without; two out of memory, each with half the batch; the
+expiry of old rows; a tune, its stop and its `--undo`; the upgrade of an older record. First it is played without a
 kill, which says of how many changes it is; then the daemon is killed at the first, at the second, and so on. After each
 a new daemon is started, and nothing may be lost, doubled or half.
 """

@@ -1,8 +1,12 @@
-"""A triage, a retry after NaN and the expiry of old rows as acts over which a daemon is killed (`killed_acts.py`)."""
+"""A triage, retries after NaN and out of memory, and the expiry of old rows, over which a daemon is killed.
+
+As all acts of `killed_acts.py`.
+"""
 
 from __future__ import annotations
 
 import sqlite3
+import sys
 from contextlib import closing
 from itertools import pairwise
 
@@ -54,6 +58,66 @@ def look_at_retry(home: House, decided: list[str]) -> None:
     assert [step for _, step in backs] == [SAVE_EVERY + 1] * (2 if decided == EXAMINED else 1), backs
     folders = (home.state / "jobs" / "one").glob("*[0-9]")
     assert {folder.name for folder in folders if processes_with(str(folder))} == {"2"}
+
+
+# --- a remedy that changes settings, fails, and helps when it comes again ---------------------------------------------
+
+OUT_OF_MEMORY = f"""
+import sys, time
+from pathlib import Path
+import rocm_agent
+folder = Path(sys.argv[1])
+folder.mkdir(exist_ok=True)
+batch = int(16 * rocm_agent.setting("batch_factor", 1.0))
+with open(folder / "batches", "a") as starts:
+    starts.write("%d\\n" % batch)
+with open(folder / "steps.log", "a") as made:
+    for step in range(1, 100_001):
+        while step == {WOUND_AT} and not (folder / "go").exists():
+            time.sleep(0.01)
+        if step == {WOUND_AT} and batch > 4:
+            raise RuntimeError("HIP out of memory. Tried to allocate %d MiB. GPU 0 has 6 GiB" % (200 * batch))
+        time.sleep(0.02)
+        rocm_agent.step(loss=1 / step, step=step)
+        made.write("%d\\n" % step)
+        made.flush()
+"""
+"""A training that takes a batch which the supervisor sets, and runs out of memory with one that is too large."""
+REMEDIED = ["launch", "retry", "launch", "retry", "launch"]
+
+
+def prepare_remedy(home: House, disk: KillingDisk) -> None:
+    """Run it up to the step at which it runs out of memory."""
+    command = [sys.executable, "-c", OUT_OF_MEMORY, str(home.folder / "one")]
+    tables = "[jobs.one.budget]\nbackoff_s = [0.0]\n[jobs.one.remedies]\nhelped_after_steps = 20\n"
+    lay_out(home, disk, home.job_of("one", command, "checkpoints.keep = false") + tables)
+    home.start()
+    home.step("one", WOUND_AT - 1)
+
+
+def begin_out_of_memory(home: House) -> None:
+    """Let it make that step."""
+    (home.folder / "one" / "go").touch()
+
+
+def has_helped(home: House) -> bool:
+    """Whether the second remedy is known to have helped."""
+    tried = home.client.get("/v1/remedies")["tried"]
+    return [item["outcome"] for item in tried] == ["helped", "failed"]
+
+
+def look_at_remedy(home: House, _: KillingDisk) -> None:
+    """Assert that each remedy was chosen, judged and counted once, and that the training holds what both set."""
+    home.until(lambda: has_helped(home), 90, "the second remedy to help")
+    report = home.client.get("/v1/remedies")
+    assert {(item["remedy"], item["helped"], item["failed"]) for item in report["learned"]} == {("half_batch", 1, 1)}
+    assert [item["attempt"] for item in report["in_force"]] == [2, 3], report
+    assert {item["applied"] for item in report["in_force"]} == {"batch_factor 0.25, by the script"}, report
+    assert (home.folder / "one" / "batches").read_text().split() == ["16", "8", "4"]
+    assert [kind for kind in decisions(home, "one") if kind not in {"warn", "kill"}] == REMEDIED
+    assert (home.job("one")["attempt"], home.job("one")["restarts"], len(home.incidents())) == (3, 2, 2)
+    made = home.steps_made("one")
+    home.until(lambda: home.steps_recorded("one") >= len(made), 60, f"{len(made)} steps to be recorded")
 
 
 # --- rows that are older than they are kept ---------------------------------------------------------------------------
@@ -115,5 +179,6 @@ FAULTS = {
         is_over=is_resumed,
         look=lambda home, _: look_at_retry(home, EXAMINED),
     ),
+    "remedy": Scene(prepare=prepare_remedy, act=begin_out_of_memory, is_over=has_helped, look=look_at_remedy),
     "expiry": Scene(prepare=prepare_expiry, act=begin, is_over=is_expired, look=look_at_expiry),
 }

@@ -2,8 +2,8 @@
 
     python tests/attacks/killed_fleets.py [--scene leader_fault] [--every 1] [--from 1] [--only 17]
 
-As `killed_acts.py` for a training on two nodes: the folder of the leader, or of one node, lies on a file system that
-counts what is asked of it (`tests/rigs/killing_disk.py`). An act is the start of the training, a rank that is killed,
+As `killed_acts.py` for a training on two nodes: the record of the leader, or the attempts of one node, lie on a file system
+that counts what is asked of it (`tests/rigs/killing_disk.py`). An act is the start of the training, a rank that is killed,
 its user's stop, or its own end. Whoever was killed is started again, as an engine does; then all ranks must run in one
 launch, or none and all daemons have ended, no rank of an earlier launch may live, and one fault is one incident.
 """
@@ -31,12 +31,13 @@ from supervisor.runner.code_copy import FOLDER, CodeCopies  # noqa: E402
 from tests.cluster.cluster_by_hand import Cluster, gone, until  # noqa: E402
 from tests.cluster.generations_by_hand import write_generation  # noqa: E402
 from tests.rigs.killing_disk import KillingDisk, killing  # noqa: E402
-from tests.rigs.laid_code import lay_code  # noqa: E402
 
 NODES, RANKS = 2, 4
 LEASE_S = 20
 ACT_LIMIT_S, LOOK_LIMIT_S = 90.0, 120.0
 VICTIMS = {"leader": "leader", "node": "n1"}
+PLACES = {"leader": "leader", "n1": "n1/jobs"}
+"""What lies on the disk of a victim: the leader's record, a node's attempts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,11 +233,11 @@ SCENES = {f"{victim}_{act}": (VICTIMS[victim], scene) for victim in VICTIMS for 
 def play(name: str, number: int | None, code: Path) -> Outcome:
     """Play a scene; its victim is killed at that change of the act, None: at none."""
     victim, scene = SCENES[name]
-    with tempfile.TemporaryDirectory(prefix="killed-fleets-", ignore_cleanup_errors=True) as place:
-        folder = Path(place)
-        with killing(folder / victim, folder / "behind") as disk, Cluster(folder, NODES, code_copies=code) as cluster:
-            if victim != "leader":
-                lay_code(code, disk.real)
+    with tempfile.TemporaryDirectory(prefix="killed-fleets-", ignore_cleanup_errors=True) as name_of_folder:
+        folder = Path(name_of_folder)
+        place = folder / PLACES[victim]
+        place.parent.mkdir(exist_ok=True)
+        with killing(place, folder / "behind") as disk, Cluster(folder, NODES, code_copies=code) as cluster:
             fleet = Fleet(cluster=cluster, disk=disk, victim=victim)
             try:
                 scene.prepare(fleet)
