@@ -2,10 +2,11 @@
 
     python tests/attacks/killed_fleets.py [--scene leader_fault] [--every 1] [--from 1] [--only 17]
 
-As `killed_acts.py` for a training on two nodes: the record of the leader, or the attempts of one node, lie on a file system
-that counts what is asked of it (`tests/rigs/killing_disk.py`). An act is the start of the training, a rank that is killed,
-its user's stop, or its own end. Whoever was killed is started again, as an engine does; then all ranks must run in one
-launch, or none and all daemons have ended, no rank of an earlier launch may live, and one fault is one incident.
+As `killed_acts.py` for a training on two nodes: the record of the leader, or the attempts of one node, lie on a file
+system that counts what is asked of it (`tests/rigs/killing_disk.py`). An act is the start of the training, a rank that
+is killed, its user's stop, or its own end. Whoever was killed is started again, as an engine does; then all ranks must
+run in one launch, or none and all daemons have ended, no rank of an earlier launch may live, and one fault is one
+incident.
 """
 
 from __future__ import annotations
