@@ -44,6 +44,8 @@ TRAINER_STATE = "trainer_state.json"
 LINKED_AFTER = 2
 """After this many consecutive replacements by a new file, a path is assumed not to be rewritten in place."""
 NOTE_LIMIT_BYTES = 1 << 26
+NO_WAIT = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""A pipe in place of a file holds nobody up."""
 COMPARED_BYTES = 1 << 20
 REASON_CHARS_MAX = 1000
 
@@ -249,7 +251,8 @@ def _capture_file(
         if not stat.S_ISREG(before.st_mode) or not is_same:
             raise ChangedError(f"{source} changed after it was saved")
         if before.st_uid != wanted.owner:
-            raise NotTheirsError(f"{source} does not belong to the user of the training")
+            user = "the training" if wanted.owner is not None else f"attempt {wanted.attempt}, which is not known"
+            raise NotTheirsError(f"{source} does not belong to the user of {user}")
         how = clone(fd, target)
         if _fingerprint_from(os.fstat(fd)) != _fingerprint_from(before):
             raise ChangedError(f"{source} was modified while it was captured")
@@ -262,7 +265,7 @@ def _capture_file(
 
 def same_content(kept: Path, source: Path) -> bool:
     """Whether a kept file and a file of the training have the same bytes. Raises OSError if one cannot be read."""
-    first = os.open(kept, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    first = os.open(kept, NO_WAIT)
     try:
         second = _open_source(source)
         try:
@@ -289,7 +292,7 @@ def _have_same_bytes(first: int, second: int) -> bool:
 def _open_source(source: Path) -> int:
     """Open the file that a path resolves to: some writers replace a link at each save (Lightning's `last`)."""
     try:
-        return os.open(os.path.realpath(source), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        return os.open(os.path.realpath(source), NO_WAIT)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise ChangedError(f"{source} was replaced while it was captured") from error
@@ -348,7 +351,7 @@ def _write_json(path: Path, value: object) -> None:
 
 def _read_json(path: Path) -> dict[str, object]:
     try:
-        with path.open("rb") as file:
+        with os.fdopen(os.open(path, NO_WAIT), "rb") as file:
             return read_json_object(file.read(NOTE_LIMIT_BYTES)) or {}
     except OSError:
         return {}

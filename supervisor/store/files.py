@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+import stat
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TypeAlias
@@ -247,13 +248,21 @@ class Ballast:
     def take(self) -> None:
         """Allocate the file where the disk has at least as much free space beyond it."""
         with suppress(OSError):
-            if self._path.exists() and self._path.stat().st_size == BALLAST_BYTES:
+            if self._is_taken():
                 return
             disk = os.statvfs(self._path.parent)
             if disk.f_bavail * disk.f_frsize < 2 * BALLAST_BYTES:
                 return
-            with self._path.open("wb") as file:
+            self.release()  # of another length, or a pipe or a link, which is not to be opened
+            with self._path.open("xb") as file:
                 os.posix_fallocate(file.fileno(), 0, BALLAST_BYTES)
+
+    def _is_taken(self) -> bool:
+        try:
+            found = self._path.lstat()
+        except FileNotFoundError:
+            return False
+        return stat.S_ISREG(found.st_mode) and found.st_size == BALLAST_BYTES
 
     def release(self) -> bool:
         """Delete the file; return whether it existed."""

@@ -20,6 +20,8 @@ def prepare(path: Path, unix_s: float) -> tuple[str, ...]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         finished = (_finish_renewal(path, unix_s),) if files.renewed_path(path).exists() else ()
+        if path.exists() and not path.is_file():
+            raise StoreError(f"{path} is no file: something else has taken its place; move that away")
         damage = files.damage(path) if path.exists() and path.stat().st_size else None
         if damage is not None:
             return (*finished, renew(path, unix_s, damage))

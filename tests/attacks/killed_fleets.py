@@ -37,7 +37,7 @@ NODES, RANKS = 2, 4
 LEASE_S = 20
 ACT_LIMIT_S, LOOK_LIMIT_S = 90.0, 120.0
 VICTIMS = {"leader": "leader", "node": "n1"}
-PLACES = {"leader": "leader", "n1": "n1/jobs"}
+PLACES = {"leader": "leader", "n1": "n1/jobs/run"}
 """What lies on the disk of a victim: the leader's record, a node's attempts."""
 
 
@@ -237,7 +237,7 @@ def play(name: str, number: int | None, code: Path) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="killed-fleets-", ignore_cleanup_errors=True) as name_of_folder:
         folder = Path(name_of_folder)
         place = folder / PLACES[victim]
-        place.parent.mkdir(exist_ok=True)
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with killing(place, folder / "behind") as disk, Cluster(folder, NODES, code_copies=code) as cluster:
             fleet = Fleet(cluster=cluster, disk=disk, victim=victim)
             try:

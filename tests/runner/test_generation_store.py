@@ -137,9 +137,24 @@ def test_a_file_of_another_user_is_not_handed_on_to_the_training(shelf: Generati
     """A training that names the daemon's secrets as its checkpoint must not get a copy that it can read."""
     item = wanted(tmp_path / "secret", b"whsec_x")
     for owner in (OURS + 1, None):
-        with pytest.raises(NotTheirsError):
+        text = "user of the training" if owner else "user of attempt 1, which is not known"
+        with pytest.raises(NotTheirsError, match=text):
             shelf.take(replace(item, owner=owner))
     assert shelf.all() == ()
+
+
+@pytest.mark.parametrize("name", ["generation.json", "serial"])
+def test_a_pipe_in_place_of_its_notes_holds_nobody_up(shelf: GenerationStore, tmp_path: Path, name: str) -> None:
+    first = Path(shelf.take(wanted(tmp_path / "last.pt", b"state")).path)
+    note = shelf.folder / name if name == "serial" else first.parent / name
+    note.unlink()
+    os.mkfifo(note)
+    taken: list[Checkpoint] = []
+    taking = threading.Thread(target=lambda: taken.append(shelf.take(wanted(tmp_path / "next.pt", b"n"))), daemon=True)
+    taking.start()
+    taking.join(20)
+    assert not taking.is_alive()
+    assert [Path(item.path).name for item in taken] == ["next.pt"]
 
 
 def test_what_is_no_file_is_not_taken(shelf: GenerationStore, tmp_path: Path) -> None:

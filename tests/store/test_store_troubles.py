@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import sqlite3
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -33,6 +34,7 @@ from supervisor.core.checkpoints.checkpoint import Verdict
 from supervisor.store import files, schema
 from supervisor.store.archive import Archive
 from supervisor.store.files import BALLAST_BYTES
+from supervisor.store.opening import prepare
 from supervisor.store.store import Store, StoreError
 from tests.rigs.killing_disk import killing
 from tests.rigs.small_disk import mounted
@@ -67,6 +69,29 @@ def everything_that_matters(store: Store, second: float) -> None:
         store.save_incident(incident())
         store.queue_alert(alert(f"at {second}"), at(second))
         store.save_checkpoint("night", 1, checkpoint(3, Verdict.PROVEN), at(second))
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link"])
+def test_what_is_no_file_in_the_place_of_the_ballast_is_replaced_by_it(tmp_path: Path, kind: str) -> None:
+    place, other = tmp_path / "supervisor.db.ballast", tmp_path / "other"
+    other.write_text("another's")
+    if kind == "pipe":
+        os.mkfifo(place)
+        held = os.open(place, os.O_RDONLY | os.O_NONBLOCK)  # so that whoever opens it to write does not wait
+    else:
+        place.symlink_to(other)
+        held = os.open(other, os.O_RDONLY)
+    files.Ballast(tmp_path / "supervisor.db").take()
+    os.close(held)
+    assert (stat.S_ISREG(place.lstat().st_mode), place.stat().st_size) == (True, BALLAST_BYTES)
+    assert other.read_text() == "another's"
+
+
+def test_a_pipe_in_the_place_of_the_database_is_named_as_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "supervisor.db"
+    os.mkfifo(path)
+    with pytest.raises(StoreError, match=r"supervisor\.db is no file: something else has taken its place; move that"):
+        prepare(path, 1.0)
 
 
 @pytest.mark.slow
