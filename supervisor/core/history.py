@@ -112,12 +112,11 @@ class History:
     output_at: Moment | None = None
     output_step: int | None = None
     """The step that the newest progress bar showed."""
-    output_step_at: Moment | None = None
-    """When that number last changed."""
+    output_step_at: Moment | None = None  # when that number last changed
+    output_stepped: bool = False  # a bar is drawn at 0 before anything was done
     output_bar_ended: bool = False
     """Whether it is the end of a bar of a length that was not seen to end before: no epoch, as far as is known."""
-    _ended_bars: set[int] = field(default_factory=set)
-    """The lengths of those, the first ones."""
+    _ended_bars: set[int] = field(default_factory=set)  # the lengths of those, the first ones
     raised: deque[Raised] = field(default_factory=lambda: deque(maxlen=RAISED_KEPT))
     """Exceptions that ended processes of the attempt: its ranks, its launcher, programs that it ran."""
     exit: ExitStatus | None = None
@@ -383,6 +382,7 @@ class History:
         self.output.extend(event.findings)
         if event.progress_step is not None and event.progress_step != self.output_step:
             self.output_step, self.output_step_at = event.progress_step, event.at
+            self.output_stepped |= event.progress_step > 0
             ended = event.bar_steps is not None and event.progress_step >= event.bar_steps
             self.output_bar_ended = ended and event.bar_steps not in self._ended_bars
             if ended and len(self._ended_bars) < BARS_KEPT:

@@ -132,7 +132,7 @@ def _may_have_stepped(history: History, status: ExitStatus) -> bool:
         return True
     if history.hooked and history.stage is not Stage.LOOP:
         return False
-    return history.output_step is not None or status.at.seconds_since(history.launched_at) > YOUNG_S
+    return history.output_stepped or status.at.seconds_since(history.launched_at) > YOUNG_S
 
 
 def _identify_exception(raised: Raised) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -303,6 +304,21 @@ def test_a_long_life_that_nobody_could_follow_is_no_failed_start() -> None:
         raises(timeline, "KeyError", "'x'", after_s=4000)
         assert timeline.phase() is Phase.BACKOFF, timeline.job.reason
         waits_and_looks(timeline)
+
+
+@pytest.mark.parametrize(("shown", "last"), [(0, "GiveUp"), (3, "Retry")])
+def test_a_progress_bar_that_stands_at_nothing_shows_no_step(shown: int, last: str) -> None:
+    """As alpha-zero-general's, which draws one of the games that it plays before the first step of its optimizer."""
+    timeline = life()
+    for _ in range(2):
+        if timeline.phase() is Phase.BACKOFF:
+            waits_and_looks(timeline)
+        timeline.started()
+        for step in (*range(shown + 1), 0):
+            of: dict[str, Any] = {"at": timeline.now, "job": JOB, "attempt": timeline.attempt}
+            timeline.put(ev.OutputSeen(new_bytes=9, last_line=f"{step}/100", progress_step=step, **of))
+        raises(timeline, "AttributeError", "'numpy.ndarray' object has no attribute 'tostring'")
+    assert timeline.read_decisions()[-1] == last
 
 
 def test_a_long_start_that_is_followed_is_one() -> None:
