@@ -332,6 +332,12 @@ def test_an_optimizer_of_a_network_that_is_saved_in_two_parts_is_no_contradictio
     assert "optimizer belongs to another model: 2 of its states" in reason(without)
 
 
+def test_an_optimizer_that_is_saved_without_any_network_is_no_contradiction() -> None:
+    """As in BasicSR's `40.state` next to `net_g_40.pth`, and accelerate's `optimizer.bin`."""
+    network = {name: None for name in sound().tensors if not name.startswith("optimizer.")}
+    assert judged(having(sound(), network), []) == (None, False)
+
+
 def test_a_new_course_is_believed_next_to_one_that_was_doubted() -> None:
     other = having(sound(), {name: matrix(n + 50) for n, name in enumerate(NAMES)})
     assert judged(other, [sound()])[0] is not None

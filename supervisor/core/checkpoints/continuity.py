@@ -120,7 +120,8 @@ def _check_optimizer(profile: Profile) -> str | None:
         if count is not None and any(number >= count for number in states):
             return f"{name} has a state for parameter {max(states)} and {count} parameters"
     shapes = [Counter(figures.shape for figures in part.values()) for part in profile.parts().values()]
-    shapes.append(sum(shapes, Counter()))  # OpenNMT-py keeps its output layer, `generator`, apart from its `model`
+    if shapes:
+        shapes.append(sum(shapes, Counter()))  # OpenNMT-py keeps its output layer, `generator`, apart from its `model`
     unlike = {name: _find_unlike(states, shapes) for name, states in states_by_name.items()}
     if any(fewest is not None and not fewest for fewest in unlike.values()):
         return None  # of several networks some may be saved in a file of their own, as a GAN's generator
