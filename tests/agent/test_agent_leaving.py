@@ -50,9 +50,37 @@ for epoch in range(2):
     evaluate()
 look("over")
 """
-NESTED = """
+GAMES_BETWEEN = """
+def train(batches):
+    for batch in range(batches):
+        step()
+        if batch < batches - 1:
+            look("a batch")
+
+for generation in range(2):
+    train(3)
+    look("games")
+    look("more games")
+"""
+SHORT_PASSES = """
+for generation in range(2):
+    for batch in range(3):
+        step()
+    look("games")
+    look("more games")
+"""
+FAST_AND_NESTED = """
+for batch in range(3):
+    for optimizer in range(2):
+        step()
+    look("next batch")
+    if batch == 2:
+        look("late")
+look("over")
+"""
+SLOW_AND_NESTED = """
 for batch in range(2):
-    for k in range(2):
+    for optimizer in range(1):
         step()
     look("next batch soon")
     look("next batch late")
@@ -85,8 +113,21 @@ STORIES = {
         "learned True, a batch step, a batch step, evaluation validate, a batch step, a batch step, "
         "evaluation validate, over validate",
     ),
-    "steps in an inner loop": (
-        NESTED,
+    "games after a pass, whose last step was just made": (
+        GAMES_BETWEEN,
+        "learned True, a batch step, a batch step, games step, more games validate, a batch step, a batch step, "
+        "games step, more games validate",
+    ),
+    "games after passes that are over between two looks": (
+        SHORT_PASSES,
+        "learned True, games step, more games validate, games step, more games validate",
+    ),
+    "fast steps in an inner loop": (
+        FAST_AND_NESTED,
+        "learned True, next batch step, next batch step, next batch step, late step, over validate",
+    ),
+    "slow steps in an inner loop": (
+        SLOW_AND_NESTED,
         "learned True, next batch soon step, next batch late step, next batch soon step, next batch late step, "
         "over validate",
     ),

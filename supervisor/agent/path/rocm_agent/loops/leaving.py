@@ -22,6 +22,8 @@ from .source import Sources
 
 LOOK_EVERY_S = 4.0
 """Two looks come before a job at rest is taken for stuck (20 s), in a loop whose stages nothing reports."""
+STEPPING, BETWEEN, LEFT = range(3)
+"""Where a look finds the main thread: in a loop that steps, outside after steps, outside and none was made."""
 
 Lines = Tuple[int, int]
 """The first and last line of a loop in its code."""
@@ -35,7 +37,7 @@ class LoopWatch:
         """Whether steps are made in a loop that is not known: the next one is to be learned from."""
         self._stepping: Dict[CodeType, Set[Lines]] = {}
         self._around: Dict[CodeType, Set[Lines]] = {}
-        self._steps_seen = -1
+        self._steps_seen, self._found = 0, LEFT
 
     def learn(self, frame: FrameType) -> bool:
         """Take the loops around `frame`, which makes a step; return whether there are any."""
@@ -47,15 +49,24 @@ class LoopWatch:
         return bool(loops)
 
     def look(self, recorder: Recorder, frame: Optional[FrameType]) -> None:
-        """Report the stage validate where `frame`, the main thread's, is in no loop that steps, and none was made."""
+        """Report the stage validate where `frame`, the main thread's, is in no loop that steps, and none was made.
+
+        A loop around counts as stepping where steps go on in it: some come again before the next look, or each comes
+        by itself. A program that stepped at the last look, or made several steps and then none, has left its loop: it
+        plays games, generates or evaluates, for minutes.
+        """
         stack = list(_walk(frame))
-        steps, self._steps_seen = self._steps_seen, recorder.written
+        made, self._steps_seen = recorder.written - self._steps_seen, recorder.written
+        before, self._found = self._found, LEFT if made == 0 else BETWEEN
         if _find(self._stepping, stack):
-            return
-        if steps != recorder.written:
+            self._found = STEPPING
+        elif self._found == LEFT:
+            if recorder.stage == STEP:
+                recorder.stage, recorder.aside = VALIDATE, 0
+        elif before == BETWEEN or (made == 1 and before == LEFT):
             self._widen(stack)
-        elif recorder.stage == STEP:
-            recorder.stage, recorder.aside = VALIDATE, 0
+        else:
+            self.is_elsewhere = not _find(self._around, stack)
 
     def _widen(self, stack: List[FrameType]) -> None:
         """Count the loops around as stepping: between two of its steps the training is there."""
