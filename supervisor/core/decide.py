@@ -229,7 +229,8 @@ def retry(job: Job, attempt: Attempt, flag: RedFlag, now: Moment, context: Remed
     if code is not None and code in budget.always_retry_exit_codes:
         return replace(again, counts=False)
     step = _find_fault_step(attempt, flag, cause)
-    choice = choose(job.course.failed(cause, now), job.limits.remedies, job.ended(cause, step, finding), context)
+    ended = job.ended(cause, step, finding, flag.fault)
+    choice = choose(job.course.failed(cause, now), job.limits.remedies, ended, context)
     if flag.fault in RESTARTED_ALONE and job.limits.remedies.allows("restart"):
         choice = Choice(remedy="restart", reason=RESTARTED_ALONE[flag.fault])
     in_vain = job.course.again_at_start(number, flag.start_failure)

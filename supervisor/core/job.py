@@ -440,11 +440,12 @@ class Job:
         """Whether a replay of a bad step may be running on its GPU."""
         return self.triage is not None and self.triage.replaying
 
-    def ended(self, cause: str, step: int | None, finding: Finding | None = None) -> Ended:
+    def ended(self, cause: str, step: int | None, finding: Finding | None = None, fault: str | None = None) -> Ended:
         """Return what decides about the remedy, once its attempt ended by `cause` at `step`."""
         attempt = self.attempt
         return Ended(
             cause=cause,
+            fault=fault,
             step=step,
             adjustable=self.adjustable,
             torch=self.torch or self.framework not in (None, "keras"),  # which may run on JAX

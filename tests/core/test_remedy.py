@@ -588,6 +588,19 @@ def test_crashes_each_further_on_than_the_last_cost_no_older_generation() -> Non
     assert {trial.remedy for trial in timeline.job.course.trials} == {"restart"}
 
 
+def test_starts_that_find_no_gpu_cost_no_older_generation() -> None:
+    """Its driver is being exchanged: what the training was resumed from is not the reason."""
+    timeline = patient()
+    timeline.saves("a.pt", 20).silence(1).saves("b.pt", 40).silence(1)
+    for _ in range(3):
+        timeline.started()
+        timeline.says(ev.AgentEvent.EXCEPTION, type="RuntimeError", message="No HIP GPUs are available").exits(1)
+        launch = timeline.looks().silence(1).last
+        assert isinstance(launch, de.Launch)
+        assert launch.resume_from is not None
+        assert launch.resume_from.path == "b.pt"
+
+
 def test_what_the_agent_set_is_kept_until_the_next_launch() -> None:
     timeline = patient()
     LADDERS["oom_gpu"][0](timeline)

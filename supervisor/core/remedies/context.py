@@ -50,6 +50,8 @@ class Ended:
     """An attempt that ended with a fault, as far as it decides which remedy comes next."""
 
     cause: str
+    fault: str | None = None
+    """Class of the fault, which is more specific than its cause; None where it has none."""
     step: int | None = None
     """Step of the training at which the fault occurred; None where it is not known."""
     adjustable: tuple[str, ...] = ()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from supervisor.core.attempt_files import ENV_CONV2D_WORKSPACE
+from supervisor.core.findings import FaultClass
 from supervisor.core.remedies.causes import (
     ADDING_UP,
     BLAS,
@@ -53,9 +54,12 @@ XLA_SHARE = 0.95
 def _may_be_at_fault(situation: Situation) -> bool:
     """Whether the checkpoint that the attempt was resumed from may be at fault.
 
-    One from which a training came beyond every earlier fault is good, unless numbers or memory are the cause.
+    One from which a training came beyond every earlier fault is good, unless numbers or memory are the cause, and none
+    is why a program finds no GPU.
     """
     ended = situation.ended
+    if ended.fault == FaultClass.NO_GPU.value:
+        return False
     if not ended.resumed or ended.cause in ADDING_UP:
         return ended.resumed
     places = [on_training(step) for step in situation.earlier_steps]

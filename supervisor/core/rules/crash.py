@@ -85,6 +85,13 @@ _RAISED = (
             re.I,
         ),
     ),
+    (
+        FaultClass.NO_GPU.value,
+        re.compile(
+            r"No (?:CUDA|HIP) GPUs are available|Found no NVIDIA driver|no (?:CUDA|ROCm)-capable device"
+            r"|Torch not compiled with CUDA|driver version is insufficient|(?:hip|cuda)Error(?:NoDevice|Insufficient)"
+        ),
+    ),
     (FaultClass.NCCL_ERROR.value, re.compile(r"\b[nr]ccl(?:[A-Z]\w*Error|Invalid\w+)|\bNCCL [Ee]rror")),
     (NON_FINITE, NOT_FINITE),
 )
