@@ -285,6 +285,7 @@ def _begin_trial(job: Job, decision: de.Retry) -> Job:
         cause=decision.cause,
         remedy=decision.remedy,
         step=decision.step,
+        fault=decision.flag.fault,
         environment=decision.environment,
         start_failure=decision.flag.start_failure,
         reason=decision.why or "",

@@ -469,16 +469,16 @@ def _choose_after_refused(job: Job, plan: RetryPlan, problem: str, now: Moment, 
     )
     if trial is None or trial.attempt <= job.number or incident is None:
         return again
-    flag = incident.flag
-    again = replace(again, flag=flag, cause=trial.cause, step=trial.step)
+    again = replace(again, flag=incident.flag, cause=trial.cause, step=trial.step)
     if trial.remedy != "other_environment":
         held = next((item for item in job.course.in_force if item.attempt == trial.attempt), None)
         return replace(again, remedy=trial.remedy, why=trial.reason, gpu=None if held is None else held.gpu)
     course = job.course.never_began(now, problem)
-    choice = choose(course, job.limits.remedies, job.ended(trial.cause, trial.step, incident.finding), context)
+    ended = job.ended(trial.cause, trial.step, incident.finding, trial.fault)
+    choice = choose(course, job.limits.remedies, ended, context)
     if choice.remedy is None:
-        why = f"{reason}; {choice.reason}; last: {flag.message}"
-        return de.GiveUp(at=now, job=job.name, attempt=job.number, reason=why, flag=flag)
+        why = f"{reason}; {choice.reason}; last: {incident.flag.message}"
+        return de.GiveUp(at=now, job=job.name, attempt=job.number, reason=why, flag=incident.flag)
     why = f"{trial.reason}; skipped: {problem}; {choice.reason}"
     return replace(again, remedy=choice.remedy, why=why, gpu=choice.gpu, environment=choice.environment)
 

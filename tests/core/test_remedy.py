@@ -588,6 +588,21 @@ def test_crashes_each_further_on_than_the_last_cost_no_older_generation() -> Non
     assert {trial.remedy for trial in timeline.job.course.trials} == {"restart"}
 
 
+def test_another_crash_where_it_was_killed_before_is_not_the_same_one() -> None:
+    """As DETR's, which was killed at the end of two epochs, and whose boxes were no numbers in the next step."""
+    timeline = patient()
+    for step in (30, 59):
+        timeline.saves("a.pt", step - 1).silence(1)
+        trains(timeline, step).exits(signal=9)
+        timeline.looks().silence(1)
+    raises("AssertionError", "boxes1")(timeline)
+    assert timeline.phase() is Phase.BACKOFF, timeline.job.reason
+    assert timeline.job.course.trials[-1].remedy == "restart"
+    timeline.looks().silence(1)
+    raises("AssertionError", "boxes1")(timeline)
+    assert "the same crash at the same place (step 60, before it step 60)" in timeline.job.course.trials[-1].reason
+
+
 def test_starts_that_find_no_gpu_cost_no_older_generation() -> None:
     """Its driver is being exchanged: what the training was resumed from is not the reason."""
     timeline = patient()

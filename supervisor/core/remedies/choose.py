@@ -37,7 +37,7 @@ def choose(course: Course, remedies: Remedies, ended: Ended, context: RemedyCont
         return Choice(remedy="restart", reason="remedies are disabled")
     listed = course.episode(ended.cause)
     past = tuple(trial for trial in listed if trial.outcome is not Outcome.SKIPPED)
-    again = next((trial for trial in reversed(past) if _is_same_place(trial.step, ended.step, remedies)), None)
+    again = next((trial for trial in reversed(past) if _is_again(trial, ended, remedies)), None)
     reasons = [] if again is None else _explain_again(again, ended)
     order, notes = _order_ladder(remedies, ended, context)
     reasons += notes
@@ -133,8 +133,13 @@ def _without_first(ladder: Iterable[str], taken: list[str]) -> Iterable[str]:
             yield text
 
 
-def _is_same_place(step: int | None, other: int | None, remedies: Remedies) -> bool:
-    return same_place(on_training(step), on_training(other), remedies.same_place_steps)
+def _is_again(trial: Trial, ended: Ended, remedies: Remedies) -> bool:
+    """Whether an attempt ended as the one that a trial was made after: by no other fault, and at its place.
+
+    Who kills a training at a step has nothing to do with what it raises at the next one.
+    """
+    is_other = None not in (trial.fault, ended.fault) and trial.fault != ended.fault
+    return not is_other and same_place(on_training(trial.step), on_training(ended.step), remedies.same_place_steps)
 
 
 def _is_used_up(remedy: str, past: Sequence[Trial], held: Sequence[str], remedies: Remedies, ended: Ended) -> bool:
@@ -144,7 +149,7 @@ def _is_used_up(remedy: str, past: Sequence[Trial], held: Sequence[str], remedie
     if remedy == "other_environment":
         return False  # each environment is tried once, and those that were are none of the context's
     if not BY_NAME[remedy].lasts:
-        here = any(_is_same_place(trial.step, ended.step, remedies) for trial in tried)
+        here = any(_is_again(trial, ended, remedies) for trial in tried)
         return here or len(tried) >= PLAIN_TRIES
     listed = remedies.ladder(ended.cause).count(remedy)
     return max(len(tried), held.count(remedy)) >= listed

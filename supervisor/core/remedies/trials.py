@@ -43,6 +43,8 @@ class Trial:
     remedy: str
     step: int | None = None
     """Where in the training the fault occurred that it is tried against; None where that is not known."""
+    fault: str | None = None
+    """Class of that fault; None where it has none, or was not recorded."""
     environment: str | None = None
     """Name of the environment that was tried."""
     start_failure: str | None = None
