@@ -18,6 +18,7 @@ import torch
 from rocm_agent.snapshots.copying import all_made
 from rocm_agent.snapshots.loop import State
 
+STOPS = ()
 {loader}
 
 class Points(torch.utils.data.Dataset):
@@ -68,7 +69,7 @@ def train(loader, state, stop=None):
 
 alone, _ = train(*begin())
 steps = len(alone)
-for stop in range(1, steps):
+for stop in STOPS or range(1, steps):
     made, found = train(*begin(), stop)
     loader, state = begin()
     state.put_back(found, exactly=True)
@@ -84,6 +85,10 @@ def make():
     settings = DataLoaderConfiguration(use_seedable_sampler=%s)
     loader = torch.utils.data.DataLoader(Points(), 3, shuffle=True)
     return Accelerator(cpu=True, dataloader_config=settings).prepare(loader)
+"""
+WITH_WORKERS = """
+STOPS = 1, 6, 11
+make = lambda: torch.utils.data.DataLoader(Points(), 3, shuffle=True, num_workers=2, persistent_workers=%s)
 """
 BATCH_SAMPLER = """
 def make():
@@ -128,6 +133,9 @@ def make():
         "make = lambda: Account()",
         ACCELERATE % False,
         ACCELERATE % True,
+        WITH_WORKERS % False,
+        WITH_WORKERS % True,
+        "STOPS = 2, 7\n" + (ACCELERATE % False).replace("shuffle", "num_workers=3, shuffle"),
     ],
     ids=[
         "torch",
@@ -137,6 +145,9 @@ def make():
         "own account",
         "accelerate",
         "accelerate by seed",
+        "workers",
+        "workers that stay",
+        "accelerate with workers",
     ],
 )
 def test_a_loop_that_goes_on_after_any_step_makes_the_batches_and_epochs_that_were_left(

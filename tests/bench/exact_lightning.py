@@ -17,6 +17,7 @@ parser.add_argument("--epochs", type=int, default=3)
 parser.add_argument("--schedule", default="", help="EPOCH:BATCHES,...: gradients over so many batches from an epoch on")
 parser.add_argument("--ranks", type=int, default=1)
 parser.add_argument("--gpus", action="store_true")
+parser.add_argument("--workers", type=int, default=0, help="processes that load the batches")
 parser.add_argument("--saves", action="store_true")
 asked = parser.parse_args()
 dying = Dying(asked.die_after)
@@ -64,7 +65,7 @@ trainer = lightning.Trainer(
     accumulate_grad_batches=asked.accumulate, callbacks=callbacks, **(several if asked.ranks > 1 else {}),
 )  # fmt: skip
 validation = torch.utils.data.DataLoader(Points(), 4) if asked.saves else None
-trainer.fit(model, torch.utils.data.DataLoader(Points(), 4, shuffle=True), validation)
+trainer.fit(model, torch.utils.data.DataLoader(Points(), 4, shuffle=True, num_workers=asked.workers), validation)
 digest = hashlib.sha256()
 for value in model.state_dict().values():
     digest.update(value.cpu().numpy().tobytes())

@@ -9,6 +9,8 @@ gloo, or with --gpus on two GPUs, joined by NCCL:
 
     python tests/bench/exact_resumes.py --gpus --kills 6 --only ultralytics-ddp loop-ddp
 
+With --workers N all loaders but that of loop-ddp have so many workers, which draw their random numbers themselves.
+
 With --anywhere the kill comes at any moment from the first batch to the end of the process, validations, saves and the
 final validation included; the frameworks save by themselves too, and where to go on from is chosen as the daemon does.
 """
@@ -71,8 +73,11 @@ class Ended:
 class Training:
     """One kind of training, in a folder of its own."""
 
-    def __init__(self, kind: str, python: str, folder: Path, *, gpus: bool, every_s: str = "0.01") -> None:
+    def __init__(
+        self, kind: str, python: str, folder: Path, *, gpus: bool, every_s: str = "0.01", workers: int = 0
+    ) -> None:
         self.kind, self.python, self.folder, self.every_s = kind, python, folder, every_s
+        self._workers = ["--workers", str(workers)] if workers and kind != "loop-ddp" else []
         self.saves = False
         """Whether the framework saves by itself, and the daemon's choice is made among all of it."""
         self._gpus = ["--gpus"] if gpus and kind.endswith("-ddp") else []
@@ -189,8 +194,8 @@ class Training:
 
     def _options(self, name: str) -> list[str]:
         if self.kind.startswith("loop"):
-            return ["--epochs", "12", "--step-s", "0.03", *self._gpus]
-        options = ["--folder", str(self.folder / name), *self._gpus]
+            return ["--epochs", "12", "--step-s", "0.03", *self._workers, *self._gpus]
+        options = ["--folder", str(self.folder / name), *self._workers, *self._gpus]
         if self.kind == "lightning-ddp":
             return [*options, "--ranks", "2"]
         if self.saves and not self.kind.startswith("ultralytics"):
@@ -309,13 +314,16 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(SCRIPTS), default=list(SCRIPTS))
     parser.add_argument("--gpus", action="store_true")
     parser.add_argument("--anywhere", action="store_true")
+    parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--keep", help="an empty folder to work in, which is left for a look")
     parser.add_argument("--every-s", default=None)
     asked = parser.parse_args()
     with contextlib.nullcontext(asked.keep) if asked.keep else tempfile.TemporaryDirectory() as place:
         every_s = asked.every_s or ("0.5" if asked.anywhere else "0.01")
         trainings = [
-            Training(kind, asked.train_python, Path(place) / kind, gpus=asked.gpus, every_s=every_s)
+            Training(
+                kind, asked.train_python, Path(place) / kind, gpus=asked.gpus, every_s=every_s, workers=asked.workers
+            )
             for kind in asked.only
         ]
         check = prove_anywhere if asked.anywhere else prove

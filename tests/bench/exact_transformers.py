@@ -14,6 +14,7 @@ parser.add_argument("--die-after", type=int, default=0)
 parser.add_argument("--folder", required=True)
 parser.add_argument("--accumulate", type=int, default=1)
 parser.add_argument("--gpus", action="store_true")
+parser.add_argument("--workers", type=int, default=0, help="processes that load the batches")
 parser.add_argument("--saves", action="store_true")
 parser.add_argument("--holds", action="store_true", help="the state holds the model, as in versions up to 4.49")
 asked = parser.parse_args()
@@ -51,7 +52,7 @@ arguments = TrainingArguments(
     output_dir=os.path.join(asked.folder, "out"), num_train_epochs=3, per_device_train_batch_size=4, seed=11,
     gradient_accumulation_steps=asked.accumulate, save_strategy="epoch" if asked.saves else "no",
     eval_strategy="epoch" if asked.saves else "no", report_to=[], use_cpu=not asked.gpus,
-    disable_tqdm=True, logging_steps=1, learning_rate=1e-3, warmup_steps=5,
+    disable_tqdm=True, logging_steps=1, dataloader_num_workers=asked.workers, learning_rate=1e-3, warmup_steps=5,
 )  # fmt: skip
 trainer = Trainer(
     BertForMaskedLM(config), arguments, train_dataset=Sentences(), eval_dataset=Sentences(), callbacks=[Following()]

@@ -17,6 +17,7 @@ parser.add_argument("--die-after", type=int, default=0)
 parser.add_argument("--folder", required=True)
 parser.add_argument("--data", required=True)
 parser.add_argument("--gpus", action="store_true")
+parser.add_argument("--workers", type=int, default=0, help="processes that load the batches")
 asked = parser.parse_args()
 dying = Dying(asked.die_after)
 ranks = int(os.environ.get("WORLD_SIZE", "1"))
@@ -61,6 +62,6 @@ model.add_callback("on_train_batch_end", lambda _: dying.batch())
 model.add_callback("teardown", ends)
 model.train(
     data=asked.data, project=os.path.abspath(asked.folder), name="run", exist_ok=True, epochs=8, imgsz=64,
-    batch=3 * ranks, workers=0, amp=False, plots=False, device=device, nbs=6 * ranks, close_mosaic=2,
+    batch=3 * ranks, workers=asked.workers, amp=False, plots=False, device=device, nbs=6 * ranks, close_mosaic=2,
     warmup_epochs=1.5, trainer=OnProcessors if on_processors else None,
 )  # fmt: skip

@@ -161,7 +161,7 @@ class Snapshots:
         data, self._data = self._data, None
         if data is not None and self._positioned is not None:
             samples = data["batches"] * self._positioned.batch_samples
-            self._positioned.resume(data["begun"], samples, data["batches"], data["random"])
+            self._positioned.resume(data["begun"], samples, data["batches"], data["random"], data.get("workers"))
 
     def batch_begins(self, trainer: Any) -> None:
         """Save where that is due before the first batch of an epoch, where the epoch before it had no other place.
@@ -262,9 +262,10 @@ class Snapshots:
         random = randomness.capture(self._torch)
         place, data = self._positioned, None
         if place is not None and place.passes:
-            begun = place.begun[place.passes - 1]
+            begun, workers = place.begun[place.passes - 1], place.workers_at(place.passes - 1, made)
             # A pass of which no batch is made is drawn again from its beginning, with its first batch.
-            data = {"begun": begun, "batches": made, "random": place.random_from(made, random) if made else {}}
+            random_by_batch = place.random_from(made, random) if made else {}
+            data = {"begun": begun, "batches": made, "random": random_by_batch, "workers": workers}
         return {"random": random, "data": data}
 
     def begins(self, trainer: Any) -> Optional[str]:

@@ -58,6 +58,7 @@ class Batches:
             "batches": made,
             "batch_size": self._batch_size,
             "random": self._positioned.random_from(made, random),
+            "workers": self._positioned.workers_at(number, made),
             END_MET: bool(end_met),
             PASSES: None if passes is None else passes + bool(end_met),
         }
@@ -65,7 +66,7 @@ class Batches:
     def resume(self, state: Dict[str, Any], _: Any) -> None:
         """Begin the next pass behind those batches."""
         samples = state["batches"] * state["batch_size"]
-        self._positioned.resume(state["begun"], samples, state["batches"], state["random"])
+        self._positioned.resume(state["begun"], samples, state["batches"], state["random"], state.get("workers"))
         self._resumed_pass = self._positioned.passes
         self._skipped = -(-samples // self._batch_size)
         passes = state.get(PASSES)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any, Dict, Iterator, List, Optional
 
-from . import randomness
+from . import randomness, worker_random
 
 PASSES_NOTED = 3
 """A loader with workers that never stops draws the next pass while the present one is still being trained on."""
@@ -46,6 +46,9 @@ class Positioned:
         """Batches asked for in the newest pass, with those passed over."""
         self.begun: Dict[Optional[int], Dict[str, Any]] = {}
         """By a pass's number, the states it began with; the newest only."""
+        self.workers: Optional[worker_random.Account] = None
+        """Those of the newest iterator that has some."""
+        worker_random.install(torch, Positioned)
 
     def __len__(self) -> int:
         return len(self.inner)
@@ -69,14 +72,30 @@ class Positioned:
         ahead = {number: self._before[number] for number in range(made, self.asked) if number in self._before}
         return {**ahead, self.asked: now}
 
-    def resume(self, begun: Dict[str, Any], samples: int, batches: int, random: Dict[int, Dict[str, Any]]) -> None:
+    def workers_at(self, number: int, made: int) -> Optional[Dict[str, Any]]:
+        """Return how the workers go on behind `made` batches of a pass; None without any, or where it is not known."""
+        return None if self.workers is None else self.workers.at(number, made)
+
+    def workers_resumed(self, count: int, skipped: int) -> Optional[Dict[str, Any]]:
+        """Return how so many workers go on in the pass to come; None where they are others or begin elsewhere.
+
+        `skipped` of the batches that are given out reach no worker.
+        """
+        resume = self._resume or {}
+        found = resume.get("workers")
+        fits = found and len(found["states"]) == count and found["batch"] == resume["batches"] + skipped
+        return found if fits else None
+
+    def resume(
+        self, begun: Dict[str, Any], samples: int, batches: int, random: Dict[int, Dict[str, Any]], workers: Any = None
+    ) -> None:
         """Begin the next pass as one began with the states `begun`, after its first `samples`.
 
         They were `batches` of the batches it had then, by which samplers with an idea of their own are followed. With
         `batches` 0 the first ones are given out too, for the caller to skip. `random` is what `random_from`
-        returned.
+        returned, `workers` what `workers_at` did.
         """
-        self._resume = {"begun": begun, "samples": samples, "batches": batches, "random": random}
+        self._resume = {"begun": begun, "samples": samples, "batches": batches, "random": random, "workers": workers}
 
     def __iter__(self) -> Iterator[Any]:
         resume, self._resume = self._resume, None
@@ -91,6 +110,8 @@ class Positioned:
         self.passes += 1
         self.asked = 0 if resume is None else resume["batches"]
         random = {} if resume is None else resume["random"]
+        if self.workers is not None:
+            self.workers.pass_begins(self.passes - 1, self.asked)
         for batch in self.inner if resume is None else self._rest_of_pass(resume["samples"], resume["batches"]):
             self._at_batch(random)
             yield batch
@@ -104,6 +125,8 @@ class Positioned:
             self._before[self.asked] = randomness.capture(self._torch)
             self._before.pop(self.asked - BATCHES_NOTED, None)
         self.asked += 1
+        if self.workers is not None:
+            self.workers.batch_begins()
 
     def _rest_of_pass(self, samples: int, batches: int) -> Iterator[Any]:
         """Return the batches of a new pass after the first `samples` indices, whatever size batches have now."""

@@ -171,7 +171,7 @@ class Snapshots:
         if data is not None and self._positioned is not None:
             left_out = 0 if stood is None else stood.batches - given_step(stood, 0, release_here())[1]
             size = getattr(self._positioned.inner, "batch_size", None) or 0
-            self._positioned.resume(data["begun"], left_out * size, left_out, data["random"])
+            self._positioned.resume(data["begun"], left_out * size, left_out, data["random"], data.get("workers"))
 
     def plans(self, state: Any) -> None:
         """Tell how long the training will be."""
@@ -249,7 +249,13 @@ class Snapshots:
         made, batches = self._positioned, self.batches_made
         if made is None or not made.passes or not batches or batches >= len(made):
             return None
-        return {"begun": made.begun[made.passes - 1], "batches": batches, "random": made.random_from(batches, random)}
+        number = made.passes - 1
+        return {
+            "begun": made.begun[number],
+            "batches": batches,
+            "random": made.random_from(batches, random),
+            "workers": made.workers_at(number, batches),
+        }
 
     def _batches_passed_over(self, trainer: Any) -> int:
         """Return how many batches of an epoch the Trainer passes over that resumes a checkpoint of its own."""

@@ -151,6 +151,7 @@ class Snapshots:
             "begun": begun,
             "batches": step - trainer.epoch * len(loader),
             "batch_size": loader.batch_size,
+            "workers": self._positioned.workers_at(self._pass, step - trainer.epoch * len(loader)),
             "since_step": step - 1 - self._last_step,
             "buffer": list(buffer) if isinstance(buffer, list) and loader.num_workers == 0 else [],
             "csv_bytes": os.stat(str(trainer.csv)).st_size if os.path.exists(str(trainer.csv)) else 0,
@@ -224,7 +225,8 @@ class Snapshots:
         if getattr(self._positioned.inner, "drop_last", False):
             left = (total - done) // loader.batch_size
         self._first = max(0, len(loader) - left)
-        self._positioned.resume(position["begun"], done, position["batches"], {position["batches"]: exact["random"]})
+        random = {position["batches"]: exact["random"]}
+        self._positioned.resume(position["begun"], done, position["batches"], random, position.get("workers"))
         self._last_step = trainer.epoch * len(loader) + self._first - 1 - position["since_step"]
         if claim.rank == 0:
             cut(str(trainer.csv), position["csv_bytes"])

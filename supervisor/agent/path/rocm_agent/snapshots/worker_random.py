@@ -1,0 +1,156 @@
+"""The random states of a loader's workers in a snapshot, and the iterator of a resumed pass that goes on with them.
+
+Batch after batch goes to the next worker in turn. A snapshot holds the seed of the iterator, whose turn the next batch
+is, and how every worker stood before its next one; the resumed iterator has the same seed, begins with that worker, and
+each begins with those states. So the workers draw what they would have drawn, without loading a batch twice.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+from rocm_agent.fence import fenced
+
+from .worker_notes import BEFORE_ALL, RUN, STATE_BYTES, Board, Worker
+
+AHEAD = 4
+"""So many batches of a worker more than it prefetches are known: a loader around torch's holds some back."""
+CYCLE = "_worker_queue_idx_cycle"
+"""Of an iterator: the workers in turn."""
+_INSTALLED = "_rocm_worker_random"
+
+
+class Account:
+    """What is known of the workers of one iterator over a `Positioned`."""
+
+    def __init__(self, torch: Any, loader: Any, skipped: int, *, is_endless: bool, resumed: Any) -> None:
+        """`skipped` batches are passed over behind the `Positioned`; one without an end has all passes in one.
+
+        `resumed` is what `at` returned, None where the iterator begins afresh.
+        """
+        from multiprocessing.sharedctypes import RawArray  # noqa: PLC0415 - few trainings need it
+
+        self._torch, self._workers, self._is_endless = torch, loader.num_workers, is_endless
+        slots = (getattr(loader, "prefetch_factor", None) or 2) + AHEAD
+        self._board = Board(RawArray("B", Board.bytes_for(self._workers, slots)), self._workers, slots)
+        self._skipped, self._turn, self._passes, self._given_out = skipped, 0, 0, 0
+        self._seed: Optional[int] = None
+        self._first_states: List[bytes] = [bytes(STATE_BYTES)] * self._workers
+        """In turn; zeros where a worker begins by its seed."""
+        self._begun: Dict[int, Tuple[int, int]] = {}
+        """By the number of a pass of the `Positioned`: the pass of the iterator, and its batch that is that one's 0."""
+        if resumed is not None:
+            self._turn, self._seed = resumed["turn"], resumed["seed"]
+            self._first_states = [bytes(state.tolist()) for state in resumed["states"]]
+
+    @contextmanager
+    def making(self, kind: Any) -> Iterator[None]:
+        """Have an iterator of the class `kind` that is made meanwhile start workers that take notes."""
+        from torch.utils.data._utils import worker  # noqa: PLC0415 - the program's own
+
+        run = getattr(worker, RUN)
+        in_turn = {(self._turn + number) % self._workers: state for number, state in enumerate(self._first_states)}
+        setattr(worker, RUN, Worker(run, self._board, self._seed, {w: s for w, s in in_turn.items() if s[0]}))
+        setattr(kind, CYCLE, _FromTurn(self._turn))
+        try:
+            yield
+        finally:
+            setattr(worker, RUN, run)
+            delattr(kind, CYCLE)
+
+    def made(self, iterator: Any) -> None:
+        """Note the seed of the iterator that was made."""
+        self._seed = iterator._base_seed if self._seed is None else self._seed
+
+    def pass_begins(self, number: int, first: int) -> None:
+        """The pass `number` of the `Positioned` begins with its batch `first`."""
+        self._passes += 1
+        in_iterator = 1 if self._is_endless else self._passes
+        behind = self._given_out if self._is_endless else 0
+        self._begun[number] = (in_iterator, behind - first - (self._skipped if self._passes == 1 else 0))
+
+    def batch_begins(self) -> None:
+        """One more batch is given out to a worker."""
+        self._given_out += 1
+
+    @fenced
+    def at(self, number: int, made: int) -> Optional[Dict[str, Any]]:
+        """Return how the workers go on behind `made` batches of a pass; None where that is not known."""
+        if number not in self._begun or self._seed is None:
+            return None
+        in_iterator, zero = self._begun[number]
+        following = range(zero + made, zero + made + self._workers)
+        turn = self._turn if in_iterator == 1 else 0
+        states = [self._state_before(in_iterator, batch, (batch + turn) % self._workers) for batch in following]
+        joined = bytearray().join([state for state in states if state is not None])
+        if len(joined) != self._workers * STATE_BYTES:
+            return None
+        return {
+            "batch": made,
+            "turn": (following[0] + turn) % self._workers,
+            "seed": self._seed,
+            "states": self._torch.frombuffer(joined, dtype=self._torch.uint8).view(self._workers, STATE_BYTES),
+        }
+
+    def _state_before(self, in_iterator: int, batch: int, worker: int) -> Optional[bytes]:
+        if batch >= self._workers:
+            return self._board.read(worker, (in_iterator, batch - self._workers))
+        if in_iterator == 1:
+            return self._first_states[batch] if batch >= 0 else None
+        return self._board.read(worker, (in_iterator, BEFORE_ALL))
+
+
+class _FromTurn:
+    """Stands in for an iterator's workers in turn while it is made: the first batch goes to another than the first."""
+
+    def __init__(self, turn: int) -> None:
+        self._turn = turn
+
+    def __get__(self, iterator: Any, kind: Any = None) -> Any:
+        return vars(iterator)[CYCLE]
+
+    def __set__(self, iterator: Any, cycle: Any) -> None:
+        for _ in range(self._turn):
+            next(cycle)
+        vars(iterator)[CYCLE] = cycle
+
+
+@fenced
+def install(torch: Any, positioned: type) -> None:
+    """Have every iterator with workers over an object of the class `positioned` keep account of them."""
+    kind = torch.utils.data.dataloader._MultiProcessingDataLoaderIter
+    if vars(kind).get(_INSTALLED):
+        return
+    begin = kind.__init__
+
+    @wraps(begin)
+    def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - takes that method's place
+        account = _account_of(torch, loader, positioned)
+        if account is None:
+            begin(self, loader, *args, **kwargs)
+            return
+        with account.making(kind):
+            begin(self, loader, *args, **kwargs)
+        account.made(self)
+
+    kind.__init__ = __init__
+    setattr(kind, _INSTALLED, True)
+
+
+@fenced
+def _account_of(torch: Any, loader: Any, positioned: type) -> Optional[Account]:
+    """Return that of an iterator which is about to be made; None where it needs none."""
+    outer = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    found, skipped, is_endless = outer, 0, False
+    if not isinstance(outer, positioned):
+        # accelerate passes over batches behind the sampler; that of ultralytics repeats it without an end.
+        skipped, is_endless = getattr(outer, "skip_batches", 0), not hasattr(outer, "skip_batches")
+        found = getattr(outer, "sampler" if is_endless else "batch_sampler", None)
+    if not isinstance(found, positioned):
+        return None
+    resumed = found.workers_resumed(loader.num_workers, skipped)
+    is_in_turn = getattr(loader, "in_order", True)  # otherwise whoever is ready has the next batch
+    found.workers = Account(torch, loader, skipped, is_endless=is_endless, resumed=resumed) if is_in_turn else None
+    return found.workers
