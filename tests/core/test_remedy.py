@@ -535,6 +535,21 @@ def test_a_finding_of_two_words_is_the_first_reason_as_a_person_reads_it() -> No
     assert choice.reason.startswith("triage: data or numerics: finite in single precision; ")
 
 
+def test_no_kernel_of_a_gpu_is_replaced_in_a_training_that_reports_the_cpu() -> None:
+    def ladder(device: str | None) -> list[str | None]:
+        course, chosen = Course(), []
+        for attempt in range(1, 7):
+            ended = Ended(cause="stall", step=100 * attempt, torch=True)
+            chosen.append(choose(course, Remedies(), ended, RemedyContext(device=device)).remedy)
+            tried = Trial(attempt=attempt, at=START, cause="stall", remedy=chosen[-1] or "restart", step=ended.step)
+            course = replace(course, trials=(*course.trials, tried))
+        return chosen
+
+    assert "conv2d" not in ladder("cpu")
+    assert "conv2d" in ladder("cuda")
+    assert "conv2d" in ladder(None)
+
+
 def test_the_cpu_hides_every_gpu_and_compiling_can_be_switched_off() -> None:
     timeline = patient(context=RemedyContext(cpu_profile=True))
     loses_the_card(timeline)

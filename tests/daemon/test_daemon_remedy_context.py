@@ -13,6 +13,7 @@ from clocks_by_hand import START
 
 from supervisor.config.settings import JobSettings, ResumeSettings, Settings
 from supervisor.core import events as ev
+from supervisor.core.history import History
 from supervisor.core.job import Attempt, Job, Phase
 from supervisor.core.remedies.gpu_memory import GpuMemory
 from supervisor.daemon.job_state import JobState
@@ -67,6 +68,15 @@ def test_a_program_finds_its_own_checkpoint_where_neither_a_command_nor_a_place_
     assert loads_itself(ResumeSettings(command=["train", "--resume", "latest"])), "it is given no file"
     assert not loads_itself(ResumeSettings(to="last.pt"))
     assert not loads_itself(ResumeSettings(command=["train", "--resume", "{checkpoint}"]))
+
+
+def test_it_is_known_that_an_attempt_trained_on_the_cpu(tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "tree", one=Phase.RUNNING)
+    state = machine.job_states["one"]
+    assert machine.grounds.of(state, machine.now).device is None
+    state.history = History(now=machine.now, launched_at=START)
+    state.history.device = "cpu"
+    assert machine.grounds.of(state, machine.now).device == "cpu"
 
 
 def test_a_gpu_that_another_job_may_be_on_reports_nothing(tmp_path: Path) -> None:

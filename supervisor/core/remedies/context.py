@@ -25,6 +25,8 @@ class RemedyContext:
 
     agent: bool = True
     conv2d_auto: bool = True
+    device: str | None = None
+    """What the attempt trained on, as its framework's hook reports it: "cpu", "cuda"; None where it is not known."""
     cpu_profile: bool = False
     environments: tuple[str, ...] = ()
     """The job's other environments, in the order in which they are tried."""

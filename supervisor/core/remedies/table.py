@@ -77,6 +77,11 @@ def _shrink_batch(_held: InForce, amounts: Amounts) -> tuple[Change, ...]:
     return (Multiply("batch_factor", amounts.batch_factor), *lr)
 
 
+def _may_compute_on_gpu(situation: Situation) -> bool:
+    """Whether kernels of a GPU may have been called; a training that reports the CPU calls none of MIOpen's."""
+    return situation.context.device != "cpu"
+
+
 def _is_offered(kind: str, situation: Situation) -> bool:
     resorts = situation.context.resorts
     allowed = any(resort.kind == kind and resort.on and resort.refused is None for resort in resorts)
@@ -214,7 +219,9 @@ REMEDIES: tuple[RemedySpec, ...] = (
         words="Conv2d without MIOpen",
         needs=Need.AGENT,
         on_gpu=True,
-        condition=lambda situation: situation.context.conv2d_auto and not situation.ended.patched,
+        condition=lambda situation: (
+            situation.context.conv2d_auto and not situation.ended.patched and _may_compute_on_gpu(situation)
+        ),
         changes=lambda _held, _amounts: (ReplaceConv2d(),),
         ladder={
             MIOPEN: 10,
@@ -229,6 +236,7 @@ REMEDIES: tuple[RemedySpec, ...] = (
         words="MIOpen and cuDNN disabled",
         needs=Need.TORCH,
         on_gpu=True,
+        condition=_may_compute_on_gpu,
         changes=lambda _held, _amounts: (Assign("cudnn", value=False),),
         ladder={MIOPEN: 20, SLOW_START: 30, NO_KERNEL_IMAGE: 20},
     ),

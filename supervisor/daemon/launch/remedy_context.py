@@ -58,6 +58,7 @@ class RemedyContextReader:
         return RemedyContext(
             agent=settings.supervisor.agent,
             conv2d_auto=job.conv2d == "auto",
+            device=job_state.history.device if job_state.history is not None else None,
             resume_command=job.resume.command is not None,
             loads_itself=loads_itself(job, job.profiles.cpu if job_state.job.on_cpu else None),
             newer_set_aside=job.resume.set_newer_aside,
