@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +29,11 @@ REPORT = f"{names.RUN}/memory-%d.json"
 REQUEST = f"{names.RUN}/probe-%d.json"
 FORKED = f"{names.RUN}/forked"
 """Is there once the command has been forked."""
+CHEAP = 1 / 3
+"""A micro-batch is tried after other steps first, before a new fork, where that takes so much less than a first probe.
+
+Where every shape is prepared for seconds, as the convolutions of a ConvNeXt are, that takes nearly as long as the fork.
+"""
 
 
 class LoadedProbe:
@@ -41,6 +47,8 @@ class LoadedProbe:
         self._discarded = True
         self._lean = True
         """Whether of torch and other packages only what is used is imported."""
+        self._took_s: list[float] = []
+        """What each probe took that made its steps in a process that was loaded before, but for proofs."""
         self.why_alone = ""
         """Why each probe has a process of its own; empty: it has not."""
 
@@ -59,14 +67,17 @@ class LoadedProbe:
 
         What fails in a fork is tried again as if there were none: in a new fork where it followed other probes, then
         alone. Running out of memory is a result, unless it followed other probes: what those left may be the cause.
-        With `proof` it is one then too, and costs little; what runs there is run in a new fork as well. A training
+        With `proof` it is one then too, where it costs little; what runs there is run in a new fork as well. A training
         that begins with this micro-batch makes its optimizer's state among its activations, and may find no room for
         what a process could join whose state was made by smaller steps: a T5 ran there at 15 samples, and by itself
         at 13.
         """
         if self.why_alone:
             return memory_probe.probe(self._command, what_if, self._code)
-        result = self._ask(what_if, fresh=fresh)
+        began_s = time.perf_counter()
+        result = self._ask(what_if, fresh=fresh or (proof and not self._is_further_cheap()))
+        if result.way == "further" and result.point is not None and not proof:
+            self._took_s.append(time.perf_counter() - began_s)
         followed = what_if.batch in {None, result.batch}
         ended = result.out_of_memory if proof else followed and _is_answer(result, what_if)
         if result.way == "further" and not ended:
@@ -79,6 +90,10 @@ class LoadedProbe:
                 self.end()
             return result
         return self._probe_alone(what_if, result.problem)
+
+    def _is_further_cheap(self) -> bool:
+        """Whether a further micro-batch takes little in a process that made steps with others, or it is not known."""
+        return len(self._took_s) < 2 or self._took_s[-1] < CHEAP * self._took_s[0]
 
     def _probe_alone(self, what_if: WhatIf, problem: str) -> Result:
         """Probe what has failed in a fork; where it runs alone, find out which of both ways was the cause."""

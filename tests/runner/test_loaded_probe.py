@@ -36,6 +36,7 @@ optimizer = torch.optim.AdamW(network.parameters())
 torch.set_num_threads(2)  # with threads of the process that is forked a fork would wait for ever
 network(torch.ones(4096, 4)).sum().item()
 rows = TensorDataset(torch.ones(400, 4))
+prepared = set()
 for epoch in range(99):
     for (batch,) in DataLoader(rows, batch_size={CONFIGURED}, num_workers=1 if "workers" in sys.argv else 0):
         count = len(batch)
@@ -44,6 +45,9 @@ for epoch in range(99):
             raise ValueError("this command is not to be forked")
         if count > {MOST} or (count == {NOT_FIRST} and not optimizer.state):
             raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        if "shapes" in sys.argv and count not in prepared:
+            prepared.add(count)
+            time.sleep(0.5)
         loss = network(torch.ones(4096, 4)).sum() + network(batch).sum()
         optimizer.zero_grad()
         loss.backward()
@@ -126,6 +130,19 @@ def test_what_runs_after_smaller_steps_alone_is_not_proven(quickest_python: Path
         assert batch_of(ask(probes, NOT_FIRST)) == NOT_FIRST, "its optimizer has its state by then"
         proof = ask(probes, NOT_FIRST, proof=True, steps=4)
     assert (proof.out_of_memory, proof.point) == (True, None)
+
+
+def test_what_takes_as_long_after_other_steps_as_in_a_new_process_is_proven_there_alone(
+    quickest_python: Path, tmp_path: Path
+) -> None:
+    with load(tmp_path, quickest_python, "shapes") as probes:
+        probes.probe(WhatIf(look=True, timed=True))
+        known = [ask(probes, CONFIGURED), ask(probes, 50)]
+        failed = ask(probes, 150, proof=True, steps=4)
+        proof = ask(probes, 99, proof=True, steps=4)
+    assert [batch_of(result) for result in (*known, proof)] == [CONFIGURED, 50, 99]
+    assert (failed.out_of_memory, failed.way, proof.way) == (True, "forked", "forked")
+    assert proof.output.count("drawn: 99") == 4
 
 
 @pytest.mark.whole_torch(reason="what a probe imports of it")
