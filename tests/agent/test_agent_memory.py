@@ -122,6 +122,38 @@ print(given)
 """
 
 
+GPU_PASSES = """
+from types import SimpleNamespace
+from rocm_agent.memory.gauges import GpuGauge
+class Cuda:
+    now = peak = 0
+    def hold(self, count):
+        self.now, self.peak = count, max(self.peak, count)
+    def max_memory_allocated(self):
+        return self.peak
+    def reset_peak_memory_stats(self):
+        self.peak = self.now
+cuda = Cuda()
+def compute(*counts):
+    for count in counts:
+        cuda.hold(count)
+        if count == 13:
+            torch.autograd.backward(11)  # of activations that are computed again
+torch = SimpleNamespace(cuda=cuda, autograd=SimpleNamespace(backward=compute))
+gauge = GpuGauge(torch)
+gauge.follow_passes()
+for passes in ([(8, 12), (12, 9, 6)], [(8, 9), (9, 13, 6), (6, 10), (10, 15, 6)], [(8, 20, 7)]):
+    for number, counts in enumerate(passes):
+        (torch.autograd.backward if number % 2 else compute)(*counts)
+    print(*gauge.pass_peaks().values(), gauge.take_peak_bytes())
+"""
+
+
+def test_the_passes_of_a_step_on_a_gpu_have_a_peak_each_too(run: Callable[..., Finished]) -> None:
+    """The highest of several micro-batches; where no backward pass is seen, only that of all is known."""
+    assert run(GPU_PASSES) == (0, "12 12 12\n10 15 15\nNone None 20\n")
+
+
 def test_a_gpu_that_is_only_asked_about_is_as_small_for_the_allocator(current_python: Path) -> None:
     path = Path(__file__).parents[2] / "supervisor" / "agent" / "path"
     words = [str(current_python), "-c", LIMITED]

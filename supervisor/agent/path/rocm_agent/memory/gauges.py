@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import wraps
 from typing import Any, Dict, Optional
 
 OLDEST_FOR_ACCOUNT = (2, 1)
@@ -15,6 +16,35 @@ class GpuGauge:
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
+        self._forward_bytes: Optional[int] = None
+        self._backward_bytes: Optional[int] = None
+        """The peaks of passes that have ended since `take_peak_bytes`; None: of none."""
+        self._is_backward = False
+
+    def follow_passes(self) -> None:
+        """Have the peaks of forward and backward pass known apart: with few samples another one is higher."""
+        original = self._torch.autograd.backward
+
+        @wraps(original)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if self._is_backward:  # of activations that are computed again within one
+                return original(*args, **kwargs)
+            self._forward_bytes = max(self._forward_bytes or 0, self._end_peak())
+            self._is_backward = True
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._is_backward = False
+                self._backward_bytes = max(self._backward_bytes or 0, self._end_peak())
+
+        self._torch.autograd.backward = backward
+
+    def _end_peak(self) -> int:
+        """Return the most bytes allocated since the last such peak."""
+        cuda = self._torch.cuda
+        peak = int(cuda.max_memory_allocated())
+        cuda.reset_peak_memory_stats()
+        return peak
 
     def begin(self) -> None:
         """Nothing has to be switched on."""
@@ -27,14 +57,13 @@ class GpuGauge:
 
     def take_peak_bytes(self) -> int:
         """Return the most bytes allocated since the last call."""
-        cuda = self._torch.cuda
-        peak = int(cuda.max_memory_allocated())
-        cuda.reset_peak_memory_stats()
+        peak = max(self._end_peak(), self._forward_bytes or 0, self._backward_bytes or 0)
+        self._forward_bytes = self._backward_bytes = None
         return peak
 
     def pass_peaks(self) -> Dict[str, Optional[int]]:
-        """Return nothing: an allocator does not know which pass it serves."""
-        return {"forward_bytes": None, "backward_bytes": None}
+        """Return the most bytes allocated before and within backward passes, since `take_peak_bytes`."""
+        return {"forward_bytes": self._forward_bytes, "backward_bytes": self._backward_bytes}
 
     def allocated_bytes(self) -> int:
         """Return the bytes allocated now."""
@@ -67,6 +96,9 @@ class CpuGauge:
     def __init__(self, *, counts: bool = True) -> None:
         self._counts = counts
         self._account: Optional[Any] = None
+
+    def follow_passes(self) -> None:
+        """The account of tensors knows them apart."""
 
     def begin(self) -> None:
         """Count from now on: at the first batch the model is made, and data sets in memory are no GPU's business."""

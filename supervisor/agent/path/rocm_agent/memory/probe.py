@@ -147,6 +147,7 @@ class Probe:
         self._outermost.install()
         self._follow_loaders()
         self._follow_steps()
+        self._gauge.follow_passes()
 
     def _follow_loaders(self) -> None:
         iterators = self._torch.utils.data.dataloader._BaseDataLoaderIter
