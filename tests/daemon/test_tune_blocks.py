@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -89,6 +90,31 @@ def test_steps_that_a_gpu_was_asked_for_before_a_switch_are_none_of_the_block_af
     assert session.settings == {"tf32": True}
     assert session.before_s == pytest.approx(0.1 / SAMPLES, rel=0.01)
     assert session.after_s == pytest.approx(0.05 / SAMPLES, rel=0.01)
+
+
+ONE_WORKER = replace(
+    NO_LOADER, loader_why_not=None, workers=1, prefetch=4, pinned=True, tf32=True, autocast=None, compiled=True
+)
+"""Waits for its worker; other workers are all that there is to try."""
+
+
+@dataclass
+class CountedExchanges(Training):
+    """Counts how often workers took the place of others."""
+
+    exchanges: int = 0
+
+    def set(self, settings: Mapping[str, object]) -> None:
+        self.exchanges += settings.get("workers") != self.held.get("workers")
+        super().set(settings)
+
+
+def test_workers_that_end_a_wait_make_more_blocks_rather_than_be_exchanged_to_be_proven_once_more() -> None:
+    """Two blocks of them prove a gain, and four that it is so large that it needs no other proof."""
+    training = CountedExchanges(ONE_WORKER, lambda _held: 0.077, 0.2, 0.3, random.Random(0), batch_s=0.23, crowding=2.0)
+    session = SimulatedTune(training).tune()
+    assert (session.settings, training.exchanges) == ({"workers": 16}, 1)
+    assert session.alone is not None
 
 
 def test_what_was_made_up_to_a_switch_is_passed_and_what_came_after_is_read(tmp_path: Path) -> None:

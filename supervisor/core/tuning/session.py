@@ -104,6 +104,11 @@ class Session:
         return trial.is_switch_next and is_unclear(trial.comparison) and self.gpu_times.lacks(trial.wanted)
 
     @property
+    def is_fed_once(self) -> bool:
+        """Whether the trial under way has its first block and the first two of the arm."""
+        return self.trial is not None and self.trial.block == STARVED_BLOCKS
+
+    @property
     def tried(self) -> str:
         """What is being tried now, in words."""
         if self.trial is None:

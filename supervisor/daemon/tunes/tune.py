@@ -34,7 +34,7 @@ from supervisor.core.tuning.loader import (
     workers_of,
 )
 from supervisor.core.tuning.restarts import StartArm
-from supervisor.core.tuning.session import STARVED_BLOCKS, Session, begin_session
+from supervisor.core.tuning.session import Session, begin_session
 from supervisor.core.tuning.starts import (
     ENVIRONMENT,
     RESTART,
@@ -315,17 +315,17 @@ class Tune(threading.Thread):
     def _settle_fed(self, session: Session, wanted: Mapping[str, object]) -> Session:
         """Return the session with workers settled that ended a long wait, after more of their blocks if it takes them.
 
-        They are compared with as many parts of the owner's steps, made while nothing was tried yet.
+        They are compared with as many parts of the owner's first steps, until they need no proof by a further exchange.
         """
-        further_s: list[float] = []
+        further_s, settled = list[float](), session
         for blocks in FED_BLOCKS:
-            if len(self._owner_times) < blocks or session.trial is None or session.trial.block != STARVED_BLOCKS:
+            if not session.is_fed_once or settled.alone is not None or len(self._owner_times) < blocks:
                 break
             if blocks > FED_BLOCKS[0]:
                 made = self._collect(0, compare.block_is_complete, workers_of(wanted, self._switches.facts))
                 further_s.append(compare.typical_s(made.times) * self._switches.find_slowdown(wanted, made.pace_s))
-            session = session.after_starving(compare.divide_s(self._owner_times, blocks), further_s) or session
-        return session
+            settled = session.after_starving(compare.divide_s(self._owner_times, blocks), further_s) or settled
+        return settled
 
     def _after_refusal(self, session: Session, wanted: Mapping[str, object], refused: Mapping[str, object]) -> Session:
         """Return the session after some settings were refused; the others stay, as no worker is exchanged for that."""
