@@ -13,14 +13,14 @@ import time
 import torch
 from rocm_agent import snapshots
 
-SMALL_OPERATIONS = 200
+SMALL_OPERATIONS = 50
 """Each waits for the one before where launches block."""
 
 device = torch.device(sys.argv[1])
 if device.type == "cuda" and not torch.cuda.is_available():
     sys.exit("no GPU is visible")
 pause_s = float(os.environ.get("PAUSE_MS", "0")) / 1e3
-width, rows = (1024, 8192) if device.type == "cuda" else (32, 8)
+width, rows = (2048, 8192) if device.type == "cuda" else (32, 8)
 torch.manual_seed(1)
 layers = [layer for _ in range(3) for layer in (torch.nn.Linear(width, width), torch.nn.Tanh())]
 model = torch.nn.Sequential(*layers, torch.nn.Linear(width, 1)).to(device)
