@@ -10,11 +10,12 @@ from dataclasses import replace
 import pytest
 
 from supervisor.core.tuning.bottleneck import Traced
+from supervisor.core.tuning.budget import end_unaffordable
 from supervisor.core.tuning.compare import Comparison, Outcome, Verdict
 from supervisor.core.tuning.gpu_time import GPU_GAIN_MIN, LOOKS, GpuTimes, is_unclear, judge_steps
 from supervisor.core.tuning.guards import Block
 from supervisor.core.tuning.knob import Facts, Kind, Knob, Phase
-from supervisor.core.tuning.session import Session, begin_session
+from supervisor.core.tuning.session import CONFIRMING, Session, begin_session
 
 GPU = Facts(device="cuda", cuda=True, processors=16, workers=16)
 LAYOUT = Knob(name="layout", phase=Phase.LAYOUT, kind=Kind.NUMERICS, values=lambda _: (True,))
@@ -244,3 +245,66 @@ def test_an_arm_that_waits_for_losses_after_the_last_look_is_settled_by_each_fur
         verdict = judge_steps(Comparison(tuple(uneven[:pairs])), 0.12)
         assert verdict is not None
         assert (verdict.outcome, verdict.pairs) == (Outcome.ADOPTED, pairs)
+
+
+NO_STEPS = "no steps left"
+
+
+def give_up_layout() -> Session:
+    """Return a tune that has adopted kernels, and made ten pairs of blocks that show nothing of the layout."""
+    held = {"kernels": True}
+    times = GpuTimes().after(held, trace(0.034)).after({**held, "layout": True}, trace(0.030))
+    session = begin_session((KERNELS, LAYOUT), (), GPU, times)
+    while session.tried == "kernels = true":
+        session = session.after_block(0.5 if session.wanted else 1.0)
+    assert session.trial is not None
+    pairs = tuple((0.5, 0.5 * (1.2 if pair % 2 else 1 / 1.2)) for pair in range(10))
+    trial = replace(session.trial, comparison=replace(session.trial.comparison, pairs=pairs), blocks=())
+    return replace(session, trial=trial).after_last_block(NO_STEPS)
+
+
+def confirm(session: Session) -> Session:
+    """Return the session once all that was adopted is confirmed."""
+    while session.tried == CONFIRMING:
+        session = session.after_block(0.5 if session.wanted else 1.0)
+    return session
+
+
+@pytest.mark.parametrize(("arm_s", "is_gain"), [(0.42, True), (0.5, False)])
+def test_steps_that_the_last_comparison_leaves_are_spent_on_an_arm_that_had_none(arm_s: float, is_gain: bool) -> None:
+    given_up = give_up_layout()
+    assert [row.why for row in given_up.refused] == [NO_STEPS]
+    session = confirm(given_up)
+    assert (session.tried, session.settings, session.refused) == ("layout = true", {"kernels": True}, ())
+    while session.wanted is not None:
+        session = session.after_block(arm_s if "layout" in session.wanted else 0.5)
+    assert ("layout" in session.settings) is is_gain
+    assert session.confirmed is not None
+    assert session.before_s == pytest.approx(1.0)
+    assert session.after_s is not None
+    assert (session.after_s < 0.48) is is_gain
+    assert [row.knob for row in session.refused] == ([] if is_gain else ["layout"])
+
+
+def test_steps_are_left_for_it_up_to_the_end_of_the_last_comparison_and_no_longer() -> None:
+    session = confirm(give_up_layout())
+    assert end_unaffordable(session, 0, 20, lambda _held, _wanted: 10) is None
+    ended = end_unaffordable(session, 100, 19, lambda _held, _wanted: 10)
+    assert ended is not None
+    assert (ended.wanted, ended.settings) == (None, {"kernels": True})
+    assert ended.confirmed is not None
+    assert [row.why for row in ended.refused] == [
+        "19 steps of this tune are left, too few to try and confirm it: --steps gives it more"
+    ]
+
+
+def test_harm_that_shows_in_them_refuses_it_and_what_was_confirmed_stays() -> None:
+    ended = confirm(give_up_layout()).after_refusal("the training warns: no kernel")
+    assert (ended.wanted, ended.settings) == (None, {"kernels": True})
+    assert [row.why for row in ended.refused] == ["the training warns: no kernel"]
+
+
+def test_a_tune_whose_time_is_over_spends_no_more_on_it() -> None:
+    session = confirm(give_up_layout().without_more("the time given was over"))
+    assert (session.wanted, session.settings) == (None, {"kernels": True})
+    assert [row.why for row in session.refused] == [NO_STEPS]

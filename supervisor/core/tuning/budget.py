@@ -39,9 +39,9 @@ def count_left(made: int, spent_s: float, step_s: float | None, steps: int = STE
 def end_unaffordable(session: Session, left: int, to_end: int, count: Count) -> Session | None:
     """Return the session without the trial under way, where too few steps are left for it; None where it goes on.
 
-    `left` are those in which values are tried, `to_end` those of the last comparison.
+    `left` are those in which values are tried, `to_end` those of the last comparison, and of what is tried after it.
     """
-    why = find_unaffordable(session, left, count)
+    why = find_unaffordable(session, left if session.confirmed is None else to_end, count)
     if why is not None:
         return session.after_last_block(why)
     return session.after_last_step() if is_over(session, to_end, count) else None
@@ -92,6 +92,8 @@ def can_trace(session: Session, left: int, count: Count) -> bool:
 
 def _count_confirming(session: Session, arm: Settings, count: Count) -> int:
     """Return how many steps are kept to confirm an arm with all else, and to leave out before what may cost."""
+    if session.confirmed is not None:
+        return 0
     proven = session.confirming_base
     confirming = count(arm, arm) + count(arm, proven) + count(proven, proven) + count(proven, arm)
     return confirming + _count_review(session, count)

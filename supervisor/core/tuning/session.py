@@ -24,6 +24,7 @@ from supervisor.core.tuning.compare import (
     mean_times,
 )
 from supervisor.core.tuning.gpu_time import GPU_GAIN_MIN, GpuTimes, is_unclear, judge_last, judge_steps
+from supervisor.core.tuning.gpu_time import LOOKS as GPU_LOOKS
 from supervisor.core.tuning.guards import Block, Memory, find_doubt, find_harm
 from supervisor.core.tuning.knob import Facts, Knob, Left
 from supervisor.core.tuning.trial import Adopted, Arm, Refused, Trial, format_value, name_values
@@ -67,6 +68,8 @@ class Session:
     gpu_times: GpuTimes = field(default_factory=GpuTimes)
     is_reviewed: bool = False
     """Whether what may cost of all that was adopted is left out once, or was."""
+    unfinished: Trial | None = None
+    """That of an arm with which the GPU computes less, which no steps were left for before the last comparison."""
     confirmed: Verdict | None = None
     alone: Alone | None = None
     """What was proven by itself, and is not once more."""
@@ -209,10 +212,37 @@ class Session:
             return self
         verdict = judge_last(trial.comparison, self.gpu_times.find_gain(trial.base, trial.settings))
         if verdict is None or verdict.outcome is not Outcome.ADOPTED or trial.blocks:
-            return self.after_refusal(why)
+            return self._keep_unfinished(trial).after_refusal(why)
         if not trial.keeps_losses and trial.find_doubt() is not None:
             return self.after_refusal(why)
         return self._settle(trial, verdict)
+
+    def _keep_unfinished(self, trial: Trial) -> Session:
+        """Return the session that goes on with a trial after the last comparison, if steps are left by then."""
+        gpu_gain, arm = self.gpu_times.find_gain(trial.base, trial.settings), trial.arm
+        if self.unfinished is not None or trial.blocks or gpu_gain is None or gpu_gain < GPU_GAIN_MIN:
+            return self
+        is_plain = arm is not None and not arm.along and not arm.leaves_out
+        # With fewer pairs the last comparison shows as much of its losses as they do.
+        return replace(self, unfinished=trial) if is_plain and len(trial.comparison.pairs) >= GPU_LOOKS[0] else self
+
+    def _go_on_unfinished(self) -> Session:
+        """Return the session whose adopted values were confirmed with the trial that no steps were left for before.
+
+        It compares with all of these: what it proves needs no further comparison.
+        """
+        trial = self.unfinished
+        if trial is None or trial.arm is None or trial.base != self.settings:
+            return self
+        given_up = (trial.arm.knob, trial.arm.value)
+        refused = tuple(row for row in self.refused if (row.knob, row.value) != given_up)
+        return replace(self, trial=trial, refused=refused)
+
+    def _adopt_last(self, arm: Arm, verdict: Verdict) -> Session:
+        """Return the session ended with one more value, proven over all that was confirmed."""
+        kept = tuple(old.after(verdict.gain) for old in self.adopted)
+        after_s = None if self.after_s is None else self.after_s / (1 + verdict.gain.gain)
+        return replace(self, trial=None, adopted=(*kept, *_list_adopted(arm, verdict)), after_s=after_s)
 
     def after_last_step(self) -> Session:
         """Return the session ended, as no steps are left for its last comparison.
@@ -259,7 +289,7 @@ class Session:
     def without_more(self, why: str) -> Session:
         """Return the session with nothing new tried: what was adopted is still confirmed."""
         rows = tuple(Refused(knob=arm.knob, value=arm.value, why=why) for arm in self.queue if not arm.leaves_out)
-        hurried = replace(self, queue=(), refused=(*self.refused, *rows), is_reviewed=True)
+        hurried = replace(self, queue=(), refused=(*self.refused, *rows), is_reviewed=True, unfinished=None)
         if self.trial is None or self.trial.arm is None:
             return hurried
         return hurried._refuse(self.trial.arm, why)
@@ -303,6 +333,8 @@ class Session:
             return self._settle_review(arm, verdict)
         if verdict.outcome is not Outcome.ADOPTED:
             return (self._fall_apart(arm) if arm.comes_apart else self._beaten(arm))._refuse(arm, verdict.why)
+        if self.confirmed is not None:
+            return self._adopt_last(arm, verdict)
         kept = tuple(old.after(verdict.gain) for old in self.adopted if old.knob not in arm.settings)
         beaten = tuple(other for other in self.beaten if other.knob not in arm.settings)
         again = tuple(other for other in beaten if arm.knob in other.again_after)
@@ -409,6 +441,8 @@ class Session:
         return after.having(last.comparison.pairs[-1][0], last.seen_of_owner[-1] if last.seen_of_owner else None)
 
     def _next(self) -> Session:
+        if self.confirmed is not None:
+            return replace(self, trial=None)
         if not self.is_reviewed and (not self.queue or self.queue[0].after_review):
             return replace(self, queue=(*self.list_review(), *self.queue), is_reviewed=True)._next()
         if self.queue:
@@ -426,7 +460,8 @@ class Session:
         base, alone = self.confirming_base, self.alone
         if alone is not None and base == self.settings:
             verdict, before_s, after_s = alone.verdict, alone.before_s, alone.after_s
-            return replace(self, trial=None, confirmed=verdict, before_s=before_s, after_s=after_s)
+            ended = replace(self, trial=None, confirmed=verdict, before_s=before_s, after_s=after_s)
+            return ended._go_on_unfinished()
         exchanges = not base and any(row.is_costly for row in self.adopted)
         comparison = replace(Comparison() if exchanges else self.alike, looks=CONFIRMING_LOOKS)
         return replace(self, trial=Trial(arm=None, base=base, settings=self.settings, comparison=comparison))
@@ -438,7 +473,8 @@ class Session:
         before_s, after_s = mean_times(trial.comparison.pairs)
         if self.alone is not None and trial.base:
             before_s = self.alone.before_s
-        return replace(self, trial=None, confirmed=verdict, before_s=before_s, after_s=after_s)
+        ended = replace(self, trial=None, confirmed=verdict, before_s=before_s, after_s=after_s)
+        return ended._go_on_unfinished()
 
     def _drop_newest(self, why: str) -> Session:
         *kept, newest = self.adopted

@@ -91,7 +91,7 @@ COLD_HALVES = 6
 """So many such halves are left out of a block; after that its pace is what it is."""
 COUNTED_BLOCKS = 5
 """Further ones of new workers, after which one counts although it is not known how fast they make batches."""
-FED_BLOCKS = range(2, 5)  # of new workers that ended a long wait, before the owner's are begun once more to prove it
+FED_BLOCKS = range(2, 7)  # of new workers that ended a long wait, before the owner's are begun once more to prove it
 
 
 class Ended(Exception):  # noqa: N818 - how a tune ends before its time
