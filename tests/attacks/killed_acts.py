@@ -349,7 +349,7 @@ def look_at_prune(home: House, disk: KillingDisk) -> None:
         return {folder.name for folder in generations.glob("[0-9]*")} <= kept
 
     home.until(is_each_kept, 60, "older copies to be removed")
-    assert not list(generations.glob(".going-*")), "a copy that was to be removed is left"
+    home.until(lambda: not list(generations.glob(".going-*")), 30, "no copy that was to be removed to be left")
 
 
 SCENES = {
