@@ -34,6 +34,8 @@ STRANGERS_LOGGED, STRANGERS_EVERY_S = 10, 10.0
 SAME_STRANGER_S = 600.0
 """How long what was logged of such a link is not logged again."""
 CLOCK_WARN_S = 60.0
+SET_BACK_S = 5.0
+"""Within one turn: both clocks are read one after the other, and a busy machine may be late between them."""
 REQUEUE_STATUS = 75
 END_LIMIT_S = 5.0
 """How long nodes may take to take in that the training has ended, and those whose link broke to come back for it."""
@@ -119,6 +121,7 @@ class Leader:
         """When each was logged last, by what was logged without its port."""
         self._resume_problem: str | None = None
         self._status: int | None = None
+        self._wall_ahead_s = self._read_wall_ahead_s()
         self._asked_to_stop: str | None = None
         self._leave_sent: set[str] = set()
         """The nodes to which it was sent that they are to leave."""
@@ -127,6 +130,10 @@ class Leader:
 
     def _clock(self) -> float:
         return self._now().monotonic_s
+
+    def _read_wall_ahead_s(self) -> float:
+        now = self._now()
+        return now.unix_s - now.monotonic_s
 
     def ask_to_stop(self, reason: str) -> None:
         """Have the training saved and ended; may be called in a signal's handler."""
@@ -150,6 +157,7 @@ class Leader:
 
     def _do_due(self) -> None:
         now_s = self._clock()
+        self._follow_wall_clock()
         if self._asked_to_stop is None and self._record.is_stop_asked():
             self._asked_to_stop = "stopped by its user"
         if self._asked_to_stop is not None:
@@ -164,6 +172,14 @@ class Leader:
         if problem is not None:
             self._announcer.warn_of_record(problem)
         self._write_state()
+
+    def _follow_wall_clock(self) -> None:
+        """Have the begin of the training on a wall clock that was set back: what is saved from now on is not older."""
+        before_s, self._wall_ahead_s = self._wall_ahead_s, self._read_wall_ahead_s()
+        set_back_s = before_s - self._wall_ahead_s
+        if set_back_s >= SET_BACK_S:
+            log.warning("leader.clock_set_back", extra={"fields": {"by_s": round(set_back_s)}})
+            self._leading.began_unix_s -= set_back_s
 
     def _write_state(self) -> None:
         """Write the state; of a training that is over for good only in the end, once its nodes have taken that in.

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 from cluster_by_hand import until
+from leader_by_hand import begin_leader
 from test_cluster_leave import ByHand
 from test_cluster_node import CLOCK
-from test_leader_strangers import begin_leader
 
 from supervisor.cluster.leader import CLOCK_WARN_S, Leader
 from supervisor.cluster.secret import make_secret

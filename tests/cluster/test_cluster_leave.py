@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from boss_by_hand import SECRET, Boss
 from cluster_by_hand import until
+from leader_by_hand import begin_leader
 from test_cluster_node import CLOCK, EPOCH, Daemon, begin
-from test_leader_strangers import begin_leader
 
 from supervisor.cluster import leader as leader_module
 from supervisor.cluster.connection import Connection

@@ -9,34 +9,13 @@ from pathlib import Path
 
 import pytest
 from cluster_by_hand import until
+from leader_by_hand import SECRET, begin_leader
 
 from supervisor.cluster.connection import Connection
-from supervisor.cluster.leader import STRANGERS_LOGGED, UNPROVEN_MAX, Leader
-from supervisor.cluster.leader_record import LeaderRecord
-from supervisor.cluster.static_nodes import StaticNodes
+from supervisor.cluster.leader import STRANGERS_LOGGED, UNPROVEN_MAX
 from supervisor.core.fleet import messages as ms
-from supervisor.core.fleet.epoch import Epoch
-from supervisor.core.fleet.leading import Leading
 from supervisor.core.fleet.link import Greeting, Role
-from supervisor.core.fleet.training import LeaderLimits
 from supervisor.daemon.clock import SystemClock
-from supervisor.daemon.roles.leader_alerts import LeaderAlerts
-
-SECRET = b"sixteen bytes or more"
-
-
-def begin_leader(folder: Path, listening: socket.socket, clock: SystemClock) -> Leader:
-    return Leader(
-        leading=Leading(Epoch("run", 0, 0), LeaderLimits(nodes=2), clock.now().monotonic_s),
-        job="run",
-        name="boss",
-        secret=SECRET,
-        listening=listening,
-        record=LeaderRecord(folder, clock.now, "boot"),
-        engine=StaticNodes(),
-        announcer=LeaderAlerts({}, "run", "boss", clock),
-        now=clock.now,
-    )
 
 
 def joins(address: tuple[str, int]) -> bool:

@@ -212,7 +212,8 @@ def _read_training(asked: argparse.Namespace, restarts: int, clock: SystemClock)
         ranks_until_s = find_ranks_end(known, restarts)
         known = Known(epoch=Epoch(asked.training, restarts, 0), is_live=False, ranks_until_s=ranks_until_s)
     began = read_begin(asked.state_dir)
-    return replace(known, began_unix_s=clock.now().unix_s if began is None else began)
+    now_unix_s = clock.now().unix_s
+    return replace(known, began_unix_s=now_unix_s if began is None else min(began, now_unix_s))
 
 
 def _limits_of(asked: argparse.Namespace, allocation: Allocation | None) -> LeaderLimits:
