@@ -103,6 +103,37 @@ OF_TORCHDATA = BATCH_SAMPLER.replace(
     members = {"state_dict": load, "load_state_dict": load, "__module__": "torchdata.stateful_dataloader"}
     kind = type("StatefulDataLoader", (torch.utils.data.DataLoader,), members)""",
 ).replace("torch.utils.data.DataLoader(Points", "kind(Points")
+UNDER_ACCELERATE = """
+class StatefulDataLoader(torch.utils.data.DataLoader):
+    '''As torchdata's, which has its first iterator made where its state is asked for.'''
+
+    def state_dict(self):
+        self._iterator = self._get_iterator()
+        return {}
+
+    def load_state_dict(self, state):
+        self._iterator = None
+
+    def __iter__(self):
+        made, self._iterator = self._iterator or self._get_iterator(), None
+        return made
+
+StatefulDataLoader.__module__ = "torchdata.stateful_dataloader"
+
+class Outer:
+    def __init__(self, loader):
+        self.base_dataloader = loader
+        loader.state_dict()
+
+    def __iter__(self):
+        return iter(self.base_dataloader)
+
+    def __getattr__(self, name):
+        return getattr(self.__dict__["base_dataloader"], name)
+
+def make():
+    return Outer(StatefulDataLoader(Points(), 3, shuffle=True))
+"""
 STREAM_OF_TORCHDATA = """
 class Stream(torch.utils.data.IterableDataset):
     at = 0
@@ -131,6 +162,7 @@ def make():
         OF_TORCHDATA,
         STREAM_OF_TORCHDATA,
         "make = lambda: Account()",
+        UNDER_ACCELERATE,
         ACCELERATE % False,
         ACCELERATE % True,
         WITH_WORKERS % False,
@@ -143,6 +175,7 @@ def make():
         "batch sampler of torchdata's",
         "stream of torchdata's",
         "own account",
+        "torchdata's under accelerate",
         "accelerate",
         "accelerate by seed",
         "workers",

@@ -17,6 +17,10 @@ END_MET, PASSES = "end_of_dataloader", "iteration"
 """Of accelerate's loaders: whether the end was met, and the number of the pass, by which its order is drawn."""
 
 
+WAITING = "_iterator"
+"""Of a torchdata loader: the iterator that its first pass will be of, once its state was asked for."""
+
+
 class Batches:
     """The place in a torch DataLoader over a data set with an index, which accelerate may hand out from."""
 
@@ -38,6 +42,14 @@ class Batches:
             return iterator
 
         loader._get_iterator = get_iterator
+        if not loader.num_workers:
+            self._take_over(getattr(loader, WAITING, None))
+
+    def _take_over(self, iterator: Any) -> None:
+        """Have an iterator that was made before, by a loader that was asked for its state first, draw from here."""
+        if iterator is not None and not iterator._num_yielded:
+            iterator._sampler_iter = iter(self._positioned)
+            self._iterator = weakref.ref(iterator)
 
     @property
     def passes_before_this(self) -> int:
@@ -156,7 +168,7 @@ def place_in(torch: Any, outer: Any) -> Union[Batches, Stateful]:
     loader = getattr(outer, "base_dataloader", outer)
     keeps_account = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
     made = None
-    if not keeps_account or (loader is outer and _draws_again(loader)):
+    if not keeps_account or ((loader is outer or not loader.num_workers) and _draws_again(loader)):
         made = positioned(torch, loader, ahead=hasattr(outer, END_MET))
     if made is not None:
         return Batches(made, outer, loader)
