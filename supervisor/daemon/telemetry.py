@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import select
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -57,15 +57,17 @@ class Telemetry:
         clock: Clock,
         put: Callable[[ev.Event], None],
         gpu_reader: GpuReader,
-        paths: tuple[Path, ...],
+        find_paths: Callable[[], Iterable[Path]],
         threads: Threads | None = None,
     ) -> None:
+        """`find_paths` returns by which paths disks are to be read, as of now: a reload may name others."""
         self._clock = clock
         self._put = put
         self._gpu_reader = gpu_reader
         self._host = HostWatch(())
         self._threads = threads or Threads(clock, put)
-        self._disks: dict[Path, DiskReading | None] = dict.fromkeys(paths)
+        self._find_paths = find_paths
+        self._disks: dict[Path, DiskReading | None] = {}
         self._trees: dict[int, TreeWatch] = {}
         self.live: Callable[[], tuple[tuple[str, int, int], ...]] = tuple
         """Returns (job, attempt, shim pid) of each live attempt."""
@@ -85,7 +87,7 @@ class Telemetry:
     def _read_disks(self) -> tuple[DiskReading, ...]:
         """Return what the file systems say; of one that does not answer, nothing."""
         answered = []
-        for path in self._disks:
+        for path in dict.fromkeys(self._find_paths()):
             lane, done = self._threads.lane("space of", str(path), of_job=False), threading.Event()
             if lane.busy:
                 continue

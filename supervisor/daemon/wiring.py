@@ -186,8 +186,7 @@ class Assembly:
         self.record = StoreRecord(self.store, self.announcer, self.executor.folder, boot_id)
         self.loop = Loop(clock, self.inbox, self.record, self.executor)
         self.commits = CommitThread(self.store, self.threads, self._act_after_commit, clock)
-        places = (self.state, *_working_directories(settings.jobs.values()))
-        self.telemetry = Telemetry(clock, self.inbox.put, self.gpus, places, self.threads)
+        self.telemetry = Telemetry(clock, self.inbox.put, self.gpus, self.list_disks, self.threads)
         self.kernel = self._build_kernel_log()
         self.uevents = self._build_uevents()
         self.record.failed = self.loop.job_not_kept
@@ -458,6 +457,10 @@ class Assembly:
         )
         self.loop.job_states[name] = job_state
         return job_state
+
+    def list_disks(self) -> tuple[Path, ...]:
+        """Return the paths by which disks are read for all jobs."""
+        return (self.state, *_working_directories(self.settings.jobs.values()))
 
     def find_disks(self, settings: JobSettings) -> frozenset[str]:
         """Return the paths by which the disks are read that a job writes to."""
