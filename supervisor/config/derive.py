@@ -36,6 +36,11 @@ def socket_path(settings: SupervisorSettings, environment: Mapping[str, str]) ->
     return Path(runtime or settings.state_dir) / SOCKET
 
 
+def disk_paths(settings: SupervisorSettings, *jobs: JobSettings) -> tuple[Path, ...]:
+    """Return the paths by which the disks are read that these jobs write to: the daemon's own, and where they run."""
+    return (Path(settings.state_dir), *(Path(job.cwd) for job in jobs if job.cwd is not None))
+
+
 def rules_of(job: JobSettings) -> tuple[Rule, ...]:
     """Return every rule with the job's settings, in the order of RULES."""
     return rules_with(rule_settings(job))

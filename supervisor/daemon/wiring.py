@@ -7,7 +7,7 @@ import logging
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,7 +18,7 @@ import msgspec
 from supervisor.children.files_apart import Look, apart, here
 from supervisor.children.path_looks import PathLooks, find_silent, wait_until_answered
 from supervisor.children.prompt_thread import PromptThread
-from supervisor.config.derive import database_url, expectation_of, limits_of, rules_of
+from supervisor.config.derive import database_url, disk_paths, expectation_of, limits_of, rules_of
 from supervisor.config.redact import redacted
 from supervisor.config.settings import JobSettings, Settings
 from supervisor.core import decisions as de
@@ -460,11 +460,11 @@ class Assembly:
 
     def list_disks(self) -> tuple[Path, ...]:
         """Return the paths by which disks are read for all jobs."""
-        return (self.state, *_working_directories(self.settings.jobs.values()))
+        return disk_paths(self.settings.supervisor, *self.settings.jobs.values())
 
     def find_disks(self, settings: JobSettings) -> frozenset[str]:
         """Return the paths by which the disks are read that a job writes to."""
-        return frozenset(map(str, (self.state, *_working_directories([settings]))))
+        return frozenset(map(str, disk_paths(self.settings.supervisor, settings)))
 
     def may_launch(self, job_state: JobState) -> bool:
         """Whether a launch is allowed, and note why not: on a full disk every later checkpoint would fail."""
@@ -549,7 +549,3 @@ def _disk_limits(settings: JobSettings) -> tuple[int, int]:
     """Return the bytes and the inodes below which the job's rule acts."""
     rule = next((item for item in rules_of(settings) if isinstance(item, DiskLow)), None)
     return (rule.limit_bytes, rule.limit_inodes) if rule is not None and rule.enabled and rule.act else NO_LIMITS
-
-
-def _working_directories(jobs: Iterable[JobSettings]) -> tuple[Path, ...]:
-    return tuple(Path(job.cwd) for job in jobs if job.cwd is not None)

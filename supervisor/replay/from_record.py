@@ -27,18 +27,20 @@ def of_attempt(  # noqa: PLR0913 - what of an attempt the record does not hold
     job: str,
     number: int | None = None,
     rules: Mapping[str, Mapping[str, object]] | None = None,
-    gpus_used: tuple[str, ...] = (),
     *,
+    gpus_used: tuple[str, ...] = (),
+    disks: frozenset[str] | None = None,
     now_unix_s: float,
 ) -> Recording:
     """Return an attempt, the newest where no number is given; raise RecordingError where none is kept, ArchiveError.
 
-    `now_unix_s`: the time; no step of an attempt that still runs is later.
+    `disks`: the paths by which those are read that the job writes to, None for all. `now_unix_s`: the time; no step of
+    an attempt that still runs is later.
     """
     attempt = _find_attempt(archive, job, number)
     launched = _launched_at(archive, attempt)
     empty = Recording(job=job, attempt=attempt.number, launched_at=launched)
-    facts = sorted(_read_events(archive, attempt, empty), key=when)
+    facts = sorted(_read_events(archive, attempt, empty, disks), key=when)
     return Recording(
         job=job,
         attempt=attempt.number,
@@ -70,7 +72,9 @@ def _launched_at(archive: Archive, attempt: AttemptRecord) -> Moment:
     return Moment(0.0, attempt.launched_unix_s)
 
 
-def _read_events(archive: Archive, attempt: AttemptRecord, clock: Recording) -> Iterator[ev.Event]:
+def _read_events(
+    archive: Archive, attempt: AttemptRecord, clock: Recording, disks: frozenset[str] | None
+) -> Iterator[ev.Event]:
     began = attempt.launched_unix_s or 0.0
     until = None if attempt.ended_unix_s is None else attempt.ended_unix_s + SLACK_S
     for row in archive.events(attempt.job, after_id=0, limit=ALL):
@@ -82,7 +86,7 @@ def _read_events(archive: Archive, attempt: AttemptRecord, clock: Recording) -> 
         seen = _build_gpu_reading(reading, cards.get(reading.gpu), clock)
         yield ev.GpusRead(at=seen.at, readings=(seen,))
     for sample in archive.host_samples(began, until, ALL):
-        yield ev.HostRead(at=clock.moment(sample.at_unix_s), reading=_build_host_reading(sample, clock))
+        yield ev.HostRead(at=clock.moment(sample.at_unix_s), reading=_build_host_reading(sample, clock).of_disks(disks))
     for tree in archive.process_samples(attempt.job, began, until, ALL):
         if tree.attempt == attempt.number:
             reading_of = _build_process_reading(tree, clock)

@@ -11,11 +11,13 @@ from click.testing import CliRunner, Result
 
 from supervisor.cli.app import App
 from supervisor.cli.main import cli
+from supervisor.config.derive import rules_with
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.job import Attempt
 from supervisor.core.moments import Moment
-from supervisor.core.readings import ExitStatus, GpuReading, HostReading, Stage, StepRecord
+from supervisor.core.readings import DiskReading, ExitStatus, GpuReading, HostReading, Stage, StepRecord
+from supervisor.replay.engine import replay
 from supervisor.replay.folder import RecordingError
 from supervisor.replay.from_record import of_attempt
 from supervisor.store.archive import Archive
@@ -23,6 +25,7 @@ from supervisor.store.store import Store
 
 T0 = Moment(1000.0, 1_763_600_000.0)
 CARD = "0000:0a:00.0"
+FULL = DiskReading(path="/data", free_bytes=2**20, total_bytes=2**40)
 
 
 def at(seconds: float) -> Moment:
@@ -53,7 +56,9 @@ def config(tmp_path: Path) -> Path:
         with store.turn(at(second)):
             reading = GpuReading(at=at(second), gpu=CARD, source="sysfs", vram_used_bytes=99, vram_total_bytes=100)
             store.add_gpu_samples([reading])
-            store.add_host_sample(HostReading(at=at(second), memory_total_bytes=2**35, memory_available_bytes=2**34))
+            store.add_host_sample(
+                HostReading(at=at(second), memory_total_bytes=2**35, memory_available_bytes=2**34, disks=(FULL,))
+            )
     with store.turn(at(400)):
         store.record_event(ev.Exited(at=at(400), job="night", attempt=1, status=status))
         store.close_attempt("night", Attempt(number=1, launched_at=T0, exit=status), at(400))
@@ -81,6 +86,13 @@ def test_the_record_of_an_attempt_is_judged_with_its_jobs_limits(config: Path) -
     assert 90 <= seen["non_finite_loss"] <= 96
     assert "vram_high" in seen
     assert 400 <= seen["crash"] <= 401
+
+
+def test_a_full_disk_is_only_that_of_the_job_that_writes_to_it(config: Path) -> None:
+    assert "disk_low" not in flags(config, "night")
+    archive = Archive.at(f"sqlite:///{config.parent}/state/supervisor.db")
+    recording = of_attempt(archive, "night", disks=frozenset({"/data"}), now_unix_s=at(500).unix_s)
+    assert "disk_low" in {fired.flag.rule for fired in replay(recording, rules_with({}))}
 
 
 def test_other_limits_are_tried_without_touching_the_configuration(config: Path, tmp_path: Path) -> None:
