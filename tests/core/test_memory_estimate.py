@@ -9,6 +9,7 @@ import pytest
 from supervisor.core.memory.estimate import (
     CONTEXT_BYTES,
     GAPS,
+    LEAST_SLACK,
     MEASURED,
     PREDICTED,
     WITHOUT_GPU,
@@ -55,6 +56,14 @@ def test_another_micro_batch_lies_on_the_line_with_a_larger_error() -> None:
     assert found.how == "predicted"
     assert found.parts.activations == 128 * EACH
     assert found.high == round(found.bytes * (1 + PREDICTED.above))
+
+
+def test_an_allocator_that_holds_nothing_in_vain_for_few_samples_does_for_more() -> None:
+    few = [point(batch, reserved_bytes=FIXED + EACH * batch) for batch in (16, 64)]
+    slack = {batch: estimate(few, batch, None).parts.slack for batch in (16, 32, 64, 128)}
+    assert slack == {16: 0, 32: 0, 64: 0, 128: round(LEAST_SLACK * (FIXED + 128 * EACH))}
+    much = [point(batch, reserved_bytes=2 * (FIXED + EACH * batch)) for batch in (16, 64)]
+    assert estimate(much, 128, None).parts.slack == FIXED + 128 * EACH, "as much as was measured"
 
 
 def test_probed_without_a_gpu_a_smaller_micro_batch_is_the_largest() -> None:
