@@ -35,7 +35,8 @@ while counts["made"] < 1_000_000_000:
     inputs = torch.rand(rows, width, device=device)
     for _ in range(SMALL_OPERATIONS if device.type == "cuda" else 0):
         small = small * 0.5
-    loss = (model(inputs) - 1 + small[0]).square().mean()
+    targets = torch.randn(rows, 1, device=device)  # a loss near 0 would differ by more than rounding explains
+    loss = (model(inputs) - targets + small[0]).square().mean()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
