@@ -28,6 +28,7 @@ import itertools
 import os
 import pickle
 import random
+import selectors
 import signal
 import sys
 import traceback
@@ -100,10 +101,11 @@ class Level:
 
     def look(self, running: int) -> None:
         """Take in what the cores did since the last look, while so many shares were running."""
-        now_s, ticks = perf_counter(), self._idle_ticks()
+        now_s = perf_counter()
         took_s = now_s - self._began_s
         if took_s < LOOK_S:
             return
+        ticks = self._idle_ticks()
         idle = (ticks - self._before) / os.sysconf("SC_CLK_TCK") / took_s
         self._began_s, self._before = now_s, ticks
         if idle > IDLE and running >= self.shares:  # otherwise it is not for the level that they were idle
@@ -169,6 +171,8 @@ class Pool:
         self._waiting = {fills: deque(share for share in shares if share.fills is fills) for fills in (False, True)}
         self._level = Level(at_most)
         self._workers: list[Worker] = []
+        self._sources = selectors.DefaultSelector()
+        """Of each worker its connection and its end."""
         self._resting: list[Worker] = []
         self._unfinished = set(range(len(session.items)))
         self._reported: set[str] = set()
@@ -276,18 +280,19 @@ class Pool:
         return parted
 
     def _hear(self, timeout_s: float | None) -> None:
-        by_source: dict[Any, Worker] = {worker.connection: worker for worker in self._workers}
-        by_source |= {worker.ended: worker for worker in self._workers}
-        ready = {by_source[source].number: by_source[source] for source in wait(list(by_source), timeout_s)}
-        for worker in ready.values():
-            ended = bool(wait([worker.ended], 0))
-            messages = list(_receive(worker.connection))
-            for kind, fact in messages:
+        ready: dict[int, tuple[Worker, bool]] = {}
+        for key, _ in self._sources.select(timeout_s):
+            worker = key.data
+            _, has_ended = ready.get(worker.number, (worker, False))
+            ready[worker.number] = worker, has_ended or key.fileobj == worker.ended
+        for worker, has_ended in ready.values():
+            is_cut = False
+            for kind, fact in _receive(worker.connection, all_of_it=has_ended):
                 if kind is None:
-                    ended = True
+                    is_cut = True
                 else:
                     self._take(worker, kind, fact)
-            if ended:
+            if has_ended or is_cut:
                 self._replace(worker)
 
     def _take(self, worker: Worker, kind: str, fact: Any) -> None:
@@ -326,6 +331,8 @@ class Pool:
         self._workers.remove(worker)
         if worker in self._resting:
             self._resting.remove(worker)
+        for source in (worker.connection, worker.ended):
+            self._sources.unregister(source)
         os.close(worker.ended)
         worker.connection.close()
         status = os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1])
@@ -353,6 +360,7 @@ class Pool:
         sys.stderr.flush()
         pid = os.fork()
         if not pid:
+            self._sources.close()
             ours.close()
             for other in self._workers:
                 other.connection.close()
@@ -364,6 +372,8 @@ class Pool:
         theirs.close()
         worker = Worker(number, pid, ours, fills, low, os.pidfd_open(pid))
         self._workers.append(worker)
+        for source in (worker.connection, worker.ended):
+            self._sources.register(source, selectors.EVENT_READ, worker)
         return worker
 
     def _end_workers(self) -> list[str]:
@@ -384,36 +394,59 @@ class Pool:
         return wrong
 
 
-def _receive(connection: Connection) -> Iterator[tuple[Any, Any]]:
-    """Yield what a worker has sent; last (None, None) where it has ended, also in the middle of a message."""
+def _receive(connection: Connection, *, all_of_it: bool) -> Iterator[tuple[Any, Any]]:
+    """Yield the next that a worker has sent, or all; last (None, None) where it ended, maybe in the middle of it."""
     try:
-        while connection.poll():
-            yield connection.recv()
+        if not all_of_it:
+            yield from connection.recv()
+        while all_of_it and connection.poll():
+            yield from connection.recv()
     except (EOFError, OSError, pickle.UnpicklingError):
         yield None, None
+
+
+class Outbox:
+    """In a worker: what it has to send, which goes with what is waited for.
+
+    To take a message costs the process that forked it as much as a unit: that a test has begun and what became of its
+    parts has time until the next test is asked for, or until this one is done.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._kept: list[tuple[str, Any]] = []
+
+    def keep(self, kind: str, fact: Any) -> None:
+        """Keep a fact until others are sent."""
+        self._kept.append((kind, fact))
+
+    def send(self, kind: str, fact: Any) -> None:
+        """Send a fact, behind all that was kept."""
+        kept, self._kept = self._kept, []
+        self._connection.send([*kept, (kind, fact)])
 
 
 class Reporter:
     """In a worker: sends what pytest reports to the process that forked it."""
 
-    def __init__(self, config: pytest.Config, connection: Connection) -> None:
-        self._config, self._connection = config, connection
+    def __init__(self, config: pytest.Config, outbox: Outbox) -> None:
+        self._config, self._outbox = config, outbox
         self._earlier = True
         config.pluginmanager.register(self)  # which reports the warnings of the collection once more
         self._earlier = False
 
     def pytest_runtest_logstart(self, nodeid: str, location: tuple[str, int | None, str]) -> None:
         """Send that a test begins."""
-        self._connection.send(("start", (nodeid, location)))
+        self._outbox.keep("start", (nodeid, location))
 
     def pytest_runtest_logfinish(self, nodeid: str, location: tuple[str, int | None, str]) -> None:
         """Send that a test has ended."""
-        self._connection.send(("finish", (nodeid, location)))
+        self._outbox.keep("finish", (nodeid, location))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Send what became of a phase of a test."""
         data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
-        self._connection.send(("report", data))
+        self._outbox.keep("report", data)
 
     def pytest_warning_recorded(
         self,
@@ -433,14 +466,14 @@ class Reporter:
         text = str(warning_message.message)
         sent = warnings.WarningMessage(text, category, warning_message.filename, warning_message.lineno)
         fact = {"warning_message": sent, "when": when, "nodeid": nodeid, "location": location}
-        self._connection.send(("warning", fact))
+        self._outbox.keep("warning", fact)
 
 
 class Work:
     """In a worker: the tests that were handed to it; to pytest, the one after the present is whichever comes next."""
 
-    def __init__(self, session: pytest.Session, connection: Connection) -> None:
-        self._session, self._connection = session, connection
+    def __init__(self, session: pytest.Session, connection: Connection, outbox: Outbox) -> None:
+        self._session, self._connection, self._outbox = session, connection, outbox
         self._given: deque[int] = deque()
         self._asked = False
 
@@ -457,9 +490,9 @@ class Work:
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
                 if not self._asked:
                     self._ask()
-                self._connection.send(("done", number))
+                self._outbox.send("done", number)
             if self._session.shouldstop:
-                self._connection.send(("stopped", self._session.shouldstop))
+                self._outbox.send("stopped", self._session.shouldstop)
 
     def listchain(self) -> list[Any]:
         """Return what a tear-down is to leave: what the next test needs, or what the worker has until its end."""
@@ -469,24 +502,25 @@ class Work:
 
     def _ask(self) -> None:
         self._asked = True
-        self._connection.send(("asks", None))
+        self._outbox.send("asks", None)
         self._given.extend(self._connection.recv() or ())
 
 
 def become_worker(session: pytest.Session, connection: Connection, name: str, run: str, base: Path) -> NoReturn:
     """In a fork: run what is handed to it, and end."""
     status = 1
+    outbox = Outbox(connection)
     # What was registered before the fork is for the end of the forking process: there pytest removes folders of earlier
     # runs, for which a worker of a busy machine took longer than it may take to end.
     atexit._clear()
     try:
         _settle(session.config, name, run, base)
-        Reporter(session.config, connection)
+        Reporter(session.config, outbox)
         session.config.hook.pytest_worker_began(config=session.config)
         try:
-            Work(session, connection).run()
+            Work(session, connection, outbox).run()
         except (pytest.exit.Exception, KeyboardInterrupt) as error:
-            connection.send(("stopped", f"{type(error).__name__}: {error}"))
+            outbox.send("stopped", f"{type(error).__name__}: {error}")
         session.config.hook.pytest_sessionfinish(session=session, exitstatus=0)
         session.config._ensure_unconfigure()
         status = 0
