@@ -9,6 +9,7 @@ import pytest
 from cluster_by_hand import Cluster, until
 
 from tests.rigs.hanging_fs import HangingFs
+from tests.rigs.laid_code import lay_code
 
 pytestmark = [pytest.mark.mounts, pytest.mark.waits]
 
@@ -17,13 +18,14 @@ ENDS_IN_S = 60
 
 @pytest.mark.parametrize("beyond_sigkill", [False, True])
 def test_a_state_directory_that_does_not_answer_is_waited_for(
-    tmp_path: Path, far: HangingFs, *, beyond_sigkill: bool
+    tmp_path: Path, far: HangingFs, code_copies: Path, *, beyond_sigkill: bool
 ) -> None:
     (tmp_path / "home").mkdir()
     with Cluster(tmp_path / "home", 1) as cluster:
         for name in ("leader", "n0", "n1"):
             (far.at / name).mkdir()
             (cluster.folder / name).symlink_to(far.at / name)
+        lay_code(code_copies, far.real / "n0")
         # That file system serves no sockets.
         cluster.settings = cluster.folder / "run.toml"
         cluster.settings.write_text(f'[supervisor]\nsocket = "{cluster.folder}/node.sock"\n')

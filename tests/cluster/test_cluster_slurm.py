@@ -15,6 +15,7 @@ import pytest
 from cluster_by_hand import LAUNCHER, RANK, Cluster
 
 from supervisor.core.fleet.training import LeaderLimits
+from tests.rigs.laid_code import lay_code
 from tests.rigs.slurm import Slurm, missing, slurm
 
 pytestmark = [
@@ -97,11 +98,13 @@ class Submitted:
 
 
 @pytest.fixture
-def submitted(tmp_path: Path) -> Iterator[Submitted]:
+def submitted(tmp_path: Path, code_copies: Path) -> Iterator[Submitted]:
     rig, training = tmp_path / "rig", tmp_path / "training"
     rig.mkdir()
     training.mkdir()
     with slurm(rig, 3) as cluster:
+        for name in cluster.names:
+            lay_code(code_copies, training / "nodes" / name)
         yield Submitted(cluster, training)
 
 

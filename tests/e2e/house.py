@@ -89,8 +89,7 @@ class House:
     def start(self, *, wait: bool = True, env: dict[str, str] | None = None) -> subprocess.Popen[bytes] | ForkedDaemon:
         """Start the daemon in the foreground of nobody."""
         program, *arguments = self.command()
-        if self.code_copies is not None and not self.state.exists():
-            lay_code(self.code_copies, self.state)
+        self.lay_code()
         with self.log.open("ab") as log:
             if self.shares_imports and is_forkable(env or {}) and program == str(BIN / "rocm-supervisord"):
                 self.daemon = start_daemon(arguments, log.fileno(), env=env)
@@ -106,6 +105,11 @@ class House:
         if wait:
             self.until(lambda: self.status() is not None, 30, "the daemon to answer")
         return self.daemon
+
+    def lay_code(self) -> None:
+        """Have the first daemon find the code that trainings run, for a test that starts it otherwise."""
+        if self.code_copies is not None and not self.state.exists():
+            lay_code(self.code_copies, self.state)
 
     def run_daemon(self, config: Path) -> tuple[int, str]:
         """Run a daemon that is to end by itself, and return its exit status and what it printed."""

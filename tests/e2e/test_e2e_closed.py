@@ -26,10 +26,11 @@ class Narrow(House):
 
 
 @pytest.fixture
-def narrow(tmp_path: Path) -> Iterator[Narrow]:
+def narrow(tmp_path: Path, code_copies: Path) -> Iterator[Narrow]:
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         pytest.skip("needs root and setpriv, to take rights away")
     home = Narrow(tmp_path)
+    home.code_copies = code_copies
     try:
         yield home
     finally:

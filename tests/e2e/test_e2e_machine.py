@@ -54,6 +54,7 @@ def test_a_daemon_whose_log_nobody_reads_goes_on(home: House) -> None:
     home.write(
         home.by_hand("one", "--wound", "kill:400,hang:600", stall=STALL) + home.by_hand("loud"), "log_level = 'debug'"
     )
+    home.lay_code()
     home.daemon = subprocess.Popen(home.command(), stdout=writing, stderr=writing, start_new_session=True)
     os.set_blocking(writing, False)
     try:
