@@ -99,11 +99,12 @@ def spread(items: list[pytest.Item]) -> list[pytest.Item]:
     """
     ranked: dict[int, list[pytest.Item]] = {rank: [] for rank in range(len(COSTS))}
     waiting: list[pytest.Item] = []
-    for item in sorted(items, key=_rank):
-        (ranked[_rank(item)] if item.get_closest_marker("waits") is None else waiting).append(item)
+    ranks = {item: _rank(item) for item in items}
+    for item in sorted(items, key=ranks.__getitem__):
+        (ranked[ranks[item]] if item.get_closest_marker("waits") is None else waiting).append(item)
     mixed = _merge(_place(ranked[TRAINS], TRAINED), _place(ranked[STARTS], 1.0))
     working = [*ranked[LONG], *mixed, *ranked[UNIT]]
-    ends = list(itertools.accumulate(COSTS[_rank(item)] for item in working))
+    ends = list(itertools.accumulate(COSTS[ranks[item]] for item in working))
     placed = [(end / ends[-1], item) for end, item in zip([0.0, *ends], working, strict=False)]
     return _merge(_place(waiting, WAITED), placed)
 
@@ -126,11 +127,12 @@ COSTS = (1.6, 1.6, 0.3, 0.03)
 
 
 def _rank(item: pytest.Item) -> int:
-    if item.get_closest_marker("long") is not None:
+    names = {mark.name for mark in item.iter_markers()}
+    if "long" in names:
         return LONG
-    if item.get_closest_marker("train") is not None:
+    if "train" in names:
         return TRAINS
-    return STARTS if item.get_closest_marker("slow") is not None else UNIT
+    return STARTS if "slow" in names else UNIT
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
