@@ -1,11 +1,12 @@
 """A tune that may restart a living training, by daemon and command line: what helps a start is kept, nothing else is.
 
-    python tests/bench/tuner_starts.py [--train-python PYTHON] [--device cuda|cpu] [--for 360s] [--only NAME] [--json FILE]
+    python tests/bench/tuner_starts.py [--train-python PYTHON] [--device cuda|cpu] [--for 360s] [--only NAME]
+                                       [--json FILE]
 
 `started_training.py` says what the training is. Its environments are, in this order, one that cannot start, one that
 is slower, one that differs by a variable without effect, and one that is quicker; on a GPU the allocator's growing
-segments are tried before them, unless `--only` names environments. Only the quick one may be adopted. Then the tune is undone, and the next start has to
-be as configured.
+segments are tried before them, unless `--only` names environments. Only the quick one may be adopted. Then the tune is
+undone, and the next start has to be as configured.
 """
 
 # ruff: noqa: T201 - a benchmark prints
