@@ -45,7 +45,7 @@ LINKED_AFTER = 2
 """After this many consecutive replacements by a new file, a path is assumed not to be rewritten in place."""
 NOTE_LIMIT_BYTES = 1 << 26
 NO_WAIT = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""A pipe in place of a file holds nobody up."""
+"""A pipe in place of a file is not waited for."""
 COMPARED_BYTES = 1 << 20
 REASON_CHARS_MAX = 1000
 

@@ -144,7 +144,7 @@ def test_a_file_of_another_user_is_not_handed_on_to_the_training(shelf: Generati
 
 
 @pytest.mark.parametrize("name", ["generation.json", "serial"])
-def test_a_pipe_in_place_of_its_notes_holds_nobody_up(shelf: GenerationStore, tmp_path: Path, name: str) -> None:
+def test_a_pipe_in_place_of_its_notes_is_not_waited_for(shelf: GenerationStore, tmp_path: Path, name: str) -> None:
     first = Path(shelf.take(wanted(tmp_path / "last.pt", b"state")).path)
     note = shelf.folder / name if name == "serial" else first.parent / name
     note.unlink()
