@@ -190,6 +190,54 @@ def test_a_loop_that_goes_on_after_any_step_makes_the_batches_and_epochs_that_we
     assert run_with_agent(unsupervised, STOPPED.format(loader=loader)) == ["12 0"]
 
 
+REST_OF_A_PASS = """
+import random
+import torch
+from rocm_agent.snapshots import randomness
+from rocm_agent.snapshots.position import positioned
+
+class Points(torch.utils.data.Dataset):
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, index):
+        return index + random.random() + torch.rand(()).item()
+
+class Skipping:
+    def __init__(self, batch_sampler, skip_batches):
+        self.batch_sampler, self.skip_batches = batch_sampler, skip_batches
+
+    def __iter__(self):
+        return (batch for number, batch in enumerate(self.batch_sampler) if number >= self.skip_batches)
+
+def begin():
+    torch.manual_seed(5)
+    loader = torch.utils.data.DataLoader(Points(), 3, shuffle=True, num_workers=2, persistent_workers=True)
+    return loader, positioned(torch, loader, ahead=True)
+
+loader, _ = begin()
+alone = [batch.tolist() for _ in range(3) for batch in loader]
+loader, place = begin()
+batches = iter(loader)
+made = [next(batches).tolist()]
+now = randomness.capture(torch)
+state = place.begun[0], 0, 0, place.random_from(1, now), place.workers_at(0, 1)
+loader, place = begin()
+place.resume(*state)
+rest = torch.utils.data.DataLoader(
+    Points(), batch_sampler=Skipping(place, 1), num_workers=2, persistent_workers=True
+)
+made += [batch.tolist() for batch in rest]
+made += [batch.tolist() for _ in range(2) for batch in loader]
+print(made == alone)
+"""
+
+
+def test_workers_that_stay_go_on_after_a_pass_whose_rest_another_loader_gave(unsupervised: WarmInterpreter) -> None:
+    """As accelerate has one made that passes over the batches which were made."""
+    assert run_with_agent(unsupervised, REST_OF_A_PASS) == ["True"]
+
+
 CYCLIC = """
 import pickle
 import torch

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from rocm_agent.fence import fenced
 
@@ -19,6 +19,7 @@ AHEAD = 4
 """So many batches of a worker more than it prefetches are known: a loader around torch's holds some back."""
 CYCLE = "_worker_queue_idx_cycle"
 """Of an iterator: the workers in turn."""
+SEED = "_base_seed"
 _INSTALLED = "_rocm_worker_random"
 
 
@@ -41,6 +42,8 @@ class Account:
         """In turn; zeros where a worker begins by its seed."""
         self._begun: Dict[int, Tuple[int, int]] = {}
         """By the number of a pass of the `Positioned`: the pass of the iterator, and its batch that is that one's 0."""
+        self._is_resumed = resumed is not None
+        self._undraw: Optional[Callable[[Any], Any]] = None
         if resumed is not None:
             self._turn, self._seed = resumed["turn"], resumed["seed"]
             self._first_states = [bytes(state.tolist()) for state in resumed["states"]]
@@ -53,12 +56,22 @@ class Account:
         run = getattr(worker, RUN)
         in_turn = {(self._turn + number) % self._workers: state for number, state in enumerate(self._first_states)}
         setattr(worker, RUN, Worker(run, self._board, self._seed, {w: s for w, s in in_turn.items() if s[0]}))
-        setattr(kind, CYCLE, _FromTurn(self._turn))
+        setattr(kind, CYCLE, _WhenSet(CYCLE, lambda cycle: [next(cycle) for _ in range(self._turn)]))
+        if self._undraw is not None:
+            setattr(kind, SEED, _WhenSet(SEED, self._undraw))
         try:
             yield
         finally:
             setattr(worker, RUN, run)
             delattr(kind, CYCLE)
+            if self._undraw is not None:
+                delattr(kind, SEED)
+
+    def draws_no_seed(self, loader: Any) -> None:
+        """The workers are to be as if they had stayed: what draws their seed is put back to where it is now."""
+        source = loader.generator or self._torch.default_generator
+        before = source.get_state()
+        self._undraw = lambda _: source.set_state(before)
 
     def made(self, iterator: Any) -> None:
         """Note the seed of the iterator that was made."""
@@ -81,15 +94,30 @@ class Account:
         if number not in self._begun or self._seed is None:
             return None
         in_iterator, zero = self._begun[number]
-        following = range(zero + made, zero + made + self._workers)
+        following = self._following(in_iterator, zero + made)
+        return following and {"batch": made, **following}
+
+    @fenced
+    def at_its_end(self) -> Optional[Dict[str, Any]]:
+        """Return how the workers go on in another pass, whose first batch goes to the first of them."""
+        found = self._following(1, self._given_out - self._skipped)
+        return found and {**found, "states": found["states"].roll(found["turn"], 0), "turn": 0}
+
+    @property
+    def stood_in(self) -> bool:
+        """Whether the iterator was that of a loader for the rest of a resumed pass alone."""
+        return self._skipped > 0 and self._is_resumed
+
+    def _following(self, in_iterator: int, first: int) -> Optional[Dict[str, Any]]:
+        """Return whose turn the batch `first` of a pass is and how all stand before it, None where it is not known."""
         turn = self._turn if in_iterator == 1 else 0
-        states = [self._state_before(in_iterator, batch, (batch + turn) % self._workers) for batch in following]
+        batches = range(first, first + self._workers)
+        states = [self._state_before(in_iterator, batch, (batch + turn) % self._workers) for batch in batches]
         joined = bytearray().join([state for state in states if state is not None])
         if len(joined) != self._workers * STATE_BYTES:
             return None
         return {
-            "batch": made,
-            "turn": (following[0] + turn) % self._workers,
+            "turn": (first + turn) % self._workers,
             "seed": self._seed,
             "states": self._torch.frombuffer(joined, dtype=self._torch.uint8).view(self._workers, STATE_BYTES),
         }
@@ -102,19 +130,18 @@ class Account:
         return self._board.read(worker, (in_iterator, BEFORE_ALL))
 
 
-class _FromTurn:
-    """Stands in for an iterator's workers in turn while it is made: the first batch goes to another than the first."""
+class _WhenSet:
+    """Stands in for an attribute of an iterator while that is made, and has a function do something where it is set."""
 
-    def __init__(self, turn: int) -> None:
-        self._turn = turn
+    def __init__(self, name: str, does: Callable[[Any], Any]) -> None:
+        self._name, self._does = name, does
 
     def __get__(self, iterator: Any, kind: Any = None) -> Any:
-        return vars(iterator)[CYCLE]
+        return vars(iterator)[self._name]
 
-    def __set__(self, iterator: Any, cycle: Any) -> None:
-        for _ in range(self._turn):
-            next(cycle)
-        vars(iterator)[CYCLE] = cycle
+    def __set__(self, iterator: Any, value: Any) -> None:
+        self._does(value)
+        vars(iterator)[self._name] = value
 
 
 @fenced
@@ -150,7 +177,15 @@ def _account_of(torch: Any, loader: Any, positioned: type) -> Optional[Account]:
         found = getattr(outer, "sampler" if is_endless else "batch_sampler", None)
     if not isinstance(found, positioned):
         return None
+    if not getattr(loader, "in_order", True):  # whoever is ready has the next batch
+        found.workers = None
+        return None
+    before, stay = found.workers, None
     resumed = found.workers_resumed(loader.num_workers, skipped)
-    is_in_turn = getattr(loader, "in_order", True)  # otherwise whoever is ready has the next batch
-    found.workers = Account(torch, loader, skipped, is_endless=is_endless, resumed=resumed) if is_in_turn else None
+    if resumed is None and before is not None and before.stood_in and loader.persistent_workers:
+        stay = before.at_its_end()
+        stay = stay if stay is not None and len(stay["states"]) == loader.num_workers else None
+    found.workers = Account(torch, loader, skipped, is_endless=is_endless, resumed=resumed or stay)
+    if stay is not None:
+        found.workers.draws_no_seed(loader)
     return found.workers
