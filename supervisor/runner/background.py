@@ -29,6 +29,8 @@ LAUNCHERS = (
     "dtach", "script", "mpirun", "mpiexec", "orterun", "prterun", "orted", "prted", "hydra_pmi_proxy",
 )  # fmt: skip
 """Programs that become another one, or start it, and train nothing themselves; a terminal's server is one of them."""
+HELPERS = ("torch_shm_manager",)
+"""Programs that put themselves into a session of their own and help the training: this one holds what workers share."""
 EXEC_TRIES, EXEC_EVERY_S = 100, 0.02
 """How often, and how far apart, a forked shell is looked at until it has become the program that it runs."""
 REPORTS = "run/agent.jsonl"
@@ -85,7 +87,8 @@ def count_apart(tree: list[Process]) -> int:
             is_apart = os.getsid(process.pid) != os.getsid(0)
         except OSError:
             continue  # it has ended
-        found += is_apart and process.parent == shim and not process.dead
+        if is_apart and process.parent == shim and not process.dead:
+            found += read_program(process.pid) not in HELPERS
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -215,6 +216,14 @@ def test_a_program_of_another_language_that_puts_itself_in_the_background_is_cou
     folder = launch(runs, f"{apart} sleep 60 & exit 0")
     facts = runs.exit_facts(folder)
     assert (facts["exit_code"], facts["in_background"]) == (0, 1)
+
+
+def test_the_keeper_of_torch_s_shared_memory_is_no_program_in_the_background(runs: Attempts) -> None:
+    """As with `set_sharing_strategy("file_system")`, which NequIP asks for: it outlives the loader's workers."""
+    keeper = f"cp {shutil.which('sleep')} torch_shm_manager; setsid sh -c 'touch apart; exec ./torch_shm_manager 60' &"
+    folder = launch(runs, f"{keeper} while [ ! -e apart ]; do sleep 0.01; done; sleep 0.2; exit 0")
+    facts = runs.exit_facts(folder)
+    assert (facts["exit_code"], facts["leftovers"], facts["in_background"]) == (0, 1, 0)
 
 
 def test_a_command_that_failed_takes_what_it_has_left_with_it(runs: Attempts) -> None:
