@@ -127,12 +127,11 @@ COSTS = (1.6, 1.6, 0.3, 0.03)
 
 
 def _rank(item: pytest.Item) -> int:
-    names = {mark.name for mark in item.iter_markers()}
-    if "long" in names:
+    if item.get_closest_marker("long") is not None:
         return LONG
-    if "train" in names:
+    if item.get_closest_marker("train") is not None:
         return TRAINS
-    return STARTS if "slow" in names else UNIT
+    return STARTS if item.get_closest_marker("slow") is not None else UNIT
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
