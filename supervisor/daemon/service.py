@@ -20,6 +20,7 @@ from supervisor.core import events as ev
 from supervisor.core.checkpoints.checkpoint import Checkpoint
 from supervisor.core.job import ALIVE, Job, Phase
 from supervisor.core.moments import Moment
+from supervisor.core.tuning.shared_gpu import find_other_program
 from supervisor.daemon.alerts.alerting import READ_AGAIN_EVERY_S
 from supervisor.daemon.alerts.morning_report import MorningReports
 from supervisor.daemon.api import DaemonView
@@ -120,7 +121,12 @@ class Service:
         )
         self._textfile = Textfile(lambda: parts.settings.metrics.textfile, self._metrics.known)
         self._tuner = Tuner(
-            parts.clock, parts.state, self._find_job, self._list_tune_settings, starts=self._build_start_deps()
+            parts.clock,
+            parts.state,
+            self._find_job,
+            self._list_tune_settings,
+            starts=self._build_start_deps(),
+            other_program=self._find_other_program,
         )
         view = DaemonView(
             clock=parts.clock,
@@ -149,6 +155,16 @@ class Service:
         """Return a job as the deciding thread knows it."""
         states = self._parts.loop.job_states
         return self._parts.inbox.ask(lambda: states[name].job if name in states else None)
+
+    def _find_other_program(self, name: str) -> str | None:
+        """Return which other program uses a GPU of a job, as the deciding thread knows it."""
+        states = self._parts.loop.job_states
+
+        def look() -> str | None:
+            history = states[name].history if name in states else None
+            return None if history is None else find_other_program(history)
+
+        return self._parts.inbox.ask(look)
 
     def _build_start_deps(self) -> StartDeps:
         parts = self._parts

@@ -30,7 +30,7 @@ from supervisor.core.tuning.loader import find_idle_loader
 from supervisor.core.tuning.trial import Arm
 from supervisor.daemon.clock import Clock, SystemClock
 from supervisor.daemon.tunes.blocks import HostMemory, Used, count_batch_s, count_busy
-from supervisor.daemon.tunes.tuner import Tuner
+from supervisor.daemon.tunes.tuner import OTHERS_EVERY_S, Tuner
 from supervisor.runner import tuned
 from tests.rigs.failing_disk import failing, kind_of
 from tests.rigs.small_disk import mounted
@@ -157,8 +157,10 @@ def build_tuner(
     job: Callable[[str], Job | None],
     configured: Callable[[], Mapping[str, TuneSettings]] = dict,
     host_memory: Callable[[], HostMemory] = lambda: ROOMY,
+    *,
+    other_program: Callable[[str], str | None] = lambda _: None,
 ) -> Tuner:
-    return Tuner(clock, state, job, configured, poll_s=0.02, host_memory=host_memory)
+    return Tuner(clock, state, job, configured, poll_s=0.02, host_memory=host_memory, other_program=other_program)
 
 
 def ended(tuner: Tuner) -> record_types.TuneReport:
@@ -700,6 +702,31 @@ def test_a_rule_that_was_in_shadow_before_a_tune_does_not_end_it(tmp_path: Path,
     tuner.start("one", types.TuneBody(dry_run=True))
     assert ended(tuner).problem is None
     agent.ended.set()
+
+
+def test_a_training_whose_gpu_another_program_uses_is_not_tuned_and_a_tune_ends_when_one_begins(
+    tmp_path: Path, folder: Path, job: Job
+) -> None:
+    other: list[str | None] = ["process 99 (jupyter, 10.0 GiB) uses its GPU 0000:03:00.0 too"]
+    past_s = [0.0]
+
+    class SetClock(SystemClock):
+        def now(self) -> Moment:
+            return super().now().plus(past_s[0])
+
+    tuner = build_tuner(SetClock(), tmp_path, lambda _: job, other_program=lambda _: other[0])
+    with pytest.raises(Refused, match=r"one cannot be tuned: process 99 .* uses its GPU"):
+        tuner.start("one", types.TuneBody())
+    begun, other[0] = other[0], None
+    agent = AgentByHand(folder, times())
+    agent.start()
+    tuner.start("one", types.TuneBody())
+    wait_until(lambda: any(agent.ordered))
+    other[0], past_s[0] = begun, OTHERS_EVERY_S
+    report = ended(tuner)
+    agent.ended.set()
+    assert (report.problem, report.adopted) == (f"{begun}; the owner's settings hold", [])
+    wait_until(lambda: not (folder / fo.TUNE).exists())
 
 
 def test_a_dry_run_orders_nothing(tuner: Tuner, folder: Path) -> None:

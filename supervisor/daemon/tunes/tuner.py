@@ -24,6 +24,10 @@ from supervisor.daemon.tunes.tune import POLL_S, RENEW_S, Tune
 from supervisor.runner import tuned
 from supervisor.sources.attempt.agent_log import AgentLogReader
 
+TUNE_ALONE = "tune it once it is the only program on its GPUs; `supervisorctl gpus` lists who is"
+OTHERS_EVERY_S = 5.0
+"""As often as GPUs are read."""
+
 _Done = TypeVar("_Done")
 
 
@@ -39,9 +43,13 @@ class Tuner:
         poll_s: float = POLL_S,
         starts: StartDeps | None = None,
         host_memory: Callable[[], HostMemory] = read_host_memory,
+        other_program: Callable[[str], str | None] = lambda _: None,
     ) -> None:
-        """`starts`: what starts of a training are ordered by; None: none are."""
-        self._starts, self._host_memory = starts, host_memory
+        """`starts`: what starts of a training are ordered by; None: none are.
+
+        `other_program` returns which other program uses a GPU of a job.
+        """
+        self._starts, self._host_memory, self._other_program = starts, host_memory, other_program
         self._poll_s = poll_s
         self._clock, self._state, self._job, self._configured = clock, state, job, configured
         self._lock = threading.Lock()
@@ -87,6 +95,9 @@ class Tuner:
         if job is None or job.phase is not Phase.RUNNING or job.attempt is None:
             phase = "not configured" if job is None else job.phase.value
             raise Refused(f"{name} is {phase}: only a training that steps can be tuned", f"supervisorctl status {name}")
+        other = self._other_program(name)
+        if other is not None:
+            raise Refused(f"{name} cannot be tuned: {other}, and that would change what is measured", TUNE_ALONE)
         with self._lock:
             busy = next((tune for tune in self._tunes.values() if tune.is_alive()), None)
             if busy is not None:
@@ -169,13 +180,20 @@ class Tuner:
 
     def _find_fault(self, name: str, began: Job) -> Callable[[], str | None]:
         """Return what tells why a tune that began with a job as it was then cannot go on: a fault outranks it."""
+        looked_at = self._clock.now()
 
         def find_fault() -> str | None:
+            nonlocal looked_at
             job = self._job(name)
             if job is None or job.phase is not Phase.RUNNING or job.number != began.number:
                 return "the attempt ended; the next one has the owner's settings"
             reached = sorted(rule for rule, *_ in job.shadows - began.shadows if rule in HELD_WHILE_TUNING)
-            return f"the rule {reached[0]} was reached; the owner's settings hold" if reached else None
+            if reached:
+                return f"the rule {reached[0]} was reached; the owner's settings hold"
+            if self._clock.now().seconds_since(looked_at) < OTHERS_EVERY_S:
+                return None
+            looked_at, other = self._clock.now(), self._other_program(name)
+            return None if other is None else f"{other}; the owner's settings hold"
 
         return find_fault
 
