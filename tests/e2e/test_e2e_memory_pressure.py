@@ -16,9 +16,8 @@ TOO_LITTLE_BYTES = 10_000_000
 
 
 @pytest.fixture
-def home(tmp_path: Path, code_copies: Path) -> Iterator[House]:
+def home(tmp_path: Path) -> Iterator[House]:
     with house(tmp_path) as item:
-        item.shares_imports, item.code_copies = True, code_copies
         item.write(
             "[telemetry]\ninterval_s = 0.5\n"
             + item.by_hand("night", "--wound", f"hang:{HANGS_AT}", stall=f"limit_s = {STALL_S}")
