@@ -7,8 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
-import msgspec
-
 from supervisor.core import decisions as de
 from supervisor.core.flags import Diagnosis, RedFlag, Severity
 from supervisor.core.incident import Incident
@@ -16,6 +14,7 @@ from supervisor.core.job import Job
 from supervisor.core.moments import Moment
 from supervisor.core.sanitize import sanitize
 from supervisor.core.triage.finding import Finding
+from supervisor.json_bytes import encode_json
 
 LARGEST_BODY_BYTES = 20_000
 TEXT_LIMIT = 700
@@ -49,7 +48,7 @@ class Notice:
     def body(self) -> bytes:
         """Return the body of a Standard Webhook, less than 20 kB."""
         data = {"severity": self.severity.label, **self.data}
-        encoded = msgspec.json.encode({"type": self.type, "timestamp": rfc3339(self.at.unix_s), "data": data})
+        encoded = encode_json({"type": self.type, "timestamp": rfc3339(self.at.unix_s), "data": data})
         assert len(encoded) < LARGEST_BODY_BYTES, "every text in it is bounded"
         return encoded
 

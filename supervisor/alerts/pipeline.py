@@ -12,8 +12,6 @@ from dataclasses import dataclass, field, replace
 from datetime import tzinfo
 from fnmatch import fnmatchcase
 
-import msgspec
-
 from supervisor.alerts.channel import KeptNotice
 from supervisor.alerts.fit import fit
 from supervisor.alerts.message import DIGEST, compose
@@ -23,6 +21,7 @@ from supervisor.alerts.report import REPORT
 from supervisor.alerts.settings import AlertSettings, find_zone
 from supervisor.core.flags import Severity
 from supervisor.core.moments import Moment
+from supervisor.json_bytes import encode_json
 
 OUTCOMES = frozenset({"incident.resumed", "job.gave_up", "job.finished", "job.last_resort"})
 GROUP_S = 20.0
@@ -226,7 +225,7 @@ def build_digest(notices: Sequence[KeptNotice], host: str, now: Moment, zone: tz
         "alerts": [_summarize_notice(notice, zone) for notice in named],
         "more": {**counts, **({"others": others} if others else {})},
     }
-    return msgspec.json.encode({"type": DIGEST, "timestamp": rfc3339(now.unix_s), "data": data})
+    return encode_json({"type": DIGEST, "timestamp": rfc3339(now.unix_s), "data": data})
 
 
 def _summarize_notice(notice: KeptNotice, zone: tzinfo | None) -> str:

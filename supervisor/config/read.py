@@ -15,6 +15,7 @@ from supervisor.alerts.settings import AlertSettings
 from supervisor.config import schema
 from supervisor.config.problems import PROBLEMS_NOTED, Problem
 from supervisor.config.settings import JobSettings
+from supervisor.json_bytes import encode_json
 
 if TYPE_CHECKING:
     from supervisor.core.rules import Rule
@@ -179,7 +180,7 @@ def show(value: object) -> str:
         case bool():
             text = str(value).lower()
         case str():
-            text = msgspec.json.encode(value).decode()
+            text = encode_json(value).decode()
         case list():
             text = f"[{', '.join(map(show, value))}]"
         case dict():

@@ -23,6 +23,7 @@ from supervisor.control.record_view import READS, Parameters, Read
 from supervisor.control.refusals import BadRequest, NotAllowed, Refusal, TooLarge, TooSlow
 from supervisor.control.view import Tuning, View
 from supervisor.core.events import Ask
+from supervisor.json_bytes import encode_json
 from supervisor.metrics.exposition import text_of
 from supervisor.metrics.formats import CLASSIC, OPENMETRICS, prefers_openmetrics
 from supervisor.store.errors import ArchiveError
@@ -219,7 +220,7 @@ async def asked(call: Callable[[], T], threads: WorkerThreads = _live) -> T:
 
 def answer(value: record_types.Answer, status: int = 200) -> Response:
     """Return `value` as JSON, or a failure where that is longer than the client reads."""
-    body = msgspec.json.encode(value)
+    body = encode_json(value)
     if len(body) > ANSWER_LIMIT_BYTES:
         log.error("control.answer_too_long", extra={"fields": {"kind": type(value).__name__, "bytes": len(body)}})
         long = types.ErrorBody(
@@ -227,7 +228,7 @@ def answer(value: record_types.Answer, status: int = 200) -> Response:
             message=f"the answer has {len(body)} bytes, limit {ANSWER_LIMIT_BYTES}",
             remedy="set a lower limit, or ask for one job",
         )
-        body, status = msgspec.json.encode(types.Failure(error=long)), 500
+        body, status = encode_json(types.Failure(error=long)), 500
     return Response(body + b"\n", status, media_type="application/json")
 
 

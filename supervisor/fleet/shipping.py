@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError, StatementError
 
@@ -21,6 +20,7 @@ from supervisor.fleet import schema
 from supervisor.fleet.database import ANSWER_LIMIT_S, answered_within, check_revision, explained, is_away
 from supervisor.fleet.schema import Shipped
 from supervisor.fleet.sent import START, Cursor, Digest, Sent, Version
+from supervisor.json_bytes import encode_json
 from supervisor.store.archive import FileRows
 from supervisor.store.sql import Statement
 from supervisor.store.tiers import MINUTE_S
@@ -239,7 +239,7 @@ def _marks(shipped: Shipped) -> str:
 
 
 def _key_of(row: Row, shipped: Shipped) -> str:
-    return msgspec.json.encode([row[name] for name in shipped.key]).decode()
+    return encode_json([row[name] for name in shipped.key]).decode()
 
 
 def _digest(key: str, row: Row, shipped: Shipped) -> Digest:
@@ -249,7 +249,7 @@ def _digest(key: str, row: Row, shipped: Shipped) -> Digest:
 
 
 def _hash(values: list[Any]) -> bytes:
-    return hashlib.blake2b(msgspec.json.encode(values), digest_size=16).digest()
+    return hashlib.blake2b(encode_json(values), digest_size=16).digest()
 
 
 def _is_new(known: Version | None, found: Digest, now: float) -> bool:

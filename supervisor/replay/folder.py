@@ -21,6 +21,7 @@ import msgspec
 from supervisor.core import events as ev
 from supervisor.core.moments import Moment
 from supervisor.core.readings import StepRecord
+from supervisor.json_bytes import encode_json
 from supervisor.replay.recording import Recording
 from supervisor.store.encode import kind_of
 from supervisor.store.records import StepBucket
@@ -61,7 +62,7 @@ def write(recording: Recording, folder: Path) -> None:
     folder.mkdir(parents=True)
     head = {name: getattr(recording, name) for name in ("job", "attempt", "launched_at", "gpus_used", "made_of")}
     head |= {"version": VERSION, "rules": {name: dict(entry) for name, entry in recording.rules.items()}}
-    (folder / HEAD).write_bytes(msgspec.json.format(msgspec.json.encode(head), indent=2) + b"\n")
+    (folder / HEAD).write_bytes(msgspec.json.format(encode_json(head), indent=2) + b"\n")
     with _open_gzip(folder / EVENTS) as out:
         for fact in recording.facts:
             out.write(json.dumps(_encode_event(fact), ensure_ascii=False) + "\n")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from supervisor.core.events import StepsMade
+from supervisor.json_bytes import encode_json
 from supervisor.store.steps import Row
 
 
@@ -44,7 +45,7 @@ class Cursors:
         return {
             "job": job,
             "number": number,
-            "cursors": msgspec.json.encode(self.recorder).decode(),
+            "cursors": encode_json(self.recorder).decode(),
             "output_bytes": self.output_bytes,
             "agent_log_bytes": self.agent_log_bytes,
             "lost_records": self.lost_records,

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from supervisor.json_bytes import encode_json
+
 STRING_LIMIT = 8192
 LIMITS = ((STRING_LIMIT, 256), (2048, 64), (256, 32), (64, 16))
 """Characters of a string and items of a list or object, tried in this order until the text fits."""
@@ -24,7 +26,7 @@ def to_json(fact: object) -> str:
     """Return a fact as JSON; long strings and lists are truncated, NaN becomes null, unknown objects their repr."""
     plain = msgspec.to_builtins(fact, enc_hook=repr, str_keys=True)
     for limits in LIMITS:
-        body = msgspec.json.encode(_limit_value(plain, DEPTH_LIMIT, limits))
+        body = encode_json(_limit_value(plain, DEPTH_LIMIT, limits))
         if len(body) <= BODY_LIMIT_BYTES:
             break
     return body.decode()

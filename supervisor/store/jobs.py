@@ -11,6 +11,7 @@ from supervisor.core.decisions import Note
 from supervisor.core.incident import Incident
 from supervisor.core.job import Job
 from supervisor.core.moments import Moment
+from supervisor.json_bytes import encode_json
 from supervisor.store.encode import to_json
 
 _Fact = TypeVar("_Fact")
@@ -26,7 +27,7 @@ class UnreadableRowError(ValueError):
 def encode(fact: Job | Incident) -> str:
     """Return the complete state as JSON. NaN becomes null, since JSON has no NaN."""
     try:
-        return msgspec.json.encode(fact).decode()
+        return encode_json(fact).decode()
     except UnicodeEncodeError:
         # A path that is not UTF-8: the state matters more than its spelling.
         return to_json(fact)

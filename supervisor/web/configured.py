@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from supervisor.json_bytes import encode_json
 from supervisor.shipped import module_command
 
 LIMIT_S = 30.0
@@ -88,7 +89,7 @@ def main() -> None:
     page = PageSettings(
         database=database, hosts=list(web.hosts), tls_certificate=web.tls_certificate, tls_key=web.tls_key
     )
-    sys.stdout.buffer.write(msgspec.json.encode(page))
+    sys.stdout.buffer.write(encode_json(page))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, urlencode
 import msgspec
 
 from supervisor.control.client import ControlError
+from supervisor.json_bytes import encode_json
 from supervisor.shipped import module_command
 
 LIMIT_S = 15.0
@@ -56,9 +57,9 @@ def main() -> None:
         answer: object = read.answer(record, Parameters(path, query))
     except (Refusal, ArchiveError) as error:
         failed = {"code": getattr(error, "code", "unreadable"), "remedy": getattr(error, "remedy", "")}
-        sys.stdout.buffer.write(msgspec.json.encode({**failed, "message": str(error)}))
+        sys.stdout.buffer.write(encode_json({**failed, "message": str(error)}))
         sys.exit(1)
-    sys.stdout.buffer.write(msgspec.json.encode(answer))
+    sys.stdout.buffer.write(encode_json(answer))
 
 
 if __name__ == "__main__":

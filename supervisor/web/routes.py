@@ -20,6 +20,7 @@ from starlette.routing import Route
 
 from supervisor.control.client import ControlError
 from supervisor.core.sanitize import sanitize
+from supervisor.json_bytes import encode_json
 from supervisor.metrics.formats import CLASSIC, OPENMETRICS, prefers_openmetrics
 from supervisor.web.assets import load_assets
 from supervisor.web.door import Application, Door, Guard
@@ -239,7 +240,7 @@ def _chosen(request: Request) -> list[tuple[str, int | None]]:
 
 
 def _as_json(request: Request, value: object, status: int = 200) -> Response:
-    body = msgspec.json.encode(value)
+    body = encode_json(value)
     headers = {"Cache-Control": "no-store", "Content-Type": "application/json"}
     if len(body) >= COMPRESSED_FROM_BYTES and "gzip" in request.headers.get("accept-encoding", ""):
         body = gzip.compress(body, 5, mtime=0)
@@ -278,5 +279,5 @@ async def _answer_defect(request: Request, error: Exception) -> Response:
 
 def _refuse_foreign(why: str) -> Application:
     log.warning("web.foreign_request: %s", why)
-    body = msgspec.json.encode({"error": {"message": why, "remedy": "supervisorctl web prints the right address"}})
+    body = encode_json({"error": {"message": why, "remedy": "supervisorctl web prints the right address"}})
     return Response(body, 403, {"Content-Type": "application/json", "Cache-Control": "no-store"})

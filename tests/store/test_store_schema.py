@@ -28,6 +28,7 @@ from supervisor.core.remedies.budget import Ledger
 from supervisor.core.remedies.context import Experience
 from supervisor.core.remedies.spec import InForce
 from supervisor.core.remedies.trials import Course
+from supervisor.json_bytes import encode_json
 from supervisor.replay.folder import event_types
 from supervisor.shipped import shipped
 from supervisor.store import schema, sql
@@ -192,7 +193,7 @@ def test_events_that_were_recorded_under_former_names_lose_no_field(opened: Path
     assert (changed.place, changed.recovered, changed.persistent) == ("rule stall", False, False)
     assert changed.error == 'ValueError: "mended": no'
     for kind, body in recorded.items():
-        assert keys_of(json.loads(body)) <= keys_of(json.loads(msgspec.json.encode(events[kind]))), kind
+        assert keys_of(json.loads(body)) <= keys_of(json.loads(encode_json(events[kind]))), kind
 
 
 def keys_of(value: object, path: str = "") -> set[str]:

@@ -6,8 +6,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import ClassVar
 
-import msgspec
-
 from supervisor.alerts.channel import KeptNotice
 from supervisor.alerts.endpoint import Endpoint
 from supervisor.alerts.fit import fit
@@ -20,6 +18,7 @@ from supervisor.alerts.settings import (
     Text,
 )
 from supervisor.core.flags import Severity
+from supervisor.json_bytes import encode_json
 
 PATH = "/api/v2/alerts"
 NAMES = {
@@ -75,7 +74,7 @@ class Alertmanager(HttpChannel):
         alerts = [_build_alert(notice, NAMES.get(notice.type, "TrainingAlert"), at, ends)]
         if notice.type == "job.gave_up":
             alerts.append(_build_alert(notice, NAMES["incident.opened"], at, at))
-        return msgspec.json.encode(alerts)
+        return encode_json(alerts)
 
 
 def _build_alert(notice: KeptNotice, name: str, starts: datetime, ends: datetime) -> dict[str, object]:

@@ -15,6 +15,7 @@ from supervisor.alerts.confidential import repeats_secret
 from supervisor.alerts.fit import fit
 from supervisor.alerts.message import Urgency, compose
 from supervisor.alerts.settings import AlertSettings, PathText, Text, TimeoutS, find_zone, require_text
+from supervisor.json_bytes import encode_json
 
 BODY_LIMIT = 1500
 """Short enough for most services, for Apprise cuts nothing by itself."""
@@ -81,11 +82,11 @@ class Apprise:
         """Return what the child reads but for the addresses; Apprise escapes plain text for each service."""
         message = compose(notice, self.zone)
         body = fit(message.body or message.title, BODY_LIMIT)
-        return msgspec.json.encode({"title": message.title, "body": body, "type": TYPES[message.urgency]})
+        return encode_json({"title": message.title, "body": body, "type": TYPES[message.urgency]})
 
     def send(self, notice: KeptNotice, content: bytes, unix_s: float) -> Answer:
         """Run the child; the addresses go by its standard input, where no other user sees them."""
-        given = msgspec.json.encode({**msgspec.json.decode(content), "urls": list(self.urls)})
+        given = encode_json({**msgspec.json.decode(content), "urls": list(self.urls)})
         answer = run_with_input((self.python, "-I", "-c", CHILD), given, self.timeout_s)
         if answer.error is not None and repeats_secret(answer.error, self.urls):
             return replace(answer, error="Apprise failed; its report is not shown because it contains an address")

@@ -16,6 +16,7 @@ from supervisor.alerts.http import Request, exchange, read_field
 from supervisor.alerts.http_channel import HttpChannel
 from supervisor.alerts.message import Urgency, compose
 from supervisor.alerts.settings import AlertSettings, HttpSettings, find_zone
+from supervisor.json_bytes import encode_json
 
 TITLE_LIMIT = 256
 DESCRIPTION_LIMIT = 4096
@@ -60,7 +61,7 @@ class Discord(HttpChannel):
             "description": fit(message.body, DESCRIPTION_LIMIT, count_utf16, escape),
             "color": COLORS[message.urgency],
         }
-        return msgspec.json.encode({"embeds": [embed], "allowed_mentions": {"parse": []}})
+        return encode_json({"embeds": [embed], "allowed_mentions": {"parse": []}})
 
     def build_request(self, notice: KeptNotice, content: bytes, unix_s: float) -> Request:
         """Return what is posted; where messages are edited Discord is to answer with the one that it made."""
@@ -80,7 +81,7 @@ class Discord(HttpChannel):
         if not self.edits or known is None:
             return None
         changed = {**msgspec.json.decode(content), "attachments": []}
-        request = Request(body=msgspec.json.encode(changed)) if picture is None else _attach_picture(changed, picture)
+        request = Request(body=encode_json(changed)) if picture is None else _attach_picture(changed, picture)
         path, _, query = self.endpoint.target.partition("?")
         target = f"{path}/messages/{known[1]}{f'?{query}' if query else ''}"
         answer = exchange(self.endpoint, replace(request, method="PATCH", target=target), unix_s)
@@ -101,7 +102,7 @@ def _attach_picture(message: dict[str, Any], picture: bytes) -> Request:
         message["attachments"] = [{"id": 0, "filename": PICTURE_NAME}]
     body, content_type = encode_multipart_formdata(
         {
-            "payload_json": msgspec.json.encode(message),
+            "payload_json": encode_json(message),
             "files[0]": (PICTURE_NAME, picture, "image/png"),
         }
     )

@@ -7,8 +7,6 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-import msgspec
-
 from supervisor.alerts.channel import KeptNotice
 from supervisor.alerts.endpoint import Endpoint
 from supervisor.alerts.fit import count_bytes, fit
@@ -23,6 +21,7 @@ from supervisor.alerts.settings import (
     Text,
     find_zone,
 )
+from supervisor.json_bytes import encode_json
 
 TOPIC = re.compile(r"[-_A-Za-z0-9]{1,64}")
 TITLE_BYTES = 250
@@ -66,7 +65,7 @@ class Ntfy(HttpChannel):
     def render(self, notice: KeptNotice) -> bytes:
         """Return the JSON of a message; without `markdown`, ntfy shows its text as it is."""
         message, thread = compose(notice, self.zone), thread_of(notice) if self.edits else None
-        return msgspec.json.encode(
+        return encode_json(
             {
                 "topic": self.topic,
                 "title": fit(message.title, TITLE_BYTES, count_bytes),

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import msgspec
-
 from supervisor.alerts.channel import KeptNotice
 from supervisor.alerts.fit import fit
 from supervisor.alerts.http_channel import HttpChannel
 from supervisor.alerts.message import compose
 from supervisor.alerts.settings import AlertSettings, HttpSettings
+from supervisor.json_bytes import encode_json
 
 HEADER_LIMIT = 150
 SECTION_LIMIT = 3000
@@ -37,7 +36,7 @@ class Slack(HttpChannel):
             {"type": "section", "text": _plain_text(message.body or message.title, SECTION_LIMIT)},
         ]
         text = fit(f"{message.title}\n{message.body}", TEXT_LIMIT, escape=escape)
-        return msgspec.json.encode(
+        return encode_json(
             {"text": text, "mrkdwn": False, "blocks": blocks, "unfurl_links": False, "unfurl_media": False}
         )
 

@@ -26,6 +26,7 @@ from supervisor.alerts.settings import (
     find_zone,
     require_text,
 )
+from supervisor.json_bytes import encode_json
 
 SERVER = "https://api.telegram.org"
 TOKEN = re.compile(r"[0-9]{3,20}:[A-Za-z0-9_-]{20,100}")
@@ -91,7 +92,7 @@ class Telegram(HttpChannel):
     def render(self, notice: KeptNotice) -> bytes:
         """Return the JSON of a message; without a parse mode nothing in it is markup."""
         message = compose(notice, self.zone)
-        return msgspec.json.encode(
+        return encode_json(
             {
                 "chat_id": self.chat_id,
                 "text": fit(f"{message.title}\n{message.body}".strip(), TEXT_LIMIT, count_utf16),
@@ -141,7 +142,7 @@ class Telegram(HttpChannel):
             changed["caption"] = sent["text"]
         else:
             return None
-        target, body = self._target_of(EDITS[known[1]]), msgspec.json.encode(changed)
+        target, body = self._target_of(EDITS[known[1]]), encode_json(changed)
         answer = exchange(self.endpoint, Request(body=body, target=target, retry_after=_read_retry_after), unix_s)
         if answer.status == 400 and NOT_MODIFIED in (answer.error or ""):
             return Answer(delivered=True, message=message)

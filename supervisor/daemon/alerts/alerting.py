@@ -33,6 +33,7 @@ from supervisor.core.moments import Moment
 from supervisor.daemon.alerts.limits import ReceiverLimits
 from supervisor.daemon.alerts.reminders import Reminders
 from supervisor.daemon.clock import Clock
+from supervisor.json_bytes import encode_json
 from supervisor.store.outbox import WAITING_LIMIT, QueuedAlert
 from supervisor.store.store import NewAlert, Store
 
@@ -307,7 +308,7 @@ class Announcer:
         before = self._read_messages()
         after = keep_message(before, alert.sink, self._read_notice(alert), message)
         if after != before:
-            self.store.set_note(MESSAGES, msgspec.json.encode(after).decode())
+            self.store.set_note(MESSAGES, encode_json(after).decode())
 
     def _read_messages(self) -> OpenMessages:
         try:
@@ -359,7 +360,7 @@ class Announcer:
     def mute(self, receivers: Iterable[str], until_unix_s: float) -> None:
         """Send these receivers nothing until then; a time that has passed ends their mute."""
         muted = {**self._read_mutes(), **dict.fromkeys(receivers, until_unix_s)}
-        self.store.set_note(MUTED, msgspec.json.encode(muted).decode())
+        self.store.set_note(MUTED, encode_json(muted).decode())
 
     def muted_until(self, receiver: str, now: Moment) -> float | None:
         """Return the end of a receiver's mute, Unix seconds, None where it is not muted.

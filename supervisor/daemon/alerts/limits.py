@@ -8,6 +8,7 @@ import msgspec
 
 from supervisor.alerts.pipeline import Bucket, Budget, full_budget
 from supervisor.core.moments import Moment
+from supervisor.json_bytes import encode_json
 from supervisor.store.store import Store
 
 PAUSED = "alerts paused until"
@@ -37,7 +38,7 @@ class ReceiverLimits:
         """Send a receiver nothing for as long as it asked, at most an hour."""
         until = self._paused[receiver] = now.plus(min(seconds, PAUSE_LIMIT_S))
         pauses = {**self._read_pauses(), receiver: until.unix_s}
-        self.store.set_note(PAUSED, msgspec.json.encode(pauses).decode())
+        self.store.set_note(PAUSED, encode_json(pauses).decode())
 
     def is_paused(self, receiver: str, now: Moment) -> bool:
         """Whether a receiver asked to be sent nothing now.
@@ -70,7 +71,7 @@ class ReceiverLimits:
         if sent:
             kept = _KeptBudget(warnings=left.warnings.tokens, essentials=left.essentials.tokens, at=now.unix_s)
             budgets = {**self._read_budgets(), receiver: kept}
-            self.store.set_note(BUDGETS, msgspec.json.encode(budgets).decode())
+            self.store.set_note(BUDGETS, encode_json(budgets).decode())
 
     def _read_pauses(self) -> dict[str, float]:
         try:

@@ -11,6 +11,7 @@ from supervisor.alerts.payload import Notice, remind
 from supervisor.alerts.schedule import count_reminders
 from supervisor.core.job import Job, Phase
 from supervisor.core.moments import Moment
+from supervisor.json_bytes import encode_json
 from supervisor.store.store import Store
 
 ACKNOWLEDGED = "alerts acknowledged"
@@ -38,7 +39,7 @@ class Reminders:
         """Send no more reminders of a training until it is given up again."""
         given_up = {other.name for other in self.jobs() if other.phase is Phase.FAILED}
         known = {name: since for name, since in self._read_acknowledged().items() if name in given_up}
-        text = msgspec.json.encode({**known, job.name: job.since.unix_s}).decode()
+        text = encode_json({**known, job.name: job.since.unix_s}).decode()
         self.store.set_note(ACKNOWLEDGED, text)
 
     def _read_acknowledged(self) -> dict[str, float]:

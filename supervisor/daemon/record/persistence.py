@@ -19,6 +19,7 @@ from supervisor.core.stats.learned_limits import Learned
 from supervisor.core.stats.rate_limit import Allowance
 from supervisor.daemon.alerts.alerting import Announcer
 from supervisor.daemon.job_state import JobState
+from supervisor.json_bytes import encode_json
 from supervisor.store.store import Store
 
 log = logging.getLogger(__name__)
@@ -147,7 +148,7 @@ class StoreRecord:
 
     def keep_learned(self, job: str, setting: str, learned: Learned) -> None:
         """Record what is known of a set-up so far."""
-        self._store.set_note(f"{LEARNED} {job}: {setting}", msgspec.json.encode(learned.plain()).decode())
+        self._store.set_note(f"{LEARNED} {job}: {setting}", encode_json(learned.plain()).decode())
 
     def _save_changes(self, before: Job, after: Job) -> None:
         self._moved[after.name] = after
