@@ -23,6 +23,7 @@ class ApiServer:
     answer: tuple[int, bytes] | None = None
     asked: list[str] = field(default_factory=list)
     before_write: Callable[[], object] = lambda: None
+    _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def handle(self, method: str, path: str, token: str, body: bytes) -> tuple[int, bytes]:
         self.asked.append(f"{method} {path} {token}")
@@ -33,14 +34,27 @@ class ApiServer:
         before, self.before_write = self.before_write, lambda: None
         before()
         facts = json.loads(body)
-        if method == "POST" and self.lease is not None:
-            return 409, b"{}"
-        if method == "PUT" and facts["metadata"].get("resourceVersion") != str(self.version):
-            return 409, b"{}"
+        with self._lock:
+            if method == "POST" and self.lease is not None:
+                return 409, b"{}"
+            if method == "PUT" and facts["metadata"].get("resourceVersion") != str(self.version):
+                return 409, b"{}"
+            self._write(facts)
+            return 201 if method == "POST" else 200, json.dumps(self.lease).encode()
+
+    def take_over(self, holder: str) -> None:
+        """Have another process lead: a renewal that read the Lease before meets a conflict."""
+        with self._lock:
+            transitions = self.spec["leaseTransitions"]
+            assert isinstance(transitions, int)
+            spec = {**self.spec, "holderIdentity": holder, "leaseTransitions": transitions + 1}
+            self._write({**(self.lease or {}), "spec": spec})
+
+    def _write(self, facts: Object) -> None:
+        metadata = facts["metadata"]
+        assert isinstance(metadata, dict)
         self.version += 1
-        facts["metadata"]["resourceVersion"] = str(self.version)
-        self.lease = facts
-        return 201 if method == "POST" else 200, json.dumps(facts).encode()
+        self.lease = {**facts, "metadata": {**metadata, "resourceVersion": str(self.version)}}
 
     @property
     def spec(self) -> Object:

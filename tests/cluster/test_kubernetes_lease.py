@@ -176,14 +176,7 @@ def test_a_leader_waits_for_the_api_server_renews_by_itself_and_ends_once_anothe
     until(lambda: cluster.version >= 3, "two renewals")
     leading.join(LIMIT_S)
     first.tick()
-
-    def be_taken() -> None:
-        """Another process takes it while the first is about to renew it."""
-        cluster.version += 1
-        spec = {**cluster.spec, "holderIdentity": "b", "leaseTransitions": 1}
-        cluster.lease = {"metadata": {"resourceVersion": str(cluster.version)}, "spec": spec}
-
-    cluster.before_write = be_taken
+    cluster.before_write = lambda: cluster.take_over("b")  # while the first is about to renew it
     until(lambda: not first.holds, "the end of the first")
     with pytest.raises(LeaseLostError, match="is held by 'b' now"):
         first.tick()

@@ -98,7 +98,7 @@ def test_a_second_leader_waits_for_the_lease_goes_on_under_a_higher_fence_and_en
             after = cluster.await_epoch(2)
             assert cluster.read_rank(cluster.folder / "rank-3")[-1][0] == "run.1.2", "the Lease's transitions are in it"
 
-            api.spec["holderIdentity"] = "boss-2_0"  # another one leads
+            api.take_over("boss-2_0")
             assert second.wait(60) == UNAVAILABLE
             assert "is held by 'boss-2_0' now" in pods.read_log("boss-1")
             assert not any(gone(pid) for pid in after.values())
