@@ -41,6 +41,11 @@ def disk_paths(settings: SupervisorSettings, *jobs: JobSettings) -> tuple[Path, 
     return (Path(settings.state_dir), *(Path(job.cwd) for job in jobs if job.cwd is not None))
 
 
+def disks_of(settings: SupervisorSettings, job: JobSettings) -> frozenset[str]:
+    """Return the same of one job, by which the readings are chosen that it is judged by."""
+    return frozenset(map(str, disk_paths(settings, job)))
+
+
 def rules_of(job: JobSettings) -> tuple[Rule, ...]:
     """Return every rule with the job's settings, in the order of RULES."""
     return rules_with(rule_settings(job))

@@ -18,7 +18,7 @@ import msgspec
 from supervisor.children.files_apart import Look, apart, here
 from supervisor.children.path_looks import PathLooks, find_silent, wait_until_answered
 from supervisor.children.prompt_thread import PromptThread
-from supervisor.config.derive import database_url, disk_paths, expectation_of, limits_of, rules_of
+from supervisor.config.derive import database_url, disk_paths, disks_of, expectation_of, limits_of, rules_of
 from supervisor.config.redact import redacted
 from supervisor.config.settings import JobSettings, Settings
 from supervisor.core import decisions as de
@@ -464,7 +464,7 @@ class Assembly:
 
     def find_disks(self, settings: JobSettings) -> frozenset[str]:
         """Return the paths by which the disks are read that a job writes to."""
-        return frozenset(map(str, disk_paths(self.settings.supervisor, settings)))
+        return disks_of(self.settings.supervisor, settings)
 
     def may_launch(self, job_state: JobState) -> bool:
         """Whether a launch is allowed, and note why not: on a full disk every later checkpoint would fail."""

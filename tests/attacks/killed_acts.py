@@ -22,12 +22,12 @@ import struct
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
@@ -423,10 +423,14 @@ def is_over(home: House, scene: Scene) -> bool:
         return False
 
 
-def main() -> int:
-    """Play each scene without a kill, and then with a kill at each of its changes."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scene", choices=SCENES, nargs="+", default=list(SCENES))
+Play: TypeAlias = Callable[[str, int | None, Path], Outcome]
+"""Plays the scene of that name, with a kill at that change of its act, None: without; the code is that of trainings."""
+
+
+def sweep(description: str | None, scenes: Iterable[str], play_scene: Play) -> int:
+    """Play each scene that is asked for without a kill, and then with one at each of its changes."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scene", choices=list(scenes), nargs="+", default=list(scenes))
     parser.add_argument("--every", type=int, default=1, help="each so many-th change alone")
     parser.add_argument("--from", dest="first", type=int, default=1)
     parser.add_argument("--only", type=int, help="this change alone")
@@ -435,14 +439,15 @@ def main() -> int:
     counted: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="killed-code-") as folder:
         CodeCopies(Path(folder), same_user=True).current()
+        code = Path(folder) / FOLDER
         for name in given.scene:
-            undisturbed = play(SCENES[name], None, Path(folder) / FOLDER)
+            undisturbed = play_scene(name, None, code)
             report(name, "undisturbed", undisturbed)
             counted["BROKEN" if undisturbed.broken else "held"] += 1
             sys.stdout.write(f"{name}: {len(undisturbed.changes)} changes {json.dumps(undisturbed.changes)}\n")
             numbers = choose_numbers(undisturbed.changes)[given.first - 1 :: given.every]
             for number in numbers if given.only is None else [given.only]:
-                outcome = play(SCENES[name], number, Path(folder) / FOLDER)
+                outcome = play_scene(name, number, code)
                 report(name, f"#{number} {outcome.killed_at or 'not reached'}", outcome)
                 counted["BROKEN" if outcome.broken else "held" if outcome.killed_at else "not reached"] += 1
     sys.stdout.write(f"{dict(counted)}\n")
@@ -462,4 +467,4 @@ def report(scene: str, what: str, outcome: Outcome) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(sweep(__doc__, SCENES, lambda name, number, code: play(SCENES[name], number, code)))

@@ -11,13 +11,11 @@ incident.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,9 +24,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
 
-from killed_acts import Outcome, choose_numbers, report  # noqa: E402 (after the path is set)
+from killed_acts import Outcome, sweep  # noqa: E402 (after the path is set)
 
-from supervisor.runner.code_copy import FOLDER, CodeCopies  # noqa: E402
 from tests.cluster.cluster_by_hand import Cluster, gone, until  # noqa: E402
 from tests.cluster.generations_by_hand import write_generation  # noqa: E402
 from tests.rigs.killing_disk import KillingDisk, killing  # noqa: E402
@@ -256,32 +253,5 @@ def play(name: str, number: int | None, code: Path) -> Outcome:
     return Outcome(changes=tuple(changes), killed_at=disk.killed_at, broken=broken)
 
 
-def main() -> int:
-    """Play each scene without a kill, and then with a kill at each of its changes."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scene", choices=SCENES, nargs="+", default=list(SCENES))
-    parser.add_argument("--every", type=int, default=1, help="each so many-th change alone")
-    parser.add_argument("--from", dest="first", type=int, default=1)
-    parser.add_argument("--only", type=int, help="this change alone")
-    given = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what it started is ended even then
-    counted: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory(prefix="killed-code-") as folder:
-        CodeCopies(Path(folder), same_user=True).current()
-        code = Path(folder) / FOLDER
-        for name in given.scene:
-            undisturbed = play(name, None, code)
-            report(name, "undisturbed", undisturbed)
-            counted["BROKEN" if undisturbed.broken else "held"] += 1
-            sys.stdout.write(f"{name}: {len(undisturbed.changes)} changes {json.dumps(undisturbed.changes)}\n")
-            numbers = choose_numbers(undisturbed.changes)[given.first - 1 :: given.every]
-            for number in numbers if given.only is None else [given.only]:
-                outcome = play(name, number, code)
-                report(name, f"#{number} {outcome.killed_at or 'not reached'}", outcome)
-                counted["BROKEN" if outcome.broken else "held" if outcome.killed_at else "not reached"] += 1
-    sys.stdout.write(f"{dict(counted)}\n")
-    return 1 if counted["BROKEN"] else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(sweep(__doc__, SCENES, play))

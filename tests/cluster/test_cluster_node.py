@@ -99,10 +99,7 @@ def test_a_leader_that_answers_no_more_is_connected_to_again_and_what_was_report
     node = Node(settings, daemon, lambda: Moment(monotonic_s=1000.0 + elapsed_s[0], unix_s=0.0))
     node.start()
     try:
-        first = boss.accept()
-        boss.take_until(first, lambda message: isinstance(message, ms.Joined))
-        first.send(ms.Launch(epoch=EPOCH, node_rank=0, nodes=1, host="127.0.0.1", port=1))
-        until(lambda: daemon.ordered == [EPOCH], "the launch")
+        first = accept_launched(boss, daemon)
         node.ended(EPOCH, finished=True, reason="")  # into a network that carries nothing any more
         boss.take_until(first, lambda message: message == ms.Finished(epoch=EPOCH))
         elapsed_s[0] += SILENT_LIMIT_S + 1.0
@@ -122,10 +119,7 @@ def test_a_training_that_finished_here_is_reported_to_each_leader_that_comes(bos
     daemon = Daemon()
     node = begin(boss, daemon, CLOCK.now)
     try:
-        first = boss.accept()
-        boss.take_until(first, lambda message: isinstance(message, ms.Joined))
-        first.send(ms.Launch(epoch=EPOCH, node_rank=0, nodes=1, host="127.0.0.1", port=1))
-        until(lambda: daemon.ordered == [EPOCH], "the launch")
+        first = accept_launched(boss, daemon)
         node.ended(EPOCH, finished=True, reason="")
         boss.take_until(first, lambda message: message == ms.Finished(epoch=EPOCH))
         answer(boss, first, now_s)
@@ -135,6 +129,15 @@ def test_a_training_that_finished_here_is_reported_to_each_leader_that_comes(bos
         assert (joined.running, report) == (EPOCH, ms.Finished(epoch=EPOCH))
     finally:
         node.end()
+
+
+def accept_launched(boss: Boss, daemon: Daemon) -> Connection:
+    """Return the link of a node that comes, once it has ordered a launch."""
+    link = boss.accept()
+    boss.take_until(link, lambda message: isinstance(message, ms.Joined))
+    link.send(ms.Launch(epoch=EPOCH, node_rank=0, nodes=1, host="127.0.0.1", port=1))
+    until(lambda: daemon.ordered == [EPOCH], "the launch")
+    return link
 
 
 def begin(boss: Boss, daemon: Daemon, clock: Callable[[], Moment], name: str = "n0") -> Node:
@@ -188,10 +191,7 @@ def test_ends_on_nodes_whose_clocks_are_an_hour_apart_are_in_their_order_for_eac
     try:
         assert parent.stdout is not None
         rank = int(parent.stdout.readline())
-        first = boss.accept()
-        boss.take_until(first, lambda message: isinstance(message, ms.Joined))
-        first.send(ms.Launch(epoch=EPOCH, node_rank=0, nodes=1, host="127.0.0.1", port=1))
-        until(lambda: daemon.ordered == [EPOCH], "the launch")
+        first = accept_launched(boss, daemon)
         node.launched(Running(epoch=EPOCH, folder=tmp_path, shim_pid=parent.pid))
         boss.take_until(first, lambda message: isinstance(message, ms.NodeBeat) and message.ranks == (0,))
         answer(boss, first, now_s)
@@ -222,10 +222,7 @@ def test_what_ended_a_launch_is_reported_to_each_leader_that_comes(boss: Boss) -
     daemon = Daemon()
     node = begin(boss, daemon, CLOCK.now)
     try:
-        first = boss.accept()
-        boss.take_until(first, lambda message: isinstance(message, ms.Joined))
-        first.send(ms.Launch(epoch=EPOCH, node_rank=0, nodes=1, host="127.0.0.1", port=1))
-        until(lambda: daemon.ordered == [EPOCH], "the launch")
+        first = accept_launched(boss, daemon)
         node.ended(EPOCH, finished=False, reason="the command exited with status 1")
         fault = ms.Fault(epoch=EPOCH, kind="launch_failed", reason="the command exited with status 1")
         boss.take_until(first, lambda message: message == fault)

@@ -9,7 +9,7 @@ from typing import Any
 from supervisor.cli import configured
 from supervisor.cli.app import App
 from supervisor.cli.errors import CliError
-from supervisor.config.derive import database_url, disk_paths, rule_settings
+from supervisor.config.derive import database_url, disks_of, rule_settings
 from supervisor.config.read import Reader
 from supervisor.replay.folder import RecordingError
 from supervisor.replay.from_record import of_attempt
@@ -29,7 +29,7 @@ def recorded(app: App, job: str, attempt: int | None) -> Recording:
     settings = configured.settings(app)
     known = settings.jobs.get(job)
     rules = rule_settings(known) if known is not None else {}
-    disks = frozenset(map(str, disk_paths(settings.supervisor, known))) if known is not None else None
+    disks = disks_of(settings.supervisor, known) if known is not None else None
     try:
         archive = Archive.at(database_url(settings.supervisor))
         archive.check()

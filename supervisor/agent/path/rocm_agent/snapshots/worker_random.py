@@ -67,13 +67,14 @@ class Account:
             if self._undraw is not None:
                 delattr(kind, SEED)
 
-    def draws_no_seed(self, loader: Any) -> None:
-        """The workers are to be as if they had stayed: what draws their seed is put back to where it is now."""
+    def put_back_generator(self, loader: Any) -> None:
+        """Have what draws the workers' seed put back to where it is now: workers that stay draw none."""
         source = loader.generator or self._torch.default_generator
         before = source.get_state()
         self._undraw = lambda _: source.set_state(before)
 
-    def made(self, iterator: Any) -> None:
+    @fenced
+    def note_seed(self, iterator: Any) -> None:
         """Note the seed of the iterator that was made."""
         self._seed = iterator._base_seed if self._seed is None else self._seed
 
@@ -160,7 +161,7 @@ def install(torch: Any, positioned: type) -> None:
             return
         with account.making(kind):
             begin(self, loader, *args, **kwargs)
-        account.made(self)
+        account.note_seed(self)
 
     kind.__init__ = __init__
     setattr(kind, _INSTALLED, True)
@@ -187,5 +188,5 @@ def _account_of(torch: Any, loader: Any, positioned: type) -> Optional[Account]:
         stay = stay if stay is not None and len(stay["states"]) == loader.num_workers else None
     found.workers = Account(torch, loader, skipped, is_endless=is_endless, resumed=resumed or stay)
     if stay is not None:
-        found.workers.draws_no_seed(loader)
+        found.workers.put_back_generator(loader)
     return found.workers
