@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -10,6 +11,14 @@ import click
 from supervisor.cli import exit_codes
 from supervisor.control.client import ControlError, ForbiddenError, UnreachableError
 from supervisor.core.sanitize import sanitize
+
+
+def suggest_nearest(name: str, known: Iterable[str]) -> str:
+    """Return the end of a message about an unknown name: the nearest known one, or nothing."""
+    import difflib  # noqa: PLC0415  # 7 ms to import, needed after a typo only
+
+    nearest = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {nearest[0]!r}?" if nearest else ""
 
 
 class CliError(click.ClickException):

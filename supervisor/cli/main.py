@@ -14,7 +14,7 @@ import click
 from supervisor import __version__
 from supervisor.cli import exit_codes
 from supervisor.cli.app import App, UncheckedPath
-from supervisor.cli.errors import WrongUsageError
+from supervisor.cli.errors import WrongUsageError, suggest_nearest
 from supervisor.cli.paths import other_supervisor
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -67,7 +67,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "agent-path": ("supervisor.cli.agent_path", "Print the directory to put on PYTHONPATH by hand."),
     "completion": ("supervisor.cli.completion", "Print the completion script for a shell."),
     "version": ("supervisor.cli.version", "Print the version."),
-    "help": ("supervisor.cli.help", "Show help for a command, or for exit-codes."),
+    "help": ("supervisor.cli.help", "Show help for a command or a topic."),
 }
 """Module and one line for the overview; the module exports `command`."""
 
@@ -106,11 +106,7 @@ class LazyGroup(click.Group):
         if name in FOREIGN:
             text = f"no command {name!r}: this is rocm-supervisor's command line, not that of supervisord.org"
             raise click.UsageError(text, context)
-        import difflib  # noqa: PLC0415  # 7 ms to import, needed after a typo only
-
-        nearest = difflib.get_close_matches(name, COMMANDS, n=1)
-        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-        raise click.UsageError(f"no command {name!r}{hint}", context)
+        raise click.UsageError(f"no command {name!r}{suggest_nearest(name, COMMANDS)}", context)
 
     def invoke(self, context: click.Context) -> object:
         """Run the command; with --json a usage error is printed as an error object."""
