@@ -8,6 +8,7 @@ and closed; in the queue it would keep the event loop busy.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import os
@@ -30,6 +31,9 @@ users can fill every other place with requests that are being answered, of which
 STAYS_S = 0.25
 """A connection is not ended for another before: its request may be on its way."""
 REFUSALS_PER_TURN = 256
+ENDED_PER_TURN = 32
+"""Connections ended for others in one turn of the event loop, which closes them in the next ones. A loop accepts all of
+its queue in a turn: without this, a crowd that comes again at once keeps a slow machine from all else for minutes."""
 REFUSALS_LOGGED_EVERY_S = 10.0
 """Whoever is refused may ask again at once, thousands of times a second."""
 _NOTHING_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
@@ -62,10 +66,12 @@ class LimitedListener(socket.socket):
         """Whose they are, and when they were accepted."""
         self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._refused, self._logged_s = 0, -REFUSALS_LOGGED_EVERY_S
+        self._ended = 0
+        """Connections that were ended for others in this turn."""
 
     def accept(self) -> tuple[socket.socket, object]:
-        """Return the next connection within the limits; raise BlockingIOError where there is none."""
-        for _ in range(REFUSALS_PER_TURN):
+        """Return the next connection within the limits; raise BlockingIOError where there is none in this turn."""
+        for _ in range(REFUSALS_PER_TURN if self._ended < ENDED_PER_TURN else 0):
             try:
                 connection, address = super().accept()
             except OSError as error:
@@ -77,7 +83,7 @@ class LimitedListener(socket.socket):
                 continue
             if self._has_room(connection, address):
                 return connection, address
-        raise BlockingIOError(errno.EAGAIN, "connections beyond the limit were refused")
+        raise BlockingIOError(errno.EAGAIN, "what is in the queue waits for the next turn")
 
     def close(self) -> None:
         """Close the socket and the spare descriptor."""
@@ -128,7 +134,13 @@ class LimitedListener(socket.socket):
         self._taken.remove(longest)
         with suppress(OSError):
             longest[2].shutdown(socket.SHUT_RDWR)  # whoever serves it reads its end, and closes it
+        if not self._ended:
+            asyncio.get_running_loop().call_soon(self._begin_turn)
+        self._ended += 1
         return True
+
+    def _begin_turn(self) -> None:
+        self._ended = 0
 
     def _note_refusal(self, owner: Hashable, theirs: int) -> None:
         """Log the first refusal at once, and those after it together."""

@@ -8,12 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import count
 from typing import Any
 
 import pytest
 
 from supervisor.control.connection import TimedProtocol
-from supervisor.control.limits import STAYS_S, LimitedListener
+from supervisor.control.limits import ENDED_PER_TURN, STAYS_S, LimitedListener
 from supervisor.control.woken_server import WokenServer, build_config
 
 CONNECTIONS, OF_ONE = 8, 4
@@ -186,3 +187,36 @@ def test_a_client_that_goes_on_asking_keeps_its_connection(served: Served) -> No
         idle(steady)
         until(lambda: served.ask() == ANSWER)
         idle(steady)
+
+
+def test_a_crowd_that_comes_again_at_once_leaves_the_event_loop_its_turns() -> None:
+    """What is in the queue beyond is accepted once the loop can have closed what was ended."""
+    many = ENDED_PER_TURN + 8
+
+    async def accept_crowds(listening: socket.socket, held: ExitStack) -> list[int]:
+        listener = held.enter_context(LimitedListener(listening, 2 * many, many, dict))
+        listener.setblocking(False)
+
+        def accept_turn() -> int:
+            for accepted in count():
+                try:
+                    held.enter_context(listener.accept()[0])
+                except BlockingIOError:
+                    return accepted
+            raise AssertionError
+
+        def come() -> None:
+            for _ in range(many):
+                held.enter_context(socket.create_connection(listening.getsockname()))
+
+        come()
+        accepted = [accept_turn()]
+        begun_s = time.perf_counter()
+        until(lambda: time.perf_counter() > begun_s + STAYS_S)
+        come()
+        accepted.append(accept_turn())
+        await asyncio.sleep(0)
+        return [*accepted, accept_turn()]
+
+    with ExitStack() as held, socket.create_server(("127.0.0.1", 0), backlog=2 * many) as listening:
+        assert asyncio.run(accept_crowds(listening, held)) == [many, ENDED_PER_TURN, many - ENDED_PER_TURN]
