@@ -43,6 +43,7 @@ BATCHES = {
     "hf:bert": (8, "fp32"),
     "hf:t5": (8, "bf16"),
     "hf:qwen3": (2, "bf16"),
+    "hf:qwen3_06b": (2, "bf16"),
     "yolo:yolov8n": (8, "fp32"),
 }
 

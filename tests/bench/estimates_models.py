@@ -1,4 +1,4 @@
-"""The trainings that `estimates.py` estimates: twelve networks, each a plain loop over random samples.
+"""The trainings that `estimates.py` estimates: thirteen networks, each a plain loop over random samples.
 
     python estimates_models.py NAME BATCH PRECISION STEPS
 
@@ -65,7 +65,8 @@ def of_transformers(kind):
     else:
         network = transformers.Qwen3ForCausalLM(
             transformers.Qwen3Config(
-                vocab_size=151936, hidden_size=1024, intermediate_size=3072, num_hidden_layers=12,
+                vocab_size=151936, hidden_size=1024, intermediate_size=3072,
+                num_hidden_layers=28 if kind == "qwen3_06b" else 12,
                 num_attention_heads=16, num_key_value_heads=8, head_dim=128, tie_word_embeddings=True,
             )
         )  # fmt: skip
@@ -100,6 +101,7 @@ def of_ultralytics(kind):
 NAMES = (
     "tv:resnet50", "tv:mobilenet_v3_large", "tv:convnext_tiny", "tv:deeplab", "timm:vit_base_patch16_224",
     "timm:efficientnet_b0", "timm:swin_tiny_patch4_window7_224", "hf:gpt2", "hf:bert", "hf:t5", "hf:qwen3",
+    "hf:qwen3_06b",
     "yolo:yolov8n",
 )  # fmt: skip
 
