@@ -24,7 +24,7 @@ width, rows = (2048, 8192) if device.type == "cuda" else (32, 8)
 torch.manual_seed(1)
 layers = [layer for _ in range(3) for layer in (torch.nn.Linear(width, width), torch.nn.Tanh())]
 model = torch.nn.Sequential(*layers, torch.nn.Linear(width, 1)).to(device)
-optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, fused=device.type == "cuda")
 counts = {"made": 0}
 small = torch.zeros(64, device=device)
 state = snapshots.restore(model=model, optimizer=optimizer, counts=counts)

@@ -1,12 +1,14 @@
 """A tune that may restart a living training, by daemon and command line: what helps a start is kept, nothing else is.
 
-    python tests/bench/tuner_starts.py [--train-python PYTHON] [--device cuda|cpu] [--for 360s] [--only NAME]
+    python tests/bench/tuner_starts.py [--train-python PYTHON] [--device cuda|blocked|cpu] [--for 360s] [--only NAME]
                                        [--json FILE]
 
 `started_training.py` says what the training is. Its environments are, in this order, one that cannot start, one that
 is slower, one that differs by a variable without effect, and one that is quicker; on a GPU the allocator's growing
 segments are tried before them, unless `--only` names environments. Only the quick one may be adopted. Then the tune is
-undone, and the next start has to be as configured.
+undone, and the next start has to be as configured. `blocked` is a training on a GPU whose owner has left a variable
+set that makes it wait for each of its launches, and whose quick environment does not: its losses stay the same to the
+last bit.
 """
 
 # ruff: noqa: T201 - a benchmark prints
@@ -37,6 +39,12 @@ ENVIRONMENTS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
         "same": {"WITHOUT_EFFECT": "1"},
         "quick": {"NVIDIA_TF32_OVERRIDE": "1"},
     },
+    "blocked": {
+        "broken": {"CUDA_VISIBLE_DEVICES": "-1"},
+        "slow": {"PAUSE_MS": "20"},
+        "same": {"WITHOUT_EFFECT": "1"},
+        "quick": {"CUDA_LAUNCH_BLOCKING": "0"},
+    },
     "cpu": {
         "broken": {"PAUSE_MS": "none"},
         "slow": {"PAUSE_MS": "40"},
@@ -46,6 +54,8 @@ ENVIRONMENTS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
 }
 OWN: Mapping[str, Mapping[str, str]] = {
     "cuda": {},
+    # Without a compiler for it what can be set alive takes less of the tune's time.
+    "blocked": {"CUDA_LAUNCH_BLOCKING": "1", "CXX": "no-compiler"},
     # With these decided by its owner no other start is tried than those in its environments.
     "cpu": {"PAUSE_MS": "20", "OMP_NUM_THREADS": "1", "MALLOC_CONF": "narenas:1"},
 }
@@ -130,7 +140,7 @@ class Bench:
 
 def describe_job(home: House, given: argparse.Namespace) -> str:
     """Return the table of the job with its environments."""
-    words = [given.train_python, str(SCRIPT), given.device]
+    words = [given.train_python, str(SCRIPT), "cpu" if given.device == "cpu" else "cuda"]
     own = {**OWN[given.device], **(DECIDED if len(given.only) < len(ENVIRONMENTS[given.device]) else {})}
     table = f'{write_env(own)}conv2d = "off"\nsnapshot_every_s = {SNAPSHOT_EVERY_S}\n'
     text = home.job_of("started", words, table)
