@@ -22,6 +22,7 @@ from supervisor.core.attempt_files import ENV_CONV2D
 from supervisor.core.memory.estimate import (
     PROOF_STEPS,
     Estimate,
+    correct_spared,
     estimate,
     fit_line,
     largest_micro_batch,
@@ -203,11 +204,11 @@ class Probes:
         point: Point = result.point
         return point
 
-    def vary(self, configured: int, batches: Iterable[int]) -> list[Point]:
+    def vary(self, configured: int, batches: Iterable[int], *, spares: bool = False) -> list[Point]:
         """Return points at further micro-batches; one that fails, or that the loader does not follow, gives none."""
         found: list[Point] = []
         for batch in batches:
-            result = self.run(batch, configured)
+            result = self.run(batch, configured, spares=spares)
             if result.point is not None and result.point.batch == batch:
                 found.append(result.point)
             else:
@@ -281,7 +282,7 @@ def _probe_points(
             else:
                 points = (_probe_on_gpu if seen.on_gpu else _probe_small)(probes, asked, seen.configured)
                 if seen.on_gpu and not asked.quick:
-                    proven = _prove_largest(probes, asked, seen.configured, points)
+                    proven, points = _prove_largest(probes, asked, seen.configured, points)
             if follows and probes.why_alone:
                 probes.notes.append(f"each micro-batch was probed by a process of its own: {probes.why_alone}")
     except OSError as error:
@@ -294,28 +295,37 @@ def _probe_on_gpu(probes: Probes, asked: Asked, configured: int) -> list[Point]:
     """Return points at the micro-batch in question, and at one that takes most of the GPU or at half of the former."""
 
     def measure(batch: int) -> Point | None:
-        return next(iter(probes.vary(configured, [batch])), None)
+        return next(iter(probes.vary(configured, [batch], spares=not asked.quick)), None)
 
     points = collect_points(measure, asked.batch or configured, asked.card_bytes, quick=asked.quick)
     return points if points else [probes.measure()]
 
 
-def _prove_largest(probes: Probes, asked: Asked, configured: int, points: list[Point]) -> int | None:
-    """Return the largest micro-batch that was seen to run in the GPU's memory; None where none can be reckoned."""
+def _prove_largest(
+    probes: Probes, asked: Asked, configured: int, points: list[Point]
+) -> tuple[int | None, list[Point]]:
+    """Return the largest micro-batch that was seen to run in the GPU's memory, None where none can be reckoned.
+
+    With it come the points as the proof corrects them.
+    """
     ordered = sorted(points, key=_batch_of)
     card = asked.card_bytes or ordered[-1].card_bytes
     largest = None if card is None else largest_micro_batch(ordered, fit_line(ordered), card)
     if not largest or card is None:
-        return None
+        return None, points
     # A GPU that is only asked about is as small for the allocator; what others hold of a real one they do hold.
     room = None if asked.card_bytes is None else card - (ordered[-1].other_bytes or 0)
+    proofs: list[Point] = []
 
     def runs(batch: int) -> bool:
         result = probes.run(batch, configured, proof=True, steps=PROOF_STEPS, room_bytes=room)
-        return result.point is not None and result.point.batch == batch
+        if result.point is not None and result.point.batch == batch:
+            proofs.append(result.point)
+        return bool(proofs)
 
     known = [point.batch for point in points if point.batch is not None]
-    return prove_largest(largest, known, runs)
+    found = prove_largest(largest, known, runs)
+    return found, correct_spared(points, proofs[-1]) if proofs else points
 
 
 def _probe_small(probes: Probes, _asked: Asked, configured: int) -> list[Point]:

@@ -70,6 +70,8 @@ class WhatIf:
     """Batches that are drawn and timed in place of a training."""
     look: bool = False
     """Whether only the first batch is looked at."""
+    spares: bool = False
+    """Whether cuDNN may be left out where it prepares convolutions for seconds: a proof that has it follows."""
     steps: int = 2
     room_bytes: int | None = None
     """What the allocator of a GPU may hold; None: all that is free."""
@@ -152,6 +154,7 @@ def describe_request(what_if: WhatIf, report: Path) -> dict[str, object]:
         "look": what_if.look,
         "timed": what_if.timed,
         "draws": what_if.draws,
+        "spares": what_if.spares,
     }
 
 

@@ -100,8 +100,8 @@ class Probes:
 
     def measure(self, count: int) -> Point | None:
         """Return the point at a micro-batch; None where it does not run."""
-        found = self.loaded.probe(WhatIf(batch=count, configured=self.batch))
-        self._mark(str(count))
+        found = self.loaded.probe(WhatIf(batch=count, configured=self.batch, spares=True))
+        self._mark(f"{count} without cuDNN" if found.point and found.point.without_cudnn else str(count))
         if found.point is None:
             say(f"  {self.name} at {count}: {found.problem}\n{found.output[-1500:]}")
         return found.point

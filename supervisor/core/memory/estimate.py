@@ -179,6 +179,29 @@ def largest_micro_batch(points: Sequence[Point], line: Line | None, card_bytes: 
     return max(0, min(LARGEST_BATCH, line.find_largest(usable)))
 
 
+def correct_spared(points: Sequence[Point], proof: Point) -> list[Point]:
+    """Return points with what a proof that had cuDNN took beyond the line of those that were probed without it."""
+    line = fit_line(sorted(points, key=lambda point: point.batch or 0))
+    spared = [point for point in points if point.without_cudnn]
+    if line is None or proof.batch is None or not spared or line.at(proof.batch) <= 0:
+        return list(points)
+    share = max(1.0, proof.graph_bytes / line.at(proof.batch))
+    return [_scale(point, share) if point.without_cudnn else point for point in points]
+
+
+def _scale(point: Point, share: float) -> Point:
+    def scale(known: int | None) -> int | None:
+        return None if known is None else round(known * share)
+
+    return replace(
+        point,
+        graph_bytes=round(point.graph_bytes * share),
+        forward_bytes=scale(point.forward_bytes),
+        backward_bytes=scale(point.backward_bytes),
+        reserved_bytes=scale(point.reserved_bytes),
+    )
+
+
 def next_probe(points: Sequence[Point], card_bytes: int, *, share: float = 0.6) -> int | None:
     """Return the micro-batch that takes `share` of the card, to be probed for a better line; None: none is larger.
 

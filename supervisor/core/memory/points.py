@@ -38,6 +38,8 @@ class Point:
     shapes: int = 1
     """Different shapes of samples among the batches drawn."""
     compiled: bool = False
+    without_cudnn: bool = False
+    """Whether the kernels were PyTorch's own, since cuDNN prepared its own for seconds."""
     checkpointed: str | None = None
     """How checkpointing was switched for a what-if; empty: it could not be."""
     largest_output_bytes: int = 0
@@ -68,6 +70,7 @@ def read_point(report: dict[str, object]) -> Point | str:
         device="cuda" if report.get("device") == "cuda" else "cpu",
         shapes=as_int(report.get("shapes"), maximum=10**6) or 1,
         compiled=report.get("compiled") is True,
+        without_cudnn=report.get("without_cudnn") is True,
         checkpointed=checkpointed[:TEXT_LIMIT] if isinstance(checkpointed, str) else None,
         largest_output_bytes=as_int(largest.get("bytes"), maximum=BYTES_MAX) or 0,
         largest_output_columns=as_int(largest.get("columns"), maximum=BYTES_MAX) or 0,

@@ -5,9 +5,12 @@ from __future__ import annotations
 import weakref
 from functools import wraps
 from itertools import islice
+from time import perf_counter
 from typing import Any, Dict, Iterator, List, Optional
 
 from rocm_agent.fence import fenced
+
+from .sparing import Convolutions
 
 LEAST_BLOCKS = 3
 """Modules of one kind in a row that are taken for the blocks of a network."""
@@ -68,6 +71,7 @@ class Outermost:
         self._precision = precision
         self._checkpointing = checkpointing
         self._depth = 0
+        self.convolutions = Convolutions(torch)
         self.largest: Dict[str, Any] = {}
         """The largest output of a module: its name's kind and its bytes."""
         self.checkpointed: Optional[str] = None
@@ -81,7 +85,10 @@ class Outermost:
         @wraps(original)
         def __call__(called: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it takes its place
             if self._depth or not training():
+                began_s = perf_counter() if self.convolutions.follows(called) else None
                 result = original(called, *args, **kwargs)
+                if began_s is not None:
+                    fenced(self.convolutions.took)(perf_counter() - began_s)
                 self._note(called, result)
                 return result
             if self._checkpointing is not None and self.checkpointed is None:
