@@ -74,3 +74,51 @@ def test_a_number_of_tensorflow_is_read_at_once_from_the_cpu_and_once_a_second_f
 ) -> None:
     finished = attempt.run([current_python, "-c", EAGER])
     assert finished.output == "[0.5, 0.5, 0.5] None\n[0.5, None, 0.5] 5\n", finished.output
+
+
+AHEAD = """
+import sys
+from rocm_agent.scalars import FIRST, LateScalars
+
+behind = int(sys.argv[1])
+done = 0
+
+class Tensor:
+    is_cuda, dtype = True, "float32"
+    def __init__(self, value=0.0): self.value = value
+    def numel(self): return 1
+    def detach(self): return self
+    def view(self, count): return self
+    def copy_(self, other, non_blocking): self.value = other.value
+    def __float__(self): return self.value
+
+class Event:
+    def record(self): self.step = step
+    def query(self): return self.step <= done
+
+class cuda:
+    Event = Event
+    is_current_stream_capturing = staticmethod(lambda: False)
+
+class torch:
+    empty = staticmethod(lambda count, dtype, pin_memory: Tensor())
+torch.cuda = cuda
+
+scalars, found = LateScalars(torch), []
+for step in range(1, FIRST + 40):
+    done = step - behind
+    found.append(scalars.exchange(Tensor(float(step)), None)[0])
+kept = [loss for loss in found if loss is not None]
+print(kept[:FIRST] == [float(step) for step in range(1, FIRST + 1)], kept == sorted(set(kept)))
+print(max(step - loss for step, loss in list(enumerate(found, 1))[FIRST:] if loss is not None))
+"""
+
+
+@pytest.mark.parametrize("behind", [0, 1, 3, 12])
+def test_the_first_losses_are_all_recorded_however_far_the_host_is_ahead_of_the_gpu(
+    attempt: Attempt, current_python: Path, behind: int
+) -> None:
+    finished = attempt.run([current_python, "-c", AHEAD, str(behind)])
+    whole, latest = finished.output.splitlines()
+    assert whole == "True True", finished.output
+    assert float(latest) <= 2 * behind + 2

@@ -83,17 +83,20 @@ class Bench:
         with other_program(self._python) as pid:
             began_s, found = time.perf_counter(), ""
             while NAMED not in found and time.perf_counter() - began_s < SEEN_LIMIT_S:
-                done = self._home.ctl("tune", "shared", "--dry-run", "--for", "5s")
-                found = (done.stdout + done.stderr).strip()
+                found = self._ask()
             self._print_processes("with another program")
             self._expect_named(f"begun {time.perf_counter() - began_s:.1f} s after the other program", found, pid)
         began_s = time.perf_counter()
         while NAMED in found and time.perf_counter() - began_s < SEEN_LIMIT_S:
-            done = self._home.ctl("tune", "shared", "--dry-run", "--for", "5s")
-            found = (done.stdout + done.stderr).strip()
+            found = self._ask()
         self._note(f"after its end, {time.perf_counter() - began_s:.1f} s", found.partition("\n")[0])
         if NAMED in found:
             self.wrong.append("the other program has ended, and is still named")
+
+    def _ask(self) -> str:
+        """Return what a tune that tries nothing prints: the plan, or why none is begun."""
+        done = self._home.ctl("tune", "shared", "--dry-run", "--for", "10s")
+        return (done.stdout + done.stderr).strip()
 
     def _end_in_its_middle(self) -> None:
         command = [str(self._home.bin / "rocm-supervisorctl"), "--config", str(self._home.config), "tune", "shared"]

@@ -53,8 +53,8 @@ ENVIRONMENTS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
     },
 }
 OWN: Mapping[str, Mapping[str, str]] = {
-    "cuda": {},
     # Without a compiler for it what can be set alive takes less of the tune's time.
+    "cuda": {"CXX": "no-compiler"},
     "blocked": {"CUDA_LAUNCH_BLOCKING": "1", "CXX": "no-compiler"},
     # With these decided by its owner no other start is tried than those in its environments.
     "cpu": {"PAUSE_MS": "20", "OMP_NUM_THREADS": "1", "MALLOC_CONF": "narenas:1"},

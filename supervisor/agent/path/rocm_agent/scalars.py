@@ -13,6 +13,9 @@ EAGER_EVERY_NS = 1_000_000_000
 REPORT_EVERY_NS = 30_000_000_000
 REPORT_AGAIN_NS = 2_000_000_000
 
+FIRST = 16
+"""Steps of a process of which every number is recorded."""
+
 Pair = Tuple[Optional[float], Optional[float]]
 
 
@@ -46,34 +49,74 @@ class LateScalars:
 
     The copy to pinned memory joins the GPU's queue and is picked up when its event has passed, so a loss in the
     record of step n is that of step n - 1, or of the newest step whose copy had arrived by then.
+
+    The first FIRST numbers are all recorded, in their order, however far the host is ahead of the GPU: by them two
+    starts from the same snapshot are compared, of which one may be as far ahead as the other is not.
     """
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
-        self._event: Any = None
-        self._pinned: List[Any] = [None, None]
-        self._under_way: Tuple[bool, bool] = (False, False)
+        self._free: List[_Copy] = []
+        self._under_way: List[_Copy] = []
+        """The oldest first."""
+        self._begun = 0
 
     def exchange(self, loss: Any, grad_norm: Any) -> Pair:
         """Take this step's tensors (or floats, or None) and return the numbers that can be had now."""
         on_gpu = getattr(loss, "is_cuda", False) or getattr(grad_norm, "is_cuda", False)
-        if not on_gpu and self._under_way == (False, False):
+        if not on_gpu and not self._under_way:
             return (loss if type(loss) is float else number(loss), None if grad_norm is None else number(grad_norm))
         if type(loss) is float:
             return (loss, self.exchange(None, grad_norm)[1])
         if self._torch.cuda.is_current_stream_capturing():
             return (None, None)  # asking an event would break the capture
         arrived = self._take_arrived()
-        if self._under_way == (False, False):
-            self._under_way = (self._start_copy(0, loss), self._start_copy(1, grad_norm))
-            self._event = self._event or self._torch.cuda.Event()
-            self._event.record()
+        if not self._under_way or self._begun < FIRST:
+            copy = self._free.pop() if self._free else _Copy(self._torch)
+            if copy.begin(loss, grad_norm):
+                self._begun += 1
+                self._under_way.append(copy)
+            else:
+                self._free.append(copy)
         return arrived
 
     def _take_arrived(self) -> Pair:
-        if self._under_way == (False, False) or not self._event.query():
-            return (None, None)
-        (loss, grad_norm), self._under_way = self._under_way, (False, False)
+        """Return the oldest numbers, if they have arrived; after the first ones the newest that have."""
+        found: Pair = (None, None)
+        while self._under_way and self._under_way[0].has_arrived():
+            copy = self._under_way.pop(0)
+            self._free.append(copy)
+            found = copy.read()
+            if self._begun <= FIRST:
+                break
+        return found
+
+
+class _Copy:
+    """Two scalars on their way from a GPU."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._event: Any = None
+        self._pinned: List[Any] = [None, None]
+        self._copied: Tuple[bool, bool] = (False, False)
+
+    def begin(self, loss: Any, grad_norm: Any) -> bool:
+        """Begin the copy; return whether either is a scalar."""
+        self._copied = (self._start_copy(0, loss), self._start_copy(1, grad_norm))
+        if not any(self._copied):
+            return False
+        self._event = self._event or self._torch.cuda.Event()
+        self._event.record()
+        return True
+
+    def has_arrived(self) -> bool:
+        """Whether the GPU has come to the copy."""
+        return bool(self._event.query())
+
+    def read(self) -> Pair:
+        """Return what has arrived."""
+        loss, grad_norm = self._copied
         return (float(self._pinned[0]) if loss else None, float(self._pinned[1]) if grad_norm else None)
 
     def _start_copy(self, place: int, value: Any) -> bool:
