@@ -36,7 +36,7 @@ NAMED = "uses its GPU"
 HELD_BYTES = 1 << 30
 SEEN_LIMIT_S = 30.0
 """Within which another program has to be seen, or its end: GPUs are read each 5 s, and a tune asks as often."""
-ALONE_S, STARTS_S = 25, 75
+ALONE_S, STARTS_S = 15, 35
 """Of the tunes without and with restarts."""
 
 
