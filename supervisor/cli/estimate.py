@@ -352,6 +352,8 @@ def _list_doubts(points: list[Point], asked: Asked, *, follows: bool) -> list[st
         doubts.append("torch.compile: without a GPU the memory of compiled graphs is not known")
     elif last.compiled:
         doubts.append("torch.compile: what is compiled for another micro-batch can differ from the line")
+    if any(point.without_cudnn for point in points):
+        doubts.append("cuDNN prepares each micro-batch for seconds: only the largest one was run with it")
     if asked.checkpointing and last.checkpointed == "":
         doubts.append("no row of blocks was found that could be checkpointed")
     return doubts
