@@ -1,6 +1,7 @@
 """The micro-batch that the estimator chooses beside the largest that runs, and beside what other tools choose.
 
     python -m tests.bench.micro_batches [--limit-s 480] [--part 1/2] [--jobs 2] [--only NAME] [--json FILE]
+                                        [--with-cudnn]
 
 Runs in the interpreter that it is started with, which has torch and the networks' packages (`estimates_models.py`), on
 one NVIDIA or AMD GPU. First the choices of `supervisorctl estimate`, one after the other, each from its own process
@@ -11,7 +12,8 @@ choice shares the GPU and its time is an upper bound; with `--jobs 0` it is not 
 themselves. Then a choice in a GPU that is half filled by another program, and what Lightning's batch size finder,
 ultralytics' AutoBatch and accelerate's find_executable_batch_size come to there, in a process that has imported torch
 and initialised the GPU before.
-After `--limit-s` nothing is begun. `--part 1/2` does the first half, of networks and of other tools.
+After `--limit-s` nothing is begun. `--part 1/2` does the first half, of networks and of other tools. `--with-cudnn` has
+cuDNN in every probe, to compare: else it is left out where it prepares convolutions for seconds.
 """
 
 # ruff: noqa: T201 - a benchmark prints
@@ -83,8 +85,9 @@ def say(text: str) -> None:
 class Probes:
     """Probes of one network, from a process that has loaded it once."""
 
-    def __init__(self, name: str) -> None:
-        self.name, self.batch = name, BATCHES[name][0]
+    def __init__(self, name: str, *, spares: bool = True) -> None:
+        """`spares`: whether cuDNN may be left out of all but proofs, as the command does."""
+        self.name, self.batch, self._spares = name, BATCHES[name][0], spares
         argv = [sys.executable, str(MODELS), name, str(self.batch), BATCHES[name][1], "99"]
         env = {"OMP_NUM_THREADS": "2", "YOLO_OFFLINE": "true"}
         self.loaded = LoadedProbe(Command(argv=argv, cwd="/tmp", env=env, limit_s=100.0))
@@ -100,7 +103,7 @@ class Probes:
 
     def measure(self, count: int) -> Point | None:
         """Return the point at a micro-batch; None where it does not run."""
-        found = self.loaded.probe(WhatIf(batch=count, configured=self.batch, spares=True))
+        found = self.loaded.probe(WhatIf(batch=count, configured=self.batch, spares=self._spares))
         self._mark(f"{count} without cuDNN" if found.point and found.point.without_cudnn else str(count))
         if found.point is None:
             say(f"  {self.name} at {count}: {found.problem}\n{found.output[-1500:]}")
@@ -426,7 +429,7 @@ class Choices:
                     self._fenced(name, lambda name=name: self._choose_in_half(name, held["total"]))
 
     def _choose_in_half(self, name: str, card_bytes: int) -> None:
-        chosen = Probes(name).choose(card_bytes)
+        chosen = Probes(name, spares=not self._given.with_cudnn).choose(card_bytes)
         self._time(chosen)
         with child("--truth", name) as truth:
             found = truth.ask([chosen["chosen"], None])
@@ -458,7 +461,7 @@ class Choices:
 
     def _choose_in_room(self, name: str, card: int, filled: int, chosen: list[tuple[int, int, Row]]) -> None:
         # Others share the GPU here: what they hold of it is left out, and what a filler would hold is put in.
-        row = Probes(name).choose(card * GIB, filled * GIB)
+        row = Probes(name, spares=not self._given.with_cudnn).choose(card * GIB, filled * GIB)
         self._time(row)
         chosen.append((card, filled, row))
 
@@ -516,6 +519,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=NAMES)
     parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=list(PEERS))
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--with-cudnn", action="store_true")
     given = parser.parse_args()
     choices = Choices(given)
 
