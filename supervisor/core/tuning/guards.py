@@ -214,7 +214,11 @@ class _Course:
     error: float
     """Standard error of it, by the usual spread."""
     error_with_hard: float
-    """The same with the owner's hard batches, which norms of gradients have most: an arm has as many."""
+    """The same with hard batches, which norms of gradients have most: an arm may have drawn more than the owner.
+
+    By the owner's alone a YOLO's losses, of which one in twelve lies far up, had one in ninety arms without effect
+    refused within six pairs of blocks; by those of both it is one in three hundred.
+    """
     width: float
     """Spread of the owner's."""
     wider: float
@@ -363,8 +367,8 @@ def _fit(  # noqa: PLR0913 - what is known of the values, and the kind of course
     apart, left, share, bend = _fit_course(rows, bends=bends)
     of_owner = list(compress(left, (not is_arm for _, is_arm, _ in rows)))
     width = max(spread(of_owner, median(of_owner)), STILL * level, 1e-12)
-    squares = math.fsum(min(abs(value), CLIPPED * width) ** 2 for value in of_owner)
-    deviation = max(width, math.sqrt(squares / len(of_owner)))
+    squares = math.fsum(min(abs(value), CLIPPED * width) ** 2 for value in left)
+    deviation = max(width, math.sqrt(squares / len(left)))
     return _Course(
         apart=apart,
         error=width * share,
