@@ -1,14 +1,19 @@
-"""Moves checkpoints out of a training's own search, then execs the training: `ATTEMPT CHOSEN PATH... -- COMMAND ...`.
+"""Moves checkpoints out of a training's own search, then execs it: `ATTEMPT KEPT CHOSEN PATH... -- COMMAND ...`.
 
 It runs as the training's user, in the job's working directory, and imports only the standard library. Each path goes,
 by one rename, into a hidden folder next to it and under a name that no pattern of checkpoints finds. Nothing is
 deleted or replaced, and a run that was killed is completed by the next one. What names a moved checkpoint, a link or
 a file such as `latest`, names the chosen one after it where that lies in the same folder; as it was it is kept too.
+
+KEPT is the content that CHOSEN will have: where that was moved by the launch of an earlier attempt, the other files of
+its save are put back with it, and a link or file that was changed then names it again.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import sys
 from itertools import islice
 from pathlib import Path
@@ -23,25 +28,103 @@ POINTERS = ("latest", "last_checkpoint", "latest_checkpoint", "checkpoint")
 POINTER_LIMIT_BYTES = 4096
 ENTRIES_LIMIT = 100_000
 PART = ".rocm-supervisor-part"
+MOVED_TOGETHER = "moved-together"
+"""File in the folder of an attempt: what its launch moved, of all folders, each path as one line of JSON."""
+LIST_LIMIT_BYTES = 1 << 24
+_SUFFIXES = re.compile(r"(?:\.[A-Za-z]\w*)+$")
 
 
-def set_aside(attempt: str, chosen: Path, paths: list[Path]) -> list[Path]:
-    """Move what is there of `paths`; return where it lies now. Raises OSError."""
-    moved = []
-    for path in paths:
-        if os.path.lexists(path):
-            moved.append(_find_free_name(path, attempt))
-            path.rename(moved[-1])
-    _repoint(chosen.parent, chosen.name, attempt)
-    return moved
+def set_aside(attempt: str, kept: Path, chosen: Path, paths: list[Path]) -> tuple[list[Path], list[Path]]:
+    """Move what is there of `paths`; return where it lies now, and what was put back. Raises OSError."""
+    there = [path for path in paths if os.path.lexists(path)]
+    if len(there) > 1:
+        for folder in {path.parent for path in there}:
+            _list_moved_together(_make_folder(folder, attempt), there)
+    moved = [_move(path, attempt) for path in there]
+    before = _find_moved(kept, chosen)
+    returned = _put_back_others(before, chosen, attempt) if before is not None else []
+    _repoint(chosen.parent, chosen.name, attempt, before)
+    if before is not None:  # last: a run that was killed in between is completed by the next one, which finds it
+        returned.append(_return(before, chosen, attempt))
+    return moved, returned
+
+
+def _move(path: Path, attempt: str) -> Path:
+    aside = _find_free_name(path, attempt)
+    path.rename(aside)
+    return aside
+
+
+def _list_moved_together(folder: Path, paths: list[Path]) -> None:
+    """Write down what one launch moves, before it does."""
+    with (folder / MOVED_TOGETHER).open("a", encoding="utf-8") as file:
+        file.writelines(json.dumps(str(path.absolute())) + "\n" for path in paths)
+
+
+def _find_moved(kept: Path, chosen: Path) -> Path | None:
+    """Return the file with the content of `kept` that another launch moved from the place of `chosen`."""
+    content = _look_at(kept)
+    names = chosen.parent.glob(f"{FOLDER}/*/{PREFIX}*{SUFFIX}") if content is not None else ()
+    return next((aside for aside in names if _is_of(aside, chosen.name) and _look_at(aside) == content), None)
+
+
+def _is_of(aside: Path, name: str) -> bool:
+    return re.fullmatch(re.escape(PREFIX + name) + r"(?:\.\d+)?" + re.escape(SUFFIX), aside.name) is not None
+
+
+def _look_at(path: Path) -> tuple[int, int] | None:
+    """Return size and time of a file, which a copy of it has too; None for what is none."""
+    if path.is_symlink() or not path.is_file():
+        return None
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns
+
+
+def _put_back_others(moved: Path, chosen: Path, attempt: str) -> list[Path]:
+    """Put back the other files of the save of a moved one, and move away what was written in their place since."""
+    number, returned = _last_number(chosen.name), []
+    together = _read_moved_together(moved.parent)
+    others = [path for path in together if path != chosen.absolute() and _last_number(path.name) == number]
+    for path in others:
+        aside = path.parent / FOLDER / moved.parent.name / f"{PREFIX}{path.name}{SUFFIX}"
+        if _look_at(aside) is not None:
+            returned.append(_return(aside, path, attempt))
+    return returned
+
+
+def _return(aside: Path, path: Path, attempt: str) -> Path:
+    if os.path.lexists(path):
+        _move(path, attempt)
+    aside.rename(path)
+    return path
+
+
+def _read_moved_together(folder: Path) -> list[Path]:
+    try:
+        with (folder / MOVED_TOGETHER).open(encoding="utf-8") as file:
+            lines = file.read(LIST_LIMIT_BYTES).splitlines()
+    except (FileNotFoundError, UnicodeDecodeError):
+        return []
+    return list(dict.fromkeys(path for line in lines if (path := _read_path(line)) is not None))
+
+
+def _read_path(line: str) -> Path | None:
+    """Return the path in a line of the list; None for one that a kill has cut short."""
+    try:
+        return Path(json.loads(line))
+    except (ValueError, TypeError):
+        return None
+
+
+def _last_number(name: str) -> str | None:
+    """Return what the files of one save have in common: the last number in their names, `40` of `net_40.pth`."""
+    found = re.findall(r"\d+", _SUFFIXES.sub("", name))
+    return str(int(found[-1])) if found else None
 
 
 def _find_free_name(path: Path, attempt: str) -> Path:
     """Make the folder for what lies next to a path, and return a name in it that is not used."""
-    folder = path.parent / FOLDER / attempt
-    folder.mkdir(parents=True, exist_ok=True)
-    if folder.resolve() != path.parent.resolve() / FOLDER / attempt:
-        raise OSError(f"{folder} is a link to another folder")
+    folder = _make_folder(path.parent, attempt)
     aside, number = folder / f"{PREFIX}{path.name}{SUFFIX}", 1
     while os.path.lexists(aside):
         number += 1
@@ -49,8 +132,19 @@ def _find_free_name(path: Path, attempt: str) -> Path:
     return aside
 
 
-def _repoint(folder: Path, chosen: str, attempt: str) -> None:
-    """Have the links and files in a folder that name what was moved out of it name `chosen`, which lies in it."""
+def _make_folder(parent: Path, attempt: str) -> Path:
+    folder = parent / FOLDER / attempt
+    folder.mkdir(parents=True, exist_ok=True)
+    if folder.resolve() != parent.resolve() / FOLDER / attempt:
+        raise OSError(f"{folder} is a link to another folder")
+    return folder
+
+
+def _repoint(folder: Path, chosen: str, attempt: str, before: Path | None) -> None:
+    """Have the links and files in a folder that name what was moved out of it name `chosen`, which lies in it.
+
+    So have those that were changed as `before` was moved, which is `chosen` and was put back.
+    """
     aside = _list_aside(folder)
     if not aside:
         return
@@ -59,7 +153,9 @@ def _repoint(folder: Path, chosen: str, attempt: str) -> None:
     for pointer in found:
         target = _read_target(pointer)
         name = target.rpartition("/")[2]
-        if f"{PREFIX}{name}{SUFFIX}" in aside and not os.path.lexists(folder / name):
+        changed = before is not None and os.path.lexists(before.with_name(f"{PREFIX}{pointer.name}{SUFFIX}"))
+        is_gone = f"{PREFIX}{name}{SUFFIX}" in aside and not os.path.lexists(folder / name)
+        if name != chosen and (is_gone or (changed and name)):
             _replace_pointer(pointer, target[: len(target) - len(name)] + chosen, attempt)
 
 
@@ -101,10 +197,13 @@ def _replace_pointer(pointer: Path, target: str, attempt: str) -> None:
 def main(arguments: list[str]) -> None:
     """Move the checkpoints, print what was done, and exec the command."""
     between = arguments.index("--")
-    (attempt, chosen, *paths), command = arguments[:between], arguments[between + 1 :]
+    (attempt, kept, chosen, *paths), command = arguments[:between], arguments[between + 1 :]
     try:
-        for aside in set_aside(attempt, Path(chosen), [Path(path) for path in paths]):
+        moved, returned = set_aside(attempt, Path(kept), Path(chosen), [Path(path) for path in paths])
+        for aside in moved:
             sys.stdout.write(f"rocm-supervisor: newer than the checkpoint to resume from, moved to {aside}\n")
+        for path in returned:
+            sys.stdout.write(f"rocm-supervisor: of the save to resume from, moved before, put back as {path}\n")
         sys.stdout.flush()
     except OSError as error:
         sys.stderr.write(f"rocm-supervisor: a checkpoint could not be moved aside: {error}\n")

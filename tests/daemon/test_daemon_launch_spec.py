@@ -143,7 +143,7 @@ def test_newer_checkpoints_are_moved_before_the_chosen_one_is_put_back(tmp_path:
     python = [sys.executable, "-I", "-S"]
     kept = replace(SAVED, path="/state/generations/000007/last.pt", source=SAVED.path)
     assert builder(launching, 2, kept).argv == [
-        *python, str(INSTALLED.set_aside), "2", "/runs/last.pt", "/runs/b.pt", "--",
+        *python, str(INSTALLED.set_aside), "2", kept.path, "/runs/last.pt", "/runs/b.pt", "--",
         *python, str(INSTALLED.put), kept.path, "/runs/last.pt", "--", "train", "latest",
     ]  # fmt: skip
     assert builder(launching, 2, replace(SAVED, kind="snapshot")).argv == ["train", "latest"]
@@ -159,12 +159,12 @@ def test_what_a_program_finds_in_place_of_damaged_saves_is_there_before_they_are
     launching = replace(job(), attempt=replace(attempt, stand_in=kept))
     assert builder(launching, 2, kept).argv == [
         *python, str(INSTALLED.put), kept.path, "/runs/last.pt", "--",
-        *python, str(INSTALLED.set_aside), "2", "/runs/last.pt", "/runs/9.pt", "--", "train",
+        *python, str(INSTALLED.set_aside), "2", kept.path, "/runs/last.pt", "/runs/9.pt", "--", "train",
     ]  # fmt: skip
     own = replace(SAVED, path="/runs/8.pt")
     launching = replace(job(), attempt=replace(attempt, stand_in=own, set_aside=("/runs/9.pt",)))
     assert builder(launching, 2, replace(SAVED, kind="snapshot")).argv == [
-        *python, str(INSTALLED.set_aside), "2", "/runs/8.pt", "/runs/9.pt", "--", "train",
+        *python, str(INSTALLED.set_aside), "2", own.path, "/runs/8.pt", "/runs/9.pt", "--", "train",
     ]  # fmt: skip
     assert builder(launching, 3, own).argv == ["train"], "not for the attempt after it"
 

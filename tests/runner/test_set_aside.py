@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,10 +17,17 @@ from supervisor.runner import set_aside
 from supervisor.runner.set_aside import COULD_NOT, FOLDER
 
 
-def moving(chosen: Path, *paths: Path, attempt: int = 2, then: str = "true") -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-I", "-S", set_aside.__file__, str(attempt), str(chosen), *map(str, paths), "--"]
+def moving(
+    chosen: Path, *paths: Path, attempt: int = 2, then: str = "true", kept: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    words = [str(attempt), str(kept or chosen), str(chosen), *map(str, paths), "--", "sh", "-c", then]
     return subprocess.run(
-        [*words, "sh", "-c", then], cwd=chosen.parent, capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-I", "-S", set_aside.__file__, *words],
+        cwd=chosen.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
 
 
@@ -56,7 +64,8 @@ def test_a_program_that_takes_the_newest_file_finds_the_chosen_one(tmp_path: Pat
     assert (done.returncode, find(tmp_path)) == (0, str(chosen))
     assert done.stdout.splitlines()[-1] == "trained"
     assert f"moved to {tmp_path}/{FOLDER}/2/aside.epoch_91.pt.aside" in done.stdout
-    assert {path.read_text() for path in (tmp_path / FOLDER / "2").iterdir()} == {"epoch_91.pt", "epoch_92.pt"}
+    moved = (tmp_path / FOLDER / "2").glob("aside.*")
+    assert {path.read_text() for path in moved} == {"epoch_91.pt", "epoch_92.pt"}
 
 
 def test_a_program_that_takes_the_newest_folder_finds_the_chosen_one(tmp_path: Path) -> None:
@@ -117,7 +126,7 @@ def test_a_run_that_was_killed_in_between_is_completed_by_the_next(tmp_path: Pat
     (tmp_path / "latest").write_text(third.name)
     assert moving(chosen, second, third, attempt=3).returncode == 0
     assert (tmp_path / "latest").read_text() == chosen.name
-    assert sorted(path.name for path in (tmp_path / FOLDER).glob("*/*")) == [
+    assert sorted(path.name for path in (tmp_path / FOLDER).glob("*/aside.*")) == [
         "aside.latest.aside", "aside.latest.aside", "aside.model_200.pt.aside", "aside.model_300.pt.aside",
     ]  # fmt: skip
 
@@ -147,6 +156,46 @@ def test_a_link_in_place_of_the_folder_is_not_followed(tmp_path: Path) -> None:
     (run / FOLDER).symlink_to(elsewhere)
     done = moving(chosen, newer)
     assert (done.returncode, newer.exists()) == (COULD_NOT, True)
+
+
+def lay_out_saves_in_parts(folder: Path) -> dict[int, list[Path]]:
+    """As BasicSR: networks in one folder, the state of the optimizers, which is what it looks for, in another."""
+    for name in ("models", "training_states"):
+        (folder / name).mkdir(parents=True)
+    saves = {}
+    for number in (40, 60, 80):
+        saves[number] = [folder / f"models/net_g_{number}.pth", folder / f"training_states/{number}.state"]
+        for path in saves[number]:
+            path.write_text(f"{number} " * number)
+    return saves
+
+
+@pytest.mark.parametrize("written_since", [False, True])
+def test_all_files_of_a_save_are_put_back_with_the_one_that_is_chosen_again(
+    tmp_path: Path, written_since: bool
+) -> None:
+    saves, generation = lay_out_saves_in_parts(tmp_path), tmp_path / "000007-net_g_60.pth"
+    shutil.copy2(saves[60][0], generation)
+    (tmp_path / "models/latest").symlink_to("net_g_80.pth")
+    moving(saves[40][0], *saves[60], *saves[80])
+    if written_since:
+        saves[60][1].write_text("of another course")
+    done = moving(saves[60][0], attempt=4, kept=generation)
+    texts = {path.name: path.read_text() for part in ("models/*.pth", "*/*.state") for path in tmp_path.glob(part)}
+    of_60 = {path.name: "60 " * 60 for path in saves[60]}
+    assert texts == {path.name: "40 " * 40 for path in saves[40]} | of_60
+    assert os.readlink(tmp_path / "models/latest") == "net_g_60.pth"  # noqa: PTH115 - its text
+    assert f"moved before, put back as {saves[60][1]}\n" in done.stdout
+    aside = tmp_path / "training_states" / FOLDER / "4" / "aside.60.state.aside"
+    assert (aside.read_text() if aside.exists() else None) == ("of another course" if written_since else None)
+
+
+def test_another_content_of_the_chosen_name_brings_nothing_back(tmp_path: Path) -> None:
+    saves, generation = lay_out_saves_in_parts(tmp_path), tmp_path / "000009-net_g_60.pth"
+    generation.write_text("of another course")
+    moving(saves[40][0], *saves[60], *saves[80])
+    moving(saves[60][0], attempt=4, kept=generation)
+    assert not any(path.exists() for path in (*saves[60], *saves[80]))
 
 
 KILLED = """
@@ -188,6 +237,7 @@ def test_wherever_a_run_is_killed_the_next_one_completes_it_and_nothing_is_lost(
             set_aside.__file__,
             "2",
             str(chosen),
+            str(chosen),
             *map(str, newer),
             "--",
         ]
@@ -198,6 +248,25 @@ def test_wherever_a_run_is_killed_the_next_one_completes_it_and_nothing_is_lost(
         kept = [path.read_text() for path in (folder / FOLDER).glob("*/aside.model_*") if not path.is_symlink()]
         assert sorted(kept) == ["model_200.pt", "model_300.pt"]
         assert {path.name for path in folder.iterdir()} == {FOLDER, "last_checkpoint", "latest.pt", "model_100.pt"}
+        if 0 in ended:
+            break
+    assert ended == {0, 9}
+
+
+def test_wherever_it_is_killed_as_it_puts_a_save_back_the_next_one_completes_it(tmp_path: Path) -> None:
+    ended = set()
+    for number in range(100):
+        folder = tmp_path / str(number)
+        saves, generation = lay_out_saves_in_parts(folder), folder / "000007-net_g_60.pth"
+        shutil.copy2(saves[60][0], generation)
+        (folder / "models/latest").symlink_to("net_g_80.pth")
+        set_aside.set_aside("2", saves[40][0], saves[40][0], [*saves[60], *saves[80]])
+        words = [sys.executable, "-c", KILLED, str(number), set_aside.__file__, "3", str(generation), str(saves[60][0])]
+        done = subprocess.run([*words, "--", "true"], cwd=folder, check=False, capture_output=True, timeout=60)
+        ended.add(done.returncode)
+        moving(saves[60][0], attempt=4, kept=generation)
+        assert [path.read_text() for path in saves[60]] == ["60 " * 60] * 2
+        assert os.readlink(folder / "models/latest") == "net_g_60.pth"  # noqa: PTH115 - its text
         if 0 in ended:
             break
     assert ended == {0, 9}

@@ -226,7 +226,7 @@ def _prepend_set_aside(
 ) -> list[str]:
     """Return the command with, before it, the program that moves newer checkpoints out of the training's search."""
     chosen = checkpoint.source or checkpoint.path
-    return [sys.executable, "-I", "-S", str(code.set_aside), str(number), chosen, *paths, "--", *argv]
+    return [sys.executable, "-I", "-S", str(code.set_aside), str(number), checkpoint.path, chosen, *paths, "--", *argv]
 
 
 def _prepend_clearing(
