@@ -55,6 +55,7 @@ def after_decision(job: Job, decision: de.Decision) -> Job:
                 save=decision.save,
                 flag=decision.flag,
                 order=decision.order,
+                refused_start=decision.refused_start,
             )
             moved = replace(moved, asked_start=None)
             return _open_incident(replace(_end_remedy(moved, decision), stop=order), decision.flag, "stop")

@@ -177,9 +177,16 @@ def settle(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment, co
     if stop is not None and stop.flag is None:
         spoilt = spoiling(flags)
         return de.Retry(
-            at=now, job=job.name, attempt=number, reason=stop.reason, not_before=now, flag=spoilt, counts=False
+            at=now,
+            job=job.name,
+            attempt=number,
+            reason=stop.reason,
+            not_before=now,
+            flag=None if stop.refused_start is not None else spoilt,
+            counts=False,
+            refused_start=stop.refused_start,
         )
-    without = settle_start(job, attempt, now)
+    without = settle_start(job, attempt, flags, now)
     if without is not None:
         return without
     cause = worst((stop.flag if stop else None, _flag_failed_launch(attempt, now), *flags))

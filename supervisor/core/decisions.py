@@ -79,6 +79,8 @@ class Stop:
     """The remedy to end: the reason of a planned restart without a flag."""
     order: StartOrder | None = None
     """The start that a tune asked for: the reason of a restart without a flag."""
+    refused_start: str | None = None
+    """Why what a tune has on trial is given up with the attempt; no incident is opened for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -272,6 +272,8 @@ class StopOrder:
     killed_at: Moment | None = None
     order: StartOrder | None = None
     """The start that it is ended for, where a tune asked for that."""
+    refused_start: str | None = None
+    """Why what a tune had on trial in it is given up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

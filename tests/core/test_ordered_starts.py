@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.checkpoints.checkpoint import ResumePoint
+from supervisor.core.findings import FaultClass
 from supervisor.core.job import Limits, Phase
 from supervisor.core.readings import HostReading
 from supervisor.core.remedies.budget import Budget
@@ -115,13 +117,44 @@ def test_a_start_on_trial_that_hangs_is_given_up_and_costs_nothing() -> None:
     assert timeline.job.ledger.total == 0
 
 
-def test_a_fault_after_its_first_step_is_a_fault_and_what_it_saved_is_not_used() -> None:
-    timeline = lent().training(100).saves("b.pt", 160).exits(1)
-    retry = timeline.last
-    assert isinstance(retry, de.Retry)
-    assert retry.counts
+@pytest.mark.parametrize("ends", ["exits", "loses its numbers", "hangs"])
+def test_a_start_on_trial_that_dies_in_its_steps_costs_the_trial_alone(ends: str) -> None:
+    timeline = lent().training(100).saves("b.pt", 160)
+    before = timeline.job.ledger
+    if ends == "exits":
+        timeline.exits(1)
+    elif ends == "loses its numbers":
+        timeline.steps(161, 162, loss=math.nan).looked()
+    else:
+        timeline.tree().silence(3600).looked()
+    if ends != "exits":
+        stop = next(item for item in reversed(timeline.decisions) if isinstance(item, de.Stop))
+        assert (stop.flag, stop.save) == (None, False)
+        timeline.exits(signal=9)
+    retry = next(item for item in reversed(timeline.decisions) if isinstance(item, de.Retry))
+    assert (retry.counts, retry.flag, retry.remedy) == (False, None, None)
+    assert timeline.job.start_refused == retry.refused_start
+    timeline.looks()
+    attempt = timeline.present()
+    assert attempt.start is None
+    assert attempt.resume_from is not None
+    assert attempt.resume_from.path == "a.pt", "what it saved is not used"
+    assert (timeline.job.incident, timeline.job.ledger) == (None, before)
+    timeline.started().training(100).exits(1)
+    assert isinstance(timeline.last, de.Retry)
+    assert timeline.last.counts, "that of a start as configured is the training's own"
+
+
+@pytest.mark.parametrize("fault", ["machine", "disk"])
+def test_a_fault_of_the_machine_is_one_whatever_is_on_trial(fault: str) -> None:
+    timeline = lent().training(100).saves("b.pt", 160)
+    if fault == "disk":
+        timeline.prints("OSError: [Errno 28] No space left on device", FaultClass.DISK_FULL).exits(1)
+    else:
+        timeline.lost()
+    retry = next(item for item in reversed(timeline.decisions) if isinstance(item, de.Retry))
     assert retry.flag is not None
-    assert timeline.job.incident is not None
+    assert (retry.counts, timeline.job.start_refused) == (True, None)
     timeline.looks()
     attempt = timeline.present()
     assert attempt.start is None

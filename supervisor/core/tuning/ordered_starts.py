@@ -2,7 +2,9 @@
 
 An order belongs to the stop that the tune itself brought about, to the retry of that stop and to the attempt of that
 retry. A fault in between makes another retry, which has none. What was lent is given up without a charge where its
-attempt fails before its first step, and nothing that its attempt saved is resumed from.
+attempt fails: a crash, a hang or a loss that is no number may be its work, and what is the training's own comes again
+as the next attempt, as configured, makes the same steps. A fault of the machine is one whatever was lent. Nothing that
+its attempt saved is resumed from.
 """
 
 from __future__ import annotations
@@ -12,10 +14,14 @@ from dataclasses import replace
 
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
+from supervisor.core.findings import FaultClass
 from supervisor.core.flags import RedFlag
 from supervisor.core.job import ALIVE, Attempt, DesiredState, Job, Phase, RetryPlan
 from supervisor.core.judge import worst
 from supervisor.core.moments import Moment
+from supervisor.core.remedies.causes import GPU_LOST
+from supervisor.core.rules import cause_of
+from supervisor.core.rules.crash_diagnosis import HOST_LOST
 from supervisor.core.tuning.start_order import StartOrder, TunedStart
 
 
@@ -71,34 +77,49 @@ def end_for_order(job: Job, attempt: Attempt, now: Moment) -> de.Stop | None:
     return de.Stop(at=now, job=job.name, attempt=attempt.number, reason=reason, save=order.saves, order=order)
 
 
+OF_MACHINE = frozenset({"disk_low", "ecc", "gpu_lost", "stopped_process", "storage_wait", "thermal"})
+"""Rules on what no setting of a start brings about."""
+FAULTS_OF_MACHINE = frozenset({HOST_LOST, FaultClass.DISK_FULL.value})
+
+
 def end_failed_start(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment) -> de.Stop | None:
-    """Return the decision to end an attempt that fails before its first step with what is on trial."""
+    """Return the decision to end an attempt that fails with what is on trial."""
     flag = worst(flags)
-    if flag is None or not attempt.is_lent or attempt.start is None or attempt.last_step is not None:
+    if flag is None or attempt.start is None or not _may_be_of_trial(attempt, flag):
         return None
     reason = f"{attempt.start.words}: {flag.message}"
-    return de.Stop(at=now, job=job.name, attempt=attempt.number, reason=reason, save=False)
+    return de.Stop(at=now, job=job.name, attempt=attempt.number, reason=reason, save=False, refused_start=reason)
 
 
-def settle_start(job: Job, attempt: Attempt, now: Moment) -> de.Retry | None:
+def _may_be_of_trial(attempt: Attempt, flag: RedFlag) -> bool:
+    """Whether what is on trial may be the reason of a flag; before the first step it is taken for that."""
+    if not attempt.is_lent or attempt.last_step is None:
+        return attempt.is_lent
+    of_machine = flag.rule in OF_MACHINE or flag.fault in FAULTS_OF_MACHINE or cause_of(flag) == GPU_LOST
+    return not of_machine and not flag.stopped_pids
+
+
+def settle_start(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment) -> de.Retry | None:
     """Return the retry without what a tune had an attempt started with, where that attempt is nothing to go by.
 
-    It ended by itself before its first step, or with what is on trial to its end: nothing of that is kept.
+    It ended by itself before its first step, or with what is on trial, of a fault or to its end: nothing of it is kept.
     """
-    start = attempt.start
+    start, flag = attempt.start, worst(flags)
     if start is None or job.stop is not None:
         return None
     clean = attempt.exit is not None and attempt.exit.clean
     failed = attempt.last_step is None and not clean
+    died = flag is not None and _may_be_of_trial(attempt, flag)
     if attempt.is_lent:
-        is_over = failed or clean or attempt.train_ended
+        is_over = failed or clean or attempt.train_ended or died
     else:
         is_over = failed and attempt.host_lost is None and attempt.launch_shortage is None
     if not is_over:
         return None
     began = attempt.launch_error is None and (attempt.exit is None or attempt.exit.error is None)
     when = "before its first step " if failed and began else ""
-    return _retry_without(job, start, f"{when}its process {attempt.ending}", now, not_before=now)
+    why = flag.message if flag is not None and died and not failed else f"{when}its process {attempt.ending}"
+    return _retry_without(job, start, why, now, not_before=now)
 
 
 def refuse_environment(job: Job, plan: RetryPlan, problem: str, now: Moment) -> de.Retry | None:
@@ -146,8 +167,6 @@ def why_start_failed(job: Job, decision: de.Retry | de.GiveUp) -> tuple[TunedSta
         return None
     if attempt.last_step is not None and (attempt.is_lent or job.ledger.in_a_row == 0):
         return None  # one fault is the training's own; of a second without progress what was tuned may be the reason
-    if attempt.is_lent and job.stop is not None and job.stop.order is None:
-        return (attempt.start, decision.reason)
     if decision.flag is None or attempt.host_lost is not None or attempt.launch_shortage is not None:
         return None
     return (attempt.start, decision.flag.message)
