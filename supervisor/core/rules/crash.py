@@ -71,8 +71,39 @@ _RAISED = (
     ),
     (FaultClass.OOM_HOST.value, re.compile(r"^MemoryError|DefaultCPUAllocator|Cannot allocate memory", re.I)),
     (FaultClass.MIOPEN.value, re.compile(r"miopen", re.I)),
-    (FaultClass.NO_KERNEL_IMAGE.value, re.compile(r"no kernel image|invalid device function|NoBinaryForGpu", re.I)),
-    (FaultClass.ILLEGAL_ACCESS.value, re.compile(r"illegal memory access|memory access fault|IllegalAddress", re.I)),
+    (
+        FaultClass.NO_KERNEL_IMAGE.value,
+        re.compile(
+            r"no kernel image|invalid device function|NoBinaryForGpu"
+            r"|HSA_STATUS_ERROR_(?:INVALID_ISA|ILLEGAL_INSTRUCTION|INVALID_CODE_OBJECT)",
+            re.I,
+        ),
+    ),
+    (
+        FaultClass.ILLEGAL_ACCESS.value,
+        re.compile(
+            r"illegal memory access|memory access fault|IllegalAddress|unspecified launch failure|ErrorLaunchFailure"
+            r"|error: misaligned address|illegal instruction was encountered"
+            r"|HSA_STATUS_ERROR_(?:MEMORY_APERTURE_VIOLATION|MEMORY_FAULT|EXCEPTION\b)|CUDA_ERROR_LAUNCH_FAILED",
+            re.I,
+        ),
+    ),
+    (
+        FaultClass.GPU_HANG.value,
+        re.compile(
+            r"launch timed out and was terminated|ErrorLaunchTimeOut|CUDA_ERROR_LAUNCH_TIMEOUT"
+            r"|HSA_STATUS_ERROR_(?:HANG|QUEUE_)|reason *: ?GPU Hang",
+            re.I,
+        ),
+    ),
+    (
+        FaultClass.GPU_LOST.value,
+        re.compile(r"ErrorDeviceLost|error: device lost|\bGPU is lost\b|determine the device handle for GPU", re.I),
+    ),
+    (
+        FaultClass.ECC_UNCORRECTABLE.value,
+        re.compile(r"uncorrectable (?:ECC|NVLink) error|ErrorECC(?:NotCorrectable|Uncorrectable)", re.I),
+    ),
     (FaultClass.ASSERTION.value, re.compile(r"device-side assert|(?:hip|cuda)ErrorAssert", re.I)),
     (FaultClass.BLAS.value, re.compile(r"(?:roc|hip|cu)blas|HIPBLAS_STATUS|CUBLAS_STATUS", re.I)),
     (COMPILE, re.compile(r"BackendCompilerFailed|InductorError|TorchRuntimeError|torch\._(?:dynamo|inductor)", re.I)),
@@ -90,6 +121,7 @@ _RAISED = (
         re.compile(
             r"No (?:CUDA|HIP) GPUs are available|Found no NVIDIA driver|no (?:CUDA|ROCm)-capable device"
             r"|Torch not compiled with CUDA|driver version is insufficient|(?:hip|cuda)Error(?:NoDevice|Insufficient)"
+            r"|busy or unavailable|cudaErrorDevicesUnavailable"
         ),
     ),
     (FaultClass.NCCL_ERROR.value, re.compile(r"\b[nr]ccl(?:[A-Z]\w*Error|Invalid\w+)|\bNCCL [Ee]rror")),

@@ -11,7 +11,7 @@ HOST_LOST = "host_lost"
 """Fault of an attempt that ended with its machine."""
 _NOT_ITSELF = "its own end: the training had more to do, and was not asked to stop"
 _GPU = Diagnosis(
-    ruled_out=("a fault of the script: the kernel saw the GPU fail first",),
+    ruled_out=("a fault of the script alone: the kernel or the GPU's runtime reports that the GPU failed",),
     causes=(
         "the GPU or its driver failed under load: heat, power, memory, or a defect of the driver (ROCm#2533)",
         "a kernel that never ended was ended by the driver's timeout",
