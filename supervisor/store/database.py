@@ -211,6 +211,7 @@ class Database:
             raise _build_unusable_error(error) from error
 
     def _open_writer(self) -> sqlite3.Connection:
+        files.check_kind(self.path)
         raw = sqlite3.connect(files.uri(self.path, "mode=rw"), uri=True, isolation_level=None, check_same_thread=False)
         try:
             raw.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")

@@ -64,12 +64,27 @@ def uri(path: Path, options: str) -> str:
     return f"file:{quote(str(path.absolute()))}?{options}"
 
 
+def check_kind(path: Path) -> None:
+    """Raise sqlite3.OperationalError where something that is no file has taken the place of a database or its -wal.
+
+    To open a pipe waits for whoever writes into it, in the kernel, and no busy timeout of SQLite ends that.
+    """
+    for place in (path, path.with_name(path.name + "-wal")):
+        try:
+            kind = place.stat().st_mode
+        except OSError:  # SQLite says what is wrong, or creates it
+            continue
+        if not stat.S_ISREG(kind):
+            raise sqlite3.OperationalError(f"{place} is no file: something else has taken its place; move that away")
+
+
 def open_reader(path: Path) -> sqlite3.Connection:
     """Open a file for reading only; it works while the daemon writes, after it ended, and on a read-only file system.
 
     Raises sqlite3.Error. A database in WAL mode whose last writer closed it has no -wal file; a user without write
     access to the folder can then read it only as immutable, which holds until it is written again.
     """
+    check_kind(path)
     restore_index(path)
     last: sqlite3.Error | None = None
     options = ["mode=ro"] if has_wal(path) else ["mode=ro", "immutable=1"]

@@ -9,6 +9,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -33,6 +34,7 @@ from record_by_hand import (
 from supervisor.core.checkpoints.checkpoint import Verdict
 from supervisor.store import files, schema
 from supervisor.store.archive import Archive
+from supervisor.store.errors import ArchiveError
 from supervisor.store.files import BALLAST_BYTES
 from supervisor.store.opening import prepare
 from supervisor.store.store import Store, StoreError
@@ -434,6 +436,39 @@ def test_a_file_in_whose_place_is_a_link_to_itself_is_a_problem_until_the_link_i
     assert not problem(store)
     archive = Archive(store.path)
     assert ([item.name for item in archive.jobs()], len(archive.incidents())) == (["night"], 1)
+    store.close(at(11))
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder"])
+@pytest.mark.parametrize("name", ["supervisor.db", "supervisor.db-wal"])
+def test_what_is_no_file_in_its_place_while_it_is_open_keeps_no_query_and_no_commit_waiting(
+    tmp_path: Path, kind: str, name: str
+) -> None:
+    store = open_store(tmp_path)
+    everything_that_matters(store, 1)
+    place = tmp_path / name
+    place.rename(tmp_path / "moved")
+    os.mkfifo(place) if kind == "pipe" else place.mkdir()
+    archive, answers = Archive(store.path), list[object]()
+
+    def ask() -> None:
+        for asked in (lambda: store.checkpoints("night"), archive.jobs, lambda: everything_that_matters(store, 3)):
+            try:
+                answers.append(asked())
+            except (StoreError, ArchiveError) as error:
+                answers.append(str(error))
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert len(answers) == 3, "it waits for whoever writes into the pipe"
+    if not place.is_file():  # SQLite removes a pipe in the place of a -wal file, once what that held is in the database
+        assert "is no file" in problem(store)
+        place.unlink() if kind == "pipe" else place.rmdir()
+        (tmp_path / "moved").rename(place)
+    everything_that_matters(store, 10)
+    assert not problem(store)
+    assert [item.name for item in Archive(store.path).jobs()] == ["night"]
     store.close(at(11))
 
 
