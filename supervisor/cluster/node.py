@@ -50,16 +50,27 @@ KILL_AGAIN_S = 1.0
 UNKILLABLE_AFTER_S = 8.0
 """Before the leader concludes it by itself (`LeaderLimits.kill_s`): only the node knows what the process waits for."""
 FIRST_LEASE_S = 5.0
+SLEPT_S = 0.5
+"""The two clocks that differ by a sleep are read one after the other, and a busy machine may halt between them."""
 
 
 class Node:
     """The thread; what other threads tell it goes through its queue."""
 
     def __init__(
-        self, settings: NodeSettings, host: Host, now: Callable[[], Moment], find_address: FindAddress | None = None
+        self,
+        settings: NodeSettings,
+        host: Host,
+        now: Callable[[], Moment],
+        find_address: FindAddress | None = None,
+        read_asleep_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`now` reads the clocks; `find_address` returns where a host's name leads, None asks the system."""
+        """`now` reads the clocks; `find_address` returns where a host's name leads, None asks the system.
+
+        `read_asleep_s` returns for how long this machine has slept since its start.
+        """
         self._settings, self._host, self._now = settings, host, now
+        self._read_asleep_s, self._asleep_s = read_asleep_s, read_asleep_s()
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._ready = selectors.DefaultSelector()
@@ -154,6 +165,7 @@ class Node:
     def _run(self) -> None:
         while not self._over:
             ready, now_s = self._ready.select(self._wait_s()), self._clock()
+            self._fenced(self._note_sleep)
             for key, events in ready:
                 if key.fileobj == self._bell:
                     self._fenced(partial(os.eventfd_read, self._bell))
@@ -173,6 +185,14 @@ class Node:
             work()
         except Exception:
             log.exception("cluster.node_failed")
+
+    def _note_sleep(self) -> None:
+        """Have the time that this machine slept count for the lease, and ask the leader at once."""
+        asleep_s, now_s = self._read_asleep_s(), self._clock()
+        slept_s, self._asleep_s = asleep_s - self._asleep_s, asleep_s
+        if slept_s >= SLEPT_S:
+            log.warning("cluster.slept", extra={"fields": {"slept_s": round(slept_s, 1)}})
+            self._lease, self._beat_at_s = self._lease.woken(slept_s, now_s), now_s
 
     def _wait_s(self) -> float:
         due = [self._beat_at_s]

@@ -38,6 +38,11 @@ def begin_limit(clock: Clock, limit_s: float) -> RunningLimit:
     return RunningLimit(limit_s, lambda: clock.now().monotonic_s)
 
 
+def read_asleep_s() -> float:
+    """Return for how long this machine has slept since its start: the monotonic clock stands still meanwhile."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()  # noqa: TID251 - as above
+
+
 def boot_id() -> str:
     """Return the kernel's id of the current boot; monotonic times of different boots cannot be compared."""
     return BOOT_ID.read_text().strip()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import signal
 import subprocess
 import threading
@@ -29,6 +30,8 @@ from supervisor.core.scale import Place
 from supervisor.daemon.clock import SystemClock
 
 EPOCH = Epoch("run", 0, 1)
+PID_OF_NONE = 2**22 + 1
+"""Beyond what a kernel gives."""
 CLOCK = SystemClock()
 
 
@@ -254,6 +257,48 @@ def test_a_leader_of_the_past_launches_nothing_and_no_launch_is_made_twice(
         port = boss.listening.getsockname()[1]
         fields = vars(next(item for item in caplog.records if "refused" in item.message))["fields"]
         assert fields == {"epoch": "run.0.9", "newest": "run.1.3", "leader": f"leader boss (127.0.0.1:{port})"}
+    finally:
+        node.end()
+
+
+def test_a_node_that_slept_ends_its_ranks_where_no_leader_answers_then(boss: Boss, tmp_path: Path) -> None:
+    """The leader was awake, and has ended all others once the lease was over: this machine's clock stood still."""
+    elapsed_s, asleep_s, ends = [0.0], [0.0], queue.SimpleQueue[str]()
+
+    class Stopping(Daemon):
+        def stop(self, running: Running, reason: str) -> None:
+            ends.put(reason)
+
+        def is_alive(self, running: Running) -> bool:
+            return True
+
+    address: tuple[str, int] = boss.listening.getsockname()
+    node = Node(
+        NodeSettings(node="n0", job="run", leader=address, secret=SECRET, host="127.0.0.1"),
+        daemon := Stopping(),
+        lambda: Moment(monotonic_s=1000.0 + elapsed_s[0], unix_s=0.0),
+        read_asleep_s=lambda: asleep_s[0],
+    )
+    node.start()
+    try:
+        link = boss.accept()
+        boss.take_until(link, lambda message: isinstance(message, ms.Joined))
+        elapsed_s[0] = 1.0
+        *_, beat = boss.take_until(link, lambda message: isinstance(message, ms.NodeBeat))
+        assert isinstance(beat, ms.NodeBeat)
+        link.send(ms.LeaderBeat(echo_s=beat.sent_s, now_s=now_s(), lease_s=60.0))
+        link.send(ms.Launch(epoch=EPOCH, node_rank=0, nodes=1, host="127.0.0.1", port=1))
+        until(lambda: daemon.ordered == [EPOCH], "the launch")
+        node.launched(Running(epoch=EPOCH, folder=tmp_path, shim_pid=PID_OF_NONE))
+        asleep_s[0] = 3600.0
+
+        def moves_on() -> bool:
+            elapsed_s[0] += 0.1
+            return not ends.empty()
+
+        until(moves_on, "its ranks to be ended")
+        assert elapsed_s[0] < 60.0, "awake it would have had the whole lease"
+        assert ends.get().startswith("no leader for ")
     finally:
         node.end()
 

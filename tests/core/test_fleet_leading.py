@@ -1176,6 +1176,17 @@ def test_a_lease_counts_from_when_the_beat_was_sent_and_nan_ends_it() -> None:
     assert lease.is_over(7.0)
 
 
+def test_a_node_that_slept_has_its_lease_run_meanwhile_and_a_moment_to_hear_its_leader() -> None:
+    lease = Lease(lease_s=5.0, renewed_s=100.0, steps=7, stepped_s=100.5)
+    briefly, long = lease.woken(2.0, 101.0), lease.woken(3600.0, 101.0)
+    assert (briefly.is_over(103.4), briefly.is_over(103.6)) == (False, True), "5 s after its last step"
+    assert (long.is_over(102.9), long.is_over(103.0)) == (False, True)
+    late = long.renewed(100.9, 5.0).stepped(9, 101.5)
+    assert late.is_over(103.0), "sent before it slept, and a step that may have been made before"
+    assert not late.stepped(10, 102.0).is_over(106.9), "all slept, and go on together"
+    assert not late.renewed(101.2, 5.0).is_over(106.1)
+
+
 def test_a_node_is_believed_of_its_own_ranks_alone() -> None:
     nodes = Nodes(Leading(Epoch("job", 0, 0), LIMITS, BEGAN_S))
     nodes.join("n0", "n1")

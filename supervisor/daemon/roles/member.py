@@ -36,6 +36,7 @@ from supervisor.core.moments import Moment
 from supervisor.core.peers import PEERS_FRESH_S, PeerStage, PeerWait
 from supervisor.core.scale import Place
 from supervisor.core.stats.holds import FRESH_S
+from supervisor.daemon.clock import read_asleep_s
 from supervisor.daemon.launch.launch_spec import LaunchOrder
 from supervisor.daemon.roles.resume_offers import LOOK_LIMIT_S, ResumeOffers
 from supervisor.daemon.wiring import Assembly, LeaderHooks
@@ -88,7 +89,7 @@ class Member:
         """The newest launch that was to be stopped, and since when by the monotonic clock."""
         self.given_up: str | None = None
         """Why this daemon ends without a leader's word."""
-        self._node = Node(settings, self, parts.clock.now)
+        self._node = Node(settings, self, parts.clock.now, read_asleep_s=read_asleep_s)
         parts.lead(
             LeaderHooks(
                 leads=True,
