@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,21 @@ def disk_paths(settings: SupervisorSettings, *jobs: JobSettings) -> tuple[Path, 
 def disks_of(settings: SupervisorSettings, job: JobSettings) -> frozenset[str]:
     """Return the same of one job, by which the readings are chosen that it is judged by."""
     return frozenset(map(str, disk_paths(settings, job)))
+
+
+def gpus_of(job: JobSettings, known: Iterable[str]) -> tuple[str, ...]:
+    """Return the PCI addresses that a job's `gpus` name, of the machine's known ones; empty: every GPU.
+
+    An index counts the GPUs in the order of their addresses, as ROCm and the kernel number them.
+    """
+    ordered = sorted(known)
+    named = []
+    for text in job.gpus:
+        if not text.isdecimal():
+            named.append(text.lower())
+        elif int(text) < len(ordered):
+            named.append(ordered[int(text)])
+    return tuple(named)
 
 
 def rules_of(job: JobSettings) -> tuple[Rule, ...]:

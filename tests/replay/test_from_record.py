@@ -95,6 +95,12 @@ def test_a_full_disk_is_only_that_of_the_job_that_writes_to_it(config: Path) -> 
     assert "disk_low" in {fired.flag.rule for fired in replay(recording, rules_with({}))}
 
 
+@pytest.mark.parametrize(("gpus", "judged"), [('"0"', True), (f'"{CARD}"', True), ('"0000:0b:00.0"', False)])
+def test_a_gpu_is_only_judged_where_the_job_uses_it(config: Path, gpus: str, judged: bool) -> None:
+    config.write_text(config.read_text().replace("command =", f"gpus = [{gpus}]\ncommand ="))
+    assert ("vram_high" in flags(config, "night")) is judged
+
+
 def test_other_limits_are_tried_without_touching_the_configuration(config: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.toml"
     other.write_text("[stall]\nlimit_s = 20.0\n[vram_high]\nenabled = false\n")

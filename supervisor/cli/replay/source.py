@@ -9,8 +9,9 @@ from typing import Any
 from supervisor.cli import configured
 from supervisor.cli.app import App
 from supervisor.cli.errors import CliError
-from supervisor.config.derive import database_url, disks_of, rule_settings
+from supervisor.config.derive import database_url, disks_of, gpus_of, rule_settings
 from supervisor.config.read import Reader
+from supervisor.config.settings import JobSettings
 from supervisor.replay.folder import RecordingError
 from supervisor.replay.from_record import of_attempt
 from supervisor.replay.recording import Recording
@@ -33,9 +34,16 @@ def recorded(app: App, job: str, attempt: int | None) -> Recording:
     try:
         archive = Archive.at(database_url(settings.supervisor))
         archive.check()
-        return of_attempt(archive, job, attempt, rules, disks=disks, now_unix_s=app.now())
+        gpus = _find_gpus(archive, job, known) if known is not None else ()
+        return of_attempt(archive, job, attempt, rules, gpus_used=gpus, disks=disks, now_unix_s=app.now())
     except (ArchiveError, RecordingError) as error:
         raise CliError(str(error), "supervisorctl status lists the jobs", "not_recorded") from error
+
+
+def _find_gpus(archive: Archive, job: str, settings: JobSettings) -> tuple[str, ...]:
+    """Return the GPUs that a job is judged by; none, which is all, where a remedy has moved it in the meantime."""
+    moved = any(item.name == job and item.course.gpu is not None for item in archive.jobs())
+    return () if moved else gpus_of(settings, (item.gpu for item in archive.gpus()))
 
 
 def recorded_steps(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from supervisor.config.derive import gpus_of
 from supervisor.config.settings import JobSettings
 from supervisor.core import events as ev
 from supervisor.core.moments import Moment
@@ -67,18 +68,8 @@ class JobGpus:
         self._newest = newest
 
     def used_by(self, settings: JobSettings) -> tuple[str, ...]:
-        """Return the PCI addresses that a job's `gpus` name; empty: every GPU.
-
-        An index counts the GPUs in the order of their addresses, as ROCm and the kernel number them.
-        """
-        ordered = sorted(self._newest.gpus)
-        named = []
-        for text in settings.gpus:
-            if not text.isdecimal():
-                named.append(text.lower())
-            elif int(text) < len(ordered):
-                named.append(ordered[int(text)])
-        return tuple(named)
+        """Return the PCI addresses that a job's `gpus` name; empty: every GPU."""
+        return gpus_of(settings, self._newest.gpus)
 
     def gfx_versions(self, settings: JobSettings) -> tuple[str, ...]:
         """Return the gfx targets of the GPUs that a job runs on, as far as they are known."""
