@@ -37,8 +37,12 @@ UNREADABLE = "unreadable: "
 """How the prover's reason begins where its disk has failed while it read."""
 UNEXAMINED = "unexamined"
 """Marks an answer that says nothing of the content; no prover writes it."""
-DAMAGE = ("truncated", "damaged", "empty")
-"""How the prover's reasons begin that are no matter of what a file is for."""
+CUT = re.compile(
+    r"truncated|damaged|empty\b"
+    r"|its pickle is damaged or cut short \((?:\d+ bytes claimed|EOFError|UnpicklingError: pickle data was truncated)"
+)
+"""How the prover's reasons begin that are no matter of what a file is for; a pickle of a program's own classes, which
+cannot be read here, is damaged by its reason as well (`core/checkpoints/damaged.py` has all of them)."""
 ENDS_OF_A_SAVE = ((".distcp", ".metadata"), ("_METADATA", "_CHECKPOINT_METADATA"), (".shard.pt", SHARDS))
 """If a file of the first kind exists, the second is written last: torch.distributed.checkpoint, orbax, the agent."""
 NO_TENSORS = "holds no tensor"
@@ -236,7 +240,7 @@ def _is_passed_over(name: str, answer: dict[str, object]) -> bool:
     """Whether a file of a folder is none of its weights, and not damaged."""
     reason = str(answer.get("reason"))
     if name.endswith(MAY_BE_ANYTHING):
-        return UNEXAMINED not in answer and not reason.startswith(DAMAGE)
+        return UNEXAMINED not in answer and CUT.match(reason) is None
     # SpeechBrain's counters and averages are texts by a suffix of torch's files.
     return reason == NO_TENSORS or (reason == TEXT and not name.endswith(".safetensors"))
 

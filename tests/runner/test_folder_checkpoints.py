@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import bz2
 import json
 import os
+import pickle
+import random
 import struct
 import zipfile
 from collections.abc import Callable
+from datetime import date
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -79,6 +84,21 @@ def test_a_pickle_in_it_may_hold_anything_and_is_not_cut(saved: Path) -> None:
     assert proven(saved).reason == "random_states_0.pkl: truncated: it begins as a torch archive and has no end"
     states.write_bytes(b"")
     assert proven(saved).reason == "random_states_0.pkl: empty"
+
+
+def test_a_pickle_of_a_program_in_it_is_not_cut_either(saved: Path) -> None:
+    """What a script registers with accelerate, or saves by itself: of any classes, or of no pickle by its content."""
+    states, whole = saved / "random_states_0.pkl", pickle.dumps({"generator": random.Random(7).getstate()})
+    states.write_bytes(whole)
+    assert proven(saved).verdict is Verdict.PROVEN
+    for length in (len(whole) - 1, len(whole) // 2, 40):
+        states.write_bytes(whole[:length])
+        assert (proven(saved).reason or "").startswith("random_states_0.pkl: its pickle is damaged or cut short"), (
+            length
+        )
+    for other in (bz2.compress(whole), pickle.dumps(Fraction(1, 3)), pickle.dumps(date(2026, 1, 2))):
+        states.write_bytes(other)
+        assert proven(saved).verdict is Verdict.PROVEN
 
 
 def test_a_text_in_it_may_have_the_suffix_of_a_checkpoint_and_random_bytes_may_not(saved: Path) -> None:
