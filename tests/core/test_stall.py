@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.core import events as ev
 from supervisor.core.flags import Severity
-from supervisor.core.readings import HostReading, Stage, StepRecord
+from supervisor.core.readings import HostReading, ProcessReading, Stage, StepRecord
 from supervisor.core.rules import Rule
 from supervisor.core.rules.stall import Stall
 from supervisor.core.rules.start_timeout import StartTimeout
@@ -564,3 +564,31 @@ def test_a_call_far_longer_than_those_before_it_is_warned_of_and_no_more() -> No
     assert flag is not None
     assert flag.severity is Severity.WARNING
     assert "calls before it suggest at most" in flag.message
+
+
+def listed(timeline: Story, *pids: int) -> Story:
+    reading = ProcessReading(at=timeline.now, processes=len(pids), pids=pids)
+    timeline.put(ev.ProcessesRead(at=timeline.now, job=JOB, attempt=1, reading=reading))
+    return timeline
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "named"),
+    [
+        ((4242, 4250, 4251), (4242, 4251), "; gone since: process 4250"),
+        ((4242, 4250, 4251), (4242, 4250, 4251, 4260), None),
+        ((4242, *range(4300, 4305)), (4242,), "; gone since: process 4300, 4301, 4302, and 2 more"),
+    ],
+)
+def test_what_the_others_may_wait_for_is_named_where_it_is_gone_since(
+    before: tuple[int, ...], after: tuple[int, ...], named: str | None
+) -> None:
+    """As a learner that the program spawned, or a worker of a pool that no library reports, killed by SIGKILL."""
+    timeline = listed(story().training(100), *before, 4999)
+    for _ in range(3):
+        listed(timeline.training(20), *before)
+    flag = listed(timeline.silence(60), *after).check(Stall())
+    assert flag is not None
+    assert ("gone since" in flag.message) is (named is not None)
+    assert (named or "") in flag.message
+    assert "4999" not in flag.message, "a helper that came and went"

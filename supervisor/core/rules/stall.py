@@ -38,7 +38,7 @@ from supervisor.core.rules.rest import (
     was_stopped_throughout,
     whole_job_rested_s,
 )
-from supervisor.core.rules.standstill import diagnosis_of, machine_gasps, name_stopped
+from supervisor.core.rules.standstill import diagnosis_of, machine_gasps, name_ended, name_stopped
 from supervisor.core.sanitize import sanitize
 from supervisor.core.stats.holds import run_of
 from supervisor.core.stats.learned_limits import BOUNDS
@@ -254,7 +254,7 @@ def _observe_silence(history: History, reached: Gauge, no_step_s: float, *, at_r
     how = ("learned limit" if reached.learned else "limit") + (" at rest" if at_rest else "")
     return Observation(
         message=f"no step for {no_step_s:.0f} s in stage {stage} ({how} {reached.limit:.0f} s){last}{lost}"
-        f"{name_stopped(history)}",
+        f"{name_ended(history)}{name_stopped(history)}",
         can_save=was_stopped_throughout(history),
         diagnosis=diagnosis_of(history),
     )

@@ -168,6 +168,30 @@ def name_stopped(history: History) -> str:
     return f"; process {pid} is {describe_hold(newest, pid)}, state T{more}"
 
 
+STEADY_READINGS = 3
+"""A process that so many readings before the standstill list was no helper that comes and goes."""
+NAMED_AT_MOST = 3
+
+
+def name_ended(history: History) -> str:
+    """Return which of its processes are gone since the last step, to be appended to a message; empty where none is.
+
+    A learner that a program spawned, or a worker of a pool that no library reports, may be what the others wait for.
+    """
+    newest, since = history.newest_processes, history.no_step_since()
+    if newest is None or newest.pids is None or since is None:
+        return ""
+    before = [set(reading.pids or ()) for reading in history.processes if reading.at.seconds_since(since) <= 0]
+    if len(before) < STEADY_READINGS:
+        return ""
+    steady = set.intersection(*before[-STEADY_READINGS:])
+    gone = sorted(steady.difference(newest.pids, history.reports.trainers))
+    if not gone:
+        return ""
+    more = f", and {len(gone) - NAMED_AT_MOST} more" if len(gone) > NAMED_AT_MOST else ""
+    return f"; gone since: process {', '.join(map(str, gone[:NAMED_AT_MOST]))}{more}"
+
+
 def _held_pids(history: History) -> tuple[int, ...]:
     """Return the processes that are stopped, by the newest reading."""
     newest = newest_of(history.processes, lambda _: True, history.now)
