@@ -336,3 +336,26 @@ def test_a_snapshot_of_no_step_reproduces_none_and_of_two_of_one_step_the_newer_
     first, second = saved("first", 1, step=5, kind="snapshot"), saved("second", 2, step=5, kind="snapshot")
     assert exact_before([second, first, saved("none", 3, kind="snapshot")], 6) == second
     assert exact_before([first, second], 5) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "series"),
+    [
+        ("model_000025.pt", "25", "model_#.pt"),
+        ("optim_000025_rank0.pt", "25", "optim_#_rank0.pt"),
+        ("ep1-ba100-rank0.pt", "100", "ep#-ba#-rank0.pt"),
+        ("model_world_size_2_rank_1.pt", None, "model_world_size_2_rank_1.pt"),
+        ("latest-rank0.pt", None, "latest-rank0.pt"),
+        ("frank7.pt", "7", "frank#.pt"),
+    ],
+)
+def test_the_rank_in_a_name_is_no_number_of_a_save(name: str, number: str | None, series: str) -> None:
+    """`--resume-from-step={number}` was given the rank, and found no file of step 0."""
+    checkpoint = saved(f"/out/{name}", 1.0)
+    assert (checkpoint.number, checkpoint.series[1]) == (number, series)
+
+
+def test_a_part_of_a_rank_without_a_step_follows_the_save_before_it() -> None:
+    before, after = saved("/out/optim_20_rank0.pt", 20.0, step=20), saved("/out/optim_40_rank0.pt", 40.0)
+    other = saved("/out/model_30.pt", 30.0, step=30)
+    assert newest_first([after, before, other]) == (other, after, before)

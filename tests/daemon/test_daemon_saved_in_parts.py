@@ -35,6 +35,13 @@ def test_a_file_of_a_save_in_parts_is_handed_over_where_the_others_lie(tmp_path:
     assert generation.is_of(handed_over), "what it resumed from stays known"
 
 
+def test_a_rank_in_the_name_of_another_part_is_no_number_of_the_save(tmp_path: Path) -> None:
+    """The program nanochat reads optim_000025_rank0.pt from next to model_000025.pt."""
+    generation = captured(tmp_path, "model_000025.pt")
+    (tmp_path / "out" / "optim_000025_rank0.pt").write_bytes(b"state")
+    assert hand_over_in_place(generation).path == str(tmp_path / "out" / "model_000025.pt")
+
+
 @pytest.mark.parametrize("other", ["opt000020.pt", "sample000040.png", "notes.pt", "opt000040.pt/part.pt"])
 def test_another_save_or_another_kind_of_file_is_none_of_its_parts(tmp_path: Path, other: str) -> None:
     generation = captured(tmp_path, "model000040.pt")
@@ -182,3 +189,45 @@ def test_what_lies_in_the_place_of_torn_saves_is_proven_once_and_not_again_for_e
     patterns = ("out/D_*.pth",)
     assert looked_for(tmp_path, *saves, prove=prove, globs=patterns).checkpoint == saves[0]
     assert sorted(asked) == [f"D_{number}.pth" for number in range(2, 6)]
+
+
+# --- a part that is damaged -------------------------------------------------------------------------------------------
+
+
+def looked_for_with(folder: Path, damaged: str, *generations: Checkpoint) -> ResumePoint:
+    """Where a training resumes of whose files one is found damaged when it is examined."""
+
+    def prove(path: Path) -> Checkpoint:
+        found = Checkpoint(path=str(path), fingerprint=fingerprint_of(path))
+        if path.name != damaged:
+            return replace(found, verdict=Verdict.PROVEN)
+        return replace(found, verdict=Verdict.REJECTED, reason="truncated: its central directory is missing")
+
+    return looked_for(folder, *generations, prove=prove, globs=("out/*.pt",))
+
+
+def saved_by_rank_0(folder: Path, step: int) -> Checkpoint:
+    """A model, which is captured and proven, and its optimizer, which the same save wrote."""
+    generation = replace(captured(folder, f"model_{step:06}.pt"), step=step)
+    (folder / "out" / f"optim_{step:06}_rank0.pt").write_bytes(b"state")
+    return generation
+
+
+def test_a_save_of_which_another_part_was_cut_short_is_passed_over(tmp_path: Path) -> None:
+    """A kill cut the optimizer of nanochat short: the model of that step alone ended the next start."""
+    first, second = saved_by_rank_0(tmp_path, 25), saved_by_rank_0(tmp_path, 50)
+    assert looked_for_with(tmp_path, "nothing", first, second).checkpoint == second
+    point = looked_for_with(tmp_path, "optim_000050_rank0.pt", first, second)
+    assert point.checkpoint == first
+    assert f"not all there as they were saved: {second.title}" in point.reason
+
+
+def test_where_the_only_save_has_a_damaged_part_it_is_resumed_from_all_the_same(tmp_path: Path) -> None:
+    (only,) = [saved_by_rank_0(tmp_path, 25)]
+    assert looked_for_with(tmp_path, "optim_000025_rank0.pt", only).checkpoint == only
+
+
+def test_a_damaged_file_with_a_number_that_stays_is_no_part_of_a_save(tmp_path: Path) -> None:
+    best, older_best = replace(captured(tmp_path, "best_v2.pt"), step=20), replace(captured(tmp_path, "a.pt"), step=10)
+    (tmp_path / "out" / "last_v2.pt").write_bytes(b"cut")
+    assert looked_for_with(tmp_path, "last_v2.pt", older_best, best).checkpoint == best

@@ -50,6 +50,10 @@ class Fingerprint:
 SUFFIXES = re.compile(r"(?:\.[A-Za-z]\w*)+$")
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 """A number in the name of a file: a step, an epoch, or a loss."""
+_RANK = r"(?<![A-Za-z])(?:rank|shard|world_?size)[_-]?\d+"
+RANK = re.compile(_RANK, re.IGNORECASE)
+"""Which process wrote a file, or one of how many, as in `optim_000025_rank0.pt`: no number of a save."""
+RANK_OR_NUMBER = re.compile(f"(?P<rank>{_RANK})|{NUMBER.pattern}", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +92,8 @@ class Checkpoint:
     @property
     def series(self) -> tuple[str, str]:
         """What it has in common with the others of one file or pattern: its kind, and its name without the numbers."""
-        return self.kind, NUMBER.sub("#", (self.source or self.path).rstrip("/").rpartition("/")[2])
+        name = (self.source or self.path).rstrip("/").rpartition("/")[2]
+        return self.kind, RANK_OR_NUMBER.sub(lambda found: found["rank"] or "#", name)
 
     @property
     def number(self) -> str | None:
@@ -107,8 +112,11 @@ class Checkpoint:
 
 
 def last_number(name: str) -> str | None:
-    """Return the last number in a file's name, without leading zeros; None where there is none. A suffix has none."""
-    found = re.findall(r"\d+", SUFFIXES.sub("", name))
+    """Return the last number in a file's name, without leading zeros; None where there is none. A suffix has none.
+
+    Nor is that of a rank or shard one.
+    """
+    found = re.findall(r"\d+", RANK.sub("", SUFFIXES.sub("", name)))
     return str(int(found[-1])) if found else None
 
 

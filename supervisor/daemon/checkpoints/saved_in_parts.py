@@ -11,6 +11,7 @@ from pathlib import Path
 
 from supervisor.children.files_apart import apart
 from supervisor.core.checkpoints.checkpoint import Checkpoint, ResumePoint, last_number, older
+from supervisor.core.checkpoints.damaged import is_damaged
 from supervisor.daemon.checkpoints.candidates import Prove, Search, candidates, find_among, fingerprint
 
 LOOKED_AT = 5000
@@ -50,8 +51,9 @@ def find_untorn(
     """Return where to resume, as `find` does, and not at a save of which a part was written again since.
 
     The generation of that part would be read together with the others as they are now: weights that were NaN at the
-    next save of the same number, or of another step. A program that `needs_others` is given what still lies in its
-    place. Where no such save is left, what `find` returns is taken.
+    next save of the same number, or of another step. Nor at one of which another part is found damaged, as where a
+    kill cut it short. A program that `needs_others` is given what still lies in its place. Where no such save is left,
+    what `find` returns is taken.
     """
     look = _Looks(search, prove, report)
     first = look(search)
@@ -76,11 +78,42 @@ class _Looks:
         point, self._found = find_among(search, self._found, self._prove, self._report)
         return point
 
+    def has_damaged_part(self, checkpoint: Checkpoint) -> bool:
+        """Whether another file of the same save is damaged, as far as that was examined."""
+        if checkpoint.kind != "checkpoint" or not _tells_saves_apart(checkpoint, self._found):
+            return False
+        own = _place_of(checkpoint)
+        newest: dict[Path, Checkpoint] = {}
+        for other in sorted(self._found, key=_saved_unix_s):
+            newest[_place_of(other)] = other
+        return any(
+            (place.parent, place.suffix, other.number) == (own.parent, own.suffix, checkpoint.number)
+            and place != own
+            and is_damaged(other)
+            for place, other in newest.items()
+        )
+
+
+def _place_of(checkpoint: Checkpoint) -> Path:
+    return Path(checkpoint.source or checkpoint.path)
+
+
+def _saved_unix_s(checkpoint: Checkpoint) -> float:
+    return checkpoint.saved_unix_s
+
+
+def _tells_saves_apart(checkpoint: Checkpoint, others: Iterable[Checkpoint]) -> bool:
+    """Whether its number changes from save to save: that of `last_v2.pt` and `best_v2.pt` does not."""
+    number = checkpoint.number
+    return number is not None and any(other.series == checkpoint.series and other.number != number for other in others)
+
 
 def _pass_over(search: Search, point: ResumePoint, look: _Looks, *, needs_others: bool) -> ResumePoint | None:
     """Return `point`, or one of an older save that can be read whole; None where there is none."""
     passed_over: list[str] = []
-    while point.checkpoint is not None and _is_apart(point.checkpoint, search, needs_others=needs_others):
+    while point.checkpoint is not None and (
+        _is_apart(point.checkpoint, search, needs_others=needs_others) or look.has_damaged_part(point.checkpoint)
+    ):
         torn = point.checkpoint
         passed_over.append(torn.title)
         point = look(replace(search, older_than=torn))
@@ -100,14 +133,11 @@ def _is_apart(checkpoint: Checkpoint, search: Search, *, needs_others: bool) -> 
 
 
 def _is_torn(checkpoint: Checkpoint, generations: Iterable[Checkpoint]) -> bool:
-    """Whether a generation is one of several files of a save, and the training has written its file again since.
-
-    The number tells the saves apart only where it changes: that of `last_v2.pt` and `best_v2.pt` does not.
-    """
+    """Whether a generation is one of several files of a save, and the training has written its file again since."""
     source, number = checkpoint.source, checkpoint.number
     if source is None or number is None or checkpoint.kind != "checkpoint":
         return False
-    if not any(other.series == checkpoint.series and other.number != number for other in generations):
+    if not _tells_saves_apart(checkpoint, generations):
         return False
     own = _find_own_file(checkpoint, source)
     if own is None or checkpoint.is_of(own):
