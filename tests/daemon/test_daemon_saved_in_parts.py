@@ -42,6 +42,14 @@ def test_a_rank_in_the_name_of_another_part_is_no_number_of_the_save(tmp_path: P
     assert hand_over_in_place(generation).path == str(tmp_path / "out" / "model_000025.pt")
 
 
+@pytest.mark.parametrize("other", ["sac_replay_buffer_500_steps.pkl", "sac_vecnormalize_500_steps.npz"])
+def test_a_part_may_have_another_suffix_of_saved_state(tmp_path: Path, other: str) -> None:
+    """The callback of stable-baselines3 saves the replay buffer so: from a copy, SAC went on with an empty one."""
+    generation = captured(tmp_path, "sac_500_steps.zip")
+    (tmp_path / "out" / other).write_bytes(b"state")
+    assert hand_over_in_place(generation).path == str(tmp_path / "out" / "sac_500_steps.zip")
+
+
 @pytest.mark.parametrize("other", ["opt000020.pt", "sample000040.png", "notes.pt", "opt000040.pt/part.pt"])
 def test_another_save_or_another_kind_of_file_is_none_of_its_parts(tmp_path: Path, other: str) -> None:
     generation = captured(tmp_path, "model000040.pt")

@@ -14,6 +14,11 @@ from supervisor.core.checkpoints.checkpoint import Checkpoint, ResumePoint, last
 from supervisor.core.checkpoints.damaged import is_damaged
 from supervisor.daemon.checkpoints.candidates import Prove, Search, candidates, find_among, fingerprint
 
+STATE_SUFFIXES = frozenset(
+    [".pt", ".pth", ".ckpt", ".bin", ".tar", ".state", ".safetensors", ".pkl", ".pickle", ".zip", ".npz", ".npy"]
+)
+"""Of files that hold state of a training: a replay buffer in `sac_replay_buffer_500_steps.pkl` is a part of
+`sac_500_steps.zip`, while a picture or a log of the same number is none."""
 LOOKED_AT = 5000
 """Entries of a folder that are looked at for the other files of a save."""
 
@@ -87,8 +92,9 @@ class _Looks:
         for other in sorted(self._found, key=_saved_unix_s):
             newest[_place_of(other)] = other
         return any(
-            (place.parent, place.suffix, other.number) == (own.parent, own.suffix, checkpoint.number)
+            (place.parent, other.number) == (own.parent, checkpoint.number)
             and place != own
+            and _is_of_a_part(place, own)
             and is_damaged(other)
             for place, other in newest.items()
         )
@@ -151,6 +157,11 @@ def _find_own_file(generation: Checkpoint, source: str) -> Checkpoint | None:
     return None if now is None else replace(generation, path=source, source=None, fingerprint=now)
 
 
+def _is_of_a_part(other: Path, own: Path) -> bool:
+    """Whether a file may by its suffix hold a part of a save."""
+    return other.suffix == own.suffix or other.suffix in STATE_SUFFIXES
+
+
 def _has_another_part(path: str, number: str) -> bool:
     """Whether next to a file lies another of the same number and kind, as `opt000040.pt` next to `model000040.pt`."""
     own = Path(path)
@@ -161,5 +172,5 @@ def _has_another_part(path: str, number: str) -> bool:
             names = [entry.name for entry in islice(entries, LOOKED_AT) if entry.is_file()]
     except OSError:
         return False
-    others = (name for name in names if name != own.name and Path(name).suffix == own.suffix)
+    others = (name for name in names if name != own.name and _is_of_a_part(Path(name), own))
     return any(last_number(name) == number for name in others)
