@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from agent_by_hand import AGENT_PATH, plain_environment
+from agent_by_hand import AGENT_PATH, Attempt, plain_environment
 
 from supervisor.core import attempt_files as at
 
@@ -84,3 +84,53 @@ def test_a_snapshot_has_the_model_that_a_trainer_builds_from(tmp_path: Path) -> 
 
 def test_where_all_epochs_are_made_it_does_what_comes_after_them(tmp_path: Path) -> None:
     assert train(2, tmp_path / "last.pt")[1:] == ["on_train_start", "final_eval", "on_train_end"]
+
+
+OLDEST = """
+from pathlib import Path
+from types import SimpleNamespace
+
+class BaseTrainer:
+    "As that of ultralytics 8.0.40, which lies in ultralytics.yolo."
+    def __init__(self, cfg=None, overrides=None):
+        self.args = SimpleNamespace(plots=False, patience=0, data="warm", model=(overrides or {}).get("resume"))
+        self.epochs, self.start_epoch, self.metrics, self.model = 3, 0, {}, "yolov8n.yaml"
+        self.device = SimpleNamespace(type="cpu")
+        self.save_dir = self.wdir = Path("out")
+        self.last, self.best = self.wdir / "last.pt", self.wdir / "best.pt"
+        self.train_loader = [0, 0]
+    def setup_model(self):
+        return {"epoch": 0, "optimizer": {}}
+    def resume_training(self, ckpt):
+        self.start_epoch = ckpt["epoch"] + 1
+    def preprocess_batch(self, batch):
+        return batch
+    def save_model(self):
+        pass
+    def final_eval(self):
+        pass
+    def run_callbacks(self, event):
+        pass
+    def _do_train(self):
+        self.run_callbacks("on_pretrain_routine_start")
+        self.resume_training(self.setup_model())
+        self.run_callbacks("on_train_start")
+        print(self.args.model, self.start_epoch)
+"""
+
+
+def test_a_trainer_of_before_8_0_136_is_resumed_by_its_own_checkpoint(tmp_path: Path) -> None:
+    """It began at the first epoch after each restart: nothing of it was known but the steps of its optimizer."""
+    folder = tmp_path / "ultralytics" / "yolo" / "engine"
+    folder.mkdir(parents=True)
+    (tmp_path / "ultralytics" / "__init__.py").touch()
+    (folder / "trainer.py").write_text(OLDEST)
+    attempt = Attempt(tmp_path / "attempt", cwd=tmp_path)
+    attempt.make_recorder()
+    program = "from ultralytics.yolo.engine.trainer import BaseTrainer; BaseTrainer(overrides={})._do_train()"
+    path = str(tmp_path / "last.pt")
+    finished = attempt.run([sys.executable, "-c", program], PYTHONPATH=str(tmp_path), **{at.ENV_RESUME_FROM: path})
+    assert finished.output.split() == [path, "1"], finished.output
+    (resumed,) = attempt.list_reports("resumed")
+    assert (resumed["epoch"], resumed["step"]) == (0, 2)
+    assert "start of an epoch only" in attempt.list_reports("hook_failed")[0]["error"], "no snapshot of it is promised"

@@ -52,6 +52,8 @@ def prepare(folder: str) -> None:
                 "safetensors.torch": _safetensors_imported,
                 "ultralytics.engine.trainer": _trainer_imported,
                 "ultralytics.engine.validator": _validator_imported,
+                "ultralytics.yolo.engine.trainer": _trainer_imported,
+                "ultralytics.yolo.engine.validator": _validator_imported,
                 "transformers.trainer": _transformers_imported,
                 "deepspeed.runtime.engine": _deepspeed_imported,
                 "lightning.pytorch.trainer.trainer": _lightning_imported,

@@ -213,7 +213,7 @@ AFTER: Dict[str, Moment] = {"on_train_batch_end": Run.batch_is_over, "on_train_e
 
 
 def install(module: ModuleType) -> None:
-    """Wrap the trainer in `module`, ultralytics.engine.trainer."""
+    """Wrap the trainer in `module`: ultralytics.engine.trainer, before 8.0.136 ultralytics.yolo.engine.trainer."""
     trainer = module.BaseTrainer
     trainer.run_callbacks = _with_moments(trainer.run_callbacks)
     trainer.save_model = _in_stage(trainer.save_model, CHECKPOINT)

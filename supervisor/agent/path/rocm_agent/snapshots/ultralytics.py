@@ -33,6 +33,9 @@ COUNTERS = ("tloss", "loss_names", "metrics", "fitness", "loss", "loss_items")
 FINAL_PATIENCE_S = 5.0
 """Waited, after the very last batch, for a snapshot that is still being written: no other comes after it."""
 
+OLDER_TRAINER = "ultralytics.yolo.engine.trainer"
+"""Of releases before 8.0.136: their loaders and losses lack what a resume in mid-epoch sets."""
+
 _snapshots: Optional[Snapshots] = None
 
 
@@ -307,6 +310,8 @@ def begin(trainer: Any, batches_made: Callable[[], int]) -> Optional[Snapshots]:
     global _snapshots
     _snapshots = None
     try:
+        if any(kind.__module__ == OLDER_TRAINER for kind in type(trainer).__mro__):
+            raise NotImplementedError("this release of ultralytics resumes at the start of an epoch only")
         import torch
 
         if getattr(trainer.args, "quantize", None) == 8:
