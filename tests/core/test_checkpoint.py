@@ -186,8 +186,17 @@ def test_one_that_is_damaged_among_those_of_another_format_is_a_loss_to_be_repor
         "truncated",
         "no checkpoint: neither a torch file nor safetensors, and its first bytes are zero",
     ):
-        assert not choose([other, of_format("b.ubj", 2, reason)], loads_itself=True).possible
-    assert not choose([other, saved("b", 2, verdict=None)], loads_itself=True).possible
+        point = choose([other, of_format("b.ubj", 2, reason)], loads_itself=True)
+        assert not point.possible
+        assert point.reason.endswith("by itself: move b.ubj away, then `supervisorctl start` the job")
+    unproven = choose([other, saved("b", 2, verdict=None)], loads_itself=True)
+    assert (unproven.possible, "move" in unproven.reason) == (False, False)
+    assert "move" not in choose([other, of_format("b.ubj", 2, "empty")]).reason, (
+        "it is handed a file, and none is proven"
+    )
+    assert "move" not in choose([of_format("b.ubj", 2, "empty")], loads_itself=True).reason, "nothing else is left"
+    late = [other, of_format("b.ubj", 9, "empty")]
+    assert "move" not in choose(late, fault_unix_s=5, loads_itself=True).reason, "what came after a fault is in doubt"
 
 
 def test_with_nothing_proven_before_a_step_the_later_ones_are_named_so() -> None:
