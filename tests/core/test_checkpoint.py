@@ -195,6 +195,8 @@ def test_one_that_is_damaged_among_those_of_another_format_is_a_loss_to_be_repor
         "it is handed a file, and none is proven"
     )
     assert "move" not in choose([of_format("b.ubj", 2, "empty")], loads_itself=True).reason, "nothing else is left"
+    copy = replace(of_format("/kept/1/a.ubj", 2, "empty"), source="a.ubj")
+    assert "move" not in choose([other, copy], loads_itself=True).reason, "the file itself may be sound by now"
     late = [other, of_format("b.ubj", 9, "empty")]
     assert "move" not in choose(late, fault_unix_s=5, loads_itself=True).reason, "what came after a fault is in doubt"
 

@@ -411,21 +411,25 @@ def choose(  # noqa: PLR0913 - each is a bound of its own
             )
     if loads_itself and all(checkpoint.reason in OTHER_FORMATS for checkpoint in everything):
         return ResumePoint(checkpoint=None, possible=True, reason=LOADS_ITSELF, loads_itself=True)
-    reason = _explain_none(everything, {checkpoint.key for checkpoint in usable})
-    if loads_itself and len(usable) == len(everything):
-        reason += _hint_at_damaged(everything)
+    own = _explain_damaged(everything) if loads_itself and len(usable) == len(everything) else None
+    reason = own or _explain_none(everything, {checkpoint.key for checkpoint in usable})
     return ResumePoint(checkpoint=None, possible=False, reason=reason)
 
 
-def _hint_at_damaged(everything: tuple[Checkpoint, ...]) -> str:
-    """Return what to do where the program would load a damaged file, and the others are of a format of its own."""
-    damaged = tuple(item.path for item in newest_first(everything) if item.reason not in OTHER_FORMATS)
-    if len(damaged) == len(everything) or any(item.verdict is None for item in everything):
-        return ""
+def _explain_damaged(everything: tuple[Checkpoint, ...]) -> str | None:
+    """Return what to do where the program would load a damaged file, and all others are of a format of its own."""
+    damaged = tuple(item for item in newest_first(everything) if item.reason not in OTHER_FORMATS)
+    if len(damaged) == len(everything) or any(item.verdict is None or item.source is not None for item in damaged):
+        return None  # nothing else is left, or it is known of a copy alone, whose file may be another by now
     return (
-        f"; the others are of a format that cannot be verified, and the program has to load them by itself: move "
-        f"{describe_paths(damaged)} away, then `supervisorctl start` the job"
+        f"none of the saved checkpoints is proven ({_list_reasons(damaged[:PATHS_NAMED])}); the others are of a format "
+        "that cannot be verified, and the program has to load them by itself: move "
+        f"{describe_paths([item.path for item in damaged])} away, then `supervisorctl start` the job"
     )
+
+
+def _list_reasons(rejected: Iterable[Checkpoint]) -> str:
+    return "; ".join(f"{item.title}: {item.reason or 'rejected'}" for item in rejected)
 
 
 def _find_exact(chosen: Checkpoint, usable: tuple[Checkpoint, ...], given: Given) -> Checkpoint | None:
