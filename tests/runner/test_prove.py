@@ -228,6 +228,14 @@ def test_names_that_could_do_harm_are_hostile(tmp_path: Path, name: tuple[str, s
     assert f"hostile: loading it would call {'.'.join(name)}" in reason_of(zipped(tmp_path / "x.pt", program))
 
 
+def test_an_optimizer_in_a_file_of_its_own_may_hold_no_tensor_yet(tmp_path: Path) -> None:
+    """None has one before its first step, and SGD without momentum never; within a checkpoint it makes no proof."""
+    state = {"state": {}, "param_groups": [{"lr": 0.1, "params": [0, 1]}]}
+    assert answer_of(zipped(tmp_path / "optimizer.pt", pickle.dumps(state, protocol=2)))["verdict"] == "proven"
+    within = pickle.dumps({"optimizer": state, "epoch": 1}, protocol=2)
+    assert reason_of(zipped(tmp_path / "checkpoint.pt", within)) == "holds no tensor"
+
+
 class Outer:
     """What torch.save names by getattr: a class within another, a method of a class."""
 

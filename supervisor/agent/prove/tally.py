@@ -151,7 +151,7 @@ class Numbers:
 
     def judge(self) -> None:
         """Raise Rejected unless the numbers can be those of a healthy training."""
-        if not self.tensors:
+        if not self.tensors and "" not in self.optimizers:  # a file of its own: none before its first step, or SGD's
             raise Rejected("holds no tensor")
         if self.non_finite:
             raise Rejected("not finite: %s (%d in all)" % (self.first_bad, self.non_finite))
