@@ -30,9 +30,25 @@ def put(source: str, target: str) -> str | None:
     else:
         shutil.copy2(source, part)
         _sync_file(part)
+    _take_modes(part, target.rstrip("/"))
     aside = _set_aside(target.rstrip("/"))
     os.replace(part, target.rstrip("/"))  # noqa: PTH105 - as in shim.py
     return aside
+
+
+def _take_modes(part: str, target: str) -> None:
+    """Give the copy the permissions of what it replaces, or of a new file: those of a generation are the daemon's."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    below = [os.path.join(place, name) for place, *names in os.walk(part) for kind in names for name in kind]  # noqa: PTH118 - as in shim.py
+    for path in (part, *below):
+        is_folder = os.path.isdir(path)  # noqa: PTH112 - as in shim.py
+        mode = (0o777 if is_folder else 0o666) & ~mask
+        try:
+            before = os.stat(target + path[len(part) :]).st_mode  # noqa: PTH116 - as in shim.py
+        except OSError:
+            before = 0
+        os.chmod(path, before & 0o777 if before and stat.S_ISDIR(before) == is_folder else mode)  # noqa: PTH101 - as in shim.py
 
 
 def _check_target(source: str, target: str) -> None:

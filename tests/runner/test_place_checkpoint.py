@@ -41,6 +41,21 @@ def test_the_chosen_one_is_there_before_the_command_and_the_newer_one_next_to_it
     assert {path.name for path in target.parent.iterdir()} == {"ckpt.pt", "ckpt.pt.aside-1"}
 
 
+def test_who_may_read_it_is_as_before(tmp_path: Path, chosen: Path) -> None:
+    """A generation is closed to others; what a training saves is as open as its user leaves it."""
+    chosen.chmod(0o640)
+    (tmp_path / "ckpt.pt").write_bytes(b"newer and not proven")
+    (tmp_path / "ckpt.pt").chmod(0o604)
+    mask = os.umask(0o002)
+    try:
+        for source, target in ((chosen, "ckpt.pt"), (chosen, "new.pt"), (chosen.parent, "folder")):
+            place_checkpoint.put(str(source), str(tmp_path / target))
+    finally:
+        os.umask(mask)
+    paths = ("ckpt.pt", "new.pt", "folder", "folder/ckpt.pt")
+    assert [(tmp_path / path).stat().st_mode & 0o777 for path in paths] == [0o604, 0o664, 0o775, 0o664]
+
+
 def test_each_newer_one_keeps_a_name_of_its_own(tmp_path: Path, chosen: Path) -> None:
     target = tmp_path / "ckpt.pt"
     for content in (b"one", b"two"):
