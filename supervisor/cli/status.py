@@ -150,7 +150,7 @@ def _list_remarks(job: dict[str, Any], now: float, pen: Pen) -> list[str]:
         found.append(pen.paint(f"  {name}: {text}", "dim"))
     elif job["phase"] == "running" and job["last_step_at"] is not None and now - job["last_step_at"] > STALE_S:
         found.append(pen.paint(f"  {name}: last step {ago(job['last_step_at'], now)}", "yellow"))
-    if job["phase"] in ("starting", "running") and job["pid"] is not None and not job["hooked"]:
+    if job["phase"] == "running" and job["pid"] is not None and not job["hooked"]:  # a start that is silent is no news
         found.append(pen.paint(f"  {name}: no reports from the training; only its process is monitored", "yellow"))
     return found
 

@@ -232,12 +232,14 @@ class TestStatus:
     def test_it_hides_neither_silence_nor_an_unkillable_process(self, path: Path, view: FakeView) -> None:
         quiet = msgspec.structs.replace(FULL, flags=[], last_step_at=NOW - 90)
         stuck = types.JobStatus(name="stuck", phase="killing", unkillable=True)
-        view.jobs = [quiet, types.JobStatus(name="bare", phase="running", pid=7), stuck]
+        imports = types.JobStatus(name="imports", phase="starting", pid=8)
+        view.jobs = [quiet, types.JobStatus(name="bare", phase="running", pid=7), imports, stuck]
         view.daemon = msgspec.structs.replace(view.daemon, problem="the database cannot be written: disk full")
         text = call(path, "status").stdout
         assert "problem: the database cannot be written" in text
         assert "yolo: last step 1 min ago" in text
         assert "bare: no reports from the training" in text
+        assert "imports: no reports" not in text, "it may still make its first one"
         assert "stuck: SIGKILL does not end its process" in text
 
     def test_of_one_job_what_is_near_is_shown_by_what_it_is_about(self, path: Path, view: FakeView) -> None:
