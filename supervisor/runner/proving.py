@@ -20,7 +20,7 @@ from supervisor.children.files_apart import apart_within
 from supervisor.children.running_limit import RunningLimit
 from supervisor.children.start import PIPE, start
 from supervisor.core.attempt_files import SHARDS
-from supervisor.core.checkpoints.checkpoint import OTHER_FORMATS, TEXT, Checkpoint, Verdict
+from supervisor.core.checkpoints.checkpoint import NO_TENSORS, OTHER_FORMATS, TEXT, Checkpoint, Verdict
 from supervisor.core.checkpoints.tensor_stats import Profile, profile_of
 from supervisor.core.foreign_values import EPOCH_MAX, STEP_MAX, as_float, as_int, as_message, cut, read_json_object
 from supervisor.programs import read_output
@@ -45,8 +45,6 @@ CUT = re.compile(
 cannot be read here, is damaged by its reason as well (`core/checkpoints/damaged.py` has all of them)."""
 ENDS_OF_A_SAVE = ((".distcp", ".metadata"), ("_METADATA", "_CHECKPOINT_METADATA"), (".shard.pt", SHARDS))
 """If a file of the first kind exists, the second is written last: torch.distributed.checkpoint, orbax, the agent."""
-NO_TENSORS = "holds no tensor"
-"""The prover's reason for a valid file without weights, such as one with settings."""
 NICENESS = 5
 LIMIT_S = 120.0
 SLOWEST_BYTES_PER_S = 10e6

@@ -105,10 +105,19 @@ class LongStory(Story):
         """A validation is over."""
         return self.rank_says(ev.AgentEvent.EPOCH_END, epoch=epoch, **facts)
 
-    def seen(self, path: str, verdict: Verdict | None, reason: str | None = None, *, step: int | None = None) -> Self:
-        """A checkpoint was saved now, and looked at."""
-        fingerprint = Fingerprint(size_bytes=1, modified_ns=round(self.now.unix_s * 1e9), inode=1)
-        item = Checkpoint(path=path, fingerprint=fingerprint, verdict=verdict, reason=reason, step=step)
+    def seen(
+        self,
+        path: str,
+        verdict: Verdict | None,
+        reason: str | None = None,
+        *,
+        step: int | None = None,
+        source: str | None = None,
+        ago_s: float = 0.0,
+    ) -> Self:
+        """A checkpoint was saved now, or so long ago, and looked at; a generation names its `source`."""
+        fingerprint = Fingerprint(size_bytes=1, modified_ns=round((self.now.unix_s - ago_s) * 1e9), inode=1)
+        item = Checkpoint(path=path, fingerprint=fingerprint, verdict=verdict, reason=reason, step=step, source=source)
         self.put(ev.CheckpointSeen(at=self.now, job=JOB, attempt=self.attempt, checkpoint=item))
         return self
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.core import events as ev
-from supervisor.core.checkpoints.checkpoint import OTHER_FORMATS, Verdict
+from supervisor.core.checkpoints.checkpoint import NO_TENSORS, OTHER_FORMATS, Verdict
 from supervisor.core.flags import Severity
 from supervisor.core.rules.advisory.snapshot_overdue import SnapshotOverdue
 from supervisor.core.rules.checkpoint_bad import CheckpointBad
@@ -217,3 +217,33 @@ def test_of_several_paths_the_one_with_most_bad_checkpoints_in_a_row_is_named() 
     flag = timeline.seen("best.pt", Verdict.PROVEN).check(BAD)
     assert flag is not None
     assert flag.message.startswith("last.pt: holds NaN; 2 in a row")
+
+
+def test_generations_of_one_file_are_in_a_row_and_a_later_proven_one_ends_it() -> None:
+    timeline = trained()
+    for number in (1, 2):
+        timeline.silence(9).seen(
+            f"g/{number}/last.pt", Verdict.REJECTED, "holds NaN", step=number, source="out/last.pt"
+        )
+    flag = timeline.check(BAD)
+    assert flag is not None
+    assert (flag.severity, flag.subject) == (Severity.CRITICAL, "last.pt")
+    assert flag.message == "out/last.pt (generation 2): holds NaN; 2 in a row, saved at step 2"
+    assert timeline.silence(9).seen("g/3/last.pt", Verdict.PROVEN, source="out/last.pt").check(BAD) is None
+    assert timeline.seen("g/0/last.pt", Verdict.REJECTED, "is cut", source="out/last.pt", ago_s=30).check(BAD) is None
+
+
+def test_names_that_differ_in_a_number_are_in_a_row() -> None:
+    timeline = trained().seen("epoch-1.pt", Verdict.REJECTED, "is cut").silence(9)
+    assert timeline.seen("epoch-2.pt", Verdict.PROVEN).check(BAD) is None
+
+
+def test_a_file_without_weights_next_to_weights_is_not_bad() -> None:
+    timeline = trained().seen("out/scheduler.pt", Verdict.REJECTED, NO_TENSORS)
+    assert timeline.check(BAD) is None, "the others of this save may be proven yet"
+    assert timeline.seen("out/model.pt", Verdict.PROVEN).silence(9).check(BAD) is None
+    assert timeline.seen("out/scheduler.pt", Verdict.REJECTED, NO_TENSORS).check(BAD) is None
+    alone = trained().seen("a.pt", Verdict.REJECTED, NO_TENSORS).silence(9).seen("a.pt", Verdict.REJECTED, NO_TENSORS)
+    flag = alone.check(BAD)
+    assert flag is not None
+    assert flag.severity is Severity.WARNING

@@ -37,8 +37,8 @@ class Saves:
     """The last step that had been made when the training last went to save something."""
     saved_unix_s: float | None = None
     """When the newest checkpoint file that was seen was written."""
-    proofs: dict[str, deque[Checkpoint]] = field(default_factory=dict)
-    """Results of proving the newest checkpoints of each path."""
+    proofs: dict[tuple[str, str], list[Checkpoint]] = field(default_factory=dict)
+    """Results of proving the newest checkpoints of each series, in the order in which they were saved."""
 
     def add(self, event: ev.CheckpointSeen | ev.CheckpointNotKept | ev.CheckpointsClosed | ev.ExistingFound) -> None:
         """Take in what was found where the attempt saves."""
@@ -68,6 +68,8 @@ class Saves:
             self.saved_unix_s = max(self.saved_unix_s or 0.0, checkpoint.saved_unix_s)
         if checkpoint.verdict is None or checkpoint.reason == UNUSED:
             return
-        proofs = self.proofs.setdefault(checkpoint.path, deque(maxlen=PROOFS_KEPT))
+        proofs = self.proofs.setdefault(checkpoint.series, [])
         if not any(proof.key == checkpoint.key and proof.verdict is checkpoint.verdict for proof in proofs):
             proofs.append(checkpoint)
+            proofs.sort(key=lambda proof: proof.saved_unix_s)
+            del proofs[:-PROOFS_KEPT]

@@ -15,6 +15,8 @@ PATHS_NAMED = 3
 EXACT_WORTH_S = 60.0
 """Work to redo for an exact state beyond an interval of snapshots, seconds."""
 AFTER_FAULT = "saved after the fault began"
+NO_TENSORS = "holds no tensor"
+"""What the prover says of a valid file without weights, such as one with settings."""
 TEXT = "no checkpoint: neither a torch file nor safetensors, but text"
 OTHER_FORMATS = frozenset(
     {
