@@ -167,6 +167,13 @@ def loads_itself(job: JobSettings, profile: ProfileSettings | None) -> bool:
     return job.resume.to is None and (resume is None or not takes_file(resume))
 
 
+def is_put_back(job: JobSettings, profile: ProfileSettings | None) -> bool:
+    """Whether a generation goes into its file's own place where a start failed from it, and not before."""
+    _command, resume = commands_of(job, profile)
+    is_elsewhere = job.resume.to is None and not job.resume.set_newer_aside
+    return is_elsewhere and resume is not None and not takes_number(resume)
+
+
 def policy_of(job: JobSettings) -> Policy:
     """Return which generations of the job's checkpoints are kept."""
     checkpoint_settings = job.checkpoints

@@ -460,6 +460,20 @@ def test_after_a_start_that_failed_from_a_copy_the_file_is_given_in_its_own_plac
     assert timeline.job.resumes_in_place is in_place, "it is not tried again with each fault"
 
 
+@pytest.mark.parametrize(("is_put_back", "resumed"), [(True, "90.pt"), (False, "50.pt")])
+def test_a_generation_is_put_into_its_own_place_before_an_older_one_is_taken(is_put_back: bool, resumed: str) -> None:
+    """Killed while it saved: the program loads its own damaged file, and has not tried the generation."""
+    timeline = with_two_checkpoints(RemedyContext(resume_command=True, loads_itself=True, is_put_back=is_put_back))
+    waits_and_looks(timeline.started().steps(91, 110).exits(signal=9))
+    given = replace(timeline.saved[-1], source="/runs/tiny/last.pt")
+    timeline.job = replace(timeline.job, attempt=replace(timeline.present(), resume_from=given))
+    waits_and_looks(raises(timeline, "OSError", "Invalid argument"))
+    start = timeline.present().resume_from
+    assert start is not None
+    assert start.path == resumed
+    assert timeline.job.resumes_in_place
+
+
 def test_a_training_that_a_signal_ended_before_its_first_step_may_start_from_a_copy() -> None:
     timeline = with_two_checkpoints(RemedyContext(resume_command=True))
     given = replace(timeline.saved[-1], source="/runs/tiny/weights/last.pt")

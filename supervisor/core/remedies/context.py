@@ -43,6 +43,8 @@ class RemedyContext:
     """Whether the configuration has a command that resumes the job."""
     loads_itself: bool = False
     """Whether the training is given no checkpoint by its configuration, and finds its own."""
+    is_put_back: bool = False
+    """Whether a generation from which a start failed is put into its file's own place for the next start."""
     newer_set_aside: bool = False
     """Whether files newer than the checkpoint that was chosen are moved out of its search."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from supervisor.config.derive import loads_itself
+from supervisor.config.derive import is_put_back, loads_itself
 from supervisor.config.settings import JobSettings, Settings
 from supervisor.core.job import ALIVE, ENDED, Job, Phase
 from supervisor.core.moments import Moment
@@ -55,12 +55,14 @@ class RemedyContextReader:
         answering = self._answering.answering_s(now)
         over = job_state.job.attempt is not None and job_state.job.attempt.over
         worst = over or job_state.job.phase is Phase.KILLING
+        profile = job.profiles.cpu if job_state.job.on_cpu else None
         return RemedyContext(
             agent=settings.supervisor.agent,
             conv2d_auto=job.conv2d == "auto",
             device=job_state.history.device if job_state.history is not None else None,
             resume_command=job.resume.command is not None,
-            loads_itself=loads_itself(job, job.profiles.cpu if job_state.job.on_cpu else None),
+            loads_itself=loads_itself(job, profile),
+            is_put_back=is_put_back(job, profile),
             newer_set_aside=job.resume.set_newer_aside,
             cpu_profile=job.profiles.cpu.enabled,
             environments=tuple(job.environments),
