@@ -31,6 +31,8 @@ def put(source: str, target: str) -> str | None:
         shutil.copy2(source, part)
         _sync_file(part)
     _take_modes(part, target.rstrip("/"))
+    if os.path.isdir(part) and os.path.islink(target.rstrip("/")):  # noqa: PTH112, PTH114 - as in shim.py
+        return _point_link(target.rstrip("/"), part)
     aside = _set_aside(target.rstrip("/"))
     os.replace(part, target.rstrip("/"))  # noqa: PTH105 - as in shim.py
     return aside
@@ -67,7 +69,7 @@ def _is_same_content(source: str, target: str) -> bool:
     """Whether both files have the same size and time, or both folders the same files of these."""
     try:
         if os.path.isdir(source):  # noqa: PTH112 - as in shim.py
-            is_folder = os.path.isdir(target) and not os.path.islink(target)  # noqa: PTH112, PTH114 - as in shim.py
+            is_folder = os.path.isdir(target)  # noqa: PTH112 - as in shim.py
             return is_folder and _list_contents(source) == _list_contents(target)
         return _look_at(source) == _look_at(target)
     except FileNotFoundError:
@@ -84,6 +86,20 @@ def _look_at(path: str) -> tuple[int, int, int]:
     """Return kind, size and time of a file."""
     found = os.lstat(path)
     return stat.S_IFMT(found.st_mode), found.st_size, found.st_mtime_ns
+
+
+def _point_link(link: str, part: str) -> str:
+    """Have a link name the copied folder, which is kept next to it, hidden; return what it has named.
+
+    A folder in the place of the link would end a program at its next save: it replaces a link.
+    """
+    before, (place, name), number = os.path.realpath(link), os.path.split(link), 1
+    while os.path.lexists(folder := os.path.join(place, f".{name}.placed-{number}")):  # noqa: PTH118 - as in shim.py
+        number += 1
+    os.rename(part, folder)  # noqa: PTH104 - as in shim.py
+    os.symlink(os.path.basename(folder), part)  # noqa: PTH119, PTH211 - as in shim.py
+    os.replace(part, link)  # noqa: PTH105 - as in shim.py
+    return before
 
 
 def _set_aside(target: str) -> str | None:

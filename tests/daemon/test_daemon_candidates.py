@@ -299,3 +299,12 @@ def test_the_weights_of_a_folder_that_is_rejected_are_no_checkpoint_next_to_an_o
     assert (point.checkpoint, point.newer) == (older, () if rotated else (str(folders[1]),))
     alone = find(replace(asked, known=(cut,), globs=("out/checkpoint-5?/",)), FakeProver(), lambda _: None)
     assert alone.checkpoint == generation, "where no folder can be resumed from, they are better than a beginning"
+
+
+def test_a_link_to_a_folder_that_is_named_as_well_is_no_checkpoint_of_its_own(tmp_path: Path) -> None:
+    """LeRobot's `last` names the newest of the folders next to it; alone it is what a pattern names."""
+    save(tmp_path / "out" / "000300" / "model.safetensors", b"good", 1)
+    (tmp_path / "out" / "last").symlink_to("000300")
+    named = [Path(path).name for path in expand_globs(("out/*/",), str(tmp_path))]
+    assert named == ["000300"]
+    assert [Path(path).name for path in expand_globs(("out/last/",), str(tmp_path))] == ["last"]

@@ -96,6 +96,22 @@ def test_a_folder_that_is_there_already_is_left_alone(tmp_path: Path, chosen: Pa
     assert not (target / "more").exists()
 
 
+def test_a_link_to_a_folder_stays_a_link(tmp_path: Path, chosen: Path) -> None:
+    """LeRobot's `last`: at the next save it removes the link, and would fail where a folder has taken its place."""
+    newer, last = tmp_path / "out" / "000300", tmp_path / "out" / "last"
+    newer.mkdir(parents=True)
+    (newer / "ckpt.pt").write_bytes(b"newer and not proven")
+    last.symlink_to("000300")
+    done = putting(chosen.parent, "out/last/", tmp_path, "cat", "out/last/ckpt.pt")
+    assert done.stdout.endswith("proven"), done.stderr
+    assert f"kept as {newer}" in done.stdout
+    assert last.is_symlink()
+    assert (newer / "ckpt.pt").read_bytes() == b"newer and not proven"
+    again = putting(chosen.parent, "out/last", tmp_path, "true")
+    assert "kept as" not in again.stdout, "what it names is the same"
+    assert sorted(path.name for path in last.parent.iterdir()) == [".last.placed-1", "000300", "last"]
+
+
 def test_what_an_interrupted_put_left_is_removed(tmp_path: Path, chosen: Path) -> None:
     (tmp_path / "ckpt.pt.rocm-supervisor-part").write_bytes(b"prov")
     assert putting(chosen, tmp_path / "ckpt.pt", tmp_path, "true").returncode == 0

@@ -177,8 +177,14 @@ def expand_globs(globs: Iterable[str], cwd: str) -> Iterable[str]:
 
 
 def list_matches(globs: tuple[str, ...], cwd: str) -> tuple[str, ...]:
-    """As `expand_globs`, in this process."""
-    return tuple(_find_matches(globs, cwd))
+    """As `expand_globs`, in this process.
+
+    A link to a folder that a pattern names as well is no checkpoint of its own: `last`, which the program moves on.
+    """
+    found = tuple(_find_matches(globs, cwd))
+    links = {path for path in found if Path(path).is_symlink() and Path(path).is_dir()}
+    named = {os.path.realpath(path) for path in found if path not in links} if links else set()
+    return tuple(path for path in found if path not in links or os.path.realpath(path) not in named)
 
 
 def _find_matches(globs: tuple[str, ...], cwd: str) -> Iterator[str]:
