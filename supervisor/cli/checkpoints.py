@@ -16,13 +16,15 @@ from supervisor.core.sanitize import one_line
 
 HEAD = ("FILE", "EPOCH", "STEP", "SAVED", "SIZE", "KIND", "VERDICT", "KEPT BY", "WHY")
 PRUNED = "pruned"
+REPLACED = "replaced"
+"""The training's own file as it was before it was written again, or moved aside."""
 STYLES = {"proven": "green", "rejected": "red"}
 
 
 @click.command("checkpoints")
 @click.argument("job", shell_complete=complete_job)
 @click.option("-n", "--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Rows, at most.")
-@click.option("--all", "-a", "every", is_flag=True, help="Every checkpoint, pruned generations included.")
+@click.option("--all", "-a", "every", is_flag=True, help="Every checkpoint, pruned and replaced ones included.")
 @json_option
 @pass_app
 def command(app: App, job: str, limit: int, *, every: bool) -> None:
@@ -38,15 +40,18 @@ def command(app: App, job: str, limit: int, *, every: bool) -> None:
 
 def lines(checkpoints: list[dict[str, Any]], now: float, pen: Pen, limit: int | None) -> list[str]:
     """Return the table, above it the folder that all files share, below it the number of hidden rows."""
-    kept = [entry for entry in checkpoints if _kept_by(entry) != PRUNED]
+    why = _say_why_kept(checkpoints)
+    kept = [entry for entry, by in zip(checkpoints, why, strict=True) if by not in {PRUNED, REPLACED}]
     shown = checkpoints if limit is None else kept[:limit]
     folder = _shared_folder([entry["path"] for entry in shown])
-    rows = [_checkpoint_row(entry, now, folder) for entry in shown]
+    by_entry = {id(entry): by for entry, by in zip(checkpoints, why, strict=True)}
+    rows = [_checkpoint_row(entry, by_entry[id(entry)], now, folder) for entry in shown]
     in_short = one_line(folder) if pen.width is None else cut_middle(one_line(folder), pen.width - len("in :"))
     text = [f"in {in_short}:"] if folder else []
     text += [pen.table(HEAD, rows)] if rows else []
     hidden = [f"{len(kept) - len(shown)} more"] if len(kept) > len(shown) else []
-    hidden += [f"{len(checkpoints) - len(kept)} pruned"] if limit is not None and len(checkpoints) > len(kept) else []
+    if limit is not None:
+        hidden += [f"{why.count(by)} {by}" for by in (PRUNED, REPLACED) if by in why]
     return text + ([f"{' and '.join(hidden)}: --all shows them"] if hidden else [])
 
 
@@ -58,7 +63,7 @@ def _shared_folder(paths: list[str]) -> str:
     return folder if folder.count("/") > 1 else ""
 
 
-def _checkpoint_row(entry: dict[str, Any], now: float, folder: str) -> list[Cell]:
+def _checkpoint_row(entry: dict[str, Any], kept_by: str, now: float, folder: str) -> list[Cell]:
     verdict = one_line(entry["verdict"] or "not verified")
     return [
         Cell(one_line(posixpath.relpath(entry["path"], folder) if folder else entry["path"]), "bold", path=True),
@@ -68,13 +73,22 @@ def _checkpoint_row(entry: dict[str, Any], now: float, folder: str) -> list[Cell
         Cell(size(entry["size_bytes"]), right=True),
         Cell(one_line(entry["kind"])),
         Cell(verdict, STYLES.get(verdict)),
-        Cell(_kept_by(entry)),
+        Cell(kept_by),
         Cell(one_line(entry["reason"] or "")),
     ]
 
 
-def _kept_by(entry: dict[str, Any]) -> str:
-    """Return which retention rules keep a generation; the training's own file is not subject to them."""
+def _say_why_kept(checkpoints: list[dict[str, Any]]) -> list[str]:
+    """Return for each which retention rules keep a generation; the training's own file is not subject to them."""
+    newest: dict[str, float] = {}
+    for entry in checkpoints:
+        path = entry["source"] or entry["path"]
+        newest[path] = max(newest.get(path, 0.0), entry["saved_at"])
+    return [_kept_by(entry, newest[entry["source"] or entry["path"]]) for entry in checkpoints]
+
+
+def _kept_by(entry: dict[str, Any], newest_unix_s: float) -> str:
+    """`newest_unix_s` is when the newest known content of its file was saved."""
     if entry["source"] is None:
-        return "training"
+        return "training" if entry["saved_at"] >= newest_unix_s else REPLACED
     return PRUNED if entry["kept_by"] == "" else one_line(entry["kept_by"] or "")

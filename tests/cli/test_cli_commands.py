@@ -686,6 +686,17 @@ class TestTheRest:
         view.saved = []
         assert call(path, "checkpoints", "yolo").stdout == "yolo has saved no checkpoint yet\n"
 
+    def test_a_file_that_was_written_again_is_not_shown_as_it_was(self, path: Path, view: FakeView) -> None:
+        cut = record_types.CheckpointEntry(path="/d/last.pt", saved_at=NOW - 90, size_bytes=1, verdict="rejected")
+        kept = {"source": "/d/last.pt", "verdict": "proven", "kept_by": "newest"}
+        view.saved = [msgspec.structs.replace(cut, path="/s/17/last.pt", saved_at=NOW - 30, **kept), cut]
+        first, *rows = lines(call(path, "checkpoints", "yolo"))[1:]
+        assert first.split()[0] == "/s/17/last.pt"
+        assert rows == ["1 replaced: --all shows them"]
+        assert "rejected  replaced" in call(path, "checkpoints", "yolo", "--all").stdout
+        view.saved = [msgspec.structs.replace(cut, path="/s/17/last.pt", saved_at=NOW - 99, **kept), cut]
+        assert lines(call(path, "checkpoints", "yolo"))[-1].endswith("training")
+
     def test_a_reload_says_what_came_of_each_change(self, path: Path, view: FakeView) -> None:
         view.report = types.ReloadReport(applied=["jobs.yolo.grace_s: 30.0 -> 60.0"], needs_restart=["x: 1 -> 2"])
         assert lines(call(path, "reload")) == ["applied: jobs.yolo.grace_s: 30.0 -> 60.0", "needs a restart: x: 1 -> 2"]
