@@ -61,6 +61,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "daemon/checkpoints/candidates.py": {
         "_find_closed_folder": CHECKPOINTS,
         "_has_changed_since_write": CHECKPOINTS,
+        "list_matches": CHECKPOINTS,
         "_find_matches": CHECKPOINTS,
         "_find_folders": CHECKPOINTS,
         "_find_suffix": CHECKPOINTS,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.core import events as ev
-from supervisor.core.checkpoints.checkpoint import NO_TENSORS, OTHER_FORMATS, Verdict
+from supervisor.core.checkpoints.checkpoint import AFTER_FAULT, NO_TENSORS, OTHER_FORMATS, Verdict
 from supervisor.core.flags import Severity
 from supervisor.core.rules.advisory.snapshot_overdue import SnapshotOverdue
 from supervisor.core.rules.checkpoint_bad import CheckpointBad
@@ -208,6 +208,7 @@ def test_a_proven_one_interrupts_and_an_unproven_one_says_nothing() -> None:
     timeline = trained().seen("a.pt", Verdict.REJECTED, "holds NaN").silence(1).seen("a.pt", Verdict.PROVEN)
     assert timeline.check(BAD) is None
     assert trained().seen("a.pt", None).check(BAD) is None
+    assert trained().seen("a.pt", Verdict.REJECTED, AFTER_FAULT).check(BAD) is None, "what was in it is not known"
     assert trained().check(BAD) is None
 
 

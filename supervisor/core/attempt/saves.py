@@ -6,13 +6,15 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from supervisor.core import events as ev
-from supervisor.core.checkpoints.checkpoint import Checkpoint
+from supervisor.core.checkpoints.checkpoint import AFTER_FAULT, Checkpoint
 from supervisor.core.foreign_values import STEP_MAX, as_int
 from supervisor.core.moments import Moment
 from supervisor.core.tuning.start_order import UNUSED
 
 SAVED_KEPT = 200
 PROOFS_KEPT = 4
+DECIDED = frozenset({UNUSED, AFTER_FAULT})
+"""Why a save is not resumed from by a decision, and not by what was found in it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,7 +68,7 @@ class Saves:
     def _add_proof(self, checkpoint: Checkpoint) -> None:
         if checkpoint.fingerprint.size_bytes:
             self.saved_unix_s = max(self.saved_unix_s or 0.0, checkpoint.saved_unix_s)
-        if checkpoint.verdict is None or checkpoint.reason == UNUSED:
+        if checkpoint.verdict is None or checkpoint.reason in DECIDED:
             return
         proofs = self.proofs.setdefault(checkpoint.series, [])
         if not any(proof.key == checkpoint.key and proof.verdict is checkpoint.verdict for proof in proofs):
