@@ -96,6 +96,7 @@ def _fold_launch(job: Job, decision: de.Launch) -> Job:
         loads_itself=decision.loads_itself,
         set_aside=decision.set_aside,
         stand_in=decision.stand_in,
+        together=decision.together,
         resume_curve=point.curve if point else None,
         memory_before=decision.memory,
         start=job.next_start,

@@ -30,7 +30,7 @@ from supervisor.core.judge import spoiling, untold, worst
 from supervisor.core.moments import Moment
 from supervisor.core.readings import KernelWait
 from supervisor.core.remedies.causes import GPU_LOST, SLOW_START
-from supervisor.core.remedies.choose import Choice, back_to, choose, help_against
+from supervisor.core.remedies.choose import Choice, back_to, choose, help_against, put_back_first
 from supervisor.core.remedies.context import RemedyContext
 from supervisor.core.remedies.gpu_memory import GpuMemory, held_words, still_held
 from supervisor.core.remedies.last_resorts import Resort, due, would_help
@@ -160,7 +160,6 @@ RESTARTED_ALONE = {
     HOST_LOST: "restart without changes: that the machine was lost is no sign of a fault in data or code",
 }
 """Faults after which an attempt is started as before, wherever it was, and why."""
-PUT_BACK = "restart with the same checkpoint, put into its own place"
 UNMOUNTED_TRIES = 5
 """Launches in a row that a missing folder may fail."""
 UNMOUNTED_WAIT_S = 60.0
@@ -239,8 +238,8 @@ def retry(job: Job, attempt: Attempt, flag: RedFlag, now: Moment, context: Remed
     step = _find_fault_step(attempt, flag, cause)
     ended = job.ended(cause, step, finding, flag.fault)
     choice = choose(job.course.failed(cause, now), job.limits.remedies, ended, context)
-    if choice.remedy == "older_generation" and context.is_put_back and _was_not_in_place(job, attempt):
-        choice = Choice(remedy="restart", reason=PUT_BACK)
+    if attempt.failed_from_copy and not job.resumes_in_place and job.limits.remedies.allows("restart"):
+        choice = put_back_first(choice, context)
     if flag.fault in RESTARTED_ALONE and job.limits.remedies.allows("restart"):
         choice = Choice(remedy="restart", reason=RESTARTED_ALONE[flag.fault])
     in_vain = job.course.again_at_start(number, flag.start_failure)
@@ -274,11 +273,6 @@ def retry(job: Job, attempt: Attempt, flag: RedFlag, now: Moment, context: Remed
         finding=finding,
         environment=choice.environment,
     )
-
-
-def _was_not_in_place(job: Job, attempt: Attempt) -> bool:
-    """Whether a start failed from a generation that its program was to find elsewhere, or did not look for at all."""
-    return attempt.failed_from_copy and not job.resumes_in_place and job.limits.remedies.allows("restart")
 
 
 def _choose_after_same_launch(job: Job, flag: RedFlag) -> Choice:
@@ -516,6 +510,7 @@ def _launch(
         loads_itself=point.loads_itself,
         set_aside=point.newer,
         stand_in=point.stand_in,
+        together=point.together,
     )
 
 

@@ -30,6 +30,8 @@ class Launch:
     """Checkpoints newer than `resume_from` that are moved out of the program's own search first."""
     stand_in: Checkpoint | None = None
     """What the program then finds as its newest, where those are damaged."""
+    together: tuple[Checkpoint, ...] = ()
+    """Generations of the other files of that save, each put into its place as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -149,6 +149,8 @@ class Attempt:
     """Checkpoints newer than `resume_from` that are moved out of its program's own search before it starts."""
     stand_in: Checkpoint | None = None
     """What its program then finds as its newest, where those are damaged."""
+    together: tuple[Checkpoint, ...] = ()
+    """Generations of the other files of that save, each put into its place as well."""
     resume_curve: Curve | None = None
     """The losses around the step of `resume_from`, which this attempt is to continue."""
     memory_before: tuple[GpuMemory, ...] = ()

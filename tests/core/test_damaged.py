@@ -131,6 +131,17 @@ def test_a_file_that_is_overwritten_is_replaced_by_its_newest_proven_generation(
     assert clear([last], *(replace(item, verdict=None) for item in kept)) is None
 
 
+def test_the_files_of_one_save_that_are_overwritten_are_put_back_together() -> None:
+    """WaveRNN was killed between its weights and the end of its optimizer's state."""
+    own = [save("/c/optim.pyt", 40.5, CUT), save("/c/weights.pyt", 40), save("/c/config.pyt", 1)]
+    optim, weights = generation("7/optim.pyt", "/c/optim.pyt", 30.5), generation("6/weights.pyt", "/c/weights.pyt", 30)
+    newest = generation("8/weights.pyt", "/c/weights.pyt", 40)
+    way = clear(own, optim, weights, newest)
+    assert way == WayCleared(moved=("/c/optim.pyt", "/c/weights.pyt"), stand_in=optim, together=(weights,))
+    assert clear(own, optim, newest) is None, "no weights are kept from the save of that optimizer"
+    assert clear(own, optim, replace(weights, verdict=None)) is None
+
+
 def test_a_save_that_the_program_removed_before_it_wrote_the_next_is_put_back() -> None:
     kept = generation("000001/ck_30.pt", "/c/ck_30.pt", 30)
     cut = save("/c/ck_40.pt", 40, CUT)

@@ -161,6 +161,12 @@ def test_what_a_program_finds_in_place_of_damaged_saves_is_there_before_they_are
         *python, str(INSTALLED.put), kept.path, "/runs/last.pt", "--",
         *python, str(INSTALLED.set_aside), "2", kept.path, "/runs/last.pt", "/runs/9.pt", "--", "train",
     ]  # fmt: skip
+    part = replace(kept, path="/state/generations/000006/opt.pt", source="/runs/opt.pt")
+    both = replace(attempt, set_aside=("/runs/last.pt", "/runs/opt.pt"), stand_in=kept, together=(part,))
+    assert builder(replace(job(), attempt=both), 2, kept).argv == [
+        *python, str(INSTALLED.put), kept.path, "/runs/last.pt", "--",
+        *python, str(INSTALLED.put), part.path, "/runs/opt.pt", "--", "train",
+    ]  # fmt: skip
     own = replace(SAVED, path="/runs/8.pt")
     launching = replace(job(), attempt=replace(attempt, stand_in=own, set_aside=("/runs/9.pt",)))
     assert builder(launching, 2, replace(SAVED, kind="snapshot")).argv == [

@@ -173,6 +173,8 @@ class ResumePoint:
     """Checkpoints newer than the chosen one that are moved out of the program's own search first."""
     stand_in: Checkpoint | None = None
     """What the program then finds as its newest, where those are damaged; of a generation, put into its place."""
+    together: tuple[Checkpoint, ...] = ()
+    """Generations of the other files of that save, each put into its place as well."""
     needs_others: bool = False
     """Whether the program failed, now or before, as other files were missing next to its checkpoint."""
 

@@ -1,8 +1,9 @@
 """Which damaged saves stand in the way of a program that goes on from the newest one that it finds.
 
 A save that a kill has cut short ends each start of such a program. It may be moved out of its search where what the
-program finds in its place is known and proven: the save before it, or a generation of the same file, put there. All
-else stays as it is: what is of another format or was not examined, and whatever may be one part of several.
+program finds in its place is known and proven: the save before it, or a generation of the same file, put there with
+those of the other files of its save. All else stays as it is: what is of another format or was not examined, and
+whatever may be one part of several of which others are not kept.
 """
 
 from __future__ import annotations
@@ -74,6 +75,8 @@ class WayCleared:
     moved: tuple[str, ...]
     stand_in: Checkpoint
     """The save before, which lies in its place, or a generation that is put into its place first."""
+    together: tuple[Checkpoint, ...] = ()
+    """Generations of the other files of that save, each put into its place as well."""
 
 
 def group_saves(own: Iterable[Checkpoint]) -> tuple[Save, ...]:
@@ -113,17 +116,18 @@ def clear_way(
     """
     generations = tuple(kept)
     found = [
-        (save, stand_in)
+        (save, stand_ins)
         for save, before in _list_damaged(saves)
         if save.saved_unix_s < before_unix_s
-        and (stand_in := _find_stand_in(save, before, saves, generations, others)) is not None
+        and (stand_ins := _find_stand_ins(save, before, saves, generations, others))
     ]
     if not found:
         return None
-    stand_in = found[0][1]
-    # One file is put into its place at a launch; what needs another stays.
-    ready = [save for save, other in found if other.source is None or other.path == stand_in.path]
-    return WayCleared(moved=tuple(part.path for save in ready for part in save.parts), stand_in=stand_in)
+    stand_in, *together = found[0][1]
+    # One save is put into its place at a launch; what needs another stays.
+    ready = [save for save, (other, *_) in found if other.source is None or other.path == stand_in.path]
+    moved = (*(part.path for save in ready for part in save.parts), *(part.source or "" for part in together))
+    return WayCleared(moved=tuple(dict.fromkeys(moved)), stand_in=stand_in, together=tuple(together))
 
 
 def _list_damaged(saves: Sequence[Save]) -> Iterator[tuple[Save, Save | None]]:
@@ -138,40 +142,54 @@ def _list_damaged(saves: Sequence[Save]) -> Iterator[tuple[Save, Save | None]]:
             yield save, next((other for other in older if other.is_proven), None)
 
 
-def _find_stand_in(
+def _find_stand_ins(
     save: Save,
     before: Save | None,
     saves: Sequence[Save],
     generations: Sequence[Checkpoint],
     others: Mapping[str, float],
-) -> Checkpoint | None:
-    """Return what a program goes on from where a damaged save is gone; None where that is not known."""
+) -> tuple[Checkpoint, ...]:
+    """Return what a program goes on from where a damaged save is gone; none where that is not known."""
     if not save.is_numbered:
-        return _find_generation(save.parts[0], generations, others)
-    if _may_be_shards(save, saves):
-        return None
+        return _find_generations(save.parts[0], generations, others)
+    stand_in = None if _may_be_shards(save, saves) else _find_stand_in(save, before, saves, generations)
+    return () if stand_in is None else (stand_in,)
+
+
+def _find_stand_in(
+    save: Save, before: Save | None, saves: Sequence[Save], generations: Sequence[Checkpoint]
+) -> Checkpoint | None:
     if before is not None:
         return before.parts[0] if before.names >= save.names and not _lies_elsewhere(save, before, saves) else None
     return _find_rotated(save, saves, generations)
 
 
-def _find_generation(
+def _find_generations(
     file: Checkpoint, generations: Sequence[Checkpoint], others: Mapping[str, float]
-) -> Checkpoint | None:
-    """Return the newest proven generation of a file that is overwritten; None where it may be one part of a save.
+) -> tuple[Checkpoint, ...]:
+    """Return the newest proven generation of a file that is overwritten, and those of the other files of that save.
 
-    Another file that was written nearer to it than to that generation would be read together with an older part.
+    Another file that was written nearer to it than to that generation would be read together with an older part. None
+    where no proven generation of it is from that save too.
     """
-    mine = [item for item in generations if item.source == file.path and item.verdict is Verdict.PROVEN]
-    kept = next(iter(newest_first(mine)), None)
+    kept = _find_newest(file.path, generations)
     if kept is None:
-        return None
-    between_unix_s = (kept.saved_unix_s + file.saved_unix_s) / 2
-    folder = _split(file.path)[0]
-    is_part = any(
-        _split(path)[0] == folder and unix_s > between_unix_s for path, unix_s in others.items() if path != file.path
-    )
-    return None if is_part else kept
+        return ()
+    half_s, folder = (file.saved_unix_s - kept.saved_unix_s) / 2, _split(file.path)[0]
+    parts = [
+        path
+        for path, unix_s in others.items()
+        if path != file.path and _split(path)[0] == folder and unix_s > kept.saved_unix_s + half_s
+    ]
+    of_that_save = [item for item in generations if abs(item.saved_unix_s - kept.saved_unix_s) <= half_s]
+    found = [item for item in (_find_newest(path, of_that_save) for path in parts) if item is not None]
+    return (kept, *found) if len(found) == len(parts) else ()
+
+
+def _find_newest(path: str, generations: Sequence[Checkpoint]) -> Checkpoint | None:
+    """Return the newest proven generation of a file."""
+    mine = [item for item in generations if item.source == path and item.verdict is Verdict.PROVEN]
+    return next(iter(newest_first(mine)), None)
 
 
 def _find_rotated(save: Save, saves: Sequence[Save], generations: Sequence[Checkpoint]) -> Checkpoint | None:

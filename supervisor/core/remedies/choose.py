@@ -166,3 +166,13 @@ def back_to(course: Course, remedies: Remedies, context: RemedyContext, running_
     gpus = [lost.gpu] if lost.gpu is not None else list(answering)
     well = [gpu for gpu in gpus if answering.get(gpu, 0.0) >= remedies.back_after_s]
     return well[0] if well else None
+
+
+def put_back_first(choice: Choice, context: RemedyContext) -> Choice:
+    """Return the choice after a start that failed from a generation: the same one in its own place, then an older one.
+
+    Its program was to find it elsewhere, or has not looked for it at all.
+    """
+    if choice.remedy != "older_generation" or not context.is_put_back:
+        return choice
+    return Choice(remedy="restart", reason="restart with the same checkpoint, put into its own place")

@@ -64,7 +64,9 @@ def move_damaged(
         return point
     chosen = point.checkpoint if point.checkpoint.kind == "snapshot" else way.stand_in
     reason = point.reason if chosen is point.checkpoint else f"newest proven checkpoint of its own: {chosen.title}"
-    return replace(point, checkpoint=chosen, reason=reason, newer=way.moved, stand_in=way.stand_in)
+    return replace(
+        point, checkpoint=chosen, reason=reason, newer=way.moved, stand_in=way.stand_in, together=way.together
+    )
 
 
 def _find_way(

@@ -21,7 +21,7 @@ from supervisor.config.environments import GPU_DEVICES, command_in, contained, c
 from supervisor.config.settings import NUMBER, PLACEHOLDER, EnvironmentSettings, JobSettings, ProfileSettings
 from supervisor.core import attempt_files as names
 from supervisor.core.checkpoints.checkpoint import Checkpoint
-from supervisor.core.job import Job
+from supervisor.core.job import Attempt, Job
 from supervisor.core.remedies.effects import Changes, changes_of
 from supervisor.core.remedies.miopen import conv2d_algorithm
 from supervisor.core.tuning.start_order import TunedStart
@@ -229,18 +229,19 @@ def _prepend_set_aside(
     return [sys.executable, "-I", "-S", str(code.set_aside), str(number), checkpoint.path, chosen, *paths, "--", *argv]
 
 
-def _prepend_clearing(
-    code: Code, argv: list[str], stand_in: Checkpoint, number: int, paths: Sequence[str]
-) -> list[str]:
+def _prepend_clearing(code: Code, argv: list[str], attempt: Attempt, stand_in: Checkpoint) -> list[str]:
     """Return the command with, before it, what leads a program that finds its newest save to the proven one.
 
     A generation is in its place first: a machine that is lost in between leaves the program something to find. Who
     puts it there keeps the damaged file itself.
     """
-    moved = [path for path in paths if path != stand_in.source]
+    put = (*attempt.together, stand_in)
+    moved = [path for path in attempt.set_aside if path not in {part.source for part in put}]
     if moved:
-        argv = _prepend_set_aside(code, argv, stand_in, number, moved)
-    return _prepend_placement(code, argv, stand_in, stand_in.source)
+        argv = _prepend_set_aside(code, argv, stand_in, attempt.number, moved)
+    for part in put:
+        argv = _prepend_placement(code, argv, part, part.source)
+    return argv
 
 
 def _prepend_placement(code: Code, argv: list[str], checkpoint: Checkpoint | None, to: str | None) -> list[str]:
@@ -323,7 +324,7 @@ class LaunchBuilder:
             )
         attempt = job.attempt if job.attempt is not None and job.number == number else None
         if attempt is not None and attempt.stand_in is not None and ordered is None:
-            argv = _prepend_clearing(code, argv, attempt.stand_in, number, attempt.set_aside)
+            argv = _prepend_clearing(code, argv, attempt, attempt.stand_in)
         argv = _prepend_placement(code, argv, checkpoint, launch.place)
         if checkpoint is not None and ordered is None and _sets_aside(settings, checkpoint):
             newer = attempt.set_aside if attempt is not None else ()
