@@ -32,6 +32,8 @@ MOVED_TOGETHER = "moved-together"
 """File in the folder of an attempt: what its launch moved, of all folders, each path as one line of JSON."""
 LIST_LIMIT_BYTES = 1 << 24
 _SUFFIXES = re.compile(r"(?:\.[A-Za-z]\w*)+$")
+_RANK = re.compile(r"(?<![A-Za-z])(?:rank|shard|world_?size)[_-]?\d+", re.IGNORECASE)
+"""As in core/checkpoints/checkpoint.py, of which this isolated program imports nothing."""
 
 
 def set_aside(attempt: str, kept: Path, chosen: Path, paths: list[Path]) -> tuple[list[Path], list[Path]]:
@@ -82,9 +84,9 @@ def _look_at(path: Path) -> tuple[int, int] | None:
 
 def _put_back_others(moved: Path, chosen: Path, attempt: str) -> list[Path]:
     """Put back the other files of the save of a moved one, and move away what was written in their place since."""
-    number, returned = _last_number(chosen.name), []
+    number, returned = last_number(chosen.name), []
     together = _read_moved_together(moved.parent)
-    others = [path for path in together if path != chosen.absolute() and _last_number(path.name) == number]
+    others = [path for path in together if path != chosen.absolute() and last_number(path.name) == number]
     for path in others:
         aside = path.parent / FOLDER / moved.parent.name / f"{PREFIX}{path.name}{SUFFIX}"
         if _look_at(aside) is not None:
@@ -116,9 +118,9 @@ def _read_path(line: str) -> Path | None:
         return None
 
 
-def _last_number(name: str) -> str | None:
-    """Return what the files of one save have in common: the last number in their names, `40` of `net_40.pth`."""
-    found = re.findall(r"\d+", _SUFFIXES.sub("", name))
+def last_number(name: str) -> str | None:
+    """Return what the files of one save have in common: the last number in their names, `40` of `net_40_rank0.pth`."""
+    found = re.findall(r"\d+", _RANK.sub("", _SUFFIXES.sub("", name)))
     return str(int(found[-1])) if found else None
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
+from supervisor.core.attempt.standby import may_start
 from supervisor.core.checkpoints.checkpoint import ResumePoint
 from supervisor.core.findings import FaultClass
 from supervisor.core.job import Limits, Phase
@@ -17,7 +18,6 @@ from supervisor.core.readings import HostReading
 from supervisor.core.remedies.budget import Budget
 from supervisor.core.remedies.context import RemedyContext
 from supervisor.core.remedies.settings import Remedies
-from supervisor.core.standby import may_start
 from supervisor.core.tuning.start_order import StartOrder, TunedStart
 from supervisor.store.jobs import decode_job, encode
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.core import standby
+from supervisor.core.attempt import standby
 from supervisor.core.job import Attempt, DesiredState, Job, Phase
 from supervisor.core.moments import Moment
 from supervisor.core.readings import HostReading

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.core.checkpoints.checkpoint import last_number
 from supervisor.runner import set_aside
 from supervisor.runner.set_aside import COULD_NOT, FOLDER
 
@@ -270,3 +271,11 @@ def test_wherever_it_is_killed_as_it_puts_a_save_back_the_next_one_completes_it(
         if 0 in ended:
             break
     assert ended == {0, 9}
+
+
+@pytest.mark.parametrize(
+    "name", ["model_000040.pt", "optim_000040_rank0.pt", "net_40.pth.tar", "sac_replay_buffer_500_steps.pkl", "last.pt"]
+)
+def test_a_save_has_the_number_that_the_search_knows_it_by(name: str) -> None:
+    """The isolated program has its own copy of the rule."""
+    assert set_aside.last_number(name) == last_number(name)

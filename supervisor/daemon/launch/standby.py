@@ -13,7 +13,7 @@ from pathlib import Path
 
 from supervisor.config.settings import JobSettings
 from supervisor.core import events as ev
-from supervisor.core import standby as core
+from supervisor.core.attempt import standby as core
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint
 from supervisor.core.job import Job, Phase
 from supervisor.core.moments import Moment
