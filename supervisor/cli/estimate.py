@@ -319,9 +319,10 @@ def _prove_largest(
 
     def runs(batch: int) -> bool:
         result = probes.run(batch, configured, proof=True, steps=PROOF_STEPS, room_bytes=room)
-        if result.point is not None and result.point.batch == batch:
-            proofs.append(result.point)
-        return bool(proofs)
+        if result.point is None or result.point.batch != batch:
+            return False
+        proofs.append(result.point)
+        return True
 
     known = [point.batch for point in points if point.batch is not None]
     found = prove_largest(largest, known, runs)

@@ -2,7 +2,7 @@
 
 A step of a synchronous training needs every rank. While steps are made all nodes reach each other, so a leader that
 died costs the training nothing. On a node that is cut off they end, at the latest when the leader ended all others.
-The clock stands still while the machine sleeps, and the leader's does not: what was heard before counts that time too.
+The clock stands still while the machine sleeps, and the leader's does not: an answer from before counts that time too.
 """
 
 from __future__ import annotations
