@@ -300,7 +300,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sample", type=int, default=300)
     parser.add_argument("--seed", type=int, default=13)
-    parser.add_argument("--only", action="append", default=[], help="of the sample only what has this in its name")
+    parser.add_argument("--only", action="append", default=[], help="a sample of only what has this in its name")
     parser.add_argument("--at-once", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--of", default=CORE, help="the folder or file that is changed")
     parser.add_argument("--tests", action="append", default=[], help="its tests")
@@ -309,8 +309,8 @@ def main() -> int:
         parser.error("--of and --tests go together")
     os.chdir(ROOT)
     every = list(find_mutants(ROOT, asked.of))
-    sample = random.Random(asked.seed).sample(every, min(asked.sample, len(every)))
-    sample = [mutant for mutant in sample if not asked.only or any(text in mutant.name for text in asked.only)]
+    drawn_from = [mutant for mutant in every if not asked.only or any(text in mutant.name for text in asked.only)]
+    sample = random.Random(asked.seed).sample(drawn_from, min(asked.sample, len(drawn_from)))
     tell(f"{len(sample)} of {len(every)} mutants, in {len({mutant.function.label for mutant in sample})} functions")
     judge = Judge(sample, asked.at_once)
     tests = asked.tests or [*(f"--ignore=tests/core/test_{name}.py" for name in LEFT_OUT), "tests/core"]
