@@ -292,6 +292,7 @@ class Assembly:
             with_agent=lambda: self.settings.supervisor.agent,
             code=self.code_copies.current,
             kept=lambda job: self.collector.store_of(job).all(),
+            known=ReadInTime(self.store.checkpoints, self.threads),
             saves=self.save_steps.saves,
             order=self._take_order,
         )

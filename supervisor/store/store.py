@@ -261,16 +261,17 @@ class Store:
         row = rows.checkpoint_row(job, attempt, checkpoint, now)
         self._writer.put(statements.CHECKPOINT, _checkpoint_key(row), row)
 
-    def checkpoints(self, job: str, captured_from: Collection[str] | None = None) -> tuple[Checkpoint, ...] | None:
-        """Return every checkpoint ever seen of a job, the first seen first; or only generations of certain files.
+    def checkpoints(self, job: str, files: Collection[str] | None = None) -> tuple[Checkpoint, ...] | None:
+        """Return every checkpoint ever seen of a job, the first seen first; or only some files and their generations.
 
         May be called in any thread once there is a commit thread.
         None where the file cannot be read: unknown, which is not "none" (none would restart the training from the
         beginning).
         """
         where, values = "job = ?", [job]
-        if captured_from is not None:
-            where, values = f"{where} AND source IN ({sql.placeholders(captured_from)})", [job, *captured_from]
+        if files is not None:
+            named = sql.placeholders(files)
+            where, values = f"{where} AND (source IN ({named}) OR path IN ({named}))", [job, *files, *files]
         query = Statement(_CHECKPOINTS.format(where=where), values)
         waiting = self._writer.waiting(statements.CHECKPOINT)  # first: a commit may write them meanwhile
         found = self._writer.read(query)
@@ -278,7 +279,7 @@ class Store:
             return None
         known = {_checkpoint_key(row): row for row in found}
         for row in waiting:
-            if row["job"] == job and (captured_from is None or row["source"] in captured_from):
+            if row["job"] == job and (files is None or row["source"] in files or row["path"] in files):
                 key = _checkpoint_key(row)
                 known[key] = statements.newer_knowledge(known[key], row) if key in known else row
         return tuple(rows.checkpoint_of(row) for row in known.values())

@@ -20,7 +20,7 @@ from supervisor.config.settings import (
 )
 from supervisor.core import events as ev
 from supervisor.core.attempt_files import ENV_CONV2D_WORKSPACE, ENV_RESUME_STEPS
-from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, ResumePoint
+from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, ResumePoint, Verdict
 from supervisor.core.job import Attempt, Job, Phase, RetryPlan
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus, GpuReading
@@ -173,6 +173,22 @@ def test_what_a_program_finds_in_place_of_damaged_saves_is_there_before_they_are
         *python, str(INSTALLED.set_aside), "2", own.path, "/runs/8.pt", "/runs/9.pt", "--", "train",
     ]  # fmt: skip
     assert builder(launching, 3, own).argv == ["train"], "not for the attempt after it"
+
+
+def test_what_was_proven_damaged_of_a_place_is_given_to_who_keeps_it(tmp_path: Path) -> None:
+    place = str(tmp_path / "out" / "ckpt.pt")
+    damaged = replace(SAVED, path=place, verdict=Verdict.REJECTED, reason="truncated")
+    captured = replace(damaged, path="/state/generations/000008/ckpt.pt", source=place)
+    rows = (
+        replace(damaged, fingerprint=Fingerprint(size_bytes=5, modified_ns=50, inode=1)),
+        replace(captured, fingerprint=Fingerprint(size_bytes=6, modified_ns=60, inode=1)),
+        replace(damaged, fingerprint=Fingerprint(size_bytes=7, modified_ns=70, inode=1), reason="another format"),
+        replace(damaged, fingerprint=Fingerprint(size_bytes=8, modified_ns=80, inode=1), path=f"{place}.old"),
+    )
+    asked = JobSettings(command=["train"], cwd=str(tmp_path), resume=ResumeSettings(to="out/ckpt.pt"))
+    builder = replace(builder_of(asked, tmp_path), known=lambda _job, _files: rows)
+    words = builder(job(), 2, SAVED).argv
+    assert words[words.index("out/ckpt.pt") :] == ["out/ckpt.pt", "6:60", "5:50", "--", "train"]
 
 
 def test_a_program_that_is_given_a_step_finds_the_file_of_that_number_where_it_saved_it() -> None:

@@ -24,7 +24,7 @@ class Disk:
         self.answers.set()
         self.reads = 0
 
-    def read(self, job: str, captured_from: Collection[str] | None = None, /) -> tuple[Checkpoint, ...] | None:
+    def read(self, job: str, files: Collection[str] | None = None, /) -> tuple[Checkpoint, ...] | None:
         self.answers.wait(60)
         self.reads += 1
         return (SAVED,)

@@ -27,7 +27,7 @@ def test_a_script_that_knows_its_own_file_finds_the_chosen_generation_there(home
     assert second.resumed_at > 0
     assert second.resumed_at % 25 == 0
     assert differences(home, "sgd") == [], home.read_output()
-    assert (home.folder / "sgd" / "ckpt.pt.aside-1").read_bytes() == b"half a file"
+    assert (home.folder / "sgd" / "ckpt.pt.damaged.aside-1").read_bytes() == b"half a file"
     assert home.incident("sgd")["lost_steps"] == first.last_step - second.resumed_at
 
 

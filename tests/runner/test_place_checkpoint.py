@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -64,6 +66,57 @@ def test_each_newer_one_keeps_a_name_of_its_own(tmp_path: Path, chosen: Path) ->
     assert [(tmp_path / f"ckpt.pt.aside-{number}").read_bytes() for number in (1, 2)] == [b"one", b"two"]
 
 
+def test_of_what_was_proven_damaged_the_newest_two_are_kept_and_all_else_stays(tmp_path: Path, chosen: Path) -> None:
+    """A kill cuts a save of 20 GB short again and again; without a bound its copies would fill the disk."""
+    target = tmp_path / "ckpt.pt"
+    for number in range(5):
+        target.write_bytes(b"half a file" + b"." * number)
+        found = target.stat()
+        damaged = () if number == 1 else (f"{found.st_size}:{found.st_mtime_ns}", "7:7")
+        place_checkpoint.put(str(chosen), str(target), damaged)
+    kept = {path.name: path.read_bytes() for path in tmp_path.glob("ckpt.pt.*")}
+    assert kept == {
+        "ckpt.pt.aside-1": b"half a file.",
+        "ckpt.pt.damaged.aside-3": b"half a file...",
+        "ckpt.pt.damaged.aside-4": b"half a file....",
+    }
+
+
+def test_a_damaged_folder_is_recognised_by_its_files(tmp_path: Path, chosen: Path) -> None:
+    target = tmp_path / "ck-9"
+    for number in range(4):
+        target.mkdir(exist_ok=True)
+        (target / "more").write_bytes(b"half" + b"." * number)
+        files = [path.stat() for path in target.iterdir()]
+        content = f"{sum(info.st_size for info in files)}:{max(info.st_mtime_ns for info in files)}"
+        place_checkpoint.put(str(chosen.parent), str(target), (content,))
+    assert sorted(path.name for path in tmp_path.glob(".ck-9*")) == [".ck-9.damaged.aside-3", ".ck-9.damaged.aside-4"]
+
+
+@pytest.mark.parametrize(("verdict", "is_kept"), [("proven", False), ("rejected", True), (None, True)])
+@pytest.mark.parametrize("name", ["ckpt.pt", "folder"])
+def test_what_a_proven_generation_holds_is_not_kept_twice(
+    tmp_path: Path, chosen: Path, name: str, verdict: str | None, is_kept: bool
+) -> None:
+    if name == "folder":
+        chosen = shutil.copytree(chosen.parent, chosen.with_name(name))
+    later = tmp_path / "generations" / "000002"
+    later.mkdir()
+    (later / "generation.json").write_text(json.dumps({"verdict": verdict}))
+    target = tmp_path / name
+    if name == "folder":
+        target.mkdir()
+        (target / "ckpt.pt").write_bytes(b"later")
+        shutil.copytree(target, later / name)
+    else:
+        target.write_bytes(b"later")
+        shutil.copy2(target, later / name)
+    aside = place_checkpoint.put(str(chosen), str(target))
+    assert (aside is not None) is is_kept
+    assert (target / "ckpt.pt" if name == "folder" else target).read_bytes() == b"proven"
+    assert len(list(tmp_path.glob("*.aside-*"))) == is_kept
+
+
 def test_what_is_there_already_is_left_alone(tmp_path: Path, chosen: Path) -> None:
     target = tmp_path / "ckpt.pt"
     assert putting(chosen, target, tmp_path, "true").returncode == 0
@@ -110,6 +163,19 @@ def test_a_link_to_a_folder_stays_a_link(tmp_path: Path, chosen: Path) -> None:
     again = putting(chosen.parent, "out/last", tmp_path, "true")
     assert "kept as" not in again.stdout, "what it names is the same"
     assert sorted(path.name for path in last.parent.iterdir()) == [".last.placed-1", "000300", "last"]
+
+
+def test_of_the_folders_behind_a_link_two_are_kept_and_those_that_were_saved_into(tmp_path: Path, chosen: Path) -> None:
+    last = tmp_path / "last"
+    (tmp_path / "000300").mkdir()
+    for number in range(1, 6):
+        last.unlink(missing_ok=True)
+        last.symlink_to("000300")
+        place_checkpoint.put(str(chosen.parent), str(last))
+        if number == 2:
+            (last / "later.pt").write_bytes(b"saved by the training")
+    assert sorted(path.name for path in tmp_path.glob(".last.*")) == [f".last.placed-{number}" for number in (2, 4, 5)]
+    assert last.resolve().name == ".last.placed-5"
 
 
 def test_what_an_interrupted_put_left_is_removed(tmp_path: Path, chosen: Path) -> None:

@@ -152,18 +152,19 @@ def test_a_name_that_is_no_unicode_does_not_keep_the_job_from_the_record() -> No
     assert replace(loaded, reason=job().reason) == job()
 
 
-def test_generations_of_a_file_are_found_in_the_file_and_in_what_waits_for_it(tmp_path: Path) -> None:
+def test_a_file_and_its_generations_are_found_in_the_record_and_in_what_waits_for_it(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     early, late = (checkpoint(epoch, path=f"/state/generation-{epoch}.pt") for epoch in (3, 4))
+    own = checkpoint(6)
     other = replace(checkpoint(5, path="/state/generation-5.pt"), source="/runs/night/weights/best.pt")
     early, late = (replace(generation, source="/runs/night/weights/last.pt") for generation in (early, late))
     with store.turn(at(1)):
-        for seen in (early, other, checkpoint(6)):
+        for seen in (early, other, own):
             store.save_checkpoint("night", 1, seen, at(1))
     with store.turn(at(2)):
         store.save_checkpoint("night", 1, late, at(2))
-        assert store.checkpoints("night", ["/runs/night/weights/last.pt"]) == (early, late)
-    assert store.checkpoints("night", ["/runs/night/weights/last.pt"]) == (early, late)
+        assert store.checkpoints("night", ["/runs/night/weights/last.pt"]) == (own, early, late)
+    assert store.checkpoints("night", ["/runs/night/weights/last.pt"]) == (own, early, late)
     assert store.checkpoints("day", ["/runs/night/weights/last.pt"]) == ()
     assert len(store.checkpoints("night") or ()) == 4
     store.close(at(3))

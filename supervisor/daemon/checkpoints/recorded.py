@@ -16,8 +16,8 @@ READ_LIMIT_S = 5.0
 class KnownCheckpoints(Protocol):
     """A job's recorded checkpoints; None where the record cannot be read. Asked in threads that may block."""
 
-    def __call__(self, job: str, captured_from: Collection[str] | None = None, /) -> tuple[Checkpoint, ...] | None:
-        """Return all of them, or only the generations that were captured from certain files."""
+    def __call__(self, job: str, files: Collection[str] | None = None, /) -> tuple[Checkpoint, ...] | None:
+        """Return all of them, or only certain files and the generations that were captured from them."""
 
 
 class ReadInTime:
@@ -28,13 +28,13 @@ class ReadInTime:
         self._threads = threads
         self._limit_s = limit_s
 
-    def __call__(self, job: str, captured_from: Collection[str] | None = None, /) -> tuple[Checkpoint, ...] | None:
+    def __call__(self, job: str, files: Collection[str] | None = None, /) -> tuple[Checkpoint, ...] | None:
         """Return the checkpoints; None where the record cannot be read, or not within the limit."""
         answer: Future[tuple[Checkpoint, ...] | None] = Future()
 
         def read() -> None:
             if answer.set_running_or_notify_cancel():
-                answer.set_result(self._read(job, captured_from))
+                answer.set_result(self._read(job, files))
 
         self._threads.lane("the record of checkpoints", job).do("reading the record", read)
         try:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from supervisor.checkpoint_patterns import with_home
@@ -20,7 +21,8 @@ from supervisor.config.derive import (
 from supervisor.config.environments import GPU_DEVICES, command_in, contained, container_name
 from supervisor.config.settings import NUMBER, PLACEHOLDER, EnvironmentSettings, JobSettings, ProfileSettings
 from supervisor.core import attempt_files as names
-from supervisor.core.checkpoints.checkpoint import Checkpoint
+from supervisor.core.checkpoints.checkpoint import Checkpoint, newest_first
+from supervisor.core.checkpoints.damaged import is_damaged
 from supervisor.core.job import Attempt, Job
 from supervisor.core.remedies.effects import Changes, changes_of
 from supervisor.core.remedies.miopen import conv2d_algorithm
@@ -31,6 +33,10 @@ from supervisor.runner.attempt_folder import Save, compose_env, resume_steps
 from supervisor.runner.code_copy import Code
 
 CPU_PROFILE = ("cpu_profile",)
+DAMAGED_KNOWN = 20
+"""Contents of one place that its launch is informed of: what lies there is one of the last."""
+FindDamaged = Callable[[str], tuple[Checkpoint, ...]]
+"""Returns what was proven damaged of a place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +235,9 @@ def _prepend_set_aside(
     return [sys.executable, "-I", "-S", str(code.set_aside), str(number), checkpoint.path, chosen, *paths, "--", *argv]
 
 
-def _prepend_clearing(code: Code, argv: list[str], attempt: Attempt, stand_in: Checkpoint) -> list[str]:
+def _prepend_clearing(
+    code: Code, argv: list[str], attempt: Attempt, stand_in: Checkpoint, damaged: FindDamaged
+) -> list[str]:
     """Return the command with, before it, what leads a program that finds its newest save to the proven one.
 
     A generation is in its place first: a machine that is lost in between leaves the program something to find. Who
@@ -240,15 +248,22 @@ def _prepend_clearing(code: Code, argv: list[str], attempt: Attempt, stand_in: C
     if moved:
         argv = _prepend_set_aside(code, argv, stand_in, attempt.number, moved)
     for part in put:
-        argv = _prepend_placement(code, argv, part, part.source)
+        argv = _prepend_placement(code, argv, part, part.source, damaged)
     return argv
 
 
-def _prepend_placement(code: Code, argv: list[str], checkpoint: Checkpoint | None, to: str | None) -> list[str]:
-    """Return the command with, before it, the program that puts the checkpoint where the training looks for it."""
+def _prepend_placement(
+    code: Code, argv: list[str], checkpoint: Checkpoint | None, to: str | None, damaged: FindDamaged
+) -> list[str]:
+    """Return the command with, before it, the program that puts the checkpoint where the training looks for it.
+
+    It is given what was proven damaged of that place, of which it keeps no more than a few.
+    """
     if checkpoint is None or to is None:
         return argv
-    return [sys.executable, "-I", "-S", str(code.put), checkpoint.path, with_home(to), "--", *argv]
+    place = with_home(to)
+    contents = [f"{item.fingerprint.size_bytes}:{item.fingerprint.modified_ns}" for item in damaged(place)]
+    return [sys.executable, "-I", "-S", str(code.put), checkpoint.path, place, *contents, "--", *argv]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,6 +281,8 @@ class LaunchBuilder:
     """Returns what an attempt that is launched now runs; raises OSError or ValueError where that cannot be had."""
     kept: Callable[[str], Iterable[Checkpoint]] = lambda _: ()
     """Returns the kept generations of a job."""
+    known: Callable[[str, Collection[str]], Iterable[Checkpoint] | None] = lambda _job, _files: ()
+    """Returns what the record knows of files of a job and their generations; None where it cannot be read."""
     saves: Callable[[str], Iterable[Save]] = lambda _: ()
     """Returns the newest saves of a job whose step is known."""
     order: Callable[[int], LaunchOrder | None] = lambda _: None
@@ -323,9 +340,10 @@ class LaunchBuilder:
                 launch.environment, container, argv, cwd=cwd, env=env, folder=folder, checkpoint=checkpoint, code=code
             )
         attempt = job.attempt if job.attempt is not None and job.number == number else None
+        damaged = partial(self._find_damaged, job.name, cwd)
         if attempt is not None and attempt.stand_in is not None and ordered is None:
-            argv = _prepend_clearing(code, argv, attempt, attempt.stand_in)
-        argv = _prepend_placement(code, argv, checkpoint, launch.place)
+            argv = _prepend_clearing(code, argv, attempt, attempt.stand_in, damaged)
+        argv = _prepend_placement(code, argv, checkpoint, launch.place, damaged)
         if checkpoint is not None and ordered is None and _sets_aside(settings, checkpoint):
             newer = attempt.set_aside if attempt is not None else ()
             argv = _prepend_set_aside(code, argv, checkpoint, number, newer)
@@ -338,6 +356,14 @@ class LaunchBuilder:
             command=launch.command,
             container=container,
         )
+
+    def _find_damaged(self, job: str, cwd: str, place: str) -> tuple[Checkpoint, ...]:
+        """Return what was proven damaged of a place in the training's own folders, the last saved first."""
+        path = str(Path(cwd, place))
+        found = self.known(job, (path,)) or ()
+        return newest_first(item for item in found if path in (item.path, item.source) and is_damaged(item))[
+            :DAMAGED_KNOWN
+        ]
 
 
 def container_of(environment: EnvironmentSettings | None, job_folder: Path, use: str) -> str | None:
