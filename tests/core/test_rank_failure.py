@@ -10,6 +10,7 @@ from supervisor.core.flags import RedFlag
 from supervisor.core.job import Phase
 from supervisor.core.rank_failure import is_consequence
 from supervisor.core.remedies.causes import OOM_GPU, OOM_HOST
+from supervisor.core.retry import KILLED
 from supervisor.core.rules import cause_of
 from supervisor.core.rules.crash import Crash
 
@@ -106,6 +107,13 @@ def test_a_rank_that_a_signal_killed_is_named_by_the_launchers_report(code: int,
     flag = torchrun_fails(timeline, (1, code, 201), (0, -15, 200))
     assert flag.fault == fault
     assert f"rank 1 (pid 201) was killed by {name}, as its launcher reports" in flag.message
+
+
+def test_a_rank_that_was_killed_is_no_sign_of_a_fault_in_data_or_code() -> None:
+    timeline = life().training()
+    raises(timeline, "ChildFailedError", banner((1, -9, 201), (0, -15, 200)), pid=100).exits(1)
+    assert timeline.job.course.trials[-1].remedy == "restart"
+    assert timeline.job.course.trials[-1].reason == KILLED
 
 
 def test_a_killed_rank_is_the_cause_also_where_the_launcher_saw_another_first() -> None:

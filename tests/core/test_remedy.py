@@ -206,6 +206,38 @@ def test_a_machine_that_is_lost_at_the_same_place_again_is_no_sign_of_a_fault_in
     assert "at fault" not in (timeline.job.reason or "")
 
 
+KILLS: dict[str, Callable[[Life], object]] = {
+    "itself": lambda timeline: trains(timeline).exits(signal=9),
+    "below a shell": lambda timeline: trains(timeline).exits(137),
+}
+
+
+@pytest.mark.parametrize("kind", KILLS)
+def test_a_training_killed_from_outside_at_the_same_place_again_is_started_until_its_restarts_are_spent(
+    kind: str,
+) -> None:
+    """Two kills at neighbouring steps say nothing about what the training does there."""
+    timeline = patient(Limits(budget=Budget(restarts=6, backoff_s=(0.0,))))
+    taken = walk(timeline, KILLS[kind])
+    assert set(taken) == {"restart"}
+    assert len(taken) == 6
+    assert (timeline.job.reason or "").startswith("6 restarts in a row without progress")
+    assert "at fault" not in (timeline.job.reason or "")
+
+
+@pytest.mark.parametrize("signal", [6, 15])
+def test_a_signal_that_a_program_sends_to_itself_may_come_from_what_it_does_there(signal: int) -> None:
+    timeline = patient()
+    assert walk(timeline, lambda timeline: trains(timeline).exits(signal=signal)) == ["restart", "older_generation"]
+
+
+def test_a_training_that_the_kernel_kills_for_memory_at_the_same_place_is_changed() -> None:
+    def kill(timeline: Life) -> None:
+        trains(timeline).kernel(FaultClass.OOM_KILL, "Out of memory", gpu=None).exits(signal=9)
+
+    assert tuple(walk(patient(), kill)) == LADDERS["oom_host"][1]
+
+
 @pytest.mark.parametrize(("named", "ladder"), [(True, ["xla_memory", "cpu_profile"]), (False, ["cpu_profile"])])
 def test_what_helps_torch_is_not_taken_for_a_training_of_keras_on_jax(named: bool, ladder: list[str]) -> None:
     def fails(timeline: Life) -> None:

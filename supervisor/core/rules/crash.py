@@ -24,7 +24,7 @@ from supervisor.core.moments import Moment
 from supervisor.core.rank_failure import Raised, RankExited, RankKilled, first_failure
 from supervisor.core.readings import ExitStatus, Stage, signal_name
 from supervisor.core.remedies import causes
-from supervisor.core.rules.crash_diagnosis import HOST_LOST, crash_diagnosis
+from supervisor.core.rules.crash_diagnosis import HOST_LOST, KILLED_BY_SIGNAL, LAST_OUTPUT, crash_diagnosis
 from supervisor.core.rules.gpu_fault import is_fatal
 from supervisor.core.rules.non_finite_loss import NonFiniteLoss, spoilt, window
 from supervisor.core.sanitize import sanitize
@@ -273,7 +273,7 @@ class Crash:
             return _cause_of(failure)
         # What SIGINT makes Python raise says where it was, not why; some processes end with status 1 after it.
         text = status.words if _signal_of(status) == SIGINT else f"{status.words}: interrupted by SIGINT"
-        return Cause(fault="killed_by_signal", text=text)
+        return Cause(fault=KILLED_BY_SIGNAL, text=text)
 
     def _explain_printed(self, history: History, status: ExitStatus) -> Cause | None:
         found = [finding for finding in history.output if finding.fatal and self._is_near(finding.at, status.at)]
@@ -307,7 +307,7 @@ class Crash:
         text = _one_line(cause.text)
         start = None if status is None or cause.doubtful else self._start_failure(history, status, cause.fault)
         return Observation(
-            message=text if not _WORD.search(last) or last in text else f"{text}; last output: {last}",
+            message=text if not _WORD.search(last) or last in text else f"{text}{LAST_OUTPUT}{last}",
             since=since,
             since_step=since_step,
             fault=cause.fault,
@@ -372,7 +372,7 @@ def _explain_lost_trainers(history: History, status: ExitStatus) -> Cause | None
     pid, last = _find_newest(trainers)
     how = f"was killed by {last.error}" if BY_SIGNAL.fullmatch(last.error) else "was killed or crashed"
     text = f"the process that trained (pid {pid}) {how}, and its program {status.words}"
-    return Cause(fault="killed_by_signal", text=text)
+    return Cause(fault=KILLED_BY_SIGNAL, text=text)
 
 
 def _explain_clean_end(history: History) -> Cause | None:
@@ -528,7 +528,7 @@ def _by_signal(status: ExitStatus) -> Cause | None:
 
 
 def _fault_of(number: int) -> str:
-    return FaultClass.ILLEGAL_ACCESS.value if number in (SIGSEGV, SIGBUS) else "killed_by_signal"
+    return FaultClass.ILLEGAL_ACCESS.value if number in (SIGSEGV, SIGBUS) else KILLED_BY_SIGNAL
 
 
 def _find_spoilt(history: History) -> tuple[Moment | None, int | None]:

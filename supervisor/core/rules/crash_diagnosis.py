@@ -9,6 +9,10 @@ from supervisor.core.flags import Diagnosis
 
 HOST_LOST = "host_lost"
 """Fault of an attempt that ended with its machine."""
+KILLED_BY_SIGNAL = "killed_by_signal"
+"""Fault of one that a signal ended, where no memory access was wrong and the kernel logged no want of memory."""
+LAST_OUTPUT = "; last output: "
+"""In a message, before the last line that the training printed."""
 _NOT_ITSELF = "its own end: the training had more to do, and was not asked to stop"
 _GPU = Diagnosis(
     ruled_out=("a fault of the script alone: the kernel or the GPU's runtime reports that the GPU failed",),
@@ -122,7 +126,7 @@ _DIAGNOSES: Mapping[str, Diagnosis] = {
         causes=("the kernel met a defect of its own, mostly in a driver, and ended the process that had called it",),
         advice=("the lines after it name the function; what that process held stays locked: reboot the machine soon",),
     ),
-    "killed_by_signal": Diagnosis(
+    KILLED_BY_SIGNAL: Diagnosis(
         ruled_out=(_NOT_ITSELF, "a want of memory that the kernel logged: its log names no such kill"),
         causes=("it was killed from outside: a person, a limit of its cgroup, systemd-oomd, earlyoom",),
         advice=("`journalctl -b` around that second shows who",),
