@@ -103,6 +103,6 @@ for here in range(1, life + 1):
         torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "iter_num": made}, part)
         part.replace(own)
     if here == life and attempts <= asked.kills and asked.spoils:
-        own.write_bytes(b"half a file")
+        own.write_bytes(own.read_bytes()[: own.stat().st_size // 2])
     if here == life and attempts <= asked.kills:
         os.kill(os.getpid(), signal.SIGKILL)
