@@ -152,6 +152,28 @@ def test_a_save_of_which_a_part_was_written_again_is_passed_over(tmp_path: Path)
     assert f"not all there as they were saved: {second.title}" in point.reason
 
 
+def test_a_save_of_which_a_kill_has_left_no_second_file_is_passed_over(tmp_path: Path) -> None:
+    """The program nanochat writes optim_000025_rank0.pt after model_000025.pt, and asserts that it is there."""
+    saves = [replace(captured(tmp_path, f"model_{number:06d}.pt"), step=number) for number in (25, 50, 75)]
+    for number in (25, 50):
+        (tmp_path / "out" / f"optim_{number:06d}_rank0.pt").write_bytes(b"state")
+    point = looked_for(tmp_path, *saves)
+    assert point.checkpoint == saves[1]
+    assert f"not all there as they were saved: {saves[2].title}" in point.reason
+    (tmp_path / "out" / "optim_000025_rank0.pt").unlink()
+    assert looked_for(tmp_path, *saves).checkpoint == saves[2], "not each save has that file"
+
+
+@pytest.mark.parametrize("others", [{10}, {10, 20, 40}, set[int]()])
+def test_a_save_is_complete_where_others_do_not_show_what_belongs_to_it(tmp_path: Path, others: set[int]) -> None:
+    """One save before it, a later one, which shows that the program had gone on, or none in several files."""
+    last = replace(captured(tmp_path, "model30.pt"), step=30)
+    for number in others:
+        for name in ("model", "opt"):
+            (tmp_path / "out" / f"{name}{number}.pt").write_bytes(b"state")
+    assert looked_for(tmp_path, last).checkpoint == last
+
+
 def test_a_file_that_has_no_other_parts_may_be_written_again(tmp_path: Path) -> None:
     first, second = captured(tmp_path, "model-1.pt"), replace(captured(tmp_path, "model-2.pt"), step=42)
     (tmp_path / "out" / "model-2.pt").write_bytes(b"not finite")

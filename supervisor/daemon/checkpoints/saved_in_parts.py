@@ -19,6 +19,9 @@ STATE_SUFFIXES = frozenset(
 )
 """Of files that hold state of a training: a replay buffer in `sac_replay_buffer_500_steps.pkl` is a part of
 `sac_500_steps.zip`, while a picture or a log of the same number is none."""
+SAVES_ALIKE = 2
+"""Saves that show which files belong to each of a series."""
+_DIGITS = re.compile(r"\d+")
 LOOKED_AT = 5000
 """Entries of a folder that are looked at for the other files of a save."""
 
@@ -56,9 +59,9 @@ def find_untorn(
     """Return where to resume, as `find` does, and not at a save of which a part was written again since.
 
     The generation of that part would be read together with the others as they are now: weights that were NaN at the
-    next save of the same number, or of another step. Nor at one of which another part is found damaged, as where a
-    kill cut it short. A program that `needs_others` is given what still lies in its place. Where no such save is left,
-    what `find` returns is taken.
+    next save of the same number, or of another step. Nor at one of which another part is found damaged or missing, as
+    where a kill cut it short. A program that `needs_others` is given what still lies in its place. Where no such save
+    is left, what `find` returns is taken.
     """
     look = _Looks(search, prove, report)
     first = look(search)
@@ -118,7 +121,9 @@ def _pass_over(search: Search, point: ResumePoint, look: _Looks, *, needs_others
     """Return `point`, or one of an older save that can be read whole; None where there is none."""
     passed_over: list[str] = []
     while point.checkpoint is not None and (
-        _is_apart(point.checkpoint, search, needs_others=needs_others) or look.has_damaged_part(point.checkpoint)
+        _is_apart(point.checkpoint, search, needs_others=needs_others)
+        or look.has_damaged_part(point.checkpoint)
+        or _misses_part(point.checkpoint)
     ):
         torn = point.checkpoint
         passed_over.append(torn.title)
@@ -165,12 +170,32 @@ def _is_of_a_part(other: Path, own: Path) -> bool:
 def _has_another_part(path: str, number: str) -> bool:
     """Whether next to a file lies another of the same number and kind, as `opt000040.pt` next to `model000040.pt`."""
     own = Path(path)
+    return any(last_number(name) == number for name in _list_parts(own) if name != own.name)
+
+
+def _list_parts(own: Path) -> list[str]:
+    """Return a file's name and those next to it that may by their suffix hold a part of a save; none if it is gone."""
     try:
         if not own.is_file():
-            return False
+            return []
         with os.scandir(own.parent) as entries:
             names = [entry.name for entry in islice(entries, LOOKED_AT) if entry.is_file()]
     except OSError:
+        return []
+    return [name for name in names if _is_of_a_part(Path(name), own)]
+
+
+def _misses_part(checkpoint: Checkpoint) -> bool:
+    """Whether the last save of a series lacks a file that all before it have: a kill came before that was written."""
+    if checkpoint.kind != "checkpoint" or checkpoint.number is None:
         return False
-    others = (name for name in names if name != own.name and _is_of_a_part(Path(name), own))
-    return any(last_number(name) == number for name in others)
+    own = _place_of(checkpoint)
+    parts: dict[int, set[str]] = {}
+    for name in apart(_list_parts, own):
+        if (number := last_number(name)) is not None:
+            parts.setdefault(int(number), set()).add(_DIGITS.sub("#", name))
+    mine, series = int(checkpoint.number), _DIGITS.sub("#", own.name)
+    others = {number: names for number, names in parts.items() if number != mine and series in names}
+    if mine not in parts or len(others) < SAVES_ALIKE or max(others) > mine:
+        return False
+    return not set.intersection(*others.values()) <= parts[mine]
