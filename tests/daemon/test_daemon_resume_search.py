@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,12 @@ from typing import Any
 import pytest
 from clocks_by_hand import until
 
-from supervisor.config.settings import JobSettings, ResumeSettings
+from supervisor.config.settings import CheckpointSettings, JobSettings, ResumeSettings
 from supervisor.core import attempt_files as fo
 from supervisor.core import events as ev
 from supervisor.core.checkpoints.checkpoint import OTHER_FORMATS, Checkpoint, Verdict
 from supervisor.core.job import Attempt, Job, Phase, RetryPlan
+from supervisor.core.readings import ExitStatus
 from supervisor.daemon.checkpoints.candidates import fingerprint
 from supervisor.daemon.checkpoints.resume_search import UNRECORDED_SAVES, ResumeSearch
 from supervisor.daemon.checkpoints.save_steps import SaveSteps
@@ -65,6 +67,8 @@ def answer_of(
     saved: list[Path],
     known: tuple[Checkpoint, ...] = (),
     resume: ResumeSettings | None = None,
+    *,
+    patterns: tuple[str, ...] = (),
     **known_of_job: Any,
 ) -> ev.Event:
     """Return how such a search ends."""
@@ -82,14 +86,18 @@ def answer_of(
         clock=SystemClock(),
         put=reported.append,
         state=state,
-        settings=lambda _: JobSettings(command=["train"], resume=resume or ResumeSettings()),
+        settings=lambda _: JobSettings(
+            command=["train"],
+            resume=resume or ResumeSettings(),
+            checkpoints=CheckpointSettings(paths=list(patterns)),
+        ),
         known=lambda _, sources=None: tuple(c for c in known if sources is None or c.source in sources),
         collector=shelves,
         steps=SaveSteps(SystemClock(), state, lambda _: None, "this boot"),
     )
     now = SystemClock().now()
     plan = RetryPlan(not_before=now, reason="crash")
-    attempted = Attempt(number=1, launched_at=now)
+    attempted = Attempt(number=1, launched_at=now, exit=ExitStatus(at=now, signal=9))
     job = Job(name="one", since=now, phase=Phase.BACKOFF, attempt=attempted, retry=plan, **known_of_job)
     seeker.search(job, None)
     ends = (ev.ResumePointFound, ev.SupervisionChanged)
@@ -152,6 +160,32 @@ def test_a_format_that_cannot_be_verified_is_left_to_a_program_that_is_handed_no
     other = rejected(path, min(OTHER_FORMATS))
     point = found(tmp_path, [path], (other,), resume).point
     assert (point.possible, point.loads_itself, point.checkpoint) == (goes_on, goes_on, None)
+
+
+@pytest.mark.parametrize(
+    ("resume", "moves"),
+    [
+        (ResumeSettings(command=["train", "--resume"]), True),
+        (ResumeSettings(command=["train", "--resume"], set_newer_aside=True), False),
+        (ResumeSettings(command=["train", "--from={checkpoint}"]), False),
+        (ResumeSettings(), False),
+    ],
+)
+def test_a_save_that_the_end_of_a_training_cut_short_is_moved_before_a_program_that_loads_it_starts(
+    tmp_path: Path, resume: ResumeSettings, moves: bool
+) -> None:
+    good, cut = tmp_path / "ck_1.pt", tmp_path / "ck_2.pt"
+    good.write_bytes(b"saved")
+    damaged = rejected(cut, "truncated: it ends before its numbers do")
+    for path, age_s in ((good, 20), (cut, 10)):
+        os.utime(path, (SystemClock().now().unix_s - age_s,) * 2)
+    damaged = replace(damaged, fingerprint=Shelves().prove("", cut).fingerprint)
+    answer = answer_of(Shelves(), tmp_path, [], (damaged,), resume, patterns=(str(tmp_path / "ck_*.pt"),))
+    assert isinstance(answer, ev.ResumePointFound)
+    assert answer.point.checkpoint is not None
+    assert answer.point.checkpoint.path == str(good)
+    assert (answer.point.stand_in is not None) is moves
+    assert (str(cut) in answer.point.newer) is (moves or resume.set_newer_aside)
 
 
 @pytest.mark.parametrize("needs_others", [True, False])

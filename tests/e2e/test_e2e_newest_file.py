@@ -114,7 +114,7 @@ for step in range(first, 121):
 """
 
 
-def test_its_newest_save_that_the_kill_cut_short_is_moved_once_it_has_died_of_it(home: House) -> None:
+def test_its_newest_save_that_the_kill_cut_short_is_moved_before_it_starts_again(home: House) -> None:
     folder = home.folder / "night"
     folder.mkdir()
     script = home.folder / "training.py"
@@ -127,7 +127,7 @@ def test_its_newest_save_that_the_kill_cut_short_is_moved_once_it_has_died_of_it
     job = home.phase("night", "finished", "failed")
     assert job["phase"] == "finished", job
     starts = (folder / "starts").read_text().split()
-    assert starts == ["epoch_60.safetensors", "epoch_50.safetensors"], "not before it died with it, and only once"
+    assert starts == ["epoch_50.safetensors"], "by its resume command it loads the newest, of which it would die"
     assert [path.name for path in (folder / ".rocm-supervisor-aside").rglob("*.aside")] == [
         "aside.epoch_60.safetensors.aside"
     ]

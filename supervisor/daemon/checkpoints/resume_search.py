@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from supervisor.children.files_apart import apart
-from supervisor.config.derive import loads_itself, policy_of, snapshot_every, snapshot_replicas
+from supervisor.config.derive import commands_of, loads_itself, policy_of, snapshot_every, snapshot_replicas
 from supervisor.config.settings import SNAPSHOT_EVERY_S, JobSettings
 from supervisor.core import attempt_files as fo
 from supervisor.core import events as ev
@@ -136,7 +136,7 @@ class ResumeSearch:
             step_of=partial(self._steps.step_of, job.name),
             loads_itself=itself,
             set_newer_aside=settings.resume.set_newer_aside,
-            died_unix_s=plan.died_unix_s if plan and itself and not settings.resume.set_newer_aside else None,
+            died_unix_s=_find_end_with_damaged(job, settings) if itself else None,
             rejected_because=_why_rejected(job),
         )
         limit_s = SEARCH_LIMIT_S if job.environment is None else SEARCH_LIMIT_S + ENVIRONMENT_LIMIT_S
@@ -345,6 +345,22 @@ class ResumeSearch:
             for checkpoint in reported.values()
             if not any(other.key == checkpoint.key or other.is_of(checkpoint) for other in known)
         )
+
+
+def _find_end_with_damaged(job: Job, settings: JobSettings) -> float | None:
+    """Return before which time a damaged save was written that may end a start; None where none is looked for.
+
+    A program with a resume command that names no file loads its newest save by itself; of any other that is known once
+    it has died at a start. What an attempt saved is complete once it has ended; where a fault began before, what was
+    saved since is not cut short but spoilt, and set_newer_aside is the user's answer to that.
+    """
+    plan, attempt = job.retry, job.attempt
+    if plan is None or settings.resume.set_newer_aside or attempt is None:
+        return None
+    resume = commands_of(settings, settings.profiles.cpu if job.on_cpu else None)[1]
+    if plan.died_unix_s is not None or plan.fault_unix_s is not None or resume is None or attempt.exit is None:
+        return plan.died_unix_s
+    return attempt.exit.at.unix_s
 
 
 def _read_newest_saves(attempt: Path, now: Moment) -> deque[AgentFact]:
