@@ -12,6 +12,7 @@ from supervisor.cli.table import Cell, Pen
 from supervisor.core.sanitize import one_line
 
 HEAD = ("JOB", "TOTAL", "ATTEMPTS", "EVIDENCE", "SNAPSHOTS", "GENERATIONS", "")
+NOT_COUNTED = "not counted: what was moved aside next to the checkpoints (.rocm-supervisor-aside, *.aside-N)"
 PARTS = ("attempts_bytes", "evidence_bytes", "snapshots_bytes", "generations_bytes")
 
 
@@ -37,6 +38,7 @@ def lines(answer: dict[str, Any], pen: Pen) -> list[str]:
         "",
         f"{size(answer['database_bytes'])} database, {size(answer['code_bytes'])} copies of the program",
         f"{size(total)} in {one_line(answer['state_dir'])}",
+        *([NOT_COUNTED] if jobs else []),
     ]
 
 

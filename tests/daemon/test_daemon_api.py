@@ -414,6 +414,7 @@ def test_disk_use_is_counted_by_job_and_kind(house: House) -> None:
     text = call(house, "du").stdout.splitlines()
     assert text[0].split()[:3] == ["JOB", "TOTAL", "ATTEMPTS"]
     assert "supervisorctl forget older removes it" in text[1]
+    assert text[-1].startswith("not counted: what was moved aside next to the checkpoints")
 
 
 def test_only_a_training_that_stands_given_up_can_be_acknowledged(house: House) -> None:
