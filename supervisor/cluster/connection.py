@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from supervisor.core.fleet.link import NONCE_BYTES, Greeting, Link, LinkError, Role
 from supervisor.core.fleet.messages import Message, MessageError, decode, encode
 
-READ_BYTES = 1 << 18
+READ_BYTES = 1 << 14
+"""Some eighty beats: what one peer sends without a pause must not hold up the turn of all others."""
 UNSENT_BYTES_MAX = 4 << 20
 """A peer that takes nothing in has hung: its link is ended before what waits for it fills the memory."""
 

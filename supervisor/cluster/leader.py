@@ -6,10 +6,12 @@ It holds nothing that the nodes and its record do not: an engine that starts it 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import math
 import selectors
 import socket
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,6 +19,7 @@ from typing import Protocol
 from supervisor import __version__
 from supervisor.cluster.connection import Connection
 from supervisor.cluster.leader_record import LeaderRecord
+from supervisor.control.peers import find_owner
 from supervisor.core.fleet import messages as ms
 from supervisor.core.fleet.leading import Leading
 from supervisor.core.fleet.link import Greeting, LinkError, Role
@@ -27,8 +30,15 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.05
 PROVE_LIMIT_S = 5.0
-UNPROVEN_MAX = 64
-"""Connections that have not proven who they are; more than that are a flood, and the oldest is closed."""
+UNPROVEN_MAX = 128
+"""Connections that have not proven who they are; more than that are a flood: of the address that has most of them the
+oldest is closed."""
+ACCEPTED_PER_TURN = 8
+"""So that each of them is read from in several turns before it can be closed for another: a proof takes three."""
+NO_DESCRIPTORS_WAIT_S = 1.0
+"""Until it is accepted again where no file descriptor is left: what waits in the queue would have every turn follow the
+one before at once."""
+_NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 STRANGERS_LOGGED, STRANGERS_EVERY_S = 10, 10.0
 """How many links that proved nothing are logged, and in what time: who needs no secret must not fill the log."""
 SAME_STRANGER_S = 600.0
@@ -87,6 +97,8 @@ class Peer:
 
     connection: Connection
     since_s: float
+    owner: str
+    """Its address, without the port."""
 
 
 class Leader:
@@ -111,6 +123,9 @@ class Leader:
         self._ready = selectors.DefaultSelector()
         listening.setblocking(False)  # noqa: FBT003 - the standard library's
         self._ready.register(listening, selectors.EVENT_READ, None)
+        self._accept_at_s: float | None = None
+        """When it is accepted again, where it is not at present."""
+        self._no_room_logged_s = -math.inf
         self._unproven: list[Peer] = []
         self._proven: list[Peer] = []
         self._nodes: dict[str, Peer] = {}
@@ -149,14 +164,17 @@ class Leader:
         return self._status
 
     def _take_in_events(self) -> None:
-        for key, events in self._ready.select(TICK_S):
-            if key.data is None:
-                self._accept()
-            else:
+        """Read from those that are there before others are let in, for which one of them may have to go."""
+        found = self._ready.select(TICK_S)
+        for key, events in found:
+            if key.data is not None:
                 self._serve(key.data, events)
+        if any(key.data is None for key, _ in found):
+            self._accept()
 
     def _do_due(self) -> None:
         now_s = self._clock()
+        self._accept_again(now_s)
         self._follow_wall_clock()
         if self._asked_to_stop is None and self._record.is_stop_asked():
             self._asked_to_stop = "stopped by its user"
@@ -192,20 +210,45 @@ class Leader:
     # --- connections ----------------------------------------------------------------------------------------------
 
     def _accept(self) -> None:
-        for _ in range(UNPROVEN_MAX):
+        for _ in range(ACCEPTED_PER_TURN):
             try:
                 opened, address = self._listening.accept()
-            except OSError:
+            except OSError as error:
+                if error.errno in _NO_DESCRIPTORS:
+                    self._make_room(error)
                 return
             self._take_in(opened, address)
 
+    def _make_room(self, error: OSError) -> None:
+        """Give up a connection that has proven nothing for the next one, or accept none for a while."""
+        if self._unproven:
+            self._drop(self._find_most_crowding(), f"{error.strerror}: closing a connection that has proven nothing")
+            return
+        now_s = self._clock()
+        if now_s - self._no_room_logged_s >= SAME_STRANGER_S:
+            self._no_room_logged_s = now_s
+            log.error("leader.no_descriptors", extra={"fields": {"error": error.strerror, "nodes": len(self._nodes)}})
+        self._ready.unregister(self._listening)
+        self._accept_at_s = now_s + NO_DESCRIPTORS_WAIT_S
+
+    def _accept_again(self, now_s: float) -> None:
+        if self._accept_at_s is not None and now_s >= self._accept_at_s:
+            self._ready.register(self._listening, selectors.EVENT_READ, None)
+            self._accept_at_s = None
+
+    def _find_most_crowding(self) -> Peer:
+        """Return the oldest connection of the address that has most of those that have proven nothing."""
+        (owner, _), *_ = Counter(peer.owner for peer in self._unproven).most_common(1)
+        return next(peer for peer in self._unproven if peer.owner == owner)
+
     def _take_in(self, opened: socket.socket, address: tuple[str, int]) -> None:
         if len(self._unproven) >= UNPROVEN_MAX:
-            self._drop(self._unproven[0], f"{UNPROVEN_MAX} connections that have proven nothing: closing the oldest")
-        text = f"{address[0]}:{address[1]}"
+            text = f"{UNPROVEN_MAX} connections that have proven nothing: closing the oldest"
+            self._drop(self._find_most_crowding(), text)
+        text, owner = f"{address[0]}:{address[1]}", find_owner(opened, address)
         greeting = Greeting(name=self._name, version=__version__, job=self._job)
         connection = Connection(opened, Role.LEADER, greeting, self._secret, text)
-        peer = Peer(connection=connection, since_s=self._clock())
+        peer = Peer(connection=connection, since_s=self._clock(), owner=owner)
         self._unproven.append(peer)
         self._ready.register(opened, selectors.EVENT_READ, peer)
 

@@ -33,7 +33,7 @@ SILENT_LIMIT_S = 5.0
 """A leader that answers no beat for so long is connected to again: TCP itself notices a network that drops all that a
 connection carries after a quarter of an hour."""
 LAST_READS = 16
-"""Of a link that has failed, each of a quarter of a megabyte; a leader's last words are a few hundred bytes."""
+"""Of a link that has failed, each of 16 kB; a leader's last words are a few hundred bytes."""
 UNCONFIRMED_MAX = 16
 
 Address: TypeAlias = tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[Any, ...]]

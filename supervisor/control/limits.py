@@ -19,7 +19,7 @@ from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from supervisor.control.peers import peer_of
+from supervisor.control.peers import find_owner
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class LimitedListener(socket.socket):
     def _has_room(self, connection: socket.socket, address: Any) -> bool:
         """Count a connection, or answer that it is beyond the limit."""
         try:
-            owner = _find_owner(connection, address)
+            owner = find_owner(connection, address)
         except OSError:
             connection.close()
             return False
@@ -165,17 +165,3 @@ class LimitedListener(socket.socket):
                 self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         log.error("control.no_descriptors", extra={"fields": {"socket": os.fsdecode(self.getsockname())}})
         return True
-
-
-def _find_owner(connection: socket.socket, address: Any) -> str:
-    """Return whose connection it is; raise OSError where it ended.
-
-    Over IPv6 one machine has as many addresses as it likes, so those of one network (/64) count as one.
-    """
-    if connection.family == socket.AF_UNIX:
-        return peer_of(connection).name
-    host = str(address[0])
-    if connection.family == socket.AF_INET or host.startswith("::ffff:"):
-        return host
-    packed = socket.inet_pton(socket.AF_INET6, host.partition("%")[0])
-    return socket.inet_ntop(socket.AF_INET6, packed[:8] + bytes(8))

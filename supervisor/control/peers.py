@@ -6,6 +6,7 @@ import os
 import socket
 import struct
 from dataclasses import dataclass
+from typing import Any
 
 SO_PEERGROUPS = 59
 """Linux 4.13, asm-generic/socket.h; the standard library does not name it."""
@@ -49,3 +50,17 @@ def _read_groups(connection: socket.socket) -> frozenset[int]:
     except OSError:
         return frozenset()
     return frozenset(struct.unpack(f"{len(raw) // 4}I", raw))
+
+
+def find_owner(connection: socket.socket, address: Any) -> str:
+    """Return whose connection it is; raise OSError where it ended.
+
+    Over IPv6 one machine has as many addresses as it likes, so those of one network (/64) count as one.
+    """
+    if connection.family == socket.AF_UNIX:
+        return peer_of(connection).name
+    host = str(address[0])
+    if connection.family == socket.AF_INET or host.startswith("::ffff:"):
+        return host
+    packed = socket.inet_pton(socket.AF_INET6, host.partition("%")[0])
+    return socket.inet_ntop(socket.AF_INET6, packed[:8] + bytes(8))

@@ -20,6 +20,7 @@ from generations_by_hand import damage, write_generation, write_shard
 
 from supervisor import __version__
 from supervisor.cluster.connection import Connection
+from supervisor.cluster.leader import UNPROVEN_MAX
 from supervisor.cluster.secret import read_secret
 from supervisor.cluster.slurm import read_allocation
 from supervisor.core.fleet import messages as ms
@@ -172,7 +173,7 @@ def test_strangers_at_the_port_neither_join_nor_disturb(cluster: Cluster) -> Non
         held.append(socket.create_connection(("127.0.0.1", cluster.port)))
         held[-1].sendall(text)
     until(lambda: "another program has the port" in log.read_text(), "the strangers' refusal")
-    held += [socket.create_connection(("127.0.0.1", cluster.port)) for _ in range(100)]
+    held += [socket.create_connection(("127.0.0.1", cluster.port)) for _ in range(UNPROVEN_MAX)]
     until(lambda: "closing the oldest" in log.read_text(), "the flood's refusal")
     impostor = cluster.folder / "other-secret"
     impostor.write_text("x" * SECRET_BYTES_LEAST)
