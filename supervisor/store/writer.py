@@ -27,6 +27,9 @@ SLOW_COMMIT_S = 3.0
 """A commit that has not ended after this time is reported as a problem of the record."""
 SILENT_COMMIT_S = 10.0
 """A disk that works answers sooner, however slow it is."""
+UNREADABLE_EVERY_S = 600.0
+"""How long why the file cannot be read is not logged again: it is asked some twice a second."""
+REASONS_KEPT = 16
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,6 +65,8 @@ class Writer:
         self._commit_ended = threading.Condition()
         self._committed_at = now
         self._run_beside: Callable[[Callable[[], None]], None] | None = None
+        self._unreadable: dict[str, Moment] = {}
+        """When each reason was logged last for which the file could not be read."""
 
     @property
     def problem(self) -> str | None:
@@ -184,8 +189,18 @@ class Writer:
         try:
             return self._database.read(query) if self._run_beside is None else self._database.read_apart(query)
         except UnusableError as error:
-            log.error("store.unreadable", extra={"fields": {"error": str(error)}})
+            self._note_unreadable(str(error))
             return None
+
+    def _note_unreadable(self, why: str) -> None:
+        """Log why the file cannot be read, where that was not logged lately."""
+        logged = self._unreadable.get(why)
+        if logged is not None and self.now.seconds_since(logged) < UNREADABLE_EVERY_S:
+            return
+        if len(self._unreadable) >= REASONS_KEPT:
+            self._unreadable.clear()
+        self._unreadable[why] = self.now
+        log.error("store.unreadable", extra={"fields": {"error": why}})
 
     def remember_jobs(self, rows: Iterable[Row]) -> None:
         """Remember the jobs in the file, so that they can be written into a new one in its place."""
