@@ -137,6 +137,7 @@ class Leader:
         self._resume_problem: str | None = None
         self._status: int | None = None
         self._wall_ahead_s = self._read_wall_ahead_s()
+        self._storage_behind_s: float | None = None
         self._asked_to_stop: str | None = None
         self._leave_sent: set[str] = set()
         """The nodes to which it was sent that they are to leave."""
@@ -198,6 +199,18 @@ class Leader:
         if set_back_s >= SET_BACK_S:
             log.warning("leader.clock_set_back", extra={"fields": {"by_s": round(set_back_s)}})
             self._leading.began_unix_s -= set_back_s
+            self._leading.question.clocks.note_set_back(set_back_s)
+        self._follow_storage_clock()
+
+    def _follow_storage_clock(self) -> None:
+        """Have the begin of the training by the clock that stamps files, which may be another machine's."""
+        behind_s, before_s = self._record.storage_behind_s, self._storage_behind_s
+        if behind_s is None or behind_s == before_s:
+            return
+        self._storage_behind_s = behind_s
+        self._leading.question.clocks.note_storage(behind_s)
+        if behind_s >= CLOCK_WARN_S and (before_s is None or before_s < CLOCK_WARN_S):
+            log.warning("leader.clock_ahead_of_storage", extra={"fields": {"by_s": round(behind_s)}})
 
     def _write_state(self) -> None:
         """Write the state; of a training that is over for good only in the end, once its nodes have taken that in.
@@ -285,7 +298,7 @@ class Leader:
             self._drop(earlier, f"node {node}: has connected again")
         self._nodes[node] = peer
         self._refused.pop(node, None)
-        self._warn_of_clock(node, message)
+        self._compare_clock(node, message)
         if greeting.version != __version__:
             fields = {"node": node, "version": greeting.version, "own": __version__}
             log.warning("leader.version_differs", extra={"fields": fields})
@@ -301,8 +314,10 @@ class Leader:
         quiet, self._refused[node] = self._refused.get(node) == reason, reason
         self._drop(peer, reason, quiet=quiet)
 
-    def _warn_of_clock(self, node: str, joined: ms.Joined) -> None:
-        ahead_s = joined.unix_s - self._now().unix_s  # only reported: nothing is decided by a wall clock
+    def _compare_clock(self, node: str, joined: ms.Joined) -> None:
+        """Take in how far a node's clock is from this one, by which what it saves is known from what was before."""
+        ahead_s = joined.unix_s - self._now().unix_s
+        self._leading.question.clocks.note_node(node, -ahead_s)
         if abs(ahead_s) >= CLOCK_WARN_S:
             fields = {"node": node, "ahead_s": round(ahead_s)}
             log.warning("leader.clock_differs", extra={"fields": fields})

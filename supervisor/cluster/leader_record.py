@@ -79,6 +79,8 @@ class LeaderRecord:
         self._over_written = threading.Event()
         self._look_at_s = self._steps_at_s = self._alive_at_s = 0.0
         self._begun_s: float | None = None
+        self.storage_behind_s: float | None = None
+        """How far the clock of the folder's file system is behind this machine's; None before the first write."""
         self._failure: str | None = None
         self._reported: str | None = None
         self._thread = PromptThread(self._run, "leader-record")
@@ -221,8 +223,11 @@ class LeaderRecord:
             facts = self._files.get(name)
         if facts is None:
             return
-        content = json.dumps(facts, indent=1) + "\n"
+        content, began_unix_s = json.dumps(facts, indent=1) + "\n", self._now().unix_s
         apart(replace_file, self._folder / name, content.encode(), FILE_MODE, sync=True)
+        if name == STATE:
+            modified_unix_s = apart(os.stat, self._folder / name).st_mtime
+            self.storage_behind_s = began_unix_s - modified_unix_s  # a file that is written later is not behind
         with self._lock:
             if self._files.get(name) is facts:
                 del self._files[name]
@@ -233,12 +238,13 @@ class LeaderRecord:
 def state_facts(leading: Leading) -> dict[str, object]:
     """Return the state of a training for its file."""
     fleet = leading.fleet
+    first = fleet.nodes[0] if fleet is not None and fleet.nodes else None
     return {
         "version": STATE_VERSION,
         "epoch": str(leading.epoch),
         "stage": leading.stage.value,
         "steps": leading.progress.steps,
-        "began_unix_s": leading.began_unix_s,
+        "began_unix_s": leading.question.clocks.find_begin(leading.began_unix_s, first),
         "resumed": None if leading.progress.resumed is None else leading.progress.resumed.name,
         "resume_problem": leading.resume_problem,
         "incidents": leading.incidents,

@@ -1003,7 +1003,7 @@ def test_an_answer_to_an_earlier_question_or_of_a_spare_counts_for_nothing(name:
     nodes.fault("n0")
     nodes.wait(0.3)
     assert nodes.leading.stage is Stage.CHOOSING
-    state = vars(nodes.leading)["_question"]
+    state = vars(nodes.leading)["question"]
     before = dict(vars(state)["_answers"])
     nodes.tell(name, ms.ResumeOffers(number=number, offers=(generation(30),)))
     assert vars(state)["_answers"] == before

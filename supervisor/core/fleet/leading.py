@@ -71,7 +71,7 @@ class Leading:
         self.progress = LaunchProgress()
         self._peer_waits, self._peer_stage = PeerWaits(), LaunchStage()
         self._enough_since_s: float | None = None
-        self._question = ResumeQuestion(limits, now_s)
+        self.question = ResumeQuestion(limits, now_s)
         self.not_before_s = now_s
         """When the next launch may be made at the earliest."""
         self._ticked_s = self._back_s = now_s
@@ -100,7 +100,7 @@ class Leading:
         """Why the next launch waits: which node could not look for what to resume from."""
         if self.stage is not Stage.CHOOSING or self.fleet is None:
             return None
-        return self._question.find_problem(self.fleet.nodes)
+        return self.question.find_problem(self.fleet.nodes)
 
     # --- what happens ---------------------------------------------------------------------------------------------
 
@@ -181,8 +181,8 @@ class Leading:
             case ms.Finished() if message.epoch == self.epoch:
                 member.finished, member.running = True, None
                 return self.tick(now_s)
-            case ms.ResumeOffers() if message.number == self._question.number and self._trains(node):
-                self._question.take(node, message)
+            case ms.ResumeOffers() if message.number == self.question.number and self._trains(node):
+                self.question.take(node, message)
                 return self.tick(now_s)
             case _:
                 return []
@@ -317,7 +317,7 @@ class Leading:
 
     def _ask_for_offers(self, rejected: frozenset[str]) -> list[Command]:
         assert self.fleet is not None
-        asked = self._question.ask(self.fleet.nodes, rejected, self._passed_over(), self.began_unix_s)
+        asked = self.question.ask(self.fleet.nodes, rejected, self._passed_over(), self.began_unix_s)
         return [Send(node=node, message=message) for node, message in asked.items()]
 
     def _passed_over(self) -> frozenset[str]:
@@ -332,7 +332,7 @@ class Leading:
         if not set(self.fleet.nodes) <= set(self._usable()):
             self._enter(Stage.GATHERING, now_s)
             return []
-        match self._question.judge(self.fleet.nodes, self._passed_over(), self.since_s, now_s):
+        match self.question.judge(self.fleet.nodes, self._passed_over(), self.since_s, now_s):
             case None:
                 return []
             case Resume() as resume:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from supervisor.core.fleet import messages as ms
 from supervisor.core.fleet.resume import AskAgain, NoneProven, Resume, choose_resume
 from supervisor.core.fleet.training import LeaderLimits
+from supervisor.core.fleet.wall_clocks import WallClocks
 
 
 class ResumeQuestion:
@@ -21,11 +22,13 @@ class ResumeQuestion:
         """Of nodes that could not look, until they can."""
         self._again_at_s = now_s
         """When it may be asked again where that would bring the same answers."""
+        self.clocks = WallClocks()
 
     def ask(
         self, nodes: Sequence[str], rejected: frozenset[str], passed_over: frozenset[str], since_unix_s: float
     ) -> dict[str, ms.FindResume]:
-        """Return the next question, for each node with its share."""
+        """Return the next question, for each node with its share; the training began at `since_unix_s` here."""
+        since_unix_s = self.clocks.find_begin(since_unix_s, nodes[0])
         self.number, self._rejected, self._answers = self.number + 1, rejected, {}
         return {
             node: ms.FindResume(

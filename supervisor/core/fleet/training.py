@@ -190,7 +190,7 @@ class Known:
     """Of the engine, for the launches of this leader (`cluster.leader.Engine`)."""
     steps: int | None = None
     began_unix_s: float = 0.0
-    """When the training began, by its first leader's clock."""
+    """When the training began, by its first leader's clock; in a record by the earliest one (`wall_clocks.py`)."""
     resumed: Offer | None = None
     fruitless: Mapping[str, int] = field(default_factory=dict)
 

@@ -178,8 +178,10 @@ def _run_leader(asked: argparse.Namespace) -> int:
     listening = _listen(*address)
     left = read_alerts(asked.state_dir)
     record = LeaderRecord(asked.state_dir, clock.now, boot_id())
+    leading = Leading.take_over(known, limits, clock.now().monotonic_s)
+    leading.question.clocks.is_begin_recorded = read_begin(asked.state_dir) is not None
     leader = Leader(
-        leading=Leading.take_over(known, limits, clock.now().monotonic_s),
+        leading=leading,
         job=asked.training,
         name=asked.node,
         secret=secret,
