@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import struct
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -105,14 +106,26 @@ class Client:
     def _exchange(self, request: bytes) -> bytes:
         """Send a request and return the answer."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(self.timeout_s)
             try:
-                connection.connect(self.path)
+                self._connect(connection)
                 with suppress(BrokenPipeError):  # a refused connection is answered before the request is read
                     connection.sendall(request)
                 return self._receive_all(connection)
             except OSError as error:
                 raise self._explain_failure(error) from error
+
+    def _connect(self, connection: socket.socket) -> None:
+        """Connect, and wait for a place in the daemon's queue where a crowd has filled it.
+
+        A socket that does not block fails there at once; for one that does, SO_SNDTIMEO is the limit (socket(7)).
+        """
+        limit = struct.pack("ll", int(self.timeout_s), int(self.timeout_s % 1 * 1e6))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        try:
+            connection.connect(self.path)
+        except BlockingIOError as error:
+            raise TimeoutError from error
+        connection.settimeout(self.timeout_s)
 
     def _receive_all(self, connection: socket.socket) -> bytes:
         """Return all bytes received until the connection ends."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -96,6 +96,21 @@ def test_an_answer_that_comes_byte_by_byte_for_ever_is_given_up(tmp_path: Path) 
 def test_a_token_that_comes_byte_by_byte_for_ever_is_given_up(tmp_path: Path) -> None:
     with dripping(tmp_path / "s"), pytest.raises(TimeoutError):
         ask_login(tmp_path / "s", TOKEN, limit_s=0.3)
+
+
+def test_a_queue_that_a_crowd_has_filled_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "control.sock"
+    with ExitStack() as held, socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen(0)
+        with suppress(BlockingIOError):
+            while True:
+                stranger = held.enter_context(socket.socket(socket.AF_UNIX))
+                stranger.setblocking(False)
+                stranger.connect(str(path))
+        with pytest.raises(UnreachableError) as caught:
+            Client(path, timeout_s=0.2).get("/v1/status")
+        assert caught.value.code == "timeout", "it has waited"
 
 
 def test_no_socket_means_no_daemon(tmp_path: Path) -> None:
