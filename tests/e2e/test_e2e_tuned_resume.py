@@ -21,7 +21,7 @@ def test_after_two_faults_without_progress_a_launch_is_without_what_was_adopted(
     home: House, *, tuned_before: bool
 ) -> None:
     """It may be the reason. The log says so, and says nothing where nothing was adopted."""
-    home.write(home.by_hand("one", "--wound", "kill!:30", table="budget.backoff_s = [0.0]\nbudget.restarts = 3\n"))
+    home.write(home.by_hand("one", "--wound", "kill!:30", table="budget.backoff_s = [0.0]\nbudget.restarts = 2\n"))
     command = [sys.executable, str(TRAINING), "--folder", str(home.folder / "one"), "--wound", "kill!:30"]
     (home.folder / "one").mkdir()
     (home.state / "jobs" / "one").mkdir(parents=True, mode=0o700)
