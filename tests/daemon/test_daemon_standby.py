@@ -41,8 +41,8 @@ class Clock:
 class Machine:
     """A job whose first attempt runs and has stepped, on a machine with as much memory as is said."""
 
-    def __init__(self, state: Path) -> None:
-        self.state, self.launcher = state, DirectLauncher()
+    def __init__(self, state: Path, launcher: DirectLauncher | None = None) -> None:
+        self.state, self.launcher = state, launcher or DirectLauncher()
         self.settings = JobSettings(command=ARGV, standby=True)
         self.available = 8
         self.first, self.second = state / "jobs" / "one" / "1", state / "jobs" / "one" / "2"
@@ -127,6 +127,38 @@ def test_it_makes_room_where_memory_is_short_and_comes_back(machine: Machine) ->
         assert not standby.waits(machine.second)
         assert not standby.folder_of(machine.second).exists()
         machine.available = 8
+
+
+class HeldDismissal(DirectLauncher):
+    """A launcher whose `dismiss` waits for a word."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.released = threading.Event(), threading.Event()
+
+    def dismiss(self, slot: str, folder: Path) -> None:
+        self.entered.set()
+        assert self.released.wait(30)
+        super().dismiss(slot, folder)
+
+
+def test_a_daemon_that_ends_waits_for_a_standby_that_is_being_ended(tmp_path: Path) -> None:
+    """Its files would be left behind."""
+    launcher = HeldDismissal()
+    machine = Machine(tmp_path, launcher)
+    machine.claimed(training(machine))
+    machine.looks()
+    until(lambda: machine.looks() == "ready", "it to be ready")
+    machine.available = 2
+    with ThreadPoolExecutor(2) as threads:
+        looking = threads.submit(machine.looks)
+        assert launcher.entered.wait(30)
+        ending = threads.submit(machine.standbys.end)
+        launcher.released.set()
+        ending.result(30)
+        assert not standby.folder_of(machine.second).exists()
+        looking.result(30)
+    machine.end()
 
 
 def test_one_that_becomes_ready_while_it_is_looked_at_has_not_ended(machine: Machine) -> None:

@@ -235,7 +235,7 @@ class StandbyStarter:
     def end(self) -> None:
         """End all standbys: the daemon is stopping."""
         self._ended = True
-        for name in list(self._standing):
+        for name in list(self._locks):  # of each that `look` is ending at present its files go too
             with self._lock_of(name):
                 self._dismiss_standby(name, "the daemon ends")
 
