@@ -97,13 +97,11 @@ def _replace_kept(part: str, target: str) -> None:
 def _describe_content(path: str) -> str:
     """Return size and time of a file, or of a folder's files, as the daemon knows its content by."""
     try:
-        found = [os.stat(path)]  # noqa: PTH116 - as in shim.py
-        if os.path.isdir(path):  # noqa: PTH112 - as in shim.py
-            files = [os.path.join(place, name) for place, _, names in os.walk(path) for name in names]  # noqa: PTH118 - as in shim.py
-            found = [os.lstat(file) for file in files] or found
+        own, files = os.stat(path), _list_contents(path).values()  # noqa: PTH116 - as in shim.py
     except OSError:
         return ""
-    return f"{sum(each.st_size for each in found)}:{max(each.st_mtime_ns for each in found)}"
+    found = [(size, modified_ns) for _, size, modified_ns in files] or [(own.st_size, own.st_mtime_ns)]
+    return f"{sum(size for size, _ in found)}:{max(modified_ns for _, modified_ns in found)}"
 
 
 def _list_numbered(path: str) -> list[str]:
@@ -136,8 +134,7 @@ def _remove_placed(newest: str, named_before: str) -> None:
 def _is_unchanged(folder: str) -> bool:
     """Whether nothing in a folder was written, made or removed since it was given its name."""
     named_ns = os.lstat(folder).st_ctime_ns
-    below = [os.path.join(place, name) for place, *names in os.walk(folder) for kind in names for name in kind]  # noqa: PTH118 - as in shim.py
-    times = (os.lstat(path).st_ctime_ns for path in below)
+    times = (os.lstat(path).st_ctime_ns for path in _list_below(folder))
     return os.lstat(folder).st_mtime_ns < named_ns and all(time_ns <= named_ns for time_ns in times)
 
 
@@ -145,8 +142,7 @@ def _take_modes(part: str, target: str) -> None:
     """Give the copy the permissions of what it replaces, or of a new file: those of a generation are the daemon's."""
     mask = os.umask(0o077)
     os.umask(mask)
-    below = [os.path.join(place, name) for place, *names in os.walk(part) for kind in names for name in kind]  # noqa: PTH118 - as in shim.py
-    for path in (part, *below):
+    for path in (part, *_list_below(part)):
         is_folder = os.path.isdir(path)  # noqa: PTH112 - as in shim.py
         mode = (0o777 if is_folder else 0o666) & ~mask
         try:
@@ -179,8 +175,13 @@ def _is_same_content(source: str, target: str) -> bool:
         return False
 
 
+def _list_below(folder: str) -> list[str]:
+    """Return each file and folder below one."""
+    return [os.path.join(place, name) for place, *names in os.walk(folder) for kind in names for name in kind]  # noqa: PTH118 - as in shim.py
+
+
 def _list_contents(folder: str) -> dict[str, tuple[int, int, int]]:
-    """Return what each file below a folder looks like, by its path in there."""
+    """Return what each file below a folder looks like, by its path in there; nothing of a file."""
     paths = (os.path.join(place, name) for place, _, names in os.walk(folder) for name in names)  # noqa: PTH118 - as in shim.py
     return {os.path.relpath(path, folder): _look_at(path) for path in paths}
 
