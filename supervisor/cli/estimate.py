@@ -22,7 +22,7 @@ from supervisor.core.attempt_files import ENV_CONV2D
 from supervisor.core.memory.estimate import (
     PROOF_STEPS,
     Estimate,
-    correct_spared,
+    correct_without_cudnn,
     estimate,
     fit_line,
     largest_micro_batch,
@@ -204,11 +204,11 @@ class Probes:
         point: Point = result.point
         return point
 
-    def vary(self, configured: int, batches: Iterable[int], *, spares: bool = False) -> list[Point]:
+    def vary(self, configured: int, batches: Iterable[int], *, skips_cudnn: bool = False) -> list[Point]:
         """Return points at further micro-batches; one that fails, or that the loader does not follow, gives none."""
         found: list[Point] = []
         for batch in batches:
-            result = self.run(batch, configured, spares=spares)
+            result = self.run(batch, configured, skips_cudnn=skips_cudnn)
             if result.point is not None and result.point.batch == batch:
                 found.append(result.point)
             else:
@@ -295,7 +295,7 @@ def _probe_on_gpu(probes: Probes, asked: Asked, configured: int) -> list[Point]:
     """Return points at the micro-batch in question, and at one that takes most of the GPU or at half of the former."""
 
     def measure(batch: int) -> Point | None:
-        return next(iter(probes.vary(configured, [batch], spares=not asked.quick)), None)
+        return next(iter(probes.vary(configured, [batch], skips_cudnn=not asked.quick)), None)
 
     points = collect_points(measure, asked.batch or configured, asked.card_bytes, quick=asked.quick)
     return points if points else [probes.measure()]
@@ -326,7 +326,7 @@ def _prove_largest(
 
     known = [point.batch for point in points if point.batch is not None]
     found = prove_largest(largest, known, runs)
-    return found, correct_spared(points, proofs[-1]) if proofs else points
+    return found, correct_without_cudnn(points, proofs[-1]) if proofs else points
 
 
 def _probe_small(probes: Probes, _asked: Asked, configured: int) -> list[Point]:

@@ -70,7 +70,7 @@ class WhatIf:
     """Batches that are drawn and timed in place of a training."""
     look: bool = False
     """Whether only the first batch is looked at."""
-    spares: bool = False
+    skips_cudnn: bool = False
     """Whether cuDNN may be left out where it prepares convolutions for seconds: a proof that has it follows."""
     steps: int = 2
     room_bytes: int | None = None
@@ -154,7 +154,7 @@ def describe_request(what_if: WhatIf, report: Path) -> dict[str, object]:
         "look": what_if.look,
         "timed": what_if.timed,
         "draws": what_if.draws,
-        "spares": what_if.spares,
+        "skips_cudnn": what_if.skips_cudnn,
     }
 
 

@@ -85,9 +85,9 @@ def say(text: str) -> None:
 class Probes:
     """Probes of one network, from a process that has loaded it once."""
 
-    def __init__(self, name: str, *, spares: bool = True) -> None:
-        """`spares`: whether cuDNN may be left out of all but proofs, as the command does."""
-        self.name, self.batch, self._spares = name, BATCHES[name][0], spares
+    def __init__(self, name: str, *, skips_cudnn: bool = True) -> None:
+        """`skips_cudnn`: whether cuDNN may be left out of all but proofs, as the command does."""
+        self.name, self.batch, self._skips_cudnn = name, BATCHES[name][0], skips_cudnn
         argv = [sys.executable, str(MODELS), name, str(self.batch), BATCHES[name][1], "99"]
         env = {"OMP_NUM_THREADS": "2", "YOLO_OFFLINE": "true"}
         self.loaded = LoadedProbe(Command(argv=argv, cwd="/tmp", env=env, limit_s=100.0))
@@ -103,7 +103,7 @@ class Probes:
 
     def measure(self, count: int) -> Point | None:
         """Return the point at a micro-batch; None where it does not run."""
-        found = self.loaded.probe(WhatIf(batch=count, configured=self.batch, spares=self._spares))
+        found = self.loaded.probe(WhatIf(batch=count, configured=self.batch, skips_cudnn=self._skips_cudnn))
         self._mark(f"{count} without cuDNN" if found.point and found.point.without_cudnn else str(count))
         if found.point is None:
             say(f"  {self.name} at {count}: {found.problem}\n{found.output[-1500:]}")
@@ -429,7 +429,7 @@ class Choices:
                     self._fenced(name, lambda name=name: self._choose_in_half(name, held["total"]))
 
     def _choose_in_half(self, name: str, card_bytes: int) -> None:
-        chosen = Probes(name, spares=not self._given.with_cudnn).choose(card_bytes)
+        chosen = Probes(name, skips_cudnn=not self._given.with_cudnn).choose(card_bytes)
         self._time(chosen)
         with child("--truth", name) as truth:
             found = truth.ask([chosen["chosen"], None])
@@ -461,7 +461,7 @@ class Choices:
 
     def _choose_in_room(self, name: str, card: int, filled: int, chosen: list[tuple[int, int, Row]]) -> None:
         # Others share the GPU here: what they hold of it is left out, and what a filler would hold is put in.
-        row = Probes(name, spares=not self._given.with_cudnn).choose(card * GIB, filled * GIB)
+        row = Probes(name, skips_cudnn=not self._given.with_cudnn).choose(card * GIB, filled * GIB)
         self._time(row)
         chosen.append((card, filled, row))
 

@@ -14,7 +14,7 @@ from supervisor.core.memory.estimate import (
     PREDICTED,
     WITHOUT_GPU,
     WORKSPACE_BYTES,
-    correct_spared,
+    correct_without_cudnn,
     estimate,
     fit_line,
     next_probe,
@@ -199,12 +199,12 @@ def test_of_22_sequences_of_bert_that_were_reckoned_for_12_gib_19_run_in_a_new_p
 def test_what_a_proof_takes_beyond_points_without_cudnn_is_taken_of_them_too() -> None:
     points = [point(16, without_cudnn=True), point(32)]
     graph = FIXED + 128 * EACH
-    small, other = correct_spared(points, point(128, graph_bytes=round(1.02 * graph)))
+    small, other = correct_without_cudnn(points, point(128, graph_bytes=round(1.02 * graph)))
     assert small.graph_bytes == pytest.approx(1.02 * (FIXED + 16 * EACH))
     assert small.reserved_bytes == pytest.approx(1.02 * (FIXED + 16 * EACH + 200 * MIB))
     assert other == points[1], "that one had it"
-    assert correct_spared(points, point(128, graph_bytes=graph - GIB)) == points
-    assert correct_spared(points[1:], point(128)) == points[1:]
+    assert correct_without_cudnn(points, point(128, graph_bytes=graph - GIB)) == points
+    assert correct_without_cudnn(points[1:], point(128)) == points[1:]
 
 
 def test_a_report_that_is_damaged_is_no_measurement() -> None:

@@ -48,9 +48,9 @@ for epoch in range(99):
         if "shapes" in sys.argv and count not in prepared:
             prepared.add(count)
             time.sleep(0.5)
-        if "spared" in sys.argv and count in ({CONFIGURED}, 50):
+        if "skipped" in sys.argv and count in ({CONFIGURED}, 50):
             from rocm_agent.memory import probe
-            probe._probe._outermost.convolutions.is_spared = True  # as if cuDNN were there and took long
+            probe._probe._outermost.convolutions.is_skipped = True  # as if cuDNN were there and took long
             time.sleep(0.4 if count == {CONFIGURED} else 0)
         loss = network(torch.ones(4096, 4)).sum() + network(batch).sum()
         optimizer.zero_grad()
@@ -152,7 +152,7 @@ def test_what_takes_as_long_after_other_steps_as_in_a_new_process_is_proven_ther
 def test_after_probes_without_cudnn_a_proof_has_it_in_a_new_process_alone(
     quickest_python: Path, tmp_path: Path
 ) -> None:
-    with load(tmp_path, quickest_python, "spared") as probes:
+    with load(tmp_path, quickest_python, "skipped") as probes:
         probes.probe(WhatIf(look=True, timed=True))
         known = [ask(probes, CONFIGURED), ask(probes, 50)]
         proof = ask(probes, 99, proof=True, steps=4)

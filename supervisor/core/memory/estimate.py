@@ -179,11 +179,11 @@ def largest_micro_batch(points: Sequence[Point], line: Line | None, card_bytes: 
     return max(0, min(LARGEST_BATCH, line.find_largest(usable)))
 
 
-def correct_spared(points: Sequence[Point], proof: Point) -> list[Point]:
+def correct_without_cudnn(points: Sequence[Point], proof: Point) -> list[Point]:
     """Return points with what a proof that had cuDNN took beyond the line of those that were probed without it."""
     line = fit_line(sorted(points, key=lambda point: point.batch or 0))
-    spared = [point for point in points if point.without_cudnn]
-    if line is None or proof.batch is None or not spared or line.at(proof.batch) <= 0:
+    without = [point for point in points if point.without_cudnn]
+    if line is None or proof.batch is None or not without or line.at(proof.batch) <= 0:
         return list(points)
     share = max(1.0, proof.graph_bytes / line.at(proof.batch))
     return [_scale(point, share) if point.without_cudnn else point for point in points]

@@ -10,7 +10,7 @@ from typing import Any, Dict, Iterator, List, Optional
 
 from rocm_agent.fence import fenced
 
-from .sparing import Convolutions
+from .cudnn_skip import Convolutions
 
 LEAST_BLOCKS = 3
 """Modules of one kind in a row that are taken for the blocks of a network."""
@@ -88,7 +88,7 @@ class Outermost:
                 began_s = perf_counter() if self.convolutions.follows(called) else None
                 result = original(called, *args, **kwargs)
                 if began_s is not None:
-                    fenced(self.convolutions.took)(perf_counter() - began_s)
+                    fenced(self.convolutions.note_call)(perf_counter() - began_s)
                 self._note(called, result)
                 return result
             if self._checkpointing is not None and self.checkpointed is None:

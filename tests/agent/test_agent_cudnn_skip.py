@@ -9,7 +9,7 @@ from agent_by_hand import Attempt
 
 FAKE = """
 import types
-from rocm_agent.memory.sparing import Convolutions
+from rocm_agent.memory.cudnn_skip import Convolutions
 
 class Conv: pass
 class Linear: pass
@@ -27,21 +27,21 @@ def make(*, hip=None, benchmark=False, compiling=False):
 def run(calls_s, **facts):
     torch = make(**facts)
     convolutions = Convolutions(torch)
-    convolutions.begin(may_spare=True)
+    convolutions.begin(may_skip=True)
     for call_s in calls_s:
         if convolutions.follows(Conv()):
-            convolutions.took(call_s)
+            convolutions.note_call(call_s)
     return torch, convolutions
 
-def is_spared(calls_s, **facts):
+def is_skipped(calls_s, **facts):
     torch, convolutions = run(calls_s, **facts)
-    assert convolutions.is_spared is not torch.backends.cudnn.enabled
-    return convolutions.is_spared
+    assert convolutions.is_skipped is not torch.backends.cudnn.enabled
+    return convolutions.is_skipped
 """
 
 
 @pytest.mark.parametrize(
-    ("calls", "spared"),
+    ("calls", "skipped"),
     [
         ("[1.5, 0.17, 0.17, 0.2]", True),
         ("[0.1, 1.6]", True),
@@ -54,20 +54,20 @@ def is_spared(calls_s, **facts):
     ids=["prepared", "prepared at once", "loaded", "many", "MIOpen", "looked for", "compiled"],
 )
 def test_cudnn_is_left_out_once_it_has_prepared_for_half_a_second(
-    attempt: Attempt, current_python: Path, calls: str, *, spared: bool
+    attempt: Attempt, current_python: Path, calls: str, *, skipped: bool
 ) -> None:
-    finished = attempt.run([current_python, "-c", f"{FAKE}\nprint(is_spared({calls}))"])
-    assert finished.output == f"{spared}\n"
+    finished = attempt.run([current_python, "-c", f"{FAKE}\nprint(is_skipped({calls}))"])
+    assert finished.output == f"{skipped}\n"
 
 
 AGAIN = """
 torch, convolutions = run([1.5, 0.3, 0.3])
 print(convolutions.follows(Conv()), torch.backends.cudnn.enabled)
-convolutions.begin(may_spare=True)
-print(convolutions.is_spared, torch.backends.cudnn.enabled)
-convolutions.begin(may_spare=False)
-print(convolutions.is_spared, torch.backends.cudnn.enabled, convolutions.follows(Conv()))
-convolutions.begin(may_spare=True)
+convolutions.begin(may_skip=True)
+print(convolutions.is_skipped, torch.backends.cudnn.enabled)
+convolutions.begin(may_skip=False)
+print(convolutions.is_skipped, torch.backends.cudnn.enabled, convolutions.follows(Conv()))
+convolutions.begin(may_skip=True)
 print(convolutions.follows(Conv()), convolutions.follows(Linear()))
 """
 

@@ -21,28 +21,28 @@ class Convolutions:
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
-        self._may_spare = False
+        self._may_skip = False
         self._calls = 0
         self._prepared_s = 0.0
-        self.is_spared = False
+        self.is_skipped = False
         """Whether cuDNN is left out."""
 
-    def begin(self, *, may_spare: bool) -> None:
-        """Begin with a probe; one that may not spare it has cuDNN again."""
+    def begin(self, *, may_skip: bool) -> None:
+        """Begin with a probe; one that may not skip it has cuDNN again."""
         torch = self._torch
-        self._may_spare = may_spare and torch.cuda.is_available() and getattr(torch.version, "hip", None) is None
+        self._may_skip = may_skip and torch.cuda.is_available() and getattr(torch.version, "hip", None) is None
         self._calls, self._prepared_s = 0, 0.0
-        if self.is_spared and not self._may_spare:
+        if self.is_skipped and not self._may_skip:
             torch.backends.cudnn.enabled = True
-            self.is_spared = False
+            self.is_skipped = False
 
     def follows(self, called: Any) -> bool:
         """Whether the time of a module's call is to be known; not while a compiler traces it, which knows no clock."""
-        if not self._may_spare or self.is_spared or self._is_compiling():
+        if not self._may_skip or self.is_skipped or self._is_compiling():
             return False
         return isinstance(called, self._torch.nn.modules.conv._ConvNd)
 
-    def took(self, call_s: float) -> None:
+    def note_call(self, call_s: float) -> None:
         """A convolution was asked for; the first call of all loads cuDNN itself."""
         cudnn = self._torch.backends.cudnn
         self._calls += 1
@@ -51,4 +51,4 @@ class Convolutions:
         # Where the quickest kernels are looked for, workspaces are what memory differs by.
         if self._prepared_s >= LIMIT_S and cudnn.enabled and not cudnn.benchmark:
             cudnn.enabled = False
-            self.is_spared = True
+            self.is_skipped = True
