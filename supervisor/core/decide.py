@@ -188,9 +188,7 @@ def _flag_failed_launch(attempt: Attempt, now: Moment) -> RedFlag | None:
         )
     if attempt.launch_shortage is None:
         return RedFlag(rule=LAUNCH, severity=Severity.CRITICAL, at=now, message=message)
-    short = (
-        f"this machine has no {attempt.launch_shortage} left; it is retried without counting against the restart budget"
-    )
+    short = f"this machine lacks {attempt.launch_shortage}; it is retried without counting against the restart budget"
     return RedFlag(
         rule=LAUNCH, severity=Severity.CRITICAL, at=now, message=f"{message}: {short}", fault=MACHINE_SHORTAGE
     )

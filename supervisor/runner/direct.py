@@ -19,7 +19,7 @@ from supervisor.programs import Output, read_output
 from supervisor.runner import process_table, shim, standby
 from supervisor.runner.attempt_folder import list_own_ancestors, living_shim, read_shim, read_start_error
 from supervisor.runner.code_copy import SHIM_PROGRAM
-from supervisor.runner.launcher import LAUNCH_LIMIT_S, LaunchError
+from supervisor.runner.launcher import LAUNCH_LIMIT_S, LaunchError, SilentShimError
 from supervisor.runner.process_table import Process
 
 NOT_FOR_TRAININGS = frozenset(
@@ -107,7 +107,7 @@ class DirectLauncher:
             process.kill()
             give_up()
             process.end()
-            raise LaunchError(f"{slot}: the shim did not report within {self._limit_s:.0f} s")
+            raise SilentShimError(f"{slot}: the shim did not report within {self._limit_s:.0f} s")
         return output.stdout.decode(errors="backslashreplace").strip()
 
     def _read_report(self, slot: str, folder: Path, process: Child) -> Output:

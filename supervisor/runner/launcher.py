@@ -26,6 +26,10 @@ class LaunchError(RuntimeError):
     """The training could not be started; the message says why."""
 
 
+class SilentShimError(LaunchError):
+    """A shim that was started did not report in time: its machine is stalled, as by a disk that does not answer."""
+
+
 class EngineError(LaunchError):
     """Whether a container of the job still runs is not known, since its engine does not answer."""
 
@@ -37,10 +41,10 @@ SHORTAGES = {
     errno.EAGAIN: "room for another process",
     errno.ENOSPC: "disk space or inodes (`df -h`, `df -i`)",
     errno.EDQUOT: "disk quota",
-    errno.EROFS: "disk that can be written",
-    errno.EIO: "disk that works",
+    errno.EROFS: "a disk that can be written",
+    errno.EIO: "a disk that works",
     errno.ENOBUFS: "buffers",
-    errno.ETIMEDOUT: "answer from the disk of a program",
+    errno.ETIMEDOUT: "an answer from the disk of a program",
 }
 """The resource that is exhausted, by the error of a system call; temporary and not caused by the job."""
 NO_THREAD = "can't start new thread"
@@ -55,7 +59,9 @@ def shortage_of(error: BaseException) -> str | None:
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, EngineError):
-            return "container engine that answers"
+            return "a container engine that answers"
+        if isinstance(cause, SilentShimError):
+            return "a disk and a processor that start a program in time"
         if isinstance(cause, OSError) and cause.errno in SHORTAGES:
             return SHORTAGES[cause.errno]
         if isinstance(cause, MemoryError):

@@ -29,7 +29,7 @@ from supervisor.runner.attempt_folder import (
     write_atomically,
 )
 from supervisor.runner.code_copy import INSTALLED, Code
-from supervisor.runner.launcher import LAUNCH_LIMIT_S, LaunchError
+from supervisor.runner.launcher import LAUNCH_LIMIT_S, LaunchError, SilentShimError
 
 POLL_S = 0.002
 WHY_CHARS_MAX = 1000
@@ -145,7 +145,7 @@ def _wait_for_answer(attempt: Path, fifo: int, limit_s: float) -> str | None:
         if why is not None or (gone and not going(attempt)):
             return why or UNASKED
         time.sleep(POLL_S)
-    raise LaunchError(f"the standby did not report within {limit_s:.0f} s")
+    raise SilentShimError(f"the standby did not report within {limit_s:.0f} s")
 
 
 def _is_closed(fifo: int) -> bool:

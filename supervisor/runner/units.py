@@ -30,7 +30,7 @@ from supervisor.runner.attempt_folder import (
     read_start_error,
 )
 from supervisor.runner.code_copy import SHIM_PROGRAM
-from supervisor.runner.launcher import LAUNCH_LIMIT_S, LaunchError
+from supervisor.runner.launcher import LAUNCH_LIMIT_S, LaunchError, SilentShimError
 from supervisor.runner.process_table import Process
 
 log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class UnitLauncher:
         except LaunchError as error:
             self.kill_all(slot, folder)
             self._manager.order("stop", "--no-block", unit)  # cancels a start job that is still queued
-            raise LaunchError(f"{slot}: {error}") from None
+            raise type(error)(f"{slot}: {error}") from None
 
     def stand_by(self, slot: str, folder: Path) -> None:
         """See `Launcher.stand_by`: uses a second unit of the slot, which the previous attempt does not use."""
@@ -188,7 +188,9 @@ class UnitLauncher:
             if ended:
                 raise LaunchError(f"{unit} ended before the training began: {self._manager.why(unit)}")
             if limit.next_wait_s() == 0:
-                raise LaunchError(f"the shim did not report within {self._limit_s:.0f} s: {self._manager.why(unit)}")
+                raise SilentShimError(
+                    f"the shim did not report within {self._limit_s:.0f} s: {self._manager.why(unit)}"
+                )
             time.sleep(POLL_S)
 
 

@@ -405,7 +405,7 @@ def test_a_machine_that_is_short_of_something_spends_no_restart_of_the_job() -> 
         timeline.fails_to_launch("[Errno 24] Too many open files", "file descriptors for the daemon")
         retry = timeline.last
         assert isinstance(retry, de.Retry)
-        assert "this machine has no file descriptors for the daemon left" in retry.reason
+        assert "this machine lacks file descriptors for the daemon" in retry.reason
         waits_s.append(retry.not_before.seconds_since(before))
         assert (timeline.job.ledger.in_a_row, timeline.job.ledger.total) == (ledger.in_a_row, ledger.total)
         timeline.silence(max(1.0, waits_s[-1])).looks()

@@ -22,7 +22,7 @@ from supervisor.core import attempt_files as names
 from supervisor.runner import process_table, shim
 from supervisor.runner.attempt_folder import read_shim
 from supervisor.runner.direct import DirectLauncher
-from supervisor.runner.launcher import LaunchError, shortage_of
+from supervisor.runner.launcher import LaunchError, SilentShimError, shortage_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -237,8 +237,9 @@ def test_a_shim_that_leaves_no_word_is_ended(runs: Attempts) -> None:
     folder = runs.prepare(["true"])
     (folder / names.LAUNCH).unlink()
     os.mkfifo(folder / names.LAUNCH)
-    with pytest.raises(LaunchError, match="did not report within"):
+    with pytest.raises(SilentShimError, match="did not report within") as caught:
         DirectLauncher(limit_s=0.5).launch("job", folder)
+    assert shortage_of(caught.value) == "a disk and a processor that start a program in time"
     until(lambda: not runs.launcher.alive("job", folder), "its end")
     (folder.parent / names.LOCK).unlink()
     again = runs.prepare(["true"])
@@ -274,8 +275,8 @@ def test_a_launch_that_fails_for_want_of_descriptors_says_so(runs: Attempts) -> 
         (LaunchError("job: [Errno 11] Resource temporarily unavailable"), "room for another process"),
         (MemoryError(), "memory"),
         (RuntimeError("can't start new thread"), "room for another thread"),
-        (OSError(errno.EROFS, "Read-only file system"), "disk that can be written"),
-        (OSError(errno.EIO, "Input/output error"), "disk that works"),
+        (OSError(errno.EROFS, "Read-only file system"), "a disk that can be written"),
+        (OSError(errno.EIO, "Input/output error"), "a disk that works"),
         (OSError(errno.EACCES, "Permission denied"), None),
         (LaunchError("job: command 'train' of the job: not found"), None),
     ],
