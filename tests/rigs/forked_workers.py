@@ -9,8 +9,8 @@ of the run.
 Tests are handed out one share at a time: those of an `xdist_group`, in one worker and in their order; units of a file,
 a few at a time; any other test by itself. None waits behind another in a worker: which test is next is asked for
 where it decides which fixtures stay, before a tear-down. Two shares more than there are cores are always running; up
-to N where processor time is left idle, since most tests that start processes wait for them: how many may be rises and
-falls by one each time the cores are looked at.
+to N where processor time is left idle, since most tests that start processes wait for them: each time the cores are
+looked at one more than run may run, or one less than might.
 
 Tests marked `fills` take what the others leave of the cores: their workers, one less than there are cores while others
 run, have the lowest priority, by which they yield at once to whatever else wants to run. They have it until the others
@@ -90,7 +90,7 @@ def divide(items: list[pytest.Item]) -> deque[Share]:
 
 
 class Level:
-    """How many shares may run at a time: one more each time that the cores were idle, one less where none was."""
+    """How many shares may run at a time: one more than run whenever cores were idle, one less where none was."""
 
     def __init__(self, at_most: int) -> None:
         self._names = {f"cpu{core}" for core in os.sched_getaffinity(0)}
@@ -108,8 +108,13 @@ class Level:
         ticks = self._idle_ticks()
         idle = (ticks - self._before) / os.sysconf("SC_CLK_TCK") / took_s
         self._began_s, self._before = now_s, ticks
+        self.follow(idle, running)
+
+    def follow(self, idle: float, running: int) -> None:
+        """Change how many may run, after so much of one core was idle while so many were running."""
         if idle > IDLE and running >= self.shares:  # otherwise it is not for the level that they were idle
-            self.shares = min(self.shares + 1, self._at_most)
+            # More than run: where a burst has taken the level far below these, it would reach them only seconds later.
+            self.shares = min(running + 1, self._at_most)
         elif idle < BUSY:
             self.shares = max(min(self.shares, running) - 1, self._least)
 

@@ -2,13 +2,15 @@
 
     run_tests.py [--quick] [--slowest N] [PYTEST OPTION ...]
 
-1. `parallel`: what is marked neither `calm` nor `alone` nor `fills`, as many at a time as keep the cores busy, and at
-   most sixteen more than there are cores: tests marked `waits`, whose daemons and trainings mostly wait, are spread
-   among the others, which fill the cores meanwhile. The long ones come first, units last.
+1. `parallel`: what is marked neither `calm` nor `alone`, as many at a time as keep the cores busy, and at most sixteen
+   more than there are cores: tests marked `waits`, whose daemons and trainings mostly wait, are spread among the
+   others, which fill the cores meanwhile. The long ones come first, units last. Units marked `fills`, which only
+   compute, get what all these leave of the cores: their processes have the lowest priority.
 2. `calm`: so too, at most eight more than there are cores: whole daemons that are held to limits of seconds, of which
    eight take a little more than one core, for they wait for what hangs or stands still. Those marked `long` come first.
-   What uses the kernel's log, of which a machine has one, is one after another in one process. What is marked `fills`,
-   units and checks that only compute, gets what they leave of the cores: its processes have the lowest priority.
+   What uses the kernel's log, of which a machine has one, is one after another in one process. What is marked `fills`
+   and trains, the checks of Conv2d, gets what they leave of the cores, as the units do in the first stage. It has a
+   limit of its own, which the first stage of a machine that others use too may exceed.
 3. `alone`: one test after another with nothing running at the same time: what compares processor time or short
    durations with a limit.
 
@@ -101,8 +103,8 @@ class Outcome:
 def stages(cores: int) -> list[Stage]:
     """Return the stages of the whole suite for a machine of so many cores."""
     return [
-        Stage("parallel", "not alone and not calm and not fills", cores + 16),
-        Stage("calm", "(calm or fills) and not alone", cores + 8),
+        Stage("parallel", "not alone and not calm and not (fills and train)", cores + 16),
+        Stage("calm", "(calm or (fills and train)) and not alone", cores + 8),
         Stage("alone", "alone", 0),
     ]
 

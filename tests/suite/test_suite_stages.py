@@ -58,6 +58,13 @@ def test_kernel(): assert "PYTEST_XDIST_WORKER" in os.environ
 @pytest.mark.alone(reason="a limit")
 def test_kernel_alone(): assert "PYTEST_XDIST_WORKER" not in os.environ
 
+@pytest.mark.fills
+def test_fills(): pass
+
+@pytest.mark.fills
+@pytest.mark.train
+def test_fills_and_trains(): assert "PYTEST_XDIST_WORKER" in os.environ
+
 def test_wrong(): assert 1 == 2, "not the same"
 
 @pytest.mark.waits
@@ -72,7 +79,7 @@ EVERYTHING = Stage("all", "", 0)
 FEW = [dataclasses.replace(stage, workers=min(stage.workers, 2)) for stage in stages(2)]
 """The stages with two processes at most: each more is another start of pytest."""
 of_all_stages = pytest.mark.xdist_group("all stages")  # which are run once
-PASSED = {"parallel": 3, "calm": 2, "alone": 3}
+PASSED = {"parallel": 4, "calm": 3, "alone": 3}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -402,6 +409,7 @@ if not Path(__file__).with_name("been").exists():
 def test_the_quick_run_leaves_out_what_is_slow(tmp_path: Path) -> None:
     ran = run_stage(Stage("quick", QUICK, 0), suite(tmp_path, TESTS))
     assert [name.rpartition("::")[2] for name in sorted(name for name, _ in ran.seconds)] == [
+        "test_fills",
         "test_not_set_up",
         "test_plain",
         "test_wrong",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rigs.forked_workers import may_raise_priorities
+from tests.rigs.forked_workers import ALWAYS, Level, may_raise_priorities
 from tests.rigs.run_tests import Outcome, Stage, run_stage
 
 BEGIN = """
@@ -98,6 +98,25 @@ def test_busy(number):
     while len((HERE / "begun").read_text().split()) < {count}: pass
 """
     assert run(tmp_path, text, count).counts["passed"] == count
+
+
+def test_where_cores_are_idle_after_a_burst_one_more_than_run_may_run_at_once() -> None:
+    level = Level(16 + len(os.sched_getaffinity(0)))
+    least = level.shares
+    for running in range(least, least + 9):
+        level.follow(1.0, running)
+        assert level.shares == running + 1
+    for _ in range(20):
+        level.follow(0.0, least + 9)
+    assert level.shares == least == level.cores + ALWAYS
+    level.follow(0.1, least + 9)
+    level.follow(1.0, least - 1)
+    assert level.shares == least, "neither idle enough, nor because too few may run"
+    level.follow(1.0, least + 9)
+    assert level.shares == least + 10
+    for running in (least + 16, least + 18):
+        level.follow(1.0, running)
+        assert level.shares == 16 + level.cores, "never more than at most"
 
 
 def test_a_worker_that_ends_has_failed_its_test_and_another_one_runs_the_rest(tmp_path: Path) -> None:
