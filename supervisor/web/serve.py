@@ -59,17 +59,27 @@ class _PageServer(WokenServer):
         yield
 
 
-class _Visits:
-    """Counts the requests, and knows when the last one came."""
+class Visits:
+    """Passes requests on, and knows how many are under way and when there was one last."""
 
     def __init__(self, served: Application) -> None:
         self._served = served
-        self.last_s = time.perf_counter()
+        self._under_way = 0
+        self._last_s = time.perf_counter()
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
-        self.last_s = time.perf_counter()
-        await self._served(scope, receive, send)
-        self.last_s = time.perf_counter()
+        """Pass a request on."""
+        self._under_way += 1
+        try:
+            await self._served(scope, receive, send)
+        finally:
+            self._under_way -= 1
+            self._last_s = time.perf_counter()
+
+    @property
+    def quiet_s(self) -> float:
+        """For how long no request has been under way."""
+        return 0.0 if self._under_way else time.perf_counter() - self._last_s
 
 
 async def serve(  # noqa: PLR0913  # what is served, and how
@@ -81,12 +91,12 @@ async def serve(  # noqa: PLR0913  # what is served, and how
     tls: tuple[Path, Path] | None = None,
     login: socket.socket | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, or until no request came for `idle_s` and no token waits to be used.
+    """Serve until SIGTERM or SIGINT, or until no request was under way for `idle_s` and no token waits to be used.
 
     `tls` are the files of the certificate and of its key, for the doors that are to have it; `login` is the socket that
     gives out tokens.
     """
-    visits = [_Visits(application(data, sessions, door)) for door in doors]
+    visits = [Visits(application(data, sessions, door)) for door in doors]
     servers = [_build_server(visit, tls if door.tls else None) for door, visit in zip(doors, visits, strict=True)]
     loop = asyncio.get_running_loop()
 
@@ -104,23 +114,24 @@ async def serve(  # noqa: PLR0913  # what is served, and how
         )
         for server, door in zip(servers, doors, strict=True)
     ]
-    watching = asyncio.ensure_future(_end_when_idle(visits, sessions, idle_s, end))
+    watching = asyncio.ensure_future(end_when_idle(visits, sessions, idle_s, end))
     if login is not None:
         await asyncio.start_unix_server(partial(answer_login, sessions), sock=login)
     await asyncio.gather(*serving)
     watching.cancel()
 
 
-def _build_server(visit: _Visits, tls: tuple[Path, Path] | None) -> _PageServer:
+def _build_server(visit: Visits, tls: tuple[Path, Path] | None) -> _PageServer:
     return _PageServer(
         build_config(visit, _PageProtocol, connections=2 * CONNECTIONS, keep_alive_s=KEEP_ALIVE_S, tls=tls)
     )
 
 
-async def _end_when_idle(visits: Sequence[_Visits], sessions: Sessions, idle_s: float | None, end: Any) -> None:
+async def end_when_idle(visits: Sequence[Visits], sessions: Sessions, idle_s: float | None, end: Any) -> None:
+    """Call `end` once no request has been under way for `idle_s` and no token waits to be used; never for None."""
     while idle_s is not None:
         await asyncio.sleep(min(LOOK_EVERY_S, idle_s))
-        quiet_s = time.perf_counter() - max(visit.last_s for visit in visits)
+        quiet_s = min(visit.quiet_s for visit in visits)
         if quiet_s >= idle_s and not sessions.awaits_token:
             log.info("web.idle: no request for %.0f s", quiet_s)
             end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import ssl
@@ -18,8 +19,9 @@ import pytest
 from supervisor.control.client import Client
 from supervisor.web.configured import PageSettings
 from supervisor.web.login import REVOKE, TOKEN, ask_login
-from supervisor.web.serve import CONNECTIONS_PER_USER
+from supervisor.web.serve import CONNECTIONS_PER_USER, Visits, end_when_idle
 from supervisor.web.service import EX_CONFIG, NotServableError, open_doors
+from supervisor.web.sessions import Sessions
 from tests.alerts.certificate_by_hand import make_certificate
 from tests.view_by_hand import FakeView, serving
 
@@ -121,6 +123,24 @@ def test_the_metrics_on_its_socket_are_those_of_the_daemon(state: Path, tmp_path
 def test_it_ends_when_nobody_looks(state: Path, tmp_path: Path) -> None:
     with service(state, unix_socket(tmp_path / "web.sock"), idle_s=0.5) as started:
         assert started.wait(LIMIT_S) == 0
+
+
+def test_it_does_not_end_while_a_request_is_answered() -> None:
+    """On a busy machine an answer takes longer than the service is idle before it ends."""
+    sessions, ended = Sessions(lambda: 0.0), []
+
+    async def answer(*_: object) -> None:
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(end_when_idle([other, visits], sessions, 0.01, lambda: ended.append("early")), 0.2)
+
+    visits, other = Visits(answer), Visits(answer)
+
+    async def visit() -> None:
+        await visits({}, None, None)
+        await asyncio.wait_for(end_when_idle([other, visits], sessions, 0.01, lambda: ended.append("idle")), LIMIT_S)
+
+    asyncio.run(visit())
+    assert ended == ["idle"]
 
 
 def test_the_login_socket_serves_no_page(state: Path, tmp_path: Path) -> None:
