@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -32,7 +33,11 @@ def looks() -> Iterator[PathLooks]:
 
 
 def children_that_look() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if "parts_of" in " ".join(child.cmdline())]
+    found = []
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):  # it has ended, and has no words any more where it was not waited for
+            found += [child] * ("parts_of" in " ".join(child.cmdline()))
+    return found
 
 
 def test_what_lies_at_a_path_is_found_through_its_links(tmp_path: Path, looks: PathLooks) -> None:
