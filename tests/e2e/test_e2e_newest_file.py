@@ -38,6 +38,8 @@ for step in range(first, 201):
     rocm_agent.step(loss=weight, step=step)
     if step % 10 == 0:
         save(step, weight)
+while math.isnan(weight):  # however long a busy machine takes to end it
+    time.sleep(1)
 """
 
 
