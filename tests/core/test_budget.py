@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from supervisor.core.remedies.budget import ASSUMED_FAULT_S, Budget, Ledger
+from supervisor.core.remedies.budget import ASSUMED_FAULT_S, GAPS_COUNTED, Budget, Ledger
 from supervisor.core.scale import Place
 
 from .stories import START
@@ -77,6 +77,14 @@ def test_the_time_between_faults_is_hours_until_faults_show_otherwise() -> None:
     after_five = spend(Ledger(), 5, every_s=150.0).mean_fault_s(START.plus(750), START.unix_s - 150.0, day)
     assert 150.0 < after_five < 500.0
     assert spend(Ledger(), 5).mean_fault_s(START.plus(2 * 86400), START.unix_s, day) == pytest.approx(ASSUMED_FAULT_S)
+
+
+def test_of_many_faults_the_newest_gaps_count() -> None:
+    day = Budget(period_s=86400.0)
+    ledger = Ledger(recent_unix_s=tuple(START.unix_s + at for at in (0.0, 3600.0, *range(7200, 7200 + 90 * 9, 90))))
+    counted = (ASSUMED_FAULT_S, *[90.0] * GAPS_COUNTED)
+    found = ledger.mean_fault_s(START.plus(9000), START.unix_s - 3600, day)
+    assert found == pytest.approx(math.prod(counted) ** (1 / len(counted)))
 
 
 def test_faults_in_one_breath_leave_a_time_between_faults() -> None:

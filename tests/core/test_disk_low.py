@@ -66,6 +66,13 @@ def test_act_off_reports_only() -> None:
     assert flag.severity is Severity.WARNING
 
 
+def test_of_a_reading_the_disks_that_the_training_uses_are_left() -> None:
+    used, other = (DiskReading(path=path, free_bytes=GB, total_bytes=9 * GB) for path in ("/runs", "/home"))
+    reading = HostReading(at=story().now, disks=(used, other))
+    assert reading.of_disks(frozenset({"/runs", "/state"})).disks == (used,)
+    assert reading.of_disks(frozenset({"/runs", "/home"})) is reading is reading.of_disks(None)
+
+
 def inodes(free: int | None, total: int | None, rule: DiskLow | None = None) -> RedFlag | None:
     """Return what the rule says of a disk with much free space and so many inodes."""
     timeline = story().training()

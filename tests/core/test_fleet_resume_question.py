@@ -8,7 +8,9 @@ import pytest
 
 from supervisor.core.fleet.epoch import Epoch
 from supervisor.core.fleet.leading import Leading
+from supervisor.core.fleet.messages import ResumeOffers
 from supervisor.core.fleet.resume import NoneProven, Offer, choose_resume
+from supervisor.core.fleet.resume_question import ResumeQuestion
 from supervisor.core.fleet.training import Stage
 
 from .test_every_leading import OneByOne
@@ -46,6 +48,15 @@ def test_what_is_not_proven_yet_is_asked_for_again_after_a_pause_and_not_for_eve
     assert [over.reason for over in nodes.overs] == [
         "what to resume from is not known: n0: the newest state is not proven yet"
     ]
+
+
+def test_a_node_that_can_look_again_has_no_problem_any_more() -> None:
+    question = ResumeQuestion(LIMITS, BEGAN_S)
+    question.take("n0", ResumeOffers(number=1, problem="/data does not answer"))
+    question.take("n1", ResumeOffers(number=1))
+    assert question.find_problem(["n0", "n1"]) == "n0: /data does not answer"
+    question.take("n0", ResumeOffers(number=2))
+    assert question.find_problem(["n0", "n1"]) is None
 
 
 def test_a_proof_that_comes_later_is_taken() -> None:

@@ -7,9 +7,10 @@ import pytest
 from supervisor.core import events as ev
 from supervisor.core.findings import FaultClass
 from supervisor.core.flags import RedFlag
-from supervisor.core.job import Phase
+from supervisor.core.job import Limits, Phase
 from supervisor.core.rank_failure import is_consequence
 from supervisor.core.remedies.causes import OOM_GPU, OOM_HOST
+from supervisor.core.remedies.settings import Remedies
 from supervisor.core.retry import KILLED
 from supervisor.core.rules import cause_of
 from supervisor.core.rules.crash import Crash
@@ -114,6 +115,13 @@ def test_a_rank_that_was_killed_is_no_sign_of_a_fault_in_data_or_code() -> None:
     raises(timeline, "ChildFailedError", banner((1, -9, 201), (0, -15, 200)), pid=100).exits(1)
     assert timeline.job.course.trials[-1].remedy == "restart"
     assert timeline.job.course.trials[-1].reason == KILLED
+
+
+def test_a_restart_that_is_forbidden_is_no_remedy_for_a_killed_rank_either() -> None:
+    timeline = life(limits=Limits(remedies=Remedies(forbid=("restart",)))).training()
+    raises(timeline, "ChildFailedError", banner((1, -9, 201), (0, -15, 200)), pid=100).exits(1)
+    assert [trial.remedy for trial in timeline.job.course.trials if trial.remedy == "restart"] == []
+    assert KILLED not in [trial.reason for trial in timeline.job.course.trials]
 
 
 def test_a_killed_rank_is_the_cause_also_where_the_launcher_saw_another_first() -> None:
