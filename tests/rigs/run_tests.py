@@ -16,8 +16,8 @@
 
 Each test belongs to exactly one stage. A stage imports and collects its tests once and runs them in forks
 (`tests/rigs/forked_workers.py`). Those of one `xdist_group` share a process, which sets up once what they share.
-A stage that fails does not keep the next one from running. The later stages collect while the first runs; the last one
-imports no file but those in which the first found tests that it left out.
+A stage that fails does not keep the next one from running. The later stages collect while the first runs, and import
+no file but those in which the first found tests that it left out.
 
 A test that failed is run once more after all stages, by itself. One that passes then is UNSTEADY: the
 summary names it with the reason of its failure. The load of a shared machine is no fault of the product, so up to
@@ -115,7 +115,7 @@ QUICK = "not waits and not alone and not calm and not slow and not train"
 class StartedStage:
     """A stage whose pytest collects its tests, and runs them once it is let.
 
-    What collecting takes, 9 s on one core for all files, so happens while the stage before runs.
+    What collecting takes, 9 s on one core for all files, so happens while the first stage runs.
     """
 
     def __init__(
@@ -182,11 +182,11 @@ def run_stage(
 
 
 def run_stages(planned: Sequence[Stage], options: list[str]) -> list[Outcome]:
-    """Run stages one after another; the second collects as the first does, on another core, and later ones after."""
-    started = [StartedStage(stage, options) for stage in planned[:2]]
+    """Run stages one after another; the later ones collect what the first has found as it runs, on another core."""
+    started = [StartedStage(planned[0], options)]
     started[0].begin()
-    files = started[0].wait_for_files() if len(planned) > len(started) else None
-    started += [StartedStage(stage, options, files=files) for stage in planned[len(started) :]]
+    files = started[0].wait_for_files() if len(planned) > 1 else None
+    started += [StartedStage(stage, options, files=files) for stage in planned[1:]]
     outcomes = [started[0].wait()]
     for stage in started[1:]:
         stage.begin()
