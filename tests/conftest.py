@@ -55,7 +55,9 @@ WITH_REASON = ("alone", "calm", "whole_torch")
 """Markers that say why."""
 SLOW_ROOMS = ("agent", "attacks", "children", "cluster", "daemon", "e2e", "fleet", "laws", "runner", "suite", "systemd")
 """Rooms whose tests start processes and threads and wait for them."""
-DAEMON_ROOMS = ("cluster", "e2e")
+HOUSES = "e2e"
+"""Its tests call supervisorctl as well."""
+DAEMON_ROOMS = ("cluster", HOUSES)
 COMPUTING_ROOMS = ("cli", "config", "core", "replay", "simulation", "sources")
 """Its tests compute, and are held to no time, unless they are marked so."""
 
@@ -168,8 +170,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Begin the imports of daemons once for all workers; what each test takes is measured with its worker's own."""
     measured = session.config.getoption("processor_to", None) is not None
     runs = session.config.getoption("forks", 0) and not session.config.option.collectonly
-    if runs and not measured and any(room_of(item.path) in DAEMON_ROOMS for item in session.items):
+    rooms = {room_of(item.path) for item in session.items} if runs and not measured else set()
+    if not rooms.isdisjoint(DAEMON_ROOMS):
         forked_daemon.share()
+    if HOUSES in rooms:
+        forked_daemon.share(forked_daemon.COMMAND)
 
 
 @functools.cache

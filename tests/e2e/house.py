@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 
 from supervisor.control.client import Client, ControlError
-from tests.rigs.forked_daemon import ForkedDaemon, is_forkable, start_daemon
+from tests.rigs.forked_daemon import ForkedDaemon, is_forkable, run_command, start_daemon
 from tests.rigs.laid_code import lay_code
 
 BIN = Path(sys.executable).parent
@@ -46,7 +46,7 @@ class House:
         self.state = folder / "state"
         self.daemon: subprocess.Popen[bytes] | ForkedDaemon | None = None
         self.shares_imports = False
-        """Whether its daemons are forks of a process that has made their imports; without, each is its command."""
+        """Whether its daemons and commands are forks of a process with their imports; else each is started itself."""
         self.code_copies: Path | None = None
         """Code that was copied and compiled for trainings before: the first launch of each would make the same."""
         self.log = folder / "daemon.log"
@@ -144,8 +144,11 @@ class House:
     # --- what can be seen from outside ----------------------------------------------------------------------------
 
     def ctl(self, *words: str, limit_s: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
-        """Run supervisorctl."""
-        command = [str(self.bin / "rocm-supervisorctl"), "--config", str(self.config), *words]
+        """Run supervisorctl; where imports are shared it is a fork, as the daemon is."""
+        words = ("--config", str(self.config), *words)
+        if self.shares_imports and self.bin == BIN:
+            return run_command(words, limit_s)
+        command = [str(self.bin / "rocm-supervisorctl"), *words]
         return subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
 
     def status(self) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 Each daemon is a process in a session of its own, with the arguments, environment, working directory and output of its
 start; only its imports are shared, and the table of messages that it would read with a training's first output. What
 begins with the interpreter itself (LD_PRELOAD, PYTHONPATH, another installation) needs a start of the real command.
+Calls of supervisorctl are forks of a second such process.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,26 @@ FIRST_ANSWER = ("uvicorn.loops.asyncio", "uvicorn.lifespan.off", "anyio._backend
 """What a daemon imports when it is first asked for something."""
 TABLE = "supervisor.sources.faults.training_table"
 """Has the table, which `training_grammar` reads once in a process."""
+COMMAND = "supervisor.cli.main"
+"""The module whose `main` supervisorctl calls."""
+CALLED = tuple(
+    f"supervisor.cli.{name}"
+    for name in (
+        "checkpoints",
+        "history",
+        "lifecycle.restart",
+        "lifecycle.start",
+        "lifecycle.stop",
+        "logs",
+        "reload",
+        "remedies",
+        "show",
+        "status",
+    )
+)
+"""What that imports for the commands that tests call most."""
+IMPORTS = {DAEMON: (DAEMON, ROLES, *FIRST_ANSWER, TABLE), COMMAND: (COMMAND, *CALLED)}
+"""By the module of a program, what the process imports that forks it."""
 END_LIMIT_S = 10.0
 REQUEST_BYTES = 1 << 17
 """More than an environment has."""
@@ -85,10 +107,10 @@ class ForkedDaemon:
 class _Prepared:
     """The process that has made the imports; it ends with the process that started it."""
 
-    def __init__(self) -> None:
+    def __init__(self, program: str) -> None:
         self._asking, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).resolve()), str(theirs.fileno())],
+            [sys.executable, str(Path(__file__).resolve()), program, str(theirs.fileno())],
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -97,11 +119,11 @@ class _Prepared:
         )
         theirs.close()
 
-    def fork(self, request: dict[str, Any], log: int) -> ForkedDaemon:
-        """Return a daemon that was started as `request` says and writes into the file `log`."""
+    def fork(self, request: dict[str, Any], output: int, errors: int) -> ForkedDaemon:
+        """Return a daemon that was started as `request` says and writes into these files."""
         ended, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            socket.send_fds(self._asking, [json.dumps(request).encode()], [theirs.fileno(), log])
+            socket.send_fds(self._asking, [json.dumps(request).encode()], [theirs.fileno(), output, errors])
         pid = ended.recv(64)
         if not pid:
             raise RuntimeError(f"no daemon could be forked (status {self._process.poll()})")
@@ -116,23 +138,27 @@ class _Prepared:
             self._process.kill()
 
 
-_prepared: dict[int, _Prepared] = {}
-"""That of this process, by its pid: a fork of this process starts one of its own, unless it is shared."""
-_shared: list[int] = []
-"""The process whose own is that of its forks too."""
+_prepared: dict[tuple[int, str], _Prepared] = {}
+"""Those of this process, by its pid and what they fork: a fork of this process starts its own, unless it is shared."""
+_shared: dict[str, int] = {}
+"""By what is forked, the process whose own is that of its forks too."""
 
 
-def share() -> None:
+def share(program: str = DAEMON) -> None:
     """Have the forks that this process makes from now on use its own: one import for all of them."""
-    _shared.append(os.getpid())
-    _prepare()
+    _shared[program] = os.getpid()
+    _prepare(program)
 
 
-def _prepare() -> _Prepared:
+def _prepare(program: str) -> _Prepared:
     owner = os.getpid()
-    made = _prepared[owner] = _Prepared()
+    made = _prepared[owner, program] = _Prepared(program)
     atexit.register(lambda: made.end() if os.getpid() == owner else None)
     return made
+
+
+def _find_prepared(program: str) -> _Prepared:
+    return _prepared.get((_shared.get(program, os.getpid()), program)) or _prepare(program)
 
 
 def is_forkable(env: Mapping[str, str]) -> bool:
@@ -152,15 +178,28 @@ def start_daemon(
     `env` adds to the environment of this process.
     """
     assert is_forkable(env or {})
-    prepared = _prepared.get(_shared[0] if _shared else os.getpid()) or _prepare()
-    request = {
-        "program": program,
-        "place": None if place is None else str(place),
-        "arguments": list(arguments),
-        "environment": {**os.environ, **(env or {})},
-        "cwd": str(Path.cwd()),
-    }
-    return prepared.fork(request, log)
+    request = _describe([program, *arguments], program) | {"place": None if place is None else str(place)}
+    request["environment"] |= env or {}
+    return _find_prepared(DAEMON).fork(request, log, log)
+
+
+def run_command(arguments: Sequence[str], limit_s: float) -> subprocess.CompletedProcess[str]:
+    """Run supervisorctl with these arguments, as `subprocess.run` does; raise where it has not ended by then."""
+    words = ["rocm-supervisorctl", *arguments]
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        command = _find_prepared(COMMAND).fork(_describe(words, COMMAND), output.fileno(), errors.fileno())
+        try:
+            status = command.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            command.kill()
+            raise
+        for file in (output, errors):
+            file.seek(0)
+        return subprocess.CompletedProcess(words, status, output.read(), errors.read())
+
+
+def _describe(words: list[str], program: str) -> dict[str, Any]:
+    return {"program": program, "place": None, "words": words, "environment": {**os.environ}, "cwd": str(Path.cwd())}
 
 
 def _serve(asked: socket.socket) -> dict[str, Any] | None:
@@ -178,10 +217,10 @@ def _serve(asked: socket.socket) -> dict[str, Any] | None:
                 with ended:
                     _tell(ended, status)
                 continue
-            content, descriptors, _, _ = socket.recv_fds(asked, REQUEST_BYTES, 2)
+            content, descriptors, _, _ = socket.recv_fds(asked, REQUEST_BYTES, 3)
             if not content:
                 return None
-            ended, log = socket.socket(fileno=descriptors[0]), descriptors[1]
+            ended, files = socket.socket(fileno=descriptors[0]), descriptors[1:]
             pid = os.fork()
             if pid == 0:
                 selector.close()
@@ -190,10 +229,11 @@ def _serve(asked: socket.socket) -> dict[str, Any] | None:
                     channel.close()
                 ended.close()
                 asked.close()
-                _become(log)
+                _become(*files)
                 request: dict[str, Any] = json.loads(content)
                 return request
-            os.close(log)
+            for file in files:
+                os.close(file)
             _tell(ended, pid)
             descriptor = os.pidfd_open(pid)
             running[descriptor] = pid, ended
@@ -207,14 +247,13 @@ def _tell(channel: socket.socket, number: int) -> None:
         return  # the test that started it has ended
 
 
-def _become(log: int) -> None:
-    """Begin a session whose input is empty and whose output is the file `log`."""
+def _become(output: int, errors: int) -> None:
+    """Begin a session whose input is empty and whose output goes into these files."""
     os.setsid()
     empty = os.open(os.devnull, os.O_RDONLY)
-    for descriptor, number in ((empty, 0), (log, 1), (log, 2)):
+    for number, descriptor in enumerate((empty, output, errors)):
         os.dup2(descriptor, number)
-    os.close(empty)
-    os.close(log)
+        os.close(descriptor)
 
 
 def _run(request: dict[str, Any]) -> int:
@@ -223,17 +262,18 @@ def _run(request: dict[str, Any]) -> int:
     os.environ.update(request["environment"])
     if request["place"] is not None:
         sys.path.insert(0, request["place"])
-    sys.argv = [request["program"], *request["arguments"]]
+    sys.argv = request["words"]
     return int(importlib.import_module(request["program"]).main())
 
 
-def main(descriptor: int) -> int:
-    """Make the imports and serve the socket of this descriptor; in a fork, run its daemon."""
+def main(program: str, descriptor: int) -> int:
+    """Make the imports of a program and serve the socket of this descriptor; in a fork, run it."""
     sys.path[0] = str(ROOT)
     gc.disable()
-    for name in (DAEMON, ROLES, *FIRST_ANSWER):
+    for name in IMPORTS[program]:
         importlib.import_module(name)
-    importlib.import_module(TABLE).training_grammar()
+    if TABLE in IMPORTS[program]:
+        importlib.import_module(TABLE).training_grammar()
     gc.freeze()  # no daemon passes, and so copies, what was imported
     gc.enable()
     request = _serve(socket.socket(fileno=descriptor))
@@ -241,4 +281,4 @@ def main(descriptor: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1])))
+    sys.exit(main(sys.argv[1], int(sys.argv[2])))

@@ -324,12 +324,22 @@ def test_other(number):
     assert not set(noted(tmp_path, "filled")) & set(noted(tmp_path, "begun"))
 
 
-def test_all_workers_share_the_imports_of_daemons(tmp_path: Path) -> None:
+def test_all_workers_share_the_imports_of_daemons_and_commands(tmp_path: Path) -> None:
     """Each would take 0.7 s of processor time once more."""
     text = """
 from tests.rigs import forked_daemon
 
 forked_daemon.share()
+forked_daemon.share(forked_daemon.COMMAND)
+
+@pytest.mark.slow
+def test_calls():
+    good, wrong = (forked_daemon.run_command([word], 60) for word in ("--version", "--no-such-option"))
+    assert (good.returncode, good.stdout.split()[0], good.stderr) == (0, "rocm-supervisor", "")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "--no-such-option" in wrong.stderr
+    both = forked_daemon.DAEMON, forked_daemon.COMMAND
+    assert list(forked_daemon._prepared) == [(os.getppid(), program) for program in both], "none of its own"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(4))
@@ -345,6 +355,6 @@ def test_starts(number):
     wait_for("begun", 2)
 """
     ran = run(tmp_path, text)
-    assert ran.counts.get("passed") == 4, ran.failed
+    assert ran.counts.get("passed") == 5, ran.failed
     assert len(set(noted(tmp_path, "begun"))) > 1
     assert len(set(noted(tmp_path, "servers"))) == 1
