@@ -34,7 +34,7 @@ def test_a_night_with_three_wounds_ends_with_a_finished_training(train_python: P
         epochs=4,
         wounds=(("hang", 1, 3), ("nan", 2, 4), ("kill", 3, 7)),
         stall_limit_s=15,
-        imgsz=64,
+        imgsz=32,
     )
     incidents = night.run()
     assert [incident["rule"] for incident in incidents] == ["stall", "non_finite_loss", "crash"], reported

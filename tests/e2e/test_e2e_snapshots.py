@@ -37,7 +37,7 @@ model.train(**json.loads(sys.argv[1]))
 def test_a_hang_in_mid_epoch_costs_no_more_than_the_interval(home: House, owner_python: Path) -> None:
     drawn = [str(owner_python), str(DRAW), str(home.folder / "data"), str(2 * BATCHES), "64", "4"]
     subprocess.run(drawn, check=True)
-    fixed = {"imgsz": 64, "batch": 2, "workers": 0, "amp": False, "plots": False, "device": "cpu", "exist_ok": True}
+    fixed = {"imgsz": 32, "batch": 2, "workers": 0, "amp": False, "plots": False, "device": "cpu", "exist_ok": True}
     data = {"data": str(home.folder / "data" / "data.yaml"), "project": str(home.folder), "name": "run"}
     arguments = json.dumps({**fixed, **data, "epochs": 1, "nbs": 2})
     command = [str(owner_python), "-c", STORY, arguments, str(home.folder / "scar"), str(PACE_S), str(HANGS_AT)]
