@@ -12,7 +12,7 @@ from tests.e2e.house import house
 
 pytestmark = [pytest.mark.train, pytest.mark.whole_torch(reason="other people's scripts as they are")]
 NIGHTS = {"yolo-classify": ["kill"], "yolo-pose": ["oom", "nan"]}
-REST_S = 0.3
+REST_S = 0.5
 """After each step: a night waits for whole seconds; meanwhile a training leaves the cores to others."""
 RULES = {"kill": "crash (killed_by_signal)", "oom": "crash (oom_gpu)", "nan": "non_finite_loss"}
 
