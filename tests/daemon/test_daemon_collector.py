@@ -19,7 +19,8 @@ from clocks_by_hand import until
 from supervisor.config.settings import CheckpointSettings, JobSettings
 from supervisor.core import events as ev
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Verdict
-from supervisor.core.job import Attempt, Job, Phase
+from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.job import Attempt, Job, Phase, StopOrder
 from supervisor.core.moments import Moment
 from supervisor.daemon.checkpoints.candidates import Search, candidates, find, fingerprint
 from supervisor.daemon.checkpoints.collector import SETTLED_AFTER_S, UNSETTLED_LOOKS, CollectorDeps, GenerationCollector
@@ -368,6 +369,19 @@ def test_nothing_is_pruned_while_a_job_looks_for_where_to_resume(make: Callable[
     item.job = replace(item.job, phase=Phase.RUNNING)
     item.collector.sweep("one")
     assert set(item.kept()) == {4, 5}
+
+
+def test_what_a_training_saves_while_it_is_ended_for_a_fault_pushes_out_nothing_from_before_it(
+    make: Callable[..., Place],
+) -> None:
+    item = five(make())
+    flag = RedFlag(rule="non_finite_loss", severity=Severity.CRITICAL, at=START, message="loss nan at step 3")
+    stop = StopOrder(at=START, reason=flag.message, save=False, flag=flag)
+    item.job = replace(item.job, phase=Phase.STOPPING, stop=stop)
+    item.collector.sweep("one")
+    assert set(item.kept()) == {1, 2, 3, 4, 5}
+    item.collector.sweep("one", room=False)
+    assert set(item.kept()) == {5}, "without it on the disk"
 
 
 def test_the_generation_that_an_attempt_was_resumed_from_stays_for_as_long(make: Callable[..., Place]) -> None:

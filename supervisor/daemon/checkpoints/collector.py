@@ -262,6 +262,8 @@ class GenerationCollector(threading.Thread):
         known = self._world.job(job)
         if known is None or known.phase not in ALIVE or known.attempt is None:
             return  # a search may be choosing among them
+        if room and known.stop is not None and known.stop.flag is not None:
+            return  # what it saves until it has ended may be spoilt, and would push out what it saved before the fault
         with self._sweeping:
             self._prune_generations(job, known, known.attempt, room=room)
 
