@@ -22,8 +22,8 @@ from supervisor.core.attempt_files import ENV_CONV2D
 from supervisor.core.memory.estimate import (
     PROOF_STEPS,
     Estimate,
-    correct_without_cudnn,
     estimate,
+    find_proof_room,
     fit_line,
     largest_micro_batch,
     prove_largest,
@@ -282,7 +282,7 @@ def _probe_points(
             else:
                 points = (_probe_on_gpu if seen.on_gpu else _probe_small)(probes, asked, seen.configured)
                 if seen.on_gpu and not asked.quick:
-                    proven, points = _prove_largest(probes, asked, seen.configured, points)
+                    proven = _prove_largest(probes, asked, seen.configured, points)
             if follows and probes.why_alone:
                 probes.notes.append(f"each micro-batch was probed by a process of its own: {probes.why_alone}")
     except OSError as error:
@@ -301,32 +301,23 @@ def _probe_on_gpu(probes: Probes, asked: Asked, configured: int) -> list[Point]:
     return points if points else [probes.measure()]
 
 
-def _prove_largest(
-    probes: Probes, asked: Asked, configured: int, points: list[Point]
-) -> tuple[int | None, list[Point]]:
-    """Return the largest micro-batch that was seen to run in the GPU's memory, None where none can be reckoned.
-
-    With it come the points as the proof corrects them.
-    """
+def _prove_largest(probes: Probes, asked: Asked, configured: int, points: list[Point]) -> int | None:
+    """Return the largest micro-batch that was seen to run in the GPU's memory, None where none can be reckoned."""
     ordered = sorted(points, key=_batch_of)
     card = asked.card_bytes or ordered[-1].card_bytes
     largest = None if card is None else largest_micro_batch(ordered, fit_line(ordered), card)
     if not largest or card is None:
-        return None, points
-    # A GPU that is only asked about is as small for the allocator; what others hold of a real one they do hold.
-    room = None if asked.card_bytes is None else card - (ordered[-1].other_bytes or 0)
-    proofs: list[Point] = []
+        return None
+    room = find_proof_room(ordered, card, is_own_card=asked.card_bytes is None)
+    without_cudnn = any(point.without_cudnn for point in points)
 
     def runs(batch: int) -> bool:
-        result = probes.run(batch, configured, proof=True, steps=PROOF_STEPS, room_bytes=room)
-        if result.point is None or result.point.batch != batch:
-            return False
-        proofs.append(result.point)
-        return True
+        changed = {"steps": PROOF_STEPS, "room_bytes": room, "without_cudnn": without_cudnn}
+        result = probes.run(batch, configured, proof=True, **changed)
+        return result.point is not None and bool(result.point.batch == batch)
 
     known = [point.batch for point in points if point.batch is not None]
-    found = prove_largest(largest, known, runs)
-    return found, correct_without_cudnn(points, proofs[-1]) if proofs else points
+    return prove_largest(largest, known, runs)
 
 
 def _probe_small(probes: Probes, _asked: Asked, configured: int) -> list[Point]:
@@ -354,7 +345,7 @@ def _list_doubts(points: list[Point], asked: Asked, *, follows: bool) -> list[st
     elif last.compiled:
         doubts.append("torch.compile: what is compiled for another micro-batch can differ from the line")
     if any(point.without_cudnn for point in points):
-        doubts.append("cuDNN prepares each micro-batch for seconds: only the largest one was run with it")
+        doubts.append("cuDNN prepares depthwise convolutions of each micro-batch for seconds: they were run without it")
     if asked.checkpointing and last.checkpointed == "":
         doubts.append("no row of blocks was found that could be checkpointed")
     return doubts

@@ -71,7 +71,9 @@ class WhatIf:
     look: bool = False
     """Whether only the first batch is looked at."""
     skips_cudnn: bool = False
-    """Whether cuDNN may be left out where it prepares convolutions for seconds: a proof that has it follows."""
+    """Whether cuDNN may be left out of depthwise convolutions where it prepares them for seconds."""
+    without_cudnn: bool = False
+    """Whether it is left out of them from the first, since an earlier probe has shown that."""
     steps: int = 2
     room_bytes: int | None = None
     """What the allocator of a GPU may hold; None: all that is free."""
@@ -155,6 +157,7 @@ def describe_request(what_if: WhatIf, report: Path) -> dict[str, object]:
         "timed": what_if.timed,
         "draws": what_if.draws,
         "skips_cudnn": what_if.skips_cudnn,
+        "without_cudnn": what_if.without_cudnn,
     }
 
 

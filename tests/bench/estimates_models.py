@@ -15,9 +15,15 @@ SEQUENCE = 512
 
 
 def build(name):
-    """Return a network, a function from a batch size to a batch, and one from network and batch to a loss."""
-    package, _, kind = name.partition(":")
-    return {"tv": of_torchvision, "timm": of_timm, "hf": of_transformers, "yolo": of_ultralytics}[package](kind)
+    """Return a network, a function from a batch size to a batch, and one from network and batch to a loss.
+
+    A name that ends in `:last` is a network's whose weights have their channels last.
+    """
+    package, kind, *layout = name.split(":")
+    found = {"tv": of_torchvision, "timm": of_timm, "hf": of_transformers, "yolo": of_ultralytics}[package](kind)
+    if layout:
+        found[0].to(memory_format=torch.channels_last)
+    return found
 
 
 def images(side):

@@ -13,7 +13,7 @@ themselves. Then a choice in a GPU that is half filled by another program, and w
 ultralytics' AutoBatch and accelerate's find_executable_batch_size come to there, in a process that has imported torch
 and initialised the GPU before.
 After `--limit-s` nothing is begun. `--part 1/2` does the first half, of networks and of other tools. `--with-cudnn` has
-cuDNN in every probe, to compare: else it is left out where it prepares convolutions for seconds.
+cuDNN in every probe, to compare: else it is left out where it prepares depthwise convolutions for seconds.
 """
 
 # ruff: noqa: T201 - a benchmark prints
@@ -47,6 +47,7 @@ from estimates import BATCHES, GIB, MODELS, Trainings  # noqa: E402 (after the p
 from supervisor.core.memory.estimate import (  # noqa: E402 (after the path is set)
     PROOF_STEPS,
     estimate,
+    find_proof_room,
     prove_largest,
 )
 from supervisor.core.memory.points import Point  # noqa: E402 (after the path is set)
@@ -57,11 +58,12 @@ from supervisor.runner.memory_probe import Command, WhatIf  # noqa: E402 (after 
 HERE = Path(__file__).resolve().parent
 TRUE_STEPS = 3
 BATCHES.update({"tv:vit_b_16": (32, "bf16"), "tv:efficientnet_b0": (32, "bf16")})
+BATCHES.update({"tv:efficientnet_b0:last": (32, "bf16"), "tv:mobilenet_v3_large:last": (32, "bf16")})
 NAMES = (
     "tv:resnet50", "hf:gpt2", "tv:convnext_tiny", "hf:bert", "tv:vit_b_16", "tv:mobilenet_v3_large", "hf:qwen3",
     "tv:deeplab", "hf:t5", "tv:efficientnet_b0",
 )  # fmt: skip
-"""They need torchvision and transformers."""
+"""They need torchvision and transformers. `--only` may name further ones of BATCHES."""
 ROOMS = ((10, 0), (24, 12), (14, 0), (32, 16))
 """GiB of a card, and of them those that another program holds."""
 PEERS = {"tv:resnet50": "lightning", "hf:gpt2": "lightning", "yolo:yolov8n": "autobatch"}
@@ -86,7 +88,7 @@ class Probes:
     """Probes of one network, from a process that has loaded it once."""
 
     def __init__(self, name: str, *, skips_cudnn: bool = True) -> None:
-        """`skips_cudnn`: whether cuDNN may be left out of all but proofs, as the command does."""
+        """`skips_cudnn`: whether cuDNN may be left out of depthwise convolutions, as the command does."""
         self.name, self.batch, self._skips_cudnn = name, BATCHES[name][0], skips_cudnn
         argv = [sys.executable, str(MODELS), name, str(self.batch), BATCHES[name][1], "99"]
         env = {"OMP_NUM_THREADS": "2", "YOLO_OFFLINE": "true"}
@@ -109,9 +111,10 @@ class Probes:
             say(f"  {self.name} at {count}: {found.problem}\n{found.output[-1500:]}")
         return found.point
 
-    def runs(self, count: int, room_bytes: int | None) -> bool:
+    def runs(self, count: int, room_bytes: int | None, *, without_cudnn: bool) -> bool:
         """Whether some steps run at a micro-batch within a room, as the command tries it."""
-        what_if = WhatIf(batch=count, configured=self.batch, steps=PROOF_STEPS, room_bytes=room_bytes)
+        limits = {"steps": PROOF_STEPS, "room_bytes": room_bytes}
+        what_if = WhatIf(batch=count, configured=self.batch, without_cudnn=without_cudnn, **limits)
         found = self.loaded.probe(what_if, proof=True)
         self._mark(f"proof {count}")
         return found.point is not None and found.point.batch == count
@@ -152,9 +155,10 @@ def choose(probes: Probes, card_bytes: int, other_bytes: int | None = None) -> t
 
     known = collect_points(measure, probes.batch, card_bytes)
     reckoned = estimate(known, probes.batch, card_bytes).largest_micro_batch or 0
-    room = None if other_bytes is None else card_bytes - other_bytes
+    room = find_proof_room(known, card_bytes, is_own_card=other_bytes is None)
+    without = any(point.without_cudnn for point in known)
     ran = [point.batch for point in known if point.batch is not None]
-    return known, reckoned, prove_largest(reckoned, ran, lambda count: probes.runs(count, room))
+    return known, reckoned, prove_largest(reckoned, ran, lambda count: probes.runs(count, room, without_cudnn=without))
 
 
 class Child:

@@ -14,8 +14,8 @@ from supervisor.core.memory.estimate import (
     PREDICTED,
     WITHOUT_GPU,
     WORKSPACE_BYTES,
-    correct_without_cudnn,
     estimate,
+    find_proof_room,
     fit_line,
     next_probe,
     prove_largest,
@@ -196,15 +196,13 @@ def test_of_22_sequences_of_bert_that_were_reckoned_for_12_gib_19_run_in_a_new_p
     assert prove_largest(22, [8], lambda batch: batch <= 19) == 19
 
 
-def test_what_a_proof_takes_beyond_points_without_cudnn_is_taken_of_them_too() -> None:
-    points = [point(16, without_cudnn=True), point(32)]
-    graph = FIXED + 128 * EACH
-    small, other = correct_without_cudnn(points, point(128, graph_bytes=round(1.02 * graph)))
-    assert small.graph_bytes == pytest.approx(1.02 * (FIXED + 16 * EACH))
-    assert small.reserved_bytes == pytest.approx(1.02 * (FIXED + 16 * EACH + 200 * MIB))
-    assert other == points[1], "that one had it"
-    assert correct_without_cudnn(points, point(128, graph_bytes=graph - GIB)) == points
-    assert correct_without_cudnn(points[1:], point(128)) == points[1:]
+def test_a_proof_without_some_of_cudnns_kernels_has_to_do_with_less_memory() -> None:
+    points, free = [point(16), point(32, other_bytes=GIB)], 23 * GIB
+    assert find_proof_room(points, 24 * GIB, is_own_card=True) is None, "the GPU's own memory is the limit"
+    assert find_proof_room(points, 24 * GIB, is_own_card=False) == free
+    without = [point(16, without_cudnn=True), points[1]]
+    for is_own_card in (True, False):
+        assert find_proof_room(without, 24 * GIB, is_own_card=is_own_card) == round(0.99 * free)
 
 
 def test_a_report_that_is_damaged_is_no_measurement() -> None:

@@ -39,7 +39,7 @@ class Point:
     """Different shapes of samples among the batches drawn."""
     compiled: bool = False
     without_cudnn: bool = False
-    """Whether the kernels were PyTorch's own, since cuDNN prepared its own for seconds."""
+    """Whether those of depthwise convolutions were PyTorch's own kernels, since cuDNN prepared its own for seconds."""
     checkpointed: str | None = None
     """How checkpointing was switched for a what-if; empty: it could not be."""
     largest_output_bytes: int = 0

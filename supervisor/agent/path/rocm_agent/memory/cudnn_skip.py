@@ -1,18 +1,22 @@
-"""Leaves cuDNN out of a probe once it prepares convolutions for seconds, where a later proof has it.
+"""Leaves cuDNN out of depthwise convolutions of a probe once it prepares them for seconds.
 
-For a depthwise convolution in half precision cuDNN compiles kernels for each new shape, a sixth of a second each; those
-of a ConvNeXt took 3 s at every micro-batch. PyTorch's own kernels take the same tensors: what a ConvNeXt had allocated
-at its peak differed by 0.1 % at most, a ResNet-50 or an EfficientNet by 0.6 %, a DeepLab by 1.9 %.
+For one in half precision with its channels last cuDNN compiles kernels for each new shape, a sixth of a second each;
+those of a ConvNeXt took 3 s at every micro-batch. PyTorch's own kernels take the same tensors, and neither takes a
+workspace. All other convolutions have cuDNN at any time: what workspaces it takes for them is part of what is measured.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from time import perf_counter
+from typing import Any, Callable
+
+from rocm_agent.fence import fenced
 
 LONG_S = 0.1
 """A call that takes so long prepares something: to launch a convolution takes some microseconds."""
-LIMIT_S = 0.5
+LIMIT_S = 0.3
 """Of such calls in one probe, beyond which cuDNN is left out of the rest of it and of those that follow."""
+ITS_BACKWARD = "ConvolutionBackward"
 
 
 class Convolutions:
@@ -25,30 +29,62 @@ class Convolutions:
         self._calls = 0
         self._prepared_s = 0.0
         self.is_skipped = False
-        """Whether cuDNN is left out."""
+        """Whether cuDNN is left out of depthwise convolutions."""
 
-    def begin(self, *, may_skip: bool) -> None:
-        """Begin with a probe; one that may not skip it has cuDNN again."""
+    def begin(self, *, may_skip: bool, is_skipped: bool = False) -> None:
+        """Begin with a probe; `is_skipped`: whether earlier ones have shown that cuDNN is to be left out."""
         torch = self._torch
         self._may_skip = may_skip and torch.cuda.is_available() and getattr(torch.version, "hip", None) is None
         self._calls, self._prepared_s = 0, 0.0
-        if self.is_skipped and not self._may_skip:
-            torch.backends.cudnn.enabled = True
-            self.is_skipped = False
+        self.is_skipped = self._may_skip and (self.is_skipped or is_skipped)
 
     def follows(self, called: Any) -> bool:
-        """Whether the time of a module's call is to be known; not while a compiler traces it, which knows no clock."""
-        if not self._may_skip or self.is_skipped or self._is_compiling():
+        """Whether a module's call is a convolution's that is to be followed; not while a compiler traces it."""
+        if not self._may_skip or self._is_compiling():
             return False
-        return isinstance(called, self._torch.nn.modules.conv._ConvNd)
-
-    def note_call(self, call_s: float) -> None:
-        """A convolution was asked for; the first call of all loads cuDNN itself."""
+        # Where the quickest kernels are looked for, workspaces are what memory differs by.
         cudnn = self._torch.backends.cudnn
+        return isinstance(called, self._torch.nn.modules.conv._ConvNd) and cudnn.enabled and not cudnn.benchmark
+
+    def call(self, called: Any, run: Callable[[], Any]) -> Any:
+        """Return what the call of a convolution gives, without cuDNN where that is left out of it."""
+        if not self._is_depthwise(called):
+            self._calls += 1
+            return run()
+        cudnn = self._torch.backends.cudnn
+        began_s = perf_counter()
+        cudnn.enabled = not self.is_skipped
+        try:
+            result = run()
+        finally:
+            cudnn.enabled = True
+        self._note_call(perf_counter() - began_s)
+        fenced(self._follow_backward)(result)
+        return result
+
+    def _is_depthwise(self, called: Any) -> bool:
+        is_plane = isinstance(called, self._torch.nn.Conv2d)
+        return is_plane and called.groups > 1 and called.groups == called.in_channels
+
+    def _note_call(self, call_s: float) -> None:
+        """A depthwise convolution was asked for; the first call of all loads cuDNN itself."""
         self._calls += 1
         if self._calls > 1 and call_s >= LONG_S:
             self._prepared_s += call_s
-        # Where the quickest kernels are looked for, workspaces are what memory differs by.
-        if self._prepared_s >= LIMIT_S and cudnn.enabled and not cudnn.benchmark:
-            cudnn.enabled = False
-            self.is_skipped = True
+        self.is_skipped = self.is_skipped or self._prepared_s >= LIMIT_S
+
+    def _follow_backward(self, result: Any) -> None:
+        """Have the backward pass of this call alone go without cuDNN, if that is left out by then."""
+        node = result.grad_fn
+        if not type(node).__name__.startswith(ITS_BACKWARD):
+            return
+        cudnn = self._torch.backends.cudnn
+
+        def begin(_: Any) -> None:
+            cudnn.enabled = not self.is_skipped
+
+        def end(*_: Any) -> None:
+            cudnn.enabled = True
+
+        result.register_hook(begin)
+        node.register_hook(end)

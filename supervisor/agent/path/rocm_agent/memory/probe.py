@@ -112,7 +112,7 @@ class Probe:
         """Begin with a further request, as a new fork or after one that was met here."""
         self._begin(wanted)
         self._change_batch()
-        self._outermost.convolutions.begin(may_skip=bool(wanted.get("skips_cudnn")))
+        self._outermost.begin(wanted)
         cuda = self._torch.cuda
         if self._optimizers and self._gauge.kind == "cuda":
             # What earlier micro-batches left in the allocator would be taken for what this one needs.
@@ -146,7 +146,7 @@ class Probe:
         self._change_batch()
         self._outermost = Outermost(torch, precision=wanted.get("precision"), checkpointing=wanted.get("checkpointing"))
         self._outermost.install()
-        self._outermost.convolutions.begin(may_skip=bool(wanted.get("skips_cudnn")))
+        self._outermost.begin(wanted)
         self._follow_loaders()
         self._follow_steps()
         self._gauge.follow_passes()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from functools import wraps
 from itertools import islice
-from time import perf_counter
 from typing import Any, Dict, Iterator, List, Optional
 
 from rocm_agent.fence import fenced
@@ -85,10 +84,10 @@ class Outermost:
         @wraps(original)
         def __call__(called: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it takes its place
             if self._depth or not training():
-                began_s = perf_counter() if self.convolutions.follows(called) else None
-                result = original(called, *args, **kwargs)
-                if began_s is not None:
-                    fenced(self.convolutions.note_call)(perf_counter() - began_s)
+                if self.convolutions.follows(called):
+                    result = self.convolutions.call(called, lambda: original(called, *args, **kwargs))
+                else:
+                    result = original(called, *args, **kwargs)
                 self._note(called, result)
                 return result
             if self._checkpointing is not None and self.checkpointed is None:
@@ -105,6 +104,11 @@ class Outermost:
         module.__call__ = __call__
         if self._precision == "fp32":
             _disable_autocast(self._torch)
+
+    def begin(self, wanted: Dict[str, Any]) -> None:
+        """Begin with a request."""
+        without, may_skip = bool(wanted.get("without_cudnn")), bool(wanted.get("skips_cudnn"))
+        self.convolutions.begin(may_skip=may_skip or without, is_skipped=without)
 
     def _note(self, called: Any, result: Any) -> None:
         if not hasattr(result, "untyped_storage") or not result.requires_grad:
