@@ -113,8 +113,8 @@ class Probes:
 
     def runs(self, count: int, room_bytes: int | None, *, without_cudnn: bool) -> bool:
         """Whether some steps run at a micro-batch within a room, as the command tries it."""
-        limits = {"steps": PROOF_STEPS, "room_bytes": room_bytes}
-        what_if = WhatIf(batch=count, configured=self.batch, without_cudnn=without_cudnn, **limits)
+        like = WhatIf(configured=self.batch, steps=PROOF_STEPS, without_cudnn=without_cudnn)
+        what_if = replace(like, batch=count, room_bytes=room_bytes)
         found = self.loaded.probe(what_if, proof=True)
         self._mark(f"proof {count}")
         return found.point is not None and found.point.batch == count

@@ -254,6 +254,19 @@ def test_no_round_is_begun_for_which_there_is_no_time(tmp_path: Path) -> None:
     settled(training)
 
 
+@pytest.mark.parametrize(("for_s", "starts"), [(200, 1), (245, 8)], ids=["no time for a proof", "hardly any"])
+def test_no_start_is_made_more_than_one_where_eight_that_a_proof_takes_do_not_fit(
+    tmp_path: Path, for_s: float, starts: int
+) -> None:
+    """Each takes 31 s here, but the next ones may take a fifth less."""
+    training = Training(tmp_path, {"-": 1.0, "quick": 0.5})
+    found = try_starts(training, "quick", for_s=for_s)
+    assert training.begins == ["-", *(ABBA * 2)[:starts], *(["quick"] if found.adopted else [])]
+    why = "167 s of the time given are left, too little for 7 more starts of 31 s, which a proof takes"
+    assert [row.why for row in found.refused] == ([why] if starts == 1 else [])
+    assert len(found.adopted) == (starts == 8)
+
+
 def test_without_a_proven_snapshot_or_a_reason_no_start_is_made(tmp_path: Path) -> None:
     training = Training(tmp_path, {"-": 1.0, "quick": 0.5})
     training.saved = [replace(item, kind="checkpoint") for item in training.saved]

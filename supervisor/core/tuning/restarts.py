@@ -81,6 +81,11 @@ class Restarts:
         return len(self.of_owner) + len(self.of_arm)
 
     @property
+    def starts_to_prove(self) -> int:
+        """How many starts more the arm on trial takes at least to be adopted; 0 or less: it had as many."""
+        return 2 * self.comparison.pairs_to_prove - self.starts
+
+    @property
     def wanted(self) -> tuple[StartArm, ...] | None:
         """What the next start is to be with; None once it is over."""
         if self.arm is None:

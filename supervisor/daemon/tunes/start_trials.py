@@ -46,6 +46,8 @@ TIMES_LONGER, LONGER_S = 3.0, 60.0
 """A start may take so many times as long as the one before it as it was, and this more; then it hangs."""
 KEPT_LIMIT_S = 30.0
 """How long the copy of a snapshot may take."""
+SHORTER = 0.8
+"""A start may take as much less than the newest one: starts of one training took 10 to 16 s."""
 OUTPUT_CHARS = 300
 
 
@@ -154,16 +156,19 @@ class StartTrials:
         return after
 
     def _find_unaffordable(self, trial: Restarts) -> str | None:
-        """Return why the round of starts under way, or the next one, is not made; None: there is time for it."""
+        """Return why the starts that may prove an arm are not made; None: there is time for them.
+
+        Fewer prove nothing, and cost the training as much each.
+        """
         if self._ended.is_set():
             return "stopped"
-        left = len(ORDER) - trial.starts % len(ORDER)
-        needed_s = left * (self._took_s or 0.0)
-        if needed_s <= self._left_s():
+        if self._took_s is None:
             return None
-        return (
-            f"{self._left_s():.0f} s of the time given are left, too little for {left} starts of {self._took_s:.0f} s"
-        )
+        wanted, left_s = max(len(ORDER) - trial.starts % len(ORDER), trial.starts_to_prove), self._left_s()
+        if SHORTER * wanted * self._took_s <= left_s:
+            return None
+        starts = f"{wanted} more start{'s' if wanted > 1 else ''} of {self._took_s:.0f} s, which a proof takes"
+        return f"{max(0.0, left_s):.0f} s of the time given are left, too little for {starts}"
 
     def _ask(self, ask: ev.StartAsk, order: StartOrder | None = None) -> None:
         # The job is not looked at: a deciding thread that is too busy to answer must still be asked that it all ends.
