@@ -38,7 +38,7 @@ def call(torch, convolutions, called, call_s=0.0):
         used.append(torch.backends.cudnn.enabled)
         time.sleep(call_s)
         return result
-    assert convolutions.call(called, run) is result
+    assert convolutions.call(called, None, run) is result
     assert torch.backends.cudnn.enabled
     return used[0]
 
@@ -98,6 +98,28 @@ def test_the_next_probe_goes_without_it_from_its_beginning_and_so_does_a_proof_t
     finished = attempt.run([current_python, "-c", FAKE + AGAIN])
     without, with_it = "False True True False", "False True True True"
     assert finished.output.splitlines() == [without, without, "False False", with_it, without]
+
+
+LAYOUTS = """
+import torch
+from rocm_agent.memory.cudnn_skip import Convolutions
+
+for dtype in (torch.float32, torch.float16, torch.bfloat16):
+    for layout in (torch.contiguous_format, torch.channels_last):
+        convolutions, used = Convolutions(torch), []
+        convolutions._may_skip = True  # as if a GPU were there
+        layer, given = torch.nn.Conv2d(8, 8, 3, groups=8), torch.zeros(2, 8, 9, 9, dtype=dtype)
+        run = lambda: used.append(torch.backends.cudnn.enabled) or layer(torch.zeros(2, 8, 9, 9))
+        convolutions.call(layer, given.to(memory_format=layout), run)
+        print(dtype, *used, convolutions.is_skipped)
+"""
+
+
+def test_it_is_left_out_at_once_where_it_compiles_kernels(attempt: Attempt, train_python: Path) -> None:
+    finished = attempt.run([train_python, "-c", LAYOUTS])
+    with_it, without = "True False", "False True"
+    halves = [f"torch.{kind} {used}" for kind in ("float16", "bfloat16") for used in (with_it, without)]
+    assert finished.output.splitlines() == [*2 * [f"torch.float32 {with_it}"], *halves]
 
 
 BACKWARD = """

@@ -1,8 +1,8 @@
-"""Leaves cuDNN out of depthwise convolutions of a probe once it prepares them for seconds.
+"""Leaves cuDNN out of depthwise convolutions of a probe where it compiles kernels for them, or takes long to begin.
 
-For one in half precision with its channels last cuDNN compiles kernels for each new shape, a sixth of a second each;
-those of a ConvNeXt took 3 s at every micro-batch. PyTorch's own kernels take the same tensors, and neither takes a
-workspace. All other convolutions have cuDNN at any time: what workspaces it takes for them is part of what is measured.
+For one in half precision with its channels last it compiles kernels for each new shape, a sixth of a second each, and
+more than a second for the first; those of a ConvNeXt took 3 s at every micro-batch. PyTorch's own kernels take the same
+tensors. All other convolutions have cuDNN at any time: what workspaces it takes for them is part of what is measured.
 """
 
 from __future__ import annotations
@@ -46,11 +46,12 @@ class Convolutions:
         cudnn = self._torch.backends.cudnn
         return isinstance(called, self._torch.nn.modules.conv._ConvNd) and cudnn.enabled and not cudnn.benchmark
 
-    def call(self, called: Any, run: Callable[[], Any]) -> Any:
-        """Return what the call of a convolution gives, without cuDNN where that is left out of it."""
+    def call(self, called: Any, given: Any, run: Callable[[], Any]) -> Any:
+        """Return what the call of a convolution with a tensor gives, without cuDNN where that is left out of it."""
         if not self._is_depthwise(called):
             self._calls += 1
             return run()
+        self.is_skipped = self.is_skipped or bool(fenced(self._is_compiled)(given))
         cudnn = self._torch.backends.cudnn
         began_s = perf_counter()
         cudnn.enabled = not self.is_skipped
@@ -65,6 +66,13 @@ class Convolutions:
     def _is_depthwise(self, called: Any) -> bool:
         is_plane = isinstance(called, self._torch.nn.Conv2d)
         return is_plane and called.groups > 1 and called.groups == called.in_channels
+
+    def _is_compiled(self, given: Any) -> bool:
+        """Whether cuDNN compiles kernels for a depthwise convolution of a tensor: in half precision, channels last."""
+        torch = self._torch
+        is_half = given.dtype in (torch.float16, torch.bfloat16) or torch.is_autocast_enabled()
+        is_last = given.is_contiguous(memory_format=torch.channels_last) and not given.is_contiguous()
+        return bool(is_half and is_last)
 
     def _note_call(self, call_s: float) -> None:
         """A depthwise convolution was asked for; the first call of all loads cuDNN itself."""

@@ -85,7 +85,8 @@ class Outermost:
         def __call__(called: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it takes its place
             if self._depth or not training():
                 if self.convolutions.follows(called):
-                    result = self.convolutions.call(called, lambda: original(called, *args, **kwargs))
+                    given = args[0] if args else None
+                    result = self.convolutions.call(called, given, lambda: original(called, *args, **kwargs))
                 else:
                     result = original(called, *args, **kwargs)
                 self._note(called, result)
