@@ -44,6 +44,8 @@ class Point:
     """How checkpointing was switched for a what-if; empty: it could not be."""
     largest_output_bytes: int = 0
     largest_output_columns: int = 0
+    largest_output_single_bytes: int = 0
+    """What it would take in single precision, in which losses are computed."""
     torch: str = ""
     gpu: str | None = None
 
@@ -74,6 +76,7 @@ def read_point(report: dict[str, object]) -> Point | str:
         checkpointed=checkpointed[:TEXT_LIMIT] if isinstance(checkpointed, str) else None,
         largest_output_bytes=as_int(largest.get("bytes"), maximum=BYTES_MAX) or 0,
         largest_output_columns=as_int(largest.get("columns"), maximum=BYTES_MAX) or 0,
+        largest_output_single_bytes=as_int(largest.get("single_bytes"), maximum=BYTES_MAX) or 0,
         torch=as_message(report.get("torch"), 64) or "",
         gpu=as_message(report.get("gpu"), 128),
         weights_bytes=known["weights_bytes"],

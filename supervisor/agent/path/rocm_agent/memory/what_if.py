@@ -116,7 +116,10 @@ class Outermost:
             return
         size = result.numel() * result.element_size()
         if size > self.largest.get("bytes", 0):
-            self.largest = {"kind": type(called).__name__, "bytes": size, "columns": int(result.shape[-1])}
+            single = 4 * result.numel()
+            self.largest = {
+                "kind": type(called).__name__, "bytes": size, "columns": int(result.shape[-1]), "single_bytes": single,
+            }  # fmt: skip
 
     def _autocast(self, called: Any) -> Any:
         import contextlib  # noqa: PLC0415 - in a probe only
