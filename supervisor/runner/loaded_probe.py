@@ -32,7 +32,7 @@ FORKED = f"{names.RUN}/forked"
 CHEAP = 1 / 3
 """A micro-batch is tried after other steps first, before a new fork, where that takes so much less than a first probe.
 
-Where every shape is prepared for seconds, as the convolutions of a ConvNeXt are, that takes nearly as long as the fork.
+Of networks for images, whose first probe takes a second, it costs as much as it may save: nearly all tried there run.
 """
 
 
@@ -49,8 +49,6 @@ class LoadedProbe:
         """Whether of torch and other packages only what is used is imported."""
         self._took_s: list[float] = []
         """What each probe took that made its steps in a process that was loaded before, but for proofs."""
-        self._has_skipped_cudnn = False
-        """Whether cuDNN was left out of a probe: it took too long for a micro-batch to be tried after other steps."""
         self.why_alone = ""
         """Why each probe has a process of its own; empty: it has not."""
 
@@ -80,7 +78,6 @@ class LoadedProbe:
         result = self._ask(what_if, fresh=fresh or (proof and not self._is_further_cheap()))
         if result.way == "further" and result.point is not None and not proof:
             self._took_s.append(time.perf_counter() - began_s)
-        self._has_skipped_cudnn = self._has_skipped_cudnn or (result.point is not None and result.point.without_cudnn)
         followed = what_if.batch in {None, result.batch}
         ended = result.out_of_memory if proof else followed and _is_answer(result, what_if)
         if result.way == "further" and not ended:
@@ -96,8 +93,6 @@ class LoadedProbe:
 
     def _is_further_cheap(self) -> bool:
         """Whether a further micro-batch takes little in a process that made steps with others, or it is not known."""
-        if self._has_skipped_cudnn:
-            return False
         return len(self._took_s) < 2 or self._took_s[-1] < CHEAP * self._took_s[0]
 
     def _probe_alone(self, what_if: WhatIf, problem: str) -> Result:

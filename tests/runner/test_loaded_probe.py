@@ -48,10 +48,6 @@ for epoch in range(99):
         if "shapes" in sys.argv and count not in prepared:
             prepared.add(count)
             time.sleep(0.5)
-        if "skipped" in sys.argv and count in ({CONFIGURED}, 50):
-            from rocm_agent.memory import probe
-            probe._probe._outermost.convolutions.is_skipped = True  # as if cuDNN were there and took long
-            time.sleep(0.4 if count == {CONFIGURED} else 0)
         loss = network(torch.ones(4096, 4)).sum() + network(batch).sum()
         optimizer.zero_grad()
         loss.backward()
@@ -146,19 +142,6 @@ def test_what_takes_as_long_after_other_steps_as_in_a_new_process_is_proven_ther
         proof = ask(probes, 99, proof=True, steps=4)
     assert [batch_of(result) for result in (*known, proof)] == [CONFIGURED, 50, 99]
     assert (failed.out_of_memory, failed.way, proof.way) == (True, "forked", "forked")
-    assert proof.output.count("drawn: 99") == 4
-
-
-def test_after_probes_without_cudnn_a_proof_has_it_in_a_new_process_alone(
-    quickest_python: Path, tmp_path: Path
-) -> None:
-    with load(tmp_path, quickest_python, "skipped") as probes:
-        probes.probe(WhatIf(look=True, timed=True))
-        known = [ask(probes, CONFIGURED), ask(probes, 50)]
-        proof = ask(probes, 99, proof=True, steps=4)
-    points = [result.point for result in (*known, proof)]
-    assert [None if found is None else found.without_cudnn for found in points] == [True, True, False]
-    assert [result.way for result in (*known, proof)] == ["further", "further", "forked"]
     assert proof.output.count("drawn: 99") == 4
 
 
