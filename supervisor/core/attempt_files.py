@@ -259,6 +259,8 @@ KNOWN_SKIPPED = 64
 """No field: a gradient scaler skipped the step."""
 KNOWN_TUNING = 128
 """No field: the step was made while a tune was trying settings."""
+KNOWN_BEGINS = 256
+"""No field: the first step of an optimizer that leads, in its process or in place of another."""
 
 
 def recorder_part(rank: int) -> str:

@@ -56,6 +56,8 @@ class StepRecord:
     """Of text, padding included."""
     tuning: bool = False
     """Whether a tune was trying settings: its time and its loss are not the owner's."""
+    begins: bool = False
+    """Whether it is the first of an optimizer that leads, in its process or in place of another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,7 +98,7 @@ def test_a_plain_training_is_recorded_step_by_step_and_its_numbers_are_unchanged
     assert [round(record.lr, 6) for record in records] == [0.1] * 4 + [0.05] * 4
     assert all(record.grad_norm > 0 and record.data_wait_s > 0 for record in records)
     known = at.KNOWN_LOSS | at.KNOWN_LR | at.KNOWN_GRAD_NORM | at.KNOWN_DATA_WAIT
-    assert {record.known for record in records} == {known}
+    assert [record.known for record in records] == [known | at.KNOWN_BEGINS] + [known] * 7
     assert attempt.stage() == "exiting", "the script has come to its end"
     assert attempt.answer() == (at.ANSWER_CANNOT, 5), "nothing in this script could save"
 
@@ -253,12 +253,14 @@ one, two = (torch.optim.SGD(model.parameters(), lr=lr) for lr in (0.5, 0.25))
 steps(one, 2)
 steps(two, 60)
 two = None
-steps(torch.optim.SGD(model.parameters(), lr=0.125), 3)
+for lr in (0.125, 0.125, 0.0625):  # the next may have the identity of the one before
+    steps(torch.optim.SGD(model.parameters(), lr=lr), 3)
 """
     )
     rates = [record.lr for record in attempt.records()]
-    assert rates == [0.5] * 2 + [0.25] * 10 + [0.125] * 3
-    assert [record.step for record in attempt.records()] == list(range(1, 16))
+    assert rates == [0.5] * 2 + [0.25] * 10 + [0.125] * 6 + [0.0625] * 3
+    assert [record.step for record in attempt.records()] == list(range(1, 22))
+    assert [record.step for record in attempt.records() if record.known & at.KNOWN_BEGINS] == [1, 3, 13, 16, 19]
 
 
 def test_an_optimizer_that_calls_another_counts_once(attempt: Attempt, train_once: Callable[..., str]) -> None:
@@ -697,7 +699,8 @@ def test_steps_like_the_last_one_are_recorded_with_numbers_of_their_own(
     for number, (record, loss) in enumerate(zip(records, losses, strict=True)):
         batch = number + (number >= 57)
         epoch, norm = (at.KNOWN_EPOCH if batch >= 35 else 0), (at.KNOWN_GRAD_NORM if batch % 2 or batch == 58 else 0)
-        assert record.known == at.KNOWN_LOSS | at.KNOWN_LR | at.KNOWN_DATA_WAIT | epoch | norm, batch
+        begins = at.KNOWN_BEGINS if number == 0 else 0
+        assert record.known == at.KNOWN_LOSS | at.KNOWN_LR | at.KNOWN_DATA_WAIT | epoch | norm | begins, batch
         assert (record.loss, record.epoch, record.grad_norm > 0) == (loss, int(batch >= 35), norm > 0)
         lr = 0.5 if not 40 <= batch < 45 else 0.25 if batch == 40 else 0.125 if batch < 43 else 3.4028235e38
         assert record.lr == pytest.approx(lr)

@@ -36,9 +36,11 @@ class LongStory(Story):
             self.put(ev.StepsMade(at=self.now, job=JOB, attempt=self.attempt, records=(record,), rank=rank))
         return self
 
-    def step(self, step: int, *, rank: int = 0, loss: float | None = 1.0, epoch: int | None = None) -> Self:
+    def step(
+        self, step: int, *, rank: int = 0, loss: float | None = 1.0, epoch: int | None = None, begins: bool = False
+    ) -> Self:
         """One step, now."""
-        record = StepRecord(at=self.now, step=step, epoch=epoch, loss=loss)
+        record = StepRecord(at=self.now, step=step, epoch=epoch, loss=loss, begins=begins)
         self.put(ev.StepsMade(at=self.now, job=JOB, attempt=self.attempt, records=(record,), rank=rank))
         return self
 

@@ -110,3 +110,31 @@ def test_the_next_model_of_a_process_begins_with_a_level_of_its_own() -> None:
 
 def test_the_next_model_of_a_process_is_not_excused_numbers_that_fail() -> None:
     assert of(next_model(*[NAN] * 300), ACTS).severity is Severity.CRITICAL
+
+
+def another_optimizer(timeline: LongStory, *losses: float) -> LongStory:
+    """Steps of another optimizer, in a training whose epochs are not known."""
+    last = timeline.history.last_step
+    assert last is not None
+    for number, loss in enumerate(losses):
+        timeline.step(last.step + 1 + number, loss=loss, begins=number == 0).silence(0.05)
+    return timeline
+
+
+def test_the_next_model_of_a_process_without_epochs_begins_with_a_level_of_its_own() -> None:
+    assert another_optimizer(usual(), *[30.0] * 300).check(ACTS) is None
+
+
+def test_a_level_that_rose_before_another_optimizer_began_is_not_that_of_its_steps() -> None:
+    risen = usual().steps(600, 700, loss=30.0)
+    assert risen.history.losses.episode is not None
+    assert another_optimizer(risen, *[25.0] * 200).history.losses.episode is None
+
+
+def test_an_optimizer_that_goes_on_with_the_same_model_has_its_spikes_reported_later_on() -> None:
+    timeline = another_optimizer(usual(), *[1.0 + 0.1 * math.sin(step) for step in range(300)], 30.0)
+    assert of(timeline, ACTS).message.startswith("loss 30 at step 900, ")
+
+
+def test_another_optimizer_is_not_excused_numbers_that_fail() -> None:
+    assert of(another_optimizer(usual(), *[NAN] * 300), ACTS).severity is Severity.CRITICAL

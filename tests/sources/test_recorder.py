@@ -224,6 +224,13 @@ def test_a_step_under_a_tune_is_known_as_one(path: Path) -> None:
     assert [record.tuning for record in reader.read(0, NOW).records] == [False, True]
 
 
+def test_the_first_step_of_another_optimizer_is_known_as_one(path: Path) -> None:
+    writer, reader = Writer(path), RecorderReader(path.parent, path.name)
+    writer.write(1)
+    writer.write(2, known=63 | attempt_files.KNOWN_BEGINS)
+    assert [record.begins for record in reader.read(0, NOW).records] == [False, True]
+
+
 def test_a_reader_next_to_a_running_writer_misses_nothing_it_does_not_own_up_to(path: Path) -> None:
     """A writer at full speed through a small ring: read and lost records add up, and no record is invented."""
     writer, reader, total = Writer(path, capacity=64), RecorderReader(path.parent, path.name), 20_000

@@ -5,7 +5,8 @@ lasting spike does not become usual. NaN is far above every level: each comparis
 
 A process may fit one model after the other, as a cross-validation and a forecast by several models do. Where epochs are
 counted from the first again and the losses are higher than those before, another model is fitted, whose losses are
-compared with its own; one that is fitted further, by several calls of its framework, goes on as it was.
+compared with its own; one that is fitted further, by several calls of its framework, goes on as it was. Where epochs
+are not known, as in a search for hyperparameters, another model may begin with the first step of another optimizer.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ EPISODE_STEPS = 4096
 """What has stayed so long is the new level, however it came about."""
 LEAST_SPREAD = 0.02
 """Of the level: losses that hardly move at all are not measured against nothing."""
+OTHER_FIT_STEPS = USUAL_STEPS // 2
+"""So many steps after another optimizer has begun to step, losses far above the level are those of another model."""
 EPOCHS_KEPT = 512
 OTHER_FIT_FACTOR = 1.25
 """The first epoch of another model has a mean loss so many times that of the last epoch of the one before."""
@@ -94,6 +97,8 @@ class Losses:
     epochs: deque[EpochLoss] = field(default_factory=lambda: deque(maxlen=EPOCHS_KEPT))
     _window: deque[float] = field(default_factory=lambda: deque(maxlen=USUAL_STEPS))
     _since_level: int = 0
+    _new_steps: int = 0
+    """For so many more steps the losses may be those of another model."""
     _first_epoch: int | None = None
     """Of the attempt, or the one that its epochs are counted from again."""
     _counts_again: bool = False
@@ -115,10 +120,13 @@ class Losses:
         if loss is None:
             return
         self._add_to_epoch(record, loss)
+        self._new_steps = OTHER_FIT_STEPS if record.begins else max(self._new_steps - 1, 0)
+        if self.episode is not None and record.begins:
+            self._end_episode(is_usual=False)
         if self.episode is not None:
             self._continue_episode(self.episode, record, loss)
         elif self.level is not None and not self.level.distance(loss) < FAR:
-            if self._counts_again and math.isfinite(loss):
+            if (self._counts_again or self._new_steps) and math.isfinite(loss):
                 self._forget_level()
                 return
             self.episode = Episode(level=self.level, first=record, highest=record, last=record)
@@ -138,9 +146,13 @@ class Losses:
         episode.add(record, loss)
         over = len(episode.recent) == RECENT_STEPS and episode.recent_distance() < FAR / 2
         if over or episode.steps >= EPISODE_STEPS:
-            self.ended, self.episode = episode, None
-            if not over:
-                self._forget_level()
+            self._end_episode(is_usual=over)
+
+    def _end_episode(self, *, is_usual: bool) -> None:
+        """End the episode; without `is_usual` the losses after it have another level."""
+        self.ended, self.episode = self.episode, None
+        if not is_usual:
+            self._forget_level()
 
     def _forget_level(self) -> None:
         self.level, self._since_level = None, 0

@@ -301,6 +301,7 @@ def _parse_record(fields: tuple[int | float, ...], times: _Times) -> StepRecord:
         data_wait_s=as_float(data_wait_s, 0.0, SECONDS_MAX) if bits & attempt_files.KNOWN_DATA_WAIT else None,
         skipped=bool(bits & attempt_files.KNOWN_SKIPPED),
         tuning=bool(bits & attempt_files.KNOWN_TUNING),
+        begins=bool(bits & attempt_files.KNOWN_BEGINS),
         samples=int(samples) or None,
         tokens=int(tokens) or None,
     )

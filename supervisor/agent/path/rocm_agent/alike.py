@@ -11,12 +11,13 @@ from __future__ import annotations
 from typing import Any
 
 from . import batch_count, remedies, tuning
-from .layout import CHECK_XOR, HEAD_OFFSET, HEADER_BYTES, KNOWN_DATA_WAIT, KNOWN_GRAD_NORM
+from .layout import CHECK_XOR, HEAD_OFFSET, HEADER_BYTES, KNOWN_BEGINS, KNOWN_DATA_WAIT, KNOWN_GRAD_NORM
 from .recorder import FLOAT_LIMIT, RECORD_BYTES, Recorder, clamp_to_float32
 
 # Words of 8 and of 4 bytes are written, which touches less of the processor's caches than struct does.
 FIRST_WORD, RECORD_WORDS, HEAD_WORD = HEADER_BYTES // 8, RECORD_BYTES // 8, HEAD_OFFSET // 8
 HAS_GRAD_NORM, HAS_DATA_WAIT = KNOWN_GRAD_NORM << 32, KNOWN_DATA_WAIT << 32
+OF_ONE_STEP = HAS_GRAD_NORM | HAS_DATA_WAIT | KNOWN_BEGINS << 32
 drawn = batch_count.drawn
 
 
@@ -30,7 +31,7 @@ class AlikeSteps:
         self._lr, self._recorded_lr = None, 0.0  # type: Any, float
         """The newest learning rate, and what a record has of it."""
         first = FIRST_WORD + (recorder.written - 1) % self._capacity * RECORD_WORDS
-        self._marks = recorder.words[first + 3] & ~(HAS_GRAD_NORM | HAS_DATA_WAIT)
+        self._marks = recorder.words[first + 3] & ~OF_ONE_STEP
         """The epoch and what is known."""
         self._held_low, self._held_high = recorder.halves[2 * first + 13] << 32, recorder.halves[2 * first + 14]
         """Memory of the GPU."""

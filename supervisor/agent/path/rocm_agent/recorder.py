@@ -18,6 +18,7 @@ from .layout import (
     COMMAND_OFFSET,
     HEAD_OFFSET,
     HEADER_BYTES,
+    KNOWN_BEGINS,
     KNOWN_DATA_WAIT,
     KNOWN_EPOCH,
     KNOWN_GPU_MEMORY,
@@ -116,6 +117,8 @@ class Recorder:
         """The thread whose waiting for a batch is the training's."""
         self.tuning = False
         """Whether a tune tries settings: the steps made carry its mark."""
+        self.begins = False
+        """Whether the next step may be the first of a training, of several in a process: it carries a mark."""
         whole = memoryview(memory)
         self.words, self.halves = whole.cast("Q"), whole.cast("I")
         """All of it as words of 8 and of 4 bytes."""
@@ -160,7 +163,9 @@ class Recorder:
             | (0 if gpu_memory_bytes is None else KNOWN_GPU_MEMORY)
             | (KNOWN_SKIPPED if skipped else 0)
             | (KNOWN_TUNING if self.tuning else 0)
+            | (KNOWN_BEGINS if self.begins else 0)
         )
+        self.begins = False
         head, memory, held = self.written, self._memory, gpu_memory_bytes or 0
         sequence, offset = head + 1, HEADER_BYTES + head % self.capacity * RECORD_BYTES
         check = (sequence & COUNT_LIMIT) ^ CHECK_XOR

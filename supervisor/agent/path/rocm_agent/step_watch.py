@@ -50,7 +50,8 @@ class Watch:
         self.alike: Optional[AlikeSteps] = None
         """By it the next step is recorded where it differs from the last one in its numbers alone."""
         self.leads = 0
-        """The identity of the optimizer that leads."""
+        """The identity of the optimizer that leads; 0 where there is none."""
+        self._lead: Callable[[], Any] = lambda: None
         self.last_ns = 0
         """When that has stepped."""
         self._held: Optional[int] = None
@@ -128,8 +129,10 @@ class Watch:
                 return
         except Exception:  # no number, or one that its field does not hold
             self.alike = None
-        if id(optimizer) != self.leads and not self._takes_lead(optimizer, now_ns):
-            return
+        if id(optimizer) != self.leads:
+            if not self._takes_lead(optimizer, now_ns):
+                return
+            recorder.begins = True
         self.last_ns = now_ns
         self._record(recorder, optimizer, now_ns)
 
@@ -177,7 +180,12 @@ class Watch:
         if not self._leader.takes_lead(optimizer, now_ns):
             return False
         self.leads = id(optimizer)
+        self._lead = weakref.ref(optimizer, self._lead_is_gone)
         return True
+
+    def _lead_is_gone(self, _: Any) -> None:
+        """Have the next optimizer asked about, which may be given the identity of the one that led."""
+        self.leads, self.alike = 0, None
 
     @fenced
     def _find_former_lead(self, optimizer: Any, now_ns: int) -> None:
