@@ -13,6 +13,9 @@ from pathlib import Path
 
 from supervisor.core.checkpoints.checkpoint import Fingerprint
 
+CAN_BE_PROVEN = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")
+"""Files written by torch.save or safetensors."""
+HOLDS_WEIGHTS = (*CAN_BE_PROVEN, ".distcp")
 FILES_AT_MOST = 20_000
 DEPTH_AT_MOST = 16
 
@@ -24,15 +27,17 @@ class TreeError(OSError):
 def fingerprint_of(path: Path) -> Fingerprint:
     """Return the fingerprint of a file's or folder's content. Raises OSError if there is neither.
 
-    That of a folder has the size of all its files, the time of the newest and the folder's inode.
+    That of a folder has the size of all its files, the time of the newest that may hold weights, or of the newest where
+    none may, and the folder's inode. What an evaluation writes into it later makes it no later save.
     """
     found = path.stat()
     if not stat.S_ISDIR(found.st_mode):
         return Fingerprint(size_bytes=found.st_size, modified_ns=found.st_mtime_ns, inode=found.st_ino)
-    stats = [item.lstat() for item in files_in(path)]
+    stats = {item: item.lstat() for item in files_in(path)}
+    timed = [info for item, info in stats.items() if item.name.endswith(HOLDS_WEIGHTS)] or stats.values()
     return Fingerprint(
-        size_bytes=sum(info.st_size for info in stats),
-        modified_ns=max((info.st_mtime_ns for info in stats), default=found.st_mtime_ns),
+        size_bytes=sum(info.st_size for info in stats.values()),
+        modified_ns=max((info.st_mtime_ns for info in timed), default=found.st_mtime_ns),
         inode=found.st_ino,
     )
 

@@ -25,10 +25,8 @@ from supervisor.core.checkpoints.tensor_stats import Profile, profile_of
 from supervisor.core.foreign_values import EPOCH_MAX, STEP_MAX, as_float, as_int, as_message, cut, read_json_object
 from supervisor.programs import read_output
 from supervisor.runner.code_copy import INSTALLED
-from supervisor.runner.folder_checkpoints import files_in, fingerprint_of
+from supervisor.runner.folder_checkpoints import CAN_BE_PROVEN, files_in, fingerprint_of
 
-CAN_BE_PROVEN = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")
-"""Files written by torch.save or safetensors."""
 MAY_BE_ANYTHING = ".pkl"
 """Files that torch.save or pickle wrote: accelerate's random states and what a script registers with it."""
 BY_ITS_CONTENT = (signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGSYS)

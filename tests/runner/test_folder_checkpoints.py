@@ -58,6 +58,23 @@ def test_a_folder_whose_files_are_sound_is_proven(saved: Path) -> None:
     assert item.fingerprint.size_bytes == sum(path.stat().st_size for path in files_in(saved))
 
 
+def test_what_an_evaluation_writes_into_it_makes_it_no_later_save(saved: Path) -> None:
+    """As results do that are found while the training goes on; the folder is another content all the same."""
+    for number, path in enumerate(files_in(saved)):
+        os.utime(path, (1000 + number, 1000 + number))
+    before = fingerprint_of(saved)
+    assert before.modified_ns == (saved / "sub" / "optimizer.safetensors").stat().st_mtime_ns
+    (saved / "results.json").write_text("{}")
+    after = fingerprint_of(saved)
+    assert (after.modified_ns, after.size_bytes) == (before.modified_ns, before.size_bytes + 2)
+
+
+def test_a_folder_of_a_format_of_its_own_is_as_old_as_its_newest_file(tmp_path: Path) -> None:
+    kept = folder(tmp_path / "state", a_dot_npy=b"1", b_dot_json=b"2")
+    os.utime(kept / "a.npy", (1000, 1000))
+    assert fingerprint_of(kept).modified_ns == (kept / "b.json").stat().st_mtime_ns
+
+
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
