@@ -28,6 +28,7 @@ OUTCOME_STYLES = {
     "resumed": "green",
     "restarted": "yellow",
     "checkpoint_ignored": "red",
+    "resumed_later": "green",
 }
 
 
@@ -136,6 +137,9 @@ def done(incident: dict[str, Any]) -> str:
         case "checkpoint_ignored":
             where = point(incident["resumed_from"])
             return f"{did}, relaunched to resume from {where}, but the training started from the beginning"
+        case "resumed_later":
+            where = point(incident["resumed_from"])
+            return f"{did}, its program trained again what comes before, then resumed from {where}"
         case "restarted":
             return f"{did}, {_describe_restart(incident)}"
         case "gave_up":

@@ -37,7 +37,7 @@ class IncidentEntry(Struct, frozen=True, kw_only=True):
     decision: str
     """stop, kill, retry, give_up"""
     outcome: str
-    """open, resumed, restarted, checkpoint_ignored, gave_up, stopped, overtaken"""
+    """open, resumed, restarted, checkpoint_ignored, resumed_later, gave_up, stopped, overtaken"""
     confirmed: bool | None = None
     """Of resumed: whether its steps or losses show that it did go on from there; null before its first step."""
     last_step: int | None = None

@@ -377,6 +377,16 @@ def after_flags(job: Job, flags: Iterable[RedFlag]) -> Job:
     return job if standing == job.shadows else replace(job, shadows=standing)
 
 
+def _resume_later(job: Job, before: Attempt) -> Job:
+    """Return the job once its checkpoint was loaded; `before`, it may have made steps of earlier trainings again."""
+    incident = job.incident
+    if before.went_on is not False or incident is None or incident.attempt >= before.number:
+        return job
+    given, last = before.resume_from, before.last_step
+    is_before = given is not None and given.step is not None and last is not None and last <= given.step
+    return replace(job, incident=incident.resumed_later(before.steps_made if is_before else None))
+
+
 def _fold_report(job: Job, attempt: Attempt, event: ev.AgentReported) -> Job:
     """Return the job after the agent reported what trains in it, or what it has set there."""
     facts = event.facts
@@ -393,7 +403,7 @@ def _fold_report(job: Job, attempt: Attempt, event: ev.AgentReported) -> Job:
         case ev.AgentEvent.COUNTING if event.rank in (None, 0):
             return replace(job, attempt=_set_scale(attempt, facts))
         case ev.AgentEvent.RESUMED:
-            return replace(job, attempt=replace(attempt, went_on=True))
+            return _resume_later(replace(job, attempt=replace(attempt, went_on=True)), attempt)
         case ev.AgentEvent.SETTING_ASKED:
             return _with_adjustable(job, [facts.get("setting")])
         case ev.AgentEvent.REMEDY_APPLIED:

@@ -25,7 +25,8 @@ class Incident:
     decision: str
     """Name of the decision on it: stop, kill, retry, give_up."""
     outcome: str = "open"
-    """open, resumed, restarted, checkpoint_ignored (in spite of a checkpoint), gave_up, stopped, overtaken"""
+    """open, resumed, restarted, checkpoint_ignored (in spite of a checkpoint), resumed_later (by a later one of several
+    trainings of its program), gave_up, stopped, overtaken"""
     confirmed: bool | None = None
     """Whether the attempt after it is known to have gone on from `resumed_from`; None before its first step."""
     last_step: int | None = None
@@ -103,6 +104,17 @@ class Incident:
         is_own = outcome == "restarted" or self.own_file is not None
         by_itself = went_on_from.on_training if went_on_from is not None and is_own else None
         return replace(self, outcome=outcome, lost_steps=lost, confirmed=went_on is True, went_on_step=by_itself)
+
+    def resumed_later(self, made_again: int | None) -> Incident:
+        """Return it once the checkpoint was loaded after all, by a later one of the trainings that its program makes.
+
+        `made_again`: the steps of those before it, which began at their beginning.
+        """
+        if self.outcome != "checkpoint_ignored" or self.resumed_from is None:
+            return self
+        beyond = lost_steps(self._last_place, on_training(self.resumed_from.step))
+        lost = self.lost_steps if beyond is None or made_again is None else beyond + made_again
+        return replace(self, outcome="resumed_later", lost_steps=lost, confirmed=True)
 
     def running_since(self, launched_at: Moment) -> Incident:
         """Return it, closed: the attempt launched after it runs, or has finished, without a report of a step."""

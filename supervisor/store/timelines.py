@@ -19,6 +19,8 @@ from supervisor.store.records import AttemptRecord, DecisionRecord
 ALL = 1_000_000
 """No limit: more rows than any job has."""
 ENDINGS = frozenset({"finish", "retry", "give_up"})
+FROM_THE_BEGINNING = frozenset({"checkpoint_ignored", "resumed_later"})
+"""Outcomes of the incident before an attempt that made its first steps again, in spite of a checkpoint."""
 
 
 class _Entered(msgspec.Struct, frozen=True):
@@ -61,7 +63,7 @@ def read_lives(archive: Archive, job: str) -> tuple[Life, ...]:
         if attempt.launched_unix_s is None:
             continue
         incident = None if before is None else incidents.get(before.number)
-        checkpoint_ignored = incident is not None and incident.outcome == "checkpoint_ignored"
+        checkpoint_ignored = incident is not None and incident.outcome in FROM_THE_BEGINNING
         loads_itself = attempt.number in loading_themselves
         without_before = before is None or endings.get(before.number, False)
         own_incident = incidents.get(attempt.number)
@@ -89,7 +91,7 @@ def _find_resume_step(attempt: AttemptRecord, incident: Incident | None, *, load
 
     `incident` is that of the attempt before it. What finds its own file shows by its first step where it went on from.
     """
-    if incident is not None and incident.outcome == "checkpoint_ignored":
+    if incident is not None and incident.outcome in FROM_THE_BEGINNING:
         return 0
     if attempt.resume_from is not None:
         return attempt.resume_step

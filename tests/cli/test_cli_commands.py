@@ -390,6 +390,11 @@ class TestHistory:
                 "stopped, relaunched to resume from epoch 1, step 78000 (weights/last.pt), but the training loaded "
                 "step 1990 (d/epoch_8.pt) by itself",
             ),
+            (
+                {"outcome": "resumed_later"},
+                "stopped, its program trained again what comes before, then resumed from epoch 1, step 78000 "
+                "(weights/last.pt)",
+            ),
             ({"outcome": "stopped"}, "stopped, then stopped by the user"),
             ({"outcome": "gave_up", "reason": "none is proven"}, "stopped, given up: none is proven"),
             (

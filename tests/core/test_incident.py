@@ -90,6 +90,15 @@ def test_what_was_lost_is_known_from_the_launch_only_where_it_went_on() -> None:
     assert again.went_on_at(None, went_on=False).lost_steps is None
 
 
+def test_a_later_training_of_its_program_may_load_what_the_first_one_did_not() -> None:
+    again = INCIDENT.relaunched(checkpoint(450))
+    ignored = again.stepping_again(START.plus(100), Place(0), went_on=False)
+    later = ignored.resumed_later(300)
+    assert (later.outcome, later.lost_steps, later.confirmed) == ("resumed_later", 350, True)
+    assert ignored.resumed_later(None).lost_steps == 500
+    assert again.resumed_later(300) is again
+
+
 def test_an_attempt_from_the_beginning_ignores_no_checkpoint() -> None:
     begun = INCIDENT.relaunched(None).went_on_at(Place(0), went_on=False)
     assert (begun.outcome, begun.lost_steps, begun.confirmed) == ("restarted", 500, False)

@@ -207,6 +207,16 @@ def test_a_count_that_begins_with_one_again_says_that_the_training_began_again()
     assert lived.present().went_on is False
 
 
+def test_a_second_training_of_a_process_that_resumes_is_not_reported_to_have_begun_again() -> None:
+    """Of a program with several fits the first made 30 steps, the second 20; the checkpoint is of step 40."""
+    lived = life(limits=LIMITS)
+    lived.started().steps(1, 50).saves("a.pt", 40).silence(1)
+    died(lived)
+    lived.started().steps(1, 30).says(ev.AgentEvent.RESUMED, path="a.pt", step=40).steps(41, 45)
+    assert lived.job.incident is not None
+    assert (lived.job.incident.outcome, lived.job.incident.lost_steps) == ("resumed_later", 40)
+
+
 def test_a_fault_of_a_training_that_began_again_refuses_nothing_of_a_higher_step_from_before() -> None:
     lived = life(limits=LIMITS)
     lived.started().steps(1, 50).saves("a.pt", 40).silence(1)

@@ -153,12 +153,15 @@ def test_what_an_attempt_went_on_from_has_the_time_of_its_last_saving_before_the
     assert second.resume_saved_unix_s == pytest.approx(at(40.0).unix_s)
 
 
-def test_an_attempt_that_began_again_kept_nothing_and_one_that_counts_itself_is_known(tmp_path: Path) -> None:
+@pytest.mark.parametrize("outcome", ["checkpoint_ignored", "resumed_later"])
+def test_an_attempt_that_began_again_kept_nothing_and_one_that_counts_itself_is_known(
+    tmp_path: Path, outcome: str
+) -> None:
     """It was given a checkpoint of step 100, and its agent told what its steps count, the newest word last."""
     store = open_store(tmp_path)
     with store.turn(at(50)):
         store.open_attempt(de.Launch(at=START, job="night", attempt=1, resume_from=None, reason="start"), "/s/1")
-        store.save_incident(replace(incident(), outcome="checkpoint_ignored"))
+        store.save_incident(replace(incident(), outcome=outcome))
         store.open_attempt(
             de.Launch(at=at(50), job="night", attempt=2, resume_from=checkpoint(0), reason="newest"), "/s/2"
         )
