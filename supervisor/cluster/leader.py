@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-import math
 import selectors
 import socket
 from collections import Counter
@@ -25,6 +24,7 @@ from supervisor.core.fleet.leading import Leading
 from supervisor.core.fleet.link import Greeting, LinkError, Role
 from supervisor.core.fleet.training import Command, Over, Record, RecordWarning, Requeue, Send
 from supervisor.core.moments import Moment
+from supervisor.core.stats.log_limit import LogLimit
 
 log = logging.getLogger(__name__)
 
@@ -125,15 +125,14 @@ class Leader:
         self._ready.register(listening, selectors.EVENT_READ, None)
         self._accept_at_s: float | None = None
         """When it is accepted again, where it is not at present."""
-        self._no_room_logged_s = -math.inf
         self._unproven: list[Peer] = []
         self._proven: list[Peer] = []
         self._nodes: dict[str, Peer] = {}
         self._refused: dict[str, str] = {}
         """Why the last daemon that was refused under a name was: told once, however often it tries."""
         self._strangers_since_s, self._strangers = 0.0, 0
-        self._strangers_logged: dict[str, float] = {}
-        """When each was logged last, by what was logged without its port."""
+        self._log_limit = LogLimit(SAME_STRANGER_S, UNPROVEN_MAX)
+        """Of what is logged of links, without their ports."""
         self._resume_problem: str | None = None
         self._status: int | None = None
         self._wall_ahead_s = self._read_wall_ahead_s()
@@ -238,8 +237,7 @@ class Leader:
             self._drop(self._find_most_crowding(), f"{error.strerror}: closing a connection that has proven nothing")
             return
         now_s = self._clock()
-        if now_s - self._no_room_logged_s >= SAME_STRANGER_S:
-            self._no_room_logged_s = now_s
+        if self._log_limit.allows("no descriptors", now_s):
             log.error("leader.no_descriptors", extra={"fields": {"error": error.strerror, "nodes": len(self._nodes)}})
         self._ready.unregister(self._listening)
         self._accept_at_s = now_s + NO_DESCRIPTORS_WAIT_S
@@ -358,11 +356,8 @@ class Leader:
         """
         now_s, address = self._clock(), peer.connection.link.address
         text = why.replace(address, address.rpartition(":")[0])
-        if now_s - self._strangers_logged.get(text, -math.inf) < SAME_STRANGER_S:
+        if not self._log_limit.allows(text, now_s):
             return False
-        if len(self._strangers_logged) >= UNPROVEN_MAX:
-            self._strangers_logged.clear()
-        self._strangers_logged[text] = now_s
         if now_s - self._strangers_since_s >= STRANGERS_EVERY_S:
             if self._strangers > STRANGERS_LOGGED:
                 fields = {

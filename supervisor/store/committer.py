@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from supervisor.core.moments import Moment
+from supervisor.core.stats.log_limit import LogLimit
 from supervisor.store import files, prune
 from supervisor.store.database import Database, Failure, UnusableError
 from supervisor.store.errors import StoreError
@@ -24,6 +25,8 @@ RETRY_S = 2.0
 SHED_S = 60.0
 CHECK_S = 600.0
 """The check of a file reads all of it."""
+LOG_AGAIN_S = 600.0
+"""How long the reason why something cannot be done with the file is not logged again."""
 
 
 class Committer:
@@ -39,6 +42,7 @@ class Committer:
         self._shed_at: Moment | None = None
         self._checked_at: Moment | None = None
         self._rollup = Rollup()
+        self._log_limit = LogLimit(LOG_AGAIN_S)
         self._connect(now)
 
     def is_waiting(self, now: Moment) -> bool:
@@ -99,23 +103,23 @@ class Committer:
         try:
             self._rollup.run(self._database, now.unix_s)
         except UnusableError as error:  # charts become slow, but without a deletion the file would grow without end
-            log.warning("store.rollup_failed", extra={"fields": {"error": str(error)}})
+            self._warn("store.rollup_failed", error, now)
         try:
             deleted = prune.prune(self._database, expiry_unix_s, retention)
         except UnusableError as error:
-            log.warning("store.prune_failed", extra={"fields": {"error": str(error)}})
+            self._warn("store.prune_failed", error, now)
             return 0
         self._ballast.take()
         return deleted
 
-    def forget(self, table: str, keys: Sequence[tuple[object, ...]]) -> int:
+    def forget(self, table: str, keys: Sequence[tuple[object, ...]], now: Moment) -> int:
         """Delete the rows of these primary keys; return the rows deleted, 0 where the file cannot be written."""
         if self.problem is not None:
             return 0
         try:
             return self._database.change(*prune.delete_rows(table, keys))
         except UnusableError as error:
-            log.warning("store.prune_failed", extra={"fields": {"error": str(error)}})
+            self._warn("store.prune_failed", error, now)
             return 0
 
     def close(self) -> None:
@@ -130,6 +134,11 @@ class Committer:
         if self.problem is None:
             log.error("store.unwritable", extra={"fields": {"file": str(self._database.path), "error": text}})
         self.problem = text
+
+    def _warn(self, event: str, error: UnusableError, now: Moment) -> None:
+        """Log what failed, where it has not failed for the same reason lately: it is tried again and again."""
+        if self._log_limit.allows(f"{event} {error}", now.monotonic_s):
+            log.warning(event, extra={"fields": {"error": str(error)}})
 
     def _retry_commit(self, rows: Pending, error: UnusableError, now: Moment) -> bool:
         """Handle a failed commit and retry it once; return whether that wrote it."""

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from supervisor.core.moments import Moment
-from supervisor.store.committer import Committer
+from supervisor.core.stats.log_limit import LogLimit
+from supervisor.store.committer import LOG_AGAIN_S, Committer
 from supervisor.store.database import Database, UnusableError
 from supervisor.store.prune import Retention
 from supervisor.store.sql import Statement
@@ -27,9 +28,6 @@ SLOW_COMMIT_S = 3.0
 """A commit that has not ended after this time is reported as a problem of the record."""
 SILENT_COMMIT_S = 10.0
 """A disk that works answers sooner, however slow it is."""
-UNREADABLE_EVERY_S = 600.0
-"""How long why the file cannot be read is not logged again: it is asked some twice a second."""
-REASONS_KEPT = 16
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,8 +63,8 @@ class Writer:
         self._commit_ended = threading.Condition()
         self._committed_at = now
         self._run_beside: Callable[[Callable[[], None]], None] | None = None
-        self._unreadable: dict[str, Moment] = {}
-        """When each reason was logged last for which the file could not be read."""
+        self._unreadable = LogLimit(LOG_AGAIN_S)
+        """Of why the file cannot be read: it is asked some twice a second."""
 
     @property
     def problem(self) -> str | None:
@@ -189,18 +187,9 @@ class Writer:
         try:
             return self._database.read(query) if self._run_beside is None else self._database.read_apart(query)
         except UnusableError as error:
-            self._note_unreadable(str(error))
+            if self._unreadable.allows(str(error), self.now.monotonic_s):
+                log.error("store.unreadable", extra={"fields": {"error": str(error)}})
             return None
-
-    def _note_unreadable(self, why: str) -> None:
-        """Log why the file cannot be read, where that was not logged lately."""
-        logged = self._unreadable.get(why)
-        if logged is not None and self.now.seconds_since(logged) < UNREADABLE_EVERY_S:
-            return
-        if len(self._unreadable) >= REASONS_KEPT:
-            self._unreadable.clear()
-        self._unreadable[why] = self.now
-        log.error("store.unreadable", extra={"fields": {"error": why}})
 
     def remember_jobs(self, rows: Iterable[Row]) -> None:
         """Remember the jobs in the file, so that they can be written into a new one in its place."""
@@ -218,7 +207,7 @@ class Writer:
 
     def forget(self, table: str, keys: Sequence[tuple[object, ...]]) -> int:
         """Delete the rows of these primary keys; return the rows deleted, 0 where the file cannot be written."""
-        return self._committer.forget(table, keys)
+        return self._committer.forget(table, keys, self.now)
 
     def drop_job(self, job: str, note_prefix: str) -> None:
         """Drop what is queued of a job, except its alerts."""

@@ -8,13 +8,20 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pytest
 from record_by_hand import START, at, gpu, host, made, open_store, record_everything, tree
 
 from supervisor.core import events as ev
+from supervisor.store.committer import LOG_AGAIN_S
+from supervisor.store.database import Database, Failure, UnusableError
 from supervisor.store.encode import BODY_LIMIT_BYTES, to_json
+from supervisor.store.opening import prepare
 from supervisor.store.prune import CHUNK_ROWS, EVENTS_OF_A_JOB
+from supervisor.store.sql import Statement
 from supervisor.store.statements import EVENT
+from supervisor.store.steps import Row
 from supervisor.store.write_queue import Pending
+from supervisor.store.writer import Writer
 
 DAY_S = 86400.0
 
@@ -174,3 +181,34 @@ def test_a_body_in_the_record_is_bounded_whatever_a_word_holds() -> None:
     body = to_json(output)
     assert len(body) <= BODY_LIMIT_BYTES
     assert json.loads(body)["agent_event"] == "alive"
+
+
+class FailingFile(Database):
+    """A file that can be opened, but neither read nor changed."""
+
+    def read(self, query: Statement) -> list[Row]:
+        """Fail as the disk does."""
+        raise UnusableError(Failure.OTHER, "disk I/O error")
+
+    def change(self, *statements: Statement) -> int:
+        """Fail as the disk does."""
+        raise UnusableError(Failure.OTHER, "disk I/O error")
+
+
+def test_why_nothing_is_deleted_or_aggregated_is_logged_once_and_again_after_a_while(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "supervisor.db"
+    prepare(path, START.unix_s)
+    writer = Writer(FailingFile(path), START)
+
+    def prune_at(seconds: float) -> list[int]:
+        """Return how often each has been logged after some tries."""
+        writer.now = at(seconds)
+        for _ in range(3):
+            assert writer.prune(at(seconds), Retention(), at(seconds).unix_s) == 0
+            assert writer.forget("jobs", [("night",)]) == 0
+        return [caplog.text.count(event) for event in ("store.rollup_failed", "store.prune_failed")]
+
+    assert [prune_at(0), prune_at(LOG_AGAIN_S - 1), prune_at(LOG_AGAIN_S)] == [[1, 1], [1, 1], [2, 2]]
+    writer.close(at(LOG_AGAIN_S))

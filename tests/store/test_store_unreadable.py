@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from record_by_hand import at
 
+from supervisor.store.committer import LOG_AGAIN_S
 from supervisor.store.database import Database, Failure, UnusableError
 from supervisor.store.sql import Statement
 from supervisor.store.steps import Row
-from supervisor.store.writer import UNREADABLE_EVERY_S, Writer
+from supervisor.store.writer import Writer
 
 
 class UnreadableFile(Database):
@@ -36,8 +37,8 @@ def test_why_the_file_cannot_be_read_is_logged_once_and_again_after_a_while_or_w
             assert writer.read(Statement("SELECT * FROM jobs")) is None
         return caplog.text.count("store.unreadable")
 
-    assert [query_at(0), query_at(UNREADABLE_EVERY_S - 1), query_at(UNREADABLE_EVERY_S)] == [1, 1, 2]
+    assert [query_at(0), query_at(LOG_AGAIN_S - 1), query_at(LOG_AGAIN_S)] == [1, 1, 2]
     database.why = "database disk image is malformed"
-    assert query_at(UNREADABLE_EVERY_S + 1) == 3
+    assert query_at(LOG_AGAIN_S + 1) == 3
     database.why = "disk I/O error"
-    assert query_at(UNREADABLE_EVERY_S + 2) == 3, "two reasons that alternate are no flood either"
+    assert query_at(LOG_AGAIN_S + 2) == 3, "two reasons that alternate are no flood either"
