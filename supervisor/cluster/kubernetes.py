@@ -119,9 +119,20 @@ class Leases:
 class KubernetesEngine:
     """Implements `cluster.leader.Engine`."""
 
-    def __init__(self, leases: Leases, own: str, duration_s: int, now: Callable[[], Moment]) -> None:
-        """`own` names this process, and no other that was or will be."""
+    def __init__(
+        self,
+        leases: Leases,
+        own: str,
+        duration_s: int,
+        now: Callable[[], Moment],
+        read_asleep_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """`own` names this process, and no other that was or will be.
+
+        `read_asleep_s` returns for how long this machine has slept since its start: the Lease goes on meanwhile.
+        """
         self._leases, self._own, self._duration_s, self._now = leases, own, duration_s, now
+        self._read_asleep_s = read_asleep_s
         self._seen: Observed | None = None
         self._over = threading.Event()
         self._lost: str | None = None
@@ -129,6 +140,9 @@ class KubernetesEngine:
         """When the last renewal was sent that was accepted."""
         self.fence = 0
         """Of the Lease's transitions, since this process holds it."""
+
+    def _clock(self) -> float:
+        return self._now().monotonic_s + self._read_asleep_s()
 
     @property
     def holds(self) -> bool:
@@ -153,10 +167,10 @@ class KubernetesEngine:
 
     def try_to_hold(self) -> None:
         """Take the Lease, or renew it. Raises ApiError; LeaseLostError where another has it that this process had."""
-        moment = self._now()
+        sent_s, unix_s = self._clock(), self._now().unix_s
         lease = self._leases.read()
         if lease is not None:
-            now_s = self._now().monotonic_s
+            now_s = self._clock()
             seen = self._seen or Observed(lease=lease, since_s=now_s)
             self._seen = seen.updated(lease, now_s)
             if self._renewed_s is not None and (lease.holder != self._own or lease.transitions != self.fence):
@@ -165,10 +179,10 @@ class KubernetesEngine:
                 return
         elif self._renewed_s is not None:
             raise LeaseLostError(f"lease {self._leases.name}: was deleted")
-        body = write_lease(self._leases.name, lease, self._own, self._duration_s, moment.unix_s)
+        body = write_lease(self._leases.name, lease, self._own, self._duration_s, unix_s)
         written = self._leases.write(body, new=lease is None)
         if written is not None and written.holder == self._own:
-            self._renewed_s, self.fence = moment.monotonic_s, written.transitions
+            self._renewed_s, self.fence = sent_s, written.transitions
 
     def _renew(self) -> None:
         while not self._over.wait(self._duration_s / RENEWALS):
@@ -183,7 +197,7 @@ class KubernetesEngine:
     def tick(self) -> None:
         """Raise LeaseLostError where this process may not lead any more."""
         assert self._renewed_s is not None
-        silent_s = self._now().monotonic_s - self._renewed_s
+        silent_s = self._clock() - self._renewed_s
         if self._lost is None and silent_s >= self._duration_s:
             self._lost = (
                 f"lease {self._leases.name}: not renewed for {silent_s:.1f} s (its duration: {self._duration_s} s)"

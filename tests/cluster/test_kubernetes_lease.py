@@ -37,6 +37,7 @@ class Clock:
 
     monotonic_s: float = 1000.0
     unix_s: float = 1.7e9
+    asleep_s: float = 0.0
 
     def now(self) -> Moment:
         return Moment(self.monotonic_s, self.unix_s)
@@ -44,6 +45,13 @@ class Clock:
     def passes(self, seconds: float) -> None:
         self.monotonic_s += seconds
         self.unix_s += seconds
+
+    def sleeps(self, seconds: float) -> None:
+        self.asleep_s += seconds
+        self.unix_s += seconds
+
+    def read_asleep_s(self) -> float:
+        return self.asleep_s
 
 
 @pytest.fixture
@@ -67,7 +75,7 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 
 def engine(server: Server, name: str, clock: Clock) -> KubernetesEngine:
-    return KubernetesEngine(Leases(server, "run"), name, DURATION_S, clock.now)
+    return KubernetesEngine(Leases(server, "run"), name, DURATION_S, clock.now, clock.read_asleep_s)
 
 
 def leads(process: KubernetesEngine) -> bool:
@@ -138,6 +146,20 @@ def test_a_leader_whose_api_server_is_silent_ends_by_its_own_clock(cluster: ApiS
     first.tick()
     clock.passes(0.1)
     with pytest.raises(LeaseLostError, match=r"not renewed for 15.0 s \(its duration: 15 s\)"):
+        first.tick()
+
+
+def test_a_leader_whose_machine_slept_for_the_duration_leads_no_more_until_it_has_renewed(server: Server) -> None:
+    clock, other_clock = Clock(), Clock()
+    first, second = engine(server, "a", clock), engine(server, "b", other_clock)
+    assert leads(first)
+    assert not leads(second)
+    clock.sleeps(DURATION_S - 1)
+    first.tick()
+    clock.sleeps(1)
+    other_clock.sleeps(DURATION_S)
+    assert leads(second), "it has not changed for the whole time, in which this one slept too"
+    with pytest.raises(LeaseLostError, match=r"not renewed for 15\.0 s"):
         first.tick()
 
 
