@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from supervisor.core.fleet.leading import Leading
 from supervisor.core.fleet.training import Command, Incident, LeaderLimits, Over, Record
 from supervisor.core.moments import Moment
 from supervisor.daemon.roles.leader_alerts import make_notice, read_waiting
-from supervisor.daemon.roles.program import move_database, settings_of_node
+from supervisor.daemon.roles.program import DESCRIPTORS, move_database, raise_descriptors, settings_of_node
 from supervisor.runner import process_table
 
 TORCHRUN = """\
@@ -66,6 +67,18 @@ def test_a_rank_that_was_stopped_until_a_moment_ago_is_evidence_of_a_stopped_one
     assert state() == "T"
     forget_stops([rank], 41)
     assert state() in {"R", "S"}, "the training has gone on: a later fault is not this rank's"
+
+
+def test_a_leader_has_a_descriptor_for_each_of_a_thousand_nodes_where_the_hard_limit_allows_it() -> None:
+    before = soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    low = min(soft, 1024)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (low, hard))
+    try:
+        raise_descriptors()
+        most = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (max(low, most), hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_the_database_of_a_node_lies_on_its_own_disk_and_in_no_folder_of_another(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import hashlib
 import logging
 import os
 import platform
+import resource
 import secrets
 import signal
 import socket
@@ -46,7 +47,7 @@ from supervisor.core.fleet.leading import Leading
 from supervisor.core.fleet.training import Known, LeaderLimits
 from supervisor.core.remedies.budget import Budget
 from supervisor.core.remedies.settings import Remedies
-from supervisor.daemon.clock import SystemClock, boot_id
+from supervisor.daemon.clock import SystemClock, boot_id, read_asleep_s
 from supervisor.daemon.launch.launchers import LauncherError
 from supervisor.daemon.process import logging_setup
 from supervisor.daemon.process.startup import StateLockedError, keep_one_heap, wait_for_state
@@ -68,6 +69,8 @@ PROVE_LIMIT_S = 1500.0
 COPY_LIMIT_S = 60.0
 """For the copy of a node's database to a folder that all nodes share."""
 DATABASE = "supervisor.db"
+DESCRIPTORS = 16_384
+"""Of the leader, as the daemon's unit has them."""
 IDENTITY_BYTES = 8
 """Of a process that leads: another one in the same pod is another."""
 UNLIMITED = 1_000_000_000
@@ -164,6 +167,7 @@ def read_address(text: str | None, option: str) -> tuple[str, int]:
 
 
 def _run_leader(asked: argparse.Namespace) -> int:
+    raise_descriptors()
     keep_files_apart()
     _refuse_silent(asked)
     allocation = _find_allocation(asked)
@@ -194,6 +198,17 @@ def _run_leader(asked: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: leader.ask_to_stop(f"the engine sent {signal.Signals(number).name}"))
     return leader.run()
+
+
+def raise_descriptors() -> None:
+    """Have a descriptor for each node: the soft limit is 1,024 on most machines, whatever the hard one is.
+
+    Whatever the leader starts has it too; none of that is a training.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _find_allocation(asked: argparse.Namespace) -> Allocation | None:
@@ -243,7 +258,7 @@ def _find_engine(asked: argparse.Namespace, allocation: Allocation | None, clock
 
     leases = kubernetes.Leases(kubernetes.find_server(os.environ), kubernetes.name_lease(asked.training))
     own = f"{asked.node}_{secrets.token_hex(IDENTITY_BYTES)}"
-    engine = kubernetes.KubernetesEngine(leases, own, kubernetes.DURATION_S, clock.now)
+    engine = kubernetes.KubernetesEngine(leases, own, kubernetes.DURATION_S, clock.now, read_asleep_s)
     engine.wait_to_lead()  # before the record is read: until then another leader may write it
     return engine
 
