@@ -190,7 +190,10 @@ def _fold_retry(job: Job, decision: de.Retry) -> Job:
     moved = forget_refused(_begin_trial(moved, decision), why_start_failed(job, decision))
     in_place = job.resumes_in_place or (job.attempt is not None and job.attempt.failed_from_copy)
     ledger = _count_restart(job, decision)
-    return replace(moved, stop=None, retry=plan, ledger=ledger, unkillable=False, resumes_in_place=in_place)
+    ends = job.tune_ends + decision.ends_tune
+    return replace(
+        moved, stop=None, retry=plan, ledger=ledger, unkillable=False, resumes_in_place=in_place, tune_ends=ends
+    )
 
 
 def _find_failed_start(job: Job, flag: RedFlag | None) -> float | None:

@@ -410,6 +410,8 @@ def _fold_report(job: Job, attempt: Attempt, event: ev.AgentReported) -> Job:
             remedies = facts.get("remedies")
             named = [str(remedy) for remedy in remedies] if isinstance(remedies, list) else []
             return replace(job, course=job.course.confirmed(named, str(facts.get("set", ""))[:APPLIED_CHARACTERS]))
+        case ev.AgentEvent.TUNING:
+            return replace(job, attempt=replace(attempt, has_lent_block=facts.get("lent") is True))
         case _:
             return job
 

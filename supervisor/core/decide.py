@@ -41,6 +41,7 @@ from supervisor.core.start_failure import (
     launch_failure,
 )
 from supervisor.core.triage.state import TriageState
+from supervisor.core.tuning.lent_block import end_lent_block, settle_lent_block
 from supervisor.core.tuning.ordered_starts import end_failed_start, end_for_order, refuse_environment, settle_start
 
 STOP_SLACK_S = 10.0
@@ -163,7 +164,7 @@ def settle(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment, co
             counts=False,
             refused_start=stop.refused_start,
         )
-    without = settle_start(job, attempt, flags, now)
+    without = settle_start(job, attempt, flags, now) or settle_lent_block(job, attempt, flags, now)
     if without is not None:
         return without
     cause = worst((stop.flag if stop else None, _flag_failed_launch(attempt, now), *flags))
@@ -385,6 +386,7 @@ def _decide_on_alive(
         return de.Stop(at=now, job=job.name, attempt=attempt.number, reason=asked, save=save, flag=flag)
     return (
         end_failed_start(job, attempt, flags, now)
+        or end_lent_block(job, attempt, flags, now)
         or _decide_on_flags(job, attempt, flags, now)
         or _return_to_gpu(job, attempt, now, context)
         or end_for_order(job, attempt, now)

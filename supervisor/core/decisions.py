@@ -164,6 +164,8 @@ class Retry:
     """The environment that it decides about again: no attempt is launched in it, since it failed its proof."""
     refused_start: str | None = None
     """Why what a tune had the training started with is given up; nothing is spent and no incident is opened for it."""
+    ends_tune: bool = False
+    """Whether it died in steps to which a tune had lent settings; nothing is spent and no incident is opened for it."""
     finding: Finding | None = None
     """The finding of a triage about the fault, or about the one before it at the same step."""
 

@@ -187,6 +187,8 @@ class Attempt:
     """What a tune has it started with."""
     order: StartOrder | None = None
     """What it was started for, where a tune measures it."""
+    has_lent_block: bool = False
+    """Whether a tune has lent settings to the steps that are made at present."""
 
     @property
     def is_lent(self) -> bool:
@@ -349,6 +351,8 @@ class Job:
     """What a tune has proven for its starts."""
     start_refused: str | None = None
     """Why the newest attempt, or the one that was not launched, could not be started as tuned."""
+    tune_ends: int = 0
+    """How often it died in steps to which a tune had lent settings, without being charged for that."""
     resumes_in_place: bool = False
     """A start from a generation failed: the next is given the file in its own place, where what it lacked may lie."""
     began_unix_s: float | None = None

@@ -15,7 +15,7 @@ from supervisor.core.remedies.context import RemedyContext
 from supervisor.core.remedies.own_file import OWN_FILES_AT_FAULT, blame_own_file, blame_unmoved, hint_at_own_files
 from supervisor.core.remedies.trials import Trial
 from supervisor.core.rules import cause_of
-from supervisor.core.rules.crash_diagnosis import HOST_LOST, KILLED_BY_SIGNAL, LAST_OUTPUT
+from supervisor.core.rules.crash_diagnosis import HOST_LOST, is_killed_from_outside
 from supervisor.core.start_failure import ABOUT_NO_CHECKPOINT, NOT_STARTED, UNMOUNTED, hint_at_refused_load
 from supervisor.core.triage.finding import Finding
 from supervisor.core.triage.state import cause_after_triage, find_earlier_finding, looked_for
@@ -107,13 +107,8 @@ def _choose_after_start(job: Job, attempt: Attempt, flag: RedFlag, context: Reme
 
 
 def _restart_alone(job: Job, flag: RedFlag) -> Choice | None:
-    why = KILLED if _is_killed(flag) else RESTARTED_ALONE.get(flag.fault or "")
+    why = KILLED if is_killed_from_outside(flag) else RESTARTED_ALONE.get(flag.fault or "")
     return Choice(remedy="restart", reason=why) if why is not None and job.limits.remedies.allows("restart") else None
-
-
-def _is_killed(flag: RedFlag) -> bool:
-    """Whether SIGKILL ended it and nothing says why: no process sends that to itself because of its data."""
-    return flag.fault == KILLED_BY_SIGNAL and "killed by SIGKILL" in flag.message.partition(LAST_OUTPUT)[0]
 
 
 def _put_back(job: Job, attempt: Attempt, choice: Choice, context: RemedyContext) -> Choice:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from supervisor.core.findings import FaultClass
-from supervisor.core.flags import Diagnosis
+from supervisor.core.flags import Diagnosis, RedFlag
 
 HOST_LOST = "host_lost"
 """Fault of an attempt that ended with its machine."""
@@ -166,6 +166,11 @@ _DIAGNOSES: Mapping[str, Diagnosis] = {
         )
     },
 }
+
+
+def is_killed_from_outside(flag: RedFlag) -> bool:
+    """Whether SIGKILL ended it and nothing says why: no process sends that to itself because of its data."""
+    return flag.fault == KILLED_BY_SIGNAL and "killed by SIGKILL" in flag.message.partition(LAST_OUTPUT)[0]
 
 
 def crash_diagnosis(fault: str) -> Diagnosis | None:

@@ -95,8 +95,13 @@ def _may_be_of_trial(attempt: Attempt, flag: RedFlag) -> bool:
     """Whether what is on trial may be the reason of a flag; before the first step it is taken for that."""
     if not attempt.is_lent or attempt.last_step is None:
         return attempt.is_lent
+    return not is_of_machine(flag)
+
+
+def is_of_machine(flag: RedFlag) -> bool:
+    """Whether a flag is of the machine, or of whoever stopped a process: no setting brings that about."""
     of_machine = flag.rule in OF_MACHINE or flag.fault in FAULTS_OF_MACHINE or cause_of(flag) == GPU_LOST
-    return not of_machine and not flag.stopped_pids
+    return of_machine or bool(flag.stopped_pids)
 
 
 def settle_start(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment) -> de.Retry | None:
