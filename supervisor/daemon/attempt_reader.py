@@ -101,6 +101,8 @@ class FollowedAttempt:
     """Whether a recorder held more than the last look read."""
     gone: bool = field(init=False, default=False)
     over: bool = field(init=False, default=False)
+    cleared: bool = field(init=False, default=False)
+    """Whether nothing of it runs any more, which stays so: a thread that was replaced may have found it out."""
     patient: bool = field(init=False, default=False)
     """Whether the next look reads all there is, however much that may be."""
     caught_up: threading.Event = field(init=False, default_factory=threading.Event)
@@ -465,6 +467,10 @@ class AttemptReader:
                 )
             )
 
+    def _clear(self, followed: FollowedAttempt, *, has_exit_record: bool) -> None:
+        if self._cleared(followed.job, followed.folder, has_exit_record):
+            followed.cleared = True
+
     def _report_end(self, followed: FollowedAttempt, thread: int) -> bool:
         """Report the end of an attempt whose shim has ended; return False while processes of it still run."""
         now = self._clock.now()
@@ -472,14 +478,11 @@ class AttemptReader:
         self._read_part(
             followed, thread, fo.EXIT, lambda: found.extend(filter(None, [self.look(read_exit, followed.folder, now)]))
         )
-        cleared: list[bool] = []
-        self._read_part(
-            followed,
-            thread,
-            "what is left of it",
-            lambda: cleared.append(self._cleared(followed.job, followed.folder, bool(found))),
-        )
-        if cleared != [True]:
+        if not followed.cleared:
+            self._read_part(
+                followed, thread, "what is left of it", partial(self._clear, followed, has_exit_record=bool(found))
+            )
+        if not followed.cleared:
             # A training without its shim is not supervised; until it ends, nothing else may start on its GPU.
             # An exit record is no proof that it has ended: the training can write it.
             return False

@@ -122,7 +122,7 @@ class DirectLauncher:
         """See `Launcher.kill_all`. The tree first: without its shim it is known by less."""
         for _ in range(KILL_ROUNDS):  # repeated, since a process may have forked in between
             shims = self._find_shims(slot, folder)
-            members = [*self._list_members(slot, folder, shims), *_list_starting(folder)]
+            members = [*self._list_members(slot, folder, shims), *self._list_starting(slot, folder)]
             reached = [process for process in members if process_table.send(process, signal.SIGKILL)]
             if any(process.state != "D" for process in reached):
                 continue
@@ -133,7 +133,7 @@ class DirectLauncher:
     def alive(self, slot: str, folder: Path) -> bool:
         """See `Launcher.alive`. Counts orphans of a killed shim, and a shim that has not reported yet."""
         shims = self._find_shims(slot, folder)
-        return bool(shims or _list_starting(folder) or self._list_members(slot, folder, shims))
+        return bool(shims or self._list_starting(slot, folder) or self._list_members(slot, folder, shims))
 
     def _find_shims(self, slot: str, folder: Path) -> list[Process]:
         """Return the running shims of the attempt, including one that has not reported yet."""
@@ -150,6 +150,10 @@ class DirectLauncher:
         """Return the shim that was found for this attempt, also once it has ended; None where it is not known."""
         at, known = self._known.get(slot, (None, None))
         return known if at == folder else None
+
+    def _list_starting(self, slot: str, folder: Path) -> list[Process]:
+        """Return the processes that are about to become the attempt's shim; none of one whose shim was found."""
+        return [] if self._find_known(slot, folder) is not None else _list_starting(folder)
 
     def _list_members(self, slot: str, folder: Path, shims: list[Process]) -> list[Process]:
         """Return the attempt's running processes without its shim.

@@ -624,6 +624,31 @@ def test_leftovers_that_cannot_be_asked_for_are_asked_for_again(events: list[ev.
     ]
 
 
+def test_that_nothing_is_left_is_known_although_the_thread_that_found_it_was_replaced(
+    events: list[ev.Event], tmp_path: Path
+) -> None:
+    """On a machine with thousands of processes each look may take longer than a thread is waited for."""
+    asked, answered = threading.Event(), threading.Event()
+
+    def look_slowly(job: str, folder: Path, has_exit_record: bool) -> bool:
+        assert not asked.is_set(), "looked at again"
+        asked.set()
+        return answered.wait(120)
+
+    watch = AttemptReader(SystemClock(), events.append, look_slowly)
+    watch.start()
+    item = followed(tmp_path)
+    watch.follow(item)
+    watch.gone("one", 1)
+    assert asked.wait(120)
+    watch.check(later(HUNG_S + 1))
+    assert item.post.restarts == 1
+    answered.set()
+    until(has_event(events, ev.HostLost), "the end, reported by the other thread")
+    watch.end()
+    watch.join(120)
+
+
 def test_a_flood_of_one_jobs_words_puts_off_no_neighbours_end(leftovers: Leftovers, tmp_path: Path) -> None:
     """1.2 million short words once put off a neighbour's crash by 143 seconds, and took 423 MB."""
     inbox = Inbox()
