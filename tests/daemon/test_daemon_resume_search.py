@@ -69,6 +69,7 @@ def answer_of(
     resume: ResumeSettings | None = None,
     *,
     patterns: tuple[str, ...] = (),
+    host_lost: str | None = None,
     **known_of_job: Any,
 ) -> ev.Event:
     """Return how such a search ends."""
@@ -97,7 +98,8 @@ def answer_of(
     )
     now = SystemClock().now()
     plan = RetryPlan(not_before=now, reason="crash")
-    attempted = Attempt(number=1, launched_at=now, exit=ExitStatus(at=now, signal=9))
+    ended = None if host_lost is not None else ExitStatus(at=now, signal=9)
+    attempted = Attempt(number=1, launched_at=now, exit=ended, host_lost=host_lost)
     job = Job(name="one", since=now, phase=Phase.BACKOFF, attempt=attempted, retry=plan, **known_of_job)
     seeker.search(job, None)
     ends = (ev.ResumePointFound, ev.SupervisionChanged)
@@ -162,6 +164,7 @@ def test_a_format_that_cannot_be_verified_is_left_to_a_program_that_is_handed_no
     assert (point.possible, point.loads_itself, point.checkpoint) == (goes_on, goes_on, None)
 
 
+@pytest.mark.parametrize("host_lost", [None, "the machine was rebooted"])
 @pytest.mark.parametrize(
     ("resume", "moves"),
     [
@@ -172,7 +175,7 @@ def test_a_format_that_cannot_be_verified_is_left_to_a_program_that_is_handed_no
     ],
 )
 def test_a_save_that_the_end_of_a_training_cut_short_is_moved_before_a_program_that_loads_it_starts(
-    tmp_path: Path, resume: ResumeSettings, moves: bool
+    tmp_path: Path, resume: ResumeSettings, moves: bool, host_lost: str | None
 ) -> None:
     good, cut = tmp_path / "ck_1.pt", tmp_path / "ck_2.pt"
     good.write_bytes(b"saved")
@@ -180,7 +183,9 @@ def test_a_save_that_the_end_of_a_training_cut_short_is_moved_before_a_program_t
     for path, age_s in ((good, 20), (cut, 10)):
         os.utime(path, (SystemClock().now().unix_s - age_s,) * 2)
     damaged = replace(damaged, fingerprint=Shelves().prove("", cut).fingerprint)
-    answer = answer_of(Shelves(), tmp_path, [], (damaged,), resume, patterns=(str(tmp_path / "ck_*.pt"),))
+    answer = answer_of(
+        Shelves(), tmp_path, [], (damaged,), resume, patterns=(str(tmp_path / "ck_*.pt"),), host_lost=host_lost
+    )
     assert isinstance(answer, ev.ResumePointFound)
     assert answer.point.checkpoint is not None
     assert answer.point.checkpoint.path == str(good)

@@ -351,15 +351,18 @@ def _find_end_with_damaged(job: Job, settings: JobSettings) -> float | None:
     """Return before which time a damaged save was written that may end a start; None where none is looked for.
 
     A program with a resume command that names no file loads its newest save by itself; of any other that is known once
-    it has died at a start. What an attempt saved is complete once it has ended; where a fault began before, what was
-    saved since is not cut short but spoilt, and set_newer_aside is the user's answer to that.
+    it has died at a start. What an attempt saved is complete once it has ended, which is known late of one that left
+    no exit record, as where the power failed; where a fault began before, what was saved since is not cut short but
+    spoilt, and set_newer_aside is the user's answer to that.
     """
     plan, attempt = job.retry, job.attempt
     if plan is None or settings.resume.set_newer_aside or attempt is None:
         return None
     resume = commands_of(settings, settings.profiles.cpu if job.on_cpu else None)[1]
-    if plan.died_unix_s is not None or plan.fault_unix_s is not None or resume is None or attempt.exit is None:
+    if plan.died_unix_s is not None or plan.fault_unix_s is not None or resume is None:
         return plan.died_unix_s
+    if attempt.exit is None:
+        return job.since.unix_s if attempt.host_lost is not None else None
     return attempt.exit.at.unix_s
 
 
