@@ -16,7 +16,13 @@ from supervisor.core.remedies.own_file import OWN_FILES_AT_FAULT, blame_own_file
 from supervisor.core.remedies.trials import Trial
 from supervisor.core.rules import cause_of
 from supervisor.core.rules.crash_diagnosis import HOST_LOST, is_killed_from_outside
-from supervisor.core.start_failure import ABOUT_NO_CHECKPOINT, NOT_STARTED, UNMOUNTED, hint_at_refused_load
+from supervisor.core.start_failure import (
+    ABOUT_MODULE,
+    ABOUT_NO_CHECKPOINT,
+    NOT_STARTED,
+    UNMOUNTED,
+    hint_at_refused_load,
+)
 from supervisor.core.triage.finding import Finding
 from supervisor.core.triage.state import cause_after_triage, find_earlier_finding, looked_for
 
@@ -27,9 +33,10 @@ RESTARTED_ALONE = {
 }
 """Faults after which an attempt is started as before, wherever it was, and why."""
 KILLED = "restart without changes: a SIGKILL from outside is no sign of a fault in data or code"
-UNMOUNTED_TRIES = 5
-"""Launches in a row that a missing folder may fail."""
-UNMOUNTED_WAIT_S = 60.0
+PUT_BACK = "it was there when the training made steps, and packages may be being installed"
+ABSENT_TRIES = 5
+"""Starts in a row that may fail by what may be put back: a missing folder, or a module that it had imported before."""
+ABSENT_WAIT_S = 60.0
 """The longest wait between two of them: with the default waits they take two or three minutes."""
 SAME_START_WAIT_S = 5.0
 """Before the last try of a start that failed twice in the same way: it comes at most once, so it need not wait long."""
@@ -138,12 +145,16 @@ def _explain_end(job: Job, flag: RedFlag, cause: str, why: str, context: RemedyC
 def _choose_after_same_launch(job: Job, flag: RedFlag) -> Choice:
     """Return the choice where a command could not be executed for the same reason as before.
 
-    A disk may be mounted some minutes after the machine has started; all else only a person changes.
+    A disk may be mounted some minutes after the machine has started, and what was executed before may be being
+    installed again; all else only a person changes.
     """
     tries = job.course.count_same_starts(flag.start_failure) + 1
-    if UNMOUNTED in flag.message and tries < UNMOUNTED_TRIES and job.limits.remedies.allows("restart"):
-        reason = f"a folder is missing, whose disk may be mounted later: it is tried {UNMOUNTED_TRIES} times"
-        return Choice(remedy="restart", reason=reason)
+    if tries < ABSENT_TRIES and job.limits.remedies.allows("restart"):
+        if UNMOUNTED in flag.message:
+            reason = f"a folder is missing, whose disk may be mounted later: it is tried {ABSENT_TRIES} times"
+            return Choice(remedy="restart", reason=reason)
+        if job.ledger.furthest_step is not None:
+            return Choice(remedy="restart", reason=f"{PUT_BACK}: it is tried {ABSENT_TRIES} times")
     return Choice(
         remedy=None,
         reason=f"the command could not be executed {tries} times, for the same reason: correct `command`, `cwd` or "
@@ -154,14 +165,19 @@ def _choose_after_same_launch(job: Job, flag: RedFlag) -> Choice:
 def _choose_after_same_start(job: Job, attempt: Attempt, flag: RedFlag, last: Trial, context: RemedyContext) -> Choice:
     """Return the choice after two ends in a row before the first step: an older checkpoint, or nothing.
 
-    A start from the beginning fails by the program, which another try does not change; where the training made steps
-    before, by a file that it reads without being told, as one that it saved. A start from a checkpoint may fail by that
-    checkpoint; where an older one fails in the same way, it is what resumes it.
+    A start from the beginning fails by the program, which another try does not change, unless it misses a module that
+    it had; where the training made steps before, by a file that it reads without being told, as one that it saved. A
+    start from a checkpoint may fail by that one; where an older one fails in the same way, it is what resumes it.
     """
     same = "it failed before its first step in the same way"
     resumed = attempt.resume_from
+    if _may_be_put_back(job, flag):
+        return Choice(remedy="restart", reason=f"{PUT_BACK}: it is tried {ABSENT_TRIES} times")
     if ABOUT_NO_CHECKPOINT.match(flag.start_failure or "") or (resumed is None and job.ledger.furthest_step is None):
-        return Choice(remedy=None, reason=f"{same} twice: the program or its command line is at fault, not the machine")
+        tries = job.course.count_same_starts(flag.start_failure) + 1
+        times = "twice" if tries <= 2 else f"{tries} times"
+        blamed = "the program or its command line is at fault, not the machine"
+        return Choice(remedy=None, reason=f"{same} {times}: {blamed}")
     if resumed is None:
         return Choice(remedy=None, reason=f"{same} twice, where it had made steps before: {OWN_FILES_AT_FAULT}")
     if last.remedy != "older_generation" and job.limits.remedies.allows("older_generation"):
@@ -173,11 +189,19 @@ def _choose_after_same_start(job: Job, attempt: Attempt, flag: RedFlag, last: Tr
     return Choice(remedy=None, reason=reason if hint is None else f"{reason}; {hint}")
 
 
+def _may_be_put_back(job: Job, flag: RedFlag) -> bool:
+    """Whether a training that had made steps misses a module: an upgrade of packages removes the old ones first."""
+    if job.ledger.furthest_step is None or not ABOUT_MODULE.match(flag.start_failure or ""):
+        return False
+    return job.course.count_same_starts(flag.start_failure) + 1 < ABSENT_TRIES and job.limits.remedies.allows("restart")
+
+
 def _shorten_wait(job: Job, flag: RedFlag, not_before: Moment, now: Moment) -> Moment:
     """Return when the next attempt is made: soon after a start that failed in the same way, which comes a few times."""
     if job.course.again_at_start(job.number, flag.start_failure) is None:
         return not_before
-    longest_s = UNMOUNTED_WAIT_S if _is_not_started(flag) else SAME_START_WAIT_S
+    is_absent = _is_not_started(flag) or _may_be_put_back(job, flag)
+    longest_s = ABSENT_WAIT_S if is_absent else SAME_START_WAIT_S
     return min(not_before, now.plus(longest_s), key=lambda at: at.monotonic_s)
 
 

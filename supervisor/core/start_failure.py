@@ -61,6 +61,8 @@ ABOUT_NO_CHECKPOINT = re.compile(
     r"(?:\w+\.)*(?:ModuleNotFound|Import|Syntax|Indentation|Tab|Name)Error\b|status|could not be started"
 )
 """Failures that no other checkpoint repairs: the program does not run, or does not understand its command line."""
+ABOUT_MODULE = re.compile(r"(?:\w+\.)*(?:ModuleNotFound|Import)Error\b")
+"""Failures of these that a person may be repairing: packages are removed before others are installed in their place."""
 _REFUSED_LOAD = "Weights only load failed"
 """torch.load of torch 2.6 or later, of a file with objects of classes, such as the arguments of the command line."""
 

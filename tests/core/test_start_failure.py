@@ -91,15 +91,59 @@ def test_a_training_that_no_longer_starts_has_a_file_at_fault_that_it_reads_by_i
     assert 'File "train.py", line 3, in <module>' in reason
 
 
-@pytest.mark.parametrize("kind", ["ModuleNotFoundError", "SyntaxError"])
-def test_a_program_that_was_changed_since_it_trained_is_at_fault_itself(kind: str) -> None:
+def stepped() -> Life:
+    """A training that had made steps, and was killed."""
     timeline = life()
     timeline.started().stage(Stage.STEP).steps(1, 400)
-    waits_and_looks(timeline.exits(signal=9))
-    waits_and_looks(raises(timeline, kind, "train.py"))
-    raises(timeline, kind, "train.py")
+    return waits_and_looks(timeline.exits(signal=9))
+
+
+def test_a_program_that_was_changed_since_it_trained_is_at_fault_itself() -> None:
+    timeline = stepped()
+    waits_and_looks(raises(timeline, "SyntaxError", "train.py"))
+    raises(timeline, "SyntaxError", "train.py")
     assert timeline.job.reason is not None
     assert "the program or its command line is at fault" in timeline.job.reason
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("ModuleNotFoundError", "No module named 'torch'"),
+        ("ImportError", "libtorch_hip.so: cannot open shared object file: No such file or directory"),
+    ],
+)
+def test_a_module_that_an_upgrade_has_removed_is_waited_for_some_minutes(kind: str, message: str) -> None:
+    """As `pip install -U torch` does under a training that lives, which is killed meanwhile."""
+    timeline = stepped()
+    began = timeline.now
+    while timeline.phase() is not Phase.FAILED:
+        raises(timeline, kind, message)
+        if timeline.phase() is Phase.BACKOFF:
+            waits_and_looks(timeline)
+    assert 120 <= timeline.now.seconds_since(began) <= 300
+    assert timeline.job.reason is not None
+    assert "in the same way 5 times: the program or its command line is at fault" in timeline.job.reason
+
+
+def test_a_module_that_is_there_again_lets_it_go_on() -> None:
+    timeline = stepped()
+    for _ in range(3):
+        waits_and_looks(raises(timeline, "ModuleNotFoundError", "No module named 'torch'"))
+    timeline.started().stage(Stage.STEP).steps(401, 500)
+    assert timeline.phase() is Phase.RUNNING
+
+
+def test_a_command_that_was_executed_before_is_waited_for_some_minutes() -> None:
+    timeline = stepped()
+    began = timeline.now
+    while timeline.phase() is not Phase.FAILED:
+        timeline.fails_to_launch(f"{ABSENT}: there is no /home/me/venv/bin/yolo")
+        if timeline.phase() is Phase.BACKOFF:
+            waits_and_looks(timeline)
+    assert 90 <= timeline.now.seconds_since(began) <= 240
+    assert timeline.job.reason is not None
+    assert "the command could not be executed 5 times" in timeline.job.reason
 
 
 def test_a_usage_error_is_given_up_after_the_second_time() -> None:
@@ -484,8 +528,8 @@ def test_a_training_that_a_signal_ended_before_its_first_step_may_start_from_a_c
 
 def test_a_resume_that_does_not_even_run_takes_no_older_checkpoint() -> None:
     timeline = with_two_checkpoints(RemedyContext(resume_command=True))
-    waits_and_looks(raises(timeline, "ModuleNotFoundError", "No module named 'timmm'"))
-    raises(timeline, "ModuleNotFoundError", "No module named 'timmm'")
+    waits_and_looks(raises(timeline, "SyntaxError", "invalid syntax (resume.py, line 3)"))
+    raises(timeline, "SyntaxError", "invalid syntax (resume.py, line 3)")
     assert timeline.phase() is Phase.FAILED
     assert all(trial.remedy != "older_generation" for trial in timeline.job.course.trials)
     assert timeline.job.name == JOB
