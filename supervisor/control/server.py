@@ -30,7 +30,9 @@ class ControlServer:
         self._listening = LimitedListener(listening, CONNECTIONS)
         self._path = Path(os.fsdecode(listening.getsockname()))
         self._unlink = unlink
-        served = application(view, self._path.stat().st_gid, tuning)
+        found = self._path.stat()
+        self._file = found.st_dev, found.st_ino
+        served = application(view, found.st_gid, tuning)
         # Beyond the listener's own limit, so that whoever is one too many hears why.
         connections = 2 * CONNECTIONS
         self._server = WokenServer(
@@ -43,12 +45,24 @@ class ControlServer:
         """Where the socket lies."""
         return self._path
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether no client finds a socket that was bound here: its file is gone, or another is in its place."""
+        try:
+            found = self._path.lstat()
+        except OSError:
+            return self._unlink
+        return self._unlink and (found.st_dev, found.st_ino) != self._file
+
     def start(self) -> None:
         """Begin to serve; connections that came since the socket was bound are answered too."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """End what is being answered within seconds, close and remove the socket; harmless when called again."""
+    def stop(self, *, unlink: bool = True) -> None:
+        """End what is being answered within seconds, close and remove the socket; harmless when called again.
+
+        Without `unlink` its file is left: another socket's that was bound there.
+        """
         self._server.end()
         if self._thread.ident is not None:
             self._thread.join(STOP_LIMIT_S)
@@ -56,7 +70,7 @@ class ControlServer:
             log.warning("control.stuck", extra={"fields": {"limit_s": STOP_LIMIT_S}})
         self._listening.close()
         self._bound.close()
-        if self._unlink:
+        if self._unlink and unlink:
             self._path.unlink(missing_ok=True)
 
     @property

@@ -20,6 +20,7 @@ from supervisor.core import events as ev
 from supervisor.core.checkpoints.checkpoint import Checkpoint
 from supervisor.core.job import ALIVE, Job, Phase
 from supervisor.core.moments import Moment
+from supervisor.core.stats.log_limit import LogLimit
 from supervisor.core.tuning.shared_gpu import find_other_program
 from supervisor.daemon.alerts.alerting import READ_AGAIN_EVERY_S
 from supervisor.daemon.alerts.morning_report import MorningReports
@@ -57,6 +58,9 @@ PRUNE_EVERY_S = 60.0
 GLOBS_EVERY_S = 5.0
 GLOBS_LIMIT_S = 30.0
 SWEEP_EVERY_S = 3600.0
+SOCKET_EVERY_S = 5.0
+LOG_AGAIN_S = 600.0
+"""How long the same reason why the socket cannot be bound again is not logged again."""
 STANDBYS_EVERY_S = 1.0
 TUNES_EVERY_S = 10.0
 READ_GPUS = "read gpus"
@@ -149,7 +153,25 @@ class Service:
             not_configured=parts.left_running.list_jobs,
         )
         passed = listen.from_systemd(os.environ)
+        self._view = view
         self._control = ControlServer(view, passed or listen.bind(socket_path), unlink=passed is None, tuning=view)
+        self._log_limit = LogLimit(LOG_AGAIN_S)
+
+    def _bind_again(self) -> None:
+        """Serve at a new socket where the file of the present one is gone, as after old files were cleared away."""
+        lost = self._control
+        if not lost.is_lost:
+            return
+        try:
+            bound = listen.bind(lost.path)
+        except listen.ListenError as error:
+            if self._log_limit.allows(str(error), self._parts.clock.now().monotonic_s):
+                log.error("control.not_bound_again", extra={"fields": {"error": str(error)}})
+            return
+        self._control = ControlServer(self._view, bound, unlink=True, tuning=self._view)
+        self._control.start()
+        lost.stop(unlink=False)
+        log.warning("control.bound_again", extra={"fields": {"socket": str(lost.path)}})
 
     def _find_job(self, name: str) -> Job | None:
         """Return a job as the deciding thread knows it."""
@@ -259,6 +281,7 @@ class Service:
         self._periodic.every(TUNES_EVERY_S, "tunes", self._tuner.begin_due)
         self._periodic.every(STANDBYS_EVERY_S, "standbys", parts.standbys.look)
         self._periodic.every(STARTS_EVERY_S, "starts of units", parts.unit_requests.find_starts)
+        self._periodic.every(SOCKET_EVERY_S, "control socket", self._bind_again)
         self._periodic.every(SWEEP_EVERY_S, "sweep attempts", self._sweep_attempts)
         self._periodic.every(TEXTFILE_EVERY_S, "metrics textfile", self._textfile.write)
         self._periodic.every(REPORTS_EVERY_S, "morning reports", self._reports.look)

@@ -48,6 +48,21 @@ def goes_on_for(home: House, steps: int, job: str = "one") -> None:
     home.step(job, home.steps_made(job)[-1] + steps)
 
 
+def test_a_control_socket_that_was_cleared_away_is_bound_again(home: House) -> None:
+    """As by a cron job that removes old files, of which the socket of a long training is one."""
+    home.write("")
+    home.start()
+    socket = home.state / "control.sock"
+    socket.rename(home.folder / "old.sock")
+    assert home.status() is None
+    home.until(lambda: home.status() is not None, 30, "the daemon to answer at a new socket")
+    (home.folder / "old.sock").rename(socket)  # as where its folder was moved away and back
+    assert home.status() is None
+    home.until(lambda: home.status() is not None, 30, "the daemon to answer at a third one")
+    assert home.stop() == 0
+    assert not (home.state / "control.sock").exists()
+
+
 def test_a_daemon_whose_log_nobody_reads_goes_on(home: House) -> None:
     """As under `rocm-supervisord 2>&1 | less`, and under a journal that was stopped."""
     reading, writing = os.pipe()
