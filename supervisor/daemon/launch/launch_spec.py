@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from supervisor.checkpoint_patterns import with_home
 from supervisor.config.derive import (
     agent_environment,
     commands_of,
@@ -28,6 +26,7 @@ from supervisor.core.remedies.effects import Changes, changes_of
 from supervisor.core.remedies.miopen import conv2d_algorithm
 from supervisor.core.tuning.start_order import TunedStart
 from supervisor.daemon.clock import Clock
+from supervisor.daemon.launch.checkpoint_placing import prepend_clearing, prepend_placement, prepend_set_aside
 from supervisor.daemon.launch.container_limits import list_limits
 from supervisor.runner.attempt_folder import Save, compose_env, resume_steps
 from supervisor.runner.code_copy import Code
@@ -35,8 +34,6 @@ from supervisor.runner.code_copy import Code
 CPU_PROFILE = ("cpu_profile",)
 DAMAGED_KNOWN = 20
 """Contents of one place that its launch is informed of: what lies there is one of the last."""
-FindDamaged = Callable[[str], tuple[Checkpoint, ...]]
-"""Returns what was proven damaged of a place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,17 +91,18 @@ def build_launch(  # noqa: PLR0913, PLR0917 - what a launch is made of
     if profile is None:
         failed = job.miopen_failed or changes.conv2d
         conv2d = conv2d_algorithm(settings.conv2d, gfx_versions, miopen_failed=failed)
+    layers = (
+        settings.env,
+        environment.env if environment is not None else {},
+        start.variables if start is not None else {},
+        profile.env if profile is not None else {},
+        dict(changes.env),
+        visible.env if visible is not None else {},
+    )
     return LaunchSpec(
         argv=argv if environment is None else command_in(environment, argv),
         command=_describe_command(command_of(settings, None, profile), environment),
-        env={
-            **settings.env,
-            **(environment.env if environment is not None else {}),
-            **(start.variables if start is not None else {}),
-            **(profile.env if profile is not None else {}),
-            **dict(changes.env),
-            **(visible.env if visible is not None else {}),
-        },
+        env={name: value for layer in layers for name, value in layer.items()},
         conv2d=conv2d,
         remedies=_list_agent_settings(changes, profile, visible),
         environment=environment,
@@ -227,43 +225,41 @@ def _sets_aside(settings: JobSettings, checkpoint: Checkpoint | None) -> bool:
     return settings.resume.set_newer_aside and checkpoint is not None and checkpoint.kind == "checkpoint"
 
 
-def _prepend_set_aside(
-    code: Code, argv: list[str], checkpoint: Checkpoint, number: int, paths: Sequence[str]
-) -> list[str]:
-    """Return the command with, before it, the program that moves newer checkpoints out of the training's search."""
-    chosen = checkpoint.source or checkpoint.path
-    return [sys.executable, "-I", "-S", str(code.set_aside), str(number), checkpoint.path, chosen, *paths, "--", *argv]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """The attempt that is to be launched, and what it goes on from."""
 
+    job: Job
+    number: int
+    settings: JobSettings
+    folder: Path
+    code: Code
+    ordered: LaunchOrder | None
+    checkpoint: Checkpoint | None
+    loads_itself: bool
 
-def _prepend_clearing(
-    code: Code, argv: list[str], attempt: Attempt, stand_in: Checkpoint, damaged: FindDamaged
-) -> list[str]:
-    """Return the command with, before it, what leads a program that finds its newest save to the proven one.
+    @property
+    def attempt(self) -> Attempt | None:
+        """What the job knows of the attempt; None for one that it has not begun."""
+        return self.job.attempt if self.job.number == self.number else None
 
-    A generation is in its place first: a machine that is lost in between leaves the program something to find. Who
-    puts it there keeps the damaged file itself.
-    """
-    put = (*attempt.together, stand_in)
-    moved = [path for path in attempt.set_aside if path not in {part.source for part in put}]
-    if moved:
-        argv = _prepend_set_aside(code, argv, stand_in, attempt.number, moved)
-    for part in put:
-        argv = _prepend_placement(code, argv, part, part.source, damaged)
-    return argv
+    @property
+    def cwd(self) -> str:
+        return self.settings.cwd or str(self.folder / names.RUN)
 
-
-def _prepend_placement(
-    code: Code, argv: list[str], checkpoint: Checkpoint | None, to: str | None, damaged: FindDamaged
-) -> list[str]:
-    """Return the command with, before it, the program that puts the checkpoint where the training looks for it.
-
-    It is given what was proven damaged of that place, of which it keeps no more than a few.
-    """
-    if checkpoint is None or to is None:
-        return argv
-    place = with_home(to)
-    contents = [f"{item.fingerprint.size_bytes}:{item.fingerprint.modified_ns}" for item in damaged(place)]
-    return [sys.executable, "-I", "-S", str(code.put), checkpoint.path, place, *contents, "--", *argv]
+    def in_container(
+        self, environment: EnvironmentSettings, container: str, argv: list[str], env: Mapping[str, str]
+    ) -> list[str]:
+        return in_container(
+            environment,
+            container,
+            argv,
+            cwd=self.cwd,
+            env=env,
+            folder=self.folder,
+            checkpoint=self.checkpoint,
+            code=self.code,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,67 +291,81 @@ class LaunchBuilder:
 
         Raises OSError where the code for it cannot be copied, ValueError where it could be anybody's.
         """
-        settings, folder = self.settings(job.name), self.state / "jobs" / job.name / str(number)
-        ordered = self.order(number)
-        if ordered is not None:
-            checkpoint = ordered.resume_from  # one state for all ranks, and not what this node has by itself
-        start = job.attempt.start if job.attempt is not None and job.number == number else job.next_start
-        loads_itself = job.loads_itself(number) if ordered is None else ordered.loads_itself
+        asked = self._ask(job, number, checkpoint)
         launch = build_launch(
-            settings,
+            asked.settings,
             job,
-            checkpoint,
-            self.gfx_versions(settings),
+            asked.checkpoint,
+            self.gfx_versions(asked.settings),
             self.visible(job.gpu),
-            start,
-            loads_itself=loads_itself,
+            job.next_start if asked.attempt is None else asked.attempt.start,
+            loads_itself=asked.loads_itself,
         )
-        planned, code = agent_environment(settings), self.code()
-        cwd = settings.cwd or str(folder / names.RUN)
-        env = compose_env(
-            job=job.name,
+        env = self._compose_env(asked, launch)
+        container = container_of(launch.environment, asked.folder.parent, "training")
+        argv = launch.argv
+        if launch.environment is not None and container is not None:
+            argv = asked.in_container(launch.environment, container, argv, env)
+        return LaunchPlan(
+            argv=self._prepend_placing(argv, asked, launch.place),
+            cwd=asked.cwd,
+            env=env,
+            remedies=launch.remedies if self.with_agent() else {},
+            code=asked.code,
+            command=launch.command,
+            container=container,
+        )
+
+    def _ask(self, job: Job, number: int, checkpoint: Checkpoint | None) -> _Asked:
+        ordered = self.order(number)
+        return _Asked(
+            job=job,
             number=number,
-            folder=folder,
-            env={**launch.env, **(ordered.env if ordered is not None else {})},
+            settings=self.settings(job.name),
+            folder=self.state / "jobs" / job.name / str(number),
+            code=self.code(),
+            ordered=ordered,
+            # One state for all ranks, and not what this node has by itself.
+            checkpoint=checkpoint if ordered is None else ordered.resume_from,
+            loads_itself=job.loads_itself(number) if ordered is None else ordered.loads_itself,
+        )
+
+    def _compose_env(self, asked: _Asked, launch: LaunchSpec) -> dict[str, str]:
+        job, settings, checkpoint = asked.job, asked.settings, asked.checkpoint
+        return compose_env(
+            job=job.name,
+            number=asked.number,
+            folder=asked.folder,
+            env={**launch.env, **(asked.ordered.env if asked.ordered is not None else {})},
             inherited=os.environ,
-            agent=code.agent if self.with_agent() else None,
+            agent=asked.code.agent if self.with_agent() else None,
             conv2d=launch.conv2d,
             # What a remedy set of them for this attempt counts.
-            agent_settings={name: launch.env.get(name, value) for name, value in planned.items()},
+            agent_settings={name: launch.env.get(name, value) for name, value in agent_environment(settings).items()},
             resume_from=checkpoint.path if checkpoint else None,
             resume_steps=resume_steps(
                 checkpoint,
                 self.kept(job.name),
                 self.saves(job.name),
                 asked=_has_resume_setting(settings),
-                loads_itself=loads_itself,
+                loads_itself=asked.loads_itself,
             ),
             snapshot_every=snapshot_every(settings),
             snapshot_replicas=snapshot_replicas(settings, job.name),
             mean_fault_s=job.ledger.mean_fault_s(self.clock.now(), job.began_unix_s, settings.budget),
         )
-        argv, container = launch.argv, container_of(launch.environment, folder.parent, "training")
-        if launch.environment is not None and container is not None:
-            argv = in_container(
-                launch.environment, container, argv, cwd=cwd, env=env, folder=folder, checkpoint=checkpoint, code=code
-            )
-        attempt = job.attempt if job.attempt is not None and job.number == number else None
-        damaged = partial(self._find_damaged, job.name, cwd)
+
+    def _prepend_placing(self, argv: list[str], asked: _Asked, place: str | None) -> list[str]:
+        """Return the command with, before it, what puts and moves checkpoints, last that which runs first."""
+        code, attempt, checkpoint, ordered = asked.code, asked.attempt, asked.checkpoint, asked.ordered
+        damaged = partial(self._find_damaged, asked.job.name, asked.cwd)
         if attempt is not None and attempt.stand_in is not None and ordered is None:
-            argv = _prepend_clearing(code, argv, attempt, attempt.stand_in, damaged)
-        argv = _prepend_placement(code, argv, checkpoint, launch.place, damaged)
-        if checkpoint is not None and ordered is None and _sets_aside(settings, checkpoint):
+            argv = prepend_clearing(code, argv, attempt, attempt.stand_in, damaged)
+        argv = prepend_placement(code, argv, checkpoint, place, damaged)
+        if checkpoint is not None and ordered is None and _sets_aside(asked.settings, checkpoint):
             newer = attempt.set_aside if attempt is not None else ()
-            argv = _prepend_set_aside(code, argv, checkpoint, number, newer)
-        return LaunchPlan(
-            argv=argv,
-            cwd=cwd,
-            env=env,
-            remedies=launch.remedies if self.with_agent() else {},
-            code=code,
-            command=launch.command,
-            container=container,
-        )
+            argv = prepend_set_aside(code, argv, checkpoint, asked.number, newer)
+        return argv
 
     def _find_damaged(self, job: str, cwd: str, place: str) -> tuple[Checkpoint, ...]:
         """Return what was proven damaged of a place in the training's own folders, the last saved first."""
