@@ -75,130 +75,117 @@ class LoopFacts:
         return states
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewDeps:
+    """What the view answers from: the meeting point of all rooms."""
+
+    clock: Clock
+    inbox: Inbox
+    loop: Loop
+    newest: NewestReadings
+    archive: Archive
+    state: Path
+    database: str
+    problem: Callable[[], str | None]
+    announcer: Announcer
+    reload: Callable[[], types.ReloadReport]
+    preview_reload: Callable[[], types.ReloadReport]
+    doctor: Callable[[], Sequence[types.DoctorLine]]
+    forget: Callable[[str], record_types.Forgotten]
+    known: Callable[[], Known]
+    tuner: Tuner
+    await_record: Callable[[float], object]
+    requests: StopRequests
+    not_configured: Callable[[], list[str]]
+
+
 class DaemonView:
     """Implements `control.view.View`."""
 
-    def __init__(  # noqa: PLR0913 - it is the meeting point of all rooms
-        self,
-        *,
-        clock: Clock,
-        inbox: Inbox,
-        loop: Loop,
-        newest: NewestReadings,
-        archive: Archive,
-        state: Path,
-        database: str,
-        problem: Callable[[], str | None],
-        announcer: Announcer,
-        reload: Callable[[], types.ReloadReport],
-        preview_reload: Callable[[], types.ReloadReport],
-        doctor: Callable[[], Sequence[types.DoctorLine]],
-        forget: Callable[[str], record_types.Forgotten],
-        known: Callable[[], Known],
-        tuner: Tuner,
-        await_record: Callable[[float], object],
-        requests: StopRequests,
-        not_configured: Callable[[], list[str]] = list,
-    ) -> None:
-        self._clock = clock
-        self._inbox = inbox
-        self._loop = loop
-        self._newest = newest
-        self._state = state
-        self._database = database
-        self._problem = problem
-        self._announcer = announcer
-        self._reload = reload
-        self._preview_reload = preview_reload
-        self._doctor = doctor
-        self._forget = forget
-        self._known = known
-        self._tuner = tuner
-        self._await_record = await_record
-        self._requests = requests
-        self._not_configured = not_configured
-        self._began = clock.now()
-        facts = LoopFacts(clock=clock, inbox=inbox, loop=loop, announcer=announcer)
-        self._record = RecordView(archive, state, facts)
+    def __init__(self, deps: ViewDeps) -> None:
+        self._deps = deps
+        self._began = deps.clock.now()
+        facts = LoopFacts(clock=deps.clock, inbox=deps.inbox, loop=deps.loop, announcer=deps.announcer)
+        self._record = RecordView(deps.archive, deps.state, facts)
 
     @property
     def record(self) -> RecordView:
         """The record, once it holds what a status before this showed; a commit takes no longer on a disk that works."""
-        self._await_record(RECORD_LIMIT_S)
+        self._deps.await_record(RECORD_LIMIT_S)
         return self._record
 
     def status(self, *, watched: bool = True) -> types.Status:
         """Return everything at a glance, as the deciding thread knows it; `watched`: with the gauges of the rules."""
-        return self._inbox.ask(lambda: self._compose_status(watched=watched))
+        return self._deps.inbox.ask(lambda: self._compose_status(watched=watched))
 
     def _compose_status(self, *, watched: bool) -> types.Status:
-        now = self._clock.now()
+        now = self._deps.clock.now()
         return types.Status(
             daemon=types.DaemonStatus(
                 version=__version__,
                 pid=os.getpid(),
                 uptime_s=now.seconds_since(self._began),
-                state_dir=str(self._state),
-                database=self._database,
-                problem=self._problem(),
+                state_dir=str(self._deps.state),
+                database=self._deps.database,
+                problem=self._deps.problem(),
                 alert_problems=[
-                    *self._announcer.failing(),
-                    *self._announcer.warnings().values(),
-                    *self._announcer.list_mutes(now),
+                    *self._deps.announcer.failing(),
+                    *self._deps.announcer.warnings().values(),
+                    *self._deps.announcer.list_mutes(now),
                 ],
-                not_configured=self._not_configured(),
+                not_configured=self._deps.not_configured(),
             ),
-            jobs=[job_status(job_state, now, watched=watched) for job_state in self._loop.job_states.values()],
-            gpus=[gpu_status(reading) for reading in self._newest.gpus.values()],
-            host=host_status(self._newest.host) if self._newest.host else None,
+            jobs=[job_status(job_state, now, watched=watched) for job_state in self._deps.loop.job_states.values()],
+            gpus=[gpu_status(reading) for reading in self._deps.newest.gpus.values()],
+            host=host_status(self._deps.newest.host) if self._deps.newest.host else None,
         )
 
     def metrics(self) -> Known:
         """Return what metrics are made of."""
-        return self._known()
+        return self._deps.known()
 
     def ask(self, job: str, ask: ev.Ask, by: str, *, fresh: bool) -> None:
         """Put a request into the inbox, once it is kept where a daemon that dies before its commit leaves it."""
-        request = ev.UserRequest(at=self._clock.now(), job=job, ask=ask, by=by, fresh=fresh)
-        self._inbox.ask(lambda: _check_applies(self._find_job(job), ask, fresh=fresh))
-        self._requests.ask(request, self._inbox.put)
+        request = ev.UserRequest(at=self._deps.clock.now(), job=job, ask=ask, by=by, fresh=fresh)
+        self._deps.inbox.ask(lambda: _check_applies(self._find_job(job), ask, fresh=fresh))
+        self._deps.requests.ask(request, self._deps.inbox.put)
 
     def _find_job(self, name: str) -> Job:
-        job_state = self._loop.job_states.get(name)
+        job_state = self._deps.loop.job_states.get(name)
         if job_state is None:
-            raise NoSuchJob(name, sorted(self._loop.job_states))
+            raise NoSuchJob(name, sorted(self._deps.loop.job_states))
         return job_state.job
 
     def send_test_alert(self, receiver: str) -> str:
         """Queue a test alert."""
-        return self._inbox.ask(lambda: self._queue_test_alert(receiver))
+        return self._deps.inbox.ask(lambda: self._queue_test_alert(receiver))
 
     def _queue_test_alert(self, receiver: str) -> str:
-        floors, problems = self._announcer.floors(), self._announcer.problems()
+        floors, problems = self._deps.announcer.floors(), self._deps.announcer.problems()
         if receiver not in floors:
             raise NoSuchReceiver(receiver, sorted(floors))
         if receiver in problems:
             raise Refused(problems[receiver], "the daemon's user must be able to read it; supervisorctl config check")
-        return self._announcer.queue_test(receiver, self._clock.now())
+        return self._deps.announcer.queue_test(receiver, self._deps.clock.now())
 
     def mute_alerts(self, receiver: str | None, seconds: float) -> types.AlertsMuted:
         """Send one receiver, or all, nothing for a time."""
-        return self._inbox.ask(lambda: self._mute_alerts(receiver, seconds))
+        return self._deps.inbox.ask(lambda: self._mute_alerts(receiver, seconds))
 
     def _mute_alerts(self, receiver: str | None, seconds: float) -> types.AlertsMuted:
-        known = sorted(self._announcer.floors())
+        known = sorted(self._deps.announcer.floors())
         if receiver is not None and receiver not in known:
             raise NoSuchReceiver(receiver, known)
-        names, until = known if receiver is None else [receiver], self._clock.now().unix_s + seconds
-        self._announcer.mute(names, until)
+        names, until = known if receiver is None else [receiver], self._deps.clock.now().unix_s + seconds
+        self._deps.announcer.mute(names, until)
         return types.AlertsMuted(receivers=names, until=until if seconds > 0 else None)
 
     def acknowledge_alert(self, incident: str) -> types.AlertAcknowledged:
         """End the reminders of a training that stands given up."""
-        return self._inbox.ask(lambda: self._acknowledge_alert(incident))
+        return self._deps.inbox.ask(lambda: self._acknowledge_alert(incident))
 
     def _acknowledge_alert(self, incident: str) -> types.AlertAcknowledged:
-        job = self._announcer.acknowledge(incident)
+        job = self._deps.announcer.acknowledge(incident)
         if job is None:
             known = f"{incident!r} is neither a training nor its latest incident"
             raise NoSuchIncident(known, "supervisorctl status lists the trainings")
@@ -208,36 +195,36 @@ class DaemonView:
 
     def forget(self, job: str) -> record_types.Forgotten:
         """Remove what is left of a job that is not configured."""
-        return self._forget(job)
+        return self._deps.forget(job)
 
     def tune(self, job: str, given: types.TuneBody) -> record_types.TuneReport:
         """Begin, stop or undo a tune."""
-        self._inbox.ask(lambda: self._find_job(job))
+        self._deps.inbox.ask(lambda: self._find_job(job))
         if given.undo:
-            changed = self._tuner.undo(job)
-            old = self._tuner.find_old_start(job) if changed else None
+            changed = self._deps.tuner.undo(job)
+            old = self._deps.tuner.find_old_start(job) if changed else None
             why = "" if old is None else f"its next start is without {old}: supervisorctl restart {job}"
             problem = None if changed else "there was nothing to undo"
             return record_types.TuneReport(job=job, state="ended", problem=problem, why=why)
         if given.stop:
-            if not self._tuner.stop(job):
+            if not self._deps.tuner.stop(job):
                 raise Refused(f"{job} is not being tuned", f"supervisorctl tune {job}")
         else:
-            self._tuner.start(job, given)
-        return self._tuner.report(job)
+            self._deps.tuner.start(job, given)
+        return self._deps.tuner.report(job)
 
     def tune_report(self, job: str) -> record_types.TuneReport:
         """Return how a tune stands."""
-        self._inbox.ask(lambda: self._find_job(job))
-        return self._tuner.report(job)
+        self._deps.inbox.ask(lambda: self._find_job(job))
+        return self._deps.tuner.report(job)
 
     def doctor(self) -> Sequence[types.DoctorLine]:
         """Return what the daemon finds of its surroundings."""
-        return self._doctor()
+        return self._deps.doctor()
 
     def reload(self, *, dry_run: bool = False) -> types.ReloadReport:
         """Read the configuration again; a dry run only reports what would be applied."""
-        return self._preview_reload() if dry_run else self._reload()
+        return self._deps.preview_reload() if dry_run else self._deps.reload()
 
 
 def _check_applies(job: Job, ask: ev.Ask, *, fresh: bool) -> None:

@@ -27,6 +27,7 @@ from supervisor.core.flags import Act
 from supervisor.core.moments import Moment
 from supervisor.core.rules import Rule, act_of
 from supervisor.daemon.alerts.alerting import ReadReceivers, read_receivers
+from supervisor.daemon.job_state import JobState
 from supervisor.daemon.process import logging_setup
 from supervisor.daemon.process.removed_jobs import is_alive
 from supervisor.daemon.process.systemd import Notifier
@@ -91,11 +92,13 @@ class Reloading:
     def __init__(
         self,
         parts: Assembly,
+        adopt: Callable[[JobState], None],
         config: Path,
         notifier: Notifier,
         schedule: Callable[[Settings], None],
     ) -> None:
         self._parts = parts
+        self._adopt = adopt
         self._config = config
         self._notifier = notifier
         self._schedule = schedule
@@ -193,7 +196,7 @@ class Reloading:
                 job_state = parts.add(name, job, known.get(name), now)
                 parts.left_running.discard(name)
                 if is_alive(job_state.job):
-                    parts.adopt(job_state)  # left out of the configuration of a start, it ran on
+                    self._adopt(job_state)  # left out of the configuration of a start, it ran on
         for name in old.jobs.keys() - new.jobs.keys():
             if name in kept:
                 parts.inbox.put(_ask_stop(name, now))

@@ -24,7 +24,7 @@ from supervisor.core.stats.log_limit import LogLimit
 from supervisor.core.tuning.shared_gpu import find_other_program
 from supervisor.daemon.alerts.alerting import READ_AGAIN_EVERY_S
 from supervisor.daemon.alerts.morning_report import MorningReports
-from supervisor.daemon.api import DaemonView
+from supervisor.daemon.api import DaemonView, ViewDeps
 from supervisor.daemon.checkpoints.candidates import expand_globs
 from supervisor.daemon.checkpoints.proof_queue import Saved
 from supervisor.daemon.checkpoints.record_pruning import RecordPruner
@@ -32,7 +32,8 @@ from supervisor.daemon.cleanup import DAY_S, clear_code, list_jobs, sweep
 from supervisor.daemon.clock import begin_limit
 from supervisor.daemon.doctor import DaemonChecks
 from supervisor.daemon.fence import describe_error
-from supervisor.daemon.forget import ForgetJobs
+from supervisor.daemon.jobs.forget import ForgetJobs
+from supervisor.daemon.jobs.intake import JobIntake
 from supervisor.daemon.launch.remedy_context import memory_awaited
 from supervisor.daemon.metrics import MetricsCollector, MetricsDeps, Textfile
 from supervisor.daemon.periodic import Periodic
@@ -95,12 +96,48 @@ class Service:
         self._done_at: dict[str, Moment] = {}
         self._phases: list[Phase] = []
         self._retention_clock = RetentionClock(parts.store, parts.clock.now())
-        database = str(parts.store.path)
-        self._reloading = Reloading(parts, config, notifier, self._schedule_telemetry)
+        self._intake = JobIntake(parts)
+        self._reloading = Reloading(parts, self._intake.adopt, config, notifier, self._schedule_telemetry)
         self._reloading.refused = refused
-        checks, archive = DaemonChecks(parts), Archive(parts.store.path)
+        archive = Archive(parts.store.path)
         self._record_pruner = RecordPruner(archive, self._forget_checkpoints)
-        forget_jobs = ForgetJobs(
+        self._counts = Counts(parts.loop.job_states)
+        self._metrics = self._build_metrics(archive)
+        metrics = parts.settings.metrics
+        self._scraped = MetricsServer(self._metrics.known, metrics.listen, metrics.hosts)
+        self._textfile = Textfile(lambda: parts.settings.metrics.textfile, self._metrics.known)
+        self._reports = self._build_reports(archive)
+        self._tuner = self._build_tuner()
+        self._view = view = self._build_view(archive)
+        passed = listen.from_systemd(os.environ)
+        self._control = ControlServer(view, passed or listen.bind(socket_path), unlink=passed is None, tuning=view)
+        self._log_limit = LogLimit(LOG_AGAIN_S)
+
+    def _build_reports(self, archive: Archive) -> MorningReports:
+        parts = self._parts
+        return MorningReports(
+            clock=parts.clock,
+            inbox=parts.inbox,
+            archive=archive,
+            host=parts.announcer.host,
+            jobs=parts.announcer.jobs,
+            policies=parts.announcer.policies,
+            queue=parts.announcer.queue_report,
+        )
+
+    def _build_tuner(self) -> Tuner:
+        return Tuner(
+            self._parts.clock,
+            self._parts.state,
+            self._find_job,
+            self._list_tune_settings,
+            starts=self._build_start_deps(),
+            other_program=self._find_other_program,
+        )
+
+    def _build_forget_jobs(self) -> ForgetJobs:
+        parts = self._parts
+        return ForgetJobs(
             clock=parts.clock,
             inbox=parts.inbox,
             loop=parts.loop,
@@ -110,52 +147,30 @@ class Service:
             requests=parts.requests,
             alive=parts.launcher.alive,
         )
-        self._counts = Counts(parts.loop.job_states)
-        self._metrics = self._build_metrics(archive)
-        metrics = parts.settings.metrics
-        self._scraped = MetricsServer(self._metrics.known, metrics.listen, metrics.hosts)
-        self._reports = MorningReports(
-            clock=parts.clock,
-            inbox=parts.inbox,
-            archive=archive,
-            host=parts.announcer.host,
-            jobs=parts.announcer.jobs,
-            policies=parts.announcer.policies,
-            queue=parts.announcer.queue_report,
-        )
-        self._textfile = Textfile(lambda: parts.settings.metrics.textfile, self._metrics.known)
-        self._tuner = Tuner(
-            parts.clock,
-            parts.state,
-            self._find_job,
-            self._list_tune_settings,
-            starts=self._build_start_deps(),
-            other_program=self._find_other_program,
-        )
-        view = DaemonView(
+
+    def _build_view(self, archive: Archive) -> DaemonView:
+        parts = self._parts
+        deps = ViewDeps(
             clock=parts.clock,
             inbox=parts.inbox,
             loop=parts.loop,
             newest=parts.newest,
             archive=archive,
             state=parts.state,
-            database=database,
+            database=str(parts.store.path),
             problem=self._describe_problem,
             announcer=parts.announcer,
             reload=self._reloading.reload,
             preview_reload=self._reloading.preview,
-            doctor=checks.doctor,
-            forget=forget_jobs.forget,
+            doctor=DaemonChecks(parts).doctor,
+            forget=self._build_forget_jobs().forget,
             known=self._metrics.known,
             tuner=self._tuner,
             await_record=parts.store.await_urgent,
             requests=parts.requests,
             not_configured=parts.left_running.list_jobs,
         )
-        passed = listen.from_systemd(os.environ)
-        self._view = view
-        self._control = ControlServer(view, passed or listen.bind(socket_path), unlink=passed is None, tuning=view)
-        self._log_limit = LogLimit(LOG_AGAIN_S)
+        return DaemonView(deps)
 
     def _bind_again(self) -> None:
         """Serve at a new socket where the file of the present one is gone, as after old files were cleared away."""
@@ -235,27 +250,14 @@ class Service:
         self._read_gpus_once()
         record_outage(parts.store, parts.clock.now())
         parts.read_last_boot()
-        parts.take_up_jobs()
+        self._intake.take_up_all()
         parts.attempts.catch_up()
         parts.commits.begin()
         self._start_threads()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
         self._counts.begin()
-        parts.on_turn(self._counts.take)
-        parts.on_turn(parts.standbys.take)
-        parts.on_turn(self._read_freed_gpus)
-        for work in (
-            self._take_up_absence,
-            self._watch_newest,
-            self._send_alerts,
-            self._ping_watchdog,
-            self._check_threads,
-        ):
-            parts.on_turn(work)
-        parts.on_turn(self._send_status)
-        parts.on_turn(lambda _, now: self._extend_stop(now))
-        parts.on_turn(self._prune_record)
+        self._follow_turns()
         self._notifier.ready()
         log.info("daemon.ready", extra={"fields": {"pid": os.getpid(), "jobs": list(parts.loop.job_states)}})
         try:
@@ -263,6 +265,23 @@ class Service:
         finally:
             self._end_parts()
         return 0
+
+    def _follow_turns(self) -> None:
+        parts = self._parts
+        for work in (
+            self._counts.take,
+            parts.standbys.take,
+            self._read_freed_gpus,
+            self._take_up_absence,
+            self._watch_newest,
+            self._send_alerts,
+            self._ping_watchdog,
+            self._check_threads,
+            self._send_status,
+            lambda _, now: self._extend_stop(now),
+            self._prune_record,
+        ):
+            parts.on_turn(work)
 
     def _read_gpus_once(self) -> None:
         now = self._parts.clock.now()

@@ -13,22 +13,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import msgspec
-
 from supervisor.children.files_apart import Look, apart, here
-from supervisor.children.path_looks import PathLooks, find_silent, wait_until_answered
-from supervisor.children.prompt_thread import PromptThread
 from supervisor.config.derive import database_url, disk_paths, disks_of, expectation_of, limits_of, rules_of
 from supervisor.config.redact import redacted
 from supervisor.config.settings import JobSettings, Settings
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
-from supervisor.core.apply_event import after_event
 from supervisor.core.history import History
 from supervisor.core.job import ALIVE, DesiredState, Job, Phase
 from supervisor.core.moments import Moment
-from supervisor.core.readings import DiskReading
-from supervisor.core.rules.disk_low import DiskLow
 from supervisor.daemon.alerts.alerting import Announcer, Receivers
 from supervisor.daemon.alerts.loss_pictures import LossPictures
 from supervisor.daemon.attempt_reader import AttemptReader
@@ -42,6 +35,7 @@ from supervisor.daemon.executor import ExecutorDeps, ThreadExecutor
 from supervisor.daemon.inbox import Inbox
 from supervisor.daemon.job_state import JobState
 from supervisor.daemon.launch.containers import Containers
+from supervisor.daemon.launch.disk_room import DiskRoom
 from supervisor.daemon.launch.environment_proof import EnvironmentProof
 from supervisor.daemon.launch.gpus import GpuAvailability, JobGpus
 from supervisor.daemon.launch.last_resorts import Installed
@@ -51,12 +45,10 @@ from supervisor.daemon.launch.remedy_context import RemedyContextReader
 from supervisor.daemon.launch.short_run import ShortRuns
 from supervisor.daemon.launch.standby import StandbyDeps, StandbyStarter
 from supervisor.daemon.loop import Loop
-from supervisor.daemon.process.removed_jobs import LeftRunning, is_alive, is_being_stopped, settings_to_stop
+from supervisor.daemon.process.removed_jobs import LeftRunning
 from supervisor.daemon.process.startup import lock_database, lock_state
 from supervisor.daemon.record.commit_thread import CommitThread
-from supervisor.daemon.record.lost_record import LostRecord
 from supervisor.daemon.record.persistence import BOOT_READ, KERNEL_BOOT, KERNEL_CURSOR, KERNEL_SEQUENCE, StoreRecord
-from supervisor.daemon.recovery import Recovery
 from supervisor.daemon.stop_requests import StopRequests
 from supervisor.daemon.telemetry import KernelWatch, NewestReadings, Telemetry
 from supervisor.daemon.threads import Threads
@@ -67,7 +59,6 @@ from supervisor.runner.exit_watch import ExitWatch
 from supervisor.runner.launcher import Launcher
 from supervisor.runner.mounts import is_local
 from supervisor.runner.proving import Prover
-from supervisor.runner.tuned import launched_command
 from supervisor.sources.gpu.gpus import GpuWatch
 from supervisor.sources.kernel.journal import JournalLog
 from supervisor.sources.kernel.kmsg import KernelLog
@@ -77,8 +68,6 @@ from supervisor.store.files import database_path
 from supervisor.store.store import Store
 
 log = logging.getLogger(__name__)
-
-NO_LIMITS = (0, 0)
 
 EVIDENCE_STEPS = 200
 EVIDENCE_STILL_S = 5.0
@@ -127,52 +116,23 @@ class Assembly:
 
     def __init__(self, settings: Settings, clock: Clock, boot_id: str, launcher: Launcher, group: int | None) -> None:
         self.settings = settings
-        self._disk_limits: tuple[Settings | None, dict[str, tuple[int, int]]] = (None, {})
-        self._leads = LeaderHooks()
+        self.clock, self.boot_id, self.launcher = clock, boot_id, launcher
+        self.state = Path(settings.supervisor.state_dir)
         self.removed, self.left_running = set[str](), LeftRunning()
         """Jobs that are not configured any more and have settings until their training has ended."""
-        self.clock = clock
-        self.boot_id = boot_id
-        self.launcher = launcher
-        self.state = Path(settings.supervisor.state_dir)
+        self._leads = LeaderHooks()
         self.inbox = Inbox()
         self.store = Store.open(database_url(settings.supervisor), clock.now(), boot_id)
-        self.receivers = Receivers(
-            settings.alerts,
-            self.inbox.put,
-            clock,
-            lambda name: self.store.hasten_alerts(name, clock.now()),
-            LossPictures(self.store.path).draw,
-        )
-        self.announcer = Announcer(
-            store=self.store,
-            host=platform.node(),
-            floors=lambda: self.receivers.floors,
-            policies=lambda: self.receivers.policies,
-            problems=lambda: self.receivers.problems,
-            warnings=lambda: self.receivers.warnings,
-            jobs=lambda: [job_state.job for job_state in self.loop.job_states.values()],
-        )
-        self.gpus = GpuWatch(settings.telemetry.sources)
-        self.newest = NewestReadings()
+        self.receivers = self._build_receivers()
+        self.announcer = self._build_announcer()
+        self.gpus, self.newest = GpuWatch(settings.telemetry.sources), NewestReadings()
         self.job_gpus = JobGpus(self.newest)
+        self.disk_room = DiskRoom(lambda: self.settings, self.newest)
         self.threads = Threads(clock, self.inbox.put)
         self.requests = StopRequests(self.state, self.threads)
-        # A read that hangs would keep a node's daemon from its end, whose ranks must end with it. Any other keeps the
-        # recorder open: a disk that fails on each open would look like a training that makes no step.
-        held = self.settings.supervisor.launcher == "held"
-        look: Look = apart if held and not is_local(self.state / "jobs") else here
-        self.unit_requests = UnitRequests(
-            clock=clock,
-            put=self.inbox.put,
-            kept=self.requests,
-            jobs=lambda: [job_state.job for job_state in list(self.loop.job_states.values())],
-            folder=lambda job, attempt: self.executor.folder(job, attempt),  # noqa: PLW0108 - made below
-            look=look,
-        )
-        self.attempts = AttemptReader(clock, self.inbox.put, self._clear_remains, self.inbox.waiting, self.threads)
-        self.attempts.look = look
-        self.attempts.find_stop = self.unit_requests.find_stop
+        self._look = self._choose_look()
+        self.unit_requests = self._build_unit_requests()
+        self.attempts = self._build_attempt_reader()
         self.exits = ExitWatch(lambda gone: self.attempts.gone(gone.job, gone.attempt))
         self.save_steps = SaveSteps(clock, self.state, self._find_job, boot_id)
         self.code_copies = CodeCopies(self.state, same_user=group is None)
@@ -187,24 +147,26 @@ class Assembly:
         self.loop = Loop(clock, self.inbox, self.record, self.executor)
         self.commits = CommitThread(self.store, self.threads, self._act_after_commit, clock)
         self.telemetry = Telemetry(clock, self.inbox.put, self.gpus, self.list_disks, self.threads)
-        self.kernel = self._build_kernel_log()
-        self.uevents = self._build_uevents()
-        self.record.failed = self.loop.job_not_kept
-        self.loop.may_launch = lambda job_state: self.may_launch(job_state) and self._leads.may_launch()
+        self.kernel, self.uevents = self._build_kernel_log(), self._build_uevents()
         self.presence = Presence(clock)
+        self._connect()
+
+    def _connect(self) -> None:
+        """Give parts what is made after them."""
+        self.telemetry.live = self._list_live
+        self.record.failed = self.loop.job_not_kept
+        self.loop.may_launch = lambda job_state: self.disk_room.may_launch(job_state) and self._leads.may_launch()
         self.loop.absences = self.presence.taken
         answering = GpuAvailability(lambda: self.settings.telemetry.interval_s)
-        self.loop.each_turn.append(lambda event, _: answering.take(event))
-        remedy_contexts = RemedyContextReader(
+        self.on_turn(lambda event, _: answering.take(event))
+        self.loop.find_remedy_context = RemedyContextReader(
             lambda: self.settings,
             self.loop.job_states,
             answering,
             self.store.experience,
             self.newest,
-            installed=Installed(clock, self.threads),
-        )
-        self.loop.find_remedy_context = remedy_contexts.of
-        self.telemetry.live = self._list_live
+            installed=Installed(self.clock, self.threads),
+        ).of
 
     def lead(self, hooks: LeaderHooks) -> None:
         """Have launches and flags left to the leader of a training on several nodes; before anything is started."""
@@ -223,6 +185,54 @@ class Assembly:
 
     def _take_order(self, attempt: int) -> LaunchOrder | None:
         return self._leads.take_order(attempt)
+
+    def _list_jobs(self) -> list[Job]:
+        return [job_state.job for job_state in list(self.loop.job_states.values())]
+
+    def _build_receivers(self) -> Receivers:
+        return Receivers(
+            self.settings.alerts,
+            self.inbox.put,
+            self.clock,
+            lambda name: self.store.hasten_alerts(name, self.clock.now()),
+            LossPictures(self.store.path).draw,
+        )
+
+    def _build_announcer(self) -> Announcer:
+        return Announcer(
+            store=self.store,
+            host=platform.node(),
+            floors=lambda: self.receivers.floors,
+            policies=lambda: self.receivers.policies,
+            problems=lambda: self.receivers.problems,
+            warnings=lambda: self.receivers.warnings,
+            jobs=self._list_jobs,
+        )
+
+    def _choose_look(self) -> Look:
+        """Return how files of attempts are looked at.
+
+        A read that hangs would keep a node's daemon from its end, whose ranks must end with it. Any other keeps the
+        recorder open: a disk that fails on each open would look like a training that makes no step.
+        """
+        held = self.settings.supervisor.launcher == "held"
+        return apart if held and not is_local(self.state / "jobs") else here
+
+    def _build_unit_requests(self) -> UnitRequests:
+        return UnitRequests(
+            clock=self.clock,
+            put=self.inbox.put,
+            kept=self.requests,
+            jobs=self._list_jobs,
+            folder=lambda job, attempt: self.executor.folder(job, attempt),  # noqa: PLW0108 - made later
+            look=self._look,
+        )
+
+    def _build_attempt_reader(self) -> AttemptReader:
+        attempts = AttemptReader(self.clock, self.inbox.put, self._clear_remains, self.inbox.waiting, self.threads)
+        attempts.look = self._look
+        attempts.find_stop = self.unit_requests.find_stop
+        return attempts
 
     def _build_resume_search(self, runs: ShortRuns) -> ResumeSearch:
         return ResumeSearch(
@@ -352,98 +362,6 @@ class Assembly:
 
     # --- jobs -----------------------------------------------------------------------------------------------------
 
-    def take_up_jobs(self) -> None:
-        """Create the state of each configured job from the record, and re-adopt running attempts."""
-        now = self.clock.now()
-        known = {job.name: job for job in self.store.load_jobs(now)}
-        with PathLooks() as looks:
-            for name, settings in self.settings.jobs.items():
-                self._take_up_if_answered(self.add(name, settings, known.get(name), now), looks)
-            for name in sorted(known.keys() - self.settings.jobs.keys()):
-                if is_alive(known[name]):
-                    self._take_up_removed(known[name], looks, now)
-
-    def _take_up_removed(self, job: Job, looks: PathLooks, now: Moment) -> None:
-        """Go on with the end of a job that was removed from the configuration; say of another that it is left alone."""
-        fields = {"job": job.name, "phase": job.phase.value}
-        if not is_being_stopped(job, asked=self.requests.find(job.name, now) is not None):
-            log.warning("job.not_configured", extra={"fields": fields})
-            folder = self.executor.folder(job.name, job.number)
-            silent = find_silent(looks, self.state / "jobs" / job.name)
-            self.left_running.add(job.name, folder if silent is None else None)
-            return
-        log.warning("job.removed", extra={"fields": fields})
-        settings = settings_to_stop(job, launched_command(self.executor.folder(job.name, job.number)))
-        self.settings = msgspec.structs.replace(self.settings, jobs={**self.settings.jobs, job.name: settings})
-        self.removed.add(job.name)
-        self._take_up_if_answered(self.add(job.name, settings, job, now), looks)
-
-    def _take_up_if_answered(self, job_state: JobState, looks: PathLooks) -> None:
-        silent = find_silent(looks, self.state / "jobs" / job_state.job.name)
-        if silent is None:
-            self._take_up(job_state)
-        else:
-            self._put_off(job_state, silent)
-
-    def _take_up(self, job_state: JobState) -> None:
-        """Take up one job, whose folder answers."""
-        now, name = self.clock.now(), job_state.job.name
-        recovery = Recovery(self.clock, self.executor, self.attempts, self.launcher.alive, self.inbox.put)
-        self.standbys.clear((name,))
-        job_state.job = LostRecord(self.state, self.store, self.launcher.alive).completed(job_state.job, now)
-        self._restore_stop(job_state, now)
-        attempt = job_state.job.attempt
-        for degraded in self.store.degraded(name, attempt) if attempt is not None and not attempt.over else ():
-            if ev.part_read(degraded.place) is None:  # this daemon's reader finds out by itself
-                self.loop.fences.mark(job_state, degraded)
-        cursors = self.store.cursors(name, job_state.job.number)
-        recovery.take_up(job_state, cursors, self.settings.retention.output_limit_mb * 1_000_000)
-
-    def _put_off(self, job_state: JobState, why: str) -> None:
-        """Leave a job as it is until its folder answers: the start, and all others, would wait for that."""
-        self._restore_stop(job_state, self.clock.now())
-        job = job_state.job
-        self.executor.leave_alone(job.name, job.number)
-        log.error("job.put_off", extra={"fields": {"job": job.name, "why": why}})
-        error = f"{why}; until it does, its attempts are not followed: check that disk"
-        silent = ev.SupervisionChanged(
-            at=self.clock.now(), job=job.name, attempt=job.number, place=ev.reading_place("its folder"), error=error
-        )
-        self.inbox.put(silent)
-        self._take_up_later(job_state, lambda: self.inbox.put(replace(silent, at=self.clock.now(), recovered=True)))
-
-    def adopt(self, job_state: JobState) -> None:
-        """Take up a job that is configured again while its attempt runs, once its folder has answered."""
-        self.executor.leave_alone(job_state.job.name, job_state.job.number)
-        self._take_up_later(job_state, lambda: None)
-
-    def _take_up_later(self, job_state: JobState, report: Callable[[], None]) -> None:
-        """Take up a job once its folder answers, which `report` is to say then."""
-        job = job_state.job
-
-        def take_up() -> None:
-            if self.loop.job_states.get(job.name) is not job_state:
-                return
-            self.executor.take_back(job.name, job.number)
-            report()
-            # What has been launched since is followed by whoever launched it.
-            if job.phase in ALIVE and job_state.job.number == job.number:
-                self._take_up(job_state)
-
-        def wait_for_answer() -> None:
-            wait_until_answered(self.state / "jobs" / job.name)
-            self.inbox.later(take_up)
-
-        PromptThread(wait_for_answer, f"put-off-{job.name}").start()
-
-    def _restore_stop(self, job_state: JobState, now: Moment) -> None:
-        """Apply a user's stop that the record lacks: it was carried out, and the daemon died before its commit."""
-        asked = self.requests.find(job_state.job.name, now)
-        if asked is not None and job_state.job.desired_state is DesiredState.RUN:
-            log.warning("request.restored", extra={"fields": {"job": asked.job, "ask": asked.ask.value}})
-            job_state.job = after_event(job_state.job, asked)
-            self.inbox.put(asked)  # for the record
-
     def add(self, name: str, settings: JobSettings, known: Job | None, now: Moment) -> JobState:
         """Begin to hold a job."""
         job = known or _new_job(name, settings, now)
@@ -466,24 +384,6 @@ class Assembly:
     def find_disks(self, settings: JobSettings) -> frozenset[str]:
         """Return the paths by which the disks are read that a job writes to."""
         return disks_of(self.settings.supervisor, settings)
-
-    def may_launch(self, job_state: JobState) -> bool:
-        """Whether a launch is allowed, and note why not: on a full disk every later checkpoint would fail."""
-        disk = self.find_full_disk(job_state)
-        job_state.held = None if disk is None else f"{disk.path}: {disk.room_words}, too little for a launch"
-        return disk is None
-
-    def find_full_disk(self, job_state: JobState) -> DiskReading | None:
-        """Return a disk of the job with too little room for a launch by its own limits."""
-        host = self.newest.host
-        if host is None:
-            return None
-        # Asked in every turn of every job; the settings only change at a reload, which puts others in their place.
-        if self._disk_limits[0] is not self.settings:
-            self._disk_limits = (self.settings, {name: _disk_limits(job) for name, job in self.settings.jobs.items()})
-        limit_bytes, limit_inodes = self._disk_limits[1].get(job_state.job.name, NO_LIMITS)
-        own = (disk for disk in host.disks if job_state.disks is None or disk.path in job_state.disks)
-        return next((disk for disk in own if disk.free_bytes < limit_bytes or disk.has_few_inodes(limit_inodes)), None)
 
     def _clear_remains(self, job: str, folder: Path, has_exit_record: bool) -> bool:  # noqa: FBT001 - AttemptReader's seam
         # systemd ends what a shim leaves in its unit: after an exit record, its user has started that unit again.
@@ -544,9 +444,3 @@ def _new_job(name: str, settings: JobSettings, now: Moment) -> Job:
     if settings.autostart:
         return job
     return replace(job, desired_state=DesiredState.STOP, phase=Phase.STOPPED, reason="autostart is off")
-
-
-def _disk_limits(settings: JobSettings) -> tuple[int, int]:
-    """Return the bytes and the inodes below which the job's rule acts."""
-    rule = next((item for item in rules_of(settings) if isinstance(item, DiskLow)), None)
-    return (rule.limit_bytes, rule.limit_inodes) if rule is not None and rule.enabled and rule.act else NO_LIMITS

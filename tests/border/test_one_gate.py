@@ -69,7 +69,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "daemon/checkpoints/damaged_saves.py": {"_scan": CHECKPOINTS},
     "daemon/launch/launch_spec.py": {"in_container": "device nodes of the kernel, in /dev"},
-    "daemon/forget.py": {"_put_folder_aside": OWN_FOLDERS},
+    "daemon/jobs/forget.py": {"_put_folder_aside": OWN_FOLDERS},
     "daemon/cleanup.py": {"_list_folders": OWN_FOLDERS},
     "replay/folder.py": {"write": PERSON, "read": PERSON, "_read_lines": PERSON, "_open_gzip": PERSON},
     "runner/memory_probe.py": {"_scratch_folder": CALLERS_FOLDER, "make_scratch_folder": CALLERS_FOLDER},

@@ -36,10 +36,10 @@ from supervisor.core.remedies.trials import Course, Trial
 from supervisor.core.stats.histogram import Histogram
 from supervisor.core.stats.learned_limits import Learned
 from supervisor.daemon.alerts.alerting import Announcer, Receivers
-from supervisor.daemon.api import RECORD_LIMIT_S, DaemonView
-from supervisor.daemon.forget import ForgetJobs
+from supervisor.daemon.api import RECORD_LIMIT_S, DaemonView, ViewDeps
 from supervisor.daemon.inbox import Inbox
 from supervisor.daemon.job_state import JobState
+from supervisor.daemon.jobs.forget import ForgetJobs
 from supervisor.daemon.loop import Loop
 from supervisor.daemon.metrics import MetricsCollector, MetricsDeps
 from supervisor.daemon.record.commit_thread import CommitThread
@@ -184,7 +184,7 @@ class House:
             requests=requests,
             alive=lambda _, folder: folder in self.running,
         )
-        view = DaemonView(
+        deps = ViewDeps(
             clock=self.clock,
             inbox=inbox,
             loop=loop,
@@ -202,11 +202,12 @@ class House:
             tuner=Tuner(self.clock, self.state, lambda _: None),
             await_record=self.awaited.append,
             requests=requests,
+            not_configured=list,
         )
         end = threading.Event()
         thread = threading.Thread(target=lambda: loop.run(end.is_set))
         thread.start()
-        server = ControlServer(view, bind(self.socket), unlink=True)
+        server = ControlServer(DaemonView(deps), bind(self.socket), unlink=True)
         server.start()
         try:
             yield

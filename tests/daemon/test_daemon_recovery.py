@@ -17,7 +17,7 @@ from supervisor.core.readings import ExitStatus
 from supervisor.daemon.attempt_reader import AttemptReader, FollowedAttempt
 from supervisor.daemon.executor import ThreadExecutor
 from supervisor.daemon.job_state import JobState
-from supervisor.daemon.recovery import LAUNCH_UNDER_WAY_S, Recovery
+from supervisor.daemon.jobs.recovery import LAUNCH_UNDER_WAY_S, Recovery
 from supervisor.store.store import Cursors
 
 

@@ -61,7 +61,9 @@ def disk(parts: Assembly, free_bytes: int, free_inodes: int | None = None) -> No
 
 def may_launch(parts: Assembly, job: str = "yolo") -> bool:
     states = parts.loop.job_states
-    return parts.may_launch(states.get(job) or parts.add(job, parts.settings.jobs[job], None, parts.clock.now()))
+    return parts.disk_room.may_launch(
+        states.get(job) or parts.add(job, parts.settings.jobs[job], None, parts.clock.now())
+    )
 
 
 def test_the_full_disk_of_one_job_keeps_no_other_from_its_launch(parts: Assembly) -> None:

@@ -275,7 +275,7 @@ class Member:
         while self._parts.newest.host is None and self._parts.clock.now().monotonic_s < until_s:
             time.sleep(LOOK_S)
         job_state = self._parts.loop.job_states.get(self._job)
-        if job_state is not None and (disk := self._parts.find_full_disk(job_state)) is not None:
+        if job_state is not None and (disk := self._parts.disk_room.find_full(job_state)) is not None:
             raise OSError(errno.ENOSPC, f"{disk.room_words}, too little for a launch", disk.path)
         apart_within(LOOK_LIMIT_S, check_disk, self._parts.state, self._job)
         return self._offers.find(asked)

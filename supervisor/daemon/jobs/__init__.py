@@ -1,0 +1,1 @@
+"""The jobs of a daemon: taken up from an earlier one, and forgotten."""
