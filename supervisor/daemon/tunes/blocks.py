@@ -12,7 +12,7 @@ from supervisor.core.readings import StepRecord
 from supervisor.core.sanitize import without_secrets
 from supervisor.core.tuning.compare import count_asked
 from supervisor.core.tuning.guards import Block
-from supervisor.core.tuning.loader import WAITING_WORTH, find_cold_steps
+from supervisor.core.tuning.loader import WAITING_WORTH, average_turns, find_cold_steps
 
 DIAGNOSED_STEPS = 30
 DIAGNOSED_STEPS_MIN, DIAGNOSED_S = 6, 3.0
@@ -116,6 +116,64 @@ class Counted:
 
     def _leave_out(self, first: int) -> None:
         self.spans, self.times, self.records = self.spans[first:], self.times[first:], self.records[first:]
+
+
+@dataclass(slots=True, kw_only=True)
+class LeadIn:
+    """The first steps of a block, which do not count: their batches were asked for, or made, before it."""
+
+    drop: int
+    ahead: int
+    """How many batches at most were made while the settings changed: up to the first that is waited for."""
+    pace_s: float | None
+    """The time of a step before, where steps waited: no more batches were made than the change took time for."""
+    keeps_up: Callable[[], bool]
+    """Whether workers have shown that they follow."""
+
+    def takes(self, record: StepRecord, span_s: float) -> bool:
+        """Whether the next step is one of them."""
+        if self.pace_s is not None:
+            self.ahead, self.pace_s = min(self.ahead, int(span_s / self.pace_s) + 1), None
+        if self.drop > 0:
+            self.drop -= 1
+            return True
+        if self.ahead > 0:
+            is_paced = was_waited_for(record, span_s) or self.keeps_up()
+            self.ahead = 0 if is_paced else self.ahead - 1
+            return True
+        return False
+
+
+@dataclass(slots=True, kw_only=True)
+class BlockUnderWay:
+    """What is known of a block whose steps are being made."""
+
+    before: StepRecord | None
+    """The newest step that was read."""
+    lead: LeadIn
+    counted: Counted
+    seen: list[StepRecord] = field(default_factory=list)
+    """All its steps that could be timed."""
+    began_bytes: int | None = None
+    """What the training held when the first step of those that count was read."""
+    began_used: Used | None = None
+    made: int = 0
+    """How many steps were made since then."""
+
+    def summarize(self, seen: Block, ended_used: Used | None, last_step: int) -> Collected:
+        """Return what the steps were like that count, once there are enough."""
+        counted = self.counted
+        is_of_turns = counted.waits and counted.workers > 1
+        return Collected(
+            times=average_turns(counted.times, counted.workers) if is_of_turns else tuple(counted.times),
+            wait=find_wait_share(counted.spans, counted.records),
+            seen=seen,
+            pace_s=sum(counted.spans) / len(counted.spans),
+            busy=count_busy(self.began_used, ended_used),
+            batch_s=count_batch_s(self.began_used, ended_used, self.made),
+            is_of_turns=is_of_turns,
+            last_step=last_step,
+        )
 
 
 def read_rss_bytes(pid: int | None) -> int | None:

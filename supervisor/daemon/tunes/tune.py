@@ -28,7 +28,6 @@ from supervisor.core.tuning.knob import Facts, Left, choose_knobs, facts_of
 from supervisor.core.tuning.loader import (
     LOADER_KNOBS,
     WAITING_WORTH,
-    average_turns,
     find_idle_loader,
     find_starved,
     workers_of,
@@ -48,14 +47,13 @@ from supervisor.core.tuning.trial import Trial
 from supervisor.daemon.clock import Clock
 from supervisor.daemon.tunes.before import Before
 from supervisor.daemon.tunes.blocks import (
+    BlockUnderWay,
     Collected,
     Counted,
     HostMemory,
+    LeadIn,
     Used,
-    count_batch_s,
-    count_busy,
     find_span_s,
-    find_wait_share,
     is_diagnosed,
     list_warnings,
     read_host_memory,
@@ -63,7 +61,6 @@ from supervisor.daemon.tunes.blocks import (
     read_used,
     see_steps,
     time_samples,
-    was_waited_for,
 )
 from supervisor.daemon.tunes.progress import Progress
 from supervisor.daemon.tunes.start_trials import StartDeps, StartTrials
@@ -286,6 +283,14 @@ class Tune(threading.Thread):
         self._newest = collected
         self._switches = self._switches.after_switch(kind, self._steps.last_step - first)
         self._note_block(wanted, collected, is_run_out=is_run_out)
+        is_new = not was_known and not switch.is_exchange
+        return self._settle_block(session, wanted, facts, collected, is_new=is_new)
+
+    def _settle_block(
+        self, session: Session, wanted: Mapping[str, object], facts: Facts, collected: Collected, *, is_new: bool
+    ) -> Session:
+        """Return the session after a block was made; `is_new`: the first with the loader that holds."""
+        trial = session.trial
         why = self._find_new_warning() if trial is not None and trial.is_arms_turn else None
         if why is not None:
             return session.after_refusal(why)
@@ -293,7 +298,7 @@ class Tune(threading.Thread):
             session = replace(session, gpu_times=session.gpu_times.after(wanted, self._trace(wanted)))
         memory = self._find_memory(facts)
         slowdown = self._switches.find_slowdown(wanted, collected.pace_s)
-        if slowdown > 1 and not was_known and not switch.is_exchange and trial is not None and trial.block:
+        if slowdown > 1 and is_new and trial is not None and trial.block:
             return session.begun_again()  # those before this one were of batches that lay ready
         block_s = compare.typical_s(collected.times) * slowdown
         after = session.after_block(block_s, collected.seen, memory)
@@ -525,62 +530,50 @@ class Tune(threading.Thread):
         """Return what the steps after the first ones were like.
 
         Where they wait for their batches those come in turns of all `workers`, of which a block has a whole one. Up to
-        `ahead` batches were made while the settings changed: they are not counted, up to the first that is waited for,
-        or until workers have shown that they follow. Where steps waited before, there were no more of them than that
-        change took time to make. Up to `cold` times a first half is left out that new workers made before they
-        delivered steadily.
+        `cold` times a first half is left out that new workers made before they delivered steadily; for `drop` and
+        `ahead` see `LeadIn`.
         """
-        before, newest, since = self._steps.last, self._newest, self._steps.last_step
+        newest, since = self._newest, self._steps.last_step
         pace_s = newest.pace_s if newest is not None and (newest.wait or 0.0) >= WAITING_WORTH else None
         is_switched = 0 < drop <= compare.DROPPED_STEPS and not cold
+        lead = LeadIn(
+            drop=drop, ahead=ahead, pace_s=pace_s, keeps_up=lambda: self._switches.keeps_up(self._held, since)
+        )
         counted = Counted(is_enough=is_enough, workers=workers, cold=cold, is_switched=is_switched)
-        seen: list[StepRecord] = []
-        began_bytes = began_used = None
-        made = 0  # steps since then
+        block = BlockUnderWay(before=self._steps.last, lead=lead, counted=counted)
         newest_at = self._clock.now()
         while True:
-            for record in self._steps.read():
-                span_s = find_span_s(before, record)
-                before = record
-                if span_s is None:
-                    continue
+            if self._take_steps(block):
                 newest_at = self._clock.now()
-                seen.append(record)
-                self._progress.made = self._count_made()
-                if pace_s is not None:
-                    ahead, pace_s = min(ahead, int(span_s / pace_s) + 1), None
-                if drop > 0:
-                    drop -= 1
-                    continue
-                if ahead > 0:
-                    is_paced = was_waited_for(record, span_s) or self._switches.keeps_up(self._held, since)
-                    ahead = 0 if is_paced else ahead - 1
-                    continue
-                if not counted.spans:
-                    began_bytes, began_used, made = read_rss_bytes(self._steps.pid), self._read_used(), -1
-                made += 1
-                counted.add(record, span_s)
-                self._progress.per_sample = self._progress.per_sample and bool(record.samples)
-                self._progress.steps += 1
             counted.settle()
             self._read_reports()
             if counted.is_complete:
-                break
+                seen = self._look(block.seen[1:], counted.records, block.began_bytes)
+                return block.summarize(seen, self._read_used(), self._steps.last_step)
             if self._clock.now().seconds_since(newest_at) > SILENT_S:
                 raise Ended(f"no two steps one after the other for {SILENT_S:.0f} s; the owner's settings hold")
             self._wait(self._held)  # also while steps keep coming: a tune can be ended, and its lease is renewed
-        spans, is_of_turns = counted.spans, counted.waits and workers > 1
-        ended_used = self._read_used()
-        return Collected(
-            times=average_turns(counted.times, workers) if is_of_turns else tuple(counted.times),
-            wait=find_wait_share(spans, counted.records),
-            seen=self._look(seen[1:], counted.records, began_bytes),
-            pace_s=sum(spans) / len(spans),
-            busy=count_busy(began_used, ended_used),
-            batch_s=count_batch_s(began_used, ended_used, made),
-            is_of_turns=is_of_turns,
-            last_step=self._steps.last_step,
-        )
+
+    def _take_steps(self, block: BlockUnderWay) -> bool:
+        """Take what was made since the last time into a block; return whether any of it could be timed."""
+        is_timed = False
+        for record in self._steps.read():
+            span_s = find_span_s(block.before, record)
+            block.before = record
+            if span_s is None:
+                continue
+            is_timed = True
+            block.seen.append(record)
+            self._progress.made = self._count_made()
+            if block.lead.takes(record, span_s):
+                continue
+            if not block.counted.spans:
+                block.began_bytes, block.began_used, block.made = read_rss_bytes(self._steps.pid), self._read_used(), -1
+            block.made += 1
+            block.counted.add(record, span_s)
+            self._progress.per_sample = self._progress.per_sample and bool(record.samples)
+            self._progress.steps += 1
+        return is_timed
 
     def _look(self, seen: Sequence[StepRecord], counted: Sequence[StepRecord], began_bytes: int | None) -> Block:
         ended_bytes = read_rss_bytes(self._steps.pid)
