@@ -40,7 +40,7 @@ from supervisor.core.tuning.ordered_starts import (
 )
 
 
-def after_decision(job: Job, decision: de.Decision) -> Job:
+def after_decision(job: Job, decision: de.Decision) -> Job:  # noqa: C901 - a case a kind of decision
     """Return the job after a decision about it took effect."""
     match decision:
         case de.Launch():
@@ -48,23 +48,15 @@ def after_decision(job: Job, decision: de.Decision) -> Job:
         case de.Warn() | de.Note() | de.Continue():
             return _fold_warning(job, decision)
         case de.Stop():
-            moved = job.moved(Move.STOP, decision.at, decision.reason)
-            order = StopOrder(
-                at=decision.at,
-                reason=decision.reason,
-                save=decision.save,
-                flag=decision.flag,
-                order=decision.order,
-                refused_start=decision.refused_start,
-            )
-            moved = replace(moved, asked_start=None)
-            return _open_incident(replace(_end_remedy(moved, decision), stop=order), decision.flag, "stop")
+            return _fold_stop(job, decision)
         case de.Kill():
             moved = job.moved(Move.KILL, decision.at, decision.reason)
             order = job.stop or StopOrder(at=decision.at, reason=decision.reason, save=False)
             return replace(moved, stop=replace(order, killed_at=decision.at))
-        case de.LastResort() | de.Triage():
-            return _begin_resort(job, decision) if isinstance(decision, de.LastResort) else _begin_triage(job, decision)
+        case de.LastResort():
+            return _begin_resort(job, decision)
+        case de.Triage():
+            return _begin_triage(job, decision)
         case de.StartTriage():
             return _postpone_retry(job, decision)
         case de.Retry():
@@ -84,6 +76,19 @@ def _fold_warning(job: Job, decision: de.Warn | de.Note | de.Continue) -> Job:
         return replace(job, shadows=job.shadows | {flag.key}, shadows_noted=job.shadows_noted + 1)
     warned = replace(job, open_flags=job.open_flags | {flag.key})
     return replace(warned, unkillable=True, reason=flag.message) if flag.rule == UNKILLABLE else warned
+
+
+def _fold_stop(job: Job, decision: de.Stop) -> Job:
+    order = StopOrder(
+        at=decision.at,
+        reason=decision.reason,
+        save=decision.save,
+        flag=decision.flag,
+        order=decision.order,
+        refused_start=decision.refused_start,
+    )
+    moved = replace(job.moved(Move.STOP, decision.at, decision.reason), asked_start=None)
+    return _open_incident(replace(_end_remedy(moved, decision), stop=order), decision.flag, "stop")
 
 
 def _fold_launch(job: Job, decision: de.Launch) -> Job:

@@ -240,43 +240,19 @@ def event_row(event: ev.Event) -> Row | None:
 
 def _is_rare(event: ev.Event) -> bool:
     match event:
-        case (
-            ev.Tick()
-            | ev.StepsMade()
-            | ev.RecorderIdle()
-            | ev.GpusRead()
-            | ev.HostRead()
-            | ev.ProcessesRead()
-            | ev.PeerWaitsSeen()
-            | ev.PeerStageSeen()
-            | ev.AlertTried()
-        ):
+        case ev.Tick() | ev.StepsMade() | ev.RecorderIdle() | ev.GpusRead() | ev.HostRead() | ev.ProcessesRead():
+            return False
+        case ev.PeerWaitsSeen() | ev.PeerStageSeen() | ev.AlertTried():
             return False
         case ev.OutputSeen() | ev.KernelReported():
             return bool(event.findings)
-        case (
-            ev.UserRequest()
-            | ev.StartAsked()
-            | ev.Launched()
-            | ev.LaunchFailed()
-            | ev.Signalled()
-            | ev.Continued()
-            | ev.Exited()
-            | ev.HostLost()
-            | ev.EvidenceTaken()
-            | ev.ResortEnded()
-            | ev.TriageEnded()
-        ):
+        case ev.UserRequest() | ev.StartAsked() | ev.Launched() | ev.LaunchFailed() | ev.Signalled() | ev.Continued():
             return True
-        case (
-            ev.ResumePointFound()
-            | ev.CheckpointSeen()
-            | ev.StageEntered()
-            | ev.AgentReported()
-            | ev.CheckpointNotKept()
-        ):
+        case ev.Exited() | ev.HostLost() | ev.EvidenceTaken() | ev.ResortEnded() | ev.TriageEnded():
             return True
-        case ev.CheckpointsClosed() | ev.ExistingFound():
+        case ev.ResumePointFound() | ev.CheckpointSeen() | ev.StageEntered() | ev.AgentReported():
+            return True
+        case ev.CheckpointNotKept() | ev.CheckpointsClosed() | ev.ExistingFound():
             return True
         case ev.SourceChanged() | ev.RuleChanged() | ev.ClockStepped() | ev.DaemonAway() | ev.SupervisionChanged():
             return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from supervisor.core.foreign_values import BYTES_MAX, as_dict, as_int, as_message
 
@@ -66,7 +67,7 @@ def read_point(report: dict[str, object]) -> Point | str:
         return f"the report of the probe has no {missing[0]}"
     known = {name: value for name, value in sizes.items() if value is not None}
     largest = as_dict(report.get("largest_output"))
-    optional = {name: as_int(report.get(name), maximum=BYTES_MAX) for name in OPTIONAL}
+    optional: dict[str, Any] = {name: as_int(report.get(name), maximum=BYTES_MAX) for name in OPTIONAL}
     checkpointed = report.get("checkpointed")
     return Point(
         device="cuda" if report.get("device") == "cuda" else "cpu",
@@ -79,18 +80,8 @@ def read_point(report: dict[str, object]) -> Point | str:
         largest_output_single_bytes=as_int(largest.get("single_bytes"), maximum=BYTES_MAX) or 0,
         torch=as_message(report.get("torch"), 64) or "",
         gpu=as_message(report.get("gpu"), 128),
-        weights_bytes=known["weights_bytes"],
-        gradient_bytes=known["gradient_bytes"],
-        optimizer_bytes=known["optimizer_bytes"],
-        graph_bytes=known["graph_bytes"],
-        update_bytes=known["update_bytes"],
-        batch=optional["batch"],
-        configured=optional["configured"],
-        reserved_bytes=optional["reserved_bytes"],
-        other_bytes=optional["other_bytes"],
-        card_bytes=optional["card_bytes"],
-        forward_bytes=optional["forward_bytes"],
-        backward_bytes=optional["backward_bytes"],
+        **known,
+        **optional,
     )
 
 

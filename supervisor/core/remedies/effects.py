@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from typing_extensions import assert_never
 
 from supervisor.core.remedies.settings import Remedies
-from supervisor.core.remedies.spec import Assign, Env, InForce, Multiply, ReplaceConv2d, UseCpu, UseEnvironment, UseGpu
+from supervisor.core.remedies.spec import (
+    Assign,
+    Change,
+    Env,
+    InForce,
+    Multiply,
+    ReplaceConv2d,
+    UseCpu,
+    UseEnvironment,
+    UseGpu,
+)
 from supervisor.core.remedies.table import BY_NAME
 
 
@@ -35,42 +45,39 @@ class Changes:
     """Name of the environment to run in; None: the job's own."""
 
 
-def changes_of(in_force: Iterable[InForce], remedies: Remedies) -> Changes:  # noqa: C901 - a case a kind of change
+def changes_of(in_force: Iterable[InForce], remedies: Remedies) -> Changes:
     """Return what remedies in force change; those that are forbidden by now, or not known, change nothing."""
     env: dict[str, str] = {}
     settings: dict[str, Setting] = {}
     conv2d, cpu, gpu = False, False, None
     environment: str | None = None
+    for remedy, change in _list_changes(in_force, remedies):
+        match change:
+            case Multiply(name, by):
+                settings[name] = _multiply_setting(settings.get(name), by, remedy)
+            case Assign(name, value):
+                settings[name] = Setting(value=value, remedies=(remedy,))
+            case Env(name, text):
+                env[name] = text
+            case ReplaceConv2d():
+                conv2d = True
+            case UseCpu():
+                cpu = True
+            case UseGpu(address):
+                gpu = address
+            case UseEnvironment(name):
+                environment = name
+            case _:
+                assert_never(change)
+    kept, gpu = tuple(settings.items()), None if cpu else gpu
+    return Changes(env=tuple(env.items()), settings=kept, conv2d=conv2d, cpu=cpu, gpu=gpu, environment=environment)
+
+
+def _list_changes(in_force: Iterable[InForce], remedies: Remedies) -> Iterator[tuple[str, Change]]:
     for held in in_force:
-        if not remedies.allows(held.remedy) or held.remedy not in BY_NAME:
-            continue
-        for change in BY_NAME[held.remedy].changes(held, remedies):
-            match change:
-                case Multiply(name, by):
-                    settings[name] = _multiply_setting(settings.get(name), by, held.remedy)
-                case Assign(name, value):
-                    settings[name] = Setting(value=value, remedies=(held.remedy,))
-                case Env(name, text):
-                    env[name] = text
-                case ReplaceConv2d():
-                    conv2d = True
-                case UseCpu():
-                    cpu = True
-                case UseGpu(address):
-                    gpu = address
-                case UseEnvironment(name):
-                    environment = name
-                case _:
-                    assert_never(change)
-    kept = tuple(settings.items())
-    return Changes(
-        env=tuple(env.items()),
-        settings=kept,
-        conv2d=conv2d,
-        cpu=cpu,
-        gpu=None if cpu else gpu,
-        environment=environment,
-    )
+        if remedies.allows(held.remedy) and held.remedy in BY_NAME:
+            for change in BY_NAME[held.remedy].changes(held, remedies):
+                yield held.remedy, change
 
 
 def _multiply_setting(before: Setting | None, by: float, remedy: str) -> Setting:
