@@ -204,12 +204,12 @@ class RecorderReader:
         raw, problem = self._read_slots(ring, at, count), None
         if len(raw) < count * ring.record.size:
             problem = f"{self._path.name}: truncated, records are missing"
-        records: list[StepRecord] = []
-        valid_end = page.cursor
-        for number, fields in enumerate(ring.record.iter_unpack(raw), start=at):
-            if _is_valid(fields, number + 1):
-                records.append(_parse_record(fields, times))
-                valid_end = number + 1
+        valid = [
+            (number, _parse_record(fields, times))
+            for number, fields in enumerate(ring.record.iter_unpack(raw), start=at + 1)
+            if _is_valid(fields, number)
+        ]
+        records, valid_end = tuple(record for _, record in valid), valid[-1][0] if valid else page.cursor
         at += count
         self._scanned = (-1, -1) if records or at >= head else (page.cursor, at)
         if not records and problem is None and at >= head:
@@ -221,7 +221,7 @@ class RecorderReader:
         return replace(
             page,
             cursor=valid_end,
-            records=tuple(records),
+            records=records,
             lost=valid_end - page.cursor - len(records),
             behind=head - at if problem is None else 0,
             problem=problem,

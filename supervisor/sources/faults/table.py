@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from supervisor.core.findings import About, FaultClass, FaultSeverity
 from supervisor.sources.faults.phrases import Phrases
@@ -72,6 +72,10 @@ class GrammarError(ValueError):
     """A table is invalid; the message names the row and the error."""
 
 
+RowsByWord: TypeAlias = dict[bytes, dict[str, dict[int, Row]]]
+"""By a word of a needle, the needle and the number of the row."""
+
+
 def load(path: Path) -> Grammar:
     """Return the grammar in a table file. Raises GrammarError with row and error, or OSError."""
     try:
@@ -92,8 +96,24 @@ def parse(text: str) -> Grammar:
         raise GrammarError("the table has no [[row]]")
     shapes = enumerate(table.get("shape", ()), start=len(rows) + 1)
     rows = (*rows, *(reader.shape(number, item) for number, item in shapes))
-    words: dict[bytes, dict[str, dict[int, Row]]] = {}
-    troubles: dict[bytes, dict[str, dict[int, Row]]] = {}
+    words, troubles, pieces = _index_needles(rows)
+    vocabulary = frozenset((*words, *troubles))
+    return Grammar(
+        kind=kind,
+        rows=rows,
+        words=words,
+        pieces=pieces,
+        troubles=troubles,
+        needles={word: tuple({**words.get(word, {}), **troubles.get(word, {})}) for word in vocabulary},
+        vocabulary=vocabulary,
+        speakers="|".join(sorted({f"(?:{_GROUP.sub('(?:', row.speaker)})" for row in rows if row.tentative})),
+    )
+
+
+def _index_needles(rows: Iterable[Row]) -> tuple[RowsByWord, RowsByWord, tuple[tuple[str, Row], ...]]:
+    """Return rows by the words of their needles, the tentative ones likewise, and needles without a word."""
+    words: RowsByWord = {}
+    troubles: RowsByWord = {}
     pieces: list[tuple[str, Row]] = []
     for row in rows:
         for literal in row.needles:
@@ -103,17 +123,7 @@ def parse(text: str) -> Grammar:
                 continue
             of_kind = troubles if row.tentative else words
             of_kind.setdefault(word.encode(), {}).setdefault(needle, {})[row.number] = row
-    vocabulary = frozenset((*words, *troubles))
-    return Grammar(
-        kind=kind,
-        rows=rows,
-        words=words,
-        pieces=tuple(pieces),
-        troubles=troubles,
-        needles={word: tuple({**words.get(word, {}), **troubles.get(word, {})}) for word in vocabulary},
-        vocabulary=vocabulary,
-        speakers="|".join(sorted({f"(?:{_GROUP.sub('(?:', row.speaker)})" for row in rows if row.tentative})),
-    )
+    return words, troubles, tuple(pieces)
 
 
 class _Reader:
@@ -133,8 +143,7 @@ class _Reader:
 
     def row(self, number: int, raw: Mapping[str, Any]) -> Row:
         place = _describe_row(number, str(raw.get("pattern")))
-        for key in raw.keys() - _ROW_KEYS:
-            raise GrammarError(f"{place}: unknown key {key!r}; known keys: {', '.join(sorted(_ROW_KEYS))}")
+        _check_known(place, raw, _ROW_KEYS)
         for key in _REQUIRED:
             if not raw.get(key):
                 raise GrammarError(f"{place}: {key} is missing")
@@ -172,8 +181,7 @@ class _Reader:
         """Return the row of a shape: its line belongs to the open event of its GPU, where there is one."""
         about = raw["about"] if isinstance(raw.get("about"), str) else "|".join(raw.get("about", ()))
         place = f"shape {number} ({about[:60]})"
-        for key in raw.keys() - _SHAPE_KEYS:
-            raise GrammarError(f"{place}: unknown key {key!r}; known keys: {', '.join(sorted(_SHAPE_KEYS))}")
+        _check_known(place, raw, _SHAPE_KEYS)
         for key in ("speaker", "about", "trouble", "unless"):
             if key not in raw:
                 raise GrammarError(f"{place}: {key} is missing")
@@ -232,6 +240,11 @@ def _choose_needles(place: str, raw: Mapping[str, Any]) -> tuple[str, ...]:
     if needle is None or len(needle.strip(EDGE)) < NEEDLE_LEAST:
         raise GrammarError(f"{place}: no literal of {NEEDLE_LEAST} characters is in every matching line; add needles")
     return (needle,)
+
+
+def _check_known(place: str, raw: Mapping[str, Any], known: frozenset[str]) -> None:
+    for key in raw.keys() - known:
+        raise GrammarError(f"{place}: unknown key {key!r}; known keys: {', '.join(sorted(known))}")
 
 
 def _describe_row(number: int, pattern: str) -> str:
