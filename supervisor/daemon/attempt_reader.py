@@ -360,31 +360,31 @@ class AttemptReader:
             # Reported by the fence; without RecorderIdle the rules know of no time without a step.
             raise _with_consequence(page.unreadable)
         if page.cursor != followed.cursors.get(rank, 0):
-            if rank == 0 and followed.reported_at is None:
-                # Without it the steps' silence would count to now, also while this reader is held up after them.
-                self._put(
-                    ev.RecorderIdle(
-                        at=page.records[0].at if page.records else now, job=followed.job, attempt=followed.attempt
-                    )
-                )
-            followed.cursors[rank] = page.cursor
-            self._put(
-                ev.StepsMade(
-                    at=now,
-                    job=followed.job,
-                    attempt=followed.attempt,
-                    records=page.records,
-                    rank=rank,
-                    cursor=page.cursor,
-                    lost=page.lost,
-                )
-            )
-            followed.reported_at = now if rank == 0 else followed.reported_at
+            self._report_steps(followed, rank, page, now)
         if rank == 0:
             self._report_stage(followed, page, now)
             self._report_idle(followed, page, now)
         followed.behind |= page.behind > 0
         return page.behind > 0
+
+    def _report_steps(self, followed: FollowedAttempt, rank: int, page: RecorderPage, now: Moment) -> None:
+        job, attempt = followed.job, followed.attempt
+        if rank == 0 and followed.reported_at is None:
+            # Without it the steps' silence would count to now, also while this reader is held up after them.
+            self._put(ev.RecorderIdle(at=page.records[0].at if page.records else now, job=job, attempt=attempt))
+        followed.cursors[rank] = page.cursor
+        self._put(
+            ev.StepsMade(
+                at=now,
+                job=job,
+                attempt=attempt,
+                records=page.records,
+                rank=rank,
+                cursor=page.cursor,
+                lost=page.lost,
+            )
+        )
+        followed.reported_at = now if rank == 0 else followed.reported_at
 
     def _report_stage(self, followed: FollowedAttempt, page: RecorderPage, now: Moment) -> None:
         stage, since = _stage_of(page, now)

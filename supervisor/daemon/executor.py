@@ -205,16 +205,7 @@ class ThreadExecutor:
     def _launch_now(self, decision: de.Launch, job: Job) -> None:
         name, number = job.name, decision.attempt
         try:
-            make_room(self._deps.state / "jobs" / name)
-            self._deps.containers.clear(name, number)
-            self._resume_search.look(name, number)
-            folder = self._prepare_folder(decision, job)
-            if decision.resume_from is None:
-                self._resume_search.keep_existing_files(name, number)
-            if job.attempt is not None and job.attempt.order is not None:
-                self._deps.standbys.dismiss(name, folder)
-            if not self._deps.standbys.go(name, folder):
-                self._deps.launcher.launch(name, folder)
+            folder = self._begin_attempt(decision, job)
         except (LaunchError, OSError, ValueError) as error:
             self._put(
                 ev.LaunchFailed(
@@ -240,6 +231,21 @@ class ThreadExecutor:
         if not self.adopt(name, number, followed):
             # It ended before it could be followed: its files are read, then its end is reported.
             self._deps.attempts.gone(name, number)
+
+    def _begin_attempt(self, decision: de.Launch, job: Job) -> Path:
+        """Start an attempt and return its folder. Raises LaunchError, OSError, ValueError."""
+        name, number = job.name, decision.attempt
+        make_room(self._deps.state / "jobs" / name)
+        self._deps.containers.clear(name, number)
+        self._resume_search.look(name, number)
+        folder = self._prepare_folder(decision, job)
+        if decision.resume_from is None:
+            self._resume_search.keep_existing_files(name, number)
+        if job.attempt is not None and job.attempt.order is not None:
+            self._deps.standbys.dismiss(name, folder)
+        if not self._deps.standbys.go(name, folder):
+            self._deps.launcher.launch(name, folder)
+        return folder
 
     def _prepare_folder(self, decision: de.Launch, job: Job) -> Path:
         settings, deps = self._deps.settings(job.name), self._deps
