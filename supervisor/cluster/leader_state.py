@@ -40,16 +40,7 @@ def read_known(folder: Path, job: str, now: Moment, boot: str) -> Known | None:
     facts = _read_object(path)
     if facts is None:
         return None
-    version = as_int(facts.get("version", STATE_VERSION))
-    if version is None:
-        raise ValueError(f"{path}: its version is no number; start the leader that wrote it, or move the file away")
-    if version > STATE_VERSION:
-        raise ValueError(f"{path}: was written by a newer version of rocm-supervisor; start the leader with that one")
-    epoch = read_epoch(facts.get("epoch"))
-    if epoch is None or not epoch.is_possible:
-        raise ValueError(f"{path}: is not the state of a training; move it away")
-    if epoch.job != job:
-        raise ValueError(f"{path}: is the state of training {epoch.job}, this is {job}; give each a folder of its own")
+    epoch = _read_own_epoch(path, facts, job)
     last = _read_last_incident(folder, epoch)
     closed = last is not None and last.get("closed") is True
     resumed = as_text(facts.get("resumed"), PATH_CHARS_MAX)
@@ -68,6 +59,21 @@ def read_known(folder: Path, job: str, now: Moment, boot: str) -> Known | None:
         resumed=None if resumed is None else Offer(name=resumed, digest=""),
         fruitless={name: as_int(times) or 0 for name, times in as_dict(facts.get("fruitless")).items()},
     )
+
+
+def _read_own_epoch(path: Path, facts: Mapping[str, object], job: str) -> Epoch:
+    """Return the launch of a state. Raises ValueError where it is none of this training's, or of a newer version."""
+    version = as_int(facts.get("version", STATE_VERSION))
+    if version is None:
+        raise ValueError(f"{path}: its version is no number; start the leader that wrote it, or move the file away")
+    if version > STATE_VERSION:
+        raise ValueError(f"{path}: was written by a newer version of rocm-supervisor; start the leader with that one")
+    epoch = read_epoch(facts.get("epoch"))
+    if epoch is None or not epoch.is_possible:
+        raise ValueError(f"{path}: is not the state of a training; move it away")
+    if epoch.job != job:
+        raise ValueError(f"{path}: is the state of training {epoch.job}, this is {job}; give each a folder of its own")
+    return epoch
 
 
 def read_begin(folder: Path) -> float | None:

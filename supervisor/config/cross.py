@@ -17,7 +17,7 @@ from supervisor.children.path_looks import Found, PathLooks, SilentPathError
 from supervisor.config.environments import LAUNCHERS, PYTHON, split_command
 from supervisor.config.problems import Level, Problem
 from supervisor.config.read import join, show
-from supervisor.config.settings import NUMBER, PLACEHOLDER, JobSettings, Settings
+from supervisor.config.settings import NUMBER, PLACEHOLDER, EnvironmentSettings, JobSettings, Settings
 
 OURS = "ROCM_SUPERVISOR_"
 DAEMON_USER = "rocm-supervisor"
@@ -145,25 +145,7 @@ def _check_environment(job: JobSettings, key: str, file: str) -> Iterator[Proble
 def _check_environments(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
     """Require of each environment that it names one interpreter, and of the commands that theirs can be exchanged."""
     for name, environment in job.environments.items():
-        table = join(f"{key}.environments", name)
-        if (environment.python is None) == (environment.image is None):
-            problem = "names neither python nor image" if environment.python is None else "names both python and image"
-            yield Problem(
-                file=file,
-                key=table,
-                problem=problem,
-                allowed="set python to another interpreter's path, or image to a container image",
-            )
-        if environment.image is None:
-            for option in ("mounts", "devices"):
-                if getattr(environment, option):
-                    allowed = f"set {table}.image, or remove {option}"
-                    yield Problem(file=file, key=f"{table}.{option}", problem="needs an image", allowed=allowed)
-        elif environment.image.startswith("-"):
-            problem, allowed = "is an option of podman", "an image as `podman images` lists it"
-            yield Problem(
-                file=file, key=f"{table}.image", problem=problem, allowed=allowed, value=show(environment.image)
-            )
+        yield from _check_interpreter(environment, join(f"{key}.environments", name), file)
     if not job.environments:
         return
     for where, words in {"command": job.command, "resume.command": job.resume.command}.items():
@@ -176,6 +158,21 @@ def _check_environments(job: JobSettings, key: str, file: str) -> Iterator[Probl
                 f"before it), or remove {key}.environments",
                 value=show(words),
             )
+
+
+def _check_interpreter(environment: EnvironmentSettings, table: str, file: str) -> Iterator[Problem]:
+    if (environment.python is None) == (environment.image is None):
+        problem = "names neither python nor image" if environment.python is None else "names both python and image"
+        allowed = "set python to another interpreter's path, or image to a container image"
+        yield Problem(file=file, key=table, problem=problem, allowed=allowed)
+    if environment.image is None:
+        for option in ("mounts", "devices"):
+            if getattr(environment, option):
+                allowed = f"set {table}.image, or remove {option}"
+                yield Problem(file=file, key=f"{table}.{option}", problem="needs an image", allowed=allowed)
+    elif environment.image.startswith("-"):
+        problem, allowed = "is an option of podman", "an image as `podman images` lists it"
+        yield Problem(file=file, key=f"{table}.image", problem=problem, allowed=allowed, value=show(environment.image))
 
 
 def _check_triage(job: JobSettings, key: str, file: str, *, agent: bool) -> Iterator[Problem]:

@@ -8,7 +8,7 @@ from supervisor.control import record_types
 from supervisor.core.job import Job
 from supervisor.core.remedies.context import Experience
 from supervisor.core.remedies.table import BY_NAME
-from supervisor.core.remedies.trials import Outcome
+from supervisor.core.remedies.trials import Outcome, Trial
 from supervisor.store.records import RemedyRecord
 
 
@@ -33,32 +33,9 @@ def _with_skipped(tried: Iterable[RemedyRecord], jobs: Iterable[Job]) -> list[re
 
     A row is of an attempt; that of a skipped environment, which had none, was taken by what was tried in its place.
     """
-    rows = [
-        record_types.RemedyTried(
-            job=remedy_record.job,
-            attempt=remedy_record.attempt,
-            at=remedy_record.at_unix_s,
-            cause=remedy_record.cause,
-            remedy=remedy_record.remedy,
-            step=remedy_record.step,
-            outcome=remedy_record.outcome,
-            settled_at=remedy_record.settled_unix_s,
-            reason=remedy_record.reason,
-        )
-        for remedy_record in tried
-    ]
+    rows = [_recorded_entry(remedy_record) for remedy_record in tried]
     skipped = [
-        record_types.RemedyTried(
-            job=job.name,
-            attempt=trial.attempt,
-            at=trial.at.unix_s,
-            cause=trial.cause,
-            remedy=trial.remedy,
-            step=trial.step,
-            outcome=trial.outcome.value,
-            settled_at=None if trial.settled_at is None else trial.settled_at.unix_s,
-            reason=trial.reason,
-        )
+        _skipped_entry(job.name, trial)
         for job in jobs
         for trial in reversed(job.course.trials)
         if trial.outcome is Outcome.SKIPPED and trial.environment is not None
@@ -66,6 +43,34 @@ def _with_skipped(tried: Iterable[RemedyRecord], jobs: Iterable[Job]) -> list[re
     shown = {(trial.job, trial.attempt, trial.reason) for trial in skipped}
     others = [trial for trial in rows if (trial.job, trial.attempt, trial.reason) not in shown]
     return sorted([*others, *skipped], key=lambda trial: trial.at, reverse=True)
+
+
+def _recorded_entry(tried: RemedyRecord) -> record_types.RemedyTried:
+    return record_types.RemedyTried(
+        job=tried.job,
+        attempt=tried.attempt,
+        at=tried.at_unix_s,
+        cause=tried.cause,
+        remedy=tried.remedy,
+        step=tried.step,
+        outcome=tried.outcome,
+        settled_at=tried.settled_unix_s,
+        reason=tried.reason,
+    )
+
+
+def _skipped_entry(job: str, trial: Trial) -> record_types.RemedyTried:
+    return record_types.RemedyTried(
+        job=job,
+        attempt=trial.attempt,
+        at=trial.at.unix_s,
+        cause=trial.cause,
+        remedy=trial.remedy,
+        step=trial.step,
+        outcome=trial.outcome.value,
+        settled_at=None if trial.settled_at is None else trial.settled_at.unix_s,
+        reason=trial.reason,
+    )
 
 
 def in_force(job: Job) -> list[record_types.RemedyInForce]:
