@@ -14,16 +14,12 @@ from .layout import ENV_CONV2D, ENV_CONV2D_SCOPE, ENV_MEMORY_PROBE, ENV_TRIAGE
 TYPE_CHECKING = False  # typing costs milliseconds at every interpreter's start
 if TYPE_CHECKING:
     from types import ModuleType
-    from typing import List
+    from typing import Callable, Dict, List
 
 
 def start(folder: str) -> None:
     """Start the agent for the attempt in `folder`; a part that fails is reported, the others start."""
-    claim.begin(folder)
-    events.begin(folder, claim.rank)
-    tuning.begin(folder)
-    fenced(end_word.hold)()
-    fenced(lambda: stacks.begin(folder))()
+    _begin_parts(folder)
     prepare(folder)
     fenced(_report_alive)()
 
@@ -36,55 +32,65 @@ def prepare(folder: str) -> None:
         _measure_memory,
         _report_allocator,
         exceptions.begin,
-        lambda: finder.install(
-            {
-                "torch": _torch_imported,
-                "traceback": exceptions.watch_printing,
-                "multiprocessing.popen_fork": _children_imported,
-                "multiprocessing.popen_forkserver": _children_imported,
-                "torch._dynamo.callback": _compiler_imported,
-                "torch._dynamo.convert_frame": _older_compiler_imported,
-                "torch.distributed.distributed_c10d": _process_groups_imported,
-                "torch.nn.parallel.distributed": _ddp_imported,
-                "torch.utils.file_baton": _extension_locks_imported,
-                "torch.distributed.checkpoint.state_dict": _state_dicts_imported,
-                "torch.distributed.elastic.multiprocessing.api": _elastic_imported,
-                "safetensors.torch": _safetensors_imported,
-                "ultralytics.engine.trainer": _trainer_imported,
-                "ultralytics.engine.validator": _validator_imported,
-                "ultralytics.yolo.engine.trainer": _trainer_imported,
-                "ultralytics.yolo.engine.validator": _validator_imported,
-                "transformers.trainer": _transformers_imported,
-                "deepspeed.runtime.engine": _deepspeed_imported,
-                "lightning.pytorch.trainer.trainer": _lightning_imported,
-                "pytorch_lightning.trainer.trainer": _lightning_imported,
-                "keras.src.callbacks.callback_list": _keras_imported,
-                "keras.src.callbacks": _keras_imported,
-                "keras.callbacks": _keras_imported,
-                "tf_keras.src.callbacks": _keras_imported,
-                "jax": _jax_imported,
-                "optax": _optax_imported,
-                "orbax.checkpoint._src.checkpointers.checkpointer": _orbax_imported,
-                "orbax.checkpoint._src.checkpointers.async_checkpointer": _orbax_imported,
-                "orbax.checkpoint.checkpointer": _orbax_imported,
-                "orbax.checkpoint.async_checkpointer": _orbax_imported,
-                "orbax.checkpoint.checkpoint_manager": _orbax_imported,
-            }
-        ),
+        lambda: finder.install(_list_hooks()),
         lambda: os.register_at_fork(after_in_child=_handle_fork),
     ]
     for step in steps:
         fenced(step)()
 
 
+def _list_hooks() -> Dict[str, Callable[[ModuleType], object]]:
+    """Return what is called when a module has been imported, by the module's name."""
+    hooks = (
+        (_torch_imported, "torch"),
+        (exceptions.watch_printing, "traceback"),
+        (_children_imported, "multiprocessing.popen_fork", "multiprocessing.popen_forkserver"),
+        (_compiler_imported, "torch._dynamo.callback"),
+        (_older_compiler_imported, "torch._dynamo.convert_frame"),
+        (_process_groups_imported, "torch.distributed.distributed_c10d"),
+        (_ddp_imported, "torch.nn.parallel.distributed"),
+        (_extension_locks_imported, "torch.utils.file_baton"),
+        (_state_dicts_imported, "torch.distributed.checkpoint.state_dict"),
+        (_elastic_imported, "torch.distributed.elastic.multiprocessing.api"),
+        (_safetensors_imported, "safetensors.torch"),
+        (_trainer_imported, "ultralytics.engine.trainer", "ultralytics.yolo.engine.trainer"),
+        (_validator_imported, "ultralytics.engine.validator", "ultralytics.yolo.engine.validator"),
+        (_transformers_imported, "transformers.trainer"),
+        (_deepspeed_imported, "deepspeed.runtime.engine"),
+        (_lightning_imported, "lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer"),
+        (
+            _keras_imported,
+            "keras.src.callbacks.callback_list",
+            "keras.src.callbacks",
+            "keras.callbacks",
+            "tf_keras.src.callbacks",
+        ),
+        (_jax_imported, "jax"),
+        (_optax_imported, "optax"),
+        (
+            _orbax_imported,
+            "orbax.checkpoint._src.checkpointers.checkpointer",
+            "orbax.checkpoint._src.checkpointers.async_checkpointer",
+            "orbax.checkpoint.checkpointer",
+            "orbax.checkpoint.async_checkpointer",
+            "orbax.checkpoint.checkpoint_manager",
+        ),
+    )
+    return {name: hook for hook, *names in hooks for name in names}
+
+
 def begin(folder: str) -> None:
     """Report to the attempt in `folder` from now on, with the hooks that `prepare` has set."""
+    _begin_parts(folder)
+    fenced(_report_alive)()
+
+
+def _begin_parts(folder: str) -> None:
     claim.begin(folder)
     events.begin(folder, claim.rank)
     tuning.begin(folder)
     fenced(end_word.hold)()
     fenced(lambda: stacks.begin(folder))()
-    fenced(_report_alive)()
 
 
 def _look_at_steps() -> None:

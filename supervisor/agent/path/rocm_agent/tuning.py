@@ -403,7 +403,6 @@ class Tune:
         torch = self._torch
         knobs = self._knobs
         params = list_params(optimizer)
-        loader = self._loader
         treated = any(remedies.wanted(name) is not None for name in ("lr_factor", "clip_norm", "skip_non_finite"))
         fused_why = "a remedy treats the optimizer's steps" if treated else knobs["fused_optimizer"].why_not()
         layout_why = knobs["channels_last"].why_not() or self._calls.why_not()
@@ -415,12 +414,7 @@ class Tune:
             "cuda": bool(params) and params[0].is_cuda,
             "hip": getattr(torch.version, "hip", None) is not None,
             "processors": len(os.sched_getaffinity(0)),
-            "workers": loader.workers,
-            "loader_why_not": several or loader.why_not(),
-            "pinned": getattr(loader.owners, "pin_memory", None),
-            "prefetch": getattr(loader.owners, "prefetch_factor", None),
-            "batch_bytes": loader.batch_bytes,
-            "shm_bytes": _free_bytes("/dev/shm"),  # noqa: S108 - where loaders' workers hand batches over
+            **self._list_loader_facts(several),
             "card_bytes": int(torch.cuda.mem_get_info()[1]) if bool(params) and params[0].is_cuda else None,
             "autocast": self._calls.casting,
             "autocast_why_not": several or knobs["autocast"].why_not() or self._calls.why_not(),
@@ -441,6 +435,17 @@ class Tune:
             "compile_why_not": several or knobs["compile"].why_not() or self._calls.why_not(),
             "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
             "tf32": knobs["tf32"].on,
+        }
+
+    def _list_loader_facts(self, several: Optional[str]) -> Dict[str, Any]:
+        loader = self._loader
+        return {
+            "workers": loader.workers,
+            "loader_why_not": several or loader.why_not(),
+            "pinned": getattr(loader.owners, "pin_memory", None),
+            "prefetch": getattr(loader.owners, "prefetch_factor", None),
+            "batch_bytes": loader.batch_bytes,
+            "shm_bytes": _free_bytes("/dev/shm"),  # noqa: S108 - where loaders' workers hand batches over
         }
 
 

@@ -39,14 +39,10 @@ def conv2d(  # noqa: PLR0913, PLR0917 - F.conv2d's own arguments, in its order
     run = algorithm_named(algorithm)
     _check_tensors(x, weight, bias)
     x, weight, bias = _apply_autocast(x, weight, bias)
-    given, stride, dilation = padding, pair("stride", stride), pair("dilation", dilation)
+    stride, dilation = pair("stride", stride), pair("dilation", dilation)
     check_dimensions(x.shape, weight.shape)
-    if isinstance(padding, str):
-        padding, more = named_padding(padding, tuple(weight.shape[2:]), stride, dilation)
-        if any(more):
-            x = functional.pad(x, (0, more[1], 0, more[0]))
-    else:
-        padding = pair("padding", padding)
+    is_named = isinstance(padding, str)
+    x, padding = _pad_named(x, weight, padding, stride, dilation) if is_named else (x, pair("padding", padding))
     shape = geometry(
         _plain_sizes(x),
         _plain_sizes(weight),
@@ -56,12 +52,18 @@ def conv2d(  # noqa: PLR0913, PLR0917 - F.conv2d's own arguments, in its order
         dilation,
         integer("groups", groups),
     )
-    if algorithm == "planned" and not isinstance(given, str):
+    if algorithm == "planned" and not is_named:
         remember(x, weight, bias, shape)
     if x.dim() == 3:
         y = run(x.unsqueeze(0), weight, bias, shape)
         return own_shape(y, y.shape[1:])
     return run(x, weight, bias, shape)
+
+
+def _pad_named(x: Any, weight: Any, padding: str, stride: Any, dilation: Any) -> Any:
+    """Return the input with what "same" or "valid" puts at one side alone, and the padding of both sides."""
+    padding_of_both, more = named_padding(padding, tuple(weight.shape[2:]), stride, dilation)
+    return (functional.pad(x, (0, more[1], 0, more[0])) if any(more) else x), padding_of_both
 
 
 def _check_tensors(x: Any, weight: Any, bias: Any) -> None:
