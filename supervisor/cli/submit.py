@@ -59,16 +59,8 @@ def command(  # noqa: PLR0913, PLR0917 - one argument each option
     Within a batch script of your own, `supervisorctl submit --nodes N -- torchrun ...` is the one line that it needs.
     """
     from supervisor.cluster.batch import Submission, write_body, write_script  # noqa: PLC0415 - as in every command
-    from supervisor.cluster.rendezvous import find_overriding  # noqa: PLC0415 - the same
-    from supervisor.core.fleet.epoch import check_job  # noqa: PLC0415 - the same
 
-    try:
-        check_job(training)
-    except ValueError as error:
-        raise WrongUsageError(str(error), HELP) from error
-    overriding = find_overriding(words)
-    if overriding:
-        raise WrongUsageError(f"omit {', '.join(overriding)}: the leader of the training decides that", HELP)
+    _check_asked(training, words)
     place = (folder or default_folder(training)).absolute()
     asked = Submission(
         training=training,
@@ -94,6 +86,20 @@ def command(  # noqa: PLR0913, PLR0917 - one argument each option
     job = _submit_script(place, text)
     app.print(f"job {job}: training {training} on {nodes} nodes, {spares} spares")
     app.print(f"  supervisorctl training status {training if folder is None else place}")
+
+
+def _check_asked(training: str, words: tuple[str, ...]) -> None:
+    """Raise WrongUsageError for a name that no training can have, and for options of the launcher that are not kept."""
+    from supervisor.cluster.rendezvous import find_overriding  # noqa: PLC0415 - as above
+    from supervisor.core.fleet.epoch import check_job  # noqa: PLC0415 - as above
+
+    try:
+        check_job(training)
+    except ValueError as error:
+        raise WrongUsageError(str(error), HELP) from error
+    overriding = find_overriding(words)
+    if overriding:
+        raise WrongUsageError(f"omit {', '.join(overriding)}: the leader of the training decides that", HELP)
 
 
 def _make_folder(place: Path) -> None:

@@ -125,29 +125,33 @@ def status(app: App, name: str) -> None:
     if app.json:
         app.print_json({"training": {**state, "over": over, "written_s_ago": old_s}})
         return
+    for line in _describe_state(state, over, old_s):
+        app.print(line)
+    if state.get("excluded"):
+        for line in [line for incident in _read_incidents(folder) for line in list_drains(incident)]:
+            app.print(line)
+
+
+def _describe_state(state: Facts, over: Facts | None, old_s: float | None) -> Iterator[str]:
+    """Return the lines of `status`; `old_s`: how long ago the leader wrote the state."""
     ended = None if over is None or state.get("stage") != "over" else over
     how = "" if ended is None else f" ({'finished' if ended.get('finished') else 'ended'}: {ended.get('reason')})"
-    app.print(f"{state.get('stage')}{how}, launch {state.get('epoch')}, {state.get('incidents')} incidents")
+    yield f"{state.get('stage')}{how}, launch {state.get('epoch')}, {state.get('incidents')} incidents"
     if old_s is not None and old_s >= OLD_S and state.get("stage") != "over":
-        app.print(
+        yield (
             f"not written for {old_s:.0f} s by the leader on {state.get('host') or 'its node'}: it has ended, or this "
             "folder hangs there; the training may have gone on or ended since"
         )
     steps = state.get("steps")
-    app.print(f"steps: {'not reported' if steps is None else steps}")
+    yield f"steps: {'not reported' if steps is None else steps}"
     if state.get("not_recorded"):
-        app.print(
-            f"not recorded: {state['not_recorded']} lines of incidents, while the leader's folder hung or was full"
-        )
-    app.print(f"resumed from: {state.get('resumed') or 'no saved state'}")
+        yield f"not recorded: {state['not_recorded']} lines of incidents, while the leader's folder hung or was full"
+    yield f"resumed from: {state.get('resumed') or 'no saved state'}"
     if state.get("resume_problem"):
-        app.print(f"the next launch waits for {state['resume_problem']}")
+        yield f"the next launch waits for {state['resume_problem']}"
     for key in ("nodes", "spares", "excluded", "missing"):
         names = state.get(key)
-        app.print(f"{key}: {', '.join(map(str, names)) if isinstance(names, list) and names else 'none'}")
-    if state.get("excluded"):
-        for line in [line for incident in _read_incidents(folder) for line in list_drains(incident)]:
-            app.print(line)
+        yield f"{key}: {', '.join(map(str, names)) if isinstance(names, list) and names else 'none'}"
 
 
 def list_drains(incident: Facts) -> list[str]:
