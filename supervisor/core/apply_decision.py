@@ -92,25 +92,10 @@ def _fold_stop(job: Job, decision: de.Stop) -> Job:
 
 
 def _fold_launch(job: Job, decision: de.Launch) -> Job:
-    moved = job.moved(Move.LAUNCH, decision.at, decision.reason)
-    point, order = (job.retry.resume_point, job.retry.order) if job.retry else (None, None)
-    attempt = Attempt(
-        number=decision.attempt,
-        launched_at=decision.at,
-        resume_from=decision.resume_from,
-        loads_itself=decision.loads_itself,
-        set_aside=decision.set_aside,
-        stand_in=decision.stand_in,
-        together=decision.together,
-        resume_curve=point.curve if point else None,
-        memory_before=decision.memory,
-        start=job.next_start,
-        order=order if order is not None and order.measures else None,
-    )
     fresh = decision.resume_from is None and not decision.loads_itself
     return replace(
-        moved,
-        attempt=attempt,
+        job.moved(Move.LAUNCH, decision.at, decision.reason),
+        attempt=_begin_attempt(job, decision),
         stop=None,
         retry=None,
         incident=_relaunch_incident(job, decision),
@@ -123,6 +108,23 @@ def _fold_launch(job: Job, decision: de.Launch) -> Job:
         start_curve=None if fresh else job.start_curve,
         needs_others=job.needs_others and not fresh,
         began_unix_s=decision.at.unix_s if fresh else job.began_unix_s,
+    )
+
+
+def _begin_attempt(job: Job, decision: de.Launch) -> Attempt:
+    point, order = (job.retry.resume_point, job.retry.order) if job.retry else (None, None)
+    return Attempt(
+        number=decision.attempt,
+        launched_at=decision.at,
+        resume_from=decision.resume_from,
+        loads_itself=decision.loads_itself,
+        set_aside=decision.set_aside,
+        stand_in=decision.stand_in,
+        together=decision.together,
+        resume_curve=point.curve if point else None,
+        memory_before=decision.memory,
+        start=job.next_start,
+        order=order if order is not None and order.measures else None,
     )
 
 

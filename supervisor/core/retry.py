@@ -44,24 +44,15 @@ SAME_START_WAIT_S = 5.0
 
 def retry(job: Job, attempt: Attempt, flag: RedFlag, now: Moment, context: RemedyContext) -> de.Decision:
     """Retry with the next remedy for the cause, unless budget, exit status or remedies forbid it."""
-    number, budget = attempt.number, job.limits.budget
     fault_step = attempt.training_step(flag.since_step)  # a replay finds a step by the training's count alone
     finding = _find_finding(job, attempt, flag, fault_step)
     cause = cause_after_triage(cause_of(flag), finding)
+    earliest = _find_earliest(job, now)
     again = de.Retry(
-        at=now,
-        job=job.name,
-        attempt=number,
-        reason=flag.message,
-        not_before=_find_earliest(job, now),
-        flag=flag,
-        cause=cause,
+        at=now, job=job.name, attempt=attempt.number, reason=flag.message, not_before=earliest, flag=flag, cause=cause
     )
-    if flag.fault == MACHINE_SHORTAGE:
-        wait_s = job.ledger.refused_wait_s(budget, f"{job.name} {job.number}")
-        return replace(again, counts=False, not_before=now.plus(wait_s))
-    if _own_status(job, attempt) in budget.always_retry_exit_codes:
-        return replace(again, counts=False)
+    if (uncounted := _spare_budget(job, attempt, flag, again)) is not None:
+        return uncounted
     step = _find_fault_step(attempt, flag, cause)
     ended = job.ended(cause, step, finding, flag.fault)
     choice = (
@@ -73,7 +64,7 @@ def retry(job: Job, attempt: Attempt, flag: RedFlag, now: Moment, context: Remed
     why_not = _why_not_again(job, attempt, choice, cause, now)
     if why_not is not None:
         reason = _explain_end(job, flag, cause, why_not, context)
-        return de.GiveUp(at=now, job=job.name, attempt=number, reason=reason, flag=flag)
+        return de.GiveUp(at=now, job=job.name, attempt=attempt.number, reason=reason, flag=flag)
     again = replace(again, not_before=_shorten_wait(job, flag, again.not_before, now))
     if finding is None and (examine := _plan_triage(job, again, flag, cause, fault_step)) is not None:
         return examine
@@ -87,6 +78,15 @@ def retry(job: Job, attempt: Attempt, flag: RedFlag, now: Moment, context: Remed
         finding=finding,
         environment=choice.environment,
     )
+
+
+def _spare_budget(job: Job, attempt: Attempt, flag: RedFlag, again: de.Retry) -> de.Retry | None:
+    """Return a retry that no budget counts and no remedy changes; None where it is none of these."""
+    budget = job.limits.budget
+    if flag.fault == MACHINE_SHORTAGE:
+        wait_s = job.ledger.refused_wait_s(budget, f"{job.name} {job.number}")
+        return replace(again, counts=False, not_before=again.at.plus(wait_s))
+    return replace(again, counts=False) if _own_status(job, attempt) in budget.always_retry_exit_codes else None
 
 
 def _own_status(job: Job, attempt: Attempt) -> int | None:
