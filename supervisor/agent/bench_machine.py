@@ -295,15 +295,18 @@ def reduce_as_rank(given: Dict[str, Any]) -> None:
     average(parts)
     right = bool((gradient == 1.5).all())
     taken, last = (sorted(average(some) for _ in range(REDUCED)) for some in (parts, parts[-1:]))
-    ms, last_ms = taken[REDUCED // 2], last[REDUCED // 2]
+    _write_means(given, taken[REDUCED // 2], last[REDUCED // 2], right=right)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _write_means(given: Dict[str, Any], ms: float, last_ms: float, *, right: bool) -> None:
     rate = (given["mib"] << 20) / ms / 1e6
     row = {"ms": ms, "value": rate, "unit": "GB/s", "right": right, "last_ms": last_ms}
     if given.get("step_ms"):
         row["speedup"] = predict_speedup(given["step_ms"], ms, last_ms)
     sys.stdout.write(json.dumps(row) + "\n")
     sys.stdout.flush()
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 def _make_mean(dist: Any, backend: str, gradient: Any) -> Callable[[Bucket], Any]:

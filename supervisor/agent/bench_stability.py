@@ -42,18 +42,24 @@ def stability(name: str, layers: List[Layer], given: Dict[str, Any], device: str
             if (number + 1) % max(1, count // 10) == 0:
                 say("progress", algorithm=name, done=number + 1, of=count, median_ms=median(taken))
         grown = clock.in_use() - memory
-    quarter = max(1, count // 4)
     steady = finite and difference <= BOUNDS[given["dtype"]] and grown <= (0 if clock.on_gpu else ALLOWED_BYTES)
     return {
-        "iterations": count,
-        "min_ms": min(taken),
-        "median_ms": median(taken),
-        "max_ms": max(taken),
-        "drift": median(taken[-quarter:]) / median(taken[:quarter]) - 1,
+        **_summarize_times(taken),
         "memory_grown_bytes": grown,
         "finite": finite,
         "difference": difference if math.isfinite(difference) else None,
         "steady": steady,
+    }
+
+
+def _summarize_times(taken: List[float]) -> Dict[str, Any]:
+    quarter = max(1, len(taken) // 4)
+    return {
+        "iterations": len(taken),
+        "min_ms": min(taken),
+        "median_ms": median(taken),
+        "max_ms": max(taken),
+        "drift": median(taken[-quarter:]) / median(taken[:quarter]) - 1,
     }
 
 

@@ -17,6 +17,21 @@ if TYPE_CHECKING:
     from typing import Callable, Dict, List
 
 
+KERAS_CALLBACKS = (
+    "keras.src.callbacks.callback_list",
+    "keras.src.callbacks",
+    "keras.callbacks",
+    "tf_keras.src.callbacks",
+)
+ORBAX_CHECKPOINTERS = (
+    "orbax.checkpoint._src.checkpointers.checkpointer",
+    "orbax.checkpoint._src.checkpointers.async_checkpointer",
+    "orbax.checkpoint.checkpointer",
+    "orbax.checkpoint.async_checkpointer",
+    "orbax.checkpoint.checkpoint_manager",
+)
+
+
 def start(folder: str) -> None:
     """Start the agent for the attempt in `folder`; a part that fails is reported, the others start."""
     _begin_parts(folder)
@@ -58,23 +73,10 @@ def _list_hooks() -> Dict[str, Callable[[ModuleType], object]]:
         (_transformers_imported, "transformers.trainer"),
         (_deepspeed_imported, "deepspeed.runtime.engine"),
         (_lightning_imported, "lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer"),
-        (
-            _keras_imported,
-            "keras.src.callbacks.callback_list",
-            "keras.src.callbacks",
-            "keras.callbacks",
-            "tf_keras.src.callbacks",
-        ),
+        (_keras_imported, *KERAS_CALLBACKS),
         (_jax_imported, "jax"),
         (_optax_imported, "optax"),
-        (
-            _orbax_imported,
-            "orbax.checkpoint._src.checkpointers.checkpointer",
-            "orbax.checkpoint._src.checkpointers.async_checkpointer",
-            "orbax.checkpoint.checkpointer",
-            "orbax.checkpoint.async_checkpointer",
-            "orbax.checkpoint.checkpoint_manager",
-        ),
+        (_orbax_imported, *ORBAX_CHECKPOINTERS),
     )
     return {name: hook for hook, *names in hooks for name in names}
 

@@ -176,6 +176,9 @@ class Tune:
             return
         self._answered = order.get("id")
         self._mark(lent=until_ns is not None)
+        self._carry_out_aside(order, optimizer, step)
+
+    def _carry_out_aside(self, order: Dict[str, Any], optimizer: Any, step: int) -> None:
         recorder = claim.holding()
         if recorder is not None:
             # Replays and the start of workers take their time; that of a search for kernels is the one most like it.
@@ -400,13 +403,7 @@ class Tune:
     def _facts(self, optimizer: Any) -> Dict[str, Any]:
         from .knobs import list_params
 
-        torch = self._torch
-        knobs = self._knobs
-        params = list_params(optimizer)
-        treated = any(remedies.wanted(name) is not None for name in ("lr_factor", "clip_norm", "skip_non_finite"))
-        fused_why = "a remedy treats the optimizer's steps" if treated else knobs["fused_optimizer"].why_not()
-        layout_why = knobs["channels_last"].why_not() or self._calls.why_not()
-        attention, checkpointing = knobs["attention"], knobs["checkpointing"]
+        torch, params = self._torch, list_params(optimizer)
         several = "the training has %d ranks" % claim.world_size() if claim.world_size() > 1 else None
         return {
             **self._identity(optimizer),
@@ -416,10 +413,21 @@ class Tune:
             "processors": len(os.sched_getaffinity(0)),
             **self._list_loader_facts(several),
             "card_bytes": int(torch.cuda.mem_get_info()[1]) if bool(params) and params[0].is_cuda else None,
-            "autocast": self._calls.casting,
-            "autocast_why_not": several or knobs["autocast"].why_not() or self._calls.why_not(),
             "threads": torch.get_num_threads(),
             "optimizer": type(optimizer).__name__,
+            "convolves": any(param.dim() > 2 for param in params),
+            "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
+            **self._list_knob_facts(several),
+        }
+
+    def _list_knob_facts(self, several: Optional[str]) -> Dict[str, Any]:
+        knobs, attention, checkpointing = self._knobs, self._knobs["attention"], self._knobs["checkpointing"]
+        treated = any(remedies.wanted(name) is not None for name in ("lr_factor", "clip_norm", "skip_non_finite"))
+        fused_why = "a remedy treats the optimizer's steps" if treated else knobs["fused_optimizer"].why_not()
+        layout_why = knobs["channels_last"].why_not() or self._calls.why_not()
+        return {
+            "autocast": self._calls.casting,
+            "autocast_why_not": several or knobs["autocast"].why_not() or self._calls.why_not(),
             "fused": knobs["fused_optimizer"].on,
             "fused_why_not": several or fused_why,
             "channels_last": knobs["channels_last"].on,
@@ -428,12 +436,10 @@ class Tune:
             "attention_why_not": several or attention.why_not() or self._calls.why_not(),
             "checkpointing": checkpointing.on,
             "checkpointing_why_not": several or checkpointing.why_not() or self._calls.why_not(),
-            "convolves": any(param.dim() > 2 for param in params),
             "micro_batches": self._merging.batches,
             "micro_batch_why_not": several or self._merging.why_not(),
             "compiled": knobs["compile"].on,
             "compile_why_not": several or knobs["compile"].why_not() or self._calls.why_not(),
-            "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
             "tf32": knobs["tf32"].on,
         }
 
