@@ -10,7 +10,7 @@ import os
 import stat
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -27,6 +27,10 @@ RECORDS_LIMIT_BYTES = 1 << 20
 """The evidence holds the last 200 steps."""
 ALIVE = frozenset({"starting", "running", "stopping", "killing", "backoff"})
 """Phases in which a process uses the GPU, or may at any moment."""
+
+if TYPE_CHECKING:
+    from supervisor.runner.evidence_folder import EvidenceFolder
+    from supervisor.runner.triage import Case
 
 
 @click.command("triage")
@@ -69,19 +73,8 @@ def command(  # noqa: PLR0913, PLR0917 - one an option
     refuse_root(app, f"triage {incident}", _as_its_user(attempt, incident))
     _refuse_while_training(app, found["job"], allowed=while_training)
     _refuse_stranger(attempt, incident)
-    gradients = found["rule"] == "non_finite_grad"
-    bad = step or _bad_step(evidence, "grad_norm" if gradients else "loss")
-    checkpoint, checkpoint_step = _find_state_before(app, found["job"], bad)
-    case = triage.Case(
-        attempt=attempt,
-        step=bad,
-        looked_for="gradients" if gradients else "loss",
-        losses=_read_losses(attempt, bad),
-        checkpoint=checkpoint,
-        checkpoint_step=checkpoint_step,
-        target=EvidenceFolder(*((folder.parent, folder.name) if folder else (evidence, names.TRIAGE))),
-        limit_s=limit_s,
-    )
+    target = EvidenceFolder(*((folder.parent, folder.name) if folder else (evidence, names.TRIAGE)))
+    case = _plan_case(app, found, step, target, limit_s)
     try:
         with temporary_copy() as code:  # replays take long; an upgrade meanwhile must not change their code
             finding, replays = triage.triage(case, lambda name: click.echo(f"replaying: {name}", err=True), code)
@@ -91,6 +84,26 @@ def command(  # noqa: PLR0913, PLR0917 - one an option
         app.print_json({"schema": 1, "finding": asdict(finding), "replays": [asdict(replay) for replay in replays]})
     else:
         app.print("\n".join(one_line(line) for line in triage.lines(finding, replays)))
+
+
+def _plan_case(app: App, found: dict[str, Any], step: int | None, target: EvidenceFolder, limit_s: float) -> Case:
+    """Return what is to be replayed of an incident; `step` is the bad one, None: the first of its evidence."""
+    from supervisor.runner.triage import Case  # noqa: PLC0415  # as above
+
+    evidence = Path(found["evidence"])
+    attempt, gradients = evidence.parent.parent, found["rule"] == "non_finite_grad"
+    bad = step or _bad_step(evidence, "grad_norm" if gradients else "loss")
+    checkpoint, checkpoint_step = _find_state_before(app, found["job"], bad)
+    return Case(
+        attempt=attempt,
+        step=bad,
+        looked_for="gradients" if gradients else "loss",
+        losses=_read_losses(attempt, bad),
+        checkpoint=checkpoint,
+        checkpoint_step=checkpoint_step,
+        target=target,
+        limit_s=limit_s,
+    )
 
 
 def _get_incident(app: App, incident: str) -> dict[str, Any]:

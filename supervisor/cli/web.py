@@ -61,11 +61,7 @@ def command(  # noqa: PLR0913  # one argument each option
     if asks_token or revoke:
         _ask_service(hosts, revoke=revoke)
         return
-    tls = (tls_certificate, tls_key) if tls_certificate is not None and tls_key is not None else None
-    if (tls_certificate is None) != (tls_key is None):
-        raise click.UsageError("--tls-certificate and --tls-key must be given together")
-    if tls is not None:
-        _check_tls(*tls)
+    tls = _pair_tls(tls_certificate, tls_key)
     door = _open_door(listen, port, hosts, tls=tls is not None)
     sessions = Sessions(now_unix_s)
     address = f"{'https' if tls else 'http'}://{_name(door, hosts)}/#{sessions.make_token()}"
@@ -119,6 +115,16 @@ def _await_settings(app: App, reading: SettingsReading) -> PageSettings:
 
 def _as_cli_error(app: App, error: NotConfiguredError) -> CliError:
     return CliError(str(error), f"supervisorctl config check {app.config}", "bad_config")
+
+
+def _pair_tls(certificate: Path | None, key: Path | None) -> tuple[Path, Path] | None:
+    """Return both files, None where none is given. Raises UsageError for one alone, CliError for unusable ones."""
+    if certificate is not None and key is not None:
+        _check_tls(certificate, key)
+        return certificate, key
+    if certificate is not None or key is not None:
+        raise click.UsageError("--tls-certificate and --tls-key must be given together")
+    return None
 
 
 def _check_tls(certificate: Path, key: Path) -> None:
