@@ -84,13 +84,11 @@ def build_launch(  # noqa: PLR0913, PLR0917 - what a launch is made of
     tuned_environment = start.environment if start is not None else None
     environment = settings.environments.get(changes.environment or tuned_environment or "")
     place = _place_of(settings, profile, checkpoint, in_place=job.resumes_in_place)
-    in_place = job.resumes_in_place and place is not None and settings.resume.to is None
-    given = _own_file(checkpoint) if in_place else checkpoint
+    is_own = job.resumes_in_place and place is not None and settings.resume.to is None
+    given = _own_file(checkpoint) if is_own else checkpoint
     argv = command_of(settings, given, profile, loads_itself=loads_itself)
-    conv2d = "off"
-    if profile is None:
-        failed = job.miopen_failed or changes.conv2d
-        conv2d = conv2d_algorithm(settings.conv2d, gfx_versions, miopen_failed=failed)
+    failed = job.miopen_failed or changes.conv2d
+    conv2d = "off" if profile else conv2d_algorithm(settings.conv2d, gfx_versions, miopen_failed=failed)
     layers = (
         settings.env,
         environment.env if environment is not None else {},

@@ -197,9 +197,7 @@ class RecorderReader:
     def _read_records(self, page: RecorderPage, ring: _Ring, head: int, times: _Times, limit: int) -> RecorderPage:
         if (page.cursor, head) == self._barren:
             return _damaged(page, f"{self._path.name}: none of the new records is valid")
-        at = max(page.cursor, head - ring.capacity)
-        if self._scanned[0] == page.cursor:
-            at = max(at, self._scanned[1])
+        at = max(page.cursor, head - ring.capacity, self._scanned[1] if self._scanned[0] == page.cursor else 0)
         count = min(limit, head - at)
         raw, problem = self._read_slots(ring, at, count), None
         if len(raw) < count * ring.record.size:
