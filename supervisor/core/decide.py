@@ -68,27 +68,21 @@ def unkillable(job: Job, now: Moment, context: RemedyContext) -> de.Decision | N
         return _take_due_resort(job, now, resorts) if job.desired_state is DesiredState.RUN else None
     if killed_at is None or now.seconds_since(killed_at) < job.limits.kill_wait_s:
         return None
-    flag = RedFlag(
-        rule=UNKILLABLE,
-        severity=Severity.CRITICAL,
-        at=now,
-        message=f"process still exists {job.limits.kill_wait_s:.0f} s after SIGKILL: {_describe_waits(job)}; "
-        f"{would_help(resorts) or 'a reboot ends it'}; no other job starts on its GPU",
-    )
-    return de.Warn(at=now, job=job.name, attempt=job.number, flag=flag)
+    waits, help_known = _describe_waits(job), would_help(resorts) or "a reboot ends it"
+    exists = f"process still exists {job.limits.kill_wait_s:.0f} s after SIGKILL: {waits}; {help_known}"
+    return _warn_unkillable(job, exists, now)
 
 
 def unkillable_replay(job: Job, triage_state: TriageState, now: Moment) -> de.Warn | None:
     """Warn of a replay that SIGKILL does not end."""
     if job.unkillable or not triage_state.overdue(now, job.limits.triage_s or 0.0):
         return None
-    flag = RedFlag(
-        rule=UNKILLABLE,
-        severity=Severity.CRITICAL,
-        at=now,
-        message="a triage replay still exists after SIGKILL; a GPU reset or a reboot ends it; "
-        "no other job starts on its GPU",
-    )
+    return _warn_unkillable(job, "a triage replay still exists after SIGKILL; a GPU reset or a reboot ends it", now)
+
+
+def _warn_unkillable(job: Job, exists: str, now: Moment) -> de.Warn:
+    message = f"{exists}; no other job starts on its GPU"
+    flag = RedFlag(rule=UNKILLABLE, severity=Severity.CRITICAL, at=now, message=message)
     return de.Warn(at=now, job=job.name, attempt=job.number, flag=flag)
 
 

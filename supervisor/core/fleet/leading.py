@@ -134,7 +134,7 @@ class Leading:
             self._enter(Stage.GATHERING, now_s)  # its answer went with its link
         lost = self.stage is Stage.RUNNING and self._trains(node) and joined.running is None and not finished
         if lost:
-            opened = self._begin_incident("node_lost", "its daemon ended, and with it its ranks", node, None, now_s)
+            opened = self._begin_loss(node, "its daemon ended, and with it its ranks", now_s)
             self._note_ended_daemon(node, before, joined.instance)
             return opened
         return self.tick(now_s)
@@ -313,7 +313,7 @@ class Leading:
         others = [node for node in usable if node not in running]
         self.fleet = self.fleet or Fleet(nodes=tuple((running + others)[: self.limits.nodes]))
         lost = next((node for node in self.fleet.nodes if node not in running), running[0])
-        return self._begin_incident("node_lost", "its ranks ended while there was no leader", lost, None, now_s)
+        return self._begin_loss(lost, "its ranks ended while there was no leader", now_s)
 
     def _ask_for_offers(self, rejected: frozenset[str]) -> list[Command]:
         assert self.fleet is not None
@@ -416,8 +416,8 @@ class Leading:
             return True
         return any(text.endswith(f" later, {node}: {fault.kind}: {fault.reason}") for text in incident.witnesses)
 
-    def _begin_incident(self, kind: str, reason: str, node: str, rank: int | None, now_s: float) -> list[Command]:
-        return self._open(self._make_incident(kind, reason, node, rank, now_s), now_s)
+    def _begin_loss(self, node: str, reason: str, now_s: float) -> list[Command]:
+        return self._open(self._make_incident("node_lost", reason, node, None, now_s), now_s)
 
     def _make_incident(self, kind: str, reason: str, node: str, rank: int | None, now_s: float) -> Incident:
         self.incidents += 1
