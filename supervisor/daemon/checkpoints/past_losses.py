@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 
 from supervisor.core import events as ev
@@ -23,11 +24,7 @@ def past_curve(folders: Iterable[Path], step: int, fault_step: int | None, now: 
 
     `folders` are those of the attempts, the newest first; `fault_step` and what came after it do not count.
     """
-    for number, folder in enumerate(folders):
-        if number == ATTEMPTS_READ:
-            break
-        if not _counts_training(folder, now):
-            continue
+    for folder in _list_counting(folders, now):
         near = [record for record in _read_records(folder, now) if abs(record.step - step) <= REACH_STEPS]
         curve = around(near, step, fault_step)
         if curve is not None:
@@ -38,11 +35,7 @@ def past_curve(folders: Iterable[Path], step: int, fault_step: int | None, now: 
 def past_losses(folders: Iterable[Path], before_step: int, now: Moment) -> dict[int, float]:
     """Return the losses of the steps before one, by step, each from the newest attempt that made it."""
     losses: dict[int, float] = {}
-    for number, folder in enumerate(folders):
-        if number == ATTEMPTS_READ:
-            break
-        if not _counts_training(folder, now):
-            continue
+    for folder in _list_counting(folders, now):
         mine = {
             record.step: record.loss
             for record in _read_records(folder, now)
@@ -50,6 +43,10 @@ def past_losses(folders: Iterable[Path], before_step: int, now: Moment) -> dict[
         }
         losses = {**mine, **losses}
     return losses
+
+
+def _list_counting(folders: Iterable[Path], now: Moment) -> Iterator[Path]:
+    return (folder for folder in islice(folders, ATTEMPTS_READ) if _counts_training(folder, now))
 
 
 def _counts_training(folder: Path, now: Moment) -> bool:
