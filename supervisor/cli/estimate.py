@@ -15,6 +15,7 @@ from supervisor.cli.app import App, json_option, pass_app
 from supervisor.cli.bench.report import BAR_CELLS, bar
 from supervisor.cli.errors import CliError, RefusedError
 from supervisor.cli.formatting import size
+from supervisor.cli.lifecycle.request import is_training
 from supervisor.cli.name_completion import complete_job
 from supervisor.cli.table import Cell, Pen
 from supervisor.cli.unneeded_root import refuse_root
@@ -36,8 +37,6 @@ from supervisor.core.sanitize import one_line
 if TYPE_CHECKING:
     from supervisor.runner.loaded_probe import LoadedProbe
 
-ALIVE = frozenset({"starting", "running", "stopping", "killing", "backoff"})
-"""Phases in which a process uses the GPU, or may at any moment."""
 UNITS = {"": 1 << 30, "GIB": 1 << 30, "GB": 10**9, "MIB": 1 << 20, "MB": 10**6}
 SMALL, LESS_SMALL = 2, 4
 """Micro-batches that are probed without a GPU; batch normalization refuses 1."""
@@ -126,11 +125,7 @@ def parse_bytes(text: str) -> int:
 
 def refuse_while_training(app: App, job: str, *, allowed: bool) -> None:
     """Raise RefusedError while a training of the job may use the GPU, unless that is allowed."""
-    try:
-        jobs = app.get("/v1/status", watched=0)["jobs"]
-    except CliError:
-        return
-    if not allowed and any(item["name"] == job and item["phase"] in ALIVE for item in jobs):
+    if not allowed and is_training(app, job):
         remedy = f"supervisorctl stop {job} first, or add --without-gpu or --while-training"
         raise RefusedError(f"{one_line(job)} is training: both would share the GPU's memory", remedy, "refused")
 

@@ -17,6 +17,7 @@ import click
 from supervisor import untrusted_files
 from supervisor.cli.app import App, json_option, pass_app
 from supervisor.cli.errors import CliError, RefusedError
+from supervisor.cli.lifecycle.request import is_training
 from supervisor.cli.name_completion import complete_incident
 from supervisor.cli.unneeded_root import refuse_root, user_name
 from supervisor.control.client import quoted
@@ -25,8 +26,6 @@ from supervisor.core.sanitize import one_line
 
 RECORDS_LIMIT_BYTES = 1 << 20
 """The evidence holds the last 200 steps."""
-ALIVE = frozenset({"starting", "running", "stopping", "killing", "backoff"})
-"""Phases in which a process uses the GPU, or may at any moment."""
 
 if TYPE_CHECKING:
     from supervisor.runner.evidence_folder import EvidenceFolder
@@ -113,11 +112,7 @@ def _get_incident(app: App, incident: str) -> dict[str, Any]:
 
 
 def _refuse_while_training(app: App, job: str, *, allowed: bool) -> None:
-    try:
-        jobs = app.get("/v1/status", watched=0)["jobs"]
-    except CliError:
-        return
-    if not allowed and any(item["name"] == job and item["phase"] in ALIVE for item in jobs):
+    if not allowed and is_training(app, job):
         raise RefusedError(f"{job} is training", f"supervisorctl stop {job} first, or add --while-training", "refused")
 
 

@@ -15,6 +15,8 @@ from supervisor.core.sanitize import one_line
 
 POLL_INTERVAL_S = 0.1
 ENDED = ("finished", "failed", "stopped")
+ALIVE = frozenset({"starting", "running", "stopping", "killing", "backoff"})
+"""Phases in which a process uses the GPU, or may at any moment."""
 Job = dict[str, Any]
 Condition = Callable[[Job, Job], bool]
 """Of the job before the request and now: whether the request is done."""
@@ -88,3 +90,12 @@ def _wait_until(app: App, before: Job, until: Condition, timeout_s: float) -> Jo
             text = f"{after['name']} is still {after['phase']} after {timeout_s:g} s"
             raise CliError(text, "the request stays in effect; see supervisorctl status", "timeout")
         time.sleep(POLL_INTERVAL_S)
+
+
+def is_training(app: App, job: str) -> bool:
+    """Whether a job may use its GPU now; False without a daemon that could tell."""
+    try:
+        jobs = app.get("/v1/status", watched=0)["jobs"]
+    except CliError:
+        return False
+    return any(item["name"] == job and item["phase"] in ALIVE for item in jobs)
