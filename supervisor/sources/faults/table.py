@@ -111,7 +111,7 @@ def parse(text: str) -> Grammar:
 
 
 def _index_needles(rows: Iterable[Row]) -> tuple[RowsByWord, RowsByWord, tuple[tuple[str, Row], ...]]:
-    """Return rows by the words of their needles, the tentative ones likewise, and needles without a word."""
+    """Return rows by the words of their needles, the tentative ones likewise, and the needles that hold none."""
     words: RowsByWord = {}
     troubles: RowsByWord = {}
     pieces: list[tuple[str, Row]] = []
