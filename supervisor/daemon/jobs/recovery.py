@@ -68,20 +68,25 @@ class Recovery:
         if job.desired_state is DesiredState.RUN and self._never_came_up(folder, job):
             self._launch_again(job_state.job, attempt)
             return
-        followed = FollowedAttempt(
-            job=job.name,
-            attempt=attempt.number,
-            folder=folder,
-            output_limit_bytes=output_limit_bytes,
-            cursors=dict(cursors.recorder),
-            output_offset=cursors.output_bytes,
+        self._adopt(
+            FollowedAttempt(
+                job=job.name,
+                attempt=attempt.number,
+                folder=folder,
+                output_limit_bytes=output_limit_bytes,
+                cursors=dict(cursors.recorder),
+                output_offset=cursors.output_bytes,
+            )
         )
-        adopted = self._executor.adopt(job.name, attempt.number, followed)
-        # An exit.json next to a shim that runs is the training's: no later attempt could get the lock that shim holds.
-        if not adopted or not self._alive(job.name, folder):
-            self._attempts.gone(job.name, attempt.number)
-        log.info("attempt.adopted", extra={"fields": {"job": job.name, "attempt": attempt.number}})
         self._act_again(job_state.job)
+
+    def _adopt(self, followed: FollowedAttempt) -> None:
+        job, number = followed.job, followed.attempt
+        adopted = self._executor.adopt(job, number, followed)
+        # An exit.json next to a shim that runs is the training's: no later attempt could get the lock that shim holds.
+        if not adopted or not self._alive(job, followed.folder):
+            self._attempts.gone(job, number)
+        log.info("attempt.adopted", extra={"fields": {"job": job, "attempt": number}})
 
     def _end_starts(self, job: Job) -> None:
         """End what a tune of the daemon before us had lent to a start: no tune outlives its daemon."""
