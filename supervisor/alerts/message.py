@@ -22,6 +22,8 @@ DIGEST = "digest"
 """Type of a message that stands for several notices."""
 REMINDER = "job.gave_up reminder"
 """What a reminder of a training that stands given up is written as; its type is that of the first report."""
+UNCONFIRMED = "job.finished unconfirmed"
+"""What the end of a training is written as that may have saved spoilt weights last."""
 DECISIONS = {
     "stop": "It is being stopped, then restarted.",
     "kill": "It is being killed, then restarted.",
@@ -59,8 +61,7 @@ class Message:
 def compose(notice: KeptNotice, zone: tzinfo | None = None) -> Message:
     """Return a notice in words; times are those of `zone`, or of this machine where it is None."""
     facts = _Facts(notice, zone)
-    kind = REMINDER if notice.type == "job.gave_up" and "reminder" in notice.data else notice.type
-    title, write = WORDS.get(kind, ("{job}: {type}", _write_plain))
+    title, write = WORDS.get(_choose_kind(notice), ("{job}: {type}", _write_plain))
     return Message(
         title=_clean_line(title.format_map(facts.title_parts), TITLE_LIMIT) or notice.type,
         lines=tuple(line for line in (_clean_line(line) for line in write(facts)) if line),
@@ -77,7 +78,15 @@ def parse_time(text: str, zone: tzinfo | None) -> datetime | None:
         return None
 
 
+def _choose_kind(notice: KeptNotice) -> str:
+    if notice.type == "job.gave_up" and "reminder" in notice.data:
+        return REMINDER
+    return UNCONFIRMED if notice.type == "job.finished" and "unconfirmed" in notice.data else notice.type
+
+
 def _rate_urgency(notice: KeptNotice) -> Urgency:
+    if _choose_kind(notice) == UNCONFIRMED:
+        return Urgency.NORMAL
     match notice.type:
         case "job.gave_up" | "job.last_resort" | "flag.critical":
             return Urgency.URGENT
@@ -211,6 +220,7 @@ WORDS: Mapping[str, tuple[str, Callable[[_Facts], Iterator[str]]]] = {
     "job.gave_up": ("{job} STOPPED, needs you: {rule}", _write_gave_up),
     REMINDER: ("{job} STILL STOPPED, needs you: {rule}", _write_reminder),
     "job.finished": ("{job} finished", _write_finished),
+    UNCONFIRMED: ("{job} finished, its result needs a look", _write_finished),
     "job.last_resort": ("{job}: last resort: {kind}", _write_plain),
     "flag.critical": ("{job} needs you: {rule}", _write_plain),
     "flag.warning": ("{job}: {rule}", _write_plain),

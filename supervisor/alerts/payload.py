@@ -123,7 +123,8 @@ def _list_notices(
         yield _of_incident("incident.opened", after, incident, at, common)
     if incident is not None and _has_finding(incident) and not (earlier is not None and _has_finding(earlier)):
         yield _of_incident("incident.triaged", after, incident, at, common)
-    if incident is not None and incident.resumed_at and earlier is not None and not earlier.resumed_at:
+    mended = not (isinstance(decision, de.Finish) and decision.unconfirmed)
+    if incident is not None and mended and incident.resumed_at and earlier is not None and not earlier.resumed_at:
         yield _of_incident("incident.resumed", after, incident, at, common)
     match decision:
         case de.GiveUp():
@@ -182,13 +183,14 @@ def _report_last_resort(job: Job, decision: de.LastResort, at: Moment, common: M
 
 
 def _report_finish(job: Job, decision: de.Finish, at: Moment, common: Mapping[str, object]) -> Notice:
+    facts = {"reason": clean(decision.reason), "restarts": job.ledger.total}
     return Notice(
         type="job.finished",
-        severity=Severity.INFO,
+        severity=Severity.WARNING if decision.unconfirmed else Severity.INFO,
         key=f"job {job.name} {decision.attempt} {decision.at.unix_s}",
         job=job.name,
         at=at,
-        data={**common, "reason": clean(decision.reason), "restarts": job.ledger.total},
+        data={**common, **facts, **({"unconfirmed": True} if decision.unconfirmed else {})},
         outcome=True,
     )
 

@@ -235,7 +235,8 @@ def _fold_finish(job: Job, decision: de.Finish) -> Job:
         else:
             incident = replace(incident, outcome="stopped")
     plan = _plan_retry(job, decision.flag, decision.at, decision.reason) if decision.by_user else None
-    course = job.course.unclear(decision.at) if decision.by_user else job.course.helped(decision.at)
+    is_unclear = decision.by_user or decision.unconfirmed
+    course = job.course.unclear(decision.at) if is_unclear else job.course.helped(decision.at)
     return replace(
         moved,
         stop=None,

@@ -36,6 +36,7 @@ from supervisor.core.retry import retry
 from supervisor.core.rules.advisory.other_trainings import OtherTrainings
 from supervisor.core.rules.crash import WRAPPER, Crash
 from supervisor.core.rules.crash_diagnosis import crash_diagnosis
+from supervisor.core.rules.non_finite_loss import NonFiniteLoss, spoilt
 from supervisor.core.start_failure import (
     COMMAND,
     launch_failure,
@@ -212,7 +213,23 @@ def _settle_unflagged(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now:
     else:
         reason = f"its process {attempt.ending}, and no rule acts on this"
         return de.GiveUp(at=now, job=job.name, attempt=attempt.number, reason=reason)
-    return de.Finish(at=now, job=job.name, attempt=attempt.number, reason=reason)
+    return _remark(de.Finish(at=now, job=job.name, attempt=attempt.number, reason=reason), job, attempt, flags)
+
+
+def _remark(finish: de.Finish, job: Job, attempt: Attempt, flags: Sequence[RedFlag]) -> de.Finish:
+    """Return a finish that says where the last attempt does not show that the fault before it is mended.
+
+    A program that loads its newest save may have loaded a spoilt one, of its last step: it makes no step and exits with
+    status 0. The job has finished all the same, for its program may know why.
+    """
+    if spoilt(attempt.loss) and any(flag.rule == NonFiniteLoss.name and not flag.shadow for flag in flags):
+        words, unconfirmed = f"its last loss, {attempt.loss} at step {attempt.last_step}, is not finite", True
+    elif (incident := job.incident) is not None and incident.lacks_step_of(attempt.number):
+        words, unconfirmed = f"it made no step since {incident.end_words}", incident.flag.since is not None
+    else:
+        return finish
+    see = f": what it saved last may be spoilt, see `supervisorctl checkpoints {job.name}`" if unconfirmed else ""
+    return replace(finish, reason=f"{finish.reason}; {words}{see}", unconfirmed=unconfirmed)
 
 
 NOTHING_KNOWN = RemedyContext()

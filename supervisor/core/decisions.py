@@ -192,6 +192,8 @@ class Finish:
     by_user: bool = False
     flag: RedFlag | None = None
     """A fault that was present all the same, so that a later start resumes from before it."""
+    unconfirmed: bool = False
+    """Whether what it saved last may be spoilt: its last attempt does not show that the fault before it is mended."""
 
 
 Decision: TypeAlias = (

@@ -126,6 +126,16 @@ class Incident:
         """Return it, closed: the attempt that was to go on ended before its first step, in an incident of its own."""
         return replace(self, outcome="overtaken")
 
+    def lacks_step_of(self, attempt: int) -> bool:
+        """Whether a later attempt made no step, where the one that ended in it had made some."""
+        return not self.closed and attempt > self.attempt and self.last_step is not None
+
+    @property
+    def end_words(self) -> str:
+        """Which attempt ended in it, where and by which rule."""
+        where = "" if self.last_training_step is None else f" at step {self.last_training_step}"
+        return f"attempt {self.attempt} ended{where} ({self.flag.rule})"
+
     @property
     def closed(self) -> bool:
         """Whether nothing more will change in it."""

@@ -62,6 +62,10 @@ def test_the_other_types() -> None:
         "Step 500, loss 0.25.",
         "Restarts: 3.",
     )
+    assert build_texts("job.finished", job="yolo", reason="no step", unconfirmed=True)[:2] == (
+        "yolo finished, its result needs a look",
+        "no step",
+    )
     triage = {"verdict": "data", "words": "img is not finite", "files": ["/data/3.png"]}
     assert build_texts("incident.triaged", **STALL, triage=triage)[:3] == (
         "yolo: cause found: data",
@@ -131,6 +135,10 @@ def test_a_time_of_another_day_has_its_date() -> None:
 )
 def test_only_what_needs_a_person_is_urgent(kind: str, urgency: Urgency) -> None:
     assert compose(notice(kind)).urgency is urgency
+
+
+def test_a_finish_that_may_have_saved_spoilt_weights_is_no_good_news() -> None:
+    assert compose(notice("job.finished", unconfirmed=True)).urgency is Urgency.NORMAL
 
 
 @given(notices())

@@ -131,6 +131,22 @@ def test_the_end_of_the_training_is_reported_whatever_the_floor_but_not_to_the_o
     assert build_notices(RUNNING, after_decision(RUNNING, by_user), by_user) == ()
 
 
+def test_a_finish_without_a_step_since_a_fault_that_spoils_saves_is_a_warning_and_the_incident_stays_reported() -> None:
+    job, _ = stopped()
+    job = after_event(job, ev.Exited(at=START, job="night", attempt=1, status=ExitStatus(at=START, signal=15)))
+    retry = de.Retry(at=START, job="night", attempt=1, reason="stalled", not_before=START, flag=STALL)
+    launch = de.Launch(at=START, job="night", attempt=2, resume_from=POINT, reason="resume")
+    before = after_decision(after_decision(job, retry), launch)
+    finish = de.Finish(at=START, job="night", attempt=2, reason="no step", unconfirmed=True)
+    (notice,) = build_notices(before, after_decision(before, finish), finish)
+    assert (notice.type, notice.severity) == ("job.finished", Severity.WARNING)
+    assert body(notice)["data"]["unconfirmed"] is True
+    known = replace(finish, unconfirmed=False)
+    reported = build_notices(before, after_decision(before, known), known)
+    assert [(item.type, item.severity) for item in reported][1:] == [("job.finished", Severity.INFO)]
+    assert "unconfirmed" not in body(reported[1])["data"]
+
+
 def test_a_warning_reaches_those_who_want_warnings() -> None:
     flag = RedFlag(rule="vram_high", severity=Severity.WARNING, at=START, message="96 %", subject="0000:0a:00.0")
     warn = de.Warn(at=START, job="night", attempt=1, flag=flag)
