@@ -1,13 +1,15 @@
 """Proves that a job's other environment can go on from a checkpoint, before an attempt is launched in it.
 
 The proof runs where an attempt would, as the same user and in the same container: it imports torch and loads the file.
+For the starts that a tune measures it is not repeated while nothing of it has changed: one that fails all the same
+costs neither budget nor incident.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from supervisor.config.environments import command_in
@@ -18,6 +20,7 @@ from supervisor.core.foreign_values import cut
 from supervisor.core.job import DesiredState, Job, Phase
 from supervisor.core.sanitize import without_secrets
 from supervisor.daemon.launch.containers import Containers
+from supervisor.daemon.launch.environment_stamp import read_stamp
 from supervisor.daemon.launch.launch_spec import container_of, in_container
 from supervisor.daemon.launch.short_run import ShortRuns
 from supervisor.runner.launcher import EngineError, LaunchError
@@ -60,24 +63,38 @@ class EnvironmentProof:
     containers: Containers
     settings: Callable[[str], JobSettings]
     job: Callable[[str], Job | None]
+    proven: dict[tuple[str, str | None], object | None] = field(default_factory=dict)
+    """By job and environment: what the newest proof was of, None where that found a problem or is not known."""
 
     def find_problem(self, job: Job, checkpoint: Checkpoint | None) -> str | None:
         """Return why the job cannot go on from a checkpoint in the environment that a remedy chose; None: it can."""
         environment = self.settings(job.name).environments.get(job.environment or "")
         if environment is None:
             return None  # it runs in its own
+        subject, of = self._identify(job, environment, checkpoint), (job.name, job.environment)
         try:
             self.containers.clear(job.name, job.number + 1)
+            if subject is not None and _is_measured_start(job) and self.proven.get(of) == subject:
+                return None
             with self.runs.folder(job.name, job.number) as folder:
                 problem = self._prove(job, environment, folder, checkpoint)
         except EngineError:
             return None  # the launch waits for the engine, and is not to be refused for it
         except (LaunchError, OSError, ValueError) as error:
             problem = f"it could not be started there: {error}"
+        self.proven[of] = subject if problem is None else None
         words = None if problem is None else cut(without_secrets(problem), WORDS_MAX)
         fields = {"job": job.name, "environment": job.environment, "problem": words}
         log.warning("environment.proof_ended", extra={"fields": fields})
         return words
+
+    def _identify(self, job: Job, environment: EnvironmentSettings, checkpoint: Checkpoint | None) -> object | None:
+        """Return all that a proof depends on; None where it is not known, as of a container's image."""
+        stamp = None if environment.python is None else read_stamp(environment.python)
+        if stamp is None or environment.image is not None or checkpoint is None:
+            return None
+        settings = self.settings(job.name)
+        return (environment, settings.env, settings.cwd, checkpoint.key, stamp)
 
     def _prove(
         self, job: Job, environment: EnvironmentSettings, folder: Path, checkpoint: Checkpoint | None
@@ -98,3 +115,9 @@ class EnvironmentProof:
     def _is_wanted(self, job: Job) -> bool:
         now = self.job(job.name)
         return now is not None and now.phase is Phase.BACKOFF and now.desired_state is DesiredState.RUN
+
+
+def _is_measured_start(job: Job) -> bool:
+    """Whether it is one of several that a tune measures; one that fails costs the training nothing."""
+    order = job.retry.order if job.retry is not None else None
+    return order is not None and order.measures
