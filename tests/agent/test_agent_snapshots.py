@@ -200,6 +200,12 @@ model.train(**json.loads(sys.argv[1]))
 """
 
 
+def results(run: Path) -> list[str]:
+    """Return the rows of results.csv without the time."""
+    lines = (run / "results.csv").read_text().splitlines()
+    return [",".join(line.split(",")[:1] + line.split(",")[2:]) for line in lines]
+
+
 def test_a_yolo_killed_in_mid_epoch_ends_bit_for_bit_where_it_would_have(
     train_python: Path, tmp_path: Path, warm: Warm
 ) -> None:
@@ -225,10 +231,6 @@ def test_a_yolo_killed_in_mid_epoch_ends_bit_for_bit_where_it_would_have(
         command: list[str | Path] = [train_python, "-c", YOLO, settings, str(die_after)]
         return attempt, attempt.run(command, **quiet, **ours)
 
-    def rows(name: str) -> list[str]:
-        lines = (tmp_path / f"run-{name}" / "results.csv").read_text().splitlines()
-        return [",".join(line.split(",")[:1] + line.split(",")[2:]) for line in lines]  # without the time
-
     _, whole = run("whole", 0)
     assert whole.code == 0, whole.output
     killed, finished = run("killed", 3)
@@ -238,7 +240,7 @@ def test_a_yolo_killed_in_mid_epoch_ends_bit_for_bit_where_it_would_have(
     assert killed.failures() == attempt.failures() == []
     digest = [line for line in whole.output.splitlines() if line.startswith("DIGEST")]
     assert digest[0] in finished.output.splitlines()
-    assert rows("killed") == rows("whole")
+    assert results(tmp_path / "run-killed") == results(tmp_path / "run-whole")
     (resumed,) = attempt.list_reports("resumed")
     assert resumed["step"] % 4, "in mid-epoch"
     assert attempt.records()[0].step == resumed["step"] + 1
@@ -290,3 +292,4 @@ def test_a_yolo_killed_at_its_first_save_ends_bit_for_bit_where_it_would_have(
     assert [entry["step"] for entry in attempt.list_reports("resumed")] == [4]
     (digest,) = [line for line in whole.output.splitlines() if line.startswith("DIGEST")]
     assert digest in finished.output.splitlines()
+    assert results(tmp_path / "run") == results(tmp_path / "whole"), "with the learning rate of the warm-up"

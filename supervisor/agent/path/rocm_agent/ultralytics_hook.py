@@ -72,7 +72,7 @@ class Run:
         self.snapshots = snapshots.begin(trainer, lambda: self.batches)
         exact = ultralytics_resume.taken_up(trainer)
         if self.snapshots is not None and exact is not None:
-            self.snapshots.resume(exact)
+            self.snapshots.resume(trainer, exact)
         recorder.stage = WARMUP
         events.write(
             "plan",

@@ -13,7 +13,7 @@ import builtins
 import os
 from itertools import islice
 from types import ModuleType
-from typing import Any, Callable, Dict, Iterator, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from rocm_agent import claim, save_request
 from rocm_agent.fence import failed, fenced
@@ -60,6 +60,8 @@ class Snapshots:
         self._last_step = -1
         """The batch (counted over all epochs) after which the optimizer stepped last, as the trainer counts."""
         self._resuming: Optional[Dict[str, Any]] = None
+        self._rates: List[float] = []
+        """The groups' learning rates where the snapshot was taken: the scheduler knows nothing of a warm-up."""
         self._first = 0
         self._watch_optimizer_steps(trainer)
 
@@ -211,9 +213,10 @@ class Snapshots:
 
     # --- going on in mid-epoch ------------------------------------------------------------------------------------
 
-    def resume(self, exact: Dict[str, Any]) -> None:
+    def resume(self, trainer: Any, exact: Dict[str, Any]) -> None:
         """Have the first epoch go on where `exact`, what our key held, stood."""
         self._resuming = exact
+        self._rates = [group["lr"] for group in trainer.optimizer.param_groups]
 
     def _resume_position(self, trainer: Any) -> int:
         """Have the loader begin where the snapshot stood; return the batches that lie before."""
@@ -276,6 +279,7 @@ class Snapshots:
         exact, self._resuming = self._resuming, None
         if exact is not None and self._positioned is not None:
             self._give_back(trainer, exact, COUNTERS)
+            trainer.lr = dict(zip(getattr(trainer, "lr", ()), self._rates))
             self._give_gradients_back(trainer, exact)
 
     def _give_gradients_back(self, trainer: Any, exact: Dict[str, Any]) -> None:
