@@ -98,7 +98,7 @@ class BaseTrainer:
         self.device = SimpleNamespace(type="cpu")
         self.save_dir = self.wdir = Path("out")
         self.last, self.best = self.wdir / "last.pt", self.wdir / "best.pt"
-        self.train_loader = [0, 0]
+        self.csv, self.train_loader = self.save_dir / "results.csv", [0, 0]
     def setup_model(self):
         return {"epoch": 0, "optimizer": {}}
     def resume_training(self, ckpt):

@@ -24,6 +24,7 @@ from . import (
     torch_hook,
     tuning,
     ultralytics_remedies,
+    ultralytics_results,
     ultralytics_resume,
 )
 from .fence import failed, fenced
@@ -67,6 +68,8 @@ class Run:
         """The loaders are made and a resume is done."""
         self.batches_per_epoch = len(trainer.train_loader)
         self.changed_files(trainer)
+        if trainer.start_epoch == 0:
+            ultralytics_results.forget_best(trainer)
         _watch_shapes(type(trainer))
         ultralytics_remedies.leave_out(trainer, lambda: self.batches, self.batch_is_left_out)
         self.snapshots = snapshots.begin(trainer, lambda: self.batches)
@@ -289,11 +292,19 @@ def _in_stage(original: Callable[..., Any], stage: int, *, final: bool = False) 
             run.snapshots.save_begins()
         before, recorder.stage = recorder.stage, stage
         try:
-            return original(self, *args, **kwargs)
+            return _in_safety(original, self, *args, **kwargs) if final else original(self, *args, **kwargs)
         finally:
             recorder.stage = before
 
     return method
+
+
+def _in_safety(original: Callable[..., Any], trainer: Any, *args: Any, **kwargs: Any) -> Any:
+    """Evaluate the best checkpoint, whose optimizer is removed in place, while a copy of it exists."""
+    ultralytics_results.keep_best(trainer)
+    result = original(trainer, *args, **kwargs)
+    ultralytics_results.forget_best(trainer)
+    return result
 
 
 def _begin_run(trainer: Any) -> None:

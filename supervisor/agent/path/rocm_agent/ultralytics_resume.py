@@ -11,13 +11,14 @@ from __future__ import annotations
 import math
 import os
 import re
+import sys
 import weakref
 import zipfile
 from functools import wraps
 from types import ModuleType
 from typing import Any, Callable, Dict, Optional, Tuple
 
-from . import claim
+from . import claim, ultralytics_results
 from .fence import failed, fenced
 from .layout import ENDED, ENV_RESUME_FROM
 from .snapshots import files, replicas
@@ -158,6 +159,7 @@ def _wrap_resume_training(original: Callable[..., Any]) -> Callable[..., Any]:
         else:
             original(self, ckpt, *args, **kwargs)
         _load_exact_model(self, ckpt)
+        _complete_results(self, ckpt)
         _report_resume(self, ckpt)
         return None
 
@@ -253,6 +255,11 @@ def _load_exact_model(trainer: Any, ckpt: Dict[str, Any]) -> None:
         unwrapped(torch, trainer.model).load_state_dict(exact["model"])
         replicas.put_buffers(torch, models(torch, trainer), exact.get(replicas.BUFFERS, {}))
         _exact = None if _lost else exact
+
+
+@fenced
+def _complete_results(trainer: Any, ckpt: Dict[str, Any]) -> None:
+    ultralytics_results.complete(sys.modules.get("torch"), trainer, ckpt, os.environ[ENV_RESUME_FROM])
 
 
 def taken_up(trainer: Any) -> Optional[Dict[str, Any]]:
