@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -84,6 +85,40 @@ def test_a_snapshot_has_the_model_that_a_trainer_builds_from(tmp_path: Path) -> 
 
 def test_where_all_epochs_are_made_it_does_what_comes_after_them(tmp_path: Path) -> None:
     assert train(2, tmp_path / "last.pt")[1:] == ["on_train_start", "final_eval", "on_train_end"]
+
+
+NAMES_NO_DATA = """
+import json, sys
+from types import SimpleNamespace
+sys.modules["ultralytics.cfg"] = SimpleNamespace(TASK2DATA={"detect": "coco8.yaml"})
+from rocm_agent import ultralytics_resume
+
+class BaseTrainer:
+    def __init__(self, overrides):
+        print(json.dumps(overrides))
+    def setup_model(self): ...
+    def resume_training(self, ckpt): ...
+    def run_callbacks(self, event): ...
+    def _do_train(self): ...
+
+ultralytics_resume.install(SimpleNamespace(BaseTrainer=BaseTrainer))
+BaseTrainer(overrides=json.loads(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("named", "used"), [({"data": "coco8.yaml"}, None), ({"data": "warm.yaml"}, "warm.yaml"), ({"data": None}, None)]
+)
+def test_a_program_whose_last_model_is_finished_already_goes_on_with_its_own_data(
+    tmp_path: Path, named: dict[str, str | None], used: str | None
+) -> None:
+    """As `YOLO("last.pt").train(resume=True)` after a kill in the final evaluation."""
+    overrides = {"task": "detect", "resume": False, **named}
+    path = str(tmp_path / "last.pt")
+    environment = plain_environment(PYTHONPATH=str(AGENT_PATH), **{at.ENV_RESUME_FROM: path})
+    command = [sys.executable, "-c", NAMES_NO_DATA, json.dumps(overrides)]
+    finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert json.loads(finished.stdout) == {"task": "detect", "resume": path, "data": used}
 
 
 OLDEST = """

@@ -73,7 +73,7 @@ def _with_resume(trainer: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) ->
     if not path or _used:
         return None
     positional = len(args) > 1
-    own = (args[1] if positional else kwargs.get("overrides")) or {}
+    own = _without_example_data((args[1] if positional else kwargs.get("overrides")) or {})
     if _is_of_other_data(path, own.get("data")):
         return None
     _used = True
@@ -84,6 +84,19 @@ def _with_resume(trainer: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) ->
     if positional:
         return ((args[0], overrides, *args[2:]), kwargs)
     return (args, dict(kwargs, overrides=overrides))
+
+
+def _without_example_data(own: Dict[str, Any]) -> Dict[str, Any]:
+    """Return the overrides without data that the program did not name.
+
+    Where `resume=True` finds a last.pt whose optimizer was removed already, ultralytics starts a new training, of the
+    data of its examples.
+    """
+    examples = getattr(sys.modules.get("ultralytics.cfg"), "TASK2DATA", {})
+    example = examples.get(own.get("task"))
+    if own.get("resume") is False and example is not None and own.get("data") == example:
+        return dict(own, data=None)
+    return own
 
 
 def _is_of_other_data(path: str, data: object) -> bool:
