@@ -719,7 +719,7 @@ def test_anchors_outside_of_the_image_are_infinite_by_design_and_nan_or_another_
     def saved(name: str, *numbers: float) -> Path:
         return write_safetensors(tmp_path / "x.safetensors", {**sound, name: ("F32", [2], floats(*numbers))})
 
-    for name in ("model.decoder.anchors", "ema.module.decoder.anchors", "anchors"):
+    for name in ("model.decoder.anchors", "ema.module.decoder.anchors", "ema.model.28.@anchors", "anchors"):
         assert answer_of(saved(name, math.inf, 0.5))["verdict"] == "proven", name
     assert "1 of 2 numbers in decoder.anchors" in reason_of(saved("decoder.anchors", math.nan, 0.5))
     assert "2 of 2 numbers in decoder.anchors" in reason_of(saved("decoder.anchors", math.inf, -math.inf))

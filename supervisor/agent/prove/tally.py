@@ -167,7 +167,7 @@ def is_by_design(tensor: Tensor, odd: Odd) -> bool:
     """
     if odd.bad == odd.minus_infinite and "mask" in tensor.name.lower():
         return True
-    return odd.bad == odd.infinite and tensor.name.rpartition(".")[2] == "anchors"
+    return odd.bad == odd.infinite and tensor.name.rpartition(".")[2].lstrip("@") == "anchors"
 
 
 def is_record(tensor: Tensor) -> bool:
