@@ -20,8 +20,8 @@ from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.job import DEGRADED, Job
 from supervisor.core.judge import applicable, concluded, ranked
-from supervisor.core.moments import Moment
 from supervisor.core.sanitize import one_line
+from supervisor.core.stats.log_limit import LogLimit
 from supervisor.daemon.clock import Clock
 from supervisor.daemon.job_state import JobState
 from supervisor.store.encode import kind_of
@@ -34,6 +34,8 @@ ERROR_CHARACTERS = 300
 KEPT_OF_A_PLACE = 20
 """Skipped events recorded for one place in one attempt, at most."""
 LOG_AGAIN_S = 60.0
+PARTS_MAX = 1000
+"""More parts than a daemon has."""
 ROOT = Path(supervisor.__file__).resolve().parent
 
 
@@ -57,7 +59,7 @@ class Fences:
         self._record = record
         self.failures: dict[str, str] = {}
         """Parts of the daemon that failed for no job in particular, each with its last error."""
-        self._logged_at: dict[str, Moment] = {}
+        self._log_limit = LogLimit(LOG_AGAIN_S, PARTS_MAX)
 
     def judged(self, job_state: JobState, history: History) -> tuple[RedFlag, ...]:
         """Return the flags of the rules; a rule that raises is switched off for the attempt."""
@@ -140,11 +142,8 @@ class Fences:
 
     def note_failure(self, place: str, error: Exception) -> None:
         """Keep the failure of a part of the daemon that belongs to no job; logged at most once a minute."""
-        now = self._clock.now()
         self.failures[place] = describe_error(error)
-        last = self._logged_at.get(place)
-        if last is None or now.seconds_since(last) >= LOG_AGAIN_S:
-            self._logged_at[place] = now
+        if self._log_limit.allows(place, self._clock.now().monotonic_s):
             log.error("daemon.part_failed", extra={"fields": {"part": place}}, exc_info=error)
 
 
