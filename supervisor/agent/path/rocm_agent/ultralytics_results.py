@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 from typing import Any, Dict, Optional
 
 from . import claim
@@ -105,16 +104,9 @@ def _replace_damaged(trainer: Any, best: str) -> None:
 
 
 def copy(source: str, target: str) -> None:
-    """Copy a file whole or not at all."""
-    part = target + files.PART
-    try:
-        shutil.copyfile(source, part)
-        with open(part, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(part, target)
-    except BaseException:
-        files.remove(part)
-        raise
+    """Copy a file into the training's folder, where the next resume writes over what a killed one left half written."""
+    with open(source, "rb") as file:
+        files.copy(file, target + files.PART, target)
 
 
 def _copy_of(best: str) -> Optional[str]:
@@ -137,7 +129,9 @@ def keep_best(trainer: Any) -> None:
         return
     try:
         files.check_room(os.path.dirname(kept), os.stat(best).st_size)
-        copy(best, kept)
+        with open(best, "rb") as file:
+            # A snapshot that is written meanwhile removes what other processes left half written there.
+            files.copy(file, files.part_of(kept), kept)
     except OSError:  # it is only for the case that the training is killed within the next moment
         files.remove(kept)
 

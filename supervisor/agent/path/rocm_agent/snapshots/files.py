@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import sys
 import warnings
 import zipfile
@@ -19,6 +20,7 @@ NAME = "step-%012d.pt"
 OURS = "rocm_supervisor"
 """The key, in the file, of all that is not the framework's."""
 KEPT = 2
+COPIED_BYTES = 1 << 22
 PART = ".part"
 ROOM_LEFT_BYTES = 512 << 20
 """Left on the disk by a snapshot: the training's own checkpoints need room too."""
@@ -33,7 +35,7 @@ def write(torch: Any, state: Any, path: str, taken_ns: int, digest: Any = None) 
 
     Raises OSError where the disk refuses; what was at `path` is then as it was.
     """
-    part = "%s.%d%s" % (path, os.getpid(), PART)
+    part = part_of(path)
     try:
         with open(part, "wb", buffering=0) as file:
             unfailing = Unfailing(file, digest)
@@ -51,6 +53,25 @@ def write(torch: Any, state: Any, path: str, taken_ns: int, digest: Any = None) 
         raise
     sync_folder(os.path.dirname(path))
     return size
+
+
+def part_of(path: str) -> str:
+    """Return under which name this process writes what is to be at `path`; `prune` leaves it, and no other's."""
+    return "%s.%d%s" % (path, os.getpid(), PART)
+
+
+def copy(source: Any, part: str, path: str) -> None:
+    """Copy an open file to `path` whole or not at all, synced, by way of `part`; raise OSError where that fails."""
+    try:
+        with open(part, "wb", buffering=0) as file:
+            source.seek(0)
+            shutil.copyfileobj(source, file, COPIED_BYTES)
+            os.fchmod(file.fileno(), os.fstat(file.fileno()).st_mode & 0o777 | 0o640)
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except BaseException:
+        remove(part)
+        raise
 
 
 class Unfailing:
@@ -153,7 +174,7 @@ def prune(folder: str, kept: int = KEPT) -> None:
     for snapshot in snapshots[:-kept]:
         remove(snapshot)
     for match in found:
-        if match.endswith(PART) and not match.endswith(".%d%s" % (os.getpid(), PART)):
+        if match.endswith(PART) and not match.endswith(part_of("")):
             remove(match)
 
 

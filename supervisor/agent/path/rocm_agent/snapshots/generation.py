@@ -92,7 +92,7 @@ class Fence:
     def raise_to_ours(self) -> None:
         """Have every earlier epoch refused from now on; raise Incomplete where a later one has begun."""
         self.check()
-        draft = "%s.%d%s" % (self._path, os.getpid(), files.PART)
+        draft = files.part_of(self._path)
         with open(draft, "w", encoding="ascii") as file:
             file.write(self.epoch)
         os.replace(draft, self._path)
@@ -254,21 +254,12 @@ def hash_file(path: str) -> str:
 def copy(source: Any, draft: str, name: str) -> None:
     """Copy an open file into a draft elsewhere, synced; raise OSError where that fails."""
     make_draft(draft)
-    part = os.path.join(draft, "%s.%d%s" % (name, os.getpid(), files.PART))
-    try:
-        with open(part, "wb", buffering=0) as file:
-            source.seek(0)
-            shutil.copyfileobj(source, file, HASHED_BYTES)
-            os.fchmod(file.fileno(), os.fstat(file.fileno()).st_mode & 0o777 | 0o640)
-            os.fsync(file.fileno())
-        os.replace(part, os.path.join(draft, name))
-    except BaseException:
-        files.remove(part)
-        raise
+    path = os.path.join(draft, name)
+    files.copy(source, files.part_of(path), path)
 
 
 def _write_json(path: str, value: Dict[str, Any]) -> None:
-    part = "%s.%d%s" % (path, os.getpid(), files.PART)
+    part = files.part_of(path)
     with open(part, "w", encoding="ascii") as file:
         json.dump(value, file)
         file.flush()

@@ -40,7 +40,7 @@ class Carrier:
         self._background.begin(lambda: self._write(announced))
 
     def _write(self, announced: Announced) -> None:
-        part = "%s.%d%s" % (self._path, os.getpid(), files.PART)
+        part = files.part_of(self._path)
         with open(part, "w", encoding="ascii") as file:
             json.dump({"epoch": self._epoch, **announced._asdict()}, file)
         os.replace(part, self._path)
