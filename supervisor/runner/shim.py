@@ -27,6 +27,7 @@ from collections.abc import Callable
 
 TYPE_CHECKING = False  # typing is memory for life
 if TYPE_CHECKING:
+    from resource import struct_rusage
     from types import ModuleType
 
     from supervisor.runner.storage_look import StorageLook
@@ -253,28 +254,39 @@ class Watch:
 
     def _reap(self) -> bool:
         known = bool(self.end)
+        earlier: list[tuple[int, int, struct_rusage]] = []
         while True:
             try:
-                pid, status, usage = os.wait4(-1, os.WNOHANG)
+                ended = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 return False  # no child is left
-            if pid == 0:
+            if ended[0] == 0:
                 if self.end and not known:
                     self._look_behind()
                 return True
-            if pid == self.training or self._was_left_behind(pid):
-                self.ended_before = self.ended_before or self.end
-                self.training = pid
-                code = os.waitstatus_to_exitcode(status)
-                self.end = {
-                    "exit_code": code if code >= 0 else None,
-                    "signal": -code if code < 0 else None,
-                    "error": None,
-                    "max_rss_bytes": usage.ru_maxrss * 1024,
-                    "user_s": usage.ru_utime,
-                    "system_s": usage.ru_stime,
-                    **ended_now(),
-                }
+            if self._take_end(*ended):
+                # On a busy machine several have ended at one look, and the kernel does not give them in that order.
+                for other in earlier:
+                    self._take_end(*other)
+            earlier.append(ended)
+
+    def _take_end(self, pid: int, status: int, usage: struct_rusage) -> bool:
+        """Take the end of a child for the training's; False where it was another's."""
+        if pid != self.training and not self._was_left_behind(pid):
+            return False
+        self.ended_before = self.ended_before or self.end
+        self.training = pid
+        code = os.waitstatus_to_exitcode(status)
+        self.end = {
+            "exit_code": code if code >= 0 else None,
+            "signal": -code if code < 0 else None,
+            "error": None,
+            "max_rss_bytes": usage.ru_maxrss * 1024,
+            "user_s": usage.ru_utime,
+            "system_s": usage.ru_stime,
+            **ended_now(),
+        }
+        return True
 
     def _may_go_on(self) -> bool:
         """Whether what the command has left may be its training: it ended with status 0, or that is waited for."""

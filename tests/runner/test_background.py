@@ -118,6 +118,21 @@ def test_a_further_training_is_the_attempt_after_the_one_that_was_followed(runs:
     assert all(gone(pid) for pid in pids_in(folder / "pids"))
 
 
+def test_a_further_training_that_has_ended_before_that_is_seen_gives_the_attempt_its_status(runs: Attempts) -> None:
+    """As on a busy machine, where the shim runs again when both are over; the kernel gives it the older one first."""
+    first = behind(CLAIMING + WAITING + "sys.exit(0)", "")
+    folder = launch(runs, f"{behind(REPORTING + WAITING_LONGER + 'sys.exit(7)', '')} {behind(HELPING, '')} {first}")
+    until(lambda: (folder / "pids").exists() and len(pids_in(folder / "pids")) == 3, "all run")
+    until(lambda: command_is_over(runs, folder), "the command has ended")
+    os.kill(runs.note(folder).pid, signal.SIGSTOP)
+    for ended, file in enumerate(("go", "end"), 1):
+        (folder / file).touch()
+        until(lambda ended=ended: sum(map(gone, pids_in(folder / "pids"))) == ended, "a training has ended")  # type: ignore[misc]
+    os.kill(runs.note(folder).pid, signal.SIGCONT)
+    facts = runs.exit_facts(folder)
+    assert (facts["exit_code"], facts["leftovers"]) == (7, 1)
+
+
 def test_a_further_training_is_not_gone_on_with_after_a_stop(runs: Attempts) -> None:
     """The first ends well because it was asked to; the second, which passes over one order, gets another."""
     first = "import signal, sys; signal.signal(15, lambda *_: sys.exit(0))\n" + CLAIMING + HELPING
