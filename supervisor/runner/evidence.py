@@ -44,8 +44,8 @@ PROC_FILE_LIMIT_BYTES = 16384
 THREADS_LIMIT = 64
 PARTS_AT_ONCE = 7
 """Threads for one slot at most: the groups of `_build_parts`, the folder and the GPUs."""
-LOOK_LIMIT_S = 3.0
-"""For the checkpoints: no thread is left to wait for a file system that hangs, one more at each incident."""
+LOOK_SHARE = 0.6
+"""Of the limit, for the checkpoints: no thread waits for a file system that hangs, one more at each incident."""
 
 CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]")
 
@@ -101,7 +101,7 @@ def take(  # noqa: PLR0913 - whom to ask, about what, and for how long
     if not missing:
         # A vendor's tool may take a second, or hang with the GPU; stopping the training must not wait for it.
         _start_parts(slot, [{"gpus.txt": tools.write_gpu_tools}], target, {})
-        missing = _run_parts(slot, _build_parts(folder, launcher, slot, facts), target, limit)
+        missing = _run_parts(slot, _build_parts(folder, launcher, slot, facts, limit_s), target, limit)
     return EvidenceResult(folder=target.path, took_s=time.perf_counter() - began, missing=tuple(missing))
 
 
@@ -110,7 +110,7 @@ def place(folder: Path, incident_id: str) -> EvidenceFolder:
     return EvidenceFolder(folder, f"{names.EVIDENCE}/{_safe_name(incident_id)}")
 
 
-def _build_parts(folder: Path, launcher: Launcher, slot: str, facts: EvidenceFacts) -> list[Parts]:
+def _build_parts(folder: Path, launcher: Launcher, slot: str, facts: EvidenceFacts, limit_s: float) -> list[Parts]:
     in_state: Parts = {
         "records.jsonl": lambda target: _write_rows(
             target, "records.jsonl", map(asdict, facts.records[-RECORDS_KEPT:])
@@ -126,7 +126,7 @@ def _build_parts(folder: Path, launcher: Launcher, slot: str, facts: EvidenceFac
     }
     looked_for: Parts = {
         "checkpoints.jsonl": lambda target: _write_rows(
-            target, "checkpoints.jsonl", _stat_rows(tuple(facts.checkpoints()))
+            target, "checkpoints.jsonl", _stat_rows(tuple(facts.checkpoints()), LOOK_SHARE * limit_s)
         ),
         "core dumps": lambda target: take_core_dumps(DEVCOREDUMP, target),
         "stacks": lambda target: take_stacks(folder, launcher, slot, target, native=facts.stands_still),
@@ -224,9 +224,9 @@ def read_output_tail(folder: Path) -> str:
     return folded.encode()[-TAIL_BYTES:].decode("utf-8", "ignore")
 
 
-def _stat_rows(paths: tuple[Path, ...]) -> Iterator[dict[str, object]]:
-    """Yield what the file systems say of files. Raises TimeoutError where one does not answer."""
-    for path, stat in zip(paths, apart_within(LOOK_LIMIT_S, stat_each, paths), strict=True):
+def _stat_rows(paths: tuple[Path, ...], limit_s: float) -> Iterator[dict[str, object]]:
+    """Yield what the file systems say of files. Raises TimeoutError where one does not answer within `limit_s`."""
+    for path, stat in zip(paths, apart_within(limit_s, stat_each, paths), strict=True):
         if isinstance(stat, OSError):
             yield {"path": str(path), "error": stat.strerror}
             continue

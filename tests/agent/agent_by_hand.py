@@ -108,7 +108,7 @@ class Attempt:
 
     def run(self, command: Sequence[str | Path], **environment: str) -> Finished:
         process = self.start(command, **environment)
-        output, _ = process.communicate(timeout=240)
+        output, _ = process.communicate(timeout=600)
         return Finished(process.wait(), output)
 
     # --- what the daemon reads ------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ class Attempts:
         for rank in map(str, range(ranks)):
             place = {"RANK": rank, "LOCAL_RANK": rank, **world}
             started.append(attempt.start([self.command[0], self.command[-1], *options], **ours, **place, **environment))
-        outputs = [process.communicate(timeout=240)[0] for process in started]
+        outputs = [process.communicate(timeout=600)[0] for process in started]
         return Finished(max(abs(process.wait()) for process in started), "".join(outputs))
 
     def _make(self, every: str) -> tuple[Attempt, dict[str, str]]:

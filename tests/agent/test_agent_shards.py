@@ -282,7 +282,7 @@ class Machines:
             }  # fmt: skip
             command: list[str | Path] = [self.warm.python, HERE / "own_shards.py", "--ddp", *options]
             processes.append(attempt.start(command, **ours, **environment))
-        outputs = [process.communicate(timeout=240)[0] for process in processes]
+        outputs = [process.communicate(timeout=600)[0] for process in processes]
         return Finished(max(abs(process.wait()) for process in processes), "".join(outputs))
 
 

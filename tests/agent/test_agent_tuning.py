@@ -75,7 +75,7 @@ class Tuned:
             until = self.attempt.head() + gap_steps
             wait_for(lambda until=until: self.attempt.head() >= until or process.poll() is not None)  # type: ignore[misc]
             self.order(order)
-        output, _ = process.communicate(timeout=240)
+        output, _ = process.communicate(timeout=600)
         return Finished(process.wait(), output)
 
     def order(self, order: dict[str, object] | None) -> None:
@@ -792,7 +792,7 @@ def test_micro_batches_of_an_update_are_computed_as_one_and_gradients_stay_what_
     until = attempt.head() + 3
     wait_for(lambda: attempt.head() >= until or process.poll() is not None)
     (tmp_path / "stop").touch()
-    output, _ = process.communicate(timeout=240)
+    output, _ = process.communicate(timeout=600)
     assert process.wait() == 0, output
     answers = attempt.list_reports("tuning")
     assert (answers[0]["facts"]["micro_batches"], answers[0]["facts"]["micro_batch_why_not"]) == (4, None)
@@ -861,7 +861,7 @@ def test_attention_and_checkpointing_of_a_decoder_change_live_and_a_wrong_attent
         wait_for(lambda until=until: attempt.head() >= until or process.poll() is not None)  # type: ignore[misc]
         tuned.order({"id": number, **order})
     stop.touch()
-    output, _ = process.communicate(timeout=240)
+    output, _ = process.communicate(timeout=600)
     first, second, third = attempt.list_reports("tuning")
     assert process.wait() == 0, output
     facts = second["facts"]

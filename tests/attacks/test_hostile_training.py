@@ -23,5 +23,6 @@ def test_no_invariant_is_broken_by_a_hostile_training(seed: int, tmp_path: Path)
     ran = subprocess.run(
         [sys.executable, str(CAMPAIGN), *words], capture_output=True, text=True, timeout=600, check=False
     )
-    assert ran.returncode == 0, ran.stdout[-8000:] + ran.stderr[-2000:]
+    broken = "".join(line for line in ran.stdout.splitlines(keepends=True) if line.startswith("BROKEN"))
+    assert ran.returncode == 0, broken + ran.stdout[-8000:] + ran.stderr[-2000:]
     assert f"  {'actions':<36} {ACTIONS}" in ran.stdout, "the attack did not come to its end"

@@ -55,7 +55,7 @@ def draw(folder: Path, *words: str) -> list[str]:
     command = [sys.executable, "draw.py", *words]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     environment.pop("LAWS_EXAMPLES", None)
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=True)
     return done.stdout.splitlines()
 
 

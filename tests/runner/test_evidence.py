@@ -98,7 +98,7 @@ class HangingLauncher:
 
 def test_every_thread_of_every_process_shows_where_it_stands(runs: Attempts) -> None:
     folder = dumping(runs, workers=2)
-    result = take(folder, runs.launcher, "job", EvidenceFacts(), "job-1")
+    result = take(folder, runs.launcher, "job", EvidenceFacts(), "job-1", limit_s=60.0)
     assert result.missing == ()
     assert result.folder == folder / names.EVIDENCE / "job-1"
     stacks = {int(path.stem.split("-")[1]): path.read_text() for path in result.folder.glob("stacks-*.txt")}
