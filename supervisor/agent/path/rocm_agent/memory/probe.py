@@ -130,9 +130,10 @@ class Probe:
         """Set the hooks."""
         self._torch = torch
         if self._wanted.get("lean"):
-            from .lean_imports import leave_compiler  # noqa: PLC0415 - where it is asked for
+            from . import lean_imports, quick_fill  # noqa: PLC0415 - where they are asked for
 
-            leave_compiler(torch)
+            lean_imports.leave_compiler(torch)
+            quick_fill.begin(torch)
         if self._server is not None:
             self._server.install(torch)
         on_gpu = torch.cuda.is_available()
