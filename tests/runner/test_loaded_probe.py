@@ -31,6 +31,8 @@ if "gpu" in sys.argv:
     except (AssertionError, RuntimeError):
         pass  # there is none here; what matters is what comes before
     print("model made by", "the loaded" if os.getpid() == loaded else "a fork", flush=True)
+weights = torch.empty(1 << 20).normal_()
+print("numbers repeated:", weights.unique().numel() < 1 << 19, flush=True)
 network = torch.nn.Linear(4, 4)
 optimizer = torch.optim.AdamW(network.parameters())
 torch.set_num_threads(2)  # with threads of the process that is forked a fork would wait for ever
@@ -92,6 +94,7 @@ def test_several_micro_batches_are_probed_in_processes_of_a_command_that_is_load
     assert seen.loaded_s is not None
     assert seen.loaded_s == same.loaded_s == proof.loaded_s, "all are forks of the same"
     assert proof.output.count("loaded") == 1
+    assert "numbers repeated: True" in proof.output
     assert probes.why_alone == ""
 
 
