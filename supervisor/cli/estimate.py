@@ -191,6 +191,12 @@ class Probes:
             self.notes.append(GUARDED)
         return result
 
+    def rehearse(self, batch: int, configured: int, **changed: Any) -> bool | None:
+        """Return whether a micro-batch probably runs, None where it takes a proof to know."""
+        if self._loaded is None:
+            return None
+        return self._loaded.rehearse(replace(self._what_if, batch=batch, configured=configured, **changed))
+
     def measure(self, batch: int | None = None, configured: int | None = None) -> Point:
         """Return the point at a micro-batch; raise CliError where there is none."""
         result = self.run(batch, configured)
@@ -305,14 +311,17 @@ def _prove_largest(probes: Probes, asked: Asked, configured: int, points: list[P
         return None
     room = find_proof_room(ordered, card, is_own_card=asked.card_bytes is None)
     without_cudnn = any(point.without_cudnn for point in points)
+    how = {"steps": PROOF_STEPS, "room_bytes": room, "without_cudnn": without_cudnn}
 
     def runs(batch: int) -> bool:
-        changed = {"steps": PROOF_STEPS, "room_bytes": room, "without_cudnn": without_cudnn}
-        result = probes.run(batch, configured, proof=True, **changed)
+        result = probes.run(batch, configured, proof=True, **how)
         return result.point is not None and bool(result.point.batch == batch)
 
+    def rehearse(batch: int) -> bool | None:
+        return probes.rehearse(batch, configured, **how)
+
     known = [point.batch for point in points if point.batch is not None]
-    return prove_largest(largest, known, runs)
+    return prove_largest(largest, known, runs, rehearse)
 
 
 def _probe_small(probes: Probes, _asked: Asked, configured: int) -> list[Point]:

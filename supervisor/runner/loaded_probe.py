@@ -49,6 +49,7 @@ class LoadedProbe:
         """Whether of torch and other packages only what is used is imported."""
         self._took_s: list[float] = []
         """What each probe took that made its steps in a process that was loaded before, but for proofs."""
+        self._has_rehearsed = False
         self.why_alone = ""
         """Why each probe has a process of its own; empty: it has not."""
 
@@ -75,7 +76,7 @@ class LoadedProbe:
         if self.why_alone:
             return memory_probe.probe(self._command, what_if, self._code)
         began_s = time.perf_counter()
-        result = self._ask(what_if, fresh=fresh or (proof and not self._is_further_cheap()))
+        result = self._ask(what_if, fresh=fresh or (proof and (self._has_rehearsed or not self._is_further_cheap())))
         if result.way == "further" and result.point is not None and not proof:
             self._took_s.append(time.perf_counter() - began_s)
         followed = what_if.batch in {None, result.batch}
@@ -90,6 +91,20 @@ class LoadedProbe:
                 self.end()
             return result
         return self._probe_alone(what_if, result.problem)
+
+    def rehearse(self, what_if: WhatIf) -> bool | None:
+        """Return whether a micro-batch runs in a process that has made other steps and forgets them.
+
+        None: that would take as much as a proof, or is not to be known so. A larger one may be rehearsed after one that
+        runs; one that does not ends the process. What is proven later is run in a new fork at once.
+        """
+        if self.why_alone or len(self._took_s) < 2 or not self._is_further_cheap():
+            return None
+        self._has_rehearsed = True
+        result = self._ask(replace(what_if, forgets=True), fresh=False)
+        ended = result.out_of_memory or result.point is not None
+        is_known = ended and result.way == "further" and result.batch == what_if.batch
+        return not result.out_of_memory if is_known else None
 
     def _is_further_cheap(self) -> bool:
         """Whether a further micro-batch takes little in a process that made steps with others, or it is not known."""

@@ -74,6 +74,8 @@ class WhatIf:
     """Whether cuDNN may be left out of depthwise convolutions where it prepares them for seconds."""
     without_cudnn: bool = False
     """Whether it is left out of them from the first, since an earlier probe has shown that."""
+    forgets: bool = False
+    """Whether steps that were made in the same process before are to leave neither gradients nor optimizer states."""
     steps: int = 2
     room_bytes: int | None = None
     """What the allocator of a GPU may hold; None: all that is free."""
@@ -158,6 +160,7 @@ def describe_request(what_if: WhatIf, report: Path) -> dict[str, object]:
         "draws": what_if.draws,
         "skips_cudnn": what_if.skips_cudnn,
         "without_cudnn": what_if.without_cudnn,
+        "forgets": what_if.forgets,
     }
 
 

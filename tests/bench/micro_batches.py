@@ -111,11 +111,15 @@ class Probes:
             say(f"  {self.name} at {count}: {found.problem}\n{found.output[-1500:]}")
         return found.point
 
-    def runs(self, count: int, room_bytes: int | None, *, without_cudnn: bool) -> bool:
-        """Whether some steps run at a micro-batch within a room, as the command tries it."""
-        like = WhatIf(configured=self.batch, steps=PROOF_STEPS, without_cudnn=without_cudnn)
-        what_if = replace(like, batch=count, room_bytes=room_bytes)
-        found = self.loaded.probe(what_if, proof=True)
+    def rehearse(self, like: WhatIf, count: int) -> bool | None:
+        """Whether some steps at a micro-batch probably run, as the command rehearses it."""
+        ran = self.loaded.rehearse(replace(like, batch=count, configured=self.batch))
+        self._mark(f"rehearsed {count}")
+        return ran
+
+    def runs(self, like: WhatIf, count: int) -> bool:
+        """Whether some steps run at a micro-batch, as the command tries it."""
+        found = self.loaded.probe(replace(like, batch=count, configured=self.batch), proof=True)
         self._mark(f"proof {count}")
         return found.point is not None and found.point.batch == count
 
@@ -158,7 +162,9 @@ def choose(probes: Probes, card_bytes: int, other_bytes: int | None = None) -> t
     room = find_proof_room(known, card_bytes, is_own_card=other_bytes is None)
     without = any(point.without_cudnn for point in known)
     ran = [point.batch for point in known if point.batch is not None]
-    return known, reckoned, prove_largest(reckoned, ran, lambda count: probes.runs(count, room, without_cudnn=without))
+    like = WhatIf(steps=PROOF_STEPS, room_bytes=room, without_cudnn=without)
+    largest = prove_largest(reckoned, ran, partial(probes.runs, like), partial(probes.rehearse, like))
+    return known, reckoned, largest
 
 
 class Child:

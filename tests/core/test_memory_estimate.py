@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -202,6 +203,38 @@ def test_the_largest_micro_batch_is_one_that_was_seen_to_run(most: int, tried: l
     assert (seen, found) == (tried, proven)
     assert prove_largest(0, [], lambda _: True) == 0, "nothing is tried where none fits"
     assert prove_largest(2, [], lambda batch: batch == 1) == 1, "of few each smaller one is tried"
+
+
+@pytest.mark.parametrize(
+    ("most", "rehearsed", "tried"),
+    [
+        (14, [14, 15], [14]),
+        (15, [14, 15, 16], [15]),
+        (20, [14, 15, 16], [16]),
+        (12, [14], [13, 12]),
+    ],
+)
+def test_what_does_not_run_in_a_rehearsal_is_not_tried(most: int, rehearsed: list[int], tried: list[int]) -> None:
+    seen: list[int] = []
+    begun: list[int] = []
+
+    def note(begun: list[int], batch: int) -> bool:
+        begun.append(batch)
+        return batch <= most
+
+    assert prove_largest(15, [8], partial(note, seen), partial(note, begun)) == min(most, 16)
+    assert (begun, seen) == (rehearsed, tried)
+
+
+def test_once_a_rehearsal_is_no_longer_possible_all_that_is_left_is_tried() -> None:
+    rehearsed: list[int] = []
+
+    def rehearse(batch: int) -> bool | None:
+        rehearsed.append(batch)
+        return True if batch < 15 else None
+
+    assert prove_largest(15, [8], lambda batch: batch <= 14, rehearse) == 14
+    assert rehearsed == [14, 15]
 
 
 def test_of_22_sequences_of_bert_that_were_reckoned_for_12_gib_19_run_in_a_new_process_and_are_found() -> None:

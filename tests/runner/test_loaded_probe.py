@@ -160,6 +160,21 @@ def test_a_command_is_loaded_with_what_it_uses_of_torch_and_one_that_fails_so_wi
         assert probes.why_alone == ""
 
 
+def test_a_rehearsal_is_as_if_no_steps_had_been_made_before_and_spares_a_proof(
+    quickest_python: Path, tmp_path: Path
+) -> None:
+    with load(tmp_path, quickest_python, "shapes") as probes:
+
+        def rehearse(batch: int) -> bool | None:
+            return probes.rehearse(WhatIf(batch=batch, configured=CONFIGURED, steps=4, timed=True))
+
+        assert rehearse(94) is None, "it is not known to take less than a proof"
+        assert [ask(probes, batch).way for batch in (50, 60, 60)] == ["forked", "further", "further"]
+        assert [rehearse(94), rehearse(NOT_FIRST), rehearse(93)] == [True, False, None]
+        proof = ask(probes, 94, proof=True, steps=4)
+    assert (batch_of(proof), proof.way) == (94, "forked")
+
+
 def test_one_that_fails_by_itself_is_tried_alone_and_its_failure_is_reported(
     quickest_python: Path, tmp_path: Path
 ) -> None:

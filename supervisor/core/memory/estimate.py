@@ -37,6 +37,8 @@ TRIED = (1.02, 1.0, 0.96, 0.92, 0.87, 0.81)
 
 Each is 93 % of the one before or more, so that what runs is of the largest that would where that did not.
 """
+REHEARSED_FIRST = 2
+"""Where among them rehearsals begin; from there on each larger one is rehearsed until one does not run."""
 PROOF_STEPS = 4
 WITHOUT_CUDNN = 0.01
 """Of the memory, which a proof has less where cuDNN was left out of depthwise convolutions: on an H200 tensors at their
@@ -213,17 +215,36 @@ def next_probe(points: Sequence[Point], card_bytes: int, *, share: float = 0.6) 
     return wanted if wanted > 2 * largest else None
 
 
-def prove_largest(reckoned: int, known: Sequence[int], runs: Callable[[int], bool]) -> int:
+def prove_largest(
+    reckoned: int,
+    known: Sequence[int],
+    runs: Callable[[int], bool],
+    rehearse: Callable[[int], bool | None] = lambda _: None,
+) -> int:
     """Return the largest micro-batch that was seen to run: one about as large as reckoned, or smaller, that `runs`.
 
     How much an allocator cannot join depends on the sizes of a net's tensors, 4 to 13 % of the memory: the logits of a
     language model are single blocks of a gigabyte. Where none of those tried runs it is the largest of `known` below
     them that does: these were probed together with others, and on the whole GPU where a smaller one is asked about.
+
+    `rehearse` returns what a run of a second or two would probably come to, in a small part of that time, or None.
     """
     tried = _list_tried(reckoned) if reckoned else []
     least = tried[-1] if tried else 0
+    tried = _leave_out(tried, rehearse)
     smaller = sorted((batch for batch in known if batch < least), reverse=True)
     return next((batch for batch in (*tried, *smaller) if runs(batch)), 0)
+
+
+def _leave_out(tried: Sequence[int], rehearse: Callable[[int], bool | None]) -> list[int]:
+    """Return those of the micro-batches that are left to be run once some were rehearsed, the smallest first."""
+    for place, batch in reversed(list(enumerate(tried[: REHEARSED_FIRST + 1]))):
+        ran = rehearse(batch)
+        if ran is None:
+            break
+        if not ran:
+            return list(tried[place + 1 :])
+    return list(tried)
 
 
 def _guess_line(points: Sequence[Point]) -> Line | None:

@@ -85,6 +85,8 @@ class Probe:
         self._alike = False
         """Whether the loader at work draws another micro-batch as soon as it is asked to."""
         self._optimizers: List[Any] = []
+        self._stateless: List[Any] = []
+        """Those of them that had no state before their first update, and make it anew where it is gone."""
         self._begin(wanted)
 
     def _begin(self, wanted: Dict[str, Any]) -> None:
@@ -113,6 +115,8 @@ class Probe:
         self._begin(wanted)
         self._change_batch()
         self._outermost.begin(wanted)
+        if wanted.get("forgets"):
+            self._forget_steps()
         cuda = self._torch.cuda
         if self._optimizers and self._gauge.kind == "cuda":
             # What earlier micro-batches left in the allocator would be taken for what this one needs.
@@ -120,6 +124,13 @@ class Probe:
             cuda.empty_cache()
         if self._optimizers:
             self._gauge.take_peak_bytes()
+
+    def _forget_steps(self) -> None:
+        """Have the next step be like a training's first: with neither gradients nor states of optimizers."""
+        for optimizer in self._stateless:
+            optimizer.state.clear()
+        for parameter in self._list_parameters():
+            parameter.grad = None
 
     def _change_batch(self) -> None:
         batch, configured = self._wanted.get("batch"), self._wanted.get("configured")
@@ -259,6 +270,8 @@ class Probe:
     def _before_update(self, optimizer: Any) -> None:
         if optimizer not in self._optimizers:
             self._optimizers.append(optimizer)
+            if not optimizer.state:
+                self._stateless.append(optimizer)
         self._gauge.begin()
         self._pass_peaks = self._gauge.pass_peaks()
         self._graph_bytes = self._gauge.take_peak_bytes()
