@@ -71,6 +71,7 @@ def _list_hooks() -> Dict[str, Callable[[ModuleType], object]]:
         (_trainer_imported, "ultralytics.engine.trainer", "ultralytics.yolo.engine.trainer"),
         (_validator_imported, "ultralytics.engine.validator", "ultralytics.yolo.engine.validator"),
         (_transformers_imported, "transformers.trainer"),
+        (_precisions_imported, "transformers.training_args", "accelerate.accelerator"),
         (_deepspeed_imported, "deepspeed.runtime.engine"),
         (_lightning_imported, "lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer"),
         (_keras_imported, *KERAS_CALLBACKS),
@@ -153,6 +154,13 @@ def _torch_imported(torch: ModuleType) -> None:
         from .memory import probe
 
         fenced(probe.install)(torch)
+
+
+def _precisions_imported(module: ModuleType) -> None:
+    if os.environ.get(ENV_MEMORY_PROBE):
+        from .memory import half_precision
+
+        fenced(half_precision.allow)(module)
 
 
 def _children_imported(module: ModuleType) -> None:
