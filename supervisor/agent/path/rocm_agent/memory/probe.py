@@ -86,7 +86,7 @@ class Probe:
         """Whether the loader at work draws another micro-batch as soon as it is asked to."""
         self._optimizers: List[Any] = []
         self._stateless: List[Any] = []
-        """Those of them that had no state before their first update, and make it anew where it is gone."""
+        """Those of them that had no state before their first update, and make it where there is none."""
         self._begin(wanted)
 
     def _begin(self, wanted: Dict[str, Any]) -> None:
