@@ -11,8 +11,10 @@ from supervisor.core.memory.estimate import (
     CONTEXT_BYTES,
     GAPS,
     LEAST_SLACK,
+    LOGITS_HELD,
     MEASURED,
     PREDICTED,
+    SLACK,
     WITHOUT_GPU,
     WORKSPACE_BYTES,
     estimate,
@@ -115,6 +117,17 @@ def test_an_update_that_does_not_fit_fits_at_no_micro_batch() -> None:
     with_an_update = [replace(probed, update_bytes=20 * GIB, graph_bytes=GIB * (probed.batch or 0)) for probed in small]
     assert estimate(with_an_update, 2, 24 * GIB).largest_micro_batch != 0
     assert estimate(small, 2, None).limited_by == "the optimizer's update"
+
+
+def test_without_a_gpu_an_allocator_is_taken_to_hold_more_in_vain_for_wide_logits() -> None:
+    def find_slack(batch: int, columns: int) -> int:
+        wide = {"largest_output_columns": columns, "largest_output_single_bytes": GIB}
+        counted = [point(8), point(16, device="cpu", reserved_bytes=None, other_bytes=None, **wide)]
+        return estimate(counted, batch, None).parts.slack - WORKSPACE_BYTES
+
+    assert find_slack(16, 32_000) == round(LOGITS_HELD * GIB)
+    assert find_slack(32, 32_000) == round(LOGITS_HELD * 2 * GIB), "of twice the samples logits are twice as large"
+    assert find_slack(32, 1000) == round(SLACK * (FIXED + 32 * EACH))
 
 
 def test_wide_outputs_are_named_as_logits() -> None:
