@@ -35,12 +35,15 @@ CHEAP = 1 / 3
 Of networks for images, whose first probe takes a second, it costs as much as it may save: nearly all tried there run.
 """
 
+REHEARSAL_S = 0.6
+"""A rehearsal that takes longer is the last: a proof takes no more than twice that, and most that is tried so runs."""
+
 
 class LoadedProbe:
     """A command under probes. Each has the command's time limit; one that exceeds it is killed with all forks."""
 
-    def __init__(self, command: Command, code: Code = INSTALLED) -> None:
-        self._command, self._code = command, code
+    def __init__(self, command: Command, code: Code = INSTALLED, *, rehearsal_limit_s: float = REHEARSAL_S) -> None:
+        self._command, self._code, self._rehearsal_limit_s = command, code, rehearsal_limit_s
         self._scratch: Path | None = None
         self._process: Child | None = None
         self._number = 0
@@ -49,7 +52,8 @@ class LoadedProbe:
         """Whether of torch and other packages only what is used is imported."""
         self._took_s: list[float] = []
         """What each probe took that made its steps in a process that was loaded before, but for proofs."""
-        self._has_rehearsed = False
+        self._rehearsal_s: float | None = None
+        """What the last rehearsal took; None: there was none."""
         self.why_alone = ""
         """Why each probe has a process of its own; empty: it has not."""
 
@@ -76,7 +80,7 @@ class LoadedProbe:
         if self.why_alone:
             return memory_probe.probe(self._command, what_if, self._code)
         began_s = time.perf_counter()
-        result = self._ask(what_if, fresh=fresh or (proof and (self._has_rehearsed or not self._is_further_cheap())))
+        result = self._ask(what_if, fresh=fresh or (proof and not self._runs_further_first()))
         if result.way == "further" and result.point is not None and not proof:
             self._took_s.append(time.perf_counter() - began_s)
         followed = what_if.batch in {None, result.batch}
@@ -100,11 +104,18 @@ class LoadedProbe:
         """
         if self.why_alone or len(self._took_s) < 2 or not self._is_further_cheap():
             return None
-        self._has_rehearsed = True
+        if self._rehearsal_s is not None and self._rehearsal_s > self._rehearsal_limit_s:
+            return None
+        began_s = time.perf_counter()
         result = self._ask(replace(what_if, forgets=True), fresh=False)
+        self._rehearsal_s = time.perf_counter() - began_s
         ended = result.out_of_memory or result.point is not None
         is_known = ended and result.way == "further" and result.batch == what_if.batch
         return not result.out_of_memory if is_known else None
+
+    def _runs_further_first(self) -> bool:
+        """Whether a proof is run after other steps before it is run by itself: where nothing was rehearsed."""
+        return self._rehearsal_s is None and self._is_further_cheap()
 
     def _is_further_cheap(self) -> bool:
         """Whether a further micro-batch takes little in a process that made steps with others, or it is not known."""

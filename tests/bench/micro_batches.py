@@ -114,7 +114,8 @@ class Probes:
     def rehearse(self, like: WhatIf, count: int) -> bool | None:
         """Whether some steps at a micro-batch probably run, as the command rehearses it."""
         ran = self.loaded.rehearse(replace(like, batch=count, configured=self.batch))
-        self._mark(f"rehearsed {count}")
+        if ran is not None:
+            self._mark(f"rehearsed {count}")
         return ran
 
     def runs(self, like: WhatIf, count: int) -> bool:

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.runner.loaded_probe import LoadedProbe
+from supervisor.runner.loaded_probe import REHEARSAL_S, LoadedProbe
 from supervisor.runner.memory_probe import Command, Result, WhatIf
 
 pytestmark = pytest.mark.train
 
 CONFIGURED, MOST, NOT_FIRST = 8, 100, 95
 FAILS, HANGS, IS_KILLED = 65, 66, 67
+FIRST_LONG = [9.0, 0.1]
+"""Seconds of a first probe, which prepares what a further one uses, and of such a one."""
 SCRIPT = f"""
 import os, signal, sys, threading, time
 import torch
@@ -64,11 +66,14 @@ for epoch in range(99):
 """
 
 
-def load(folder: Path, python: Path, *words: str, limit_s: float = 90.0) -> LoadedProbe:
+def load(
+    folder: Path, python: Path, *words: str, limit_s: float = 90.0, rehearsal_limit_s: float = REHEARSAL_S
+) -> LoadedProbe:
     """Return probes of the script; what it takes is not counted, which torch 1.13 cannot do without a GPU."""
     script = folder / "train.py"
     script.write_text(SCRIPT)
-    return LoadedProbe(Command(argv=[str(python), str(script), *words], cwd=str(folder), env={}, limit_s=limit_s))
+    command = Command(argv=[str(python), str(script), *words], cwd=str(folder), env={}, limit_s=limit_s)
+    return LoadedProbe(command, rehearsal_limit_s=rehearsal_limit_s)
 
 
 def ask(probes: LoadedProbe, batch: int, *, fresh: bool = False, proof: bool = False, steps: int = 2) -> Result:
@@ -160,19 +165,29 @@ def test_a_command_is_loaded_with_what_it_uses_of_torch_and_one_that_fails_so_wi
         assert probes.why_alone == ""
 
 
+def rehearse(probes: LoadedProbe, batch: int) -> bool | None:
+    return probes.rehearse(WhatIf(batch=batch, configured=CONFIGURED, steps=4, timed=True))
+
+
 def test_a_rehearsal_is_as_if_no_steps_had_been_made_before_and_spares_a_proof(
     quickest_python: Path, tmp_path: Path
 ) -> None:
-    with load(tmp_path, quickest_python, "shapes") as probes:
-
-        def rehearse(batch: int) -> bool | None:
-            return probes.rehearse(WhatIf(batch=batch, configured=CONFIGURED, steps=4, timed=True))
-
-        assert rehearse(94) is None, "it is not known to take less than a proof"
-        assert [ask(probes, batch).way for batch in (50, 60, 60)] == ["forked", "further", "further"]
-        assert [rehearse(94), rehearse(NOT_FIRST), rehearse(93)] == [True, False, None]
+    with load(tmp_path, quickest_python, rehearsal_limit_s=60.0) as probes:
+        assert rehearse(probes, 94) is None, "it is not known to take less than a proof"
+        assert batch_of(ask(probes, 50)) == 50
+        probes._took_s = FIRST_LONG
+        assert [rehearse(probes, batch) for batch in (94, NOT_FIRST, 93)] == [True, False, None]
         proof = ask(probes, 94, proof=True, steps=4)
     assert (batch_of(proof), proof.way) == (94, "forked")
+
+
+def test_one_rehearsal_that_takes_long_is_the_last(quickest_python: Path, tmp_path: Path) -> None:
+    with load(tmp_path, quickest_python, rehearsal_limit_s=0.0) as probes:
+        assert batch_of(ask(probes, 50)) == 50
+        probes._took_s = FIRST_LONG
+        assert [rehearse(probes, batch) for batch in (70, 70)] == [True, None]
+        proof = ask(probes, 70, proof=True, steps=4)
+    assert (batch_of(proof), proof.way) == (70, "forked")
 
 
 def test_one_that_fails_by_itself_is_tried_alone_and_its_failure_is_reported(
