@@ -287,6 +287,28 @@ def test_each_save_is_reported_with_the_step_that_it_holds(
     assert reported[-1]["modified_ns"] == stat.st_mtime_ns % 10**9
 
 
+OPEN = """
+    if {when}:
+        with open({part!r}, "wb") as file:
+            torch.save(model.state_dict(), file)
+"""
+
+
+@pytest.mark.train
+def test_a_save_into_an_open_file_is_reported_as_the_file_is_once_it_was_closed(
+    warm_attempt: Attempt, train_python: Path, tmp_path: Path
+) -> None:
+    """As fsspec hands one out: a state that no pattern names can be loaded by the program, and has its step."""
+    part = tmp_path / "best.pth"
+    each = OPEN.format(part=str(part), when="_ == 1")
+    steps, _ = counted(warm_attempt, LOOP.format(optimizer=SGD, before="", each=each), train_python)
+    (reported,) = warm_attempt.list_reports("file_saved")
+    assert (steps, reported["step"], reported["path"]) == ([1, 2, 3], 2, str(part))
+    stat = part.stat()
+    assert reported["size_bytes"] == stat.st_size
+    assert (reported["modified_s"], reported["modified_ns"]) == divmod(stat.st_mtime_ns, 10**9)
+
+
 GAN = """
 import sys, torch
 generator, critic = torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)

@@ -35,6 +35,8 @@ _restored = False
 _began = False
 _begins_again = False
 _saves_ns: List[int] = []
+_open_saves: List[Tuple[Any, int]] = []
+"""Files that were open as a state was saved into them, each with the step that it holds."""
 
 
 def watch_load(load: Callable[..., Any], first: str) -> Callable[..., Any]:
@@ -97,12 +99,36 @@ def asks() -> None:
 
 
 @fenced
-def saves(target: Any, step: int) -> None:
-    """Report the step of a file that was just saved; after a rename it is recognised by its time."""
+def saves(target: Any, step: int) -> bool:
+    """Report the step of a file that was just saved; after a rename it is recognised by its time.
+
+    Return whether it is still open: its size and time are known once the program has closed it.
+    """
+    report_closed()
+    if step <= 0:
+        return False
+    if isinstance(target, (str, os.PathLike)):
+        _report_save(target, step)
+    elif isinstance(getattr(target, "name", None), (str, os.PathLike)) and len(_open_saves) < SAVES_PER_S:
+        _open_saves.append((target, step))
+        return True
+    return False
+
+
+@fenced
+def report_closed() -> None:
+    """Report the files that were saved while they were open, and have been closed since; the others are dropped."""
+    found = _open_saves[:]
+    del _open_saves[:]
+    for file, step in found:
+        if getattr(file, "closed", False):
+            _report_save(file.name, step)
+
+
+@fenced
+def _report_save(target: Any, step: int) -> None:
     from time import monotonic_ns
 
-    if not isinstance(target, (str, os.PathLike)) or step <= 0:
-        return
     now = monotonic_ns()
     if len(_saves_ns) == SAVES_PER_S and now - _saves_ns[0] < 1000000000:
         return

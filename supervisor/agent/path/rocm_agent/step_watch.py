@@ -214,6 +214,7 @@ class Watch:
             self._follow_loop()
         if not self.precision.decided:
             self.precision.stepped(self.loss)
+        origin.report_closed()
         self.settled = self.precision.decided and self._loop is None
 
     def draws(self, iterator: Any, now_ns: int) -> Optional[Recorder]:

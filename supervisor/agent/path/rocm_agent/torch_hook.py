@@ -412,8 +412,8 @@ def _report_saved(watch: Watch, target: Any) -> None:
     if claim.holding() is None or threading.current_thread() is not threading.main_thread():
         return
     step = watch.step if claim.is_reporting(claim.GENERIC) else script.last_step()
-    if step:
-        origin.saves(target, step)
+    if step and origin.saves(target, step):
+        watch.settled, watch.alike = False, None  # the next step reports it
 
 
 @fenced
