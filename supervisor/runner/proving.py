@@ -20,7 +20,15 @@ from supervisor.children.files_apart import apart_within
 from supervisor.children.running_limit import RunningLimit
 from supervisor.children.start import PIPE, start
 from supervisor.core.attempt_files import SHARDS
-from supervisor.core.checkpoints.checkpoint import NO_TENSORS, OTHER_FORMATS, TEXT, Checkpoint, Verdict
+from supervisor.core.checkpoints.checkpoint import (
+    NO_TENSORS,
+    NOTHING_KNOWN,
+    OTHER_FORMATS,
+    TEXT,
+    Checkpoint,
+    Verdict,
+)
+from supervisor.core.checkpoints.damaged import DAMAGED
 from supervisor.core.checkpoints.tensor_stats import Profile, profile_of
 from supervisor.core.foreign_values import EPOCH_MAX, STEP_MAX, as_float, as_int, as_message, cut, read_json_object
 from supervisor.programs import read_output
@@ -31,6 +39,7 @@ MAY_BE_ANYTHING = ".pkl"
 """Files that torch.save or pickle wrote: accelerate's random states and what a script registers with it."""
 BY_ITS_CONTENT = (signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGSYS)
 """Signals by which a prover ends for what it reads. Others come from outside, most often where memory is short."""
+EMPTY = "empty"
 UNREADABLE = "unreadable: "
 """How the prover's reason begins where its disk has failed while it read."""
 UNEXAMINED = "unexamined"
@@ -43,6 +52,8 @@ CUT = re.compile(
 cannot be read here, is damaged by its reason as well (`core/checkpoints/damaged.py` has all of them)."""
 ENDS_OF_A_SAVE = ((".distcp", ".metadata"), ("_METADATA", "_CHECKPOINT_METADATA"), (".shard.pt", SHARDS))
 """If a file of the first kind exists, the second is written last: torch.distributed.checkpoint, orbax, the agent."""
+WITHOUT_SUFFIX_AT_MOST = 32
+"""A folder with more files without a suffix holds the pieces of a format of its own."""
 NICENESS = 5
 LIMIT_S = 120.0
 SLOWEST_BYTES_PER_S = 10e6
@@ -170,7 +181,26 @@ class Prover:
                 others.append((name, answer))
             elif not _is_passed_over(name, answer):
                 return _name_file(name, answer)
+        if not (proven or others or _has_end(names)):
+            return self._prove_by_content(folder, names, limit)
         return _sum_up(names, proven, others)
+
+    def _prove_by_content(self, folder: Path, names: list[str], limit: RunningLimit) -> dict[str, object]:
+        """Return the answer for a folder without weights by their names: those without a suffix, as Sockeye's `params`.
+
+        What such a file is, its content tells; one that is of no known format is none of them, nor is an empty mark.
+        """
+        plain = [name for name in names if not Path(name).suffix]
+        proven: list[dict[str, object]] = []
+        for name in plain if len(plain) <= WITHOUT_SUFFIX_AT_MOST else ():
+            if limit.next_wait_s() == 0:
+                return _leave_unexamined(f"could not be proved within {limit.limit_s:.0f} s")
+            answer = self._run_prover(folder / name, limit)
+            if answer.get("verdict") == Verdict.PROVEN.value:
+                proven.append(answer)
+            elif UNEXAMINED in answer or (answer.get("reason") != EMPTY and DAMAGED.match(str(answer.get("reason")))):
+                return _name_file(name, answer)
+        return _sum_up(names, proven, [])
 
     def _run_prover(self, path: Path, limit: RunningLimit, share: tuple[int, int] | None = None) -> dict[str, object]:
         command = [self._python, "-I", "-S", str(self._program()), str(path.absolute())]
@@ -232,6 +262,11 @@ def _find_missing_end(names: list[str]) -> str | None:
     return next((last for some, last in ENDS_OF_A_SAVE if _has_file(names, some) and not _has_file(names, last)), None)
 
 
+def _has_end(names: list[str]) -> bool:
+    """Whether a file is there that is written last into such a folder."""
+    return any(_has_file(names, last) for _, last in ENDS_OF_A_SAVE)
+
+
 def _is_passed_over(name: str, answer: dict[str, object]) -> bool:
     """Whether a file of a folder is none of its weights, and not damaged."""
     reason = str(answer.get("reason"))
@@ -247,8 +282,8 @@ def _sum_up(
     """Return the answer for a folder by those for its files: where each is proven, as far as the farthest of them."""
     if others:
         return _name_file(*others[0]) if proven else others[0][1]
-    if not proven and not any(_has_file(names, last) for _, last in ENDS_OF_A_SAVE):
-        return {"reason": "the folder contains no file of a type that can be proven"}
+    if not proven and not _has_end(names):
+        return {"reason": NOTHING_KNOWN}
     found = [
         (as_int(answer.get("step"), maximum=STEP_MAX), as_int(answer.get("epoch"), -1, EPOCH_MAX)) for answer in proven
     ]

@@ -143,9 +143,37 @@ def test_a_save_of_orbax_is_complete_once_its_metadata_is_there(tmp_path: Path) 
 
 
 def test_a_folder_of_which_nothing_can_be_proven_is_not(tmp_path: Path) -> None:
-    assert proven(folder(tmp_path / "x", notes_dot_txt=b"text")).reason == (
-        "the folder contains no file of a type that can be proven"
+    reason = proven(folder(tmp_path / "x", notes_dot_txt=b"text")).reason
+    assert reason == "the folder contains no file of a type that can be proven"
+    assert reason in OTHER_FORMATS
+
+
+def test_weights_in_a_file_without_a_suffix_are_known_by_their_content(tmp_path: Path) -> None:
+    """As those of Sockeye's `training_state` are, next to an optimizer in a pickle and an empty mark."""
+    path = folder(tmp_path / "state", params=safetensors(), version=b"3.1", done=b"", optimizer_dot_pkl=b"pickled")
+    assert proven(path).verdict is Verdict.PROVEN
+    (path / "params").write_bytes(safetensors(float("nan")))
+    assert (proven(path).reason or "").startswith("params: not finite")
+    (path / "params").write_bytes(safetensors()[:-2])
+    assert (proven(path).reason or "").startswith("params: ")
+    (path / "params").write_bytes(bytes(range(16, 64)))
+    assert proven(path).reason in OTHER_FORMATS
+
+
+def test_a_program_goes_on_by_itself_from_a_folder_of_its_own_format(tmp_path: Path) -> None:
+    """As one that pickles its arrays: as it does from a file of which nothing can be proven."""
+    folder(tmp_path / "ckpt" / "100", agent_dot_pkl=pickle.dumps({"w": [1.0]}), step_dot_pkl=b"K\x02.", done=b"")
+    search = Search(
+        known=(),
+        globs=("ckpt/*/",),
+        cwd=str(tmp_path),
+        fault_unix_s=None,
+        fault_step=None,
+        batches_per_epoch=None,
+        loads_itself=True,
     )
+    point = find(search, proven, lambda _: None)
+    assert (point.possible, point.checkpoint, point.loads_itself) == (True, None, True), point.reason
 
 
 def test_a_folder_whose_only_candidate_is_of_another_format_is_of_another_format(saved: Path, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from supervisor.agent import prove
 from supervisor.agent.prove import opcodes
 from supervisor.agent.prove.program import position
 from supervisor.agent.prove.tally import CHUNK_BYTES
-from supervisor.core.checkpoints.checkpoint import OTHER_FORMATS
+from supervisor.core.checkpoints.checkpoint import NOTHING_KNOWN, OTHER_FORMATS
 from supervisor.core.checkpoints.tensor_stats import profile_of
 
 HERE = Path(__file__).resolve().parent
@@ -624,7 +624,7 @@ def test_of_another_format_is_what_is_neither_damaged_nor_unwritten(tmp_path: Pa
     (tmp_path / "weights.pkl").write_bytes(pickle.dumps({"weights": [0.5, 0.25]}))
     (tmp_path / "trees.txt").write_bytes(b"tree\nversion=v4\n")
     found = {reason_of(path) for path in tmp_path.iterdir()}
-    assert found == OTHER_FORMATS
+    assert found == OTHER_FORMATS - {NOTHING_KNOWN}
     for name, content in (("empty", b""), ("zero", bytes(4096)), ("cut", b"PK\x03\x04" + b"x" * 100)):
         (tmp_path / name).write_bytes(content)
         assert reason_of(tmp_path / name) not in OTHER_FORMATS

@@ -17,16 +17,18 @@ EXACT_WORTH_S = 60.0
 AFTER_FAULT = "saved after the fault began"
 NO_TENSORS = "holds no tensor"
 """What the prover says of a valid file without weights, such as one with settings."""
+NOTHING_KNOWN = "the folder contains no file of a type that can be proven"
 TEXT = "no checkpoint: neither a torch file nor safetensors, but text"
 OTHER_FORMATS = frozenset(
     {
+        NOTHING_KNOWN,
         TEXT,
         "no checkpoint: neither a torch file nor safetensors",
         "no checkpoint: a zip archive, but not one of torch",
         "no checkpoint: a pickle that torch did not write",
     }
 )
-"""What the prover (agent/prove) says of a file of a format that it does not know; no sign that it is damaged."""
+"""What a proof says of a file or folder of a format that it does not know; no sign that it is damaged."""
 LOADS_ITSELF = (
     "started without a checkpoint: the format of what it saves cannot be verified, so the program has to load that by "
     "itself, and none of it is proven"
