@@ -444,6 +444,7 @@ def test_a_lost_host() -> None:
             "non_finite",
         ),
         ("AssertionError", "NaN loss at step 12", "non_finite"),
+        ("RuntimeError", "NaN detected at batch 220: trn: . Something went wrong", "non_finite"),
         ("RuntimeError", "all elements of input should be between 0 and 1", "non_finite"),
         ("RuntimeError", "Training failed: Loss NaN/Inf detected", "non_finite"),
         ("ValueError", "Detection scores must not be NaN.", "non_finite"),
@@ -638,6 +639,26 @@ def test_a_training_that_gave_up_over_nan_is_spoilt_since_the_first() -> None:
     timeline.silence(1).says(ev.AgentEvent.EXCEPTION, type="RuntimeError", message="Loss is nan, stopping training")
     flag = flag_of(timeline.exits(1))
     assert (flag.since, flag.since_step) == (first_at, 11)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "fault"),
+    [
+        ("ValueError", "Input contains NaN", "non_finite"),
+        ("IndexError", "index -9223372036854775808 is out of bounds", "non_finite"),
+        ("OutOfMemoryError", "CUDA out of memory.", "oom_gpu"),
+    ],
+)
+def test_an_exception_of_any_words_right_after_a_loss_that_is_none_is_that_of_the_numbers(
+    kind: str, message: str, fault: str
+) -> None:
+    """As a metric raises that is given NaN: which losses are tolerated does not matter to a program that ends of it."""
+    raised = {"type": kind, "message": message, "traceback": TRACEBACK}
+    spoilt = story().training(10).steps(11, 11, loss=NAN)
+    assert flag_of(spoilt.says(ev.AgentEvent.EXCEPTION, **raised).exits(1)).fault == fault
+    past = story().training(10).steps(11, 11, loss=NAN).steps(12, 12, loss=1.0)
+    flag = flag_of(past.says(ev.AgentEvent.EXCEPTION, **raised).exits(1))
+    assert flag.fault == ("oom_gpu" if fault == "oom_gpu" else "exception")
 
 
 def test_a_gradient_or_a_loss_of_long_ago_that_was_none_spoils_nothing_since() -> None:

@@ -53,7 +53,7 @@ NOT_FINITE = re.compile(
     r"(?:(?:\w+\.)*(?:FloatingPoint|Nan)Error\b|.*?(?:non-?finite|not finite|loss scale (?:reached|already at minimum)"
     r"|elements of input should be between 0 and 1"
     r"|\b(?:loss|grad\w*|norms?|returned|values?|found|detected|either|encountered|elements?|scores?)\b.{0,80}?"
-    r"(?<![\w./'\"])(?:nan|inf)(?![\w'\"]|\.\w)|(?<![\w./'\"])nan (?:loss|grad|norm)))",
+    r"(?<![\w./'\"])(?:nan|inf)(?![\w'\"]|\.\w)|(?<![\w./'\"])nan (?:loss|grad|norm|detected)))",
     re.I | re.S,
 )
 """An exception about numbers that are not finite, in the words of autograd, torch.distributions, Lightning, Megatron,
@@ -270,7 +270,7 @@ class Crash:
             text = f"{who} was killed by {signal_name(failure.signal)}, as its launcher reports"
             return Cause(fault=_fault_of(failure.signal), text=text)
         if failure.kind != "KeyboardInterrupt":
-            return _cause_of(failure)
+            return _with_spoilt_loss(history, _cause_of(failure))
         # What SIGINT makes Python raise says where it was, not why; some processes end with status 1 after it.
         text = status.words if _signal_of(status) == SIGINT else f"{status.words}: interrupted by SIGINT"
         return Cause(fault=KILLED_BY_SIGNAL, text=text)
@@ -529,6 +529,16 @@ def _by_signal(status: ExitStatus) -> Cause | None:
 
 def _fault_of(number: int) -> str:
     return FaultClass.ILLEGAL_ACCESS.value if number in (SIGSEGV, SIGBUS) else KILLED_BY_SIGNAL
+
+
+def _with_spoilt_loss(history: History, cause: Cause) -> Cause:
+    """Return a cause, of an exception of any other words, as that of a training whose newest loss is no number.
+
+    A metric refuses NaN, an index made of it is out of range, and a program says in its own words that it ends.
+    """
+    if cause.fault != "exception" or not history.steps or not spoilt(history.steps[-1].loss):
+        return cause
+    return replace(cause, fault=NON_FINITE)
 
 
 def _find_spoilt(history: History) -> tuple[Moment | None, int | None]:
