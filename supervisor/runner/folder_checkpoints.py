@@ -20,6 +20,9 @@ FILES_AT_MOST = 20_000
 DEPTH_AT_MOST = 16
 
 
+PICKLE = ".pkl"
+
+
 class TreeError(OSError):
     """A folder that cannot be one checkpoint."""
 
@@ -40,6 +43,24 @@ def fingerprint_of(path: Path) -> Fingerprint:
         modified_ns=max((info.st_mtime_ns for info in timed), default=found.st_mtime_ns),
         inode=found.st_ino,
     )
+
+
+def describe_refused(path: Path) -> tuple[Fingerprint, str] | None:
+    """Return why a folder of weights is not taken as a checkpoint, with what it is known by; None for any other path.
+
+    It is there, and what is in it cannot be kept or proven: `params` in that of Sockeye is a link to a file next to it.
+    """
+    try:
+        fingerprint_of(path)
+    except TreeError as error:
+        found = path.stat()
+        with os.scandir(path) as entries:
+            holds_weights = any(entry.name.endswith((*HOLDS_WEIGHTS, PICKLE)) for entry in entries)
+        known_by = Fingerprint(size_bytes=0, modified_ns=found.st_mtime_ns, inode=found.st_ino)
+        return (known_by, str(error)) if holds_weights else None
+    except OSError:
+        return None
+    return None
 
 
 def files_in(folder: Path) -> tuple[Path, ...]:

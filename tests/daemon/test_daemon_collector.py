@@ -513,6 +513,19 @@ def test_a_file_that_is_overwritten_at_each_look_is_reported_once_with_what_to_d
     assert "rename it" in missed
 
 
+def test_a_folder_with_a_link_in_it_is_reported_once(place: Place) -> None:
+    """No generation can be taken of it, and nothing else would say that none is."""
+    folder = place.write("state.st", 1.0, 2.0).with_name("state")
+    folder.mkdir()
+    (folder / "weights.pt").symlink_to("../state.st")
+    saved, _ = place.build_save(folder.with_name("state.st"), 1)
+    for second in range(3):
+        place.collector.offer_found(replace(saved, path=folder), Moment(0.0, 2e9 + second))
+        place.collector.offer_found(replace(saved, path=folder / "gone.pt"), Moment(0.0, 2e9 + second))
+    (missed,) = place.missed()
+    assert "weights.pt is a link" in missed
+
+
 def test_a_rejected_generation_stays_rejected_whatever_lies_on_the_shelf(make: Callable[..., Place]) -> None:
     place = make()
     place.job = replace(place.job, phase=Phase.BACKOFF)  # as in every search: nothing is let go

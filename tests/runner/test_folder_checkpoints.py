@@ -190,6 +190,31 @@ def test_a_folder_with_a_link_is_no_checkpoint(saved: Path) -> None:
         fingerprint_of(saved)
 
 
+@pytest.mark.parametrize("loads_itself", [False, True])
+def test_a_folder_of_weights_that_is_not_looked_into_is_there_all_the_same(
+    tmp_path: Path, *, loads_itself: bool
+) -> None:
+    """As Sockeye's, whose `params` is a link: the training is not started over what it may have saved in it."""
+    path = folder(tmp_path / "out" / "state", optimizer_dot_pkl=b"pickled")
+    folder(tmp_path / "out" / "wandb", notes_dot_txt=b"text")
+    (path / "params").symlink_to("../params.00018")
+    (tmp_path / "out" / "wandb" / "latest-run").symlink_to("run-1")
+    search = Search(
+        known=(),
+        globs=("out/*/",),
+        cwd=str(tmp_path),
+        fault_unix_s=None,
+        fault_step=None,
+        batches_per_epoch=None,
+        loads_itself=loads_itself,
+    )
+    point = find(search, proven, lambda _: None)
+    assert (point.checkpoint, point.possible, point.loads_itself) == (None, loads_itself, loads_itself)
+    assert loads_itself or "params is a link" in point.reason
+    path.rename(tmp_path / "gone")
+    assert find(search, proven, lambda _: None).reason == "no checkpoint saved yet: from the beginning"
+
+
 # --- kept ------------------------------------------------------------------------------------------------------------
 
 

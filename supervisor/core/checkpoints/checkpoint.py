@@ -29,6 +29,8 @@ OTHER_FORMATS = frozenset(
     }
 )
 """What a proof says of a file or folder of a format that it does not know; no sign that it is damaged."""
+REFUSED = "it cannot be kept or proven: "
+"""How the reason begins of a folder that is not looked into, such as one with a link in it."""
 LOADS_ITSELF = (
     "started without a checkpoint: the format of what it saves cannot be verified, so the program has to load that by "
     "itself, and none of it is proven"
@@ -415,16 +417,21 @@ def choose(  # noqa: PLR0913 - each is a bound of its own
             return ResumePoint(
                 checkpoint=checkpoint, possible=True, reason=f"newest proven checkpoint: {checkpoint.title}"
             )
-    if loads_itself and all(checkpoint.reason in OTHER_FORMATS for checkpoint in everything):
+    if loads_itself and all(map(_cannot_be_verified, everything)):
         return ResumePoint(checkpoint=None, possible=True, reason=LOADS_ITSELF, loads_itself=True)
     own = _explain_damaged(everything) if loads_itself and len(usable) == len(everything) else None
     reason = own or _explain_none(everything, {checkpoint.key for checkpoint in usable})
     return ResumePoint(checkpoint=None, possible=False, reason=reason)
 
 
+def _cannot_be_verified(checkpoint: Checkpoint) -> bool:
+    """Whether nothing is known of a checkpoint, which is no sign that it is damaged."""
+    return checkpoint.reason in OTHER_FORMATS or (checkpoint.reason or "").startswith(REFUSED)
+
+
 def _explain_damaged(everything: tuple[Checkpoint, ...]) -> str | None:
     """Return what to do where the program would load a damaged file, and all others are of a format of its own."""
-    damaged = tuple(item for item in newest_first(everything) if item.reason not in OTHER_FORMATS)
+    damaged = tuple(item for item in newest_first(everything) if not _cannot_be_verified(item))
     if len(damaged) == len(everything) or any(item.verdict is None or item.source is not None for item in damaged):
         return None  # nothing else is left, or it is known of a copy alone, whose file may be another by now
     return (

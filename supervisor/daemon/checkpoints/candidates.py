@@ -19,6 +19,7 @@ from supervisor.checkpoint_patterns import advise, ends_with_name, place_of
 from supervisor.children.files_apart import apart
 from supervisor.core.checkpoints.checkpoint import (
     AFTER_FAULT,
+    REFUSED,
     Checkpoint,
     Fingerprint,
     Given,
@@ -33,7 +34,7 @@ from supervisor.core.checkpoints.checkpoint import (
     older,
 )
 from supervisor.daemon.checkpoints.unreadable import find_unreadable
-from supervisor.runner.folder_checkpoints import fingerprint_of
+from supervisor.runner.folder_checkpoints import describe_refused, fingerprint_of
 
 Prove = Callable[[Path], Checkpoint]
 UNFINISHED = re.compile(r"\.(rocm-supervisor-part|aside-\d+)$|orbax-checkpoint-tmp|\.tmp$")
@@ -106,6 +107,19 @@ def _has_changed_since_write(path: Path, seen: Fingerprint) -> bool:
     return is_same and stat.S_ISREG(facts.st_mode) and facts.st_ctime_ns > facts.st_mtime_ns
 
 
+def find_refused(path: Path) -> tuple[Checkpoint, ...]:
+    """Return the folder of weights that is not looked into, rejected with the reason; none for any other path."""
+    try:
+        refused = apart(describe_refused, path)
+    except OSError:
+        return ()
+    if refused is None:
+        return ()
+    return (
+        Checkpoint(path=str(path), fingerprint=refused[0], verdict=Verdict.REJECTED, reason=f"{REFUSED}{refused[1]}"),
+    )
+
+
 def describe_denied(path: Path) -> str | None:
     """Return why the daemon has no permission to check for the file; None where it has."""
     return apart(_find_closed_folder, path)
@@ -139,6 +153,8 @@ def candidates(search: Search) -> tuple[Checkpoint, ...]:
         now = fingerprint(Path(path))
         if now is None and path in last and (why := describe_denied(Path(path))) is not None:
             found.append(replace(last[path], verdict=Verdict.REJECTED, reason=why))
+        elif now is None:
+            found.extend(find_refused(Path(path)))
         elif now is not None:
             own = str(Path(path).parent) in (search.snapshots, search.replicas)
             kind = "snapshot" if own else "checkpoint"

@@ -20,11 +20,11 @@ from supervisor.config.derive import policy_of
 from supervisor.config.settings import JobSettings
 from supervisor.core import attempt_files as fo
 from supervisor.core import events as ev
-from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, newest_first
+from supervisor.core.checkpoints.checkpoint import REFUSED, Checkpoint, Fingerprint, newest_first
 from supervisor.core.checkpoints.retention import kept
 from supervisor.core.job import ALIVE, Attempt, Job
 from supervisor.core.moments import Moment
-from supervisor.daemon.checkpoints.candidates import fingerprint, was_renamed
+from supervisor.daemon.checkpoints.candidates import find_refused, fingerprint, was_renamed
 from supervisor.daemon.checkpoints.proof_queue import ProofQueue, Saved
 from supervisor.daemon.checkpoints.verdicts import Proofs
 from supervisor.daemon.clock import Clock
@@ -87,6 +87,7 @@ class GenerationCollector(threading.Thread):
         self._seen_before: dict[tuple[str, Path], Fingerprint] = {}
         self._unsettled: dict[tuple[str, Path], int] = {}
         """How often in a row a file was found while it was being written."""
+        self._refused: set[tuple[str, Path]] = set()
         self._wake = threading.Condition()
         self._sweeping = threading.Lock()
         self._taking_up = threading.Lock()
@@ -135,10 +136,10 @@ class GenerationCollector(threading.Thread):
 
     def offer_found(self, saved: Saved, now: Moment) -> None:
         """Capture a file that was found by its name, once it is new and no longer being written."""
-        seen = fingerprint(saved.path)
+        seen, key = fingerprint(saved.path), (saved.job, saved.path)
         if seen is None:
+            self._report_refused(saved)
             return
-        key = (saved.job, saved.path)
         settled = now.unix_s - seen.modified_ns / 1e9 >= SETTLED_AFTER_S
         if not settled and not self._world.is_complete(saved.job, seen) and not was_renamed(saved.path, seen):
             self._note_unsettled(saved)
@@ -151,6 +152,15 @@ class GenerationCollector(threading.Thread):
             if len(self._seen_before) > SEEN_KEPT:
                 del self._seen_before[next(iter(self._seen_before))]
         self.saved(saved, seen)
+
+    def _report_refused(self, saved: Saved) -> None:
+        """Report once a folder that is there, and of which no generation can be captured."""
+        for refused in find_refused(saved.path):
+            with self._wake:
+                is_known = (saved.job, saved.path) in self._refused
+                self._refused.add((saved.job, saved.path))
+            if not is_known:
+                self._report_not_kept(saved, refused.reason or REFUSED)
 
     def _note_unsettled(self, saved: Saved) -> None:
         """Report a file that is being written whenever it is looked at: no copy of it could be trusted."""
