@@ -84,14 +84,24 @@ def _look_at(path: Path) -> tuple[int, int] | None:
 
 def _put_back_others(moved: Path, chosen: Path, attempt: str) -> list[Path]:
     """Put back the other files of the save of a moved one, and move away what was written in their place since."""
-    number, returned = last_number(chosen.name), []
-    together = _read_moved_together(moved.parent)
-    others = [path for path in together if path != chosen.absolute() and last_number(path.name) == number]
-    for path in others:
+    returned = []
+    for path in _list_of_save(chosen.absolute(), _read_moved_together(moved.parent)):
         aside = path.parent / FOLDER / moved.parent.name / f"{PREFIX}{path.name}{SUFFIX}"
         if _look_at(aside) is not None:
             returned.append(_return(aside, path, attempt))
     return returned
+
+
+def _list_of_save(chosen: Path, together: list[Path]) -> list[Path]:
+    """Return the other files of the save of `chosen` among those that were moved with it.
+
+    Where the last number in the names stays from save to save, as in `model_state_e5_b0.th`, it takes all of them.
+    """
+    others = [path for path in together if path != chosen and last_number(path.name) == last_number(chosen.name)]
+    series = {(path.parent, re.sub(r"\d+", "#", path.name)) for path in (chosen, *others)}
+    if len(series) > len(others):
+        return others
+    return [path for path in others if _numbers_of(path.name) == _numbers_of(chosen.name)]
 
 
 def _return(aside: Path, path: Path, attempt: str) -> Path:
@@ -120,8 +130,12 @@ def _read_path(line: str) -> Path | None:
 
 def last_number(name: str) -> str | None:
     """Return what the files of one save have in common: the last number in their names, `40` of `net_40_rank0.pth`."""
-    found = re.findall(r"\d+", _RANK.sub("", _SUFFIXES.sub("", name)))
-    return str(int(found[-1])) if found else None
+    found = _numbers_of(name)
+    return str(found[-1]) if found else None
+
+
+def _numbers_of(name: str) -> list[int]:
+    return [int(digits) for digits in re.findall(r"\d+", _RANK.sub("", _SUFFIXES.sub("", name)))]
 
 
 def _find_free_name(path: Path, attempt: str) -> Path:

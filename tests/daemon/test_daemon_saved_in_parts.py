@@ -261,3 +261,27 @@ def test_a_damaged_file_with_a_number_that_stays_is_no_part_of_a_save(tmp_path: 
     best, older_best = replace(captured(tmp_path, "best_v2.pt"), step=20), replace(captured(tmp_path, "a.pt"), step=10)
     (tmp_path / "out" / "last_v2.pt").write_bytes(b"cut")
     assert looked_for_with(tmp_path, "last_v2.pt", older_best, best).checkpoint == best
+
+
+# --- the last number stays, and another tells ------------------------------------------------------------------------
+
+
+def saved_by_epoch(folder: Path, epoch: int, *, is_cut: bool = False) -> Checkpoint:
+    """A model as AllenNLP saves it, and next to it, unless a kill came before, what its trainer goes on from."""
+    generation = replace(captured(folder, f"model_state_e{epoch}_b0.pt"), step=100 * epoch)
+    if not is_cut:
+        (folder / "out" / f"training_state_e{epoch}_b0.pt").write_bytes(b"state")
+    return generation
+
+
+def test_saves_whose_last_number_stays_are_told_apart_by_all_their_numbers(tmp_path: Path) -> None:
+    saves = [saved_by_epoch(tmp_path, epoch) for epoch in (1, 2, 3)]
+    assert looked_for_with(tmp_path, "training_state_e1_b0.pt", *saves).checkpoint == saves[2]
+    assert looked_for_with(tmp_path, "training_state_e3_b0.pt", *saves).checkpoint == saves[1]
+
+
+def test_a_save_whose_last_number_stays_lacks_what_those_before_it_have(tmp_path: Path) -> None:
+    saves = [saved_by_epoch(tmp_path, epoch, is_cut=epoch == 3) for epoch in (1, 2, 3)]
+    assert looked_for(tmp_path, *saves).checkpoint == saves[1]
+    (tmp_path / "out" / "training_state_e3_b0.pt").write_bytes(b"state")
+    assert looked_for(tmp_path, *saves).checkpoint == saves[2]

@@ -191,6 +191,21 @@ def test_all_files_of_a_save_are_put_back_with_the_one_that_is_chosen_again(
     assert (aside.read_text() if aside.exists() else None) == ("of another course" if written_since else None)
 
 
+def test_files_whose_last_number_stays_are_put_back_by_all_their_numbers(tmp_path: Path) -> None:
+    """Those of an AllenNLP training end with the batch in the epoch, which is 0 in all of them."""
+    saves = {
+        epoch: [tmp_path / f"{part}_e{epoch}_b0.th" for part in ("model_state", "training_state")]
+        for epoch in (5, 6, 7)
+    }
+    for path in (path for files in saves.values() for path in files):
+        path.write_text(path.name)
+    generation = tmp_path / "000007-model"
+    shutil.copy2(saves[6][0], generation)
+    moving(saves[5][0], *saves[6], *saves[7])
+    moving(saves[6][0], attempt=4, kept=generation)
+    assert set(tmp_path.glob("*.th")) == {*saves[5], *saves[6]}
+
+
 def test_another_content_of_the_chosen_name_brings_nothing_back(tmp_path: Path) -> None:
     saves, generation = lay_out_saves_in_parts(tmp_path), tmp_path / "000009-net_g_60.pth"
     generation.write_text("of another course")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 from supervisor.children.files_apart import apart
-from supervisor.core.checkpoints.checkpoint import Checkpoint, ResumePoint, last_number, older
+from supervisor.core.checkpoints.checkpoint import RANK, SUFFIXES, Checkpoint, ResumePoint, older
 from supervisor.core.checkpoints.damaged import is_damaged
 from supervisor.daemon.checkpoints.candidates import Prove, Search, candidates, find_among, fingerprint
 
@@ -49,7 +49,7 @@ def hand_over_in_place(checkpoint: Checkpoint, *, needs_others: bool = False) ->
     own = _find_own_file(checkpoint, source)
     if own is None or not checkpoint.is_of(own):
         return checkpoint
-    handed_over = needs_others or (number is not None and apart(_has_another_part, source, number))
+    handed_over = needs_others or (number is not None and apart(_has_another_part, source, by_all=False))
     return own if handed_over else checkpoint
 
 
@@ -88,14 +88,16 @@ class _Looks:
 
     def has_damaged_part(self, checkpoint: Checkpoint) -> bool:
         """Whether another file of the same save is damaged, as far as that was examined."""
-        if checkpoint.kind != "checkpoint" or not _tells_saves_apart(checkpoint, self._found):
+        by_all = _is_told_apart_by_all(checkpoint, self._found)
+        if checkpoint.kind != "checkpoint" or by_all is None:
             return False
         own = _place_of(checkpoint)
+        save = own.parent, _numbers_of(own.name, by_all=by_all)
         newest: dict[Path, Checkpoint] = {}
         for other in sorted(self._found, key=_saved_unix_s):
             newest[_place_of(other)] = other
         return any(
-            (place.parent, other.number) == (own.parent, checkpoint.number)
+            (place.parent, _numbers_of(place.name, by_all=by_all)) == save
             and place != own
             and _is_of_a_part(place, own)
             and is_damaged(other)
@@ -111,10 +113,30 @@ def _saved_unix_s(checkpoint: Checkpoint) -> float:
     return checkpoint.saved_unix_s
 
 
-def _tells_saves_apart(checkpoint: Checkpoint, others: Iterable[Checkpoint]) -> bool:
-    """Whether its number changes from save to save: that of `last_v2.pt` and `best_v2.pt` does not."""
-    number = checkpoint.number
-    return number is not None and any(other.series == checkpoint.series and other.number != number for other in others)
+def _numbers_of(name: str, *, by_all: bool) -> tuple[int, ...]:
+    """Return the numbers by which the files of a save are known: the last in their names, or all of them."""
+    numbers = tuple(map(int, _DIGITS.findall(RANK.sub("", SUFFIXES.sub("", name)))))
+    return numbers if by_all else numbers[-1:]
+
+
+def _is_told_apart_by_all(checkpoint: Checkpoint, others: Iterable[Checkpoint]) -> bool | None:
+    """Whether it takes all numbers in its name to know its save: that of `model_state_e5_b0.th` is epoch 5, batch 0.
+
+    None where its numbers are those of the other saves, too, as in `last_v2.pt` and `best_v2.pt`.
+    """
+    if checkpoint.number is None:
+        return None
+    names = [_place_of(other).name for other in others if other.series == checkpoint.series]
+    return _is_by_all(_place_of(checkpoint).name, names)
+
+
+def _is_by_all(own: str, names: Sequence[str]) -> bool | None:
+    """As `_is_told_apart_by_all`, by the names of files of one series."""
+    differ = {
+        by_all: any(_numbers_of(name, by_all=by_all) != _numbers_of(own, by_all=by_all) for name in names)
+        for by_all in (False, True)
+    }
+    return next((by_all for by_all, does in differ.items() if does), None)
 
 
 def _pass_over(search: Search, point: ResumePoint, look: _Looks, *, needs_others: bool) -> ResumePoint | None:
@@ -148,12 +170,13 @@ def _is_torn(checkpoint: Checkpoint, generations: Iterable[Checkpoint]) -> bool:
     source, number = checkpoint.source, checkpoint.number
     if source is None or number is None or checkpoint.kind != "checkpoint":
         return False
-    if not _tells_saves_apart(checkpoint, generations):
+    by_all = _is_told_apart_by_all(checkpoint, tuple(generations))
+    if by_all is None:
         return False
     own = _find_own_file(checkpoint, source)
     if own is None or checkpoint.is_of(own):
         return False
-    return apart(_has_another_part, source, number)
+    return apart(_has_another_part, source, by_all=by_all)
 
 
 def _find_own_file(generation: Checkpoint, source: str) -> Checkpoint | None:
@@ -167,10 +190,11 @@ def _is_of_a_part(other: Path, own: Path) -> bool:
     return other.suffix == own.suffix or other.suffix in STATE_SUFFIXES
 
 
-def _has_another_part(path: str, number: str) -> bool:
+def _has_another_part(path: str, *, by_all: bool) -> bool:
     """Whether next to a file lies another of the same number and kind, as `opt000040.pt` next to `model000040.pt`."""
     own = Path(path)
-    return any(last_number(name) == number for name in _list_parts(own) if name != own.name)
+    save = _numbers_of(own.name, by_all=by_all)
+    return any(_numbers_of(name, by_all=by_all) == save for name in _list_parts(own) if name != own.name)
 
 
 def _list_parts(own: Path) -> list[str]:
@@ -190,12 +214,16 @@ def _misses_part(checkpoint: Checkpoint) -> bool:
     if checkpoint.kind != "checkpoint" or checkpoint.number is None:
         return False
     own = _place_of(checkpoint)
-    parts: dict[int, set[str]] = {}
-    for name in apart(_list_parts, own):
-        if (number := last_number(name)) is not None:
-            parts.setdefault(int(number), set()).add(_DIGITS.sub("#", name))
-    mine, series = int(checkpoint.number), _DIGITS.sub("#", own.name)
-    others = {number: names for number, names in parts.items() if number != mine and series in names}
+    names = apart(_list_parts, own)
+    series = _DIGITS.sub("#", own.name)
+    by_all = _is_by_all(own.name, [name for name in names if _DIGITS.sub("#", name) == series])
+    if by_all is None:
+        return False
+    parts: dict[tuple[int, ...], set[str]] = {}
+    for name in names:
+        parts.setdefault(_numbers_of(name, by_all=by_all), set()).add(_DIGITS.sub("#", name))
+    mine = _numbers_of(own.name, by_all=by_all)
+    others = {numbers: found for numbers, found in parts.items() if numbers != mine and series in found}
     if mine not in parts or len(others) < SAVES_ALIKE or max(others) > mine:
         return False
     return not set.intersection(*others.values()) <= parts[mine]
