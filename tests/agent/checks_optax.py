@@ -129,6 +129,18 @@ def train_nnx():
     return nnx.state(model)
 
 
+def train_ahead():
+    """The update is lowered and compiled ahead of its first call."""
+    step, compiled = jax.jit(updated, static_argnums=0), []
+
+    def call(transformation, weights, state, batch):
+        if not compiled:
+            compiled.append(step.lower(transformation, weights, state, batch).compile())
+        return compiled[0](weights, state, batch)
+
+    return train(call)
+
+
 def train_poisoned():
     data[STEPS // 2] = numpy.nan
     return train_compiled()
@@ -202,6 +214,7 @@ WAYS = {
     "parallel": train_parallel,
     "linen": train_linen,
     "nnx": train_nnx,
+    "ahead": train_ahead,
     "compiled": train_and_validate,
 }
 

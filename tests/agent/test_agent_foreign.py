@@ -305,7 +305,7 @@ def test_every_update_of_a_jax_training_is_a_step_also_inside_compiled_functions
     finished = runs.run(every="0")
     (attempt,) = runs.attempts
     assert attempt.failures() == []
-    assert attempt.head() == 12 * len(finished.output.splitlines()) == 96, finished.output
+    assert attempt.head() == 12 * len(finished.output.splitlines()) == 108, finished.output
     records = attempt.records()
     assert [record.step for record in records] == [*range(9, 13), *list(range(1, 13)) * 5], "the ring holds the last 64"
     assert attempt.stage() == "validate", "the last of them evaluates after its last step"

@@ -1,10 +1,11 @@
 """Counts the steps of a JAX training by its updates with optax, also where the update lies inside a compiled function.
 
 A compiled function runs none of its Python again, so its calls are followed from outside: `jax.jit` and `jax.pmap`
-return an object that calls the same compiled function. A function whose tracing reached `update` of an optax
-transformation makes one step a call, however often it updates; an update outside of any such call is a step itself.
-Programs that do not import optax get what JAX returns. Which of a step's results is the loss is not known; a float of
-one element among them that became NaN is recorded as a loss that is NaN, once it has arrived: nothing waits for it.
+return an object that calls the same compiled function, as do `lower` and `compile`, which make one ahead of its calls.
+A function whose tracing reached `update` of an optax transformation makes one step a call, however often it updates; an
+update outside of any such call is a step itself. Programs that do not import optax get what JAX returns. Which of a
+step's results is the loss is not known; a float of one element among them that became NaN is recorded as a loss that is
+NaN, once it has arrived: nothing waits for it.
 
 Steps within a compiled loop (`jax.lax.scan`, `fori_loop`, `while_loop`) are not seen: the call around it is one step,
 and it is reported from its tracing on that such a loop is under way, which may last as long as the training.
@@ -16,7 +17,7 @@ import math
 import sys
 import threading
 import weakref
-from functools import wraps
+from functools import partial, wraps
 from time import monotonic_ns
 from types import MethodType, ModuleType
 from typing import Any, Callable, List, Optional
@@ -68,6 +69,8 @@ _follows = False
 """Whether optax has been imported."""
 _step = 0
 """Number of the last step; 0 before the first."""
+AHEAD = ("trace", "lower", "compile")
+"""Methods by which a function is made ready before its first call, of `jax.jit` and of what they return."""
 _late = LateArray()
 _device: Optional[str] = None
 
@@ -107,13 +110,33 @@ class FollowedCall:
         return self if instance is None else MethodType(self, instance)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(vars(self)["_rocm_compiled"], name)
+        found = getattr(vars(self)["_rocm_compiled"], name)
+        return partial(_make_ahead, self, found) if name in AHEAD else found
 
     def __repr__(self) -> str:
         return repr(self._rocm_compiled)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self._rocm_compiled.__reduce_ex__(protocol)
+
+
+def _make_ahead(source: FollowedCall, make: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Return what JAX makes of a function before its first call, followed as the function is where that makes steps.
+
+    It is traced by that, and never again: what is compiled of it is called in place of it.
+    """
+    _thread.calls.append(source)
+    _thread.depths.append(len(_thread.loops))
+    try:
+        made = make(*args, **kwargs)
+    finally:
+        _thread.calls.pop()
+        _thread.depths.pop()
+    if not source._rocm_makes_steps:
+        return made
+    followed = FollowedCall(made)
+    followed._rocm_makes_steps, followed._rocm_loops = True, source._rocm_loops
+    return followed
 
 
 def install_jax(module: ModuleType) -> None:
