@@ -88,7 +88,12 @@ def _warn_unkillable(job: Job, exists: str, now: Moment) -> de.Warn:
 
 
 def _list_resorts(job: Job, context: RemedyContext) -> tuple[Resort, ...]:
-    """Return the last resorts that can end its process: a GPU's reset ends no wait for a disk, and harms others."""
+    """Return the last resorts that can end its process: a GPU's reset ends no wait for a disk, and harms others.
+
+    None is needed against one that is frozen: it ends once it is thawed.
+    """
+    if job.attempt is not None and any(wait.is_frozen for wait in job.attempt.waits):
+        return ()
     return tuple(item for item in context.resorts if item.kind != "reset_gpu" or not _is_of_disk(job))
 
 
@@ -134,6 +139,8 @@ def describe_waits(waits: Sequence[KernelWait]) -> str | None:
         return None
     named = "; ".join(kernel_wait.words for kernel_wait in waits[:WAITS_NAMED])
     more = f" and {len(waits) - WAITS_NAMED} more" if len(waits) > WAITS_NAMED else ""
+    if any(wait.is_frozen for wait in waits):
+        return f"{named}{more}: it is frozen with its control group, and ends once that is thawed"
     if all(wait.is_of_disk for wait in waits):
         return f"{named}{more}: for a file system, which ends when its disk or server answers; no GPU reset does"
     if any(wait.is_of_disk is None for wait in waits):

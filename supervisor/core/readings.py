@@ -242,6 +242,8 @@ class KernelWait:
     """Functions of the kernel, innermost first; empty for whoever is not root."""
     switches: int | None = None
     """How often it has left the processor in its life: the same number twice is one wait, in which it never ran."""
+    is_frozen: bool = False
+    """Whether it waits, wherever that is, for its control group of version 1 to be thawed; so does its SIGKILL."""
 
     @property
     def is_of_disk(self) -> bool | None:
@@ -309,10 +311,17 @@ class ProcessReading:
     """Those of `stopped_pids` that a debugger holds: SIGCONT does not continue them. Under strace none is held."""
     terminal_pids: tuple[int, ...] = ()
     """Those of `stopped_pids` that have a controlling terminal, whose job control stops and continues them."""
+    frozen_pids: tuple[int, ...] = ()
+    """Those of `stopped_pids` that are frozen with their control group; no signal reaches them."""
     switches_per_s: float | None = None
     """Context switches per second of all threads; None where not counted, as while a processor is in use."""
     parents: tuple[tuple[int, int], ...] = ()
     """(process, its parent) of every process that is alive."""
+
+    @property
+    def held_pids(self) -> tuple[int, ...]:
+        """Those of `stopped_pids` that go on once whoever holds them lets them, and by no signal."""
+        return (*self.traced_pids, *self.terminal_pids, *self.frozen_pids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

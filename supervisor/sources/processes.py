@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
 
 from supervisor.core.moments import Moment
 from supervisor.core.readings import KernelWait, ProcessReading, ProcessUse, is_of_storage
+from supervisor.sources.frozen import find_frozen
 from supervisor.sources.kernel_files import read_text
 from supervisor.sources.outside_waits import OutsideWatch
 from supervisor.sources.storage_waits import StorageWatch, is_blind_to, read_shown
@@ -148,14 +149,16 @@ class TreeWatch:
         processes = [found for process in listed if (found := _read_process(process)) is not None]
         used_s = {process.key: process.used_s for process in processes}
         alive = [process for process in processes if process.status not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)]
-        stopped = [process for process in processes if process.is_stopped]
         percent = self._cpu_percent(used_s, now)
         is_quiet = percent is not None and percent <= QUIET_PERCENT
         switches_per_s = self._switches_per_s([process.pid for process in alive], now) if is_quiet else None
         uses = [process.as_use(self._cpu_percent({process.key: process.used_s}, now)) for process in processes]
         quiet = {use.pid: use.name for use in uses if use.cpu_percent is not None and use.cpu_percent <= QUIET_PERCENT}
-        sleeping = [pid for pid in _pids_of(processes, psutil.STATUS_SLEEPING) if pid in quiet][:COUNTED_PROCESSES]
-        waits = tuple(wait for process in processes for wait in process.waits)
+        frozen = find_frozen(list(quiet)[:COUNTED_PROCESSES])
+        stopped = [process for process in processes if process.is_stopped or process.pid in frozen]
+        asleep = [pid for pid in _pids_of(processes, psutil.STATUS_SLEEPING) if pid not in frozen]
+        sleeping = [pid for pid in asleep if pid in quiet][:COUNTED_PROCESSES]
+        waits = tuple(replace(wait, is_frozen=process.pid in frozen) for process in processes for wait in process.waits)
         of_storage = self._storage.read(waits, {pid: quiet[pid] for pid in sleeping})
         if not of_storage and is_blind_to(self._pid):
             in_kernel = {process.pid for process in processes if process.status == psutil.STATUS_DISK_SLEEP}
@@ -167,7 +170,9 @@ class TreeWatch:
             processes=len(processes),
             rss_bytes=sum(process.rss_bytes for process in processes) if processes else None,
             cpu_percent=percent if processes else None,
-            uninterruptible_pids=_pids_of(processes, psutil.STATUS_DISK_SLEEP),
+            uninterruptible_pids=tuple(
+                pid for pid in _pids_of(processes, psutil.STATUS_DISK_SLEEP) if pid not in frozen
+            ),
             served_pids=tuple(wait.pid for wait in of_storage if wait.thread == wait.pid and wait.pid in sleeping),
             storage_waits=of_storage,
             gpu_wait_pids=self._storage.gpu_wait_pids,
@@ -179,6 +184,7 @@ class TreeWatch:
             stopped_pids=tuple(process.pid for process in stopped),
             traced_pids=tuple(process.pid for process in stopped if process.is_held),
             terminal_pids=tuple(process.pid for process in stopped if process.has_terminal),
+            frozen_pids=frozen,
             switches_per_s=switches_per_s,
             parents=tuple((process.pid, process.parent) for process in alive),
         )

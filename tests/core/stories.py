@@ -241,6 +241,7 @@ class Story:
         stopped: tuple[int, ...] = (),
         traced: tuple[int, ...] = (),
         on_terminal: tuple[int, ...] = (),
+        frozen: tuple[int, ...] = (),
         runs: bool | None = False,
         switches: float | None = None,
         parents: tuple[tuple[int, int], ...] = (),
@@ -255,7 +256,8 @@ class Story:
 
         `runs` says whether one that is stuck runs between two readings; None where the kernel does not count.
         `switches` are the context switches a second of all threads, `parents` each process with its parent; those that
-        are `traced` are held by a debugger, those `on_terminal` by the job control of their terminal; those
+        are `traced` are held by a debugger, those `on_terminal` by the job control of their terminal, those
+        that are `frozen` with their control group; those
         that are `served` wait for a file system's server. `storage` are threads that wait for a file system, `largest`
         the processes that use most of the processor, and those `on_gpu` wait in the driver of one. Those that are
         `timed` sleep by a timer, those that are `asking` wait for the answer of a peer that is none of the job's.
@@ -272,9 +274,10 @@ class Story:
                 uninterruptible_pids=stuck,
                 served_pids=served,
                 waits=waits or stand,
-                stopped_pids=stopped + traced + on_terminal,
+                stopped_pids=stopped + traced + on_terminal + frozen,
                 traced_pids=traced,
                 terminal_pids=on_terminal,
+                frozen_pids=frozen,
                 switches_per_s=switches,
                 parents=parents,
                 storage_waits=storage,

@@ -145,6 +145,17 @@ def test_nothing_is_reset_for_a_job_that_its_user_stops() -> None:
     assert "LastResort" not in timeline.read_decisions()
 
 
+def test_nothing_is_reset_for_a_process_that_is_frozen() -> None:
+    """SIGKILL ends it once it is thawed, where the freezer is that of version 1."""
+    timeline = life(limits=PATIENT)
+    timeline.context = ON
+    wait = KernelWait(pid=7, name="python", thread=7, channel="do_wait", is_frozen=True)
+    timeline.training().silence(60).silence(40).tree(2, waits=(wait,)).silence(10).silence(3600)
+    warned = [decision.flag.message for decision in timeline.decisions if isinstance(decision, de.Warn)]
+    assert "it is frozen with its control group, and ends once that is thawed" in warned[-1]
+    assert timeline.job.resorts == ()
+
+
 @pytest.mark.parametrize(
     ("channel", "stack", "message", "taken"),
     [

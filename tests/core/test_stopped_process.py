@@ -300,14 +300,21 @@ def test_a_stall_that_is_found_sooner_than_the_stop_names_the_stopped_process() 
     assert f"kill -CONT {LAUNCHER} {MAKER} lets it go on" in stop.flag.diagnosis.advice
 
 
-@pytest.mark.parametrize("how", ["traced", "on_terminal"])
+HOLDS = {
+    "traced": "held by a debugger",
+    "on_terminal": "stopped by the job control of its terminal",
+    "frozen": "frozen with its control group",
+}
+
+
+@pytest.mark.parametrize("how", HOLDS)
 def test_a_stall_says_who_holds_the_process(how: str) -> None:
     timeline = story(gpus_used=()).started(LAUNCHER).claimed(MAKER).training(10)
     timeline.tree(62, cpu=0.0, switches=0.0, **{how: (MAKER,)})  # type: ignore[arg-type]  # one of the two
     flag = timeline.check(Stall())
     assert flag is not None
-    who = "held by a debugger" if how == "traced" else "stopped by the job control of its terminal"
-    assert flag.message.endswith(f"; process {MAKER} is {who}, state T")
+    state = "" if how == "frozen" else ", state T"
+    assert flag.message.endswith(f"; process {MAKER} is {HOLDS[how]}{state}")
 
 
 @pytest.mark.parametrize("act", [False, SHADOW])
@@ -316,13 +323,31 @@ def test_a_rule_that_does_not_act_continues_nothing(act: Act) -> None:
     assert acts(timeline) == []
 
 
-@pytest.mark.parametrize("how", ["traced", "on_terminal"])
-def test_what_a_debugger_or_a_terminal_holds_is_neither_continued_nor_stopped(how: str) -> None:
+@pytest.mark.parametrize("how", HOLDS)
+def test_what_is_held_is_neither_continued_nor_stopped(how: str) -> None:
     timeline = stopped_life().tree(60, cpu=0.0, switches=0.0, **{how: (MAKER,)})  # type: ignore[arg-type]  # one of the two
     assert acts(timeline) == []
     warned = [item.flag.message for item in timeline.decisions if isinstance(item, de.Warn)]
-    who = "held by a debugger" if how == "traced" else "stopped by the job control of its terminal"
-    assert any(who in message for message in warned)
+    assert any(HOLDS[how] in message for message in warned)
+
+
+@pytest.mark.parametrize("how", HOLDS)
+def test_what_was_held_has_time_for_its_next_step_once_it_goes_on(how: str) -> None:
+    """`docker pause` for the night, and a step of two minutes."""
+    timeline = life([Stall(limit_s=300.0), StoppedProcess()]).started(LAUNCHER).claimed(MAKER).training(10)
+    timeline.tree(7200, cpu=0.0, switches=0.0, every_s=60.0, **{how: (MAKER,)})  # type: ignore[arg-type]
+    timeline.tree(120, cpu=90.0).steps(101, 102)
+    assert acts(timeline) == []
+    timeline.tree(330, cpu=90.0)
+    assert acts(timeline) == ["Stop"], "a stall after that is one"
+
+
+def test_a_frozen_process_is_named_with_what_thaws_it() -> None:
+    flag = launched().training(10).tree(59, cpu=0.0, switches=0.0, frozen=(MAKER,)).check(StoppedProcess())
+    assert flag is not None
+    assert flag.message == f"process {MAKER} is frozen with its control group for 59 s, without progress (stage step)"
+    assert flag.diagnosis is not None
+    assert "it goes on once its control group is thawed: `docker unpause`, `systemctl thaw`" in flag.diagnosis.advice
 
 
 def test_another_fault_at_the_same_time_is_not_waited_with() -> None:

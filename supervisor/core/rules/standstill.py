@@ -35,6 +35,8 @@ _DEADLOCK = "threads or ranks wait for one another (NCCL#1730: a collective hang
 _LOST = "it was killed, or crashed in native code, and the program that started it, such as a process manager, stays"
 _STOPPED = "something has stopped the process: SIGSTOP, a debugger, a freezer of its cgroup"
 _HELD = "the process was stopped, by SIGSTOP or with a debugger (state T)"
+THAW = "it goes on once its control group is thawed: `docker unpause`, `systemctl thaw`"
+_FROZEN = "its control group was frozen: `docker pause`, `systemctl freeze`, a suspended job of a batch system"
 
 
 def diagnosis_of(history: History) -> Diagnosis:
@@ -70,7 +72,7 @@ def _list_causes(history: History, busy: float | None, *, waiting: bool) -> list
     if waiting:
         return [_STORAGE] if _waits_for_disk(history) else [_DRIVER, _SPINNING]
     if _held_pids(history):
-        return [_HELD]
+        return [_FROZEN] if history.processes[-1].frozen_pids else [_HELD]
     if history.stage is Stage.DATA_WAIT:
         return [_LOADER, _USERPTR]
     if busy is not None and busy >= BUSY_PERCENT:
@@ -88,7 +90,9 @@ def _list_advice(history: History, busy: float | None, *, waiting: bool) -> list
             "have the program end with its training, or make the training itself the command: it is found at once"
         )
     if held := _held_pids(history):
-        advice.append(f"kill -CONT {' '.join(map(str, held))} lets it go on")
+        is_frozen = bool(history.processes[-1].frozen_pids)
+        goes_on = f"kill -CONT {' '.join(map(str, held))} lets it go on"
+        advice.append(THAW if is_frozen else goes_on)
     if history.storage.is_waiting(history.now):
         return [*advice, "`umount -f` of a mount that stays dead ends the wait with an error"]
     if waiting and not _waits_for_disk(history):
@@ -141,6 +145,8 @@ def _busy_percent(history: History, since: Moment) -> float | None:
 
 def describe_hold(reading: ProcessReading, pid: int) -> str:
     """Return what holds a process that is stopped, to complete a sentence about it."""
+    if pid in reading.frozen_pids:
+        return "frozen with its control group"
     if pid in reading.traced_pids:
         return "held by a debugger"
     if pid in reading.terminal_pids:
@@ -153,7 +159,7 @@ def choose_stopped(history: History, reading: ProcessReading) -> int:
 
     One that makes steps comes first, then one that SIGCONT continues: others are held by a debugger or a terminal.
     """
-    makers, held = history.reports.rank_pids.values(), (*reading.traced_pids, *reading.terminal_pids)
+    makers, held = history.reports.rank_pids.values(), reading.held_pids
     return min(reading.stopped_pids, key=lambda pid: (pid not in makers, pid in held, pid))
 
 
@@ -165,7 +171,8 @@ def name_stopped(history: History) -> str:
     pid = choose_stopped(history, newest)
     others = len(newest.stopped_pids) - 1
     more = f", and {others} more" if others else ""
-    return f"; process {pid} is {describe_hold(newest, pid)}, state T{more}"
+    state = "" if pid in newest.frozen_pids else ", state T"
+    return f"; process {pid} is {describe_hold(newest, pid)}{state}{more}"
 
 
 STEADY_READINGS = 3

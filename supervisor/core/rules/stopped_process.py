@@ -11,6 +11,9 @@ What is done. SIGCONT first, once in an attempt (`continue_first`): for `GOES_ON
 step is asked. If a process is still stopped after `decide.CONTINUE_WAIT_S`, or is stopped again, or no step comes, the
 attempt is stopped with a save, and resumed.
 
+What is frozen with its control group (`docker pause`, `systemctl freeze`) is held as by a debugger, and no signal ends
+it before it is thawed. Once what was held goes on, rules wait for its next step for `RESUMES_S` before they are asked.
+
 With `act = false` a stopped training is told and left alone: the rules that wait for a step (`judge.LEFT_STOPPED`) are
 held until it has gone on.
 """
@@ -25,6 +28,7 @@ from typing import ClassVar, TypeAlias
 from supervisor.core.flags import Act, Severity
 from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import ATTEMPT_ENDED, History
+from supervisor.core.moments import Moment
 from supervisor.core.readings import ProcessReading
 from supervisor.core.remedies import causes
 from supervisor.core.rules.bounds import lasting
@@ -105,21 +109,28 @@ class StoppedProcess:
         """Whether a debugger or a terminal holds a process that trains: whoever uses it lets it go."""
         newest = history.processes[-1]
         trains = {history.training_pid, *history.reports.rank_pids.values()}
-        return not history.over and not trains.isdisjoint((*newest.traced_pids, *newest.terminal_pids))
+        return not history.over and not trains.isdisjoint(newest.held_pids)
 
     def goes_on(self, history: History) -> bool:
-        """Whether the training was continued, runs, and still has time for its next step."""
-        at, newest = history.continued_at, history.processes[-1]
-        if at is None or history.over or newest.stopped_pids:
+        """Whether the training was continued, or is not held any more, runs, and still has time for its next step."""
+        if history.over or history.processes[-1].stopped_pids:
             return False
         since = history.no_step_since()
-        return (since is None or at.seconds_since(since) >= 0) and history.seconds_since(at) < GOES_ON_S
+        return any(
+            at is not None and (since is None or at.seconds_since(since) >= 0) and history.seconds_since(at) < within_s
+            for at, within_s in ((history.continued_at, GOES_ON_S), (_find_end_of_hold(history), RESUMES_S))
+        )
+
+
+def _find_end_of_hold(history: History) -> Moment | None:
+    """Return when what trains was last seen to be held; None where a signal had stopped it, or nothing."""
+    at = history.stopped_at
+    return at if any(reading.at == at and reading.held_pids for reading in history.processes) else None
 
 
 def _list_signalled(reading: ProcessReading) -> tuple[int, ...]:
-    """Return the processes that a signal has stopped, and neither a debugger nor a terminal's job control holds."""
-    held = (*reading.traced_pids, *reading.terminal_pids)
-    return tuple(pid for pid in reading.stopped_pids if pid not in held)
+    """Return the processes that a signal has stopped, and that nothing holds."""
+    return tuple(pid for pid in reading.stopped_pids if pid not in reading.held_pids)
 
 
 def _list_makers(history: History, reading: ProcessReading) -> tuple[int, ...]:
@@ -146,13 +157,13 @@ def _find_run(history: History, stopped_in: Callable[[ProcessReading], tuple[int
 def _observe(history: History, run: Run) -> Observation:
     newest = run[-1]
     pid = choose_stopped(history, newest)
-    held = pid in newest.traced_pids or pid in newest.terminal_pids
+    held = pid in newest.held_pids
     known = history.training_stage
     stage = "no step was seen yet" if known is None else f"stage {known.value}"
     on = "" if held else f"; `kill -CONT {pid}` (SIGCONT) lets it go on"
     return Observation(
-        message=f"process {pid} is {describe_hold(newest, pid)} for {history.lasted_s(run):.0f} s, state T, "
-        f"without progress ({stage}){on}",
+        message=f"process {pid} is {describe_hold(newest, pid)} for {history.lasted_s(run):.0f} s, "
+        f"{'' if pid in newest.frozen_pids else 'state T, '}without progress ({stage}){on}",
         can_save=True,
         diagnosis=diagnosis_of(history),
     )
