@@ -23,6 +23,7 @@ from . import (
     save_request,
     torch_hook,
     tuning,
+    ultralytics_hours,
     ultralytics_remedies,
     ultralytics_results,
     ultralytics_resume,
@@ -53,6 +54,8 @@ class Run:
         self.final = False
         """Whether the epochs are over and only the best checkpoint is validated."""
         self.snapshots: Optional[snapshots.Snapshots] = None
+        self._counts_on = False
+        """Whether the hours of a training that ends by them include those of earlier processes."""
         self._last_end_ns = 0
         self._wait_s: Optional[float] = None
         self._metrics: Any = trainer.metrics
@@ -76,6 +79,8 @@ class Run:
         exact = ultralytics_resume.taken_up(trainer)
         if self.snapshots is not None and exact is not None:
             self.snapshots.resume(trainer, exact)
+        if ultralytics_resume.is_resuming(trainer):
+            self._counts_on = ultralytics_hours.count_on(trainer, exact)
         recorder.stage = WARMUP
         events.write(
             "plan",
@@ -150,6 +155,8 @@ class Run:
         """Only validation and saving remain."""
         if self.snapshots is not None:
             self.snapshots.epoch_ends(trainer)
+        if self._counts_on:
+            ultralytics_hours.count_epochs(trainer)
         recorder.stage, recorder.aside = VALIDATE, 0
 
     def model_is_saved(self, trainer: Any, recorder: Recorder) -> None:

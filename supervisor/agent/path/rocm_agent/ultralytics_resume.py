@@ -58,7 +58,7 @@ def _asked_to_resume(original: Callable[..., None]) -> Callable[..., None]:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it takes that method's place
         args, kwargs = _with_resume(self, args, kwargs) or (args, kwargs)
         path = os.environ.get(ENV_RESUME_FROM, "")
-        if _is_resuming(self) and zipfile.is_zipfile(path):
+        if is_resuming(self) and zipfile.is_zipfile(path):
             files.verify(path)
         original(self, *args, **kwargs)
 
@@ -127,7 +127,8 @@ def _name_of(path: Any) -> str:
     return os.path.basename(os.path.normpath(os.fspath(path)))
 
 
-def _is_resuming(trainer: Any) -> bool:
+def is_resuming(trainer: Any) -> bool:
+    """Whether this trainer was given a checkpoint by the daemon."""
     return _resuming is not None and _resuming() is trainer
 
 
@@ -135,7 +136,7 @@ def _loading_the_checkpoint(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def setup_model(self: Any, *args: Any, **kwargs: Any) -> Any:
         # Model.train() hands over a model it has made, and then nothing would be loaded.
-        if _is_resuming(self) and not isinstance(self.model, (str, os.PathLike)):
+        if is_resuming(self) and not isinstance(self.model, (str, os.PathLike)):
             self.model = self.args.model
         return original(self, *args, **kwargs)
 
@@ -158,7 +159,7 @@ def _with_a_model(original: Callable[..., Any]) -> Callable[..., Any]:
 def _wrap_resume_training(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def resume_training(self: Any, ckpt: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _is_resuming(self) or not isinstance(ckpt, dict):
+        if not is_resuming(self) or not isinstance(ckpt, dict):
             return original(self, ckpt, *args, **kwargs)
         global _over
         ckpt = _with_exact(ckpt) or ckpt
@@ -224,7 +225,7 @@ def _or_over(original: Callable[..., Any], *event: str) -> Callable[..., Any]:
 
     @wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _over and args[: len(event)] == event and _is_resuming(self):
+        if _over and args[: len(event)] == event and is_resuming(self):
             raise _Over
         return original(self, *args, **kwargs)
 
@@ -279,7 +280,7 @@ def taken_up(trainer: Any) -> Optional[Dict[str, Any]]:
     """Return once, to the trainer that resumes, what mid-epoch needs; None where it begins at an epoch's start."""
     global _exact
     exact, _exact = _exact, None
-    return exact if exact is not None and exact.get("position") is not None and _is_resuming(trainer) else None
+    return exact if exact is not None and exact.get("position") is not None and is_resuming(trainer) else None
 
 
 def _report_resume(trainer: Any, ckpt: Dict[str, Any]) -> None:

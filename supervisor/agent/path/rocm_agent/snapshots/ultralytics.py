@@ -15,7 +15,7 @@ from itertools import islice
 from types import ModuleType
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
-from rocm_agent import claim, save_request
+from rocm_agent import claim, save_request, ultralytics_hours
 from rocm_agent.fence import failed, fenced
 
 from . import randomness, replicas
@@ -143,6 +143,7 @@ class Snapshots:
             "random": randomness.capture(self._torch),
             "position": self._data_position(trainer, step),
             "counters": {name: getattr(trainer, name, None) for name in COUNTERS},
+            "spent_s": ultralytics_hours.read_spent_s(trainer),
         }
 
     def _data_position(self, trainer: Any, step: int) -> Optional[Dict[str, Any]]:
