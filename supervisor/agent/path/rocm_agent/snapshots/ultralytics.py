@@ -27,6 +27,7 @@ from .position import Positioned
 from .scaling import scaler_state, settled_scaler
 from .ultralytics_epoch import cut, fill_buffer, on, shift, unshift
 from .ultralytics_models import models, skeleton, unwrapped
+from .ultralytics_validation import Validations
 
 COUNTERS = ("tloss", "loss_names", "metrics", "fitness", "loss", "loss_items")
 
@@ -63,6 +64,7 @@ class Snapshots:
         self._rates: List[float] = []
         """The groups' learning rates where the snapshot was taken: the scheduler knows nothing of a warm-up."""
         self._first = 0
+        self._validations = Validations(trainer)
         self._watch_optimizer_steps(trainer)
 
     # --- taking ---------------------------------------------------------------------------------------------------
@@ -143,6 +145,7 @@ class Snapshots:
             "random": randomness.capture(self._torch),
             "position": self._data_position(trainer, step),
             "counters": {name: getattr(trainer, name, None) for name in COUNTERS},
+            "validations": self._validations.made,
             "spent_s": ultralytics_hours.read_spent_s(trainer),
         }
 
@@ -218,6 +221,7 @@ class Snapshots:
         """Have the first epoch go on where `exact`, what our key held, stood."""
         self._resuming = exact
         self._rates = [group["lr"] for group in trainer.optimizer.param_groups]
+        self._validations.resume(self._torch, exact.get("validations", 0))
 
     def _resume_position(self, trainer: Any) -> int:
         """Have the loader begin where the snapshot stood; return the batches that lie before."""
