@@ -234,8 +234,8 @@ def _fold_finish(job: Job, decision: de.Finish) -> Job:
             incident = incident.running_since(attempt.launched_at)
         else:
             incident = replace(incident, outcome="stopped")
-    plan = _plan_retry(job, decision.flag, decision.at, decision.reason) if decision.by_user else None
     is_unclear = decision.by_user or decision.unconfirmed
+    plan = _plan_retry(job, decision.flag, decision.at, decision.reason) if is_unclear else None
     course = job.course.unclear(decision.at) if is_unclear else job.course.helped(decision.at)
     return replace(
         moved,

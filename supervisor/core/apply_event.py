@@ -265,7 +265,8 @@ def _fold_start_request(job: Job, event: ev.UserRequest) -> Job:
         return job
     course = Course() if event.fresh else job.course.forgiven(job.number)
     job = replace(job, ledger=job.ledger.forgiven(), course=course, resorts=(), triage=None)
-    if event.fresh or job.phase is Phase.FINISHED or job.attempt is None:
+    is_over = job.phase is Phase.FINISHED and job.retry is None
+    if event.fresh or is_over or job.attempt is None:
         return replace(job.moved(Move.WAKE, event.at, reason), retry=None)
     plan = job.retry or RetryPlan(not_before=event.at, reason=reason)
     return replace(

@@ -229,14 +229,20 @@ def _remark(finish: de.Finish, job: Job, attempt: Attempt, flags: Sequence[RedFl
     A program that loads its newest save may have loaded a spoilt one, of its last step: it makes no step and exits with
     status 0. The job has finished all the same, for its program may know why.
     """
-    if spoilt(attempt.loss) and any(flag.rule == NonFiniteLoss.name and not flag.shadow for flag in flags):
-        words, unconfirmed = f"its last loss, {attempt.loss} at step {attempt.last_step}, is not finite", True
+    flag = next((flag for flag in flags if flag.rule == NonFiniteLoss.name and not flag.shadow), None)
+    if flag is not None and spoilt(attempt.loss):
+        words = f"its last loss, {attempt.loss} at step {attempt.last_step}, is not finite"
+        flag = replace(flag, since=flag.since or attempt.last_step_at)
     elif (incident := job.incident) is not None and incident.lacks_step_of(attempt.number):
-        words, unconfirmed = f"it made no step since {incident.end_words}", incident.flag.since is not None
+        words = f"it made no step since {incident.end_words}"
+        flag = replace(incident.flag, since_step=None)  # which the attempt that it is of has counted
     else:
         return finish
-    see = f": what it saved last may be spoilt, see `supervisorctl checkpoints {job.name}`" if unconfirmed else ""
-    return replace(finish, reason=f"{finish.reason}; {words}{see}", unconfirmed=unconfirmed)
+    if flag.since is None:
+        return replace(finish, reason=f"{finish.reason}; {words}")
+    see = f"what it saved last may be spoilt, see `supervisorctl checkpoints {job.name}`"
+    start = f"`supervisorctl start {job.name}` goes on from before it"
+    return replace(finish, reason=f"{finish.reason}; {words}: {see}; {start}", unconfirmed=True, flag=flag)
 
 
 NOTHING_KNOWN = RemedyContext()

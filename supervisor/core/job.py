@@ -99,6 +99,7 @@ MOVES: dict[tuple[Phase, Move], Phase] = {
     **{(phase, Move.WAKE): Phase.PENDING for phase in ENDED},
     (Phase.STOPPED, Move.RESUME): Phase.BACKOFF,
     (Phase.FAILED, Move.RESUME): Phase.BACKOFF,
+    (Phase.FINISHED, Move.RESUME): Phase.BACKOFF,
 }
 
 
@@ -282,7 +283,7 @@ class StopOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPlan:
-    """What a job in backoff waits for; a failed or stopped job keeps it for its next start."""
+    """What a job in backoff waits for; one that has ended without success keeps it for its next start."""
 
     not_before: Moment
     reason: str

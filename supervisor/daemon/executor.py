@@ -153,7 +153,7 @@ class ThreadExecutor:
         begin = self._deps.threads.begin
         if isinstance(decision, de.GiveUp | de.Finish | de.Retry):
             begin("container", job.name, lambda: self._remove_container(job.name, decision.attempt))
-        if isinstance(decision, de.Finish) and not decision.by_user:
+        if isinstance(decision, de.Finish) and not (decision.by_user or decision.unconfirmed):
             begin("clear", job.name, lambda: clear_snapshots(self._resume_search.snapshots(job.name)))
 
     def search(self, job: Job, history: History | None) -> None:

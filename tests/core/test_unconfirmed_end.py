@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.core import decisions as de
+from supervisor.core import events as ev
 from supervisor.core.findings import FaultClass
 from supervisor.core.job import Phase
 from supervisor.core.remedies.trials import Outcome
@@ -12,7 +13,10 @@ from supervisor.core.rules.non_finite_loss import NonFiniteLoss
 
 from .stories import NAN, Life, life
 
-SEE = "what it saved last may be spoilt, see `supervisorctl checkpoints night`"
+SEE = (
+    "what it saved last may be spoilt, see `supervisorctl checkpoints night`; "
+    "`supervisorctl start night` goes on from before it"
+)
 
 
 def spoilt() -> Life:
@@ -37,6 +41,31 @@ def test_an_end_without_a_step_since_the_loss_was_no_number_names_it_and_the_rem
         f"the training exited with status 0; it made no step since attempt 1 ended at step 53 (non_finite_loss): {SEE}"
     )
     assert timeline.job.course.trials[-1].outcome is Outcome.UNCLEAR
+
+
+def test_a_start_after_such_an_end_goes_on_from_before_the_fault_and_a_fresh_one_from_the_beginning() -> None:
+    timeline = spoilt().exits(0)
+    fresh = spoilt().exits(0).asks(ev.Ask.START, fresh=True)
+    launch = timeline.asks(ev.Ask.START).looks().last
+    assert isinstance(launch, de.Launch)
+    assert launch.resume_from is not None
+    assert launch.resume_from.path == "clean.pt"
+    assert isinstance(fresh.last, de.Launch)
+    assert fresh.last.resume_from is None
+
+
+def test_a_start_after_a_last_loss_that_is_no_number_goes_on_from_before_it() -> None:
+    timeline = life().training(50).saves("clean.pt", 50).silence(1).steps(51, 51, loss=NAN).saves("spoilt.pt", 51)
+    launch = timeline.exits(0).asks(ev.Ask.START).looks().last
+    assert isinstance(launch, de.Launch)
+    assert launch.resume_from is not None
+    assert launch.resume_from.path == "clean.pt"
+
+
+def test_a_start_after_a_plain_success_is_from_the_beginning() -> None:
+    launch = spoilt().steps(51, 60).saves("last.pt", 60).exits(0).asks(ev.Ask.START).last
+    assert isinstance(launch, de.Launch)
+    assert launch.resume_from is None
 
 
 def test_steps_with_a_loss_that_is_finite_are_a_plain_success() -> None:
