@@ -255,6 +255,9 @@ def _open_incident(job: Job, flag: RedFlag | None, decision: str) -> Job:
     attempt = job.attempt
     if job.incident and job.incident.attempt == attempt.number:
         return job
+    unmended, unmended_since = None, None
+    if job.incident is not None and attempt.last_step is None:
+        unmended, unmended_since = job.incident.find_unmended(attempt.number)
     incident = Incident(
         id=f"{job.name}-{attempt.number}",
         job=job.name,
@@ -264,6 +267,8 @@ def _open_incident(job: Job, flag: RedFlag | None, decision: str) -> Job:
         last_step=attempt.last_step,
         scale=attempt.scale or Scale.TRAINING,
         last_step_at=attempt.last_step_at,
+        unmended=unmended,
+        unmended_since=unmended_since,
     )
     return replace(job, incident=incident)
 

@@ -233,9 +233,12 @@ def _remark(finish: de.Finish, job: Job, attempt: Attempt, flags: Sequence[RedFl
     if flag is not None and spoilt(attempt.loss):
         words = f"its last loss, {attempt.loss} at step {attempt.last_step}, is not finite"
         flag = replace(flag, since=flag.since or attempt.last_step_at)
-    elif (incident := job.incident) is not None and incident.lacks_step_of(attempt.number):
-        words = f"it made no step since {incident.end_words}"
-        flag = replace(incident.flag, since_step=None)  # which the attempt that it is of has counted
+    elif (incident := job.incident) is not None:
+        end, since = incident.find_unmended(attempt.number)
+        if end is None:
+            return finish
+        words = f"it made no step since {end}"
+        flag = replace(incident.flag, since=since, since_step=None)  # of steps as an earlier attempt has counted them
     else:
         return finish
     if flag.since is None:

@@ -58,6 +58,10 @@ class Incident:
     remedy_why: str | None = None
     finding: Finding | None = None
     """The finding of the triage, where the daemon made one."""
+    unmended: str | None = None
+    """How the attempt ended since which no step was made, where this one made none."""
+    unmended_since: Moment | None = None
+    """When the fault in that attempt began."""
 
     def relaunched(self, checkpoint: Checkpoint | None, *, loads_itself: bool = False) -> Incident:
         """Return it once the next attempt was started from `checkpoint`, from the beginning or from its own file."""
@@ -126,15 +130,17 @@ class Incident:
         """Return it, closed: the attempt that was to go on ended before its first step, in an incident of its own."""
         return replace(self, outcome="overtaken")
 
-    def lacks_step_of(self, attempt: int) -> bool:
-        """Whether a later attempt made no step, where the one that ended in it had made some."""
-        return not self.closed and attempt > self.attempt and self.last_step is not None
+    def find_unmended(self, attempt: int) -> tuple[str | None, Moment | None]:
+        """Return which attempt ended last after a step, where and by which rule, and since when it had that fault.
 
-    @property
-    def end_words(self) -> str:
-        """Which attempt ended in it, where and by which rule."""
+        None where no attempt had made a step, or a later one did, up to `attempt`.
+        """
+        if self.closed or attempt <= self.attempt:
+            return None, None
+        if self.last_step is None:
+            return self.unmended, self.unmended_since
         where = "" if self.last_training_step is None else f" at step {self.last_training_step}"
-        return f"attempt {self.attempt} ended{where} ({self.flag.rule})"
+        return f"attempt {self.attempt} ended{where} ({self.flag.rule})", self.flag.since
 
     @property
     def closed(self) -> bool:

@@ -43,6 +43,25 @@ def test_an_end_without_a_step_since_the_loss_was_no_number_names_it_and_the_rem
     assert timeline.job.course.trials[-1].outcome is Outcome.UNCLEAR
 
 
+def test_ends_before_the_first_step_in_between_change_nothing_of_that() -> None:
+    timeline = spoilt().exits(1).looks().silence(60).started().exits(signal=9).looks().silence(60).started()
+    finished = timeline.exits(0)
+    assert finish(finished).unconfirmed
+    assert "it made no step since attempt 1 ended at step 53 (non_finite_loss)" in finish(finished).reason
+    launch = finished.asks(ev.Ask.START).looks().last
+    assert isinstance(launch, de.Launch)
+    assert launch.resume_from is not None
+    assert launch.resume_from.path == "clean.pt"
+
+
+def test_a_step_in_between_is_one() -> None:
+    timeline = (
+        spoilt().exits(1).looks().silence(60).started().steps(51, 60).exits(1).looks().silence(60).started().exits(0)
+    )
+    assert "it made no step since attempt 3 ended at step 60 (crash)" in finish(timeline).reason
+    assert not finish(timeline).unconfirmed
+
+
 def test_a_start_after_such_an_end_goes_on_from_before_the_fault_and_a_fresh_one_from_the_beginning() -> None:
     timeline = spoilt().exits(0)
     fresh = spoilt().exits(0).asks(ev.Ask.START, fresh=True)
