@@ -13,7 +13,14 @@ pytestmark = pytest.mark.xdist_group("frozen names")
 collect = functools.cache(collect_anew)
 """Takes a second: the tests of this file share a process."""
 
-WHAT_TO_DO = """\
+NEW = """\
+new names are stored or sent between programs, and none of the old ones is gone:
+
+{changes}
+
+From a release on they stay as they are. Run `make frozen-names`, and commit what it has written.
+"""
+CHANGED = """\
 names that are stored or sent between programs have changed (- before, + now):
 
 {changes}
@@ -27,12 +34,23 @@ Databases, running trainings, scripts and receivers of alerts know the names mar
 """
 
 
+def explain(changes: list[str]) -> str:
+    """Return what to do about lines of a difference between the names before and now."""
+    text = CHANGED if any(line.startswith("-") for line in changes) else NEW
+    return text.format(changes="\n".join(changes))
+
+
 def test_no_stored_or_sent_name_has_changed() -> None:
     before, now = LIST.read_text(encoding="utf-8").splitlines(), as_text(collect()).splitlines()
     changes = [
         line for line in difflib.unified_diff(before, now, lineterm="", n=0) if line[:2] not in ("--", "++", "@@")
     ]
-    assert not changes, WHAT_TO_DO.format(changes="\n".join(changes))
+    assert not changes, explain(changes)
+
+
+def test_a_name_that_is_added_asks_for_no_migration() -> None:
+    assert "migration" not in explain(["+GET /v1/nodes"])
+    assert "migration" in explain(["+GET /v1/nodes", "-GET /v1/node"])
 
 
 def test_every_group_has_names() -> None:
