@@ -8,7 +8,7 @@ the project shows every key of both; a test holds them together.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta, Struct, field
 
@@ -48,6 +48,7 @@ MetricsAddress = Annotated[
     ),
 ]
 SourceName = Literal["sysfs", "rocm-smi", "amd-smi", "pyamdgpuinfo", "nvml", "nvidia-smi"]
+"""Of a source of GPU readings, in the order of `SOURCES` (`sources/gpu/gpus.py`): preferred first."""
 
 
 class SupervisorSettings(Struct, frozen=True, kw_only=True):
@@ -68,9 +69,7 @@ class TelemetrySettings(Struct, frozen=True, kw_only=True):
     """Reading GPUs and machine."""
 
     interval_s: Annotated[float, Meta(ge=0.05, le=3600)] = 1.0
-    sources: list[SourceName] = field(
-        default_factory=lambda: ["sysfs", "rocm-smi", "amd-smi", "pyamdgpuinfo", "nvml", "nvidia-smi"]
-    )
+    sources: list[SourceName] = field(default_factory=lambda: list(get_args(SourceName)))
 
 
 class KernelLogSettings(Struct, frozen=True, kw_only=True):
