@@ -11,6 +11,7 @@ from supervisor.cli.du import total_bytes
 from supervisor.cli.errors import CliError, RefusedError
 from supervisor.cli.formatting import size
 from supervisor.control.client import quoted
+from supervisor.control.refusals import NoSuchJob
 from supervisor.core.sanitize import one_line
 
 
@@ -25,7 +26,7 @@ def command(app: App, job: str, *, yes: bool) -> None:
     JOB must not be in the configuration any more. The training's own files are not touched.
     """
     found = next((entry for entry in app.get("/v1/disk")["jobs"] if entry["job"] == job), None)
-    if not yes and (found is None or not found["configured"]):
+    if not yes and (_is_recorded(app, job) if found is None else not found["configured"]):
         _confirm_removal(app, job, found)
     answer = app.post(f"/v1/jobs/{quoted(job)}/forget")
     if app.json:
@@ -34,6 +35,17 @@ def command(app: App, job: str, *, yes: bool) -> None:
         app.print(f"{one_line(job)}: {answer['rows']} rows of the record deleted")
     if not answer["folder_removed"]:
         raise CliError(f"a part of the folder of {job} could not be removed", "see the daemon's log; remove it as root")
+
+
+def _is_recorded(app: App, job: str) -> bool:
+    """Whether the record knows a job; the daemon refuses another, or ends a removal that was interrupted."""
+    try:
+        app.get("/v1/incidents", job=job, limit=1)
+    except CliError as error:
+        if error.code == NoSuchJob.code:
+            return False
+        raise
+    return True
 
 
 def _confirm_removal(app: App, job: str, found: dict[str, Any] | None) -> None:

@@ -311,7 +311,7 @@ def test_the_answers_are_those_of_the_record(house: House) -> None:
     assert of("/v1/jobs/night/output", lines=1)["text"] == "epoch 2\n"
     assert of("/v1/jobs/night/account")["lifetime"]["began"] == START.unix_s
     nothing = "no job 'nothing' is configured or recorded"
-    assert of("/v1/jobs/nothing/account") == ("no_such_job", nothing, "known: night, older")
+    assert of("/v1/jobs/nothing/account") == ("no_such_job", nothing, "one of: night, older")
 
 
 def test_an_answer_of_the_record_waits_for_what_is_on_its_way_to_the_file_and_a_status_does_not(house: House) -> None:
@@ -395,6 +395,7 @@ def test_a_job_that_is_configured_or_runs_is_not_forgotten(house: House) -> None
         for job, why in (("night", "but still configured"), ("older", "a training of older may still be running")):
             refused = forget(house, job, "--yes")
             assert (refused.exit_code, why in refused.stderr) == (5, True)
+        assert "Continue?" not in forget(house, "neither").output
         unknown = forget(house, "..", "--yes")
         assert (unknown.exit_code, "no job '..' is configured or recorded" in unknown.stderr) == (1, True)
     assert folder.is_dir()
