@@ -58,8 +58,8 @@ def choose(course: Course, remedies: Remedies, ended: Ended, context: RemedyCont
             return Choice(remedy=remedy, reason="; ".join([*reasons, words]), gpu=gpu, environment=environment)
     in_vain = ended.finding.in_vain if ended.finding is not None else ()
     if again is None and remedies.allows("restart") and "restart" not in in_vain:
-        place = "place is not known" if ended.step is None else "place is another"
-        why = f"no remedy is left, and the {place}: " if past else "no remedy applies: "
+        place = "the step of the fault is not known" if ended.step is None else "it failed at another step"
+        why = f"no remedy is left, and {place}: " if past else "no remedy applies: "
         return Choice(remedy="restart", reason="; ".join([*reasons, why + BY_NAME["restart"].words]))
     return Choice(remedy=None, reason="; ".join([*reasons, f"no remedy is left for {ended.cause}"]))
 
