@@ -46,7 +46,10 @@ class Recording:
 
     @property
     def length_s(self) -> float:
-        """From the launch to the last fact."""
+        """From the launch to the end of the attempt; to the last fact where its end is none of them."""
+        ended = [fact.at.monotonic_s for fact in self.facts if isinstance(fact, ev.Exited | ev.HostLost)]
+        if ended:
+            return ended[-1] - self.launched_at.monotonic_s
         last = [when(fact) for fact in self.facts[-1:]] + [record.at.monotonic_s for record in self.steps[-1:]]
         last += [self.moment(step_bucket.last_unix_s).monotonic_s for step_bucket in self.buckets[-1:]]
         return max(last, default=self.launched_at.monotonic_s) - self.launched_at.monotonic_s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,8 @@ def config(tmp_path: Path) -> Path:
             store.add_host_sample(
                 HostReading(at=at(second), memory_total_bytes=2**35, memory_available_bytes=2**34, disks=(FULL,))
             )
+    with store.turn(at(430)):
+        store.add_host_sample(HostReading(at=at(430), memory_total_bytes=2**35, memory_available_bytes=2**34))
     with store.turn(at(400)):
         store.record_event(ev.Exited(at=at(400), job="night", attempt=1, status=status))
         store.close_attempt("night", Attempt(number=1, launched_at=T0, exit=status), at(400))
@@ -121,8 +124,13 @@ def test_an_exported_attempt_replays_elsewhere_as_it_does_here(config: Path, tmp
     assert (again.exit_code, "File exists" in again.stderr) == (1, True)
 
 
+def test_readings_after_the_end_of_an_attempt_are_not_counted_as_its_time(config: Path) -> None:
+    assert json.loads(call(config, "--json", "replay", "night").stdout)["length_s"] == pytest.approx(400.0)
+
+
 def test_people_read_a_table(config: Path) -> None:
     shown = call(config, "replay", "night").stdout
+    assert re.search(r"attempt 1: 6 min 40 s, [0-9]+ flags\n", shown)
     assert "3 min 6 s" in shown or "3 min 5 s" in shown
     assert "stall" in shown
 

@@ -60,7 +60,7 @@ def command(  # noqa: PLR0913, PLR0917 - one an option
     if app.json:
         app.print_json(_as_json(recording, fired))
         return
-    app.print(f"{one_line(recording.made_of)}: {span(recording.length_s)}, {len(fired)} flags")
+    app.print(f"{one_line(recording.made_of)}: {span(recording.length_s)}, {_count_flags(fired)}")
     if fired:
         app.print(app.pen.table(("AFTER", "STEP", "SEVERITY", "RULE", "MESSAGE"), [_flag_row(flag) for flag in fired]))
 
@@ -80,6 +80,10 @@ def _load_recording(
         return read(Path(what)) if "/" in what or Path(what).is_dir() else recorded(app, what, attempt)
     except RecordingError as error:
         raise CliError(str(error), "", "no_recording") from error
+
+
+def _count_flags(fired: list[Fired]) -> str:
+    return "no flag" if not fired else "1 flag" if len(fired) == 1 else f"{len(fired)} flags"
 
 
 def _flag_row(fired: Fired) -> list[Cell]:
