@@ -128,7 +128,8 @@ def lines(app: App, scenario: Scenario, outcomes: list[Outcome]) -> list[str]:
     assumed = answer["assumptions"]
     return [
         f"unproductive: {100 * share['mean']:.2f} % of the time ({100 * share['low']:.2f} to {100 * share['high']:.2f} "
-        f"in {answer['seeds']} trainings), a fault every {span(between) if between else 'never'}",
+        f"in {answer['seeds']} trainings)",
+        f"a fault every {span(between)}" if between else "no fault came",
         "",
         app.pen.table(("SPENT ON", "SHARE"), parts),
         "",
@@ -137,7 +138,8 @@ def lines(app: App, scenario: Scenario, outcomes: list[Outcome]) -> list[str]:
         "restarts: "
         + ", ".join(f"{number:.1f} {name.replace('_', ' ')}" for name, number in answer["restarts"].items()),
         f"nodes excluded: {answer['nodes_excluded']:.1f}, of them healthy {answer['healthy_nodes_excluded']:.1f}",
-        "assumed: " + ", ".join(f"{name} {_assumption(name, value)}" for name, value in assumed.items()),
+        "",
+        app.pen.table(("ASSUMED", "VALUE"), [_assumption_row(name, value) for name, value in assumed.items()]),
     ]
 
 
@@ -149,5 +151,6 @@ def _percent(share: float) -> Cell:
     return Cell(f"{100 * share:.3f} %", right=True)
 
 
-def _assumption(name: str, value: float) -> str:
-    return span(value) if name in SECONDS else f"{value:g}"
+def _assumption_row(name: str, value: float) -> list[Cell]:
+    words, shown = (name.removesuffix("_s"), span(value)) if name in SECONDS else (name, f"{value:g}")
+    return [Cell(words.replace("_", " ")), Cell(shown, right=True)]

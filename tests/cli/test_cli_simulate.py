@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from click.testing import CliRunner, Result
@@ -29,7 +30,9 @@ def test_the_text_names_the_dearest_first_and_says_what_was_assumed() -> None:
     text = call("simulate", "--nodes", "512", "--save-every", "1800").stdout
     assert text.startswith("unproductive: ")
     assert text.index("lost work") < text.index("restart")
-    assert "save_every_s 30 min" in text
+    assert re.search(r"^save every +30 min$", text, re.MULTILINE)
+    assert re.search(r"^nodes +512$", text, re.MULTILINE)
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_a_training_without_faults_is_refused() -> None:
