@@ -127,7 +127,9 @@ def refuse_while_training(app: App, job: str, *, allowed: bool) -> None:
     """Raise RefusedError while a training of the job may use the GPU, unless that is allowed."""
     if not allowed and is_training(app, job):
         remedy = f"supervisorctl stop {job} first, or add --without-gpu or --while-training"
-        raise RefusedError(f"{one_line(job)} is training: both would share the GPU's memory", remedy, "refused")
+        raise RefusedError(
+            f"{one_line(job)} trains, or will be started again: both would share the GPU's memory", remedy, "refused"
+        )
 
 
 # --- the probes ---------------------------------------------------------------------------------------------------

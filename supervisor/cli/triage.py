@@ -113,7 +113,11 @@ def _get_incident(app: App, incident: str) -> dict[str, Any]:
 
 def _refuse_while_training(app: App, job: str, *, allowed: bool) -> None:
     if not allowed and is_training(app, job):
-        raise RefusedError(f"{job} is training", f"supervisorctl stop {job} first, or add --while-training", "refused")
+        raise RefusedError(
+            f"{job} trains, or will be started again",
+            f"supervisorctl stop {job} first, or add --while-training",
+            "refused",
+        )
 
 
 def _as_its_user(attempt: Path, incident: str) -> str:

@@ -89,7 +89,7 @@ def parse_permissions(text: str) -> list[str]:
     found = [word.strip() for word in text.split(",") if word.strip()]
     unknown = [word for word in found if word not in PERMISSIONS]
     if unknown:
-        raise CliError(f"--may {unknown[0]!r} is unknown", f"known: {', '.join(PERMISSIONS)}", "usage")
+        raise CliError(f"--may {unknown[0]!r} is unknown", f"one of: {', '.join(PERMISSIONS)}", "usage")
     return found
 
 

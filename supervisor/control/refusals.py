@@ -20,6 +20,11 @@ class Refused(Refusal):
     """The request makes no sense in the state of the job."""
 
 
+def list_choices(known: Sequence[str], what: str) -> str:
+    """Return the hint at the names that can be given; `what` is what they are, with its article."""
+    return ("one of: " if len(known) > 1 else "") + ", ".join(known) or f"configure {what} first"
+
+
 class NoSuchJob(Refusal):
     """No job of that name is configured; or, where the record is asked, recorded."""
 
@@ -27,8 +32,8 @@ class NoSuchJob(Refusal):
     status = 404
 
     def __init__(self, job: str, known: Sequence[str], *, or_recorded: bool = False) -> None:
-        found, names = ("configured or recorded", "known") if or_recorded else ("configured", "configured")
-        super().__init__(f"no job {job!r} is {found}", f"{names}: {', '.join(known) or 'none'}")
+        found = "configured or recorded" if or_recorded else "configured"
+        super().__init__(f"no job {job!r} is {found}", list_choices(known, "a job"))
 
 
 class NoSuchIncident(Refusal):
@@ -45,7 +50,7 @@ class NoSuchReceiver(Refusal):
     status = 404
 
     def __init__(self, receiver: str, known: Sequence[str]) -> None:
-        super().__init__(f"no receiver {receiver!r} is configured", f"configured: {', '.join(known) or 'none'}")
+        super().__init__(f"no receiver {receiver!r} is configured", list_choices(known, "a receiver"))
 
 
 class NoSuchEvidence(Refusal):

@@ -188,7 +188,7 @@ class DaemonView:
         job = self._deps.announcer.acknowledge(incident)
         if job is None:
             known = f"{incident!r} is neither a training nor its latest incident"
-            raise NoSuchIncident(known, "supervisorctl status lists the trainings")
+            raise NoSuchIncident(known, "name the training: supervisorctl status lists those that have failed")
         if job.phase is not Phase.FAILED:
             raise Refused(f"{job.name} is {job.phase.value}: there are no reminders of it")
         return types.AlertAcknowledged(job=job.name, incident=job.incident.id if job.incident else None)

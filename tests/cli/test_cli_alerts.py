@@ -93,7 +93,7 @@ def test_an_unknown_receiver_is_named_with_the_known_ones(desk: Desk) -> None:
     result = desk.run("alerts", "test", "pager")
     assert result.exit_code == 1
     assert "no receiver 'pager' is configured" in result.stderr
-    assert "configured: desk, phone" in result.stderr
+    assert "one of: desk, phone" in result.stderr
 
 
 def test_receivers_are_muted_for_a_time_and_the_answer_says_until_when(desk: Desk) -> None:

@@ -307,7 +307,7 @@ class TestStatus:
     def test_an_unknown_job_is_named_with_the_known_ones(self, path: Path) -> None:
         result = call(path, "status", "yol")
         assert (result.exit_code, result.stdout) == (1, "")
-        assert "configured: yolo" in result.stderr
+        assert "try: yolo" in result.stderr
 
     def test_hostile_strings_do_not_reach_the_terminal(self, path: Path, view: FakeView) -> None:
         view.jobs = [types.JobStatus(name="yolo", phase="backoff", reason=HOSTILE, stage=HOSTILE, flags=[HOSTILE])]

@@ -104,7 +104,7 @@ class TestAnswers:
             client.get("/v1/incidents/yolo-9")
         assert (caught.value.code, caught.value.remedy) == ("no_such_incident", "supervisorctl history lists them")
         error = refusal(client, "/v1/jobs/yol/stop")
-        assert (error.code, error.remedy) == ("no_such_job", "configured: yolo")
+        assert (error.code, error.remedy) == ("no_such_job", "yolo")
 
     def test_output_is_followed_from_where_it_was_left(self, client: Client, view: FakeView) -> None:
         file = view.folder / "output.txt"

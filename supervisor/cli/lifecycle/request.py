@@ -11,6 +11,7 @@ import click
 from supervisor.cli.app import App
 from supervisor.cli.errors import CliError
 from supervisor.control.client import quoted
+from supervisor.control.refusals import list_choices
 from supervisor.core.sanitize import one_line
 
 POLL_INTERVAL_S = 0.1
@@ -49,8 +50,8 @@ def job_now(app: App, job: str) -> Job:
     jobs: list[Job] = app.get("/v1/status")["jobs"]
     found = next((entry for entry in jobs if entry["name"] == job), None)
     if found is None:
-        names = ", ".join(entry["name"] for entry in jobs) or "none"
-        raise CliError(f"no job {job!r} is configured", f"configured: {names}", "no_such_job")
+        names = [entry["name"] for entry in jobs]
+        raise CliError(f"no job {job!r} is configured", list_choices(names, "a job"), "no_such_job")
     return found
 
 

@@ -50,7 +50,7 @@ def find_folder(name: str) -> Path:
         folder = default_folder(name)
     if not _ask(folder, is_folder, folder):
         remedy = "name it as `submit --name` did, or by its folder, on a machine that shares it with the leader"
-        raise CliError(f"no training {name}: {folder} is not a folder on this machine", remedy)
+        raise CliError(f"no training {name!r}: {folder} is not a folder on this machine", remedy)
     return folder
 
 
@@ -167,7 +167,7 @@ def list_drains(incident: Facts) -> list[str]:
     return [f"ask the administrator to drain: {shlex.join(words)}"] if nodes else []
 
 
-@command.command("history")
+@command.command("history", short_help="Incidents of the training as a whole.")
 @click.argument("name", default="training")
 @json_option
 @pass_app
@@ -206,7 +206,7 @@ def _summarize(incident: Facts) -> tuple[str, ...]:
     return when, str(incident.get("id")), str(incident.get("kind")), str(incident.get("reason")), str(who), then
 
 
-@command.command("show")
+@command.command("show", short_help="One incident in full.")
 @click.argument("incident")
 @click.argument("name", default="training")
 @json_option
@@ -254,7 +254,7 @@ def stop(app: App, name: str) -> None:
     app.print("the leader ends the training within seconds; `supervisorctl training status` shows it")
 
 
-@command.command("jobset")
+@command.command("jobset", short_help="Print a JobSet that trains on Kubernetes.")
 def jobset() -> None:
     """Print a JobSet that trains on Kubernetes, with the role of its leader.
 
