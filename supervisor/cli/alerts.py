@@ -47,7 +47,7 @@ def command(context: click.Context, app: App, limit: int) -> None:
         end(exit_codes.FAILED)
 
 
-@command.command("test")
+@command.command("test", short_help="Send a test alert to RECEIVER and wait for its response.")
 @click.argument("receiver")
 @click.option("--timeout", "limit_s", type=click.FloatRange(0.1, 3600), default=60.0, show_default=True, metavar="S")
 @json_option
@@ -65,7 +65,7 @@ def test_command(app: App, receiver: str, limit_s: float) -> None:
     raise CliError(f"no response from {receiver} within {limit_s:g} s", "supervisorctl alerts shows its state")
 
 
-@command.command("mute")
+@command.command("mute", short_help="Send RECEIVER, or all, nothing for DURATION.")
 @click.argument("duration", type=Since())
 @click.argument("receiver", required=False)
 @json_option
@@ -87,7 +87,7 @@ def unmute_command(app: App, receiver: str | None) -> None:
     _request_mute(app, 0, receiver)
 
 
-@command.command("ack")
+@command.command("ack", short_help="Send no more reminders of a training that was given up.")
 @click.argument("incident")
 @json_option
 @pass_app

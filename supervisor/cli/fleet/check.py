@@ -49,7 +49,7 @@ class Found:
     """Why nothing can be said about it; None where the checks ran."""
 
 
-@click.command("check")
+@click.command("check", short_help="Check whether this machine is fit for a training.")
 @click.option("--job", help="Run in the interpreter of this job of the configuration.")
 @click.option("--python", type=click.Path(path_type=Path), help="Run in this interpreter.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)

@@ -19,7 +19,7 @@ def command() -> None:
     """
 
 
-@command.command("init")
+@command.command("init", short_help="Create or upgrade the schema in the fleet's database.")
 @click.option("--shipper", "shippers", multiple=True, metavar="ROLE", help="A role that may insert, and nothing else.")
 @click.option("--reader", "readers", multiple=True, metavar="ROLE", help="A role that may read, and nothing else.")
 @pass_app

@@ -24,7 +24,7 @@ DAY_S, HOUR_S = 86_400.0, 3600.0
 ALL = 1_000_000
 
 
-@click.command("nodes")
+@click.command("nodes", short_help="Show what each node has cost, the least reliable first.")
 @click.option("--days", type=click.FloatRange(min=0.01, max=3660), default=30.0, show_default=True)
 @json_option
 @pass_app

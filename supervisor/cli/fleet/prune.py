@@ -14,7 +14,7 @@ DEFAULT = Kept()
 _days = click.IntRange(LEAST_DAYS, 36_500)
 
 
-@click.command("prune")
+@click.command("prune", short_help="Delete old rows from the fleet's database.")
 @click.option(
     "--metrics-days", type=_days, default=DEFAULT.metrics, show_default=True, help="Days that metrics are kept."
 )

@@ -28,7 +28,7 @@ from supervisor.store.files import database_path
 LONGEST_WAIT_S = 60.0
 
 
-@click.command("ship")
+@click.command("ship", short_help="Copy this node's record to the fleet's database.")
 @click.option("--once", is_flag=True, help="Copy what is new and end.")
 @click.option("--again", is_flag=True, help="Copy everything again, as after the fleet's database was put back.")
 @pass_app
