@@ -15,6 +15,6 @@ Exit codes:
   1  failed: no such job or incident, a problem found by doctor or config check, a timeout
   2  invalid command line, or another program's supervisorctl is installed in this environment
   3  status: a job has failed or is stopped
-  4  the daemon cannot be reached (history, show, checkpoints and logs then read its record)
+  4  the daemon cannot be reached; commands about what is recorded (history, logs, account ...) then read its record
   5  refused: this user lacks permission, or the job is not in a state for it
 """

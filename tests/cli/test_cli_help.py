@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from supervisor.cli.help import list_topics, read_topic
 from supervisor.cli.main import COMMANDS, cli
 from supervisor.core.rules import RULES
+from supervisor.sources.faults.kernel_table import kernel_grammar
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -57,6 +58,15 @@ def test_a_topic_is_completed() -> None:
 def test_each_rule_is_in_the_topic_of_rules() -> None:
     text = texts()["rules"]
     assert [rule.name for rule in RULES if f"`{rule.name}`" not in text] == []
+
+
+def test_the_size_of_the_tables_in_texts_is_their_size() -> None:
+    text = " ".join(texts()["rules"].split())
+    rows = kernel_grammar().rows
+    shapes, numbers = sum(row.tentative for row in rows), {number for row in rows for number in row.codes}
+    assert f"a table of {len(rows) - shapes} wordings and {len(numbers)} Xid numbers" in text
+    assert f"is matched by {shapes} shapes" in text
+    assert f"- {len(RULES)} rules: " in (ROOT / "CHANGELOG.md").read_text()
 
 
 def test_the_readme_links_each_topic_and_only_files_and_headings_that_are_there() -> None:
