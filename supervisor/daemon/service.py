@@ -14,13 +14,12 @@ from supervisor.children.prompt_thread import ends_within
 from supervisor.children.running_limit import RunningLimit
 from supervisor.config.settings import Settings, TuneSettings
 from supervisor.control import listen
+from supervisor.control.control_socket import ControlSocket
 from supervisor.control.metrics_server import MetricsServer
-from supervisor.control.server import ControlServer
 from supervisor.core import events as ev
 from supervisor.core.checkpoints.checkpoint import Checkpoint
 from supervisor.core.job import ALIVE, Job, Phase
 from supervisor.core.moments import Moment
-from supervisor.core.stats.log_limit import LogLimit
 from supervisor.core.tuning.shared_gpu import find_other_program
 from supervisor.daemon.alerts.alerting import READ_AGAIN_EVERY_S
 from supervisor.daemon.alerts.morning_report import MorningReports
@@ -60,8 +59,6 @@ GLOBS_EVERY_S = 5.0
 GLOBS_LIMIT_S = 30.0
 SWEEP_EVERY_S = 3600.0
 SOCKET_EVERY_S = 5.0
-LOG_AGAIN_S = 600.0
-"""How long the same reason why the socket cannot be bound again is not logged again."""
 STANDBYS_EVERY_S = 1.0
 TUNES_EVERY_S = 10.0
 READ_GPUS = "read gpus"
@@ -108,10 +105,9 @@ class Service:
         self._textfile = Textfile(lambda: parts.settings.metrics.textfile, self._metrics.known)
         self._reports = self._build_reports(archive)
         self._tuner = self._build_tuner()
-        self._view = view = self._build_view(archive)
+        view = self._build_view(archive)
         passed = listen.from_systemd(os.environ)
-        self._control = ControlServer(view, passed or listen.bind(socket_path), unlink=passed is None, tuning=view)
-        self._log_limit = LogLimit(LOG_AGAIN_S)
+        self._control = ControlSocket(view, socket_path, passed, tuning=view, now=parts.clock.now)
 
     def _build_reports(self, archive: Archive) -> MorningReports:
         parts = self._parts
@@ -171,22 +167,6 @@ class Service:
             not_configured=parts.left_running.list_jobs,
         )
         return DaemonView(deps)
-
-    def _bind_again(self) -> None:
-        """Serve at a new socket where the file of the present one is gone, as after old files were cleared away."""
-        lost = self._control
-        if not lost.is_lost:
-            return
-        try:
-            bound = listen.bind(lost.path)
-        except listen.ListenError as error:
-            if self._log_limit.allows(str(error), self._parts.clock.now().monotonic_s):
-                log.error("control.not_bound_again", extra={"fields": {"error": str(error)}})
-            return
-        self._control = ControlServer(self._view, bound, unlink=True, tuning=self._view)
-        self._control.start()
-        lost.stop(unlink=False)
-        log.warning("control.bound_again", extra={"fields": {"socket": str(lost.path)}})
 
     def _find_job(self, name: str) -> Job | None:
         """Return a job as the deciding thread knows it."""
@@ -300,7 +280,7 @@ class Service:
         self._periodic.every(TUNES_EVERY_S, "tunes", self._tuner.begin_due)
         self._periodic.every(STANDBYS_EVERY_S, "standbys", parts.standbys.look)
         self._periodic.every(STARTS_EVERY_S, "starts of units", parts.unit_requests.find_starts)
-        self._periodic.every(SOCKET_EVERY_S, "control socket", self._bind_again)
+        self._periodic.every(SOCKET_EVERY_S, "control socket", self._control.keep_served)
         self._periodic.every(SWEEP_EVERY_S, "sweep attempts", self._sweep_attempts)
         self._periodic.every(TEXTFILE_EVERY_S, "metrics textfile", self._textfile.write)
         self._periodic.every(REPORTS_EVERY_S, "morning reports", self._reports.look)
