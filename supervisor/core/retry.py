@@ -33,9 +33,12 @@ RESTARTED_ALONE = {
 }
 """Faults after which an attempt is started as before, wherever it was, and why."""
 KILLED = "restart without changes: a SIGKILL from outside is no sign of a fault in data or code"
-PUT_BACK = "it was there when the training made steps, and packages may be being installed"
 ABSENT_TRIES = 5
-"""Starts in a row that may fail by what may be put back: a missing folder, or a module that it had imported before."""
+"""Starts in a row that may fail by what may be there again soon: a folder, or a module that it had imported before."""
+BEING_INSTALLED = (
+    f"it was there when the training made steps, and packages may be being installed: it is tried {ABSENT_TRIES} times"
+)
+"""Why a start is tried again that misses its command or a module."""
 ABSENT_WAIT_S = 60.0
 """The longest wait between two of them: with the default waits they take two or three minutes."""
 SAME_START_WAIT_S = 5.0
@@ -68,16 +71,20 @@ def retry(job: Job, attempt: Attempt, flag: RedFlag, now: Moment, context: Remed
     again = replace(again, not_before=_shorten_wait(job, flag, again.not_before, now))
     if finding is None and (examine := _plan_triage(job, again, flag, cause, fault_step)) is not None:
         return examine
-    gpu = choice.gpu or (flag.subject.split(" ")[0] or None if cause == GPU_LOST else None)
     return replace(
         again,
         remedy=choice.remedy,
         why=choice.reason,
         step=step,
-        gpu=gpu,
+        gpu=choice.gpu or _find_lost_gpu(flag, cause),
         finding=finding,
         environment=choice.environment,
     )
+
+
+def _find_lost_gpu(flag: RedFlag, cause: str) -> str | None:
+    """Return the GPU that is lost, by the PCI address that the subject of its flag begins with; None for none."""
+    return flag.subject.split(" ")[0] or None if cause == GPU_LOST else None
 
 
 def _spare_budget(job: Job, attempt: Attempt, flag: RedFlag, again: de.Retry) -> de.Retry | None:
@@ -154,7 +161,7 @@ def _choose_after_same_launch(job: Job, flag: RedFlag) -> Choice:
             reason = f"a folder is missing, whose disk may be mounted later: it is tried {ABSENT_TRIES} times"
             return Choice(remedy="restart", reason=reason)
         if job.ledger.furthest_step is not None:
-            return Choice(remedy="restart", reason=f"{PUT_BACK}: it is tried {ABSENT_TRIES} times")
+            return Choice(remedy="restart", reason=BEING_INSTALLED)
     return Choice(
         remedy=None,
         reason=f"the command could not be executed {tries} times, for the same reason: correct `command`, `cwd` or "
@@ -171,8 +178,8 @@ def _choose_after_same_start(job: Job, attempt: Attempt, flag: RedFlag, last: Tr
     """
     same = "it failed before its first step in the same way"
     resumed = attempt.resume_from
-    if _may_be_put_back(job, flag):
-        return Choice(remedy="restart", reason=f"{PUT_BACK}: it is tried {ABSENT_TRIES} times")
+    if _may_be_installed_again(job, flag):
+        return Choice(remedy="restart", reason=BEING_INSTALLED)
     if ABOUT_NO_CHECKPOINT.match(flag.start_failure or "") or (resumed is None and job.ledger.furthest_step is None):
         tries = job.course.count_same_starts(flag.start_failure) + 1
         times = "twice" if tries <= 2 else f"{tries} times"
@@ -189,7 +196,7 @@ def _choose_after_same_start(job: Job, attempt: Attempt, flag: RedFlag, last: Tr
     return Choice(remedy=None, reason=reason if hint is None else f"{reason}; {hint}")
 
 
-def _may_be_put_back(job: Job, flag: RedFlag) -> bool:
+def _may_be_installed_again(job: Job, flag: RedFlag) -> bool:
     """Whether a training that had made steps misses a module: an upgrade of packages removes the old ones first."""
     if job.ledger.furthest_step is None or not ABOUT_MODULE.match(flag.start_failure or ""):
         return False
@@ -200,7 +207,7 @@ def _shorten_wait(job: Job, flag: RedFlag, not_before: Moment, now: Moment) -> M
     """Return when the next attempt is made: soon after a start that failed in the same way, which comes a few times."""
     if job.course.again_at_start(job.number, flag.start_failure) is None:
         return not_before
-    is_absent = _is_not_started(flag) or _may_be_put_back(job, flag)
+    is_absent = _is_not_started(flag) or _may_be_installed_again(job, flag)
     longest_s = ABSENT_WAIT_S if is_absent else SAME_START_WAIT_S
     return min(not_before, now.plus(longest_s), key=lambda at: at.monotonic_s)
 
