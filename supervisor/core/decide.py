@@ -25,13 +25,13 @@ from supervisor.core.job import (
     RetryPlan,
     StopOrder,
 )
-from supervisor.core.judge import spoiling, untold, worst
+from supervisor.core.judge import decide_on_unreported, merge_critical, merge_spoiling
 from supervisor.core.moments import Moment
 from supervisor.core.readings import KernelWait
 from supervisor.core.remedies.choose import back_to, choose
 from supervisor.core.remedies.context import RemedyContext
 from supervisor.core.remedies.gpu_memory import GpuMemory, held_words, still_held
-from supervisor.core.remedies.last_resorts import Resort, due, would_help
+from supervisor.core.remedies.last_resorts import Resort, find_due, would_help
 from supervisor.core.retry import retry
 from supervisor.core.rules.advisory.other_trainings import OtherTrainings
 from supervisor.core.rules.crash import WRAPPER, Crash
@@ -47,10 +47,13 @@ from supervisor.core.tuning.ordered_starts import end_failed_start, end_for_orde
 
 STOP_SLACK_S = 10.0
 """Time for evidence and signalling on top of the training's own limits, before SIGKILL."""
+CONTINUE_WAIT_S = 10.0
+"""From SIGCONT until an attempt is stopped whose processes are still stopped: two readings of them or more."""
 WAITS_NAMED = 3
+"""Waits in the kernel that a message names."""
 
 
-def deadline(job: Job, order: StopOrder, now: Moment) -> de.Decision | None:
+def kill_overdue(job: Job, order: StopOrder, now: Moment) -> de.Decision | None:
     """Return the decision to kill, once an attempt has had its time to save and to end."""
     allowed_s = job.limits.grace_s + (job.limits.save_s if order.save else 0.0)
     # Evidence comes before the signal; should neither come about, the time runs from the decision.
@@ -61,7 +64,7 @@ def deadline(job: Job, order: StopOrder, now: Moment) -> de.Decision | None:
     return de.Kill(at=now, job=job.name, attempt=job.number, reason=reason)
 
 
-def unkillable(job: Job, now: Moment, context: RemedyContext) -> de.Decision | None:
+def decide_on_unkillable(job: Job, now: Moment, context: RemedyContext) -> de.Decision | None:
     """Warn that SIGKILL does not end a process, then try the last resorts that are allowed."""
     killed_at = job.stop.killed_at if job.stop else None
     resorts = _list_resorts(job, context)
@@ -74,7 +77,7 @@ def unkillable(job: Job, now: Moment, context: RemedyContext) -> de.Decision | N
     return _warn_unkillable(job, exists, now)
 
 
-def unkillable_replay(job: Job, triage_state: TriageState, now: Moment) -> de.Warn | None:
+def warn_unkillable_replay(job: Job, triage_state: TriageState, now: Moment) -> de.Warn | None:
     """Warn of a replay that SIGKILL does not end."""
     if job.unkillable or not triage_state.overdue(now, job.limits.triage_s or 0.0):
         return None
@@ -105,7 +108,7 @@ def _is_of_disk(job: Job) -> bool:
 
 def _take_due_resort(job: Job, now: Moment, resorts: tuple[Resort, ...]) -> de.LastResort | None:
     """Return the last resort that is due against a process that SIGKILL does not end."""
-    resort = due(resorts, job.resorts, now, job.limits.resort_s)
+    resort = find_due(resorts, job.resorts, now, job.limits.resort_s)
     return None if resort is None else _take_resort(job, resort, now, "SIGKILL does not end its process")
 
 
@@ -148,31 +151,33 @@ def describe_waits(waits: Sequence[KernelWait]) -> str | None:
     return f"{named}{more}, which only a GPU reset or a reboot ends"
 
 
-def settle(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment, context: RemedyContext) -> de.Decision:
+def decide_on_ended(
+    job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment, context: RemedyContext
+) -> de.Decision:
     """Decide about an attempt of which nothing runs any more."""
-    number, stop = attempt.number, job.stop
+    number, stop, spoiling = attempt.number, job.stop, merge_spoiling(flags)
     if job.desired_state is DesiredState.STOP:
-        spoilt = spoiling(flags)
-        return de.Finish(at=now, job=job.name, attempt=number, reason="stopped by its user", by_user=True, flag=spoilt)
+        return de.Finish(
+            at=now, job=job.name, attempt=number, reason="stopped by its user", by_user=True, flag=spoiling
+        )
     if stop is not None and stop.flag is None:
-        spoilt = spoiling(flags)
         return de.Retry(
             at=now,
             job=job.name,
             attempt=number,
             reason=stop.reason,
             not_before=now,
-            flag=None if stop.refused_start is not None else spoilt,
+            flag=None if stop.refused_start is not None else spoiling,
             counts=False,
             refused_start=stop.refused_start,
         )
     without = settle_start(job, attempt, flags, now) or settle_lent_block(job, attempt, flags, now)
     if without is not None:
         return without
-    cause = worst((stop.flag if stop else None, _flag_failed_launch(attempt, now), *flags))
+    cause = merge_critical((stop.flag if stop else None, _flag_failed_launch(attempt, now), *flags))
     if cause is not None:
         return retry(job, attempt, cause, now, context)
-    return untold(job, flags, now) or _settle_unflagged(job, attempt, flags, now)
+    return decide_on_unreported(job, flags, now) or _settle_unflagged(job, attempt, flags, now)
 
 
 def _flag_failed_launch(attempt: Attempt, now: Moment) -> RedFlag | None:
@@ -268,7 +273,7 @@ def decide(
     if job.phase in ALIVE and job.attempt is not None:
         return _decide_on_alive(job, job.attempt, flags, now, context)
     if job.replaying and job.triage is not None:
-        return unkillable_replay(job, job.triage, now)  # nothing else starts, and nothing is over, before it ends
+        return warn_unkillable_replay(job, job.triage, now)  # nothing else starts, and nothing is over, before it ends
     if job.desired_state is DesiredState.STOP and job.phase in (Phase.PENDING, Phase.BACKOFF):
         return de.Finish(at=now, job=job.name, attempt=job.number, reason="stopped by its user", by_user=True)
     if not launch_allowed or job.shutting_down:
@@ -401,14 +406,14 @@ def _decide_on_alive(
     job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment, context: RemedyContext
 ) -> de.Decision | None:
     if attempt.over:
-        return settle(job, attempt, flags, now, context)
+        return decide_on_ended(job, attempt, flags, now, context)
     if job.stop is not None and job.phase is Phase.STOPPING:
-        return deadline(job, job.stop, now)
+        return kill_overdue(job, job.stop, now)
     if job.phase is Phase.KILLING:
-        return unkillable(job, now, context)
+        return decide_on_unkillable(job, now, context)
     asked = _why_asked_to_end(job)
     if asked is not None:
-        flag = worst(flags)
+        flag = merge_critical(flags)
         save = flag is None or flag.can_save
         return de.Stop(at=now, job=job.name, attempt=attempt.number, reason=asked, save=save, flag=flag)
     return (
@@ -437,19 +442,15 @@ def _why_asked_to_end(job: Job) -> str | None:
     return "the daemon is stopping" if job.shutting_down else None
 
 
-CONTINUE_WAIT_S = 10.0
-"""From SIGCONT until an attempt is stopped whose processes are still stopped: two readings of them or more."""
-
-
 def _decide_on_flags(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment) -> de.Decision | None:
-    flag = worst(flags)
+    flag = merge_critical(flags)
     if flag is None:
-        return untold(job, flags, now)
+        return decide_on_unreported(job, flags, now)
     if all(item.stopped_pids for item in flags if item.severity is Severity.CRITICAL and not item.shadow):
         if attempt.continued_at is None:
             return _continue(job, flag, now)
         if now.seconds_since(attempt.continued_at) < CONTINUE_WAIT_S:
-            return untold(job, flags, now)
+            return decide_on_unreported(job, flags, now)
     return de.Stop(at=now, job=job.name, attempt=attempt.number, reason=flag.message, save=flag.can_save, flag=flag)
 
 

@@ -46,11 +46,11 @@ LEFT_STOPPED = EXPLAINED_BY_A_STOP | {"hang", "stall"}
 
 def judge(rules: Iterable[Rule], history: History) -> tuple[RedFlag, ...]:
     """Return what the rules conclude, the worst first; what a rule in shadow would act on is marked so."""
-    asked = applicable(rules, history)
-    return ranked((flag for rule in asked if (flag := concluded(rule, history)) is not None), asked, history)
+    asked = list_applicable(rules, history)
+    return rank_flags((flag for rule in asked if (flag := conclude_rule(rule, history)) is not None), asked, history)
 
 
-def ranked(flags: Iterable[RedFlag], asked: Iterable[Rule], history: History) -> tuple[RedFlag, ...]:
+def rank_flags(flags: Iterable[RedFlag], asked: Iterable[Rule], history: History) -> tuple[RedFlag, ...]:
     """Return the flags of the rules that were asked, the worst first, with the stopped processes that explain them."""
     found = worst_first(flags)
     stopped = next((rule for rule in asked if isinstance(rule, StoppedProcess)), None)
@@ -65,7 +65,7 @@ def _comes_of_a_stop(flag: RedFlag) -> bool:
     return flag.rule in STOPS_TRAININGS and flag.can_save and flag.severity is Severity.CRITICAL and not flag.shadow
 
 
-def applicable(rules: Iterable[Rule], history: History) -> list[Rule]:
+def list_applicable(rules: Iterable[Rule], history: History) -> list[Rule]:
     """Return the enabled rules that are to be asked: of a stopped training not those that see what that brings about.
 
     Where it is to be left alone, none that waits for a step is asked. No limit on silence counts the waits for file
@@ -89,7 +89,7 @@ def worst_first(flags: Iterable[RedFlag]) -> tuple[RedFlag, ...]:
     return tuple(sorted(flags, key=lambda flag: flag.severity, reverse=True))
 
 
-def concluded(rule: Rule, history: History) -> RedFlag | None:
+def conclude_rule(rule: Rule, history: History) -> RedFlag | None:
     """Return what one rule concludes; what it would act on in shadow is marked so.
 
     While a tune lends settings, or measures what an attempt was started with, what that can bring about is in shadow as
@@ -102,7 +102,7 @@ def concluded(rule: Rule, history: History) -> RedFlag | None:
     return replace(flag, shadow=True) if held or act_of(rule) == SHADOW else flag
 
 
-def worst(flags: Iterable[RedFlag | None]) -> RedFlag | None:
+def merge_critical(flags: Iterable[RedFlag | None]) -> RedFlag | None:
     """Return the first critical flag, with the earliest beginning of them all and `can_save` only where all allow it.
 
     Shadow flags do not count. A crash after a non-finite loss is reported as the crash, yet what was saved since the
@@ -121,12 +121,12 @@ def worst(flags: Iterable[RedFlag | None]) -> RedFlag | None:
     )
 
 
-def spoiling(flags: Iterable[RedFlag]) -> RedFlag | None:
+def merge_spoiling(flags: Iterable[RedFlag]) -> RedFlag | None:
     """Return the worst flag that makes checkpoints unusable; the way a stopped process ended is not one."""
-    return worst(flag for flag in flags if flag.since is not None)
+    return merge_critical(flag for flag in flags if flag.since is not None)
 
 
-def untold(job: Job, flags: Iterable[RedFlag], now: Moment) -> de.Warn | de.Note | None:
+def decide_on_unreported(job: Job, flags: Iterable[RedFlag], now: Moment) -> de.Warn | de.Note | None:
     """Return the decision on the first flag not reported in this attempt; a shadow flag is recorded only."""
     for flag in flags:
         if flag.shadow:

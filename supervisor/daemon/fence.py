@@ -19,7 +19,7 @@ from supervisor.core.apply_decision import after_decision
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.job import DEGRADED, Job
-from supervisor.core.judge import applicable, concluded, ranked
+from supervisor.core.judge import conclude_rule, list_applicable, rank_flags
 from supervisor.core.sanitize import one_line
 from supervisor.core.stats.log_limit import LogLimit
 from supervisor.daemon.clock import Clock
@@ -63,19 +63,19 @@ class Fences:
 
     def judged(self, job_state: JobState, history: History) -> tuple[RedFlag, ...]:
         """Return the flags of the rules; a rule that raises is switched off for the attempt."""
-        flags, asked = [], applicable(job_state.rules, history)
+        flags, asked = [], list_applicable(job_state.rules, history)
         for rule in asked:
             if rule.name in job_state.switched_off:
                 continue
             try:
-                flag = concluded(rule, history)
+                flag = conclude_rule(rule, history)
             except Exception as error:  # a fence: the other rules go on
                 job_state.switched_off.add(rule.name)
                 self.failed(job_state, f"rule {rule.name}", error)
             else:
                 if flag is not None:
                     flags.append(flag)
-        return ranked(flags, asked, history)
+        return rank_flags(flags, asked, history)
 
     def passes(self, job_state: JobState, place: str, event: ev.Event) -> bool:
         """Whether a place skips an event because processing it failed before, perhaps in an earlier daemon."""

@@ -14,7 +14,7 @@ from supervisor.core.decide import decide, describe_waits
 from supervisor.core.findings import FaultClass
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.job import LAUNCH, UNKILLABLE, Job, Limits, Phase
-from supervisor.core.judge import judge, worst
+from supervisor.core.judge import judge, merge_critical
 from supervisor.core.readings import KernelWait, Stage
 from supervisor.core.remedies.budget import Budget
 from supervisor.core.remedies.context import RemedyContext
@@ -533,7 +533,7 @@ def test_the_worst_flags_come_first_and_equals_in_the_order_of_the_rules() -> No
 
 
 def test_the_worst_of_several_takes_over_the_earliest_trouble() -> None:
-    item = worst(
+    item = merge_critical(
         [
             flag("a", Severity.WARNING, 1.0),
             flag("b", Severity.CRITICAL, can_save=True),
@@ -544,7 +544,7 @@ def test_the_worst_of_several_takes_over_the_earliest_trouble() -> None:
     )
     assert item is not None
     assert (item.rule, item.since, item.since_step, item.can_save) == ("b", START.plus(5.0), 5, False)
-    assert worst([flag("a", Severity.WARNING)]) is None
+    assert merge_critical([flag("a", Severity.WARNING)]) is None
 
 
 def test_asked_again_after_a_crash_of_the_daemon_it_answers_the_same() -> None:

@@ -12,7 +12,7 @@ from supervisor.core.findings import FaultClass
 from supervisor.core.flags import Act, Severity
 from supervisor.core.gauge import Gauge
 from supervisor.core.job import Phase
-from supervisor.core.judge import judge, worst
+from supervisor.core.judge import judge, merge_critical
 from supervisor.core.readings import Stage
 from supervisor.core.rules import ACTING, ADVISORIES
 from supervisor.core.rules.crash import Crash
@@ -71,7 +71,7 @@ def test_the_mark_is_judges_own_and_worst_overlooks_it() -> None:
     timeline = story().training().silence(60)
     (flag,) = judge([Stall(act="shadow")], timeline.history)
     assert (flag.severity, flag.shadow) == (Severity.CRITICAL, True)
-    assert worst([flag]) is None
+    assert merge_critical([flag]) is None
     (flag,) = judge([Stall()], timeline.history)
     assert not flag.shadow
 

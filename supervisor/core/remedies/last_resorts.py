@@ -60,7 +60,7 @@ class ResortTaken:
         return self.ended_at is None and now.seconds_since(self.at) < limit_s + SETTLE_S
 
 
-def due(offered: Iterable[Resort], taken: Iterable[ResortTaken], now: Moment, limit_s: float) -> Resort | None:
+def find_due(offered: Iterable[Resort], taken: Iterable[ResortTaken], now: Moment, limit_s: float) -> Resort | None:
     """Return the next one to take against a process that cannot be ended; None: wait, or there is none."""
     before = tuple(taken)
     if any(resort_taken.busy(now, limit_s) or _is_settling(resort_taken, now) for resort_taken in before):

@@ -12,7 +12,7 @@ from dataclasses import replace
 from supervisor.core import decisions as de
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.job import Attempt, Job
-from supervisor.core.judge import worst
+from supervisor.core.judge import merge_critical
 from supervisor.core.moments import Moment
 from supervisor.core.rules.crash_diagnosis import is_killed_from_outside
 from supervisor.core.tuning.ordered_starts import is_of_machine
@@ -55,7 +55,7 @@ def _find_fault(job: Job, attempt: Attempt, flags: Sequence[RedFlag]) -> RedFlag
     It has the begin of the fault: what was saved since is not resumed from. A fault of the machine, and a SIGKILL from
     outside, is one whatever was lent.
     """
-    flag = worst(flags)
+    flag = merge_critical(flags)
     if flag is None or not attempt.has_lent_block or job.tune_ends >= ENDS_MAX:
         return None
     if is_of_machine(flag) or is_killed_from_outside(flag):

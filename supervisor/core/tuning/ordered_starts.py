@@ -17,7 +17,7 @@ from supervisor.core import events as ev
 from supervisor.core.findings import FaultClass
 from supervisor.core.flags import RedFlag
 from supervisor.core.job import ALIVE, Attempt, DesiredState, Job, Phase, RetryPlan
-from supervisor.core.judge import worst
+from supervisor.core.judge import merge_critical
 from supervisor.core.moments import Moment
 from supervisor.core.remedies.causes import GPU_LOST
 from supervisor.core.rules import cause_of
@@ -84,7 +84,7 @@ FAULTS_OF_MACHINE = frozenset({HOST_LOST, FaultClass.DISK_FULL.value})
 
 def end_failed_start(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment) -> de.Stop | None:
     """Return the decision to end an attempt that fails with what is on trial."""
-    flag = worst(flags)
+    flag = merge_critical(flags)
     if flag is None or attempt.start is None or not _may_be_of_trial(attempt, flag):
         return None
     reason = f"{attempt.start.words}: {flag.message}"
@@ -109,7 +109,7 @@ def settle_start(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Mome
 
     It ended by itself before its first step, or with what is on trial, of a fault or to its end: nothing of it is kept.
     """
-    start, flag = attempt.start, worst(flags)
+    start, flag = attempt.start, merge_critical(flags)
     if start is None or job.stop is not None:
         return None
     clean = attempt.exit is not None and attempt.exit.clean
