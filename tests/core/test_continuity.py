@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from supervisor.core.checkpoints.continuity import judged
+from supervisor.core.checkpoints.continuity import judge_profile
 from supervisor.core.checkpoints.tensor_stats import Profile, TensorFigures, profile_of
 
 NAMES = ("ema.0.conv.weight", "ema.1.conv.weight", "ema.2.conv.weight", "ema.3.conv.weight")
@@ -58,14 +58,14 @@ def having(base: Profile, changes: Mapping[str, TensorFigures | None]) -> Profil
 
 
 def reason(profile: Profile, *before: Profile) -> str:
-    why, _ = judged(profile, before)
+    why, _ = judge_profile(profile, before)
     assert why is not None
     return why
 
 
 def test_a_training_that_went_on_is_proven() -> None:
-    assert judged(sound(), []) == (None, False)
-    assert judged(sound(0.03, 150), [sound()]) == (None, False)
+    assert judge_profile(sound(), []) == (None, False)
+    assert judge_profile(sound(0.03, 150), [sound()]) == (None, False)
 
 
 def test_a_snapshot_is_not_held_against_what_another_had_of_its_epoch() -> None:
@@ -80,8 +80,8 @@ def test_a_snapshot_is_not_held_against_what_another_had_of_its_epoch() -> None:
         },
     )
     final = having(sound(0.06, 200), {"rocm_supervisor.gradients.1.conv.weight": matrix(8)})
-    assert judged(later, [first]) == (None, False)
-    assert judged(final, [later]) == (None, False)
+    assert judge_profile(later, [first]) == (None, False)
+    assert judge_profile(final, [later]) == (None, False)
 
 
 def test_a_snapshot_of_a_model_named_model_continues_the_file_of_its_weights_and_the_other_way() -> None:
@@ -91,7 +91,7 @@ def test_a_snapshot_of_a_model_named_model_continues_the_file_of_its_weights_and
     tied = Profile(tensors=inner)
     snapshot = Profile(tensors={f"model.{name}": figures for name, figures in weights.tensors.items()})
     for earlier, later in ((weights, snapshot), (snapshot, weights), (tied, snapshot), (snapshot, tied)):
-        assert judged(later, [earlier]) == (None, False)
+        assert judge_profile(later, [earlier]) == (None, False)
 
 
 def test_another_model_is_none_though_it_shares_no_name_with_the_one_before() -> None:
@@ -104,7 +104,7 @@ def test_another_model_is_none_though_it_shares_no_name_with_the_one_before() ->
 def test_a_training_in_its_wild_first_steps_is_proven(flipped: float) -> None:
     """As measured: AdamW from step 16 to 80, with one matrix grown 3.7 times and a variance 31 times."""
     grown = {NAMES[0]: matrix(0, flipped=flipped, rms=0.37), "ema.0.bn.running_var": vector(31.0)}
-    assert judged(having(sound(flipped, 80), grown), [sound(steps=16)]) == (None, False)
+    assert judge_profile(having(sound(flipped, 80), grown), [sound(steps=16)]) == (None, False)
 
 
 @pytest.mark.parametrize(
@@ -126,13 +126,13 @@ def test_a_checkpoint_that_contradicts_itself_is_rejected_without_another(
 @pytest.mark.parametrize(("steps", "is_accepted"), [(1100, True), (1101, False), (400, True), (399, False)])
 def test_an_optimizer_may_be_some_steps_away_from_its_average(steps: int, *, is_accepted: bool) -> None:
     """Of 1,000 updates of the average: steps whose gradients were not finite are left out by the optimizer alone."""
-    assert (judged(replace(sound(steps=steps), updates=1000), [])[0] is None) is is_accepted
+    assert (judge_profile(replace(sound(steps=steps), updates=1000), [])[0] is None) is is_accepted
 
 
 @pytest.mark.parametrize("agent", ["", "rocm_supervisor."])
 def test_a_running_average_has_the_shapes_of_its_model(agent: str) -> None:
     model = {f"{agent}model.w": matrix(), f"{agent}ema.w": matrix(1)}
-    assert judged(Profile(tensors=model), []) == (None, False)
+    assert judge_profile(Profile(tensors=model), []) == (None, False)
     other = Profile(tensors={**model, f"{agent}ema.w": matrix(shape=(8, 4, 1, 1))})
     assert reason(other) == (
         "its running average does not belong to its model: 1 tensors have another shape, "
@@ -158,7 +158,7 @@ COUNT = TensorFigures(shape=(), kind="Long")
 )
 def test_an_average_that_a_program_wraps_or_that_holds_less_belongs_to_its_model(average: list[str]) -> None:
     tensors = {**TRAINED, **BUFFERS, **{name: matrix(n) for n, name in enumerate(average)}, "ema.n_averaged": COUNT}
-    assert judged(Profile(tensors=tensors), []) == (None, False)
+    assert judge_profile(Profile(tensors=tensors), []) == (None, False)
 
 
 def test_what_is_in_front_of_most_names_is_the_wrapper_s() -> None:
@@ -166,7 +166,7 @@ def test_what_is_in_front_of_most_names_is_the_wrapper_s() -> None:
     shapes = {"w": (2, 2), "a.w": (3, 3), "b.w": (4, 4)}
     model = {f"model.{name}": matrix(shape=shape) for name, shape in shapes.items()}
     tensors = {**model, **{f"ema.module.{name}": matrix(shape=shape) for name, shape in shapes.items()}}
-    assert judged(Profile(tensors=tensors), []) == (None, False)
+    assert judge_profile(Profile(tensors=tensors), []) == (None, False)
 
 
 @pytest.mark.parametrize("front", ["", "module."])
@@ -196,27 +196,29 @@ def test_a_training_has_settled_after_64_steps_that_were_at_most_doubled(
 ) -> None:
     """Of a snapshot the step counts, of a framework's checkpoint how often the average was updated."""
     earlier, later = (replace(sound(flipped), updates=None) for flipped in (0.0, 0.3))
-    by_step = judged(replace(later, step=steps[1]), [replace(earlier, step=steps[0])])
+    by_step = judge_profile(replace(later, step=steps[1]), [replace(earlier, step=steps[0])])
     assert by_step[1] is doubted
     tensors = {name: item for name, item in later.tensors.items() if "optimizer" not in name}
-    by_updates = judged(replace(later, tensors=tensors, updates=steps[1]), [replace(earlier, updates=steps[0])])
+    by_updates = judge_profile(replace(later, tensors=tensors, updates=steps[1]), [replace(earlier, updates=steps[0])])
     assert by_updates[1] is doubted
-    assert judged(replace(later, step=steps[1], updates=steps[1]), [replace(earlier, step=steps[0])])[1] is doubted
+    assert (
+        judge_profile(replace(later, step=steps[1], updates=steps[1]), [replace(earlier, step=steps[0])])[1] is doubted
+    )
 
 
 def test_a_number_that_was_zero_had_no_sign_to_keep() -> None:
     half = "0" * 128
     before = having(sound(), {name: matrix(n, signs=half + "+" * 128) for n, name in enumerate(NAMES)})
     after = having(sound(), {name: matrix(n, signs="-" * 128 + "+" * 128) for n, name in enumerate(NAMES)})
-    assert judged(after, [before]) == (None, False)
+    assert judge_profile(after, [before]) == (None, False)
 
 
 def test_what_is_filled_by_design_is_no_ruin() -> None:
     masked = {"ema.0.attention_mask": TensorFigures(shape=(4, 4), kind="Half", rms=6e4, zeros=0.4, largest=9)}
-    assert judged(having(sound(), masked), [])[0] is None
+    assert judge_profile(having(sound(), masked), [])[0] is None
     flat = dict([state(number, "exp_avg", 288) for number in range(4)])
     sharded = having(sound(), {**flat, **dict.fromkeys([f"optimizer.state.{n}.exp_avg_sq" for n in range(4)])})
-    assert judged(sharded, [])[0] is None
+    assert judge_profile(sharded, [])[0] is None
 
 
 @pytest.mark.parametrize(
@@ -241,7 +243,7 @@ def test_another_architecture_is_seen_next_to_the_one_before(
 def test_what_a_module_keeps_next_to_its_parameters_may_change_its_shape() -> None:
     anchors = TensorFigures(shape=(2, 21), kind="Half", rms=1.0, zeros=0.0)
     before, after = {"ema.22.@anchors": anchors}, {"ema.22.@anchors": replace(anchors, shape=(2, 84))}
-    assert judged(having(sound(), after), [having(sound(), before)])[0] is None
+    assert judge_profile(having(sound(), after), [having(sound(), before)])[0] is None
 
 
 @pytest.mark.parametrize(
@@ -259,7 +261,7 @@ def test_what_a_module_keeps_next_to_its_parameters_may_change_its_shape() -> No
     ],
 )
 def test_finite_numbers_that_continue_nothing_are_doubted(changes: dict[str, TensorFigures], words: str) -> None:
-    why, in_doubt = judged(having(sound(), changes), [sound()])
+    why, in_doubt = judge_profile(having(sound(), changes), [sound()])
     assert why is not None
     assert words in why
     assert in_doubt
@@ -268,14 +270,14 @@ def test_finite_numbers_that_continue_nothing_are_doubted(changes: dict[str, Ten
 def test_a_settled_training_is_held_to_more() -> None:
     before, wild = sound(steps=1000), sound(0.3, 1100)
     assert "keep 70% of their signs" in reason(wild, before)
-    assert judged(replace(wild, updates=9000, tensors=sound(0.3, 9000).tensors), [before])[0] is None
+    assert judge_profile(replace(wild, updates=9000, tensors=sound(0.3, 9000).tensors), [before])[0] is None
 
 
 def test_a_part_of_a_single_matrix_is_held_to_what_a_single_matrix_keeps() -> None:
     """As OpenNMT's output layer, which its files hold apart from the model."""
     before = having(sound(steps=100), {"weight": matrix(9)})
     after = sound(0.03, 200)
-    assert judged(having(after, {"weight": matrix(9, flipped=0.26)}), [before])[0] is None
+    assert judge_profile(having(after, {"weight": matrix(9, flipped=0.26)}), [before])[0] is None
     assert "keep 68% of their signs" in reason(having(after, {"weight": matrix(9, flipped=0.32)}), before)
     assert "these are other numbers" in reason(having(after, {"weight": matrix(78)}), before)
 
@@ -285,7 +287,7 @@ def test_a_matrix_that_has_grown_before_the_training_has_settled_has_the_signs_o
     before = having(sound(steps=9), {NAMES[2]: matrix(2, rms=0.013)})
     for size, proven in ((0.07, True), (0.026, True), (0.025, False), (0.013, False)):
         after = having(sound(0.03, 54), {NAMES[2]: matrix(77, rms=size)})
-        assert (judged(after, [before])[0] is None) is proven
+        assert (judge_profile(after, [before])[0] is None) is proven
     settled = having(sound(steps=90), {NAMES[2]: matrix(2, rms=0.013)})
     assert "2.conv.weight keeps 5" in reason(having(sound(0.03, 100), {NAMES[2]: matrix(77, rms=0.07)}), settled)
 
@@ -293,7 +295,7 @@ def test_a_matrix_that_has_grown_before_the_training_has_settled_has_the_signs_o
 def test_a_matrix_that_begins_at_zero_may_grow_as_it_likes() -> None:
     before = having(sound(), {"ema.lora_B.weight": matrix(5, rms=1e-5), "ema.lora_C.weight": matrix(6, rms=0.0)})
     after = having(sound(), {"ema.lora_B.weight": matrix(5, rms=1e-3), "ema.lora_C.weight": matrix(6, rms=1e-3)})
-    assert judged(after, [before])[0] is None
+    assert judge_profile(after, [before])[0] is None
 
 
 @pytest.mark.parametrize("optimizer", ["opt", "optim_g", "trainer.adam", ""])
@@ -305,8 +307,10 @@ def test_what_an_optimizer_of_any_name_keeps_is_none_of_the_weights(optimizer: s
         means = {f"{place}.{number}.exp_avg": matrix(round(rms), rms=rms) for number in range(parameters)}
         return replace(having(sound(), means), optimizers={"optimizer": 5, optimizer: 20})
 
-    assert judged(train(30.0, 12), [train(1.0, 12)]) == (None, False), "gradients grow, and have other signs"
-    assert judged(train(1.0, 12), [train(1.0, 9)]) == (None, False), "of a parameter that had none it knows nothing yet"
+    assert judge_profile(train(30.0, 12), [train(1.0, 12)]) == (None, False), "gradients grow, and have other signs"
+    assert judge_profile(train(1.0, 12), [train(1.0, 9)]) == (None, False), (
+        "of a parameter that had none it knows nothing yet"
+    )
     assert "of their signs" in reason(having(train(1.0, 12), {n: matrix(99) for n in NAMES}), train(1.0, 12))
 
 
@@ -317,7 +321,7 @@ def test_an_optimizer_of_a_network_that_is_saved_in_another_file_is_no_contradic
         for number in range(3)
     }
     discriminators = replace(having(sound(), of_generator), optimizers={"optimizer": 5, "optimizer_g": 3})
-    assert judged(discriminators, []) == (None, False)
+    assert judge_profile(discriminators, []) == (None, False)
     alone = having(discriminators, {name: None for name in discriminators.tensors if name.startswith("optimizer.")})
     assert "optimizer_g belongs to another model: 3 of its states" in reason(alone)
 
@@ -327,7 +331,7 @@ def test_an_optimizer_of_a_network_that_is_saved_in_two_parts_is_no_contradictio
     output = {"generator.weight": matrix(7, shape=(9, 64)), "generator.bias": matrix(8, shape=(9,))}
     states = {f"optimizer.state.{5 + number}.exp_avg": figures for number, figures in enumerate(output.values())}
     whole = replace(having(sound(), {**output, **states}), optimizers={"optimizer": 7})
-    assert judged(whole, []) == (None, False)
+    assert judge_profile(whole, []) == (None, False)
     without = having(whole, dict.fromkeys(output))
     assert "optimizer belongs to another model: 2 of its states" in reason(without)
 
@@ -335,18 +339,18 @@ def test_an_optimizer_of_a_network_that_is_saved_in_two_parts_is_no_contradictio
 def test_an_optimizer_that_is_saved_without_any_network_is_no_contradiction() -> None:
     """As in BasicSR's `40.state` next to `net_g_40.pth`, and accelerate's `optimizer.bin`."""
     network = {name: None for name in sound().tensors if not name.startswith("optimizer.")}
-    assert judged(having(sound(), network), []) == (None, False)
+    assert judge_profile(having(sound(), network), []) == (None, False)
 
 
 def test_a_new_course_is_believed_next_to_one_that_was_doubted() -> None:
     other = having(sound(), {name: matrix(n + 50) for n, name in enumerate(NAMES)})
-    assert judged(other, [sound()])[0] is not None
-    assert judged(other, [sound(), other]) == (None, False)
+    assert judge_profile(other, [sound()])[0] is not None
+    assert judge_profile(other, [sound(), other]) == (None, False)
 
 
 def test_a_layout_that_has_nothing_in_common_is_not_compared() -> None:
     renamed = {name.replace("ema.", "state_dict."): item for name, item in sound().tensors.items() if "ema" in name}
-    assert judged(Profile(tensors=renamed), [sound()])[0] is None
+    assert judge_profile(Profile(tensors=renamed), [sound()])[0] is None
 
 
 ROW = ["ema.w", "Half", [2, 2], 0.5, 0.0, 0, "+-+-"]
@@ -407,4 +411,4 @@ def sized(*sizes: float) -> Profile:
 @example(sized(1.0, 1.0, 5e-324), [sized(1.0, 1.0, 10.0)])
 @example(sized(1.0, 1.0, 1e300), [sized(1.0, 1.0, 5e-324)])
 def test_no_figures_whatever_raise(profile: Profile, before: list[Profile]) -> None:
-    judged(profile, before)
+    judge_profile(profile, before)

@@ -12,7 +12,7 @@ import pytest
 from supervisor.core import events as ev
 from supervisor.core.attempt.agent_reports import AgentReports
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, Verdict, exact_before
-from supervisor.core.checkpoints.continuity import judged
+from supervisor.core.checkpoints.continuity import judge_profile
 from supervisor.core.checkpoints.loss_curve import Curve, curve_of
 from supervisor.core.checkpoints.tensor_stats import Profile, TensorFigures
 from supervisor.core.flags import RedFlag, Severity
@@ -341,8 +341,10 @@ def tell_continuity() -> str:
             )
             every = {f"model__{part}__weight": figures(kept=kept) for part in "abc"}
             cases[f"all keep {kept}, {name}"] = weights(**more, **every), before
-    lines = [f"{name}: {show(judged(after, [before]))}" for name, (after, before) in cases.items()]
-    lines += [f"{name} alone: {show(judged(after, []))}" for name, (after, _) in cases.items() if "times" not in name]
+    lines = [f"{name}: {show(judge_profile(after, [before]))}" for name, (after, before) in cases.items()]
+    lines += [
+        f"{name} alone: {show(judge_profile(after, []))}" for name, (after, _) in cases.items() if "times" not in name
+    ]
     return "\n".join([*lines, ""])
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.core.checkpoints.loss_curve import Curve, Resumed, around, curve_of
+from supervisor.core.checkpoints.loss_curve import Curve, Resumed, curve_of, cut_curve
 from supervisor.core.flags import Severity
 from supervisor.core.readings import StepRecord
 from supervisor.core.rules.resumed_loss import ResumedLoss
@@ -43,7 +43,7 @@ def test_few_losses_are_no_curve() -> None:
 
 def test_the_curve_around_a_step_leaves_out_what_is_far_and_what_came_with_the_trouble() -> None:
     losses = steps([9.0] * 400 + [2.0] * 110 + [7.0] * 40 + [9.0] * 400)
-    curve = around(losses, 500, fault_step=511)
+    curve = cut_curve(losses, 500, fault_step=511)
     assert curve is not None
     assert replace(curve, latest=None) == Curve(
         losses=110, low=2.0, median=2.0, high=2.0, median_least=2.0, median_most=2.0
@@ -52,8 +52,8 @@ def test_the_curve_around_a_step_leaves_out_what_is_far_and_what_came_with_the_t
 
 def test_a_young_training_has_no_curve_to_leave() -> None:
     losses = steps([2.0] * 400)
-    assert around(losses, 199) is None
-    assert around(losses, 200) is not None
+    assert cut_curve(losses, 199) is None
+    assert cut_curve(losses, 200) is not None
 
 
 def test_losses_that_go_on_where_they_were_are_no_flag() -> None:
@@ -62,7 +62,7 @@ def test_losses_that_go_on_where_they_were_are_no_flag() -> None:
 
 def test_a_loss_on_the_move_goes_on_from_its_newest_and_not_from_its_middle() -> None:
     """As measured: a YOLO on small images, of which the loss rose from 0.05 to 7 within 60 steps."""
-    curve = around(steps([0.05] * 462 + [6.5, 5.5, 7.5] * 16), 500, fault_step=511)
+    curve = cut_curve(steps([0.05] * 462 + [6.5, 5.5, 7.5] * 16), 500, fault_step=511)
     assert curve is not None
     assert curve.median == 0.05
     assert curve.latest is not None

@@ -12,7 +12,7 @@ import pytest
 from checkpoints_written import SPOILT
 
 from supervisor.agent import prove
-from supervisor.core.checkpoints.continuity import judged
+from supervisor.core.checkpoints.continuity import judge_profile
 from supervisor.core.checkpoints.tensor_stats import Profile, profile_of
 
 
@@ -30,7 +30,7 @@ def reason(path: Path, before: Path) -> str | None:
         return str(answer["reason"])
     profile = profile_of(answer["profile"])
     assert profile is not None
-    return judged(profile, [measure_of(before)])[0]
+    return judge_profile(profile, [measure_of(before)])[0]
 
 
 @pytest.mark.train

@@ -59,7 +59,7 @@ Figures = Mapping[str, TensorFigures]
 # --- by itself ----------------------------------------------------------------------------------------------------
 
 
-def contradiction(profile: Profile) -> str | None:
+def find_contradiction(profile: Profile) -> str | None:
     """Return what in a checkpoint contradicts itself, None where nothing does."""
     return _find_overflow(profile) or _check_average(profile) or _check_optimizer(profile) or _check_steps(profile)
 
@@ -222,7 +222,7 @@ def _compare_states(
     return None
 
 
-def drift(profile: Profile, before: Profile) -> str | None:
+def find_drift(profile: Profile, before: Profile) -> str | None:
     """Return why the numbers cannot be the continuation of those of the generation before, None where they can."""
     mine, its = profile.parts(), before.parts()
     for part in mine.keys() & its.keys():
@@ -344,15 +344,15 @@ def _join_name(*parts: str) -> str:
     return ".".join(filter(None, parts))
 
 
-def judged(profile: Profile, before: Sequence[Profile]) -> tuple[str | None, bool]:
+def judge_profile(profile: Profile, before: Sequence[Profile]) -> tuple[str | None, bool]:
     """Return (what is wrong, whether time could prove it right), None where nothing is.
 
     `before` holds the generation before, newest first, with what else may be the measure: a training that has really
     changed its course is believed once a later checkpoint continues one that was doubted.
     """
     why = other_architecture(profile, before[0]) if before else None
-    why = why or contradiction(profile)
+    why = why or find_contradiction(profile)
     if why is not None or not before:
         return why, False
-    doubts = [drift(profile, earlier) for earlier in before]
+    doubts = [find_drift(profile, earlier) for earlier in before]
     return (None, False) if None in doubts else (doubts[0], True)

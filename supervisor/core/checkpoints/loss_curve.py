@@ -82,7 +82,7 @@ def curve_of(losses: Iterable[float | None], least: int = LEAST) -> Curve | None
     )
 
 
-def around(records: Iterable[StepRecord], step: int, fault_step: int | None = None) -> Curve | None:
+def cut_curve(records: Iterable[StepRecord], step: int, fault_step: int | None = None) -> Curve | None:
     """Return the curve around `step` as it was before any fault; None for a training with too few losses.
 
     Of a step that was made twice both losses count.

@@ -52,7 +52,7 @@ class Bound(Generic[R]):
         return None if value is None else beyond(value, self.limit, below=self.below, strict=self.strict)
 
 
-def lasting(history: History, run: tuple[R, ...], hold_s: float, named: Gauge, least: int = 2) -> Gauge:
+def measure_lasting(history: History, run: tuple[R, ...], hold_s: float, named: Gauge, least: int = 2) -> Gauge:
     """Return for how long a condition has held, which `History.has_lasted` judges."""
     lacks = None if len(run) >= least else f"{least} readings of it"
     return replace(named, unit="s", now=history.lasted_s(run), limit=hold_s, lacks=lacks)
@@ -64,7 +64,7 @@ def is_running_out(slope: Slope | None, room: float, within_s: float) -> bool:
     return left_s is not None and left_s <= within_s
 
 
-def running_out(named: Gauge, slope: Slope | None, room: float, *, within_s: float, least_rise: float) -> Gauge:
+def measure_running_out(named: Gauge, slope: Slope | None, room: float, *, within_s: float, least_rise: float) -> Gauge:
     """Return how long `room` lasts at a rate, which a rise of `least_rise` must bear out; both in the rate's unit."""
     left_s = None if slope is None else slope.left_s(room)
     if slope is None or left_s is None:

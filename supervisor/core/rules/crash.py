@@ -26,7 +26,7 @@ from supervisor.core.readings import ExitStatus, Stage, signal_name
 from supervisor.core.remedies import causes
 from supervisor.core.rules.crash_diagnosis import HOST_LOST, KILLED_BY_SIGNAL, LAST_OUTPUT, crash_diagnosis
 from supervisor.core.rules.gpu_fault import is_fatal
-from supervisor.core.rules.non_finite_loss import NonFiniteLoss, spoilt, window
+from supervisor.core.rules.non_finite_loss import NonFiniteLoss, list_in_window, spoilt
 from supervisor.core.sanitize import sanitize
 from supervisor.core.start_failure import COMMAND, is_command_missing, start_failure
 
@@ -546,7 +546,7 @@ def _find_spoilt(history: History) -> tuple[Moment | None, int | None]:
 
     Gradients are none now and then under a scaler, and an old loss was survived.
     """
-    losses = window(history, SPOILT_STEPS, lambda record: spoilt(record.loss))
+    losses = list_in_window(history, SPOILT_STEPS, lambda record: spoilt(record.loss))
     if losses:
         return losses[0].at, losses[0].step
     return (history.exit.at if history.exit else history.now), None

@@ -18,7 +18,7 @@ from supervisor.core.history import History
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ProcessReading, Stage
 from supervisor.core.remedies import causes
-from supervisor.core.rules.bounds import lasting
+from supervisor.core.rules.bounds import measure_lasting
 from supervisor.core.stats.holds import FRESH_S, run_of
 
 WORKER = "a data loader worker"
@@ -63,7 +63,7 @@ class DeadWorker:
             observe=partial(_observe_missing, history, who, pid, missing),
         )
         waited_for = history.has_lasted(missing, 0.0) and history.without_step_s >= self.hold_s
-        gauge = lasting(history, missing, self.hold_s, named)
+        gauge = measure_lasting(history, missing, self.hold_s, named)
         return replace(gauge, lacks=None if waited_for else "no step for as long")
 
     def _choose_severity(self, history: History, who: str) -> Severity:

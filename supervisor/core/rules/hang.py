@@ -25,7 +25,7 @@ from supervisor.core.history import ATTEMPT_ENDED, History
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ProcessReading, Stage
 from supervisor.core.remedies import causes
-from supervisor.core.rules.bounds import lasting
+from supervisor.core.rules.bounds import measure_lasting
 from supervisor.core.rules.standstill import diagnosis_of, machine_gasps
 from supervisor.core.stats.holds import FRESH_S
 
@@ -66,7 +66,7 @@ class Hang:
             severity=self._choose_severity(history, never_ran, of_disk=_is_of_disk(run, never_ran)),
             observe=partial(_observe_waiting, history, run, never_ran, no_step_s),
         )
-        gauge = lasting(history, run, self.hold_s, named, self.min_readings)
+        gauge = measure_lasting(history, run, self.hold_s, named, self.min_readings)
         return replace(gauge, now=min(no_step_s, gauge.now or 0.0))
 
     def _choose_severity(self, history: History, never_ran: Mapping[int, bool], *, of_disk: bool) -> Severity:

@@ -10,7 +10,7 @@ from supervisor.core.flags import Act, Diagnosis, Severity
 from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import ATTEMPT_ENDED, History
 from supervisor.core.remedies import causes
-from supervisor.core.rules.bounds import is_running_out, running_out
+from supervisor.core.rules.bounds import is_running_out, measure_running_out
 from supervisor.core.stats.holds import newest_of
 from supervisor.core.stats.trend import WINDOW_S, Slope
 from supervisor.core.units import GB, HOUR_S
@@ -52,7 +52,7 @@ class HostMemorySlope:
             observe=None if slope is None else partial(_observe_growth, slope, available, total),
         )
         least_rise = self.min_rise_fraction * total
-        return (running_out(named, slope, available, within_s=self.gone_within_s, least_rise=least_rise),)
+        return (measure_running_out(named, slope, available, within_s=self.gone_within_s, least_rise=least_rise),)
 
 
 def _observe_growth(slope: Slope, available: int, total: int) -> Observation:

@@ -22,7 +22,7 @@ from supervisor.core.history import History
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ProcessReading
 from supervisor.core.remedies import causes
-from supervisor.core.rules.bounds import lasting
+from supervisor.core.rules.bounds import measure_lasting
 from supervisor.core.rules.dead_worker import find_missing
 
 
@@ -59,7 +59,7 @@ class LostProcess:
             severity=severity,
             observe=partial(_observe_lost, history, pid, trainer, missing),
         )
-        gauge = lasting(history, missing, self.hold_s, named)
+        gauge = measure_lasting(history, missing, self.hold_s, named)
         stepped = _others_step(history, trainer, missing[0].at)
         return gauge if stepped else replace(gauge, lacks="steps that others made since")
 

@@ -16,7 +16,7 @@ from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import History
 from supervisor.core.readings import StepRecord
 from supervisor.core.remedies import causes
-from supervisor.core.rules.non_finite_loss import spoilt, window
+from supervisor.core.rules.non_finite_loss import list_in_window, spoilt
 
 _DIAGNOSIS = Diagnosis(
     ruled_out=("a scaler in search of its scale: that takes a handful of steps, and then they are finite",),
@@ -50,7 +50,7 @@ class NonFiniteGrad:
 
         Losses that are not finite belong to `non_finite_loss`.
         """
-        found = window(history, self.window_steps, _has_only_gradient)
+        found = list_in_window(history, self.window_steps, _has_only_gradient)
         last = history.last_step
         if not found and (last is None or last.grad_norm is None):
             why = "gradient norm not reported by this training"

@@ -25,7 +25,7 @@ def spoilt(value: float | None) -> bool:
     return value is not None and not math.isfinite(value)
 
 
-def window(history: History, window_steps: int, chosen: Callable[[StepRecord], bool]) -> tuple[StepRecord, ...]:
+def list_in_window(history: History, window_steps: int, chosen: Callable[[StepRecord], bool]) -> tuple[StepRecord, ...]:
     """Return the chosen records of the window that ends with the newest of them, if that is no older than one."""
     found = [record for record in history.non_finite if chosen(record)]
     if not found or history.steps[-1].step - found[-1].step >= window_steps:
@@ -89,7 +89,7 @@ class NonFiniteLoss:
         )
 
     def _list_found(self, history: History) -> tuple[StepRecord, ...]:
-        return window(history, self.window_steps, lambda record: spoilt(record.loss))
+        return list_in_window(history, self.window_steps, lambda record: spoilt(record.loss))
 
 
 def _diagnose(losses: tuple[StepRecord, ...]) -> Diagnosis:

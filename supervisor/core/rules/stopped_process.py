@@ -31,7 +31,7 @@ from supervisor.core.history import ATTEMPT_ENDED, History
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ProcessReading
 from supervisor.core.remedies import causes
-from supervisor.core.rules.bounds import lasting
+from supervisor.core.rules.bounds import measure_lasting
 from supervisor.core.rules.rest import quiet_s
 from supervisor.core.rules.standstill import choose_stopped, describe_hold, diagnosis_of
 from supervisor.core.stats.holds import run_of
@@ -79,7 +79,7 @@ class StoppedProcess:
             warns = replace(warns, now=min(warns.now or 0.0, quiet_s(history)))
         if len(launcher) > len(stopped):
             named = replace(warns, observe=partial(_observe_launcher, history, launcher))
-            warns = lasting(history, launcher, self.hold_s, named, self.min_readings)
+            warns = measure_lasting(history, launcher, self.hold_s, named, self.min_readings)
         return (
             self._measure_run(history, makes_steps, f"{what} that makes steps", acts),
             replace(rests, now=min(rests.now or 0.0, quiet_s(history))),
@@ -88,7 +88,7 @@ class StoppedProcess:
 
     def _measure_run(self, history: History, run: Run, what: str, severity: Severity) -> Gauge:
         named = Gauge(what=what, severity=severity, observe=partial(_observe, history, run))
-        return lasting(history, run, self.hold_s, named, self.min_readings)
+        return measure_lasting(history, run, self.hold_s, named, self.min_readings)
 
     def leaves_alone(self, history: History) -> bool:
         """Whether the training is stopped, or has just gone on, and the setting says that it is left alone."""

@@ -15,7 +15,7 @@ from supervisor.core.flags import Act, Diagnosis, Severity
 from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import ATTEMPT_ENDED, History
 from supervisor.core.remedies import causes
-from supervisor.core.rules.bounds import is_running_out, running_out
+from supervisor.core.rules.bounds import is_running_out, measure_running_out
 from supervisor.core.stats.holds import FRESH_S
 from supervisor.core.stats.trend import WINDOW_S, Slope, Trend
 from supervisor.core.units import GB, HOUR_S, MB
@@ -60,7 +60,7 @@ class VramLeak:
             observe=None if slope is None else partial(_observe_leak, subject, slope, used, total),
         )
         least_rise = self.min_rise_fraction * total
-        return running_out(named, slope, total - used, within_s=self.full_within_s, least_rise=least_rise)
+        return measure_running_out(named, slope, total - used, within_s=self.full_within_s, least_rise=least_rise)
 
 
 def _observe_leak(subject: str, slope: Slope, used: float, total: float) -> Observation:

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 from supervisor.core import events as ev
-from supervisor.core.checkpoints.loss_curve import REACH_STEPS, Curve, around
+from supervisor.core.checkpoints.loss_curve import REACH_STEPS, Curve, cut_curve
 from supervisor.core.moments import Moment
 from supervisor.core.readings import StepRecord
 from supervisor.core.scale import Scale
@@ -26,7 +26,7 @@ def past_curve(folders: Iterable[Path], step: int, fault_step: int | None, now: 
     """
     for folder in _list_counting(folders, now):
         near = [record for record in _read_records(folder, now) if abs(record.step - step) <= REACH_STEPS]
-        curve = around(near, step, fault_step)
+        curve = cut_curve(near, step, fault_step)
         if curve is not None:
             return curve
     return None

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Verdict, merge_proof, of_this_training
-from supervisor.core.checkpoints.continuity import judged, other_architecture
+from supervisor.core.checkpoints.continuity import judge_profile, other_architecture
 from supervisor.core.checkpoints.tensor_stats import Profile, profile_of
 from supervisor.core.job import Job
 from supervisor.runner.generation_store import GenerationStore
@@ -77,9 +77,9 @@ class Proofs:
         earlier = [each for at_s, each in self._doubted.get(job, []) if at_s < checkpoint.saved_unix_s]
         doubted = [each for each in earlier if each.fit == profile.fit]
         measures = [*before, *(doubted[-1:] if len(doubted) >= DOUBTED_TIMES else [])]
-        why, in_doubt = judged(profile, measures)
+        why, in_doubt = judge_profile(profile, measures)
         if in_doubt:
-            lasts = bool(doubted) and judged(profile, doubted[-1:])[0] is None
+            lasts = bool(doubted) and judge_profile(profile, doubted[-1:])[0] is None
             self._doubted[job] = [*(self._doubted[job] if lasts else []), (checkpoint.saved_unix_s, profile)]
         elif why is None:
             self._doubted.pop(job, None)

@@ -12,7 +12,7 @@ from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.gpu_facts import hottest
 from supervisor.core.history import History
 from supervisor.core.readings import GpuReading
-from supervisor.core.rules.bounds import lasting
+from supervisor.core.rules.bounds import measure_lasting
 from supervisor.core.stats.holds import run_of
 
 
@@ -48,7 +48,7 @@ class Fan:
             return Gauge(what=what, not_watched="it was never seen to turn")
         run = run_of(readings, self._is_stopped_hot, history.now)
         named = Gauge(what=what, observe=partial(self._observe_fan, history, gpu, run))
-        return lasting(history, run, self.hold_s, named)
+        return measure_lasting(history, run, self.hold_s, named)
 
     def _observe_fan(self, history: History, gpu: str, run: tuple[GpuReading, ...]) -> Observation:
         sensor, celsius = hottest(run[-1]) or ("", self.hot_c)
@@ -56,7 +56,7 @@ class Fan:
             message=f"{gpu}: fan stopped for {history.lasted_s(run):.0f} s, {sensor} at {celsius:.0f} C",
             can_save=True,
             subject=gpu,
-            diagnosis=STANDS,
+            diagnosis=FAN_STOPPED,
         )
 
     def _is_stopped_hot(self, reading: GpuReading) -> bool | None:
@@ -66,7 +66,7 @@ class Fan:
         return None if found is None else found[1] >= self.hot_c
 
 
-STANDS = Diagnosis(
+FAN_STOPPED = Diagnosis(
     ruled_out=("not a passive GPU: this fan has turned before", "not the rest of a cool GPU: it is hot"),
     causes=("a dead or blocked fan", "a manual fan setting of 0 (pwm1_enable) [kernel docs, amdgpu thermal control]"),
     advice=("give the fan back to the firmware: rocm-smi --resetfans; look at it",),

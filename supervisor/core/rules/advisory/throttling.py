@@ -12,7 +12,7 @@ from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import History
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading
-from supervisor.core.rules.bounds import lasting
+from supervisor.core.rules.bounds import measure_lasting
 from supervisor.core.stats.holds import newest_of, run_of
 from supervisor.core.units import MHZ
 
@@ -43,7 +43,9 @@ class Throttling:
         if newest_of(readings, lambda reading: reading.throttled_by is not None, history.now) is None:
             return Gauge(what=what, not_watched="throttling reasons not reported by this GPU")
         run = run_of(readings, _is_slowed, history.now)
-        return lasting(history, run, self.hold_s, Gauge(what=what, observe=partial(_observe_limits, history, gpu, run)))
+        return measure_lasting(
+            history, run, self.hold_s, Gauge(what=what, observe=partial(_observe_limits, history, gpu, run))
+        )
 
 
 def _observe_limits(history: History, gpu: str, run: tuple[GpuReading, ...]) -> Observation:
