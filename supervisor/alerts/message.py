@@ -13,6 +13,7 @@ from typing import Any
 
 from supervisor.alerts.channel import KeptNotice
 from supervisor.core.flags import Severity
+from supervisor.core.job import LAUNCH
 from supervisor.core.sanitize import one_line
 
 TITLE_LIMIT = 200
@@ -24,6 +25,7 @@ REMINDER = "job.gave_up reminder"
 """What a reminder of a training that stands given up is written as; its type is that of the first report."""
 UNCONFIRMED = "job.finished unconfirmed"
 """What the end of a training is written as that may have saved spoilt weights last."""
+NOT_LAUNCHED = "could not be launched"
 DECISIONS = {
     "stop": "It is being stopped, then restarted.",
     "kill": "It is being killed, then restarted.",
@@ -105,7 +107,7 @@ def _rate_urgency(notice: KeptNotice) -> Urgency:
 def _write_opened(facts: _Facts) -> Iterator[str]:
     yield facts.text("message")
     yield facts.since
-    yield DECISIONS.get(facts.text("decision"), "")
+    yield facts.decision
     yield from facts.advice
     yield facts.place
 
@@ -129,8 +131,7 @@ def _write_resumed(facts: _Facts) -> Iterator[str]:
 
 
 def _write_gave_up(facts: _Facts) -> Iterator[str]:
-    yield facts.text("reason")
-    yield facts.text("message")
+    yield from facts.reason_and_message
     yield facts.since
     yield facts.remedy
     yield str(facts.triage.get("words", ""))
@@ -140,8 +141,7 @@ def _write_gave_up(facts: _Facts) -> Iterator[str]:
 
 def _write_reminder(facts: _Facts) -> Iterator[str]:
     yield facts.given_up
-    yield facts.text("reason")
-    yield facts.text("message")
+    yield from facts.reason_and_message
     yield from facts.advice
     yield facts.place
     yield facts.acknowledging
@@ -250,6 +250,7 @@ class _Facts:
     @property
     def title_parts(self) -> Mapping[str, str]:
         rule = _spell_name(self.text("rule") or self.text("cause") or "see below")
+        rule = NOT_LAUNCHED if rule == LAUNCH else rule
         parts = {
             "job": self.text("job") or "a training",
             "rule": rule,
@@ -257,6 +258,21 @@ class _Facts:
         }
         texts = {"verdict": _spell_name(str(self.triage.get("verdict", ""))), "kind": _spell_name(self.text("kind"))}
         return {**parts, **texts, "host": self.text("host"), "count": self.text("count"), "report": self.report}
+
+    @property
+    def decision(self) -> str:
+        """What was decided, as a sentence; nothing has ended where nothing was started."""
+        decided = self.text("decision")
+        if self.text("rule") == LAUNCH and decided == "retry":
+            return "Nothing was started; it is tried again."
+        return DECISIONS.get(decided, "")
+
+    @property
+    def reason_and_message(self) -> Iterator[str]:
+        """Why it was given up, and what was observed last unless that is a part of it."""
+        reason, message = self.text("reason"), self.text("message")
+        yield reason
+        yield "" if message in reason else message
 
     @property
     def triage(self) -> Mapping[str, Any]:

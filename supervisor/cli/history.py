@@ -22,6 +22,8 @@ DONE = {
     "retry": "process exited",
     "give_up": "given up",
 }
+NOT_LAUNCHED = "launch"
+"""The rule of an attempt that could not be started (`core.job.LAUNCH`, whose module takes long to import)."""
 OUTCOME_STYLES = {
     "gave_up": "red",
     "open": "yellow",
@@ -131,6 +133,8 @@ def _finding_rows(finding: dict[str, Any] | None) -> list[tuple[str, str, str | 
 def done(incident: dict[str, Any]) -> str:
     """Return what was done and where the training resumed, as a sentence."""
     did = DONE.get(incident["decision"], one_line(incident["decision"]))
+    if incident["rule"] == NOT_LAUNCHED and incident["decision"] == "retry":
+        did = "not started"
     match incident["outcome"]:
         case "resumed":
             return f"{did}, {_describe_resume(incident)}"

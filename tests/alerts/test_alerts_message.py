@@ -53,6 +53,21 @@ def test_a_training_that_was_given_up_needs_a_person() -> None:
     ]
 
 
+def test_what_the_reason_says_already_is_not_said_twice() -> None:
+    lines = build_texts(
+        "job.gave_up", job="yolo", reason="5 restarts; last: no step for 41 s", message="no step for 41 s"
+    )
+    assert lines[1] == "5 restarts; last: no step for 41 s"
+    assert "no step for 41 s" not in lines[2:]
+
+
+def test_what_was_never_started_has_not_ended() -> None:
+    facts = {"job": "yolo", "rule": "launch", "message": "could not be launched: no such file"}
+    title, *lines = build_texts("incident.opened", decision="retry", **facts)
+    assert title == "yolo: could not be launched"
+    assert "Nothing was started; it is tried again." in lines
+
+
 def test_the_other_types() -> None:
     assert build_texts("job.finished", job="yolo", reason="ended by itself", restarts=3, last_step=500, loss=0.25)[
         :4

@@ -401,6 +401,10 @@ class TestHistory:
                 {"resumed_at": None, "confirmed": None},
                 "stopped, relaunched to resume from epoch 1, step 78000 (weights/last.pt); not running again yet",
             ),
+            (
+                {"decision": "retry", "rule": "launch", "outcome": "overtaken"},
+                "not started, restarted, and ended before its first step (see the next incident)",
+            ),
             ({"decision": "retry"}, "process exited, resumed from epoch 1, step 78000 (weights/last.pt)"),
             ({"resumed_from": record_types.ResumedFrom(path="/d/x.pt")}, "stopped, resumed from d/x.pt"),
         ],
