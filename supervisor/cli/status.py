@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 import click
@@ -60,6 +61,7 @@ def command(app: App, job: str | None, *, show_all: bool) -> None:
     else:
         text = lines(status, app.now(), app.pen)
         if job is not None:
+            text += explain_in_full(status["jobs"][0], text, app.pen)
             text += gauge_lines(status["jobs"][0], app.pen, show_all=show_all)
         app.print("\n".join(text))
     if any(item["phase"] in DOWN for item in status["jobs"]):
@@ -85,6 +87,14 @@ def lines(status: dict[str, Any], now: float, pen: Pen) -> list[str]:
     if status["host"]:
         text += ["", *_host_lines(status["host"], pen)]
     return text
+
+
+def explain_in_full(job: dict[str, Any], shown: list[str], pen: Pen) -> list[str]:
+    """Return the reason of a job's phase where the table has cut it."""
+    reason = one_line(job["reason"] or "")
+    if not pen.width or not reason or any(reason in line for line in shown):
+        return []
+    return ["", *textwrap.wrap(f"{job['name']} {one_line(job['phase'])}: {reason}", pen.width)]
 
 
 def _job_row(job: dict[str, Any], now: float) -> list[Cell]:

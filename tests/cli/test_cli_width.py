@@ -112,6 +112,16 @@ def test_nothing_that_matters_is_lost_at_80_columns() -> None:
     assert "(1 d" in text["history"]
 
 
+def test_a_reason_that_the_table_of_one_job_has_cut_is_shown_in_full() -> None:
+    job = plain(msgspec.structs.replace(JOB, phase="failed", reason=f"{REASON}; {REASON}"))
+    table = status.lines(plain(types.Status(daemon=DAEMON, jobs=[])), NOW, NARROW)
+    found = status.explain_in_full(job, table, NARROW)
+    assert " ".join(found) == f" {JOB.name} failed: {REASON}; {REASON}"
+    assert max(map(cells, found)) <= 80
+    assert status.explain_in_full(job, [f"x {REASON}; {REASON}"], NARROW) == []
+    assert status.explain_in_full(job, table, FILE) == []
+
+
 def test_where_stdout_is_no_terminal_nothing_is_cut() -> None:
     for found in shown(FILE).values():
         assert "…" not in "\n".join(found)
