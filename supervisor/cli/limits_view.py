@@ -11,6 +11,8 @@ from supervisor.core.sanitize import one_line
 
 HEAD = ("GROUP", "RULE", "NOW", "LIMIT", "% OF LIMIT", "ACTION", "CHECK")
 GROUPS = ("steps", "losses", "gpus", "memory", "storage", "pace", "process")
+WHOLE_WIDTH = 120
+"""Columns of a terminal from which on the table is shown in one part."""
 NEAR_SHARE = 0.5
 RED_SHARE = 0.8
 ACTIONS = {"critical": "stop", "warning": "warn", "info": "info"}
@@ -22,11 +24,19 @@ def gauge_lines(job: dict[str, Any], pen: Pen, *, show_all: bool) -> list[str]:
     if not watched:
         return []
     shown = watched if show_all else [gauge for gauge in watched if _is_near(gauge)]
-    text = ["", pen.table(HEAD, _gauge_rows(shown))] if shown else ["", "no gauge is at 50 % of its limit or above"]
+    text = ["", _gauge_table(shown, pen)] if shown else ["", "no gauge is at 50 % of its limit or above"]
     if not show_all:
         counts = f"{len(shown)} of {len(watched)} gauges shown; all: supervisorctl status {one_line(job['name'])} --all"
         text += [pen.paint(item, "dim") for item in (counts, *_list_inactive(watched))]
     return text
+
+
+def _gauge_table(shown: list[dict[str, Any]], pen: Pen) -> str:
+    """Return the table; where it has to be split, each part begins with the rules, which tell the rows apart."""
+    head, rows = HEAD, _gauge_rows(shown)
+    if pen.width is not None and pen.width < WHOLE_WIDTH:
+        head, rows = (head[1], head[0], *head[2:]), [[row[1], row[0], *row[2:]] for row in rows]
+    return pen.table(head, rows)
 
 
 def _is_near(entry: dict[str, Any]) -> bool:

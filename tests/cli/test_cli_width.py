@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from supervisor.cli import checkpoints, history, status
+from supervisor.cli import checkpoints, history, limits_view, status
 from supervisor.cli.app import App
 from supervisor.cli.gpus import table as gpus
 from supervisor.cli.main import cli
@@ -110,6 +110,16 @@ def test_nothing_that_matters_is_lost_at_80_columns() -> None:
     assert "…" in text["one checkpoint"]
     assert "loss is not finite" in text["checkpoints"]
     assert "(1 d" in text["history"]
+
+
+def test_each_part_of_a_table_of_gauges_names_its_rules() -> None:
+    gauge = types.WatchedStatus(
+        rule="checkpoint_overdue", group="storage", what="work that no checkpoint holds", unit="s", now=9000.0,
+        limit=14400.0, share=0.625, severity="warning",
+    )  # fmt: skip
+    for pen, parts in ((NARROW, 2), (WIDE, 1)):
+        found = limits_view.gauge_lines({"name": "yolo", "watched": [plain(gauge)]}, pen, show_all=True)
+        assert "\n".join(found).count("checkpoint_overdue") == parts
 
 
 def test_a_reason_that_the_table_of_one_job_has_cut_is_shown_in_full() -> None:
