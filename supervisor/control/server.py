@@ -33,7 +33,7 @@ class ControlServer:
         found = self._path.stat()
         self._file = found.st_dev, found.st_ino
         served = application(view, found.st_gid, tuning)
-        # Beyond the listener's own limit, so that whoever is one too many hears why.
+        # Beyond the listener's own limit, so that whoever is one too many gets the reason.
         connections = 2 * CONNECTIONS
         self._server = WokenServer(
             build_config(served, PeerProtocol, connections=connections, keep_alive_s=KEEP_ALIVE_S, dated=False)

@@ -124,7 +124,7 @@ class WatchedStatus(Struct, frozen=True, kw_only=True):
     enabled: bool = True
     """False: the rule is switched off in the configuration."""
     shadow: bool = False
-    """Whether the rule is on probation: it records and never acts."""
+    """Whether the rule is in shadow: it records what it would have done, and never acts."""
     not_watched: str | None = None
     """Why it is not watched now."""
 

@@ -483,7 +483,7 @@ class RuleChanged:
 
     @property
     def promoted(self) -> bool:
-        """Whether it was on probation and acts from now on."""
+        """Whether it was in shadow and acts from now on."""
         return self.before == SHADOW and self.after is True
 
 

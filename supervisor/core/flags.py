@@ -70,7 +70,7 @@ class RedFlag:
     stopped_pids: tuple[int, ...] = ()
     """Processes that a signal has stopped, which explains it: SIGCONT may continue them. Empty: not to be tried."""
     shadow: bool = False
-    """Whether it is only recorded: a rule on probation concluded it."""
+    """Whether it is only recorded: a rule in shadow concluded it."""
 
     @property
     def key(self) -> tuple[str, str, Severity]:

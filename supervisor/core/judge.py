@@ -34,8 +34,6 @@ HELD_WHILE_TUNING = frozenset(
 
 A crash, a stall, a hang, a loss that is no number and a fault of the hardware act at once, whoever tunes.
 """
-
-
 EXPLAINED_BY_A_STOP = frozenset({"busy_without_progress", "gpu_idle", "idle_job", "start_timeout", "throughput_drop"})
 """Rules that see what a stopped process brings about; `stopped_process` tells it, and saves before it kills."""
 STOPS_TRAININGS = frozenset({"stopped_process", "stall"})

@@ -99,8 +99,8 @@ class DaemonChecks:
                 found=f"{self._parts.kernel.lost} lines of the kernel log were overwritten before they were read",
                 remedy="increase the buffer with the kernel parameter log_buf_len=16M",
             )
-        if self._parts.uevents is not None and (deaf := self._parts.uevents.problem) is not None:
-            yield DoctorLine(name="uevents", level="warn", found=deaf)
+        if self._parts.uevents is not None and (problem := self._parts.uevents.problem) is not None:
+            yield DoctorLine(name="uevents", level="warn", found=problem)
 
     def _check_record(self) -> Iterator[DoctorLine]:
         store = self._parts.store

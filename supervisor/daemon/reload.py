@@ -208,7 +208,7 @@ class Reloading:
         self._schedule(parts.settings)
 
     def _record_rule_changes(self, job: str, before: Iterable[Rule], after: Iterable[Rule], now: Moment) -> None:
-        """Record for which rules it changed what they may do; one that leaves its probation is said aloud."""
+        """Record for which rules it changed what they may do; one that leaves the shadow is logged as promoted."""
         for rule, was, act in list_changed_acts(before, after):
             changed = ev.RuleChanged(at=now, job=job, rule=rule, before=was, after=act)
             self._parts.inbox.put(changed)

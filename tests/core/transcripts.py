@@ -1,7 +1,7 @@
 """Transcripts: what the stories of `tests/core` come to, word for word, as it was last reviewed.
 
 A transcript is a text file in `tests/core/transcripts/`. Where words, limits or severities are changed on purpose,
-`python -m tests.core.transcripts` writes the files anew; the diff is then reviewed like code.
+`python -m tests.core.transcripts` writes the files again; the diff is then reviewed like code.
 """
 
 from __future__ import annotations

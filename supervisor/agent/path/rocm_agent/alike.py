@@ -1,4 +1,4 @@
-"""Records a step that is like the last one by its numbers alone, in one call.
+"""Records a step that differs from the one before in nothing but its numbers, in one call.
 
 Most steps differ from the one before in their time, loss, gradient norm and wait only. What else a record holds is that
 of the last one written in full, as happens four times a second and after whatever may have changed it; a command is
