@@ -54,7 +54,7 @@ def _print_account(app: App, job: str, answer: dict[str, Any]) -> None:
         return
     app.print(
         f"{one_line(job)}: {span(sum(total['seconds'].values()))} since its first launch; effective training time "
-        f"{_format_ratio(total['ettr'])}, in the last hour {_format_ratio(hour['ettr'])}"
+        f"{_describe_effective(total['ettr'], hour['ettr'])}"
     )
     app.print(app.pen.table(("TIME", "SHARE", "LAST HOUR", "SPENT"), _list_uses(total, hour)))
     if answer.get("outages"):
@@ -92,5 +92,9 @@ def _describe_outages(times: int, total_s: float) -> str:
     return f"The daemon did not run for {span(total_s)} of it{often}: see supervisorctl history."
 
 
-def _format_ratio(value: float | None) -> str:
-    return "not available" if value is None else f"{value:.1%}"
+def _describe_effective(total: float | None, last_hour: float | None) -> str:
+    """Return the effective training time since the first launch and in the last hour; where neither is known, once."""
+    if total is None and last_hour is None:
+        return "not available"
+    whole, hour = ("not available" if value is None else f"{value:.1%}" for value in (total, last_hour))
+    return f"{whole}, in the last hour {hour}"

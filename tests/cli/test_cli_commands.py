@@ -619,6 +619,12 @@ class TestTheRest:
         assert answer["lifetime"]["cost_s"] == {"stall": 100 + 50 + 90}
         assert sum(answer["lifetime"]["seconds"].values()) == 400
 
+    def test_what_is_known_of_neither_time_is_named_once(self, path: Path, view: FakeView) -> None:
+        began = 1_763_164_500.0
+        view.lives = (Life(number=1, launched_unix_s=began, ended_unix_s=None, resume_step=0),)
+        (head, *_) = call(path, "account", "yolo").stdout.splitlines()
+        assert head.endswith(" since its first launch; effective training time not available")
+
     def test_a_job_that_was_never_launched_has_no_account(self, path: Path, view: FakeView) -> None:
         assert call(path, "account", "yolo").stdout == "yolo has never been launched\n"
 
