@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from supervisor.control import record_types
@@ -9,6 +10,7 @@ from supervisor.core.sanitize import without_secrets
 from supervisor.core.tuning.knob import Left
 from supervisor.core.tuning.restarts import Restarts
 from supervisor.core.tuning.session import Session
+from supervisor.core.tuning.trial import Refused
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,14 +72,12 @@ class Progress:
                 )
                 for row in (*adopted, *self.restarts.adopted)
             ],
-            refused=[
-                record_types.KnobRefused(knob=row.knob, value=row.value, why=without_secrets(row.why))
-                for row in (*self.session.refused, *self.restarts.refused)
-            ],
-            left=[
-                record_types.KnobRefused(knob=row.knob, value=row.value, why=without_secrets(row.why))
-                for row in self.left
-            ],
+            refused=_list_refused((*self.session.refused, *self.restarts.refused)),
+            left=_list_refused(self.left),
             bottleneck=record_types.BeforeAfterName(before=self.bottleneck_before, after=self.bottleneck_after),
             why=self.why_before,
         )
+
+
+def _list_refused(rows: Iterable[Left | Refused]) -> list[record_types.KnobRefused]:
+    return [record_types.KnobRefused(knob=row.knob, value=row.value, why=without_secrets(row.why)) for row in rows]
