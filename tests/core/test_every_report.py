@@ -35,7 +35,17 @@ from supervisor.core.triage.finding import Finding, Replay, conclude
 from supervisor.core.triage.state import TriageState, find_earlier_finding, looked_for
 from supervisor.core.tuning.bottleneck import Shares, explain, find_bottlenecks, name_of, share_out, traced_of
 from supervisor.core.tuning.compare import Comparison
-from supervisor.core.tuning.knob import COPIED_BYTES_MIN, KNOBS, Facts, Kind, Knob, Left, Phase, choose_knobs, facts_of
+from supervisor.core.tuning.knob import (
+    COPIED_BYTES_MIN,
+    KNOBS,
+    Facts,
+    Kind,
+    Knob,
+    NotTried,
+    Phase,
+    choose_knobs,
+    facts_of,
+)
 from tests.rigs.declared import check_declared
 
 from .long_stories import LongStory, long_story
@@ -449,7 +459,7 @@ def test_a_knob_that_changes_the_training_itself_is_not_tried() -> None:
     knob = Knob(name="batch", phase=Phase.DATA, kind=Kind.OPTIMISATION, values=lambda _: (2,))
     assert choose_knobs(Facts(), may=(), remedied=(), knobs=(knob,)) == (
         (),
-        (Left(knob="batch", why="changes the training itself"),),
+        (NotTried(knob="batch", why="changes the training itself"),),
     )
 
 

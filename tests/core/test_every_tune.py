@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from supervisor.core.tuning.guards import Block, Memory, find_doubt, find_harm, most_workers
-from supervisor.core.tuning.knob import Facts, Kind, Knob, Left, Phase
+from supervisor.core.tuning.knob import Facts, Kind, Knob, NotTried, Phase
 from supervisor.core.tuning.session import Session, begin_session
 
 from .transcripts import read, show
@@ -224,7 +224,7 @@ def tell_end(session: Session) -> Iterator[str]:
 def tell_tunes() -> str:
     """Return tunes from their first block to their last."""
     facts = Facts()
-    nothing = begin_session((), (Left(knob="switch", why="already set"),), facts)
+    nothing = begin_session((), (NotTried(knob="switch", why="already set"),), facts)
     alone = begin_session((SWITCH,), (), facts)
     three = begin_session((COUNT, SWITCH, OTHER), (), facts)
     gains = {"": 1.0, "switch=True": 0.8}

@@ -24,7 +24,7 @@ from supervisor.core.tuning.compare import (
     block_is_complete,
 )
 from supervisor.core.tuning.guards import Block
-from supervisor.core.tuning.knob import COUNTED_MAX, KNOBS, Facts, Kind, Knob, Left, Phase, choose_knobs, facts_of
+from supervisor.core.tuning.knob import COUNTED_MAX, KNOBS, Facts, Kind, Knob, NotTried, Phase, choose_knobs, facts_of
 from supervisor.core.tuning.session import Session, begin_session
 from supervisor.core.tuning.trial import Arm
 from tests.rigs.declared import check_declared
@@ -337,7 +337,7 @@ def test_an_arm_that_cannot_gain_yet_is_tried_behind_the_others_and_then_left_ou
     session = session.postponed(arm_of(session), "no step waits for data")
     assert session.tried == "all together"
     why = "no step waits for data"
-    assert session.left == tuple(Left(knob="workers", value=count, why=why) for count in (4, 8))
+    assert session.left == tuple(NotTried(knob="workers", value=count, why=why) for count in (4, 8))
 
 
 def test_what_changes_nothing_under_what_was_adopted_is_left_out() -> None:
@@ -348,7 +348,7 @@ def test_what_changes_nothing_under_what_was_adopted_is_left_out() -> None:
     session = begin_session((SWITCH, rounding), (), CPU)
     while session.trial is not None and not session.adopted:
         session = session.after_block(0.08 if session.wanted else 0.10)
-    assert session.left == (Left(knob="rounding", value=True, why="changes nothing under switch = true"),)
+    assert session.left == (NotTried(knob="rounding", value=True, why="changes nothing under switch = true"),)
     ended = run(session, {frozenset(): 0.10, frozenset({"switch"}): 0.08, frozenset({"rounding"}): 0.09})
     assert [row.knob for row in ended.adopted] == ["switch"]
     assert [(row.knob, row.why) for row in ended.refused] == [("rounding", "in place of switch = true: slower by 11%")]
@@ -773,17 +773,17 @@ def test_what_is_not_tried_is_listed_with_its_value_and_the_reason() -> None:
     """Larger values after one without gain, others after a gain, and what memory has no room for."""
     workers = next(knob for knob in KNOBS if knob.name == "workers")
     session = begin_session((workers,), (), replace(CPU, processors=2)).after_refusal("slower by 20%")
-    assert session.left == (Left(knob="workers", value=4, why="2 was no gain"),)
+    assert session.left == (NotTried(knob="workers", value=4, why="2 was no gain"),)
     joined = next(knob for knob in KNOBS if knob.name == "micro_batch")
     session = begin_session((joined,), (), replace(CPU, micro_batches=4))
     while session.trial is not None and session.trial.arm is not None:
         session = session.after_block(1.0 if session.trial.is_arms_turn else 2.0)
-    assert session.left == (Left(knob="micro_batch", value=2, why="4 was a gain"),)
+    assert session.left == (NotTried(knob="micro_batch", value=2, why="4 was a gain"),)
     small = replace(CPU, batch_bytes=1000, available_bytes=100_000, shm_bytes=20_000)
     knobs, left = choose_knobs(small, may=(), remedied=())
     assert [knob.values(small) for knob in knobs if knob.name == "workers"] == [[4]]
     room = "memory or /dev/shm has room for the batches that 5 workers draw ahead"
-    assert Left(knob="workers", value=8, why=room) in left
+    assert NotTried(knob="workers", value=8, why=room) in left
     _, left = choose_knobs(replace(small, shm_bytes=2000, workers=1, prefetch=2), may=(), remedied=())
     reasons = {row.knob: row.why for row in left}
     assert reasons["workers"] == "a batch of 0 MB drawn ahead has no room in memory or /dev/shm"

@@ -100,7 +100,7 @@ Reason = Callable[[Facts], str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
+class NotTried:
     """A knob that is not tried, or one of its values, and why."""
 
     knob: str
@@ -142,7 +142,7 @@ class Knob:
     """Whether it makes losses no little worse, so that its gain need not wait until they are known to be no worse."""
     after_review: bool = False
     """Whether it is tried once all else is settled: what changes under it has to be compiled once more."""
-    left: Callable[[Facts], Sequence[Left]] = lambda _facts: ()
+    left: Callable[[Facts], Sequence[NotTried]] = lambda _facts: ()
     """Values that it would be tried with on a machine with more memory."""
 
 
@@ -163,10 +163,10 @@ def _list_counts(facts: Facts) -> Sequence[int]:
     return [count for count in (most, 2 * most) if count > (facts.workers or 0)]
 
 
-def _too_many_workers(facts: Facts) -> Sequence[Left]:
+def _too_many_workers(facts: Facts) -> Sequence[NotTried]:
     room = _workers_with_room(facts, facts.prefetch or PREFETCH)
     why = f"memory or /dev/shm has room for the batches that {room} workers draw ahead"
-    return [Left(knob="workers", value=count, why=why) for count in _list_counts(facts) if count > room]
+    return [NotTried(knob="workers", value=count, why=why) for count in _list_counts(facts) if count > room]
 
 
 def _workers_with_room(facts: Facts, prefetch: int) -> int:
@@ -345,7 +345,7 @@ KNOBS: tuple[Knob, ...] = (
 
 def choose_knobs(
     facts: Facts, *, may: Iterable[str], remedied: Iterable[str], knobs: Sequence[Knob] = KNOBS
-) -> tuple[tuple[Knob, ...], tuple[Left, ...]]:
+) -> tuple[tuple[Knob, ...], tuple[NotTried, ...]]:
     """Return the knobs to try in the order of their phases, and those that are not tried.
 
     `may` are the owner's permissions; `remedied` the settings that remedies have changed, which always outrank.
@@ -353,14 +353,14 @@ def choose_knobs(
     allowed, taken = set(may), set(remedied)
     order = list(Phase)
     tried: list[Knob] = []
-    left: list[Left] = []
+    left: list[NotTried] = []
     for knob in sorted(knobs, key=lambda knob: order.index(knob.phase)):
         why = _why_left(knob, facts, allowed, taken)
         if why is None:
             tried.append(knob)
             left += knob.left(facts)
         else:
-            left.append(Left(knob=knob.name, why=why))
+            left.append(NotTried(knob=knob.name, why=why))
     return tuple(tried), tuple(left)
 
 

@@ -26,7 +26,7 @@ from supervisor.core.tuning.compare import (
 from supervisor.core.tuning.gpu_time import GPU_GAIN_MIN, GpuTimes, is_unclear, judge_last, judge_steps
 from supervisor.core.tuning.gpu_time import LOOKS as GPU_LOOKS
 from supervisor.core.tuning.guards import Block, Memory, find_doubt, find_harm
-from supervisor.core.tuning.knob import Facts, Knob, Left
+from supervisor.core.tuning.knob import Facts, Knob, NotTried
 from supervisor.core.tuning.trial import Adopted, Arm, Refused, Trial, format_value, name_values
 
 CONFIRMING = "all together"
@@ -58,7 +58,7 @@ class Session:
     adopted: tuple[Adopted, ...] = ()
     """Confirmed together once the session has ended; until then each for itself."""
     refused: tuple[Refused, ...] = ()
-    left: tuple[Left, ...] = ()
+    left: tuple[NotTried, ...] = ()
     beaten: tuple[Arm, ...] = ()
     """Arms that were no gain, and may yet be one."""
     ruled_out: tuple[Arm, ...] = ()
@@ -380,7 +380,7 @@ class Session:
         )
         return replace(self, refused=(*self.refused, *rows), left=self._without_left(arm))._go_on()
 
-    def _without_left(self, arm: Arm) -> tuple[Left, ...]:
+    def _without_left(self, arm: Arm) -> tuple[NotTried, ...]:
         """Return what is not tried, without what an arm sets: that was."""
         tried = arm.settings.items()
         return tuple(row for row in self.left if (row.knob, row.value) not in tried)
@@ -486,7 +486,7 @@ class Session:
 
 
 def begin_session(
-    knobs: Sequence[Knob], left: Sequence[Left], facts: Facts, gpu_times: GpuTimes | None = None
+    knobs: Sequence[Knob], left: Sequence[NotTried], facts: Facts, gpu_times: GpuTimes | None = None
 ) -> Session:
     """Return a session that tries every value of `knobs` in their order; it has ended if there is none."""
     first = {knob.name: values[0] for knob in knobs if (values := knob.values(facts))}
@@ -541,5 +541,5 @@ def _list_adopted(arm: Arm, verdict: Verdict) -> tuple[Adopted, ...]:
     )
 
 
-def _list_passed(arms: Sequence[Arm], why: str) -> list[Left]:
-    return [Left(knob=arm.knob, value=arm.value, why=why) for arm in arms]
+def _list_passed(arms: Sequence[Arm], why: str) -> list[NotTried]:
+    return [NotTried(knob=arm.knob, value=arm.value, why=why) for arm in arms]

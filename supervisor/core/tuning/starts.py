@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from supervisor.core.tuning.knob import Facts, Kind, Left
+from supervisor.core.tuning.knob import Facts, Kind, NotTried
 from supervisor.core.tuning.restarts import StartArm
 
 EXPANDABLE_SINCE = (2, 1)
@@ -95,10 +95,10 @@ START_KNOBS: tuple[StartKnob, ...] = (
 )
 
 
-def list_left_to_starts(facts: Facts, start: Start, remedied: Iterable[str]) -> tuple[Left, ...]:
+def list_left_to_starts(facts: Facts, start: Start, remedied: Iterable[str]) -> tuple[NotTried, ...]:
     """Return what fits a training, was decided by no variable and no remedy, and takes a start to be tried."""
     return tuple(
-        Left(knob=knob.name, why=f"takes a start: --may {RESTART}, or env = {_write(knob.env(facts))}")
+        NotTried(knob=knob.name, why=f"takes a start: --may {RESTART}, or env = {_write(knob.env(facts))}")
         for knob in _list_fitting(facts, start, remedied)
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from supervisor.control import record_types
 from supervisor.core.sanitize import without_secrets
-from supervisor.core.tuning.knob import Left
+from supervisor.core.tuning.knob import NotTried
 from supervisor.core.tuning.restarts import Restarts
 from supervisor.core.tuning.session import Session
 from supervisor.core.tuning.trial import Refused
@@ -25,7 +25,7 @@ class Progress:
     bottleneck_before: str | None = None
     bottleneck_after: str | None = None
     why_before: str = ""
-    left: tuple[Left, ...] = ()
+    left: tuple[NotTried, ...] = ()
     samples_before: float | None = None
     samples_after: float | None = None
     per_sample: bool = True
@@ -79,5 +79,5 @@ class Progress:
         )
 
 
-def _list_refused(rows: Iterable[Left | Refused]) -> list[record_types.KnobRefused]:
+def _list_refused(rows: Iterable[NotTried | Refused]) -> list[record_types.KnobRefused]:
     return [record_types.KnobRefused(knob=row.knob, value=row.value, why=without_secrets(row.why)) for row in rows]

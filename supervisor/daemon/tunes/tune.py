@@ -24,7 +24,7 @@ from supervisor.core.tuning.bottleneck import Shares, Traced, explain, find_bott
 from supervisor.core.tuning.budget import can_trace, count_left, end_unaffordable
 from supervisor.core.tuning.gpu_time import GpuTimes
 from supervisor.core.tuning.guards import Block, Memory
-from supervisor.core.tuning.knob import Facts, Left, choose_knobs, facts_of
+from supervisor.core.tuning.knob import Facts, NotTried, choose_knobs, facts_of
 from supervisor.core.tuning.loader import (
     LOADER_KNOBS,
     WAITING_WORTH,
@@ -196,7 +196,7 @@ class Tune(threading.Thread):
         if not may_start:
             why = f"takes a start: not without permission: --may {RESTART}"
             left = (*left, *list_left_to_starts(facts, start, remedied))
-            left += tuple(Left(knob=arm.knob, value=arm.value, why=why) for arm in arms if arm.knob == ENVIRONMENT)
+            left += tuple(NotTried(knob=arm.knob, value=arm.value, why=why) for arm in arms if arm.knob == ENVIRONMENT)
         now.left = left
         session = begin_session(knobs, left, facts, self._gpu_times)
         session = session.having(compare.typical_s(diagnosed.times), diagnosed.seen)
