@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Optional
 
-from . import Refused, list_params, proofs, replay
+from . import Refused, list_params, proofs, refuse, replay, reverted_on_error
 
 
 class Autocast:
@@ -39,9 +39,7 @@ class Autocast:
         """Compute under autocast, if results and gradients of its own batches are what rounding explains."""
         if self._kinds:
             return
-        why = self.why_not() or self._calls.why_not()
-        if why is not None:
-            raise Refused(why)
+        refuse(self.why_not() or self._calls.why_not())
         if str(value) != "bfloat16":
             raise Refused("%s is no precision that is known" % value)
         if self._calls.casting:
@@ -51,14 +49,11 @@ class Autocast:
         for kind in {type(model) for model in self._calls.models()}:
             if "__call__" in vars(kind):
                 raise Refused("%s is called in a way of its own" % kind.__name__)
-        try:
+        with reverted_on_error(self.revert):
             for kind in {type(model) for model in self._calls.models()}:
                 kind.__call__ = _wrap(self._torch, params[0].device.type)
                 self._kinds.append(kind)
             proof.compare()
-        except BaseException:
-            self.revert()
-            raise
 
     def revert(self) -> None:
         """Have every model called as its script has it."""

@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from rocm_agent.fence import failed
 
-from . import Refused, list_params, proofs, replay
+from . import Refused, list_params, proofs, refuse, replay, reverted_on_error
 
 BACKEND = "inductor"
 REGIONS_MAX = 64
@@ -61,16 +61,14 @@ class Compiled:
         """Compile, if results and gradients of the training's own batches are what rounding explains."""
         if self._applied:
             return
-        why = self.why_not() or (None if self._calls.trusted and self._regions else self._calls.why_not())
-        if why is not None:
-            raise Refused(why)
+        refuse(self.why_not() or (None if self._calls.trusted and self._regions else self._calls.why_not()))
         if str(value) != "default":
             raise Refused("%s is no mode of the compiler that is tried" % value)
         if not self._regions:
             self._regions = self._find_regions()
         closed = [region.module for region in self._regions]
         proof = proofs.Proof(self._torch, self._calls, list_params(self._optimizer), self._calls.rounding, closed)
-        try:
+        with reverted_on_error(self._forget_regions):
             for region in self._regions:
                 region.enter()
             self._applied = True
@@ -79,10 +77,6 @@ class Compiled:
             broken = next((region.problem for region in self._regions if region.problem is not None), None)
             if broken is not None:
                 raise Refused("the compiler fails: %s" % broken)
-        except BaseException:
-            self.revert()
-            self._regions = []
-            raise
 
     def _compile_as_in_steps(self) -> None:
         """Call it once with dropout, which the proof left out: what is compiled for that is not to delay a step."""
@@ -99,6 +93,10 @@ class Compiled:
         for region in self._regions:
             region.leave()
         self._applied = False
+
+    def _forget_regions(self) -> None:
+        self.revert()
+        self._regions = []
 
     def _find_regions(self) -> List[_Region]:
         seen = self._see_calls()

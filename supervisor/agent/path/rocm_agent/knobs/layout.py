@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Optional
 
-from . import Refused, list_params, proofs, replay
+from . import list_params, proofs, refuse, replay, reverted_on_error
 
 
 class ChannelsLast:
@@ -41,16 +41,11 @@ class ChannelsLast:
         """Change the layout, if the model then gives the same results and gradients on its own batches."""
         if self._changed:
             return
-        why = self.why_not() or self._calls.why_not()
-        if why is not None:
-            raise Refused(why)
+        refuse(self.why_not() or self._calls.why_not())
         proof = proofs.Proof(self._torch, self._calls, list_params(self._optimizer), self._calls.rounding)
-        self._change()
-        try:
+        with reverted_on_error(self.revert):
+            self._change()
             proof.compare()
-        except BaseException:
-            self.revert()
-            raise
         self._saving = self._optimizer.register_state_dict_post_hook(self._as_owners)
 
     def _as_owners(self, _: Any, saved: Dict[str, Any]) -> Dict[str, Any]:

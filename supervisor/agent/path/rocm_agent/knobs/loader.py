@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, Iterator, Optional
 from rocm_agent.fence import failed
 from rocm_agent.loader import MET, SUCCESSOR, owner_of
 
-from . import Refused, pinning
+from . import Refused, pinning, refuse
 
 PREFETCH = 2
 COUNTED = (
@@ -135,9 +135,7 @@ class Loader:
 
     def _change(self, changes: Any, put: Callable[[], Any]) -> None:
         """Put a setting in force; raise Refused with all as it was where that fails."""
-        why = self.why_not()
-        if why is not None:
-            raise Refused(why)
+        refuse(self.why_not())
         before = (self._workers, dict(self._more))
         put()
         if not changes:
@@ -200,9 +198,7 @@ class Loader:
 
     def pin(self) -> None:
         """Have batches pinned from the next one on that its workers hand over; iterators to come begin with it."""
-        why = self.why_not()
-        if why is not None:
-            raise Refused(why)
+        refuse(self.why_not())
         self._begin_pinning(self._find_newest())
         self._more["pin_memory"] = True
 
@@ -260,9 +256,7 @@ class Pinning:
 
     def apply(self, value: Any) -> None:
         """Have batches pinned."""
-        why = self.why_not()
-        if why is not None:
-            raise Refused(why)
+        refuse(self.why_not())
         if value is True:
             self._loader.pin()
 

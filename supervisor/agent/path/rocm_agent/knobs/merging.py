@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from rocm_agent import batch_count
 
-from . import Refused, list_params, proofs, replay
+from . import Refused, list_params, proofs, refuse, replay
 from .rows import count_rows, cut_rows
 
 CARD_SHARE = 0.85
@@ -97,9 +97,7 @@ class Merging:
             return
         if self._count > 1:
             raise Refused("its newest calls had joined micro-batches: more can be tried from the owner's settings only")
-        why = self.why_not() or self._calls.why_not()
-        if why is not None:
-            raise Refused(why)
+        refuse(self.why_not() or self._calls.why_not())
         try:
             if not self._calls.trusted:
                 self._prove(int(value))

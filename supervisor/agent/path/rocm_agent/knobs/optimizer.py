@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Optional, Tuple
 
-from . import Refused, list_params, replay
+from . import Refused, list_params, refuse, replay
 
 FUSED_ON_CPU = (2, 4)
 TOLERANCE = 1e-3
@@ -52,9 +52,7 @@ class FusedOptimizer:
         """Switch it on, if a step made with it moves the weights as the owner's step does."""
         if self._before is not None or self.on:
             return
-        why = self.why_not()
-        if why is not None:
-            raise Refused(why)
+        refuse(self.why_not())
         try:
             if not self._calls.trusted:
                 self._prove()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any, Optional
 
-from . import Refused, list_params, proofs, replay
+from . import list_params, proofs, refuse, replay, reverted_on_error
 
 
 class Switch:
@@ -77,16 +77,11 @@ class Tf32(Switch):
         if self._applied:
             super().apply(value)
             return
-        why = self._calls.why_not()
-        if why is not None:
-            raise Refused(why)
+        refuse(self._calls.why_not())
         proof = proofs.Proof(self._torch, self._calls, list_params(self._optimizer), replay.TF32)
-        super().apply(value)
-        try:
+        with reverted_on_error(self.revert):
+            super().apply(value)
             proof.compare()
-        except BaseException:
-            self.revert()
-            raise
 
     @property
     def on(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, List, Optional
 
-from . import Refused, list_params, proofs, replay
+from . import Refused, list_params, proofs, refuse, replay, reverted_on_error
 
 CARD_SHARE = 0.85
 """Of a GPU's memory that may be in use once a replay without checkpointing is over: longer batches may come."""
@@ -48,23 +48,18 @@ class Attention:
             return
         if value != "sdpa":
             raise Refused("%s is no attention that is tried" % value)
-        why = self.why_not() or self._calls.why_not()
-        if why is not None:
-            raise Refused(why)
+        refuse(self.why_not() or self._calls.why_not())
         proof = proofs.Proof(self._torch, self._calls, list_params(self._optimizer), self._calls.rounding)
         try:
-            for model in self._list_models():
-                self._changed.append(model)
-                model.set_attn_implementation(value)
-                if any(config._attn_implementation != value for config in _list_configs(model)):
-                    raise Refused("%s did not take it in all its parts" % type(model).__name__)
-            proof.compare()
+            with reverted_on_error(self.revert):
+                for model in self._list_models():
+                    self._changed.append(model)
+                    model.set_attn_implementation(value)
+                    if any(config._attn_implementation != value for config in _list_configs(model)):
+                        raise Refused("%s did not take it in all its parts" % type(model).__name__)
+                proof.compare()
         except (ValueError, ImportError) as error:
-            self.revert()
             raise Refused(str(error).splitlines()[0][:200]) from None
-        except BaseException:
-            self.revert()
-            raise
 
     def revert(self) -> None:
         """Have every model compute by eager attention again."""
@@ -100,27 +95,25 @@ class Checkpointing:
             return
         if value is not False:
             raise Refused("it is only switched off: on it is slower")
-        why = self._calls.why_not()
-        if why is not None:
-            raise Refused(why)
+        refuse(self._calls.why_not())
         proof = proofs.Proof(self._torch, self._calls, list_params(self._optimizer), self._calls.rounding)
-        try:
+        with reverted_on_error(self._revert_and_free):
             for layer in self._list_layers():
                 self._changed.append(layer)
                 layer.gradient_checkpointing = False
             proof.compare()
             self._check_room()
-        except BaseException:
-            self.revert()
-            if self._torch.cuda.is_initialized():
-                self._torch.cuda.empty_cache()
-            raise
 
     def revert(self) -> None:
         """Have the same layers checkpoint again."""
         for layer in self._changed:
             layer.gradient_checkpointing = True
         self._changed = []
+
+    def _revert_and_free(self) -> None:
+        self.revert()
+        if self._torch.cuda.is_initialized():
+            self._torch.cuda.empty_cache()
 
     def _check_room(self) -> None:
         devices = {param.device for param in list_params(self._optimizer) if param.is_cuda}
