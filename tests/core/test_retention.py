@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, Verdict
-from supervisor.core.checkpoints.retention import Policy, list_kept
+from supervisor.core.checkpoints.retention import Policy, kept
 
 HOUR_S = 3600
 
@@ -30,7 +30,7 @@ def generation(
 def steps(
     policy: Policy, *found: Checkpoint, room: bool = True, resumed_from: Checkpoint | None = None
 ) -> dict[int | None, str]:
-    words = list_kept(found, policy, room=room, resumed_from=resumed_from)
+    words = kept(found, policy, room=room, resumed_from=resumed_from)
     return {match.step: words[match.key] for match in found if match.key in words}
 
 
@@ -115,7 +115,7 @@ def test_the_newest_proven_one_is_never_released(
     rows: list[tuple[Verdict | None, int, int]], policy: Policy, room: bool
 ) -> None:
     found = [generation(n, at, verdict=verdict, size=size) for n, (verdict, size, at) in enumerate(rows)]
-    words = list_kept(found, policy, room=room)
+    words = kept(found, policy, room=room)
     proven = [match for match in found if match.verdict is Verdict.PROVEN]
     if proven:
         last = max(proven, key=lambda item: item.step or 0)

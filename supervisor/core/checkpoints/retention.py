@@ -28,7 +28,7 @@ class Policy:
     limit_bytes: int = 20_000_000_000
 
 
-def list_kept(
+def kept(
     generations: Iterable[Checkpoint], policy: Policy, *, room: bool = True, resumed_from: Checkpoint | None = None
 ) -> dict[Key, str]:
     """Return the generations that are kept, each with the names of the limits that keep it; the others may be pruned.

@@ -21,7 +21,7 @@ from supervisor.config.settings import JobSettings
 from supervisor.core import attempt_files as fo
 from supervisor.core import events as ev
 from supervisor.core.checkpoints.checkpoint import REFUSED, Checkpoint, Fingerprint, newest_first
-from supervisor.core.checkpoints.retention import list_kept
+from supervisor.core.checkpoints.retention import kept
 from supervisor.core.job import ALIVE, Attempt, Job
 from supervisor.core.moments import Moment
 from supervisor.daemon.checkpoints.candidates import find_refused, fingerprint, was_renamed
@@ -281,7 +281,7 @@ class GenerationCollector(threading.Thread):
         store = self.store_of(job)
         everything = store.all()
         used, policy = attempt.resume_from, policy_of(self._world.settings(job))
-        words = list_kept(everything, policy, room=room, resumed_from=used)
+        words = kept(everything, policy, room=room, resumed_from=used)
         for checkpoint in newest_first(everything):
             if used is not None and (checkpoint.path == used.path or checkpoint.is_of(used)):
                 words.setdefault(checkpoint.key, "resumed from")
