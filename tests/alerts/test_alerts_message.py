@@ -53,7 +53,7 @@ def test_a_training_that_was_given_up_needs_a_person() -> None:
     ]
 
 
-def test_what_the_reason_says_already_is_not_said_twice() -> None:
+def test_what_the_reason_says_already_is_not_repeated() -> None:
     lines = build_texts(
         "job.gave_up", job="yolo", reason="5 restarts; last: no step for 41 s", message="no step for 41 s"
     )
