@@ -97,7 +97,8 @@ def _list_bad(proofs: Sequence[Checkpoint]) -> tuple[Checkpoint, ...]:
 BAD = Diagnosis(
     ruled_out=("not resumed from in any case: only proven checkpoints are",),
     causes=(
-        "the weights hold numbers that are not finite, while losses still look well [owner's record of 18 November]",
+        "the weights hold numbers that are not finite, while losses still look well "
+        "[robust-thermal-image-object-detection, 18 November 2025]",
         "the file was cut: ultralytics writes last.pt in place, and the disk or the process ended in between "
         "[Lightning-AI/pytorch-lightning#19970]",
     ),

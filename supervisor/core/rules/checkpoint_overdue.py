@@ -151,7 +151,8 @@ OVERDUE = Diagnosis(
     ruled_out=("not a stall: steps are made",),
     causes=(
         "saving is switched off (save=False) or rarer than it was",
-        "saves fail and the training goes on: a full disk, rights, a model that cannot be pickled [owner's record]",
+        "saves fail and the training goes on: a full disk, rights, a model that cannot be pickled "
+        "[robust-thermal-image-object-detection]",
         "the script saves to a path that no pattern in checkpoints.paths covers",
     ),
     advice=("[jobs.NAME.checkpoints] paths names files that are to be seen; supervisorctl checkpoints JOB shows them",),

@@ -132,7 +132,10 @@ _DIAGNOSES: Mapping[str, Diagnosis] = {
         advice=("`journalctl -b` around that second shows who",),
     ),
     HOST_LOST: Diagnosis(
-        causes=("the machine was reset, froze, or lost power (owner's log, 9 November: a freeze under load)",),
+        causes=(
+            "the machine was reset, froze, or lost power "
+            "(robust-thermal-image-object-detection, 9 November 2025: a freeze under load)",
+        ),
         advice=("`journalctl -b -1 -e` holds its last words; a power cap or fewer watts test the supply",),
     ),
     "command_missing": Diagnosis(

@@ -141,7 +141,8 @@ def _list_merits(history: History) -> tuple[str, list[float]]:
 DIVERGENCE = Diagnosis(
     ruled_out=("not a bad batch: whole epochs are worse, several in a row",),
     causes=(
-        "a learning rate too high, often after a resume that brought the old one back [owner's record of 18 November]",
+        "a learning rate too high, often after a resume that brought the old one back "
+        "[robust-thermal-image-object-detection, 18 November 2025]",
         "half precision losing small gradients [PyTorch docs, automatic mixed precision]",
     ),
     advice=(

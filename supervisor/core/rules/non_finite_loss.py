@@ -102,7 +102,10 @@ def _diagnose(losses: tuple[StepRecord, ...]) -> Diagnosis:
         ruled_out.append("one bad batch: the losses after it are no numbers either")
     weights = "the weights are spoilt: the step of an earlier NaN was taken, so all later ones are (ultralytics#24986)"
     batch = "a batch with a broken label, or one that overflows in half precision (ultralytics' own NaN recovery)"
-    rate = "a learning rate too high, most of all right after a resume (ultralytics#17282; owner's log, 18 November)"
+    rate = (
+        "a learning rate too high, most of all right after a resume "
+        "(ultralytics#17282; robust-thermal-image-object-detection, 18 November 2025)"
+    )
     return Diagnosis(
         ruled_out=tuple(ruled_out),
         causes=(weights, rate, batch) if in_a_row else (batch, rate),

@@ -18,7 +18,10 @@ IDLE_PERCENT = 1.0
 MEMORY_GASPS_PERCENT = 20.0
 """Share of time in which some process waits for memory, beyond which no pause proves anything."""
 
-_SPINNING = "a kernel that never ends, or a queue that the driver lost (owner's log, 14 and 15 November; ROCm#2533)"
+_SPINNING = (
+    "a kernel that never ends, or a queue that the driver lost "
+    "(robust-thermal-image-object-detection, 14 and 15 November 2025; ROCm#2533)"
+)
 _SEARCH = "MIOpen searches for a kernel and finds none that works on this GPU (ROCm/MIOpen#1995)"
 _LOADER = (
     "the data loader is stuck: a dead or deadlocked worker, storage that does not answer (ultralytics#20415: freezes "
@@ -26,7 +29,7 @@ _LOADER = (
 )
 _USERPTR = (
     "pinned memory of forked loader workers keeps the driver busy: `amdgpu_amdkfd_restore_userptr_worker hogged CPU` "
-    "in the kernel's log (owner's log, 14 November)"
+    "in the kernel's log (robust-thermal-image-object-detection, 14 November 2025)"
 )
 _DRIVER = "it waits in the kernel, most likely in the GPU's driver: signals do not reach it (ROCm#2533)"
 _STORAGE = "it waits for a file system, which ends when its disk or server answers"

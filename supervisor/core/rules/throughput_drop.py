@@ -138,7 +138,10 @@ def _diagnose(history: History, recent: Recent, usual: Usual) -> Diagnosis:
         likely.append(f"memory is short: {host.memory_stall_percent:.0f} % of the time something waited for it")
     likely.append("another program on the same GPU or processor [supervisorctl gpus shows a GPU's processes]")
     if usual.stretches < 4:
-        likely.append("a layer benchmark promised more than a whole model can do [owner's record of 12 November]")
+        likely.append(
+            "a layer benchmark promised more than a whole model can do "
+            "[robust-thermal-image-object-detection, 12 November 2025]"
+        )
     return Diagnosis(
         ruled_out=tuple(ruled_out),
         causes=tuple(likely),

@@ -110,7 +110,10 @@ OVER = Diagnosis(
         "the sensor measures the whole board, the cap limits the chip",
         "firmware that regulates too late",
     ),
-    advice=("if the machine reboots under load, the power supply is the first suspect [owner's record of 9 November]",),
+    advice=(
+        "if the machine reboots under load, the power supply is the first suspect "
+        "[robust-thermal-image-object-detection, 9 November 2025]",
+    ),
 )
 LOWERED = Diagnosis(
     causes=(
