@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 import click
@@ -12,10 +13,14 @@ from supervisor.cli.evidence.files import Evidence
 from supervisor.cli.formatting import clock_time, size, span
 from supervisor.cli.history import story
 from supervisor.cli.name_completion import complete_incident
-from supervisor.cli.table import Cell, Pen
+from supervisor.cli.table import GAP, Cell, Pen, cells
 from supervisor.control.client import quoted
 from supervisor.core.sanitize import one_line
 
+STORY = ("TIME", "AFTER", "WHAT", "DETAIL")
+DAY = len("2026-01-31")
+LEAST_DETAIL = 20
+"""Columns that a detail has at least."""
 TRIAGE_LINES = 40
 REPORT = "triage/report.txt"
 REPORT_LIMIT_BYTES = 65536
@@ -47,7 +52,7 @@ def lines(answer: dict[str, Any], now: float, pen: Pen, evidence: Evidence | Non
         text.append(f"{'last step':>10}  {incident['last_step']}")
     if answer["story"]:
         rows = [_story_row(line, incident["at"]) for line in answer["story"]]
-        text += ["", pen.table(("TIME", "AFTER", "WHAT", "DETAIL"), rows)]
+        text += ["", pen.table(STORY, rows if pen.width is None else _fit_story(rows, incident["at"], pen.width))]
     if "node" in incident and incident["evidence"] is not None:
         return [*text, "", f"evidence on {one_line(incident['node'])} in {one_line(incident['evidence'])}"]
     return text + _evidence_lines(evidence, pen)
@@ -68,6 +73,23 @@ def _story_row(line: dict[str, Any], began: float) -> list[Cell]:
         Cell(one_line(line["what"]), "bold"),
         Cell(one_line(line["detail"])),
     ]
+
+
+def _fit_story(rows: list[list[Cell]], began: float, width: int) -> list[list[Cell]]:
+    """Return the rows of a story with each detail in full, in as many rows as it needs.
+
+    The day is left out where all of it is that of the incident, which is above the table.
+    """
+    day = clock_time(began)[:DAY]
+    if all(row[0].text.startswith(day) for row in rows):
+        rows = [[Cell(time.text[DAY:].strip()), *rest] for time, *rest in rows]
+    others = [max(cells(row[column].text) for row in (*rows, list(map(Cell, STORY)))) for column in range(3)]
+    room = max(width - sum(others) - len(GAP) * 3, LEAST_DETAIL)
+    fitted = []
+    for *before, detail in rows:
+        first, *more = textwrap.wrap(detail.text, room) or [""]
+        fitted += [[*before, Cell(first)], *([Cell(""), Cell(""), Cell(""), Cell(part)] for part in more)]
+    return fitted
 
 
 def _evidence_lines(evidence: Evidence | None, pen: Pen) -> list[str]:

@@ -200,6 +200,15 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def test_the_story_of_an_incident_is_shown_in_full_on_any_terminal(recorded: Path) -> None:
+    app = App(now=lambda: NOW + 720)
+    app.pen = Keeping(width=80)
+    output = CliRunner().invoke(cli, ["--config", str(recorded), "show", f"{LONG}-1"], obj=app).output
+    story = output[output.index("DETAIL") :]
+    assert "tensors are not finite" in " ".join(story.split())
+    assert "\u2026" not in story
+
+
 @pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize(
     ("words", "shown"),
