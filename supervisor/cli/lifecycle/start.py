@@ -16,5 +16,9 @@ from supervisor.cli.name_completion import complete_job
 @json_option
 @pass_app
 def command(app: App, job: str, timeout_s: float, *, fresh: bool, wait: bool) -> None:
-    """Start JOB from its newest proven checkpoint; with --wait return when its process runs."""
+    """Start JOB from its newest proven checkpoint; with --wait return when its process runs.
+
+    One that has finished starts from the beginning, unless its end needs a look, as `status` says: that goes on from
+    before its fault.
+    """
     request(app, job, "start", is_running if wait else None, timeout_s, fresh=fresh)
