@@ -274,7 +274,7 @@ def saved_by_epoch(folder: Path, epoch: int, *, is_cut: bool = False) -> Checkpo
     return generation
 
 
-def test_saves_whose_last_number_stays_are_told_apart_by_all_their_numbers(tmp_path: Path) -> None:
+def test_saves_whose_last_number_stays_are_known_by_all_their_numbers(tmp_path: Path) -> None:
     saves = [saved_by_epoch(tmp_path, epoch) for epoch in (1, 2, 3)]
     assert looked_for_with(tmp_path, "training_state_e1_b0.pt", *saves).checkpoint == saves[2]
     assert looked_for_with(tmp_path, "training_state_e3_b0.pt", *saves).checkpoint == saves[1]

@@ -88,7 +88,7 @@ class _Looks:
 
     def has_damaged_part(self, checkpoint: Checkpoint) -> bool:
         """Whether another file of the same save is damaged, as far as that was examined."""
-        by_all = _is_told_apart_by_all(checkpoint, self._found)
+        by_all = _takes_all_numbers(checkpoint, self._found)
         if checkpoint.kind != "checkpoint" or by_all is None:
             return False
         own = _place_of(checkpoint)
@@ -119,7 +119,7 @@ def _numbers_of(name: str, *, by_all: bool) -> tuple[int, ...]:
     return numbers if by_all else numbers[-1:]
 
 
-def _is_told_apart_by_all(checkpoint: Checkpoint, others: Iterable[Checkpoint]) -> bool | None:
+def _takes_all_numbers(checkpoint: Checkpoint, others: Iterable[Checkpoint]) -> bool | None:
     """Whether it takes all numbers in its name to know its save: that of `model_state_e5_b0.th` is epoch 5, batch 0.
 
     None where its numbers are those of the other saves, too, as in `last_v2.pt` and `best_v2.pt`.
@@ -131,7 +131,7 @@ def _is_told_apart_by_all(checkpoint: Checkpoint, others: Iterable[Checkpoint]) 
 
 
 def _is_by_all(own: str, names: Sequence[str]) -> bool | None:
-    """As `_is_told_apart_by_all`, by the names of files of one series."""
+    """As `_takes_all_numbers`, by the names of files of one series."""
     differ = {
         by_all: any(_numbers_of(name, by_all=by_all) != _numbers_of(own, by_all=by_all) for name in names)
         for by_all in (False, True)
@@ -170,7 +170,7 @@ def _is_torn(checkpoint: Checkpoint, generations: Iterable[Checkpoint]) -> bool:
     source, number = checkpoint.source, checkpoint.number
     if source is None or number is None or checkpoint.kind != "checkpoint":
         return False
-    by_all = _is_told_apart_by_all(checkpoint, tuple(generations))
+    by_all = _takes_all_numbers(checkpoint, tuple(generations))
     if by_all is None:
         return False
     own = _find_own_file(checkpoint, source)
