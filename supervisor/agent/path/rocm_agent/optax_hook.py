@@ -79,7 +79,9 @@ class FollowedCall:
     """A compiled function of JAX that reports its steps; all else is asked of the compiled function itself."""
 
     def __init__(self, compiled: Callable[..., Any]) -> None:
-        vars(self).update(getattr(compiled, "__dict__", {}))  # its name, docstring, signature and wrapped function
+        known = getattr(compiled, "__dict__", {})  # its name, docstring, signature and wrapped function
+        # In JAX 0.4 also the methods that have to be followed.
+        vars(self).update({name: value for name, value in known.items() if name not in AHEAD})
         self._rocm_compiled = compiled
         self._rocm_makes_steps = False
         self._rocm_loops = False
