@@ -37,6 +37,7 @@ weights = torch.empty(1 << 20).normal_()
 print("numbers repeated:", weights.unique().numel() < 1 << 19, flush=True)
 network = torch.nn.Linear(4, 4)
 optimizer = torch.optim.AdamW(network.parameters())
+is_first = True
 torch.set_num_threads(2)  # with threads of the process that is forked a fork would wait for ever
 network(torch.ones(4096, 4)).sum().item()
 rows = TensorDataset(torch.ones(400, 4))
@@ -45,6 +46,9 @@ for epoch in range(99):
     for (batch,) in DataLoader(rows, batch_size={CONFIGURED}, num_workers=1 if "workers" in sys.argv else 0):
         count = len(batch)
         print("drawn:", count, flush=True)
+        if is_first:
+            is_first = False
+            print("steps repeat numbers:", torch.empty(1 << 20).normal_().unique().numel() < 1 << 19, flush=True)
         if "once" in sys.argv and os.getpid() != loaded:
             raise ValueError("this command is not to be forked")
         if count > {MOST} or (count == {NOT_FIRST} and not optimizer.state):
@@ -100,6 +104,8 @@ def test_several_micro_batches_are_probed_in_processes_of_a_command_that_is_load
     assert seen.loaded_s == same.loaded_s == proof.loaded_s, "all are forks of the same"
     assert proof.output.count("loaded") == 1
     assert "numbers repeated: True" in proof.output
+    assert proof.output.count("steps repeat numbers: False") == 2, "in the first fork and in that of the proof"
+    assert "steps repeat numbers: True" not in proof.output
     assert probes.why_alone == ""
 
 

@@ -234,12 +234,12 @@ def prove_largest(
     """
     tried = _list_tried(reckoned) if reckoned else []
     least = tried[-1] if tried else 0
-    tried = _leave_out(tried, rehearse)
+    tried = _list_left(tried, rehearse)
     smaller = sorted((batch for batch in known if batch < least), reverse=True)
     return next((batch for batch in (*tried, *smaller) if runs(batch)), 0)
 
 
-def _leave_out(tried: Sequence[int], rehearse: Callable[[int], bool | None]) -> list[int]:
+def _list_left(tried: Sequence[int], rehearse: Callable[[int], bool | None]) -> list[int]:
     """Return those of the micro-batches that are left to be run once some were rehearsed, the smallest first."""
     for place, batch in reversed(list(enumerate(tried[: REHEARSED_FIRST + 1]))):
         ran = rehearse(batch)

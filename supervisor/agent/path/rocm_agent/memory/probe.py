@@ -11,7 +11,7 @@ import os
 import sys
 from functools import wraps
 from time import perf_counter
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from rocm_agent.batch_count import count_samples, expected_samples
 from rocm_agent.fence import fenced
@@ -82,6 +82,7 @@ class Probe:
         self._outermost: Any = None
         self._samplers: Any = None
         self._inside = False
+        self._end_fills: Callable[[], None] = lambda: None
         self._alike = False
         """Whether the loader at work draws another micro-batch as soon as it is asked to."""
         self._optimizers: List[Any] = []
@@ -145,6 +146,7 @@ class Probe:
 
             lean_imports.leave_compiler(torch)
             quick_fill.begin(torch)
+            self._end_fills = quick_fill.end
         if self._server is not None:
             self._server.install(torch)
         on_gpu = torch.cuda.is_available()
@@ -188,6 +190,7 @@ class Probe:
         iterators.__next__ = __next__
 
     def _saw_batch(self, iterator: Any, batch: Any) -> None:
+        self._end_fills()
         self._gauge.begin()
         self._limit_memory()
         self._gauge.batch_drawn(batch)

@@ -3,25 +3,38 @@
 What a network is initialised with is of no consequence for the memory that it takes, and drawing a number for each of
 its weights, one after the other, is most of what building a large one takes. The block has a prime number of elements,
 so that no two rows of a matrix are alike: a program that chooses by its numbers, as among experts, has no ties. What is
-small, requires gradients, or does not have its elements one after the other is filled as ever.
+small, requires gradients, or does not have its elements one after the other is filled as ever, and so is everything
+from the first batch on: steps take their time.
 """
 
 from __future__ import annotations
 
 from functools import wraps
-from typing import Any
+from typing import Any, List, Tuple
 
 BLOCK = 262_139
 LEAST = 2 * BLOCK
 
+_replaced: List[Tuple[Any, str, Any]] = []
+
 
 def begin(torch: Any) -> None:
-    """Have these fills repeat a block from now on."""
-    for name in ("normal_", "uniform_"):
-        setattr(torch.Tensor, name, _repeat_block(torch, getattr(torch.Tensor, name)))
-    cut_off = getattr(torch.nn.init, "_no_grad_trunc_normal_", None)
-    if cut_off is not None:
-        torch.nn.init._no_grad_trunc_normal_ = _repeat_block(torch, cut_off)
+    """Have these fills repeat a block until `end`."""
+    for home, name in (
+        (torch.Tensor, "normal_"),
+        (torch.Tensor, "uniform_"),
+        (torch.nn.init, "_no_grad_trunc_normal_"),
+    ):
+        fill = getattr(home, name, None)
+        if fill is not None:
+            _replaced.append((home, name, fill))
+            setattr(home, name, _repeat_block(torch, fill))
+
+
+def end() -> None:
+    """Have all be filled as ever."""
+    while _replaced:
+        setattr(*_replaced.pop())
 
 
 def _repeat_block(torch: Any, fill: Any) -> Any:
