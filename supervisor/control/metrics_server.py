@@ -79,7 +79,8 @@ class MetricsServer:
             self._server.end()
             self._thread.join(STOP_LIMIT_S)
         for listening, bound, name in zip(self._listening, self._bound, self.addresses, strict=True):
-            listening.close()
+            if not self._thread.is_alive():  # otherwise its loop still uses it, and closes it when it ends
+                listening.close()
             bound.close()
             if isinstance(name, str):
                 Path(name).unlink(missing_ok=True)

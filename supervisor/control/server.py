@@ -66,9 +66,10 @@ class ControlServer:
         self._server.end()
         if self._thread.ident is not None:
             self._thread.join(STOP_LIMIT_S)
-        if self._thread.is_alive():
+        if self._thread.is_alive():  # its loop still uses the socket, and closes it when it ends
             log.warning("control.stuck", extra={"fields": {"limit_s": STOP_LIMIT_S}})
-        self._listening.close()
+        else:
+            self._listening.close()
         self._bound.close()
         if self._unlink and unlink:
             self._path.unlink(missing_ok=True)
