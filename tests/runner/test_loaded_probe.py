@@ -15,6 +15,8 @@ CONFIGURED, MOST, NOT_FIRST = 8, 100, 95
 FAILS, HANGS, IS_KILLED = 65, 66, 67
 FIRST_LONG = [9.0, 0.1]
 """Seconds of a first probe, which prepares what a further one uses, and of such a one."""
+ALIKE = [0.1, 0.1]
+"""The same where a further one prepares as much, as for convolutions of another size."""
 SCRIPT = f"""
 import os, signal, sys, threading, time
 import torch
@@ -152,6 +154,7 @@ def test_what_takes_as_long_after_other_steps_as_in_a_new_process_is_proven_ther
     with load(tmp_path, quickest_python, "shapes") as probes:
         probes.probe(WhatIf(look=True, timed=True))
         known = [ask(probes, CONFIGURED), ask(probes, 50)]
+        probes._took_s = ALIKE
         failed = ask(probes, 150, proof=True, steps=4)
         proof = ask(probes, 99, proof=True, steps=4)
     assert [batch_of(result) for result in (*known, proof)] == [CONFIGURED, 50, 99]
