@@ -58,16 +58,16 @@ class ControlServer:
         """Begin to serve; connections that came since the socket was bound are answered too."""
         self._thread.start()
 
-    def stop(self, *, unlink: bool = True) -> None:
-        """End what is being answered within seconds, close and remove the socket; harmless when called again.
+    def stop(self, *, unlink: bool = True, limit_s: float = STOP_LIMIT_S) -> None:
+        """End what is being answered within `limit_s`, close and remove the socket; harmless when called again.
 
         Without `unlink` its file is left: another socket's that was bound there.
         """
         self._server.end()
         if self._thread.ident is not None:
-            self._thread.join(STOP_LIMIT_S)
+            self._thread.join(limit_s)
         if self._thread.is_alive():  # its loop still uses the socket, and closes it when it ends
-            log.warning("control.stuck", extra={"fields": {"limit_s": STOP_LIMIT_S}})
+            log.warning("control.stuck", extra={"fields": {"limit_s": limit_s}})
         else:
             self._listening.close()
         self._bound.close()

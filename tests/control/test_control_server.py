@@ -415,6 +415,20 @@ print(passed.getsockname(), passed.get_inheritable())
         with pytest.raises(UnreachableError, match="no socket"):
             Client(tmp_path / "s").get("/v1/status")
 
+    def test_a_server_that_ends_too_slowly_closes_its_socket_when_it_ends(self, view: FakeView, tmp_path: Path) -> None:
+        """Until then its loop waits with the socket: an exception in its thread would fail this test."""
+        server, is_free = ControlServer(view, bind(tmp_path / "s"), unlink=True), threading.Event()
+        server.start()
+        Client(tmp_path / "s").get("/v1/status")
+        assert server._server._woken is not None
+        loop, _ = server._server._woken
+        loop.call_soon_threadsafe(is_free.wait)
+        server.stop(limit_s=0.0)
+        assert server.alive
+        is_free.set()
+        server.stop()
+        assert (server.alive, server._listening.fileno()) == (False, -1)
+
 
 class TestLength:
     def test_an_answer_that_no_client_would_read_is_a_failure_that_says_so(
