@@ -16,11 +16,10 @@ from supervisor.core.checkpoints.checkpoint import Fingerprint
 CAN_BE_PROVEN = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")
 """Files written by torch.save or safetensors."""
 HOLDS_WEIGHTS = (*CAN_BE_PROVEN, ".distcp")
+MAY_BE_ANYTHING = ".pkl"
+"""Files that torch.save or pickle wrote: accelerate's random states and what a script registers with it."""
 FILES_AT_MOST = 20_000
 DEPTH_AT_MOST = 16
-
-
-PICKLE = ".pkl"
 
 
 class TreeError(OSError):
@@ -55,7 +54,7 @@ def describe_refused(path: Path) -> tuple[Fingerprint, str] | None:
     except TreeError as error:
         found = path.stat()
         with os.scandir(path) as entries:
-            holds_weights = any(entry.name.endswith((*HOLDS_WEIGHTS, PICKLE)) for entry in entries)
+            holds_weights = any(entry.name.endswith((*HOLDS_WEIGHTS, MAY_BE_ANYTHING)) for entry in entries)
         known_by = Fingerprint(size_bytes=0, modified_ns=found.st_mtime_ns, inode=found.st_ino)
         return (known_by, str(error)) if holds_weights else None
     except OSError:

@@ -33,10 +33,8 @@ from supervisor.core.checkpoints.tensor_stats import Profile, profile_of
 from supervisor.core.foreign_values import EPOCH_MAX, STEP_MAX, as_float, as_int, as_message, cut, read_json_object
 from supervisor.programs import read_output
 from supervisor.runner.code_copy import INSTALLED
-from supervisor.runner.folder_checkpoints import CAN_BE_PROVEN, files_in, fingerprint_of
+from supervisor.runner.folder_checkpoints import CAN_BE_PROVEN, MAY_BE_ANYTHING, files_in, fingerprint_of
 
-MAY_BE_ANYTHING = ".pkl"
-"""Files that torch.save or pickle wrote: accelerate's random states and what a script registers with it."""
 BY_ITS_CONTENT = (signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGSYS)
 """Signals by which a prover ends for what it reads. Others come from outside, most often where memory is short."""
 EMPTY = "empty"

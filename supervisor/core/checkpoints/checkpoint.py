@@ -122,8 +122,13 @@ def last_number(name: str) -> str | None:
 
     Nor is that of a rank or shard one.
     """
-    found = re.findall(r"\d+", RANK.sub("", SUFFIXES.sub("", name)))
-    return str(int(found[-1])) if found else None
+    numbers = list_numbers(name)
+    return str(numbers[-1]) if numbers else None
+
+
+def list_numbers(name: str) -> tuple[int, ...]:
+    """Return the numbers in a file's name, from left to right; a suffix has none, and a rank or shard is none."""
+    return tuple(map(int, re.findall(r"\d+", RANK.sub("", SUFFIXES.sub("", name)))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

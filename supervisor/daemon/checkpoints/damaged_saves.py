@@ -29,8 +29,7 @@ from supervisor.daemon.checkpoints.candidates import (
     with_resume_step,
     with_step,
 )
-from supervisor.runner.folder_checkpoints import CAN_BE_PROVEN
-from supervisor.runner.proving import MAY_BE_ANYTHING
+from supervisor.runner.folder_checkpoints import CAN_BE_PROVEN, MAY_BE_ANYTHING
 
 log = logging.getLogger(__name__)
 

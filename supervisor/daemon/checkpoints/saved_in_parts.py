@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from supervisor.children.files_apart import apart
-from supervisor.core.checkpoints.checkpoint import RANK, SUFFIXES, Checkpoint, ResumePoint, older
+from supervisor.core.checkpoints.checkpoint import Checkpoint, ResumePoint, list_numbers, older
 from supervisor.core.checkpoints.damaged import is_damaged
 from supervisor.daemon.checkpoints.candidates import Prove, Search, candidates, find_among, fingerprint
 
@@ -115,7 +115,7 @@ def _saved_unix_s(checkpoint: Checkpoint) -> float:
 
 def _numbers_of(name: str, *, by_all: bool) -> tuple[int, ...]:
     """Return the numbers by which the files of a save are known: the last in their names, or all of them."""
-    numbers = tuple(map(int, _DIGITS.findall(RANK.sub("", SUFFIXES.sub("", name)))))
+    numbers = list_numbers(name)
     return numbers if by_all else numbers[-1:]
 
 
