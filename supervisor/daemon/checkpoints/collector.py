@@ -88,6 +88,7 @@ class GenerationCollector(threading.Thread):
         self._unsettled: dict[tuple[str, Path], int] = {}
         """How often in a row a file was found while it was being written."""
         self._refused: set[tuple[str, Path]] = set()
+        """Folders that were reported; only the thread that looks for files by their names has it."""
         self._wake = threading.Condition()
         self._sweeping = threading.Lock()
         self._taking_up = threading.Lock()
@@ -155,12 +156,12 @@ class GenerationCollector(threading.Thread):
 
     def _report_refused(self, saved: Saved) -> None:
         """Report once a folder that is there, and of which no generation can be captured."""
+        key = (saved.job, saved.path)
+        if key in self._refused or len(self._refused) >= SEEN_KEPT:
+            return
         for refused in find_refused(saved.path):
-            with self._wake:
-                is_known = (saved.job, saved.path) in self._refused
-                self._refused.add((saved.job, saved.path))
-            if not is_known:
-                self._report_not_kept(saved, refused.reason or REFUSED)
+            self._refused.add(key)
+            self._report_not_kept(saved, refused.reason or REFUSED)
 
     def _note_unsettled(self, saved: Saved) -> None:
         """Report a file that is being written whenever it is looked at: no copy of it could be trusted."""
