@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
 
 import click
 
 from supervisor.cli import exit_codes
 from supervisor.control.client import ControlError, ForbiddenError, UnreachableError
+from supervisor.control.refusals import NoSuchJob
 from supervisor.core.sanitize import sanitize
 
 
@@ -79,3 +80,9 @@ def wants_json(context: click.Context) -> bool:
     """Whether --json was given; usage errors occur before there is an App."""
     root = context.find_root()
     return getattr(root.obj, "json", None) is True or root.params.get("as_json") is True
+
+
+def raise_no_such_job(job: str, known: Sequence[str]) -> NoReturn:
+    """Raise the error of a job that is not configured, in the words in which the daemon refuses it."""
+    refusal = NoSuchJob(job, known)
+    raise CliError(str(refusal), refusal.remedy, refusal.code)

@@ -9,12 +9,11 @@ import click
 
 from supervisor.cli import exit_codes
 from supervisor.cli.app import App, end, json_option, pass_app
-from supervisor.cli.errors import CliError, WrongUsageError
+from supervisor.cli.errors import WrongUsageError, raise_no_such_job
 from supervisor.cli.formatting import ago, clock_time, epoch, number, part_of, size, span, until
 from supervisor.cli.limits_view import gauge_lines
 from supervisor.cli.name_completion import complete_job
 from supervisor.cli.table import Cell, Pen
-from supervisor.control.refusals import list_choices
 from supervisor.core.sanitize import one_line
 
 MARKS = {"met": ("[x]", "green"), "not_met": ("[ ]", "red"), "unknown": ("[?]", "yellow")}
@@ -54,7 +53,7 @@ def command(app: App, job: str | None, *, show_all: bool) -> None:
     if job is not None:
         names = [item["name"] for item in status["jobs"]]
         if job not in names:
-            raise CliError(f"no job {job!r} is configured", list_choices(names, "a job"), "no_such_job")
+            raise_no_such_job(job, names)
         status["jobs"] = [item for item in status["jobs"] if item["name"] == job]
     if app.json:
         app.print_json(status)

@@ -9,9 +9,8 @@ from typing import Any
 import click
 
 from supervisor.cli.app import App
-from supervisor.cli.errors import CliError
+from supervisor.cli.errors import CliError, raise_no_such_job
 from supervisor.control.client import quoted
-from supervisor.control.refusals import list_choices
 from supervisor.core.sanitize import one_line
 
 POLL_INTERVAL_S = 0.1
@@ -50,8 +49,7 @@ def job_now(app: App, job: str) -> Job:
     jobs: list[Job] = app.get("/v1/status")["jobs"]
     found = next((entry for entry in jobs if entry["name"] == job), None)
     if found is None:
-        names = [entry["name"] for entry in jobs]
-        raise CliError(f"no job {job!r} is configured", list_choices(names, "a job"), "no_such_job")
+        raise_no_such_job(job, [entry["name"] for entry in jobs])
     return found
 
 
