@@ -156,8 +156,8 @@ class TreeWatch:
         quiet = {use.pid: use.name for use in uses if use.cpu_percent is not None and use.cpu_percent <= QUIET_PERCENT}
         frozen = find_frozen(list(quiet)[:COUNTED_PROCESSES])
         stopped = [process for process in processes if process.is_stopped or process.pid in frozen]
-        asleep = [pid for pid in _pids_of(processes, psutil.STATUS_SLEEPING) if pid not in frozen]
-        sleeping = [pid for pid in asleep if pid in quiet][:COUNTED_PROCESSES]
+        others = [process for process in processes if process.pid not in frozen]
+        sleeping = [pid for pid in _pids_of(others, psutil.STATUS_SLEEPING) if pid in quiet][:COUNTED_PROCESSES]
         waits = tuple(replace(wait, is_frozen=process.pid in frozen) for process in processes for wait in process.waits)
         of_storage = self._storage.read(waits, {pid: quiet[pid] for pid in sleeping})
         if not of_storage and is_blind_to(self._pid):
@@ -170,9 +170,7 @@ class TreeWatch:
             processes=len(processes),
             rss_bytes=sum(process.rss_bytes for process in processes) if processes else None,
             cpu_percent=percent if processes else None,
-            uninterruptible_pids=tuple(
-                pid for pid in _pids_of(processes, psutil.STATUS_DISK_SLEEP) if pid not in frozen
-            ),
+            uninterruptible_pids=_pids_of(others, psutil.STATUS_DISK_SLEEP),
             served_pids=tuple(wait.pid for wait in of_storage if wait.thread == wait.pid and wait.pid in sleeping),
             storage_waits=of_storage,
             gpu_wait_pids=self._storage.gpu_wait_pids,

@@ -93,9 +93,8 @@ def _list_advice(history: History, busy: float | None, *, waiting: bool) -> list
             "have the program end with its training, or make the training itself the command: it is found at once"
         )
     if held := _held_pids(history):
-        is_frozen = bool(history.processes[-1].frozen_pids)
-        goes_on = f"kill -CONT {' '.join(map(str, held))} lets it go on"
-        advice.append(THAW if is_frozen else goes_on)
+        is_frozen = history.processes[-1].frozen_pids
+        advice.append(THAW if is_frozen else f"kill -CONT {' '.join(map(str, held))} lets it go on")
     if history.storage.is_waiting(history.now):
         return [*advice, "`umount -f` of a mount that stays dead ends the wait with an error"]
     if waiting and not _waits_for_disk(history):
