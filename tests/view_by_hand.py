@@ -15,7 +15,7 @@ from supervisor.control import record_types, types
 from supervisor.control.evidence import evidence_files, evidence_part
 from supervisor.control.listen import bind
 from supervisor.control.present import job_account
-from supervisor.control.record_view import RecordView
+from supervisor.control.record_view import IncidentDetail, RecordView
 from supervisor.control.refusals import NoSuchEvidence, NoSuchIncident, NoSuchJob, NoSuchReceiver, Refused
 from supervisor.control.server import ControlServer
 from supervisor.control.tail import tail
@@ -124,11 +124,11 @@ class FakeView:
     def shadows(self, job: str | None, limit: int) -> list[record_types.ShadowEntry]:
         return [item for item in self.shadowed if job in (None, item.job)][:limit]
 
-    def incident(self, incident_id: str) -> record_types.IncidentDetail:
+    def incident(self, incident_id: str) -> IncidentDetail:
         story = [record_types.StoryLine(at=1_763_164_801.0, what="decision", detail="stop")]
         for item in self.history:
             if item.id == incident_id:
-                return record_types.IncidentDetail(incident=item, story=story)
+                return IncidentDetail(incident=item, story=story)
         raise NoSuchIncident(f"no incident {incident_id!r} is recorded", "supervisorctl history lists them")
 
     def evidence(self, incident_id: str) -> record_types.EvidenceFiles:

@@ -1,4 +1,4 @@
-"""Bodies on the control socket that say what was recorded, one class each; times are Unix seconds, unknown is null."""
+"""Entries and bodies on the control socket of what was recorded; times are Unix seconds, unknown is null."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from supervisor.control import types
 from supervisor.control.types import SCHEMA
 
 # --- GET /v1/incidents, /v1/incidents/ID ----------------------------------------------------------------------------
@@ -100,13 +99,6 @@ class ShadowEntry(Struct, frozen=True, kw_only=True):
     diagnosis: Diagnosis | None = None
 
 
-class Shadows(Struct, frozen=True, kw_only=True):
-    """Flags of rules in shadow, newest first."""
-
-    schema: int = SCHEMA
-    flags: list[ShadowEntry] = field(default_factory=list)
-
-
 class OutageEntry(Struct, frozen=True, kw_only=True):
     """A time in which the daemon did not run while an attempt of a job lived."""
 
@@ -118,28 +110,12 @@ class OutageEntry(Struct, frozen=True, kw_only=True):
     """When it ran again."""
 
 
-class History(Struct, frozen=True, kw_only=True):
-    """Incidents and outages of the daemon, each newest first."""
-
-    schema: int = SCHEMA
-    incidents: list[IncidentEntry] = field(default_factory=list)
-    outages: list[OutageEntry] = field(default_factory=list)
-
-
 class StoryLine(Struct, frozen=True, kw_only=True):
     """One thing that happened around an incident: a flag, a decision, an event."""
 
     at: float
     what: str
     detail: str = ""
-
-
-class IncidentDetail(Struct, frozen=True, kw_only=True):
-    """One incident with what led to it and what came of it, oldest first."""
-
-    schema: int = SCHEMA
-    incident: IncidentEntry
-    story: list[StoryLine] = field(default_factory=list)
 
 
 class EvidenceFile(Struct, frozen=True, kw_only=True):
@@ -190,14 +166,6 @@ class CheckpointEntry(Struct, frozen=True, kw_only=True):
     kept_by: str | None = None
     """Of a generation: the limits that keep it; empty once it was pruned."""
     fitness: float | None = None
-
-
-class Checkpoints(Struct, frozen=True, kw_only=True):
-    """The checkpoints of a job, the one with the most training first."""
-
-    schema: int = SCHEMA
-    job: str
-    checkpoints: list[CheckpointEntry] = field(default_factory=list)
 
 
 class Spent(Struct, frozen=True, kw_only=True):
@@ -387,29 +355,3 @@ class RemedyReport(Struct, frozen=True, kw_only=True):
     in_force: list[RemedyInForce] = field(default_factory=list)
     tried: list[RemedyTried] = field(default_factory=list)
     learned: list[RemedyLearned] = field(default_factory=list)
-
-
-Answer = (
-    types.AlertsReport
-    | types.AlertAcknowledged
-    | types.AlertsMuted
-    | types.AlertQueued
-    | types.Status
-    | History
-    | Shadows
-    | IncidentDetail
-    | EvidenceFiles
-    | EvidencePart
-    | Checkpoints
-    | JobAccount
-    | DiskUse
-    | Forgotten
-    | TuneReport
-    | RemedyReport
-    | types.Output
-    | types.Doctor
-    | types.Accepted
-    | types.ReloadReport
-    | types.Failure
-)
-"""Every body that a question is answered with."""

@@ -1,7 +1,8 @@
 """What can be asked of the record, answered in the bodies of the API: by the daemon or, while it is away, the CLI.
 
 `READS` names every such question by its route. The server answers these routes, and `supervisorctl` the same ones from
-the same functions where no daemon runs.
+the same functions where no daemon runs. An answer that is put together here has its body here; entries that are made of
+facts of `core` are in `record_types`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 from urllib.parse import unquote
+
+from msgspec import Struct, field
 
 from supervisor.control import record_types, types
 from supervisor.control.alerts import ReceiverState, alerts_report
@@ -37,6 +40,37 @@ FOLDER = re.compile(r"(?:[a-z]+-)?([0-9]+)(?:-.*)?")
 """The name of an attempt's folder, or of what `current` points to between two: a replay, a proof of an environment."""
 
 T = TypeVar("T")
+
+
+class Shadows(Struct, frozen=True, kw_only=True):
+    """Flags of rules in shadow, newest first."""
+
+    schema: int = types.SCHEMA
+    flags: list[record_types.ShadowEntry] = field(default_factory=list)
+
+
+class History(Struct, frozen=True, kw_only=True):
+    """Incidents and outages of the daemon, each newest first."""
+
+    schema: int = types.SCHEMA
+    incidents: list[record_types.IncidentEntry] = field(default_factory=list)
+    outages: list[record_types.OutageEntry] = field(default_factory=list)
+
+
+class IncidentDetail(Struct, frozen=True, kw_only=True):
+    """One incident with what led to it and what came of it, oldest first."""
+
+    schema: int = types.SCHEMA
+    incident: record_types.IncidentEntry
+    story: list[record_types.StoryLine] = field(default_factory=list)
+
+
+class Checkpoints(Struct, frozen=True, kw_only=True):
+    """The checkpoints of a job, the one with the most training first."""
+
+    schema: int = types.SCHEMA
+    job: str
+    checkpoints: list[record_types.CheckpointEntry] = field(default_factory=list)
 
 
 class Facts(Protocol):
@@ -92,12 +126,12 @@ class RecordView:
             self._check_known(job)
         return [shadow_entry(note) for note in found]
 
-    def incident(self, incident_id: str) -> record_types.IncidentDetail:
+    def incident(self, incident_id: str) -> IncidentDetail:
         """Return one incident with its flags and decisions; raise NoSuchIncident."""
         story = self._archive.incident(incident_id)
         if story is None:
             raise NoSuchIncident(f"no incident {incident_id!r} is recorded", "supervisorctl history lists them")
-        return record_types.IncidentDetail(incident=incident_entry(story.incident), story=story_lines(story))
+        return IncidentDetail(incident=incident_entry(story.incident), story=story_lines(story))
 
     def evidence(self, incident_id: str) -> record_types.EvidenceFiles:
         """Return the files of an incident's evidence; raise NoSuchIncident, NoSuchEvidence or Unreadable."""
@@ -216,23 +250,23 @@ class Read:
     """One question of the record."""
 
     route: str
-    answer: Callable[[RecordView, Parameters], record_types.Answer]
+    answer: Callable[[RecordView, Parameters], Struct]
     looks_at_files: bool = False
     """Whether it looks at files of a training, which may lie on a file system that does not answer."""
 
 
-def _list_incidents(record: RecordView, given: Parameters) -> record_types.History:
+def _list_incidents(record: RecordView, given: Parameters) -> History:
     limit = given.integer("limit", 50, INCIDENTS_AT_ONCE)
     job = given.query.get("job")
-    return record_types.History(incidents=list(record.incidents(job, limit)), outages=list(record.outages(job, limit)))
+    return History(incidents=list(record.incidents(job, limit)), outages=list(record.outages(job, limit)))
 
 
-def _list_shadows(record: RecordView, given: Parameters) -> record_types.Shadows:
+def _list_shadows(record: RecordView, given: Parameters) -> Shadows:
     limit = given.integer("limit", 50, INCIDENTS_AT_ONCE)
-    return record_types.Shadows(flags=list(record.shadows(given.query.get("job"), limit)))
+    return Shadows(flags=list(record.shadows(given.query.get("job"), limit)))
 
 
-def _read_incident(record: RecordView, given: Parameters) -> record_types.IncidentDetail:
+def _read_incident(record: RecordView, given: Parameters) -> IncidentDetail:
     return record.incident(given.path["id"])
 
 
@@ -257,9 +291,9 @@ def _read_disk_use(record: RecordView, _given: Parameters) -> record_types.DiskU
     return record.disk_use()
 
 
-def _list_checkpoints(record: RecordView, given: Parameters) -> record_types.Checkpoints:
+def _list_checkpoints(record: RecordView, given: Parameters) -> Checkpoints:
     job = given.path["job"]
-    return record_types.Checkpoints(job=job, checkpoints=list(record.checkpoints(job)[:CHECKPOINTS_AT_ONCE]))
+    return Checkpoints(job=job, checkpoints=list(record.checkpoints(job)[:CHECKPOINTS_AT_ONCE]))
 
 
 def _read_account(record: RecordView, given: Parameters) -> record_types.JobAccount:

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from supervisor.children.worker_threads import WorkerThreads
-from supervisor.control import record_types, types
+from supervisor.control import types
 from supervisor.control.origin import OriginGuard
 from supervisor.control.peers import Peer
 from supervisor.control.record_view import READS, Parameters, Read
@@ -218,7 +218,7 @@ async def asked(call: Callable[[], T], threads: WorkerThreads = _live) -> T:
         raise TooSlow(f"the daemon did not answer within {VIEW_LIMIT_S:.0f} s", "see the daemon's log") from None
 
 
-def answer(value: record_types.Answer, status: int = 200) -> Response:
+def answer(value: msgspec.Struct, status: int = 200) -> Response:
     """Return `value` as JSON, or a failure where that is longer than the client reads."""
     body = encode_json(value)
     if len(body) > ANSWER_LIMIT_BYTES:

@@ -27,7 +27,7 @@ from supervisor.cli.replay.series import COLUMNS
 from supervisor.cli.replay.tensorboard import TAGS
 from supervisor.config.schema import is_table, keys_of
 from supervisor.config.settings import Settings
-from supervisor.control import origin, record_types, refusals, routes, types
+from supervisor.control import origin, record_types, record_view, refusals, routes, types
 from supervisor.core import attempt_files, decisions, events
 from supervisor.core.incident import Incident
 from supervisor.core.job import Job
@@ -113,7 +113,7 @@ def _settings() -> Iterator[str]:
 
 
 def _api_fields() -> Iterator[str]:
-    bodies = {**vars(types), **vars(record_types)}
+    bodies = {**vars(types), **vars(record_types), **vars(record_view)}
     for name, kind in bodies.items():
         if name.startswith("_"):
             continue  # a base of a body; its fields are that body's
