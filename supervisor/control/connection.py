@@ -22,6 +22,25 @@ READING = frozenset({"GET", "HEAD"})
 """Requests that change nothing, so that they may end with their client."""
 
 
+class _WholeBodies(h11.Connection):
+    """Takes a body by its length alone, since each chunk of one in chunks is an event that takes as long as a request.
+
+    2 kB in chunks of five bytes take 5 ms, and a thousand clients that send them keep an honest one waiting as long as
+    that takes. A proxy may take a request for two that says both ways how long it is (RFC 9112, 6.1).
+    """
+
+    refusal: str | None = None
+    """Why the request was refused whose headers were read; None where it was not."""
+
+    def next_event(self) -> Any:
+        """Return the next event, as h11 does; raise RemoteProtocolError for a request with a body in chunks."""
+        event = super().next_event()
+        if isinstance(event, h11.Request) and any(name == b"transfer-encoding" for name, _ in event.headers):
+            self.refusal = "Transfer-Encoding is not supported: send the body whole, with Content-Length."
+            raise h11.RemoteProtocolError(self.refusal)
+        return event
+
+
 class TimedProtocol(H11Protocol):
     """Ends connections that take too long."""
 
@@ -31,8 +50,9 @@ class TimedProtocol(H11Protocol):
     """None: only each request has a limit."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
-        """Set the time limits."""
+        """Set the limits."""
         super().connection_made(transport)
+        self.conn = self._bodies = _WholeBodies(h11.SERVER)
         self._waited_since_s = time.perf_counter()
         known = self.describe(transport)
         self._awaits = self.loop.call_later(self.request_limit_s, transport.abort)
@@ -49,7 +69,7 @@ class TimedProtocol(H11Protocol):
             scope.update(known)
             self._answering = asyncio.current_task() if scope["method"] in READING else None
             try:
-                await (_refuse_two_lengths if _has_two_lengths(scope) else served)(scope, receive, send)
+                await served(scope, receive, send)
             except asyncio.CancelledError:
                 if not self.cycle.disconnected:
                     raise
@@ -93,25 +113,13 @@ class TimedProtocol(H11Protocol):
         """Answer garbage with 400, or, in the middle of an answer, by hanging up."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             try:
-                super().send_400_response(msg)
+                super().send_400_response(self._bodies.refusal or msg)
             except h11.LocalProtocolError:  # the answer to a HEAD has no body: its headers are sent
                 self.transport.close()
             if self.cycle is not None:
                 self.cycle.disconnected = True  # the request whose body it is has its answer
         else:
             self.transport.abort()
-
-
-def _has_two_lengths(scope: Any) -> bool:
-    """Whether a request says both ways how long its body is; see RFC 9112, 6.1: a proxy may take it for two."""
-    names = {name for name, _ in scope["headers"]}
-    return {b"content-length", b"transfer-encoding"} <= names
-
-
-async def _refuse_two_lengths(_scope: Any, _receive: Any, send: Any) -> None:
-    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
-    await send({"type": "http.response.start", "status": 400, "headers": headers})
-    await send({"type": "http.response.body", "body": b"a body has Content-Length or Transfer-Encoding, not both\n"})
 
 
 class PeerProtocol(TimedProtocol):

@@ -120,15 +120,37 @@ def test_one_that_asks_again_and_again_is_kept(port: int) -> None:
             assert answers.read(len(ANSWER)) == ANSWER
 
 
-@pytest.mark.parametrize("head", [HEAD, HEAD.replace(b"POST", b"HEAD", 1)])
-def test_garbage_in_a_body_that_is_not_read_is_answered_once_and_is_no_error_of_the_daemon(
-    caplog: pytest.LogCaptureFixture, head: bytes
+@pytest.mark.parametrize(
+    "lengths", [b"Transfer-Encoding: chunked\r\n", b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n"]
+)
+def test_a_body_in_chunks_is_refused_before_the_first_of_them_is_taken(
+    caplog: pytest.LogCaptureFixture, lengths: bytes
 ) -> None:
-    """Its request was answered after the 400, and each time a traceback was logged."""
+    asked: list[object] = []
+
+    async def note(scope: object, receive: object, send: object) -> None:
+        asked.append(scope)
+        await answer_at_once(scope, receive, send)
+
+    caplog.set_level(logging.ERROR)
+    with served(note) as where, socket.create_connection(("127.0.0.1", where)) as peer:
+        peer.settimeout(LIMIT_S)
+        peer.sendall(HEAD + lengths + b"\r\n" + b"5\r\nhello\r\n" * 200)
+        with peer.makefile("rb") as answers:
+            got = answers.read()
+    assert got.split(b" ")[1] == b"400"
+    assert b"send the body whole, with Content-Length." in got
+    assert (asked, caplog.records) == ([], [])
+
+
+def test_garbage_after_a_request_that_is_not_read_is_answered_once_and_is_no_error_of_the_daemon(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The answer to a HEAD has no body, nor has a 400 to it."""
     caplog.set_level(logging.ERROR)
     with served(answer_at_once) as where, socket.create_connection(("127.0.0.1", where)) as peer:
         peer.settimeout(LIMIT_S)
-        peer.sendall(head + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n")
+        peer.sendall(HEAD.replace(b"POST", b"HEAD", 1) + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n")
         with peer.makefile("rb") as answers:
             assert answers.read().split(b" ")[1] == b"400"
     assert caplog.records == []
