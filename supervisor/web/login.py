@@ -14,6 +14,8 @@ from supervisor.web.sessions import Sessions
 log = logging.getLogger(__name__)
 
 LINE_LIMIT_S = 5.0
+ANSWER_LIMIT_S = 60.0
+"""How long a client waits: systemd starts the service for it, beside trainings that may keep every core busy."""
 ANSWER_BYTES_MAX = 4096
 TOKEN = "token"  # noqa: S105  # what is asked
 REVOKE = "revoke"
@@ -33,7 +35,7 @@ async def answer_login(sessions: Sessions, reader: asyncio.StreamReader, writer:
     writer.close()
 
 
-def ask_login(path: Path, what: str, limit_s: float = 2 * LINE_LIMIT_S) -> str:
+def ask_login(path: Path, what: str, limit_s: float = ANSWER_LIMIT_S) -> str:
     """Return the answer to one line at a login socket; raise OSError where no whole line comes within `limit_s`."""
     answer, until_s = b"", time.perf_counter() + limit_s
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
