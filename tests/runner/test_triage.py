@@ -48,7 +48,10 @@ class Night:
             names.ENV_FOLDER: str(self.attempt / names.RUN),
         }
         env = {**os.environ, **agent, **more}
-        subprocess.run(command, check=True, cwd=self.folder, env=env, timeout=600, capture_output=True)
+        done = subprocess.run(
+            command, check=False, cwd=self.folder, env=env, timeout=600, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
 
     def with_snapshots(self) -> Path:
         """Train soundly, and return a snapshot of the first two epochs, laid aside."""

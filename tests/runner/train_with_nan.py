@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import time
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -38,8 +38,10 @@ def main(data: str, folder: str, wound: str) -> None:
 
     def keep(value: Any) -> None:
         found = sorted(Path(os.environ["ROCM_SUPERVISOR_SNAPSHOTS"]).glob("step-*.pt")) if keeping else []
-        if found and value.epoch == 1:
-            shutil.copy(found[0], Path(folder).parent / "kept.pt")
+        for snapshot in found if value.epoch == 1 else []:
+            with suppress(FileNotFoundError):  # a newer one has just taken its place
+                os.link(snapshot, Path(folder).parent / "kept.pt")
+                break
 
     overrides = {
         "model": "yolov8n.yaml",
