@@ -19,6 +19,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.base import BaseTrigger
 
 from supervisor.children.worker_threads import WorkerThreads
+from supervisor.daemon.fence import describe_error
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,19 @@ class InThreads(BaseExecutor):  # type: ignore[misc] # the same
     def __init__(self, workers: WorkerThreads) -> None:
         super().__init__()
         self._workers = workers
+        self.unstarted: str | None = None
+        """Why the last job got no thread; None where it got one."""
+
+    def submit_job(self, job: Any, run_times: list[datetime]) -> None:
+        """Run a job; where the machine has no room for a thread, this run is left out and the next is tried again."""
+        try:
+            super().submit_job(job, run_times)
+        except (RuntimeError, MemoryError) as error:
+            if self.unstarted is None:
+                log.warning("periodic.unstarted", extra={"fields": {"work": job.name, "error": repr(error)}})
+            self.unstarted = describe_error(error)
+        else:
+            self.unstarted = None
 
     def _do_submit_job(self, job: Any, run_times: list[datetime]) -> None:
         self._workers.do(lambda: self._run(job, run_times), job.name)
@@ -64,12 +78,19 @@ class Periodic:
     def __init__(self, around: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext()) -> None:
         """`around` is entered with the name of what is done, for as long as that takes."""
         self._around = around
+        self._in_threads = InThreads(WorkerThreads("periodic", PERIODIC_AT_ONCE))
         self._scheduler = BackgroundScheduler(
-            executors={"default": InThreads(WorkerThreads("periodic", PERIODIC_AT_ONCE))},
+            executors={"default": self._in_threads},
             job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1},
             timezone=timezone.utc,
         )
         self._scheduler.add_listener(self._log_skipped, EVENT_JOB_MISSED | EVENT_JOB_MAX_INSTANCES | EVENT_JOB_ERROR)
+
+    @property
+    def problem(self) -> str | None:
+        """Why periodic work is left out; None where it is not."""
+        unstarted = self._in_threads.unstarted
+        return None if unstarted is None else f"readings and periodic work are left out: {unstarted}"
 
     def every(self, interval_s: float, name: str, work: Callable[[], None]) -> None:
         """Run `work` each `interval_s` from now on; a second call of the same name replaces the first."""

@@ -385,7 +385,7 @@ class Service:
         """Return the problems that keep the daemon from doing all of its work."""
         parts = self._parts
         failed = next((f"{part} failed: {why}" for part, why in parts.loop.fences.failures.items()), None)
-        threads = parts.threads.problem(parts.clock.now())
+        threads = parts.threads.problem(parts.clock.now()) or self._periodic.problem
         return parts.store.problem or failed or threads or self._reloading.refused or self._scraped.problem
 
     def _send_status(self, _: ev.Event, now: Moment) -> None:

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.daemon.periodic import Every, Periodic
+from tests.rigs.no_threads import no_threads
 
 ROOT = Path(__file__).resolve().parents[2]
 UTC = timezone.utc
@@ -114,6 +115,21 @@ def test_work_that_raises_is_reported_and_done_again(periodic: Periodic, caplog:
     periodic.every(0.02, "fails", fail)
     periodic.start()
     until(lambda: len(tries) >= 3 and "periodic.skipped" in caplog.text, "three tries")
+
+
+def test_work_for_which_there_is_no_room_is_named_once_and_done_when_there_is(
+    periodic: Periodic, caplog: pytest.LogCaptureFixture
+) -> None:
+    runs: list[int] = []
+    periodic.start()
+    with no_threads():
+        periodic.every(0.02, "work", lambda: runs.append(1))
+        until(lambda: periodic.problem is not None, "a run that is left out")
+        assert "can't start new thread" in str(periodic.problem)
+        assert [record.message for record in caplog.records] == ["periodic.unstarted"]
+        assert not runs
+    until(lambda: len(runs) > 2, "runs")
+    assert periodic.problem is None
 
 
 def test_work_given_again_under_its_name_replaces_the_old(periodic: Periodic) -> None:
