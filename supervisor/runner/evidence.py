@@ -46,6 +46,8 @@ PARTS_AT_ONCE = 7
 """Threads for one slot at most: the groups of `_build_parts`, the folder and the GPUs."""
 LOOK_SHARE = 0.6
 """Of the limit, for the checkpoints: no thread waits for a file system that hangs, one more at each incident."""
+IN_STATE = ("folder", "records.jsonl")
+"""The first parts of the groups that need the state directory alone: whoever asks does them where no thread begins."""
 
 CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]")
 
@@ -165,7 +167,8 @@ def _start_parts(
             except Exception as error:  # noqa: BLE001 - a fence: no failure of a part may prevent stopping a training
                 missing[name] = [f"{name}: {type(error).__name__}: {error}"]
 
-    started = []
+    started: list[PromptThread] = []
+    unstarted: dict[str, Exception] = {}
     for group in groups:
         first = next(iter(group))
         with _starting:
@@ -174,8 +177,18 @@ def _start_parts(
                 missing.update({name: [f"{name}: that of an earlier incident has not ended"] for name in group})
                 continue
             thread = _under_way[slot, first] = PromptThread(partial(run, group), f"evidence-{first}")
-            thread.start()
+            try:
+                thread.start()
+            except (RuntimeError, MemoryError) as error:
+                unstarted[first] = error
+                continue
         started.append(thread)
+    for group in groups:
+        first = next(iter(group))
+        if first in unstarted and first in IN_STATE:
+            run(group)
+        elif first in unstarted:
+            missing.update({name: [f"{name}: no thread could be started: {unstarted[first]}"] for name in group})
     return started
 
 

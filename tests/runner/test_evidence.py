@@ -18,8 +18,10 @@ from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading, HostReading, StepRecord
 from supervisor.runner import process_table
 from supervisor.runner.evidence import EvidenceFacts, read_output_tail, take
+from tests.rigs.no_threads import no_threads
 
 NOW = Moment(1.0, 2.0)
+LOOKED_FOR = ("checkpoints.jsonl", "core dumps", "stacks", "processes.txt")
 NOTHING_RUNS = "processes.txt: no process of the attempt is running"
 
 DUMPING = """
@@ -257,6 +259,18 @@ def test_a_folder_that_cannot_be_written_is_a_reason_and_no_exception(runs: Atte
     result = take(folder, runs.launcher, "job", EvidenceFacts(), "job-1")
     assert len(result.missing) == 1
     assert result.missing[0].startswith("folder: ")
+
+
+def test_without_room_for_a_thread_what_is_in_the_state_directory_is_kept_and_the_rest_is_named(runs: Attempts) -> None:
+    folder = runs.launch(["echo", "last words"])
+    runs.exit(folder)
+    facts = EvidenceFacts(kernel_lines=["amdgpu: reset"])
+    with no_threads():
+        result = take(folder, runs.launcher, "job", facts, "job-1")
+    assert (result.folder / "output.txt").read_text() == "last words\n"
+    assert (result.folder / "kernel.txt").read_text() == "amdgpu: reset\n"
+    why = "no thread could be started: can't start new thread"
+    assert result.missing == tuple(f"{part}: {why}" for part in LOOKED_FOR)
 
 
 def test_an_incident_stays_in_its_folder_whatever_it_is_called(runs: Attempts) -> None:
