@@ -569,8 +569,11 @@ def main(arguments: list[str]) -> None:
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored by some parents, and then no status could be had
-    if arguments[:1] == ["--detach"] and os.fork():
-        return
+    try:
+        if arguments[:1] == ["--detach"] and os.fork():
+            return
+    except OSError as error:
+        sys.exit(f"the shim could not be forked: {error}")
     if arguments[:1] == ["--held"]:
         _end_with(int(arguments[1]))
     folder = os.path.realpath(arguments[-1])  # the `current` of this moment

@@ -285,6 +285,18 @@ def test_what_a_machine_is_short_of_is_distinguished_from_what_a_job_lacks(error
     assert shortage_of(error) == short
 
 
+def test_a_shim_without_room_for_its_fork_says_so_in_a_line(tmp_path: Path) -> None:
+    def refuse_forks() -> None:
+        if os.geteuid() == 0:
+            os.setuid(65534)  # root may always
+        resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+
+    words = [sys.executable, "-I", "-S", str(Path(shim.__file__)), "--detach", str(tmp_path)]
+    done = subprocess.run(words, preexec_fn=refuse_forks, capture_output=True, text=True, check=False)
+    assert done.stderr == f"the shim could not be forked: [Errno {errno.EAGAIN}] {os.strerror(errno.EAGAIN)}\n"
+    assert shortage_of(LaunchError(done.stderr)) == "room for another process"
+
+
 def test_a_process_that_is_about_to_become_the_shim_counts_and_can_be_killed(runs: Attempts, tmp_path: Path) -> None:
     """Between fork and a session of its own it was not found, so that a second attempt could be started with it."""
     folder = runs.prepare(["touch", str(tmp_path / "trained")])
