@@ -25,6 +25,7 @@ from supervisor.daemon.process.startup import StateLockedError, keep_one_heap, w
 from supervisor.daemon.process.systemd import Notifier
 from supervisor.daemon.service import Service
 from supervisor.daemon.wiring import assemble
+from supervisor.runner.launcher import shortage_of
 from supervisor.store.errors import StoreError
 from supervisor.store.files import database_path
 
@@ -72,6 +73,19 @@ def main(arguments: list[str] | None = None) -> int:
 
         return program.main(given)
     config: Path = _parser().parse_args(arguments).config
+    try:
+        return _start(config)
+    except (RuntimeError, MemoryError) as error:
+        lack = shortage_of(error)
+        if lack is None:
+            raise
+        limits = "`ulimit -u`, and TasksMax= and MemoryMax= of its unit or control group, limit it"
+        print(f"rocm-supervisord: this machine lacks {lack}; {limits}", file=sys.stderr)  # noqa: T201 - for the person who starts it
+        return EX_UNAVAILABLE
+
+
+def _start(config: Path) -> int:
+    """Run the daemon with that configuration; return the exit status."""
     faulthandler.enable()
     atexit.register(gc.freeze)  # else an interpreter that ends passes all that it imported in search of garbage
     keep_one_heap()  # before the first thread

@@ -7,12 +7,15 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from house import PATIENCE_S, House
+
+from tests.rigs.no_threads import BEYOND_ALL_MEMORY
 
 STOP_TRYING = "[jobs.one.budget]\nrestarts = 1\nbackoff_s = [0.0]\n"
 
@@ -259,3 +262,16 @@ def test_the_daemon_answers_signals_while_a_training_is_suspended(home: House) -
     os.kill(pid, signal.SIGSTOP)
     assert home.stop() == 0
     assert home.training_pids() == []
+
+
+def test_a_daemon_without_room_for_its_threads_says_so_in_a_line_and_leaves_it_to_systemd_to_try_again(
+    home: House,
+) -> None:
+    home.write("")
+    no_threads = f"import sys, threading; threading.stack_size({BEYOND_ALL_MEMORY})"
+    code = f"{no_threads}; from supervisor.daemon.main import main; sys.exit(main())"
+    words = [sys.executable, "-c", code, "--config", str(home.config)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    assert done.returncode == 69, done.stderr
+    assert done.stderr.splitlines()[-1].startswith("rocm-supervisord: this machine lacks room for another thread; ")
+    assert "Traceback" not in done.stderr
