@@ -33,6 +33,7 @@ from supervisor.daemon.held_acts import Act, HeldActs
 from supervisor.daemon.inbox import Inbox, Inquiry
 from supervisor.daemon.job_state import JobState, begin_history
 from supervisor.runner.launcher import shortage_of
+from supervisor.store.encode import kind_of
 
 log = logging.getLogger(__name__)
 
@@ -478,9 +479,8 @@ def _is_about_attempt(event: ev.Event, job: Job) -> bool:
 
 
 def _log_decision(decision: de.Decision) -> None:
-    name = type(decision).__name__.lower()
     reason = decision.flag.message if isinstance(decision, de.Warn | de.Note) else decision.reason
     good = isinstance(decision, de.Warn) and decision.flag.severity is Severity.INFO
     level = logging.INFO if good or isinstance(decision, de.Launch | de.Finish | de.Note) else logging.WARNING
     fields = {"job": decision.job, "attempt": decision.attempt, "reason": reason}
-    log.log(level, "decision.%s", name, extra={"fields": fields})
+    log.log(level, "decision.%s", kind_of(decision), extra={"fields": fields})

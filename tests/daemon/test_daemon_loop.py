@@ -159,6 +159,17 @@ def test_the_report_of_the_last_checkpoint_is_read_before_the_search_for_it() ->
     assert world.reported.lines.index("noticed") < world.reported.lines.index("searched")
 
 
+def test_a_decision_has_the_same_name_in_the_log_as_in_the_record(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.tick()
+    world.crash()
+    world.tick()
+    world.clock.sleep(1)
+    point = ResumePoint(checkpoint=None, possible=False, reason="none is proven")
+    world.loop.turn(ev.ResumePointFound(at=world.clock.now(), job="one", attempt=1, point=point))
+    assert caplog.messages[-1] == "decision.give_up"
+
+
 def test_one_search_is_under_way_at_a_time_and_its_answer_launches() -> None:
     world = World()
     world.tick()
