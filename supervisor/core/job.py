@@ -440,6 +440,11 @@ class Job:
         return self.began_unix_s
 
     @property
+    def uses_torch(self) -> bool:
+        """Whether torch trains, as far as was reported; Keras may run on JAX."""
+        return self.torch or self.framework not in (None, "keras")
+
+    @property
     def awaits_triage(self) -> bool:
         """Whether it waits for a triage before its retry is decided."""
         return self.phase is Phase.BACKOFF and self.retry is not None and self.retry.awaits_triage
@@ -457,7 +462,7 @@ class Job:
             fault=fault,
             step=step,
             adjustable=self.adjustable,
-            torch=self.torch or self.framework not in (None, "keras"),  # which may run on JAX
+            torch=self.uses_torch,
             patched=attempt is not None and attempt.patched,
             resumed=attempt is not None and attempt.resume_from is not None,
             resorts_taken=tuple(resort_taken.kind for resort_taken in self.resorts),

@@ -95,3 +95,18 @@ def test_the_gpus_are_read_more_often_while_a_launch_may_wait_for_their_memory()
     assert not memory_awaited([ended], START.plus(1))
     assert not memory_awaited([held], START.plus(6))
     assert not memory_awaited([replace(held, phase=Phase.RUNNING)], START.plus(1))
+
+
+def test_no_convolution_is_replaced_in_a_training_that_has_reported_itself_without_torch(tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "tree", one=Phase.RUNNING)
+    state = machine.job_states["one"]
+    assert machine.grounds.of(state, machine.now).conv2d_auto, "nothing is known of it"
+    state.history = History(now=machine.now, launched_at=START)
+    assert machine.grounds.of(state, machine.now).conv2d_auto, "it has not reported itself: it may hang in its first"
+    claim = ev.AgentReported(
+        at=machine.now, job="one", attempt=1, agent_event=ev.AgentEvent.CLAIMED, pid=7, rank=0, facts={"torch": None}
+    )
+    state.history.add(claim)
+    assert not machine.grounds.of(state, machine.now).conv2d_auto
+    state.job = replace(state.job, torch=True)
+    assert machine.grounds.of(state, machine.now).conv2d_auto

@@ -58,7 +58,7 @@ class RemedyContextReader:
         profile = job.profiles.cpu if job_state.job.on_cpu else None
         return RemedyContext(
             agent=settings.supervisor.agent,
-            conv2d_auto=job.conv2d == "auto",
+            conv2d_auto=job.conv2d == "auto" and not _trains_without_torch(job_state),
             device=job_state.history.device if job_state.history is not None else None,
             resume_command=job.resume.command is not None,
             loads_itself=loads_itself(job, profile),
@@ -133,3 +133,9 @@ def _find_faulty_gpu(job_state: JobState, known: tuple[str, ...]) -> str | None:
 def _gpus_of(job_state: JobState) -> tuple[str, ...]:
     """Return the GPUs that a job is on; empty where it names none."""
     return (job_state.job.gpu,) if job_state.job.gpu else job_state.gpus_used
+
+
+def _trains_without_torch(job_state: JobState) -> bool:
+    """Whether the process that makes steps has reported itself, and has not met torch."""
+    history = job_state.history
+    return history is not None and bool(history.reports.rank_pids) and not job_state.job.uses_torch
