@@ -36,7 +36,7 @@ class CheckpointUnseen:
             observed = _observe_closed(saves.closed)
         elif not history.over:
             observed = _observe_folders(saves.folders) if saves.folders else _observe_existing(saves.existing)
-        return (event_gauge("checkpoints that the daemon may not read", observed),)
+        return (event_gauge("checkpoints that the daemon cannot read, find or verify", observed),)
 
 
 def _observe_closed(closed: tuple[str, ...]) -> Observation:
