@@ -28,7 +28,7 @@ from supervisor.core.stats.rate_limit import Allowance
 from supervisor.daemon.clock import Clock, begin_limit
 from supervisor.daemon.fence import describe_error
 from supervisor.daemon.threads import Post, Threads
-from supervisor.runner.attempt_folder import read_exit
+from supervisor.runner.attempt_folder import read_exit, read_shim
 from supervisor.sources.attempt.agent_log import AgentLogReader
 from supervisor.sources.attempt.output import OutputPage, OutputReader
 from supervisor.sources.attempt.recorder import RecorderPage, RecorderReader
@@ -359,6 +359,8 @@ class AttemptReader:
         if page.unreadable is not None:
             # Reported by the fence; without RecorderIdle the rules know of no time without a step.
             raise _with_consequence(page.unreadable)
+        if rank == 0 and page.problem is not None and (unmade := self._find_unmade(followed)) is not None:
+            raise _with_consequence(ValueError(unmade))
         if page.cursor != followed.cursors.get(rank, 0):
             self._report_steps(followed, rank, page, now)
         if rank == 0:
@@ -366,6 +368,11 @@ class AttemptReader:
             self._report_idle(followed, page, now)
         followed.behind |= page.behind > 0
         return page.behind > 0
+
+    def _find_unmade(self, followed: FollowedAttempt) -> str | None:
+        """Return why the shim could not make the recorder, which the training does once there is room for it."""
+        note = self.look(read_shim, followed.folder)
+        return None if note is None else note.problem
 
     def _report_steps(self, followed: FollowedAttempt, rank: int, page: RecorderPage, now: Moment) -> None:
         job, attempt = followed.job, followed.attempt

@@ -471,6 +471,25 @@ def test_a_recorder_that_its_training_wrote_over_is_reported_and_not_taken_for_o
     assert sum(isinstance(event, ev.RecorderIdle) for event in events) == idle
 
 
+def test_a_recorder_for_which_the_shim_had_no_room_is_named_and_its_steps_are_seen_once_the_training_makes_it(
+    watch: AttemptReader, events: list[ev.Event], tmp_path: Path
+) -> None:
+    def degraded() -> list[tuple[bool, str]]:
+        found = [event for event in events if isinstance(event, ev.SupervisionChanged)]
+        return [(event.recovered, event.error) for event in found if event.place == ev.reading_place(fo.RECORDER)]
+
+    attempt = followed(tmp_path)
+    note = {"pid": 7, "start_ticks": 1, "boot_id": "b", "problem": "recorder.bin: No space left on device"}
+    (tmp_path / fo.SHIM).write_text(json.dumps(note))
+    watch.follow(attempt)
+    until(lambda: bool(degraded()), "word that there is none")
+    assert degraded()[0][1].startswith("ValueError: recorder.bin: No space left on device; until it can be read")
+    assert not has_event(events, ev.RecorderIdle)(), "no time without a step counts"
+    Writer(tmp_path / fo.RECORDER).write_and_close(1)
+    until(lambda: [recovered for recovered, _ in degraded()] == [False, True], "word that there is one")
+    until(has_event(events, ev.StepsMade), "its step")
+
+
 def test_what_is_read_apart_is_what_is_read_here(events: list[ev.Event], tmp_path: Path) -> None:
     server = FileServer()
     try:
