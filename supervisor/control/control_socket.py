@@ -15,6 +15,8 @@ from supervisor.core.stats.log_limit import LogLimit
 
 log = logging.getLogger(__name__)
 
+RESTART_BOTH = "systemctl restart rocm-supervisor.socket rocm-supervisor.service"
+"""Makes a socket of systemd's again; trainings outlive it."""
 LOG_AGAIN_S = 600.0
 """How long the same reason why the socket cannot be bound again is not logged again."""
 
@@ -23,10 +25,13 @@ class ControlSocket:
     """Serves `view` at one path; `keep_served` is called again and again, by one thread."""
 
     def __init__(
-        self, view: View, path: Path, passed: socket.socket | None, *, tuning: Tuning, now: Callable[[], Moment]
+        self, view: View, path: Path, passed: socket.socket | None, *, tuning: Tuning | None, now: Callable[[], Moment]
     ) -> None:
         """`passed`: the listening socket that systemd hands over; None: one is bound at `path`. Raises ListenError."""
         self._view, self._tuning, self._now = view, tuning, now
+        self._is_passed = passed is not None
+        self.problem: str | None = None
+        """Why its file, which is gone, could not be made again; None where it serves."""
         self._server = self._build_server(passed or listen.bind(path), is_ours=passed is None)
         self._log_limit = LogLimit(LOG_AGAIN_S)
 
@@ -46,9 +51,12 @@ class ControlSocket:
         try:
             bound = listen.bind(lost.path)
         except listen.ListenError as error:
+            again = f"`{RESTART_BOTH}` makes it again, and trainings go on" if self._is_passed else str(error)
+            self.problem = f"the control socket {lost.path} was removed: {again}"
             if self._log_limit.allows(str(error), self._now().monotonic_s):
-                log.error("control.not_bound_again", extra={"fields": {"error": str(error)}})
+                log.error("control.not_bound_again", extra={"fields": {"error": self.problem}})
             return
+        self.problem = None
         self._server = self._build_server(bound, is_ours=True)
         self._server.start()
         lost.stop(unlink=False)

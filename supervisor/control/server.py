@@ -30,9 +30,9 @@ class ControlServer:
         self._listening = LimitedListener(listening, CONNECTIONS)
         self._path = Path(os.fsdecode(listening.getsockname()))
         self._unlink = unlink
-        found = self._path.stat()
-        self._file = found.st_dev, found.st_ino
-        served = application(view, found.st_gid, tuning)
+        found = _look_at(self._path)  # None where what systemd passed was cleared away before this start
+        self._file = None if found is None else (found.st_dev, found.st_ino)
+        served = application(view, os.getegid() if found is None else found.st_gid, tuning)
         # Beyond the listener's own limit, so that whoever is one too many gets the reason.
         connections = 2 * CONNECTIONS
         self._server = WokenServer(
@@ -47,12 +47,9 @@ class ControlServer:
 
     @property
     def is_lost(self) -> bool:
-        """Whether no client finds a socket that was bound here: its file is gone, or another is in its place."""
-        try:
-            found = self._path.lstat()
-        except OSError:
-            return self._unlink
-        return self._unlink and (found.st_dev, found.st_ino) != self._file
+        """Whether no client finds the socket: its file is gone, or another is in its place."""
+        found = _look_at(self._path)
+        return found is None or (found.st_dev, found.st_ino) != self._file
 
     def start(self) -> None:
         """Begin to serve; connections that came since the socket was bound are answered too."""
@@ -81,3 +78,10 @@ class ControlServer:
 
     def _serve(self) -> None:
         self._server.run(sockets=[self._listening])
+
+
+def _look_at(path: Path) -> os.stat_result | None:
+    try:
+        return path.lstat()
+    except OSError:
+        return None

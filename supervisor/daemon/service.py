@@ -386,7 +386,8 @@ class Service:
         parts = self._parts
         failed = next((f"{part} failed: {why}" for part, why in parts.loop.fences.failures.items()), None)
         threads = parts.threads.problem(parts.clock.now()) or self._periodic.problem
-        return parts.store.problem or failed or threads or self._reloading.refused or self._scraped.problem
+        sockets = self._control.problem or self._scraped.problem
+        return parts.store.problem or failed or threads or self._reloading.refused or sockets
 
     def _send_status(self, _: ev.Event, now: Moment) -> None:
         jobs = [job_state.job for job_state in self._parts.loop.job_states.values()]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.control.control_socket import RESTART_BOTH
 from tests.rigs.installed_box import OWNER, InstalledBox, installed_box, may_boot
 
 pytestmark = pytest.mark.systemd
@@ -196,6 +197,19 @@ def test_a_question_does_not_wake_a_daemon_that_somebody_stopped(started: Instal
     refused = started.box.run("test -e /run/rocm-supervisor/control.sock")
     assert not refused.ok
     assert not started.box.run(f"systemctl is-active {UNIT}").ok
+
+
+def test_a_control_socket_that_was_cleared_away_is_made_again_by_a_restart_of_both_units_and_trainings_go_on(
+    started: InstalledBox,
+) -> None:
+    """The daemon may not bind it: the folder is root's."""
+    at = "/run/rocm-supervisor/control.sock"
+    shim = started.ask("folder = begin('one', 1, 'sleep 100'); print(read_shim(folder).pid)").strip()
+    started.box.run(f"rm {at}", check=True)
+    started.box.run(RESTART_BOTH, check=True)
+    started.box.until(f"test -S {at}")
+    assert started.ask("print(os.getpid())").strip() == main_pid(started)
+    assert started.box.run(f"kill -0 {shim}").ok
 
 
 def test_only_the_group_may_talk_to_the_daemon(started: InstalledBox) -> None:
