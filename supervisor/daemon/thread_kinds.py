@@ -17,6 +17,7 @@ from supervisor.daemon.fence import SEARCH
 from supervisor.daemon.periodic import PERIODIC_AT_ONCE
 from supervisor.daemon.threads import ACTS_AT_ONCE
 from supervisor.runner.evidence import PARTS_AT_ONCE
+from supervisor.runner.process_words import HANGING_AT_MOST
 from supervisor.sources.gpu.gpus import SOURCES
 
 CHILD = "child"
@@ -36,6 +37,7 @@ OF_THE_DAEMON: Mapping[str, int] = {
     "GPU sources": len(SOURCES),
     "lanes": len(DAEMONS_LANES) + 1,
     "acts": ACTS_AT_ONCE * len(DAEMONS_ACTS),
+    "readers of command lines": 1 + HANGING_AT_MOST,
     "workers without work": IDLE_AT_MOST,
 }
 """The last lane is the free space of the state directory."""

@@ -21,6 +21,7 @@ from supervisor.runner.attempt_folder import list_own_ancestors, living_shim, re
 from supervisor.runner.code_copy import SHIM_PROGRAM
 from supervisor.runner.launcher import LAUNCH_LIMIT_S, LaunchError, SilentShimError
 from supervisor.runner.process_table import Process
+from supervisor.runner.process_words import read_words
 
 NOT_FOR_TRAININGS = frozenset(
     {"NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "JOURNAL_STREAM"}
@@ -210,45 +211,24 @@ def _list_marked(folder: Path, processes: Sequence[Process]) -> list[Process]:
     if os.environ.get(names.ENV_FOLDER) == run:
         return []  # started by that training: this process, and each that it starts, has the environment too
     passed_over, running = list_own_ancestors(), {process.pid for process in processes}
-    marked = {
-        process.pid: process
-        for process in processes
-        if process.pid not in passed_over and os.fsencode(f"{names.ENV_FOLDER}={run}") in _read_own(process, "environ")
-    }
+    mark = os.fsencode(f"{names.ENV_FOLDER}={run}")
+    asked = [process for process in processes if process.pid not in passed_over]
+    words = read_words(asked, "environ")
+    marked = {process.pid: process for process in asked if mark in words[process.pid]}
     return [process for process in marked.values() if process.session in marked or process.session not in running]
 
 
 def _list_starting(folder: Path) -> list[Process]:
     """Return the processes that are about to become the attempt's shim: before their own session, and before exec."""
     command = [os.fsencode(folder / SHIM_PROGRAM), os.fsencode(folder)]
-    found = []
-    for process in process_table.read_processes():
-        arguments = _read_own(process, "cmdline")
-        if arguments[-2:-1] == command[1:] and command[0] in arguments:
-            found.append(process)
-    return found
-
-
-def _read_own(process: Process, name: str) -> list[bytes]:
-    """Return what a file of /proc lists of a process of this user; [] of another's.
-
-    It is not read of a process in state D, since that may block.
-    """
-    if process.state in "DZX":
-        return []
-    at = Path(f"/proc/{process.pid}")
-    try:
-        return (at / name).read_bytes().split(b"\0") if at.stat().st_uid == os.geteuid() else []
-    except OSError:
-        return []
+    processes = process_table.read_processes()
+    words = read_words(processes, "cmdline")
+    return [item for item in processes if words[item.pid][-2:-1] == command[1:] and command[0] in words[item.pid]]
 
 
 def _shims_by_command(folder: Path, program: str = shim.AS_MODULE) -> list[Process]:
     """Return running shims by their command line: session leaders of this user for which it ends with the folder."""
     name = os.fsencode(folder)
-    found = []
-    for process in process_table.read_processes():
-        arguments = _read_own(process, "cmdline") if process.pid == process.session else []
-        if arguments[-2:-1] == [name] and program.encode() in arguments:
-            found.append(process)
-    return found
+    leaders = [process for process in process_table.read_processes() if process.pid == process.session]
+    words = read_words(leaders, "cmdline")
+    return [item for item in leaders if words[item.pid][-2:-1] == [name] and program.encode() in words[item.pid]]

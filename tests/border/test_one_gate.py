@@ -109,7 +109,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "attempts_of": OWN_FOLDERS,
     },
     "runner/core_dumps.py": {"_list_dumps": PROC, "_device_name": PROC, "_copy_dump": PROC},
-    "runner/direct.py": {"_read_own": PROC, "_find_shims": OWN_FOLDERS, "dismiss": OWN_FOLDERS},
+    "runner/direct.py": {"_find_shims": OWN_FOLDERS, "dismiss": OWN_FOLDERS},
     "runner/evidence.py": {"_take_processes": PROC, "_read_proc": PROC},
     "runner/evidence_folder.py": {"write": "its own method, which goes through the gate"},
     "runner/found_attempts.py": {"numbers_found": OWN_FOLDERS, "found_attempt": OWN_FOLDERS},
@@ -130,6 +130,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "_open_source": "a checkpoint, wherever its path leads; the owner is checked on the descriptor",
         "_list_sibling_files": CHECKPOINTS,
     },
+    "runner/process_words.py": {"_read": PROC},
     "runner/proving.py": {
         "_read_shebang": "resolved, then read by the gate",
     },
