@@ -70,6 +70,7 @@ def answer_of(
     *,
     patterns: tuple[str, ...] = (),
     host_lost: str | None = None,
+    resume_from: Checkpoint | None = None,
     **known_of_job: Any,
 ) -> ev.Event:
     """Return how such a search ends."""
@@ -99,7 +100,7 @@ def answer_of(
     now = SystemClock().now()
     plan = RetryPlan(not_before=now, reason="crash")
     ended = None if host_lost is not None else ExitStatus(at=now, signal=9)
-    attempted = Attempt(number=1, launched_at=now, exit=ended, host_lost=host_lost)
+    attempted = Attempt(number=1, launched_at=now, exit=ended, host_lost=host_lost, resume_from=resume_from)
     job = Job(name="one", since=now, phase=Phase.BACKOFF, attempt=attempted, retry=plan, **known_of_job)
     seeker.search(job, None)
     ends = (ev.ResumePointFound, ev.SupervisionChanged)
@@ -113,6 +114,34 @@ def test_a_checkpoint_that_only_the_training_knows_of_is_resumed_from(tmp_path: 
     point = found(tmp_path, [tmp_path / "a.pt", tmp_path / "b.pt", tmp_path / "gone.pt"]).point
     assert point.checkpoint is not None, point.reason
     assert (Path(point.checkpoint.path).name, point.checkpoint.step) == ("b.pt", 2)
+
+
+def test_saves_that_no_report_names_are_resumed_from_where_none_that_one_names_is_left(tmp_path: Path) -> None:
+    """The disk of the reports was full while the training saved on, and removed what was recorded before."""
+    recorded = tmp_path / "state-000040.pt"
+    known = replace(rejected(recorded, ""), verdict=Verdict.PROVEN, step=40)
+    recorded.unlink()
+    assert found(tmp_path / "none", [], (known,)).point.checkpoint is None
+    for name in ("state-000080.pt", "best.pt", "run2-000120.pt", "state-000120.pt.tmp"):
+        (tmp_path / name).write_bytes(b"saved")
+    point = found(tmp_path / "one", [], (known,)).point
+    assert point.checkpoint is not None, point.reason
+    assert point.checkpoint.path == str(tmp_path / "state-000080.pt")
+    assert point.reason.endswith("state-000080.pt, which no report names")
+
+
+def test_a_training_that_had_gone_on_from_a_checkpoint_is_not_begun_where_that_is_gone(tmp_path: Path) -> None:
+    given = replace(rejected(tmp_path / "last.pt", ""), verdict=Verdict.PROVEN, step=40)
+    (tmp_path / "last.pt").unlink()
+    answer = answer_of(Shelves(), tmp_path / "gone", [], (given,), resume_from=given)
+    assert isinstance(answer, ev.ResumePointFound)
+    assert (answer.point.checkpoint, answer.point.possible) == (None, False)
+    assert "last.pt, from which attempt 1 was resumed, is gone" in answer.point.reason
+    assert "`supervisorctl start --fresh one`" in answer.point.reason
+    began = given.saved_unix_s + 1
+    answer = answer_of(Shelves(), tmp_path / "fresh", [], (given,), resume_from=given, began_unix_s=began)
+    assert isinstance(answer, ev.ResumePointFound)
+    assert answer.point.possible, "it was begun again since"
 
 
 def test_a_checkpoint_that_cannot_be_examined_for_now_has_the_search_repeated(tmp_path: Path) -> None:

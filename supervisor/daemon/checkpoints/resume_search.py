@@ -49,6 +49,7 @@ from supervisor.daemon.checkpoints.recorded import KnownCheckpoints
 from supervisor.daemon.checkpoints.save_steps import SaveSteps
 from supervisor.daemon.checkpoints.saved_in_parts import find_untorn, hand_over_in_place, misses_file_next_to
 from supervisor.daemon.checkpoints.unreadable import find_unreadable
+from supervisor.daemon.checkpoints.unreported_saves import with_unreported
 from supervisor.daemon.clock import Clock
 from supervisor.daemon.fence import SEARCH, describe_error
 from supervisor.daemon.threads import Threads
@@ -294,6 +295,10 @@ class ResumeSearch:
         look = find if itself else partial(find_untorn, needs_others=needs_others)
         prove = partial(self._collector.proofs.prove, job.name)
         point = look(search, prove, report)
+        if point.checkpoint is None and (further := with_unreported(search)) is not None:
+            point = _prefer_found(look(further, prove, report), point)
+        if point.checkpoint is None and point.possible and not point.loads_itself:
+            point = _refuse_after_loss(job, search) or point
         if search.died_unix_s is not None:
             search = replace(search, known=(*search.known, *judged))
             point = move_damaged(search, point, prove, report, partial(self._list_of_others, job.name))
@@ -345,6 +350,29 @@ class ResumeSearch:
             for checkpoint in reported.values()
             if not any(other.key == checkpoint.key or other.is_of(checkpoint) for other in known)
         )
+
+
+def _prefer_found(further: ResumePoint, before: ResumePoint) -> ResumePoint:
+    """Return what a further search has found; where it has found nothing either, what there was before it."""
+    if further.checkpoint is None:
+        return before
+    return replace(further, reason=f"{further.reason}, which no report names")
+
+
+def _refuse_after_loss(job: Job, search: Search) -> ResumePoint | None:
+    """Return that nothing is started where what the last attempt went on from is gone, and every later save.
+
+    A start from the beginning would hide that loss, and write over what may still come back: a disk may be away.
+    """
+    attempt = job.attempt
+    given = attempt.resume_from if attempt is not None and attempt.went_on is not False else None
+    if given is None or not of_this_training((given,), search.began_unix_s):
+        return None
+    reason = (
+        f"{given.title}, from which attempt {job.number} was resumed, is gone, and no other checkpoint is found; "
+        f"`supervisorctl start --fresh {job.name}` starts from the beginning"
+    )
+    return ResumePoint(checkpoint=None, possible=False, reason=reason)
 
 
 def _find_end_with_damaged(job: Job, settings: JobSettings) -> float | None:
