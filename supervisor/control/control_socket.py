@@ -31,7 +31,7 @@ class ControlSocket:
         self._view, self._tuning, self._now = view, tuning, now
         self._is_passed = passed is not None
         self.problem: str | None = None
-        """Why its file, which is gone, could not be made again; None where it serves."""
+        """Why its file, which is gone, could not be bound a second time; None where it serves."""
         self._server = self._build_server(passed or listen.bind(path), is_ours=passed is None)
         self._log_limit = LogLimit(LOG_AGAIN_S)
 

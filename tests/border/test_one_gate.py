@@ -46,6 +46,7 @@ HANDLED_BY_NAME = frozenset({
     "daemon/checkpoints/past_losses.py",
     "replay/folder.py", "replay/from_record.py", "runner/clone_file.py",
     "runner/generation_store.py", "runner/tools.py", "runner/proving.py", "runner/exit_watch.py",
+    "runner/process_words.py", "daemon/checkpoints/unreported_saves.py",
 })  # fmt: skip
 """These handle such files, too, and import none of those."""
 CALLERS_FOLDER = "a folder of the calling user, who is the training's user"
@@ -58,6 +59,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "cluster/rank_evidence.py": {"_read_wait": PROC},
     "control/disk_use.py": {"_file_bytes": OWN_FOLDERS},
     "control/record_view.py": {"_newest_attempt": OWN_FOLDERS},
+    "daemon/checkpoints/unreported_saves.py": {"list_alike": CHECKPOINTS},
     "daemon/checkpoints/candidates.py": {
         "_find_closed_folder": CHECKPOINTS,
         "_has_changed_since_write": CHECKPOINTS,
