@@ -370,8 +370,11 @@ class AttemptReader:
         return page.behind > 0
 
     def _find_unmade(self, followed: FollowedAttempt) -> str | None:
-        """Return why the shim could not make the recorder, which the training does once there is room for it."""
-        note = self.look(read_shim, followed.folder)
+        """Return why the shim could not make the recorder, which the training does once there is room for it.
+
+        None once the shim has ended: of an attempt that is over nothing is missed, and its job is not degraded for it.
+        """
+        note = None if followed.gone else self.look(read_shim, followed.folder)
         return None if note is None else note.problem
 
     def _report_steps(self, followed: FollowedAttempt, rank: int, page: RecorderPage, now: Moment) -> None:

@@ -471,8 +471,9 @@ def test_a_recorder_that_its_training_wrote_over_is_reported_and_not_taken_for_o
     assert sum(isinstance(event, ev.RecorderIdle) for event in events) == idle
 
 
-def test_a_recorder_for_which_the_shim_had_no_room_is_named_and_its_steps_are_seen_once_the_training_makes_it(
-    watch: AttemptReader, events: list[ev.Event], tmp_path: Path
+@pytest.mark.parametrize("is_over", [False, True])
+def test_a_recorder_for_which_the_shim_had_no_room_is_named_until_the_training_makes_it_or_is_over(
+    watch: AttemptReader, events: list[ev.Event], tmp_path: Path, *, is_over: bool
 ) -> None:
     def degraded() -> list[tuple[bool, str]]:
         found = [event for event in events if isinstance(event, ev.SupervisionChanged)]
@@ -485,6 +486,10 @@ def test_a_recorder_for_which_the_shim_had_no_room_is_named_and_its_steps_are_se
     until(lambda: bool(degraded()), "word that there is none")
     assert degraded()[0][1].startswith("ValueError: recorder.bin: No space left on device; until it can be read")
     assert not has_event(events, ev.RecorderIdle)(), "no time without a step counts"
+    if is_over:
+        watch.gone("one", 1)
+        until(lambda: [recovered for recovered, _ in degraded()] == [False, True], "word that none is missed any more")
+        return
     Writer(tmp_path / fo.RECORDER).write_and_close(1)
     until(lambda: [recovered for recovered, _ in degraded()] == [False, True], "word that there is one")
     until(has_event(events, ev.StepsMade), "its step")
