@@ -35,6 +35,7 @@ from supervisor.core.readings import ExitStatus
 from supervisor.runner import process_table, shim, shim_files
 from supervisor.runner.code_copy import INSTALLED, Code
 from supervisor.runner.process_table import Process
+from supervisor.runner.process_words import read_words
 
 log = logging.getLogger(__name__)
 
@@ -440,17 +441,14 @@ def _is_shim_of(process: Process, folder: Path) -> bool:
     if writer is None or process.pid in list_own_ancestors() or _effective_user(process.pid) != writer.st_uid:
         return False
     # Reading the command line of a process in state D may block.
-    return process.state == "D" or has_shim_command(process.pid, folder)
+    return process.state == "D" or has_shim_command(process, folder)
 
 
-def has_shim_command(pid: int, folder: Path) -> bool:
+def has_shim_command(process: Process, folder: Path) -> bool:
     """Whether a process runs the shim's program for the attempt in a folder, started for it or as its standby."""
     own = folder.resolve()
     known = (os.fsencode(own), os.fsencode(own.with_name(f"{shim.STANDBY_FOLDER}{own.name}")))
-    try:
-        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return False
+    arguments = read_words([process], "cmdline", own=False)[process.pid]
     return len(arguments) > 2 and arguments[-2] in known and not SHIM_PROGRAMS.isdisjoint(arguments)
 
 

@@ -1,4 +1,4 @@
-"""Reads command lines and environments of this user's processes, none of which can hold up who asks for them.
+"""Reads command lines and environments of processes, none of which can hold up who asks for them.
 
 The kernel reads them from the memory of the process, whose lock any of its threads may hold: one that waits in a driver
 while it unmaps memory keeps a reader until it is done, also where the thread that /proc names for the process sleeps.
@@ -29,8 +29,8 @@ _stuck: dict[tuple[int, int], Future[None]] = {}
 class _Reading:
     """Reads one file of each of some processes in a thread, which may hang at one of them."""
 
-    def __init__(self, processes: Sequence[Process], name: str) -> None:
-        self.processes, self._name = processes, name
+    def __init__(self, processes: Sequence[Process], name: str, *, own: bool) -> None:
+        self.processes, self._name, self._own = processes, name, own
         self.found: dict[int, list[bytes]] = {}
         self.done = 0
         self.abandoned = False
@@ -38,19 +38,22 @@ class _Reading:
     def run(self) -> None:
         """Read until the last, or until it was given up."""
         for process in self.processes:
-            words = _read(process, self._name)
+            words = _read(process, self._name, own=self._own)
             if self.abandoned:
                 return
             self.found[process.pid] = words
             self.done += 1
 
 
-def read_words(processes: Sequence[Process], name: str) -> Mapping[int, list[bytes]]:
-    """Return by pid what `cmdline` or `environ` of each process lists; [] of another user's and of one that hangs."""
+def read_words(processes: Sequence[Process], name: str, *, own: bool = True) -> Mapping[int, list[bytes]]:
+    """Return by pid what `cmdline` or `environ` of each process lists; [] of one at which the reading hangs.
+
+    With `own` it is [] of another user's as well, and of one in state D, which is then not asked.
+    """
     found: dict[int, list[bytes]] = {}
     left = _leave_out_stuck(processes)
     while left:
-        reading = _Reading(left, name)
+        reading = _Reading(left, name, own=own)
         try:
             under_way = _readers.do(reading.run)
         except (RuntimeError, MemoryError):  # no room for a thread
@@ -87,12 +90,11 @@ def _leave_out_stuck(processes: Sequence[Process]) -> list[Process]:
         return [process for process in processes if (process.pid, process.start_ticks) not in _stuck]
 
 
-def _read(process: Process, name: str) -> list[bytes]:
-    """Return what a file of /proc lists; [] of one in state D, of which it is known that it may block."""
-    if process.state in "DZX":
+def _read(process: Process, name: str, *, own: bool) -> list[bytes]:
+    if process.dead or (own and process.state == "D"):
         return []
     at = Path(f"/proc/{process.pid}")
     try:
-        return (at / name).read_bytes().split(b"\0") if at.stat().st_uid == os.geteuid() else []
+        return [] if own and at.stat().st_uid != os.geteuid() else (at / name).read_bytes().split(b"\0")
     except OSError:
         return []

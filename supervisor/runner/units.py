@@ -144,7 +144,7 @@ class UnitLauncher:
             return process
         main = self._manager.show(unit, "MainPID") or ""
         process = process_table.read_process(int(main)) if main.isdecimal() else None
-        return process if process is not None and has_shim_command(process.pid, folder) else None
+        return process if process is not None and has_shim_command(process, folder) else None
 
     def find_unit(self, slot: str, folder: Path) -> str | None:
         """See `Launcher.find_unit`. None if no unit belongs to the attempt any more; systemd is not asked."""

@@ -257,6 +257,7 @@ def main() -> int:
         undisturbed = run_undisturbed(Path(name) / "undisturbed", asked.steps)
         with house(Path(name)) as home:
             home.state = disk / "state"
+            home.client.path = str(home.state / "control.sock")
             manager = Manager(home)
             acts = Acts(home, disk, lambda chance: configure(home, asked.steps, chance))
             configure(home, asked.steps)

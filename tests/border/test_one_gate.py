@@ -83,7 +83,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "make_folder": OWN_FOLDERS,
         "_set_rights": OWN_FOLDERS,
         "_move_aside": OWN_FOLDERS,
-        "has_shim_command": PROC,
+        "has_shim_command": OWN_FOLDERS,
         "_effective_user": PROC,
     },
     "runner/tuned.py": {
