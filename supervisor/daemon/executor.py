@@ -23,6 +23,7 @@ from supervisor.core import events as ev
 from supervisor.core.foreign_values import cut
 from supervisor.core.history import History
 from supervisor.core.job import Job
+from supervisor.core.moments import Moment
 from supervisor.core.sanitize import without_secrets
 from supervisor.daemon.attempt_reader import AttemptReader, FollowedAttempt
 from supervisor.daemon.checkpoints.resume_search import ResumeSearch
@@ -58,6 +59,8 @@ FAULTS_WITH_TUNED = 2
 RESORT_CHARACTERS = 300
 UNREAD_END = "it was stopped; how it ended is in a record of a later version, which this one does not read"
 ERROR_CHARS_MAX = 2000
+LAUNCH_ERRORS = (LaunchError, OSError, ValueError)
+"""What a launch is expected to raise; its text is for the user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,21 +209,11 @@ class ThreadExecutor:
         name, number = job.name, decision.attempt
         try:
             folder = self._begin_attempt(decision, job)
-        except (LaunchError, OSError, ValueError) as error:
-            self._put(
-                ev.LaunchFailed(
-                    at=self._clock.now(),
-                    job=name,
-                    attempt=number,
-                    error=cut(str(error), ERROR_CHARS_MAX),
-                    shortage=shortage_of(error),
-                )
-            )
-            return
         except Exception as error:
             # Without an answer the job would wait for its shim indefinitely.
-            log.exception("act.failed", extra={"fields": {"act": "launch", "job": name}})
-            self._put(ev.LaunchFailed(at=self._clock.now(), job=name, attempt=number, error=describe_error(error)))
+            if not isinstance(error, LAUNCH_ERRORS):
+                log.exception("act.failed", extra={"fields": {"act": "launch", "job": name}})
+            self._put(explain_failed_launch(decision, error, self._clock.now()))
             return
         followed = FollowedAttempt(
             job=name,
@@ -388,3 +381,9 @@ def _ended_without_evidence(decision: de.StartTriage | de.Retry | de.GiveUp, job
     ):
         return False  # it was taken before its triage
     return incident is not None and incident.attempt == decision.attempt and incident.decision in ("retry", "give_up")
+
+
+def explain_failed_launch(decision: de.Launch, error: Exception, now: Moment) -> ev.LaunchFailed:
+    """Return what came of a launch that raised; what the machine was short of counts against no job, whoever met it."""
+    text = cut(str(error), ERROR_CHARS_MAX) if isinstance(error, LAUNCH_ERRORS) else describe_error(error)
+    return ev.LaunchFailed(at=now, job=decision.job, attempt=decision.attempt, error=text, shortage=shortage_of(error))
