@@ -23,6 +23,18 @@ def test_it_is_reported_with_the_reason_and_stops_nothing() -> None:
     assert flag.message == "no generation of /w/last.pt is kept: 12 MB free"
 
 
+def test_saves_of_one_series_are_one_condition_and_not_a_warning_each() -> None:
+    keys = []
+    for number in (500, 1000):
+        story = Story()
+        path = f"/w/checkpoint-{number}.pt"
+        story.put(ev.CheckpointNotKept(at=START, job=JOB, attempt=1, path=path, reason="12 MB free"))
+        flag = story.check(Generations())
+        assert flag is not None
+        keys.append(flag.key)
+    assert keys[0] == keys[1]
+
+
 def test_an_attempt_knows_the_curve_that_it_is_to_continue() -> None:
     curve = Curve(losses=200, low=1.0, median=2.0, high=3.0, median_least=1.5, median_most=2.5)
     fingerprint = Fingerprint(size_bytes=1, modified_ns=1, inode=1)
