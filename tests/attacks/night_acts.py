@@ -125,13 +125,22 @@ class Acts:
 
     def _command(self, chance: random.Random) -> str:
         (name,), job = chance.choice(COMMANDS), chance.choice(JOBS)
+        if name in ("start", "restart") and self._is_finished(job):
+            return f"no {name} of {job}: it would train a second time, from the beginning"
         if name == "reload":
             self._reload(chance)
         done = self._home.ctl(name, *((job,) if name in OF_A_JOB else ()), limit_s=120)
         if name == "stop":
-            self._after(chance.uniform(1, 20), lambda: self._home.ctl("start", job))
+            self._after(chance.uniform(1, 20), lambda: self._is_finished(job) or self._home.ctl("start", job))
         wrong = f": A STACK TRACE {done.stdout}{done.stderr}" if "Traceback" in done.stdout + done.stderr else ""
         return f"{name} {job} ended with {done.returncode}{wrong}"
+
+    def _is_finished(self, job: str) -> bool:
+        """Whether it has come to its end, as far as the daemon answers."""
+        status = self._home.status()
+        return status is not None and any(
+            found["name"] == job and found["phase"] == "finished" for found in status["jobs"]
+        )
 
 
 WEIGHTS = {
