@@ -630,6 +630,26 @@ def test_of_another_format_is_what_is_neither_damaged_nor_unwritten(tmp_path: Pa
         assert reason_of(tmp_path / name) not in OTHER_FORMATS
 
 
+@pytest.mark.parametrize("protocol", [2, 4])
+@pytest.mark.parametrize("numbers", [b"\x00" * 24, struct.pack("<3d", 0.1, -2.5, 3e9), b"B\xff\xff\xff\x00" * 4])
+def test_a_file_of_joblib_is_of_another_format_and_one_without_its_end_cut_short(
+    tmp_path: Path, protocol: int, numbers: bytes
+) -> None:
+    """scikit-learn's models are saved so: the numbers of each array stand between the opcodes."""
+    module, name = opcodes.JOBLIB_ARRAY
+    wrapper = (
+        b"c" + module + b"\n" + name + b"\n" if protocol == 2 else text(module) + b"\x94" + text(name) + b"\x94\x93"
+    )
+    saved = b"\x80" + bytes([protocol]) + b"}" + b"U\x04coef" + wrapper + b")\x81}b" + numbers + b"s."
+    path = tmp_path / "model.joblib"
+    path.write_bytes(saved)
+    assert reason_of(path) == opcodes.NOT_TORCH
+    path.write_bytes(saved[:-8])
+    assert reason_of(path).startswith("truncated")
+    path.write_bytes(saved.replace(b"U\x04coef", b"cposix\nsystem\n(U\x02lst"))
+    assert "hostile: loading it would call" in reason_of(path)
+
+
 def test_another_zip_archive_is_no_checkpoint(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "x.pt", "w") as archive:
         archive.writestr("arr_0.npy", b"x")

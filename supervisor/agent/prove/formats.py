@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, Dict, List
 
 from .contents import tensors_in
 from .kinds import FLOATS, SAFETENSORS, SIZES, Place, PlaceOf, Read, Rejected
+from .opcodes import NOT_TORCH
 from .stand_ins import Storage, Tensor, Unpickler
 from .tally import Numbers
 from .window import Window
@@ -126,7 +127,7 @@ def reader(file: BinaryIO, base: int = 0) -> Read:
 def prove_legacy(file: BinaryIO, size: int, numbers: Numbers, name: str = "") -> Any:
     """Prove torch's format before 1.6: pickles, then the storages one after the other."""
     if Unpickler(file).load_safely() != MAGIC_LEGACY:
-        raise Rejected("no checkpoint: a pickle that torch did not write")
+        raise Rejected(NOT_TORCH)
     Unpickler(file).load_safely()
     system = Unpickler(file).load_safely()
     if not isinstance(system, dict) or system.get("little_endian") is not True:

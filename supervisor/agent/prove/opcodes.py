@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import os
-from typing import BinaryIO
+from typing import BinaryIO, Optional
 
 from .kinds import Rejected
 
@@ -41,15 +41,25 @@ LONG_TEXT = b"\0"
 TEXTS = frozenset([b"T", b"X", b"\x8d"])
 """Opcodes whose argument is a text; of the other counted ones it is bytes, or a number."""
 NUMBERS = frozenset([b"\x8a", b"\x8b"])
+JOBLIB_ARRAY = (b"joblib.numpy_pickle", b"NumpyArrayWrapper")
+"""Module and class of what stands for an array in a file of joblib's: its numbers follow between the opcodes."""
+NOT_TORCH = "no checkpoint: a pickle that torch did not write"
 
 
-def shorten(file: BinaryIO, size: int) -> io.BytesIO:
+class Kept(io.BytesIO):
+    """The pickle as it is read."""
+
+    why_short: Optional[str] = None
+    """Why it is left at an array of joblib's, which no other reader gets beyond; None where it is not."""
+
+
+def shorten(file: BinaryIO, size: int) -> Kept:
     """Return the pickle at which `file` stands without what is long and not looked at; `file` stands behind it then.
 
     `size` is that of all of the file. Raises Rejected for a pickle that claims more than it holds. Where it is cut
     short or no pickle, the reader says so. Frames only say how much is read at once, and are left out.
     """
-    read, code, passed, kept = file.read, b"", 0, io.BytesIO()
+    read, code, passed, kept, before = file.read, b"", 0, Kept(), b""
     while code != STOP:
         code = read(1)
         passed += 1
@@ -63,8 +73,15 @@ def shorten(file: BinaryIO, size: int) -> io.BytesIO:
                 continue
         elif code in COUNTED:
             argument = _read_counted(file, code, size)
+            before, name = argument[COUNTED[code] :], before
+            if (name, before) == JOBLIB_ARRAY:
+                kept.why_short = _judge_end(file)
+                break
         elif code in LINES:
             argument = _read_lines(file, code, passed)
+            if tuple(argument.split()) == JOBLIB_ARRAY:
+                kept.why_short = _judge_end(file)
+                break
         else:
             kept.write(code)
             break  # its end, or no opcode
@@ -83,6 +100,12 @@ def _read_counted(file: BinaryIO, code: bytes, size: int) -> bytes:
     file.seek(length, os.SEEK_CUR)
     text = LONG_TEXT if code in TEXTS else b""
     return len(text).to_bytes(COUNTED[code], "little") + text
+
+
+def _judge_end(file: BinaryIO) -> str:
+    """Return what a file of joblib's is, which ends with its pickle."""
+    file.seek(-1, os.SEEK_END)
+    return NOT_TORCH if file.read(1) == STOP else "truncated: it ends before its pickle does"
 
 
 def _read_lines(file: BinaryIO, code: bytes, passed: int) -> bytes:

@@ -215,6 +215,8 @@ class Unpickler(pickle.Unpickler):
             self.reject_hostile()
             if isinstance(error, Rejected):
                 raise
+            if self._pickle.why_short is not None:
+                raise Rejected(self._pickle.why_short) from None
             raise Rejected("its pickle is damaged or cut short (%s: %s)" % (type(error).__name__, error)) from None
         self._check_naming()
         self.reject_hostile()
