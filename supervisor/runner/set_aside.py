@@ -26,12 +26,15 @@ PREFIX, SUFFIX = "aside.", ".aside"
 POINTERS = ("latest", "last_checkpoint", "latest_checkpoint", "checkpoint")
 """Files of DeepSpeed, detectron2, mmengine and others that hold the name of the newest checkpoint, or its path."""
 POINTER_LIMIT_BYTES = 4096
+_OF_TENSORFLOW = re.compile(r'(?<=\bmodel_checkpoint_path: ")[^"\n]+(?=")')
+"""In TensorFlow's file `checkpoint`: what its newest save is called, without the suffixes of its files."""
+STATE_LIMIT_BYTES = 1 << 20
 ENTRIES_LIMIT = 100_000
 PART = ".rocm-supervisor-part"
 MOVED_TOGETHER = "moved-together"
 """File in the folder of an attempt: what its launch moved, of all folders, each path as one line of JSON."""
 LIST_LIMIT_BYTES = 1 << 24
-_SUFFIXES = re.compile(r"(?:\.[A-Za-z]\w*)+$")
+_SUFFIXES = re.compile(r"(?:\.[A-Za-z]\w*)+(?:-\d+-of-\d+)?$")
 _RANK = re.compile(r"(?<![A-Za-z])(?:rank|shard|world_?size)[_-]?\d+", re.IGNORECASE)
 """As in core/checkpoints/checkpoint.py, of which this isolated program imports nothing."""
 
@@ -173,6 +176,23 @@ def _repoint(folder: Path, chosen: str, attempt: str, before: Path | None) -> No
         is_gone = f"{PREFIX}{name}{SUFFIX}" in aside and not os.path.lexists(folder / name)
         if name != chosen and (is_gone or (changed and name)):
             _replace_pointer(pointer, target[: len(target) - len(name)] + chosen, attempt)
+        elif pointer.name in POINTERS and pointer.is_file() and not pointer.is_symlink():
+            _repoint_tensorflow(pointer, _SUFFIXES.sub("", chosen), attempt, aside)
+
+
+def _repoint_tensorflow(pointer: Path, chosen: str, attempt: str, aside: set[str]) -> None:
+    """Have the file in which TensorFlow names its newest save name `chosen`, where that one was moved."""
+    if pointer.stat().st_size > STATE_LIMIT_BYTES:
+        return
+    text = pointer.read_bytes().decode("utf-8", "replace")
+    found = _OF_TENSORFLOW.search(text)
+    if found is None:
+        return
+    name = found[0].rpartition("/")[2]
+    index = f"{name}.index"
+    if f"{PREFIX}{index}{SUFFIX}" in aside and not os.path.lexists(pointer.with_name(index)):
+        end = found.end()
+        _replace_pointer(pointer, text[: end - len(name)] + chosen + text[end:], attempt)
 
 
 def _list_aside(folder: Path) -> set[str]:

@@ -110,6 +110,23 @@ def test_a_file_that_names_the_newest_one_names_the_chosen_one(
     ).read_text() == text  # fmt: skip
 
 
+TENSORFLOW = 'model_checkpoint_path: "{0}"\nall_model_checkpoint_paths: "ckpt-1"\nall_model_checkpoint_paths: "{0}"\n'
+
+
+@pytest.mark.parametrize("folder", ["", "/runs/3/"])
+def test_the_state_of_tensorflow_names_the_chosen_save(tmp_path: Path, folder: str) -> None:
+    chosen, *newer = save(tmp_path, "ckpt-1.index", "ckpt-2.data-00000-of-00001", "ckpt-2.index")
+    (tmp_path / "checkpoint").write_text(TENSORFLOW.format(f"{folder}ckpt-2"))
+    moving(chosen, *newer)
+    names = (tmp_path / "checkpoint").read_text().splitlines()
+    assert names[0] == f'model_checkpoint_path: "{folder}ckpt-1"'
+    assert names[1:] == TENSORFLOW.format(f"{folder}ckpt-2").splitlines()[1:]
+    kept = tmp_path / FOLDER / "2" / "aside.checkpoint.aside"
+    assert kept.read_text() == TENSORFLOW.format(f"{folder}ckpt-2")
+    moving(chosen, attempt=3)
+    assert (tmp_path / "checkpoint").read_text().splitlines() == names, "it is there, and stays"
+
+
 @pytest.mark.parametrize("absolute", [False, True])
 def test_a_link_to_the_newest_one_leads_to_the_chosen_one(tmp_path: Path, absolute: bool) -> None:
     chosen, newer = save(tmp_path, "model_100.pt", "model_200.pt")
@@ -289,7 +306,15 @@ def test_wherever_it_is_killed_as_it_puts_a_save_back_the_next_one_completes_it(
 
 
 @pytest.mark.parametrize(
-    "name", ["model_000040.pt", "optim_000040_rank0.pt", "net_40.pth.tar", "sac_replay_buffer_500_steps.pkl", "last.pt"]
+    "name",
+    [
+        "model_000040.pt",
+        "optim_000040_rank0.pt",
+        "net_40.pth.tar",
+        "sac_replay_buffer_500_steps.pkl",
+        "last.pt",
+        "ckpt-12.data-00000-of-00001",
+    ],
 )
 def test_a_save_has_the_number_that_the_search_knows_it_by(name: str) -> None:
     """The isolated program has its own copy of the rule."""

@@ -31,6 +31,8 @@ OTHER_FORMATS = frozenset(
 """What a proof says of a file or folder of a format that it does not know; no sign that it is damaged."""
 REFUSED = "it cannot be kept or proven: "
 """How the reason begins of a folder that is not looked into, such as one with a link in it."""
+NONE_PROVEN = "none of the saved checkpoints is proven ("
+"""How the reason begins where checkpoints were saved and none may be resumed from."""
 LOADS_ITSELF = (
     "started without a checkpoint: the format of what it saves cannot be verified, so the program has to load that by "
     "itself, and none of it is proven"
@@ -53,7 +55,8 @@ class Fingerprint:
     inode: int
 
 
-SUFFIXES = re.compile(r"(?:\.[A-Za-z]\w*)+$")
+SUFFIXES = re.compile(r"(?:\.[A-Za-z]\w*)+(?:-\d+-of-\d+)?$")
+"""TensorFlow names the parts of a save behind its suffix: `ckpt-12.data-00000-of-00001`."""
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 """A number in the name of a file: a step, an epoch, or a loss."""
 _RANK = r"(?<![A-Za-z])(?:rank|shard|world_?size)[_-]?\d+"
@@ -192,6 +195,8 @@ class ResumePoint:
         """What is moved out of the program's own search, to follow the reason; empty where nothing is."""
         if not self.newer:
             return ""
+        if self.loads_itself:
+            return f"; moved aside, so that it finds the save before: {describe_paths(self.newer)}"
         damaged = "" if self.stand_in is None else "damaged and "
         return f"; moved aside, {damaged}newer than it: {describe_paths(self.newer)}"
 
@@ -422,25 +427,25 @@ def choose(  # noqa: PLR0913 - each is a bound of its own
             return ResumePoint(
                 checkpoint=checkpoint, possible=True, reason=f"newest proven checkpoint: {checkpoint.title}"
             )
-    if loads_itself and all(map(_cannot_be_verified, everything)):
+    if loads_itself and all(map(cannot_be_verified, everything)):
         return ResumePoint(checkpoint=None, possible=True, reason=LOADS_ITSELF, loads_itself=True)
     own = _explain_damaged(everything) if loads_itself and len(usable) == len(everything) else None
     reason = own or _explain_none(everything, {checkpoint.key for checkpoint in usable})
     return ResumePoint(checkpoint=None, possible=False, reason=reason)
 
 
-def _cannot_be_verified(checkpoint: Checkpoint) -> bool:
+def cannot_be_verified(checkpoint: Checkpoint) -> bool:
     """Whether nothing is known of a checkpoint, which is no sign that it is damaged."""
     return checkpoint.reason in OTHER_FORMATS or (checkpoint.reason or "").startswith(REFUSED)
 
 
 def _explain_damaged(everything: tuple[Checkpoint, ...]) -> str | None:
     """Return what to do where the program would load a damaged file, and all others are of a format of its own."""
-    damaged = tuple(item for item in newest_first(everything) if not _cannot_be_verified(item))
+    damaged = tuple(item for item in newest_first(everything) if not cannot_be_verified(item))
     if len(damaged) == len(everything) or any(item.verdict is None or item.source is not None for item in damaged):
         return None  # nothing else is left, or it is known of a copy alone, whose file may be another by now
     return (
-        f"none of the saved checkpoints is proven ({_list_reasons(damaged[:PATHS_NAMED])}); the others are of a format "
+        f"{NONE_PROVEN}{_list_reasons(damaged[:PATHS_NAMED])}); the others are of a format "
         "that cannot be verified, and the program has to load them by itself: move "
         f"{describe_paths([item.path for item in damaged])} away, then `supervisorctl start` the job"
     )
@@ -471,4 +476,4 @@ def _explain_none(everything: tuple[Checkpoint, ...], usable: set[tuple[str, Fin
             parts.append(f"{checkpoint.title}: {checkpoint.reason or 'rejected'}")
         else:
             parts.append(f"{checkpoint.title}: not proven")
-    return "none of the saved checkpoints is proven (" + "; ".join(parts) + ")"
+    return NONE_PROVEN + "; ".join(parts) + ")"
