@@ -189,7 +189,8 @@ def _fold_retry(job: Job, decision: de.Retry) -> Job:
     if job.fresh_asked:
         plan = replace(plan, resume_point=BEGINNING_ASKED)
     elif decision.remedy == "older_generation" and job.attempt is not None:
-        plan = replace(plan, older_than=job.attempt.resume_from)
+        launched = job.attempt.launched_at.unix_s if job.attempt.loads_itself else None
+        plan = replace(plan, older_than=job.attempt.resume_from, blamed_unix_s=launched)
     if decision.remedy in RESORTS:
         plan = replace(plan, resort=decision.remedy)
     if decision.refused_environment is not None and (why := job.environment_problem) is not None:

@@ -296,6 +296,9 @@ class RetryPlan:
     """The last resort to take first: it is the remedy."""
     died_unix_s: float | None = None
     """When the attempt was launched whose program failed before its first step: of a save of its own, it may be."""
+    blamed_unix_s: float | None = None
+    """When that attempt was launched, where the one before failed in the same way and both loaded what the program
+    saved last, which cannot be verified: the save before it is to be tried."""
     awaits_triage: bool = False
     """Whether the retry is still to be decided, once its triage is over."""
     order: StartOrder | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from supervisor.core import decisions as de
+from supervisor.core.checkpoints.checkpoint import describe_paths
 from supervisor.core.findings import FaultClass
 from supervisor.core.flags import RedFlag
 from supervisor.core.job import MACHINE_SHORTAGE, Attempt, Job
@@ -180,7 +181,14 @@ def _choose_after_same_start(job: Job, attempt: Attempt, flag: RedFlag, last: Tr
     resumed = attempt.resume_from
     if _may_be_installed_again(job, flag):
         return Choice(remedy="restart", reason=BEING_INSTALLED)
-    if ABOUT_NO_CHECKPOINT.match(flag.start_failure or "") or (resumed is None and job.ledger.furthest_step is None):
+    is_of_file = not ABOUT_NO_CHECKPOINT.match(flag.start_failure or "")
+    if is_of_file and attempt.loads_itself and job.limits.remedies.allows("older_generation"):
+        if last.remedy != "older_generation":
+            return Choice(remedy="older_generation", reason=f"{same} twice with what it had saved last")
+        if attempt.set_aside:
+            moved = describe_paths(attempt.set_aside)
+            return Choice(remedy=None, reason=f"{same} without {moved}, which was moved aside: {OWN_FILES_AT_FAULT}")
+    if not is_of_file or (resumed is None and job.ledger.furthest_step is None):
         tries = job.course.count_same_starts(flag.start_failure) + 1
         times = "twice" if tries <= 2 else f"{tries} times"
         blamed = "the program or its command line is at fault, not the machine"

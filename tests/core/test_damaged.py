@@ -10,7 +10,15 @@ import pytest
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.checkpoints.checkpoint import OTHER_FORMATS, Checkpoint, Fingerprint, ResumePoint, Verdict
-from supervisor.core.checkpoints.damaged import WayCleared, clear_way, group_saves, is_damaged, next_to_prove
+from supervisor.core.checkpoints.damaged import (
+    WayCleared,
+    accept_unverified,
+    blame_newest,
+    clear_way,
+    group_saves,
+    is_damaged,
+    next_to_prove,
+)
 from supervisor.core.job import Phase
 from supervisor.core.remedies.context import RemedyContext
 
@@ -164,6 +172,42 @@ def test_no_more_is_proven_than_the_answer_hangs_on() -> None:
     assert next_to_prove(group_saves(files)) == files[-2]
     files[-2] = save("/c/ck_30.pt", 30)
     assert next_to_prove(group_saves(files)) is None
+
+
+# --- of a format that cannot be verified -----------------------------------------------------------------------------
+
+OTHER = min(OTHER_FORMATS)
+
+
+def clear_unverified(own: Iterable[Checkpoint], blamed_before: float | None = None) -> WayCleared | None:
+    files = tuple(own) if blamed_before is None else blame_newest(tuple(own), blamed_before)
+    return clear_way(group_saves(map(accept_unverified, files)), (), DIED, {})
+
+
+def test_the_save_before_a_damaged_one_may_be_of_a_format_that_cannot_be_verified() -> None:
+    files = [save("/c/a_30.npz", 30, OTHER), save("/c/a_40.npz", 40, CUT)]
+    way = clear_unverified(files)
+    assert way is not None
+    assert (way.moved, way.stand_in.path) == (("/c/a_40.npz",), "/c/a_30.npz")
+    assert clear(files) is None, "none is handed to a program"
+
+
+def test_of_saves_that_cannot_be_verified_all_files_of_the_newest_one_are_blamed() -> None:
+    """TensorFlow ends each start with an index that was cut short, and says so; nothing else can tell."""
+    parts = ("index", "data-00000-of-00001")
+    files = [save(f"/c/ckpt-{number}.{part}", number, OTHER) for number in (9, 10, 11) for part in parts]
+    way = clear_unverified([*files, save("/c/best.index", 10.5, OTHER)], DIED)
+    assert way is not None
+    assert set(way.moved) == {f"/c/ckpt-11.{part}" for part in parts}
+    assert way.stand_in.number == "10"
+
+
+def test_what_was_saved_since_the_start_that_failed_is_not_blamed() -> None:
+    files = [save(f"/c/a_{number}.npz", number, OTHER) for number in (20, 30, 40)]
+    way = clear_unverified(files, 40.0)
+    assert way is None, "it is the newest, and was not there"
+    assert blame_newest(files, 20.0) == tuple(files)
+    assert clear_unverified(files[:1], DIED) is None, "nothing would be found, and the training would begin again"
 
 
 # --- in the life of a job --------------------------------------------------------------------------------------------

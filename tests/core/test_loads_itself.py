@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
-from supervisor.core.checkpoints.checkpoint import LOADS_ITSELF, OTHER_FORMATS, Verdict
+from supervisor.core.checkpoints.checkpoint import LOADS_ITSELF, OTHER_FORMATS, ResumePoint, Verdict
 from supervisor.core.job import Phase
 
-from .stories import Life, life
+from .stories import JOB, Life, life
+from .test_start_failure import raises
 
 OTHER = min(OTHER_FORMATS)
 
@@ -55,6 +57,52 @@ def test_a_start_from_the_beginning_is_one_where_a_person_asks_for_it() -> None:
     timeline.asks(ev.Ask.START, fresh=True)
     launch = newest_launch(timeline)
     assert (launch.attempt, launch.resume_from, launch.loads_itself) == (3, None, False)
+
+
+# --- where its newest save ends each start ---------------------------------------------------------------------------
+
+
+def fails_at_start(timeline: Life, *moved: str, kind: str = "OpError") -> Life:
+    """It fails before its first step with what it loads; the search then finds what is to be moved for it."""
+    raises(timeline, kind, "not an sstable (bad magic number)")
+    plan = timeline.job.retry
+    if timeline.phase() is not Phase.BACKOFF or plan is None:
+        return timeline
+    timeline.silence(max(plan.not_before.seconds_since(timeline.now), 0) + 0.1)
+    point = ResumePoint(checkpoint=None, possible=True, reason=LOADS_ITSELF, loads_itself=True)
+    if moved and plan.blamed_unix_s is not None:
+        point = replace(point, newer=moved, stand_in=timeline.saved[0])
+    timeline.put(ev.ResumePointFound(at=timeline.now, job=JOB, attempt=timeline.attempt, point=point))
+    return timeline
+
+
+def test_a_program_that_fails_twice_with_what_it_saved_last_is_started_without_that() -> None:
+    timeline = fails_at_start(crashed(), "b.ubj")
+    assert newest_launch(timeline).set_aside == (), "the first time may be a chance"
+    launched_at = timeline.present().launched_at
+    fails_at_start(timeline, "b.ubj")
+    launch = newest_launch(timeline)
+    assert (launch.set_aside, launch.stand_in, launch.loads_itself) == (("b.ubj",), timeline.saved[0], True)
+    assert launch.reason == f"{LOADS_ITSELF}; moved aside, so that it finds the save before: b.ubj"
+    assert launched_at.unix_s < launch.at.unix_s
+    timeline.started().steps(51, 90)
+    assert timeline.phase() is Phase.RUNNING
+
+
+def test_one_that_fails_without_it_too_is_given_up_and_what_was_moved_is_named() -> None:
+    timeline = crashed()
+    for _ in range(3):
+        fails_at_start(timeline, "b.ubj")
+    assert timeline.phase() is Phase.FAILED
+    assert timeline.job.reason is not None
+    assert "in the same way without b.ubj, which was moved aside: a file that the program reads" in timeline.job.reason
+
+
+def test_a_start_that_misses_a_module_moves_nothing() -> None:
+    timeline = crashed()
+    for _ in range(2):
+        fails_at_start(timeline, "b.ubj", kind="ModuleNotFoundError: No module named 'timm'; OpError")
+    assert all(launch.set_aside == () for launch in timeline.decisions if isinstance(launch, de.Launch))
 
 
 # --- where it went on ------------------------------------------------------------------------------------------------

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.core.checkpoints.checkpoint import Checkpoint, ResumePoint, SetBack, Verdict
+from supervisor.core.checkpoints.checkpoint import TEXT, Checkpoint, ResumePoint, SetBack, Verdict
 from supervisor.daemon.checkpoints.candidates import Search, find, fingerprint
-from supervisor.daemon.checkpoints.damaged_saves import PROVEN_AT_MOST, move_damaged
+from supervisor.daemon.checkpoints.damaged_saves import PROVEN_AT_MOST, move_damaged, move_unverified
 from supervisor.runner.unexamined import UnexaminedError
 
 BEGAN = 1_700_000_000
@@ -117,6 +117,47 @@ def test_no_more_is_proven_than_a_bounded_number(tmp_path: Path) -> None:
     moved = move_damaged(search(tmp_path, known=(first,)), point, prover, lambda _: None, frozenset)
     assert len(prover.asked) == PROVEN_AT_MOST
     assert len(moved.newer) == PROVEN_AT_MOST
+
+
+class OtherFormat(Prover):
+    """Cannot verify what begins with "own"."""
+
+    def __call__(self, path: Path) -> Checkpoint:
+        judged = super().__call__(path)
+        return replace(judged, reason=TEXT) if path.read_bytes().startswith(b"own") else judged
+
+
+def clear_unverified(asked: Search, shared: Callable[[], frozenset[str]] = frozenset) -> ResumePoint:
+    """Return the resume point of a program that loads its saves by itself, with what is moved."""
+    judged: list[Checkpoint] = []
+    point = find(asked, OtherFormat(), judged.append)
+    return move_unverified(replace(asked, known=tuple(judged)), point, OtherFormat(), judged.append, shared)
+
+
+def test_a_save_that_is_damaged_among_those_that_cannot_be_verified_is_moved(tmp_path: Path) -> None:
+    own = save(tmp_path / "weights/a_30.pt", b"own", 30)
+    cut = save(tmp_path / "weights/a_40.pt", b"cut", 40)
+    asked = search(tmp_path, loads_itself=True, died_unix_s=None, ended_unix_s=BEGAN + 50.0)
+    point = clear_unverified(asked)
+    assert (point.possible, point.loads_itself, point.checkpoint) == (True, True, None)
+    assert (point.newer, point.stand_in and point.stand_in.path) == ((str(cut),), str(own))
+    for stays in (
+        replace(asked, ended_unix_s=None),
+        replace(asked, ended_unix_s=BEGAN + 40.0),
+        replace(asked, loads_itself=False),
+        replace(asked, fault_unix_s=BEGAN + 35.0),
+    ):
+        assert not clear_unverified(stays).possible
+    assert not clear_unverified(asked, shared=lambda: frozenset({str(cut)})).possible
+
+
+def test_a_program_that_cannot_start_with_its_newest_save_finds_the_one_before(tmp_path: Path) -> None:
+    own = [save(tmp_path / f"weights/a_{number}.pt", b"own", number) for number in (20, 30, 40)]
+    asked = search(tmp_path, loads_itself=True, died_unix_s=None, ended_unix_s=BEGAN + 60.0)
+    assert clear_unverified(asked).newer == (), "it has not failed with it twice"
+    point = clear_unverified(replace(asked, blamed_unix_s=BEGAN + 50.0))
+    assert (point.newer, point.stand_in and point.stand_in.path) == ((str(own[2]),), str(own[1]))
+    assert (point.possible, point.loads_itself, point.checkpoint) == (True, True, None)
 
 
 def test_what_cannot_be_examined_for_now_is_not_moved_and_holds_up_no_search(tmp_path: Path) -> None:

@@ -11,10 +11,17 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
-from supervisor.core.checkpoints.checkpoint import SUFFIXES, Checkpoint, Verdict, newest_first
+from supervisor.core.checkpoints.checkpoint import (
+    SUFFIXES,
+    Checkpoint,
+    Verdict,
+    cannot_be_verified,
+    list_numbers,
+    newest_first,
+)
 
 DAMAGED = re.compile(
     r"(?:[^:]{1,300}: )?(?:truncated|damaged|empty\b|not finite|incomplete: |its pickle is damaged or cut short"
@@ -23,6 +30,7 @@ DAMAGED = re.compile(
     r"|no checkpoint: neither a torch file nor safetensors, and its first bytes are zero)"
 )
 """How the prover (agent/prove) says that a content is not what was saved, or cannot be gone on from."""
+BLAMED = "damaged, as it seems: the program has failed twice at its start with it"
 _INTEGER = re.compile(r"(?<![\d.])\d+(?![\d.])")
 
 
@@ -103,6 +111,34 @@ def next_to_prove(saves: Sequence[Save]) -> Checkpoint | None:
         if save.is_proven:
             settled |= save.names
     return None
+
+
+def accept_unverified(checkpoint: Checkpoint) -> Checkpoint:
+    """Return it as proven where it is of a format that cannot be verified, as all is that its program goes on from."""
+    return replace(checkpoint, verdict=Verdict.PROVEN) if cannot_be_verified(checkpoint) else checkpoint
+
+
+def blame_newest(own: Sequence[Checkpoint], before_unix_s: float) -> tuple[Checkpoint, ...]:
+    """Return the saves of a program with the files of its newest one as damaged, which was there at its start."""
+    newest = max((item for item in own if item.saved_unix_s < before_unix_s), key=_saved_at, default=None)
+    if newest is None:
+        return tuple(own)
+    return tuple(
+        replace(item, verdict=Verdict.REJECTED, reason=BLAMED) if _is_of_save(item, newest) else item for item in own
+    )
+
+
+def _saved_at(checkpoint: Checkpoint) -> float:
+    return checkpoint.saved_unix_s
+
+
+def _is_of_save(checkpoint: Checkpoint, other: Checkpoint) -> bool:
+    """Whether two files are the same, or lie in one folder with the same numbers, whatever their suffixes."""
+    (folder, name), (its_folder, its_name) = _split(checkpoint.path), _split(other.path)
+    numbers = list_numbers(name)
+    return checkpoint.path == other.path or (
+        folder == its_folder and numbers != () and numbers == list_numbers(its_name)
+    )
 
 
 def clear_way(

@@ -80,6 +80,10 @@ class Search:
     """Whether the training takes the newest checkpoint that it finds, so that newer ones are moved out of its way."""
     died_unix_s: float | None = None
     """When the attempt was launched that died at its start; None: no damaged save has to be moved for the program."""
+    ended_unix_s: float | None = None
+    """When the attempt ended; None where that is not known."""
+    blamed_unix_s: float | None = None
+    """When the attempt was launched that failed, again, with the newest save that its program loads by itself."""
     rejected_because: str | None = None
     """Why the checkpoint last resumed from is rejected, where it caused the fault."""
 

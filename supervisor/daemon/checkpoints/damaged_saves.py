@@ -12,16 +12,28 @@ from pathlib import Path
 from supervisor.children.files_apart import apart
 from supervisor.core.checkpoints.checkpoint import (
     AFTER_FAULT,
+    LOADS_ITSELF,
+    NONE_PROVEN,
     Checkpoint,
     ResumePoint,
     Verdict,
     before_fault,
+    cannot_be_verified,
     inherit_verdict,
     merge_proof,
     newest_first,
     of_this_training,
 )
-from supervisor.core.checkpoints.damaged import Save, WayCleared, clear_way, group_saves, next_to_prove
+from supervisor.core.checkpoints.damaged import (
+    Save,
+    WayCleared,
+    accept_unverified,
+    blame_newest,
+    clear_way,
+    group_saves,
+    is_damaged,
+    next_to_prove,
+)
 from supervisor.daemon.checkpoints.candidates import (
     Prove,
     Search,
@@ -67,6 +79,52 @@ def move_damaged(
     return replace(
         point, checkpoint=chosen, reason=reason, newer=way.moved, stand_in=way.stand_in, together=way.together
     )
+
+
+def move_unverified(
+    search: Search,
+    point: ResumePoint,
+    prove: Prove,
+    report: Callable[[Checkpoint], None],
+    shared: Callable[[], frozenset[str]],
+) -> ResumePoint:
+    """Return the resume point of a program whose saves cannot be verified with its newest one moved, if that is to be.
+
+    It is where it is proven damaged all the same, or where the program has failed twice at its start with it: the save
+    before it, which the program then finds, is no more in doubt than what any such program goes on from.
+    """
+    is_blamed = point.loads_itself and search.blamed_unix_s is not None
+    is_damaged_alone = search.loads_itself and not point.possible and point.reason.startswith(NONE_PROVEN)
+    until_unix_s = search.blamed_unix_s if is_blamed else search.ended_unix_s if is_damaged_alone else None
+    if until_unix_s is None or search.set_back is not None:
+        return point
+    try:
+        way = _find_unverified_way(search, until_unix_s, prove, report, is_blamed=is_blamed)
+    except OSError as error:
+        log.warning("damaged_saves.unknown", extra={"fields": {"cwd": search.cwd, "why": str(error)}})
+        return point
+    if way is None or not shared().isdisjoint(way.moved):
+        return point
+    return ResumePoint(
+        checkpoint=None, possible=True, reason=LOADS_ITSELF, loads_itself=True, newer=way.moved, stand_in=way.stand_in
+    )
+
+
+def _find_unverified_way(
+    search: Search, until_unix_s: float, prove: Prove, report: Callable[[Checkpoint], None], *, is_blamed: bool
+) -> WayCleared | None:
+    """Return what to move of saves of which those that stay cannot be verified; None where others would be left."""
+    saves = _prove_newest(group_saves(_list_own(search)), search, prove, report)
+    own = newest_first(part for save in saves for part in save.parts)
+    judged = blame_newest(own, until_unix_s) if is_blamed else own
+    way = clear_way(group_saves(map(accept_unverified, judged)), (), until_unix_s, {})
+    if way is None or not all(cannot_be_verified(item) or item.path in way.moved for item in judged):
+        return None
+    return way if is_blamed or all(map(is_damaged, _list_moved(judged, way))) else None
+
+
+def _list_moved(own: Iterable[Checkpoint], way: WayCleared) -> Iterator[Checkpoint]:
+    return (item for item in own if item.path in way.moved)
 
 
 def _find_way(

@@ -40,7 +40,7 @@ from supervisor.daemon.checkpoints.candidates import (
     fingerprint,
 )
 from supervisor.daemon.checkpoints.collector import RESERVE_BYTES
-from supervisor.daemon.checkpoints.damaged_saves import move_damaged
+from supervisor.daemon.checkpoints.damaged_saves import move_damaged, move_unverified
 from supervisor.daemon.checkpoints.existing import keep_existing
 from supervisor.daemon.checkpoints.past_losses import past_curve
 from supervisor.daemon.checkpoints.per_job import Generations
@@ -138,6 +138,8 @@ class ResumeSearch:
             loads_itself=itself,
             set_newer_aside=settings.resume.set_newer_aside,
             died_unix_s=_find_end_with_damaged(job, settings) if itself else None,
+            ended_unix_s=_find_end(job),
+            blamed_unix_s=plan.blamed_unix_s if plan else None,
             rejected_because=_why_rejected(job),
         )
         limit_s = SEARCH_LIMIT_S if job.environment is None else SEARCH_LIMIT_S + ENVIRONMENT_LIMIT_S
@@ -299,9 +301,9 @@ class ResumeSearch:
             point = _prefer_found(look(further, prove, report), point)
         if point.checkpoint is None and point.possible and not point.loads_itself:
             point = _refuse_after_loss(job, search) or point
-        if search.died_unix_s is not None:
-            search = replace(search, known=(*search.known, *judged))
-            point = move_damaged(search, point, prove, report, partial(self._list_of_others, job.name))
+        search, shared = replace(search, known=(*search.known, *judged)), partial(self._list_of_others, job.name)
+        point = move_damaged(search, point, prove, report, shared)
+        point = move_unverified(search, point, prove, report, shared)
         if point.checkpoint is None and not complete:
             # Unknown is not "no checkpoint": that would start the training from the beginning.
             raise StoreError("the record cannot be read, and without it no checkpoint to resume from was found")
@@ -389,8 +391,14 @@ def _find_end_with_damaged(job: Job, settings: JobSettings) -> float | None:
     resume = commands_of(settings, settings.profiles.cpu if job.on_cpu else None)[1]
     if plan.died_unix_s is not None or plan.fault_unix_s is not None or resume is None:
         return plan.died_unix_s
-    if attempt.exit is None:
-        return job.since.unix_s if attempt.host_lost is not None else None
+    return _find_end(job)
+
+
+def _find_end(job: Job) -> float | None:
+    """Return when the attempt ended, as far as is known; None while it runs, or where that is not known."""
+    attempt = job.attempt
+    if attempt is None or attempt.exit is None:
+        return job.since.unix_s if attempt is not None and attempt.host_lost is not None else None
     return attempt.exit.at.unix_s
 
 
