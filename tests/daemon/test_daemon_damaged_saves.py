@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.core.checkpoints.checkpoint import TEXT, Checkpoint, ResumePoint, SetBack, Verdict
+from supervisor.core.checkpoints.checkpoint import AFTER_FAULT, TEXT, Checkpoint, ResumePoint, SetBack, Verdict
 from supervisor.daemon.checkpoints.candidates import Search, find, fingerprint
 from supervisor.daemon.checkpoints.damaged_saves import PROVEN_AT_MOST, move_damaged, move_unverified
 from supervisor.runner.unexamined import UnexaminedError
@@ -80,7 +80,34 @@ def test_the_damaged_newest_save_is_moved_and_a_link_and_what_another_job_names_
         assert clear(stays)[0].newer == ()
     assert clear(search(tmp_path, set_back=SetBack(now_unix_s=BEGAN, from_unix_s=BEGAN + 50)))[0].newer == ()
     assert clear(search(tmp_path), shared=lambda: frozenset({str(cut)}))[0].newer == ()
-    assert clear(search(tmp_path, fault_unix_s=BEGAN + 35.0))[0].newer == (), "it was not even examined"
+    assert clear(search(tmp_path, fault_unix_s=BEGAN + 35.0))[0].newer == (str(cut),)
+
+
+def test_after_a_fault_the_spoilt_saves_are_moved_where_none_with_numbers_is_found_then(tmp_path: Path) -> None:
+    """A program that finds its newest save by itself went on from weights that were no numbers any more."""
+    save(tmp_path / "weights/ck_30.pt", b"good", 30)
+    spoilt = [str(save(tmp_path / f"weights/ck_{number}.pt", b"cut", number)) for number in (50, 60)]
+    asked = search(tmp_path, fault_unix_s=BEGAN + 35.0)
+    point, reported = clear(asked)
+    assert point.stand_in == point.checkpoint
+    assert set(point.newer) == set(spoilt)
+    late = save(tmp_path / "weights/ck_40.pt", b"good", 40)
+    point, reported = clear(asked)
+    assert point.newer == (), "that one would be found, and is in doubt"
+    assert [(item.path, item.verdict, item.reason) for item in reported if item.path == str(late)] == [
+        (str(late), Verdict.REJECTED, AFTER_FAULT)
+    ]
+
+
+def test_a_generation_from_after_the_fault_takes_no_place(tmp_path: Path) -> None:
+    last = save(tmp_path / "weights/last.pt", b"cut", 60)
+    kept = [
+        replace(seen(save(tmp_path / f"g/{age}/last.pt", b"good", age)), source=str(last), verdict=Verdict.PROVEN)
+        for age in (30, 40)
+    ]
+    asked = search(tmp_path, generations=tuple(kept), generations_folder=str(tmp_path / "g"))
+    assert clear(asked)[0].stand_in == kept[1]
+    assert clear(replace(asked, fault_unix_s=BEGAN + 35.0))[0].stand_in == kept[0]
 
 
 @pytest.mark.parametrize("of_last", [True, False])
@@ -145,7 +172,7 @@ def test_a_save_that_is_damaged_among_those_that_cannot_be_verified_is_moved(tmp
         replace(asked, ended_unix_s=None),
         replace(asked, ended_unix_s=BEGAN + 40.0),
         replace(asked, loads_itself=False),
-        replace(asked, fault_unix_s=BEGAN + 35.0),
+        replace(asked, fault_unix_s=BEGAN + 25.0),
     ):
         assert not clear_unverified(stays).possible
     assert not clear_unverified(asked, shared=lambda: frozenset({str(cut)})).possible

@@ -86,6 +86,10 @@ class WayCleared:
     together: tuple[Checkpoint, ...] = ()
     """Generations of the other files of that save, each put into its place as well."""
 
+    def moved_none_of(self, save: Save) -> bool:
+        """Whether a save stays as it is."""
+        return all(part.path not in self.moved for part in save.parts)
+
 
 def group_saves(own: Iterable[Checkpoint]) -> tuple[Save, ...]:
     """Return what a program finds as saves, the newest first: `model_40.pt` and `opt_40.pt` in one folder are one."""

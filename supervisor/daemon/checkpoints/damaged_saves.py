@@ -135,7 +135,15 @@ def _find_way(
     if not damaged:
         return None
     files = apart(_list_files, tuple({str(Path(path).parent) for path in damaged}), tuple(_suffixes_of(damaged)))
-    return clear_way(saves, search.generations, died_unix_s, files)
+    way = clear_way(saves, _before_fault(search.generations, search), died_unix_s, files)
+    return None if way is None or _leaves_late(way, saves) else way
+
+
+def _leaves_late(way: WayCleared, saves: Sequence[Save]) -> bool:
+    """Whether a save from after the fault, with numbers, would be found in place of the one from before it."""
+    moved = {name for save in saves if not way.moved_none_of(save) for name in save.names}
+    late = (save for save in saves if any(part.reason == AFTER_FAULT for part in save.parts))
+    return any(way.moved_none_of(save) and save.names & moved for save in late)
 
 
 def _list_own(search: Search) -> tuple[Checkpoint, ...]:
@@ -148,11 +156,26 @@ def _list_own(search: Search) -> tuple[Checkpoint, ...]:
         file = inherit_verdict(file, next((other for other in captured if other.verdict is not None), file))
         found.append(with_resume_step(with_step(file, search), search.batches_per_epoch))
     mine = of_this_training(found, search.began_unix_s)
-    usable = {item.key for item in before_fault(mine, search.fault_unix_s, search.fault_step, search.set_back)}
-    return newest_first(item if item.key in usable else _rejected(item) for item in mine)[:LOOKED_AT]
+    usable = {item.key for item in _before_fault(mine, search)}
+    return newest_first(item if item.key in usable else _forget_verdict(item) for item in mine)[:LOOKED_AT]
 
 
-def _rejected(checkpoint: Checkpoint) -> Checkpoint:
+def _before_fault(checkpoints: Iterable[Checkpoint], search: Search) -> tuple[Checkpoint, ...]:
+    return before_fault(checkpoints, search.fault_unix_s, search.fault_step, search.set_back)
+
+
+def _forget_verdict(checkpoint: Checkpoint) -> Checkpoint:
+    """Return a save from after the fault without a verdict: none of that time is used, but a spoilt one is in the way.
+
+    That the training's numbers were lost is in its content; that it was saved too late, in its time.
+    """
+    return checkpoint if is_damaged(checkpoint) else replace(checkpoint, verdict=None, reason=None)
+
+
+def _reject_late(checkpoint: Checkpoint, search: Search) -> Checkpoint:
+    """Return it rejected where it is from after the fault, and not for its content."""
+    if is_damaged(checkpoint) or _before_fault((checkpoint,), search):
+        return checkpoint
     return replace(checkpoint, verdict=Verdict.REJECTED, reason=AFTER_FAULT)
 
 
@@ -167,7 +190,7 @@ def _prove_newest(
         proven = merge_proof(file, prove(Path(file.path)))
         if proven.fingerprint != file.fingerprint:
             break  # it is being written
-        proven = with_resume_step(proven, search.batches_per_epoch)
+        proven = _reject_late(with_resume_step(proven, search.batches_per_epoch), search)
         report(proven)
         saves = tuple(_replace_part(save, proven) for save in saves)
     return tuple(saves)

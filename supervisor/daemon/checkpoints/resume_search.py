@@ -382,14 +382,14 @@ def _find_end_with_damaged(job: Job, settings: JobSettings) -> float | None:
 
     A program with a resume command that names no file loads its newest save by itself; of any other that is known once
     it has died at a start. What an attempt saved is complete once it has ended, which is known late of one that left
-    no exit record, as where the power failed; where a fault began before, what was saved since is not cut short but
-    spoilt, and set_newer_aside is the user's answer to that.
+    no exit record, as where the power failed. Of what was saved since a fault began only that is in the way which is
+    proven damaged, as weights that are not finite; set_newer_aside is the user's answer to the rest of it.
     """
     plan, attempt = job.retry, job.attempt
     if plan is None or settings.resume.set_newer_aside or attempt is None:
         return None
     resume = commands_of(settings, settings.profiles.cpu if job.on_cpu else None)[1]
-    if plan.died_unix_s is not None or plan.fault_unix_s is not None or resume is None:
+    if plan.died_unix_s is not None or resume is None:
         return plan.died_unix_s
     return _find_end(job)
 
