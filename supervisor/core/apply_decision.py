@@ -307,6 +307,7 @@ def _begin_trial(job: Job, decision: de.Retry) -> Job:
         fault=decision.flag.fault,
         environment=decision.environment,
         start_failure=decision.flag.start_failure,
+        at_start=decision.flag.at_start,
         reason=decision.why or "",
     )
     course = job.course.failed(decision.cause, decision.at).taken(trial, decision.gpu)

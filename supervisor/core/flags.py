@@ -67,6 +67,8 @@ class RedFlag:
     diagnosis: Diagnosis | None = None
     start_failure: str | None = None
     """What identifies an end before the first step that comes from the program itself (`core.start_failure`)."""
+    at_start: bool = False
+    """Whether it is the end of an attempt that has made no step, as far as can be known."""
     stopped_pids: tuple[int, ...] = ()
     """Processes that a signal has stopped, which explains it: SIGCONT may continue them. Empty: not to be tried."""
     shadow: bool = False

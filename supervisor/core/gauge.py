@@ -25,6 +25,7 @@ class Observation:
     fault: str | None = None
     diagnosis: Diagnosis | None = None
     start_failure: str | None = None
+    at_start: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +113,7 @@ def flag_reached(rule: str, gauges: Iterable[Gauge], at: Moment) -> RedFlag | No
         fault=observed.fault,
         diagnosis=observed.diagnosis,
         start_failure=observed.start_failure,
+        at_start=observed.at_start,
     )
 
 

@@ -23,6 +23,7 @@ from supervisor.core.start_failure import (
     NOT_STARTED,
     UNMOUNTED,
     hint_at_refused_load,
+    is_passing,
 )
 from supervisor.core.triage.finding import Finding
 from supervisor.core.triage.state import cause_after_triage, find_earlier_finding, looked_for
@@ -114,11 +115,27 @@ def _blame_files(job: Job, attempt: Attempt, flag: RedFlag, cause: str) -> Choic
 def _choose_after_start(job: Job, attempt: Attempt, flag: RedFlag, context: RemedyContext) -> Choice | None:
     """Return the choice where the attempt before ended at its start in the same way; None where it did not."""
     last = job.course.again_at_start(attempt.number, flag.start_failure)
-    if last is None:
-        return None
+    if (blamed := _blame_newest_save(job, attempt, flag)) is not None or last is None:
+        return blamed
     if _is_not_started(flag):
         return _choose_after_same_launch(job, flag)
     return _choose_after_same_start(job, attempt, flag, last, context)
+
+
+def _blame_newest_save(job: Job, attempt: Attempt, flag: RedFlag) -> Choice | None:
+    """Return the choice to do without the newest save where a program has failed twice with it; None elsewhere.
+
+    It loads that by itself, and whether it is whole cannot be verified. It may crash by a signal as well as raise, or
+    do now one, now the other. One save is moved: where that is not why, no other is.
+    """
+    before = job.course.list_at_start(attempt.number)
+    is_due = flag.at_start and attempt.loads_itself and before and job.limits.remedies.allows("older_generation")
+    if not is_due or any(trial.remedy == "older_generation" for trial in before):
+        return None
+    is_of_file = not ABOUT_NO_CHECKPOINT.match(flag.start_failure or "")
+    if not is_of_file or is_killed_from_outside(flag) or is_passing(flag.message):
+        return None
+    return Choice(remedy="older_generation", reason="it failed before its first step twice with what it had saved last")
 
 
 def _restart_alone(job: Job, flag: RedFlag) -> Choice | None:
@@ -181,14 +198,10 @@ def _choose_after_same_start(job: Job, attempt: Attempt, flag: RedFlag, last: Tr
     resumed = attempt.resume_from
     if _may_be_installed_again(job, flag):
         return Choice(remedy="restart", reason=BEING_INSTALLED)
-    is_of_file = not ABOUT_NO_CHECKPOINT.match(flag.start_failure or "")
-    if is_of_file and attempt.loads_itself and job.limits.remedies.allows("older_generation"):
-        if last.remedy != "older_generation":
-            return Choice(remedy="older_generation", reason=f"{same} twice with what it had saved last")
-        if attempt.set_aside:
-            moved = describe_paths(attempt.set_aside)
-            return Choice(remedy=None, reason=f"{same} without {moved}, which was moved aside: {OWN_FILES_AT_FAULT}")
-    if not is_of_file or (resumed is None and job.ledger.furthest_step is None):
+    if attempt.loads_itself and attempt.set_aside and last.remedy == "older_generation":
+        moved = describe_paths(attempt.set_aside)
+        return Choice(remedy=None, reason=f"{same} without {moved}, which was moved aside: {OWN_FILES_AT_FAULT}")
+    if ABOUT_NO_CHECKPOINT.match(flag.start_failure or "") or (resumed is None and job.ledger.furthest_step is None):
         tries = job.course.count_same_starts(flag.start_failure) + 1
         times = "twice" if tries <= 2 else f"{tries} times"
         blamed = "the program or its command line is at fault, not the machine"

@@ -72,7 +72,7 @@ def start_failure(history: History, status: ExitStatus, fault: str, raised: Rais
 
     `raised` is the exception that came first, or the status that a rank ended with.
     """
-    if _may_have_stepped(history, status):
+    if may_have_stepped(history, status):
         return None
     text = None
     if fault == COMMAND and status.error is not None:
@@ -91,8 +91,8 @@ def start_failure(history: History, status: ExitStatus, fault: str, raised: Rais
 
 def _identify_missing(code: int, line: str) -> str | None:
     last = line.rpartition(": ")[2]  # what comes before it has a name, in which any word may be
-    is_passing = _is_passing(last) and _NO_SCRIPT.match(line.strip()) is None
-    return None if is_passing else f"status {code}: {line}"
+    may_pass = is_passing(last) and _NO_SCRIPT.match(line.strip()) is None
+    return None if may_pass else f"status {code}: {line}"
 
 
 def launch_failure(error: str) -> str | None:
@@ -108,7 +108,7 @@ def launch_failure(error: str) -> str | None:
 
 def is_command_missing(history: History, status: ExitStatus) -> bool:
     """Whether a shell or Python ended since what it was to run is not there or cannot be executed."""
-    if status.code is None or _may_have_stepped(history, status):
+    if status.code is None or may_have_stepped(history, status):
         return False
     return status.code in UNRUNNABLE_STATUSES or (
         status.code in (1, 2) and _NO_SCRIPT.match(history.last_line.strip()) is not None
@@ -129,7 +129,8 @@ def hint_at_refused_load(failure: str | None) -> str | None:
     )
 
 
-def _may_have_stepped(history: History, status: ExitStatus) -> bool:
+def may_have_stepped(history: History, status: ExitStatus) -> bool:
+    """Whether an attempt has made steps, or may have made some that nothing reported."""
     if history.steps or history.last_step_at is not None:
         return True
     if history.hooked and history.stage is not Stage.LOOP:
@@ -142,19 +143,20 @@ def _identify_exception(raised: Raised) -> str | None:
     lines = trace.splitlines()
     # An exception that was raised from another says less than that: the unindented lines name them all.
     chain = [line for line in lines if line[:1].strip() and _EXCEPTION.match(line)]
-    passing = any(_is_passing(line) for line in (f"{kind}: {message}", *chain))
+    passing = any(is_passing(line) for line in (f"{kind}: {message}", *chain))
     if passing and not ABOUT_NO_CHECKPOINT.match(kind):
         return None
     frames = [line.strip() for line in lines if line.lstrip().startswith("File ") and " line " in line]
     return f"{kind}: {message} ({frames[-1]})" if frames else f"{kind}: {message}"
 
 
-def _is_passing(line: str) -> bool:
+def is_passing(line: str) -> bool:
+    """Whether a message says what may be over at the next try."""
     return _PASSING.search(_LINK.sub("", line)) is not None
 
 
 def _identify_output(code: int, line: str) -> str | None:
-    if _is_passing(line) and not _WRONG_ARGUMENT.match(line) and not ABOUT_NO_CHECKPOINT.match(line):
+    if is_passing(line) and not _WRONG_ARGUMENT.match(line) and not ABOUT_NO_CHECKPOINT.match(line):
         return None
     if code in USAGE_STATUSES:
         return f"status {code}: {line}"

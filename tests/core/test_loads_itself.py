@@ -64,7 +64,11 @@ def test_a_start_from_the_beginning_is_one_where_a_person_asks_for_it() -> None:
 
 def fails_at_start(timeline: Life, *moved: str, kind: str = "OpError") -> Life:
     """It fails before its first step with what it loads; the search then finds what is to be moved for it."""
-    raises(timeline, kind, "not an sstable (bad magic number)")
+    return finds_own(raises(timeline, kind, "not an sstable (bad magic number)"), *moved)
+
+
+def finds_own(timeline: Life, *moved: str) -> Life:
+    """The search finds what the program loads by itself, and what is to be moved where it is to do without that."""
     plan = timeline.job.retry
     if timeline.phase() is not Phase.BACKOFF or plan is None:
         return timeline
@@ -98,10 +102,23 @@ def test_one_that_fails_without_it_too_is_given_up_and_what_was_moved_is_named()
     assert "in the same way without b.ubj, which was moved aside: a file that the program reads" in timeline.job.reason
 
 
-def test_a_start_that_misses_a_module_moves_nothing() -> None:
+def test_one_that_crashes_by_now_one_signal_now_another_is_started_without_it_once() -> None:
+    """LightGBM reads a model that was cut short into SIGSEGV or SIGABRT."""
+    timeline, moved = crashed(), []
+    for signal in (11, 6, 11, 6, 11):
+        timeline.started().silence(2).exits(signal=signal)
+        finds_own(timeline, "b.ubj")
+        moved.append(newest_launch(timeline).set_aside)
+    assert moved == [(), ("b.ubj",), (), (), ()]
+
+
+@pytest.mark.parametrize(
+    "kind", ["ModuleNotFoundError: No module named 'timm'; OpError", "ConnectionError: timed out; OpError"]
+)
+def test_a_start_that_fails_by_something_else_moves_nothing(kind: str) -> None:
     timeline = crashed()
     for _ in range(2):
-        fails_at_start(timeline, "b.ubj", kind="ModuleNotFoundError: No module named 'timm'; OpError")
+        fails_at_start(timeline, "b.ubj", kind=kind)
     assert all(launch.set_aside == () for launch in timeline.decisions if isinstance(launch, de.Launch))
 
 

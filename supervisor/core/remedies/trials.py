@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import takewhile
 
 from supervisor.core.moments import Moment
 from supervisor.core.remedies.causes import ADDING_UP
@@ -49,6 +50,8 @@ class Trial:
     """Name of the environment that was tried."""
     start_failure: str | None = None
     """What identifies the end before the first step that it is tried against."""
+    at_start: bool = False
+    """Whether that was the end of an attempt without a step."""
     reason: str = ""
     """Why this one, for a person."""
     outcome: Outcome = Outcome.OPEN
@@ -118,6 +121,12 @@ class Course:
         if trial is None or start_failure is None or trial.attempt != attempt:
             return None
         return trial if trial.start_failure == start_failure else None
+
+    def list_at_start(self, attempt: int) -> tuple[Trial, ...]:
+        """Return the retries in a row, up to `attempt`, that were tried against an end without a step."""
+        if not self.trials or self.trials[-1].attempt != attempt:
+            return ()
+        return tuple(takewhile(lambda trial: trial.at_start, reversed(self._unforgiven())))
 
     def count_same_starts(self, start_failure: str | None) -> int:
         """Return how many retries in a row were tried against this end before the first step."""

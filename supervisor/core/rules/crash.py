@@ -28,7 +28,7 @@ from supervisor.core.rules.crash_diagnosis import HOST_LOST, KILLED_BY_SIGNAL, L
 from supervisor.core.rules.gpu_fault import is_fatal
 from supervisor.core.rules.non_finite_loss import NonFiniteLoss, list_in_window, spoilt
 from supervisor.core.sanitize import sanitize
-from supervisor.core.start_failure import COMMAND, is_command_missing, start_failure
+from supervisor.core.start_failure import COMMAND, is_command_missing, may_have_stepped, start_failure
 
 LINE_CHARACTERS = 300
 SHELL_SIGNAL = 128
@@ -312,6 +312,7 @@ class Crash:
             since_step=since_step,
             fault=cause.fault,
             start_failure=start,
+            at_start=status is not None and not may_have_stepped(history, status),
             diagnosis=crash_diagnosis(cause.fault),
         )
 
