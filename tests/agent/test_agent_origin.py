@@ -216,6 +216,33 @@ def test_what_is_loaded_besides_the_chosen_one_is_not_what_it_goes_on_from(
     assert (steps, reported["path"]) == ([41, 42, 43], str(checkpoint))
 
 
+SAVES = """
+import os
+if os.path.exists(sys.argv[1]):
+    torch.load(sys.argv[1])
+"""
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("same", [True, False])
+def test_a_process_that_its_launcher_starts_again_goes_on_from_what_the_one_before_has_saved(
+    warm_attempt: Attempt, train_python: Path, tmp_path: Path, same: bool
+) -> None:
+    """Ranks are started again by torchrun within one attempt; a further stage of a script is another command line."""
+    path = str(tmp_path / "ckpt.pt")
+    program = LOOP.format(optimizer=SGD, before=SAVES, each="torch.save(model.state_dict(), sys.argv[1])")
+    for more in ((), () if same else ("--stage=2",)):
+        finished = warm_attempt.run([train_python, "-c", program, path, *more])
+        assert finished.code == 0, finished.output
+    assert not warm_attempt.failures()
+    first, second = warm_attempt.list_reports("counting")
+    assert (first["first"], second["first"]) == (1, 4 if same else 1)
+    assert (second["scale"], second["path"], second["resumed"]) == (
+        ("training", None, True) if same else ("training", None, None)
+    )
+    assert [record.step for record in warm_attempt.records()][-3:] == ([4, 5, 6] if same else [1, 2, 3])
+
+
 @pytest.mark.train
 def test_an_optimizers_own_count_comes_first(warm_attempt: Attempt, train_python: Path, checkpoint: Path) -> None:
     before = f"found = {BEFORE}; optimizer.load_state_dict(found['optimizer'])"

@@ -144,7 +144,7 @@ def _report_save(target: Any, step: int) -> None:
 @fenced
 def resumed_step() -> Optional[int]:
     """Return the step of the checkpoint that the process goes on from; None where none is known."""
-    return _resumed_from(_read_known_checkpoints())[1]
+    return _resumed_from(_read_known_checkpoints(), _list_saves_before())[1]
 
 
 def first_step(own: Optional[int]) -> int:
@@ -160,8 +160,8 @@ def first_step(own: Optional[int]) -> int:
 
 @fenced
 def _first_step(own: Optional[int]) -> Dict[str, Any]:
-    given = _read_known_checkpoints()
-    path, step, sure = _resumed_from(given)
+    given, before = _read_known_checkpoints(), _list_saves_before()
+    path, step, sure = _resumed_from(given, before)
     if own is not None and own > 1:
         near = step is not None and abs(own - step - 1) <= max(NEAR_STEPS, step // 10)
         first = step + 1 if near and step is not None else own
@@ -175,7 +175,8 @@ def _first_step(own: Optional[int]) -> Dict[str, Any]:
         return {"scale": scale, "by": "process", "first": 1, "resumed": resumed, "path": None}
     if step is None or (own == 1 and not sure):
         return {"scale": "attempt", "by": "process", "first": 1, "resumed": sure or None, "path": path}
-    return {"scale": "training", "by": "checkpoint", "first": step + 1, "resumed": sure or None, "path": path}
+    named = None if any(row[0] == path for row in before) else path  # no other than what this attempt was given
+    return {"scale": "training", "by": "checkpoint", "first": step + 1, "resumed": sure or None, "path": named}
 
 
 def _is_relaunched() -> bool:
@@ -184,9 +185,12 @@ def _is_relaunched() -> bool:
     return bool(launch) and not str(launch).endswith(FIRST_EPOCH)
 
 
-def _resumed_from(given: Dict[str, Any]) -> Tuple[Optional[str], Optional[int], bool]:
-    """Return (path, its step, whether it surely was loaded) of what the training goes on from; (None, None, False)."""
-    files = [item for item in given.get("files") or [] if len(item) == 4]
+def _resumed_from(given: Dict[str, Any], before: List[List[Any]]) -> Tuple[Optional[str], Optional[int], bool]:
+    """Return (path, its step, whether it surely was loaded) of what the training goes on from; (None, None, False).
+
+    `before` is what was saved in this attempt before the process began.
+    """
+    files = [item for item in given.get("files") or [] if len(item) == 4] + before
     asked_for = os.environ.get(ENV_RESUME_FROM)
     # What the daemon chose comes first, also as a copy that was put elsewhere: what is loaded besides, as the best one
     # so far, is not what the training goes on from.
@@ -198,6 +202,15 @@ def _resumed_from(given: Dict[str, Any]) -> Tuple[Optional[str], Optional[int], 
     if asked_for and (_asked or given.get("asked")):
         return asked_for, given.get("step"), _asked
     return None, None, False
+
+
+def _list_saves_before() -> List[List[Any]]:
+    """Return what a process before this one has saved, of which its launcher has started it again."""
+    if not _loads:
+        return []
+    from . import relaunched
+
+    return fenced(relaunched.list_saves)() or []
 
 
 def _matches_row(row: List[Any], path: str, content: Tuple[int, int]) -> bool:
