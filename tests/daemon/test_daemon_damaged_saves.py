@@ -130,8 +130,23 @@ def test_a_file_that_is_overwritten_is_replaced_by_the_generation_of_it(tmp_path
     asked = search(tmp_path, generations=(kept,), generations_folder=str(tmp_path / "generations"))
     point, _ = clear(asked)
     assert (point.checkpoint, point.newer, point.stand_in) == (kept, (str(last),), kept)
-    save(tmp_path / "weights/optimizer.bin", b"good", 39)
+    save(tmp_path / "weights/optimizer.bin", b"good moments", 39)
     assert clear(asked)[0].newer == (), "a part of that save that no pattern names"
+
+
+def test_a_copy_of_the_save_before_is_no_part_of_the_damaged_one(tmp_path: Path) -> None:
+    """KataGo copies its last save to checkpoint_prev0.ckpt just before it writes the next one."""
+    content = b"good" + bytes(range(250)) * 1000
+    last = save(tmp_path / "weights/last.pt", content, 10)
+    kept = replace(
+        seen(save(tmp_path / "generations/000001/last.pt", content, 10)), source=str(last), verdict=Verdict.PROVEN
+    )
+    asked = search(tmp_path, generations=(kept,), generations_folder=str(tmp_path / "generations"))
+    save(last, b"cut", 40)
+    save(tmp_path / "weights/prev0.pt", content, 39)
+    assert clear(asked)[0].stand_in == kept
+    save(tmp_path / "weights/prev0.pt", content[:-1] + b"x", 39)
+    assert clear(asked)[0].newer == ()
 
 
 def test_no_more_is_proven_than_a_bounded_number(tmp_path: Path) -> None:

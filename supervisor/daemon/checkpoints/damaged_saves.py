@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from supervisor import untrusted_files
 from supervisor.children.files_apart import apart
 from supervisor.core.checkpoints.checkpoint import (
     AFTER_FAULT,
@@ -49,6 +50,7 @@ LOOKED_AT = 1000
 """The newest saves that are looked at."""
 ENTRIES_LIMIT = 100_000
 """Of a folder with more it is not known which of its files belong together."""
+END_BYTES = 64 << 10
 PROVEN_AT_MOST = 12
 """Saves that are proven for this, in addition to those that the search for the resume point has proven."""
 
@@ -135,7 +137,9 @@ def _find_way(
     if not damaged:
         return None
     files = apart(_list_files, tuple({str(Path(path).parent) for path in damaged}), tuple(_suffixes_of(damaged)))
-    way = clear_way(saves, _before_fault(search.generations, search), died_unix_s, files)
+    kept = _before_fault(search.generations, search)
+    files = apart(_leave_out_copies, files, tuple(item.path for item in kept if item.source in damaged))
+    way = clear_way(saves, kept, died_unix_s, files)
     return None if way is None or _leaves_late(way, saves) else way
 
 
@@ -199,6 +203,28 @@ def _prove_newest(
 def _replace_part(save: Save, proven: Checkpoint) -> Save:
     parts = tuple(proven if part.path == proven.path else part for part in save.parts)
     return replace(save, parts=parts)
+
+
+def _leave_out_copies(files: Mapping[str, float], kept: Sequence[str]) -> Mapping[str, float]:
+    """Return the files without those that are copies of what is kept: `checkpoint_prev0.ckpt` is none of a later save.
+
+    KataGo copies its last save before it writes the next one, so that its time is that of the next.
+    """
+    contents = {content for path in kept if (content := _read_ends(path)) is not None}
+    return {path: unix_s for path, unix_s in files.items() if not contents or _read_ends(path) not in contents}
+
+
+def _read_ends(path: str) -> tuple[int | bytes, ...] | None:
+    """Return what tells two saves of one kind apart: the end of a file of torch holds the checksums of its numbers."""
+    folder, name = Path(path).parent, Path(path).name
+    try:
+        found = untrusted_files.file_status(folder, name)
+        if found is None:
+            return None
+        ends = (untrusted_files.read_part(folder, name, at, END_BYTES) for at in (0, max(0, found.st_size - END_BYTES)))
+        return found.st_size, *ends
+    except OSError:
+        return None
 
 
 def _suffixes_of(paths: Iterable[str]) -> set[str]:
