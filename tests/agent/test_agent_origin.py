@@ -72,6 +72,24 @@ def test_a_script_that_asks_where_to_resume_goes_on_from_that_step(attempt: Atte
     assert (reported["scale"], reported["resumed"], reported["path"]) == ("training", True, str(saved))
 
 
+@pytest.mark.parametrize(
+    ("env", "rank", "ranks"),
+    [
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}, 1, 2),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2"}, 1, 2),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2", "RANK": "0", "WORLD_SIZE": "4"}, 0, 4),
+        ({"PMI_RANK": "0"}, 0, 1),
+    ],
+)
+def test_a_rank_that_mpi_started_is_one(attempt: Attempt, env: dict[str, str], rank: int, ranks: int) -> None:
+    """Of two processes of a Horovod training the second was taken for a further training, which is not followed."""
+    finished = attempt.run([interpreters()[-1], "-c", SCRIPT.format(before="")], **env)
+    assert finished.code == 0, finished.output
+    (claimed,) = attempt.list_reports("claimed")
+    assert (claimed["rank"], claimed["world_size"]) == (rank, ranks)
+    assert [record.step for record in attempt.records(rank)] == [1, 2, 3]
+
+
 def test_a_script_that_asks_for_nothing_counts_itself_and_says_so(attempt: Attempt, saved: Path) -> None:
     steps, reported = counted(attempt, SCRIPT.format(before=""), interpreters()[-1], **given(saved, 40))
     assert (steps, reported["scale"], reported["resumed"]) == ([1, 2, 3], "attempt", None)

@@ -19,12 +19,18 @@ from .layout import RECORDER, WARMUP
 
 TYPE_CHECKING = False  # typing costs milliseconds at every interpreter's start
 if TYPE_CHECKING:
-    from typing import List, Optional
+    from typing import List, Optional, Tuple
 
     from .recorder import Recorder
 
 GENERIC, ULTRALYTICS, EXPLICIT = 1, 2, 3
 """Sources of step counts by rank: a higher one silences the lower."""
+TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+MPI = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+)
+"""What Open MPI, and MPICH and Intel MPI, set where torchrun sets those: for Horovod, and what sums by mpi4py."""
 RETRY_NS = 10_000_000_000
 """The process that holds the recorder may end, and this one take over."""
 
@@ -42,17 +48,25 @@ def begin(folder: str) -> None:
     """Make claims in the attempt's folder possible."""
     global _folder, rank
     _folder = folder
-    rank = _read_count("RANK", _read_count("LOCAL_RANK", 0))
+    names = _list_names()
+    rank = _read_count(names[0], _read_count(names[2], 0))
 
 
 def world_size() -> int:
     """Return how many ranks the launcher started."""
-    return _read_count("WORLD_SIZE", 1)
+    return _read_count(_list_names()[1], 1)
 
 
 def local_rank() -> int:
     """Return this process's rank among those that the launcher started on this machine."""
-    return _read_count("LOCAL_RANK", 0)
+    return _read_count(_list_names()[2], 0)
+
+
+def _list_names() -> Tuple[str, str, str]:
+    """Return the variables for rank, number of ranks and rank on this machine: torch's where there are any."""
+    if "RANK" in os.environ or "LOCAL_RANK" in os.environ:
+        return TORCH
+    return next((names for names in MPI if names[0] in os.environ and names[1] in os.environ), TORCH)
 
 
 def take(source: int) -> Optional[Recorder]:

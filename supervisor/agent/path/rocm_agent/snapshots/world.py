@@ -35,6 +35,13 @@ class World(NamedTuple):
 def of(torch: Any, modules: Dict[str, Any]) -> World:
     """Return the world of this process, which trains `modules`; to be asked once the training is set up."""
     rank, size = place(torch)
+    if size == 1 and claim.world_size() > 1:
+        return World(
+            rank,
+            size,
+            "its %d processes do without torch.distributed, by which ranks are known to be at one step"
+            % claim.world_size(),
+        )
     if size == 1:
         return World(rank, size, "" if rank == 0 else "another process reports for this training")
     here = os.environ.get("LOCAL_WORLD_SIZE", "")
