@@ -103,6 +103,8 @@ def test_samples_of_an_own_loop_are_not_taken_for_steps(corpus: Path) -> None:
         ("2026-11-29 11:52:22,583 INFO: [tiny..][epoch:104, iter:  12,440, lr:(1.1e-04,)] [eta: 0:01:36]",
          104, 12440, None, None, None),
         (" 12%|█▎        | 4/32 [00:00<00:00, 139.22it/s]", None, 4, 32, None, None),
+        ("loss: 0.34 test_accuracy: 97.9%:  40%|████      | 28/70 [00:01<00:02, 14.1it/s]", None, 28, 70, None, None),
+        ("Epoch 3/10 acc 97.9% val 95%:  45%|████▌     | 9/20 [00:01<00:01, 8.1it/s, loss=0.5]", 2, 9, 20, 49, 0.5),
         ("{'loss': '0.6928', 'grad_norm': '0.55', 'learning_rate': '4.5e-05', 'epoch': '0.25'}",
          0, None, None, None, 0.6928),
     ],
