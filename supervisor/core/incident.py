@@ -7,9 +7,12 @@ from dataclasses import dataclass, replace
 from supervisor.core.checkpoints.checkpoint import Checkpoint
 from supervisor.core.flags import RedFlag
 from supervisor.core.moments import Moment
+from supervisor.core.readings import ExitStatus
 from supervisor.core.scale import Place, Scale, lost_steps, on_training
 from supervisor.core.triage.finding import Finding
 
+CRASH = "crash"
+"""Name of the rule of an end that was not asked for, which alone looks for steps in the output as well."""
 RELAUNCHED = frozenset({"resumed", "checkpoint_ignored"})
 
 
@@ -129,6 +132,16 @@ class Incident:
     def overtaken(self) -> Incident:
         """Return it, closed: the attempt that was to go on ended before its first step, in an incident of its own."""
         return replace(self, outcome="overtaken")
+
+    def closed_by(self, flag: RedFlag, launched_at: Moment, ended: ExitStatus | None) -> Incident:
+        """Return it, closed by the flag of the attempt that was to go on.
+
+        A program whose steps are not reported may have made many before it crashed: it ran, from where is not known.
+        """
+        ran = (
+            flag.rule == CRASH and not flag.at_start and ended is not None and self.outcome in ("resumed", "restarted")
+        )
+        return self.running_since(launched_at) if ran else self.overtaken()
 
     def find_unmended(self, attempt: int) -> tuple[str | None, Moment | None]:
         """Return which attempt ended last after a step, where and by which rule, and since when it had that fault.

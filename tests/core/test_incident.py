@@ -10,6 +10,7 @@ from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.incident import Incident
 from supervisor.core.moments import Moment
+from supervisor.core.readings import ExitStatus
 from supervisor.core.scale import Place, Scale
 
 from .stories import JOB, START
@@ -108,3 +109,13 @@ def test_an_incident_of_an_attempt_that_ended_before_its_first_step_is_overtaken
     again = INCIDENT.relaunched(checkpoint(450))
     assert not again.closed
     assert (again.overtaken().outcome, again.overtaken().closed) == ("overtaken", True)
+
+
+def test_an_attempt_whose_steps_are_not_reported_ran_where_it_did_not_crash_at_its_start() -> None:
+    again, ended = INCIDENT.relaunched(None, loads_itself=True), ExitStatus(at=START.plus(90), signal=9)
+    crash = replace(INCIDENT.flag, rule="crash")
+    ran = again.closed_by(crash, START.plus(10), ended)
+    assert (ran.outcome, ran.resumed_at, ran.confirmed) == ("restarted", START.plus(10), False)
+    assert again.closed_by(replace(crash, at_start=True), START.plus(10), ended).outcome == "overtaken"
+    assert again.closed_by(crash, START.plus(10), None).outcome == "overtaken", "how it ended is not known"
+    assert again.closed_by(replace(crash, rule="stall"), START.plus(10), ended).outcome == "overtaken"

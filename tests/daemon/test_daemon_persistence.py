@@ -35,7 +35,7 @@ from supervisor.store.archive import Archive
 from supervisor.store.store import Store
 
 T = Moment(100.0, 1_000_100.0)
-FLAG = RedFlag(rule="crash", severity=Severity.CRITICAL, at=T, message="ended with status 1")
+FLAG = RedFlag(rule="crash", severity=Severity.CRITICAL, at=T, message="ended with status 1", at_start=True)
 SAVED = Checkpoint(path="/a.pt", fingerprint=Fingerprint(size_bytes=1, modified_ns=1, inode=1), step=10)
 
 

@@ -159,7 +159,12 @@ class StoreRecord:
                 self._store.save_trial(after.name, trial)
         earlier = before.incident
         if earlier is not None and not earlier.closed and after.incident and after.incident.id != earlier.id:
-            self._store.save_incident(earlier.overtaken())
+            attempt = after.attempt
+            self._store.save_incident(
+                earlier.overtaken()
+                if attempt is None
+                else earlier.closed_by(after.incident.flag, attempt.launched_at, attempt.exit)
+            )
         if after.incident is not None and after.incident != before.incident:
             self._store.save_incident(after.incident)
         ended = after.attempt is not None and after.attempt.over
