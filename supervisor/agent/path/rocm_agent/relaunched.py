@@ -1,7 +1,7 @@
 """Finds the steps of what an earlier process of the same attempt saved, where a launcher has started it again.
 
-torchrun starts its ranks again, and a loop of the shell its program, within one attempt. What they load then, nobody
-handed to them, and the daemon knows nothing of it when they do.
+torchrun starts its ranks again, and a loop of the shell its program, within one attempt. What they load then was not
+handed to them, and nothing that the daemon gave to the attempt can name it.
 """
 
 # ruff: noqa: PLC0415 - imported where first needed: the programs of a job that do not train shall not pay for it
