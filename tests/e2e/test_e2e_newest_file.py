@@ -71,13 +71,14 @@ def test_newer_files_are_moved_out_of_its_search_where_the_job_asks_for_it(home:
     assert "moved aside, newer than it: " in home.query("select reason from decisions where kind = 'launch'")[1][0]
 
 
-def test_without_it_every_attempt_goes_on_from_the_spoilt_one(home: House) -> None:
+def test_without_it_those_are_moved_whose_numbers_are_lost(home: House) -> None:
     lay_out(home, "")
     home.start()
     job = home.phase("night", "finished", "failed")
-    assert job["phase"] == "failed"
-    assert all(" nan " in start for start in (home.folder / "night" / "starts").read_text().splitlines()[1:])
-    assert not (home.folder / "night" / ".rocm-supervisor-aside").exists()
+    assert job["phase"] == "finished", home.read_output()
+    assert (home.folder / "night" / "starts").read_text().splitlines() == ["1 1.0 ", "51 1.0 epoch_50.safetensors"]
+    assert list((home.folder / "night" / ".rocm-supervisor-aside" / "2").glob("aside.epoch_*"))
+    assert "moved aside, damaged and newer" in home.query("select reason from decisions where kind = 'launch'")[1][0]
 
 
 CUT = """
