@@ -191,6 +191,8 @@ class Probes:
                 result = probe(self._command, what_if, code)
         if not result.discarded and GUARDED not in self.notes:
             self.notes.append(GUARDED)
+        if result.why_computed and result.point is not None and COMPUTED not in self.notes:
+            self.notes.append(COMPUTED)
         return result
 
     def rehearse(self, batch: int, configured: int, **changed: Any) -> bool | None:
@@ -227,6 +229,7 @@ def explain_failure(result: Any) -> CliError:
     return CliError(one_line(result.problem), "run the command by hand; its last lines are above", "not_known")
 
 
+COMPUTED = "the steps were computed, which takes long on a CPU: the script decides by values that shapes do not give"
 GUARDED = "the system allows no layer over the files: existing files were guarded, new ones may have stayed"
 
 

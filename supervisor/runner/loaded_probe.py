@@ -54,6 +54,7 @@ class LoadedProbe:
         """What each probe took that made its steps in a process that was loaded before, but for proofs."""
         self._rehearsal_s: float | None = None
         """What the last rehearsal took; None: there was none."""
+        self._why_computed = ""
         self.why_alone = ""
         """Why each probe has a process of its own; empty: it has not."""
 
@@ -77,10 +78,21 @@ class LoadedProbe:
         what a process could join whose state was made by smaller steps: a T5 ran there at 15 samples, and by itself
         at 13.
         """
+        if self._why_computed:
+            what_if = replace(what_if, computes=True)
+        result = self._probe_once(what_if, fresh=fresh, proof=proof)
+        if memory_probe.fails_without_values(result, what_if) and not what_if.computes:
+            self._why_computed = result.problem
+            result = self._probe_once(replace(what_if, computes=True), fresh=True, proof=proof)
+        return replace(result, why_computed=result.why_computed or self._why_computed)
+
+    def _probe_once(self, what_if: WhatIf, *, fresh: bool, proof: bool) -> Result:
         if self.why_alone:
             return memory_probe.probe(self._command, what_if, self._code)
         began_s = time.perf_counter()
         result = self._ask(what_if, fresh=fresh or (proof and not self._runs_further_first()))
+        if memory_probe.fails_without_values(result, what_if):
+            return result
         if result.way == "further" and result.point is not None and not proof:
             self._took_s.append(time.perf_counter() - began_s)
         followed = what_if.batch in {None, result.batch}

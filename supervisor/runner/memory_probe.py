@@ -74,6 +74,8 @@ class WhatIf:
     """Whether cuDNN may be left out of depthwise convolutions where it prepares them for seconds."""
     without_cudnn: bool = False
     """Whether it is left out of them from the first, since an earlier probe has shown that."""
+    computes: bool = False
+    """Whether all is computed where tensors are counted without a GPU, and not shapes alone are reckoned."""
     forgets: bool = False
     """Whether steps that were made in the same process before are to leave neither gradients nor optimizer states."""
     steps: int = 2
@@ -94,6 +96,10 @@ class Result:
     """Samples in the last micro-batch that was drawn."""
     configured: int | None = None
     """The same by the loader's own sampler."""
+    shapes_only: bool = False
+    """Whether tensors were counted whose values were not computed."""
+    why_computed: str = ""
+    """Why values were computed in the end, where shapes were tried before."""
     timing: Mapping[str, float] = field(default_factory=dict)
     """Milliseconds of a step, of waiting in it, or of drawing a batch; and the loader's workers."""
     output: str = ""
@@ -109,7 +115,22 @@ class Result:
 
 
 def probe(command: Command, what_if: WhatIf, code: Code = INSTALLED) -> Result:
-    """Return what two steps of the command took; raise OSError where its folder cannot be made."""
+    """Return what two steps of the command took; raise OSError where its folder cannot be made.
+
+    A training whose tensors are counted, and that does not come to its second step by shapes alone, is computed.
+    """
+    result = _probe_once(command, what_if, code)
+    if not fails_without_values(result, what_if):
+        return result
+    return replace(_probe_once(command, replace(what_if, computes=True), code), why_computed=result.problem)
+
+
+def fails_without_values(result: Result, what_if: WhatIf) -> bool:
+    """Whether a probe that left out arithmetic ended without an answer, and may have one with it."""
+    return result.shapes_only and result.point is None and not result.timing and not what_if.look
+
+
+def _probe_once(command: Command, what_if: WhatIf, code: Code) -> Result:
     with _scratch_folder() as scratch:
         folder = scratch / "probe"
         make_attempt_folder(folder, None)
@@ -161,6 +182,7 @@ def describe_request(what_if: WhatIf, report: Path) -> dict[str, object]:
         "skips_cudnn": what_if.skips_cudnn,
         "without_cudnn": what_if.without_cudnn,
         "forgets": what_if.forgets,
+        "computes": what_if.computes,
     }
 
 
@@ -284,6 +306,7 @@ def read_result(folder: Path, ending: str, *, discarded: bool, name: str = REPOR
         on_gpu=report.get("device") == "cuda",
         batch=as_int(report.get("batch")),
         configured=as_int(report.get("configured")),
+        shapes_only=report.get("shapes_only") is True,
         timing=_read_timing(report.get("timing")),
         way=way if (way := report.get("way")) in WAYS else "alone",
         why_alone=as_message(report.get("why_alone"), TEXT_LIMIT) or "",

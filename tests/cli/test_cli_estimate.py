@@ -52,6 +52,18 @@ for step in range(9):
 """
 
 
+BY_VALUES = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+network = torch.nn.Linear(32768, 8)
+optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+for (batch,) in DataLoader(TensorDataset(torch.randn(64, 32768)), batch_size=8):
+    chosen = batch[network(batch).sum(1) > -1e9]
+    assert len(chosen) == len(batch), "values were not computed"
+    network(chosen).square().mean().backward()
+    optimizer.step()
+"""
 GOOD = Card(gfx_target_version=90006)
 
 
@@ -107,6 +119,17 @@ def test_a_script_without_a_loader_is_measured_as_it_is_and_says_what_is_not_kno
     assert "the script draws from no DataLoader" in result.stdout
     assert "net: fits" in result.stdout
     assert "at most micro-batch" not in result.stdout
+
+
+@pytest.mark.train
+def test_a_script_that_chooses_by_values_is_computed_and_its_estimate_says_so(
+    current_python: Path, tmp_path: Path
+) -> None:
+    result = estimate(configure(tmp_path, current_python, BY_VALUES), "net", "--json", "--without-gpu")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert [probed["micro_batch"] for probed in found["points"]] == [2, 4]
+    assert [note for note in found["notes"] if "the steps were computed" in note] == found["notes"]
 
 
 @pytest.mark.slow

@@ -1,14 +1,14 @@
 """Counts the bytes of every tensor that is alive, as a GPU's allocator would hold them, in a training on the CPU.
 
 Each operation is seen below autograd, so what autograd keeps for the backward pass is counted for as long as it is
-kept. What a kernel takes only while it runs is not seen.
+kept. What a kernel takes only while it runs is not seen. Most is not computed (`shapes_only.py`).
 """
 
 from __future__ import annotations
 
 import gc
 import weakref
-from typing import Any, Dict, Iterator
+from typing import Any, Dict, Iterator, Optional
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -35,8 +35,10 @@ def tensors_in(value: Any, depth: int = 0) -> Iterator[Any]:
 class Account(TorchDispatchMode):
     """Bytes alive now, and the most since `reset_peak`."""
 
-    def __init__(self) -> None:
+    def __init__(self, shapes: Optional[Any] = None) -> None:
+        """`shapes` runs the operations; None: they are computed."""
         super().__init__()
+        self._shapes = shapes
         self.live_bytes = 0
         self.peak_bytes = 0
         self.backward_peak_bytes = 0
@@ -48,10 +50,11 @@ class Account(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operation and count what it made."""
-        result = func(*args, **(kwargs or {}))
-        if not self.paused:
-            for tensor in tensors_in(result):
-                self.add(tensor)
+        if self.paused:
+            return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {})) if self._shapes is None else self._shapes.call(func, args, kwargs or {})
+        for tensor in tensors_in(result):
+            self.add(tensor)
         return result
 
     def add(self, tensor: Any) -> None:

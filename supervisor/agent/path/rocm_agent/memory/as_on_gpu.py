@@ -3,18 +3,19 @@
 Autocast for "cuda" becomes autocast on the CPU with CUDA's operations in float32 (`cuda_autocast.py`); optimizers work
 on lists of tensors (foreach); dropout keeps a mask of bytes; attention is computed without its matrix. One whose mask
 is learned, as a position bias is, is not: for its gradient a GPU keeps the matrix and what dropout leaves of it.
+Where nothing is computed (`shapes_only.py`), a search for NaN and infinity finds none.
 """
 
 from __future__ import annotations
 
 import sys
 from functools import wraps
-from typing import Any
+from typing import Any, Optional
 
 import torch
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
-from . import cuda_autocast
+from . import cuda_autocast, shapes_only
 
 functional = torch.nn.functional
 HAS_FUSED_RMS_NORM = hasattr(torch.ops.aten, "_fused_rms_norm")
@@ -24,6 +25,11 @@ CHECKPOINTS = ("_checkpoint_without_reentrant_generator", "_checkpoint_without_r
 
 class AsOnGpu(TorchFunctionMode):
     """In force for the rest of the process once installed."""
+
+    def __init__(self, shapes: Optional[shapes_only.ShapesOnly] = None) -> None:
+        """`shapes`: what leaves the arithmetic out; None: nothing does."""
+        super().__init__()
+        self._shapes = shapes
 
     def install(self) -> None:
         """Begin."""
@@ -60,6 +66,10 @@ class AsOnGpu(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a function of torch as a GPU would compute it."""
         kwargs = kwargs or {}
+        if self._shapes is not None and func in shapes_only.IN_HEALTH:
+            result = func(*args, **kwargs)
+            self._shapes.fill_in_health(result, value=shapes_only.IN_HEALTH[func])
+            return result
         if func is functional.dropout:
             return _drop_out(*args, **kwargs)
         if func is functional.scaled_dot_product_attention:

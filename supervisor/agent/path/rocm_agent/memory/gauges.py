@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import wraps
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Dict, Optional
 
 OLDEST_FOR_ACCOUNT = (2, 1)
 """Before torch 2.1 a storage has no lasting object, so that its end cannot be seen."""
@@ -20,6 +20,7 @@ class GpuGauge:
         self._backward_bytes: Optional[int] = None
         """The peaks of passes that have ended since `take_peak_bytes`; None: of none."""
         self._is_backward = False
+        self.computes = True
 
     def follow_passes(self) -> None:
         """Have the peaks of forward and backward pass known apart: with few samples another one is higher."""
@@ -93,9 +94,13 @@ class CpuGauge:
 
     kind = "cpu"
 
-    def __init__(self, *, counts: bool = True) -> None:
+    def __init__(self, *, counts: bool = True, needs_values: Callable[[str], None] = lambda _: None) -> None:
         self._counts = counts
+        self._needs_values = needs_values
+        self.computes = False
+        """Whether all is computed; else large tensors have no values: `needs_values` is called where some are read."""
         self._account: Optional[Any] = None
+        self._shapes: Optional[Any] = None
 
     def follow_passes(self) -> None:
         """The account of tensors knows them apart."""
@@ -107,9 +112,13 @@ class CpuGauge:
         from .account import Account  # noqa: PLC0415 - needs torch
         from .as_on_gpu import AsOnGpu  # noqa: PLC0415 - as above
 
-        self._account = Account()
+        if not self.computes:
+            from .shapes_only import ShapesOnly  # noqa: PLC0415 - as above
+
+            self._shapes = ShapesOnly(self._needs_values)
+        self._account = Account(self._shapes)
         self._account.add_modules()
-        AsOnGpu().install()
+        AsOnGpu(self._shapes).install()
         self._account.__enter__()
 
     def loader_works(self, *, works: bool) -> None:
@@ -149,7 +158,14 @@ class CpuGauge:
 
     def describe(self) -> Dict[str, Any]:
         """Return that no GPU was there."""
-        return {"device": "cpu", "gpu": None, "card_bytes": None, "reserved_bytes": None, "other_bytes": None}
+        return {
+            "device": "cpu",
+            "gpu": None,
+            "card_bytes": None,
+            "reserved_bytes": None,
+            "other_bytes": None,
+            "shapes_only": self._shapes is not None,
+        }
 
 
 def why_no_account(torch: Any) -> Optional[str]:

@@ -115,6 +115,7 @@ class Probe:
         """Begin with a further request, as a new fork or after one that was met here."""
         self._begin(wanted)
         self._change_batch()
+        self._gauge.computes = bool(wanted.get("computes"))
         self._outermost.begin(wanted)
         if wanted.get("forgets"):
             self._forget_steps()
@@ -150,8 +151,11 @@ class Probe:
         if self._server is not None:
             self._server.install(torch)
         on_gpu = torch.cuda.is_available()
-        self._gauge = GpuGauge(torch) if on_gpu else CpuGauge(counts=not self._wanted.get("timed"))
         wanted = self._wanted
+        self._gauge = (
+            GpuGauge(torch) if on_gpu else CpuGauge(counts=not wanted.get("timed"), needs_values=self._needs_values)
+        )
+        self._gauge.computes = bool(wanted.get("computes"))
         problem = None if on_gpu or wanted.get("timed") else why_no_account(torch)
         if problem is not None:
             self._report(problem)
@@ -338,16 +342,27 @@ class Probe:
         if self._torch is not None:
             self._report("the command ended after %d of %d steps of an optimizer" % (self._steps, STEPS))
 
+    def _needs_values(self, operation: str) -> None:
+        """Report an operation by whose result the training decides, where nothing is computed."""
+        self._report("%s takes values, and shapes alone were reckoned" % operation, reads_values=operation)
+
     def refused_write(self, path: str) -> None:
         """Report a file of the training's that it would have written over."""
         self._report("before its second step the command writes over %s" % path)
 
-    def _report(self, problem: Optional[str], *, out_of_memory: bool = False, update_bytes: int = 0) -> None:
+    def _report(
+        self,
+        problem: Optional[str],
+        *,
+        out_of_memory: bool = False,
+        update_bytes: int = 0,
+        reads_values: Optional[str] = None,
+    ) -> None:
         if self._written or os.getpid() != self._pid or os.environ.get("RANK", "0") not in ("", "0", "-1"):
             return
         self._written = True
         report: Dict[str, Any] = {"problem": problem, "out_of_memory": out_of_memory, "steps": self._steps}
-        report.update(batch=self._batch, configured=self._configured)
+        report.update(batch=self._batch, configured=self._configured, reads_values=reads_values)
         if self._taken:
             step_s, wait_s = (sorted(column)[len(column) // 2] for column in zip(*self._taken))
             self._timing = {"step_ms": step_s * 1e3, "wait_ms": wait_s * 1e3, "steps": len(self._taken)}
