@@ -315,8 +315,12 @@ def _prove_largest(probes: Probes, asked: Asked, configured: int, points: list[P
     if not largest or card is None:
         return None
     room = find_proof_room(ordered, card, is_own_card=asked.card_bytes is None)
-    without_cudnn = any(point.without_cudnn for point in points)
-    how = {"steps": PROOF_STEPS, "room_bytes": room, "without_cudnn": without_cudnn}
+    how = {
+        "steps": PROOF_STEPS,
+        "room_bytes": room,
+        "without_cudnn": any(point.without_cudnn for point in points),
+        "without_cudnn_attention": any(point.without_cudnn_attention for point in points),
+    }
 
     def runs(batch: int) -> bool:
         result = probes.run(batch, configured, proof=True, **how)
@@ -355,6 +359,8 @@ def _list_doubts(points: list[Point], asked: Asked, *, follows: bool) -> list[st
         doubts.append("torch.compile: what is compiled for another micro-batch can differ from the line")
     if any(point.without_cudnn for point in points):
         doubts.append("cuDNN prepares depthwise convolutions of each micro-batch for seconds: they were run without it")
+    if any(point.without_cudnn_attention for point in points):
+        doubts.append("cuDNN compiles kernels for attention: another kernel, of the same memory, ran in its place")
     if asked.checkpointing and last.checkpointed == "":
         doubts.append("no row of blocks was found that could be checkpointed")
     return doubts

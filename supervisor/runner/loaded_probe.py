@@ -29,8 +29,8 @@ REPORT = f"{names.RUN}/memory-%d.json"
 REQUEST = f"{names.RUN}/probe-%d.json"
 FORKED = f"{names.RUN}/forked"
 """Is there once the command has been forked."""
-CHEAP = 1 / 3
-"""A micro-batch is tried after other steps first, before a new fork, where that takes so much less than a first probe.
+CHEAP = 0.28
+"""A micro-batch is tried after other steps first, before a new fork, where that takes so much less than a new one.
 
 Of networks for images, whose first probe takes a second, it costs as much as it may save: nearly all tried there run.
 """
@@ -50,6 +50,8 @@ class LoadedProbe:
         self._discarded = True
         self._lean = True
         """Whether of torch and other packages only what is used is imported."""
+        self._began_s = 0.0
+        """What the first fork took until it had its first batch: a new one takes as much."""
         self._took_s: list[float] = []
         """What each probe took that made its steps in a process that was loaded before, but for proofs."""
         self._rehearsal_s: float | None = None
@@ -93,8 +95,11 @@ class LoadedProbe:
         result = self._ask(what_if, fresh=fresh or (proof and not self._runs_further_first()))
         if memory_probe.fails_without_values(result, what_if):
             return result
+        took_s = time.perf_counter() - began_s
+        if what_if.look and result.way == "forked":
+            self._began_s = max(0.0, took_s - (result.loaded_s or took_s))
         if result.way == "further" and result.point is not None and not proof:
-            self._took_s.append(time.perf_counter() - began_s)
+            self._took_s.append(took_s)
         followed = what_if.batch in {None, result.batch}
         ended = result.out_of_memory if proof else followed and _is_answer(result, what_if)
         if result.way == "further" and not ended:
@@ -131,7 +136,7 @@ class LoadedProbe:
 
     def _is_further_cheap(self) -> bool:
         """Whether a further micro-batch takes little in a process that made steps with others, or it is not known."""
-        return len(self._took_s) < 2 or self._took_s[-1] < CHEAP * self._took_s[0]
+        return len(self._took_s) < 2 or self._took_s[-1] < CHEAP * (self._began_s + self._took_s[0])
 
     def _probe_alone(self, what_if: WhatIf, problem: str) -> Result:
         """Probe what has failed in a fork; where it runs alone, find out which of both ways was the cause."""

@@ -71,9 +71,11 @@ class WhatIf:
     look: bool = False
     """Whether only the first batch is looked at."""
     skips_cudnn: bool = False
-    """Whether cuDNN may be left out of depthwise convolutions where it prepares them for seconds."""
+    """Whether cuDNN may be left out of depthwise convolutions where it prepares them for seconds, and of attention."""
     without_cudnn: bool = False
-    """Whether it is left out of them from the first, since an earlier probe has shown that."""
+    """Whether it is left out of the convolutions from the first, since an earlier probe has shown that."""
+    without_cudnn_attention: bool = False
+    """Whether it is left out of attention, as in earlier probes."""
     computes: bool = False
     """Whether all is computed where tensors are counted without a GPU, and not shapes alone are reckoned."""
     forgets: bool = False
@@ -181,6 +183,7 @@ def describe_request(what_if: WhatIf, report: Path) -> dict[str, object]:
         "draws": what_if.draws,
         "skips_cudnn": what_if.skips_cudnn,
         "without_cudnn": what_if.without_cudnn,
+        "without_cudnn_attention": what_if.without_cudnn_attention,
         "forgets": what_if.forgets,
         "computes": what_if.computes,
     }

@@ -162,8 +162,9 @@ def choose(probes: Probes, card_bytes: int, other_bytes: int | None = None) -> t
     reckoned = estimate(known, probes.batch, card_bytes).largest_micro_batch or 0
     room = find_proof_room(known, card_bytes, is_own_card=other_bytes is None)
     without = any(point.without_cudnn for point in known)
+    no_attention = any(point.without_cudnn_attention for point in known)
     ran = [point.batch for point in known if point.batch is not None]
-    like = WhatIf(steps=PROOF_STEPS, room_bytes=room, without_cudnn=without)
+    like = WhatIf(steps=PROOF_STEPS, room_bytes=room, without_cudnn=without, without_cudnn_attention=no_attention)
     largest = prove_largest(reckoned, ran, partial(probes.runs, like), partial(probes.rehearse, like))
     return known, reckoned, largest
 

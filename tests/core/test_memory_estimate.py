@@ -262,6 +262,8 @@ def test_a_proof_without_some_of_cudnns_kernels_has_to_do_with_less_memory() -> 
     without = [point(16, without_cudnn=True), points[1]]
     for is_own_card in (True, False):
         assert find_proof_room(without, 24 * GIB, is_own_card=is_own_card) == round(0.99 * free)
+        attention = [point(16, without_cudnn_attention=True), points[1]]
+        assert find_proof_room(attention, 24 * GIB, is_own_card=is_own_card) == round(0.998 * free)
 
 
 def test_a_report_that_is_damaged_is_no_measurement() -> None:

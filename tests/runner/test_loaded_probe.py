@@ -154,7 +154,7 @@ def test_what_takes_as_long_after_other_steps_as_in_a_new_process_is_proven_ther
     with load(tmp_path, quickest_python, "shapes") as probes:
         probes.probe(WhatIf(look=True, timed=True))
         known = [ask(probes, CONFIGURED), ask(probes, 50)]
-        probes._took_s = ALIKE
+        probes._took_s, probes._began_s = ALIKE, 0.1
         failed = ask(probes, 150, proof=True, steps=4)
         proof = ask(probes, 99, proof=True, steps=4)
     assert [batch_of(result) for result in (*known, proof)] == [CONFIGURED, 50, 99]

@@ -41,6 +41,8 @@ class Point:
     compiled: bool = False
     without_cudnn: bool = False
     """Whether those of depthwise convolutions were PyTorch's own kernels, since cuDNN prepared its own for seconds."""
+    without_cudnn_attention: bool = False
+    """Whether attention was computed by another kernel than cuDNN's, which are compiled for each micro-batch."""
     checkpointed: str | None = None
     """How checkpointing was switched for a what-if; empty: it could not be."""
     largest_output_bytes: int = 0
@@ -74,6 +76,7 @@ def read_point(report: dict[str, object]) -> Point | str:
         shapes=as_int(report.get("shapes"), maximum=10**6) or 1,
         compiled=report.get("compiled") is True,
         without_cudnn=report.get("without_cudnn") is True,
+        without_cudnn_attention=report.get("without_cudnn_attention") is True,
         checkpointed=checkpointed[:TEXT_LIMIT] if isinstance(checkpointed, str) else None,
         largest_output_bytes=as_int(largest.get("bytes"), maximum=BYTES_MAX) or 0,
         largest_output_columns=as_int(largest.get("columns"), maximum=BYTES_MAX) or 0,

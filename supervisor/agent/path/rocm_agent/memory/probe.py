@@ -397,6 +397,7 @@ class Probe:
             "checkpointed": outermost.checkpointed,
             "compiled": _has_compiled(),
             "without_cudnn": outermost.convolutions.is_skipped,
+            "without_cudnn_attention": outermost.attention.is_skipped,
         }
 
 

@@ -9,6 +9,7 @@ from typing import Any, Dict, Iterator, List, Optional
 
 from rocm_agent.fence import fenced
 
+from .cudnn_attention import Attention
 from .cudnn_skip import Convolutions
 
 LEAST_BLOCKS = 3
@@ -71,13 +72,15 @@ class Outermost:
         self._checkpointing = checkpointing
         self._depth = 0
         self.convolutions = Convolutions(torch)
+        self.attention = Attention(torch)
         self.largest: Dict[str, Any] = {}
         """The largest output of a module: its name's kind and its bytes."""
         self.checkpointed: Optional[str] = None
         """How checkpointing was switched; None: it was not."""
 
     def install(self) -> None:
-        """Follow every call of a module."""
+        """Follow every call of a module, and of attention."""
+        self.attention.install()
         module = self._torch.nn.Module
         original, training = module.__call__, self._torch.is_grad_enabled
 
@@ -110,6 +113,7 @@ class Outermost:
         """Begin with a request."""
         without, may_skip = bool(wanted.get("without_cudnn")), bool(wanted.get("skips_cudnn"))
         self.convolutions.begin(may_skip=may_skip or without, is_skipped=without)
+        self.attention.begin(may_skip=may_skip or bool(wanted.get("without_cudnn_attention")))
 
     def _note(self, called: Any, result: Any) -> None:
         if not hasattr(result, "untyped_storage") or not result.requires_grad:
