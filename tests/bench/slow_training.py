@@ -1,13 +1,14 @@
 """Trainings as two of the documents describe them, with settings that hold a GPU back; nothing here knows of a tuner.
 
-    python tests/bench/slow_training.py resnet|decoder|yolo cuda|cpu full|tiny FOLDER
+    python tests/bench/slow_training.py resnet|decoder|yolo|yolo_defaults cuda|cpu full|tiny FOLDER
 
 `resnet` is torchvision's ResNet-50 under Lightning: one loader worker decodes, crops and flips JPEGs, nothing is
 pinned, everything is computed in single precision without TF32 and without channels_last. `decoder` is a Qwen3 of
 0.6 billion weights under transformers' Trainer: two rows of 512 words times four, single precision, eager attention,
 checkpointing, no loader worker. `yolo` is YOLOv8n under ultralytics, without half precision and channels_last, with one
-loader worker that reads, warps and joins pictures of 640 x 640. Pictures and words are generated. `tiny` is what a
-processor can do in seconds.
+loader worker that reads, warps and joins pictures of 640 x 640; `yolo_defaults` is the same with what ultralytics sets
+by itself, but for its check of half precision, which takes weights from the network. Pictures and words are generated.
+`tiny` is what a processor can do in seconds.
 """
 
 # ruff: noqa: PLC0415 - each training imports only what it uses
@@ -177,6 +178,24 @@ def write_pictures(folder: Path, count: int, size: int) -> Path:
     return described
 
 
+def train_yolo_by_defaults(device: str, *, tiny: bool, folder: str) -> None:
+    """Train a detector under ultralytics with its own settings."""
+    from ultralytics.engine import trainer  # type: ignore[import-not-found, unused-ignore]
+    from ultralytics.models.yolo.detect import (  # type: ignore[import-not-found, unused-ignore]
+        DetectionTrainer,
+    )
+
+    trainer.check_amp = lambda _: True
+    data = write_pictures(Path(folder).absolute(), 64 if tiny else 1024, 64 if tiny else 640)
+    given = {"model": "yolov8n.yaml", "data": str(data), "epochs": 100_000, "project": folder, "name": "run"}
+    if tiny:
+        given.update(imgsz=64, batch=4, workers=0)
+    else:
+        given["imgsz"] = 640
+    place = {"device": "0" if device == "cuda" else "cpu", "val": False, "save": False, "plots": False}
+    DetectionTrainer(overrides={**given, **place, "exist_ok": True}).train()
+
+
 def train_yolo(device: str, *, tiny: bool, folder: str) -> None:
     """Train a detector under ultralytics."""
     from ultralytics.cfg import get_cfg  # type: ignore[import-not-found, unused-ignore]
@@ -220,6 +239,9 @@ def main() -> None:
     torch.manual_seed(0)
     if device == "cpu":
         torch.set_num_threads(1)
+    if kind == "yolo_defaults":
+        train_yolo_by_defaults(device, tiny=size == "tiny", folder=sys.argv[4])
+        return
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
     if kind == "resnet":

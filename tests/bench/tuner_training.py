@@ -1,8 +1,8 @@
 """Tunes a living training from bad settings by daemon and command line, and compares with the grid of its knobs.
 
     python tests/bench/tuner_training.py --train-python PYTHON [--device cuda|cpu] [--size full|tiny] [--tunes 3]
-                                         [--only resnet decoder yolo] [--for 150s] [--steps 800] [--until-s 90]
-                                         [--record FILE] [--chosen] [--rounds 7]
+                                         [--only resnet decoder yolo yolo_defaults] [--for 150s] [--steps 800]
+                                         [--until-s 90] [--record FILE] [--chosen] [--rounds 7]
 
 `slow_training.py` says what the trainings are. Each tune's settings are undone by the command line. After the last
 the grid is searched: what multiplies the speed of such a training (workers, pinning and TF32; joined micro-batches,
@@ -54,7 +54,7 @@ from supervisor.daemon.tunes.tune import Ended, Tune  # noqa: E402 (the same)
 from supervisor.runner import tuned  # noqa: E402 (the same)
 
 SCRIPT = Path(__file__).with_name("slow_training.py")
-KINDS = ("resnet", "decoder", "yolo")
+KINDS = ("resnet", "decoder", "yolo", "yolo_defaults")
 FIRST_STEPS = 12
 """The first ones compile, allocate and fill what is drawn ahead."""
 GRID_DROPPED = 3
@@ -63,7 +63,7 @@ GRID_COLD = 2
 GRID_STEPS, GRID_STEPS_MIN, GRID_BLOCK_S = 40, 10, 2.5
 AGAIN_STEPS, AGAIN_STEPS_MIN, AGAIN_BLOCK_S = 240, 12, 10.0
 """Four times as many steps as 32 workers have batches drawn ahead, of which a quick net could live in a short block."""
-SETTLED_STEPS = {"resnet": 45, "decoder": 4, "yolo": 45}
+SETTLED_STEPS = {"resnet": 45, "decoder": 4, "yolo": 45, "yolo_defaults": 45}
 """After an undone tune: batches that were drawn ahead are no pace of the owner's settings."""
 TUNE_S = 60.0
 """Of a tune: one is begun where as much time is left."""
@@ -76,6 +76,7 @@ FIXED: Mapping[str, Mapping[str, object]] = {
     "resnet": {"pin_memory": True, "tf32": True},
     "decoder": {"micro_batch": 4, "tf32": True, "checkpointing": False},
     "yolo": {"pin_memory": True, "tf32": True},
+    "yolo_defaults": {},
 }
 """What is set in each combination, beside the workers."""
 CONVOLVING: tuple[Mapping[str, object], ...] = (
@@ -87,6 +88,7 @@ CONVOLVING: tuple[Mapping[str, object], ...] = (
 AXES: Mapping[str, tuple[Mapping[str, object], ...]] = {
     "resnet": CONVOLVING,
     "yolo": CONVOLVING,
+    "yolo_defaults": CONVOLVING[:-1],
     "decoder": ({"autocast": "bfloat16"}, {"attention": "sdpa"}, {"fused_optimizer": True}),
 }
 """What is set or not, the first one changed last."""
@@ -353,6 +355,7 @@ MUST = {
     "resnet": (">= 3x", "<= 800", ">= 98 %"),
     "decoder": (">= 8x or the grid", "<= 1,000", ">= 97 %"),
     "yolo": ("-", "<= 800", ">= 95 %"),
+    "yolo_defaults": ("-", "<= 800", ">= 95 %"),
 }
 
 
