@@ -57,6 +57,21 @@ def test_a_step_of_a_processor_is_split_into_waiting_computing_and_what_neither_
     assert found["communication_s"] == 0.0
 
 
+def test_matrix_products_of_a_compiled_net_are_seen_within_its_calls() -> None:
+    found = sum_up(
+        at(STEP, 0, 0),
+        at(FORWARD, 10, 60),
+        at("Torch-Compiled Region: 0/0", 12, 52),
+        at("CompiledFunction", 12, 50),
+        at("aten::addmm", 15, 35),
+        at("aten::mm", 55, 58),  # outside of it
+        at("aten::gelu", 36, 40),
+        at(STEP, 100, 100),
+    )
+    assert found["computing_s"] == pytest.approx(0.043)
+    assert found["matrix_s"] == pytest.approx(0.023)
+
+
 def test_ranks_are_waited_for_only_while_nothing_is_computed() -> None:
     found = sum_up(
         at(STEP, 0, 0),

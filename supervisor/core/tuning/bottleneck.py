@@ -184,7 +184,7 @@ def _computing(shares: Shares) -> Bottleneck | None:
         return None
     what = "the GPU" if shares.on_gpu else "the processor"
     if moving is not None and moving >= MOVING:
-        why = f"{what} is busy {share:.0%}, {moving:.0%} of it moves data: no matrix products"
+        why = f"{what} is busy {share:.0%}, {moving:.0%} of that time with what moves data, and is no matrix product"
         return Bottleneck(name="memory-bound", share=share, why=why)
     name = "GPU-bound" if shares.on_gpu else "compute-bound"
     return Bottleneck(name=name, share=share, why=f"{what} is busy {share:.0%}, most of it in matrix products")

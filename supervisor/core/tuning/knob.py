@@ -119,6 +119,8 @@ class Knob:
     """What to try, in order; the next one is tried from the best so far."""
     why_not: Reason = lambda _facts: None
     """Why it cannot be tried on this training; None: it can."""
+    needless: str = "already set"
+    """Why there is no value to try, where there is none."""
     permission: str | None = None
     """The word of `--may` without which it is not tried."""
     outranked_by: tuple[str, ...] = ()
@@ -318,6 +320,7 @@ KNOBS: tuple[Knob, ...] = (
         phase=Phase.MEMORY,
         kind=Kind.SAME_ARITHMETIC,
         values=lambda facts: (False,) if facts.checkpointing else (),
+        needless="no activations are seen to be checkpointed",
         why_not=lambda facts: facts.checkpointing_why_not if facts.checkpointing else None,
         again_after=("attention", "autocast"),
         outranked_by=("allocator", "batch_factor", "image_factor"),
@@ -375,7 +378,7 @@ def _why_left(knob: Knob, facts: Facts, allowed: set[str], taken: set[str]) -> s
     why_not = knob.why_not(facts)
     if why_not is not None:
         return why_not
-    return None if knob.values(facts) else "already set"
+    return None if knob.values(facts) else knob.needless
 
 
 COUNTED = ("processors", "workers", "prefetch", "threads", "micro_batches")

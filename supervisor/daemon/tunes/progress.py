@@ -51,6 +51,7 @@ class Progress:
         state = state or self.state
         done = self.session.trial is None and state == "ended" and self.problem is None
         adopted = self.session.adopted if done else ()
+        unconfirmed = _list_unconfirmed(self.session) if state == "ended" and self.problem is not None else []
         return record_types.TuneReport(
             job=job,
             state=state,
@@ -72,11 +73,20 @@ class Progress:
                 )
                 for row in (*adopted, *self.restarts.adopted)
             ],
-            refused=_list_refused((*self.session.refused, *self.restarts.refused)),
+            refused=_list_refused((*self.session.refused, *unconfirmed, *self.restarts.refused)),
             left=_list_refused(self.left),
             bottleneck=record_types.BeforeAfterName(before=self.bottleneck_before, after=self.bottleneck_after),
             why=self.why_before,
         )
+
+
+def _list_unconfirmed(session: Session) -> list[Refused]:
+    """Return what a tune that ended before its time had proven by itself, or was just trying."""
+    rows = [(row.knob, row.value, "proven by itself, and not confirmed with the rest") for row in session.adopted]
+    arm = None if session.trial is None else session.trial.arm
+    if arm is not None and not arm.leaves_out:
+        rows.append((arm.knob, arm.value, "not settled: the tune ended"))
+    return [Refused(knob=knob, value=value, why=why) for knob, value, why in rows]
 
 
 def _list_refused(rows: Iterable[NotTried | Refused]) -> list[record_types.KnobRefused]:

@@ -14,6 +14,7 @@ from bisect import bisect_left, bisect_right
 from functools import wraps
 from typing import Any, Dict, List, Optional, Tuple
 
+COMPILED = "Compiled"
 PREFIX = "rocm_supervisor:"
 STEP, WAIT, FORWARD = PREFIX + "step", PREFIX + "wait", PREFIX + "forward"
 BACKWARD, OPTIMIZER = "autograd::engine::evaluate_function", "Optimizer.step#"
@@ -180,7 +181,10 @@ def sum_up(events: List[Event], *, on_gpu: bool) -> Optional[Dict[str, Any]]:
         computing = [event for event in computing if not is_within(event.begin, waits)]
     spans = join([(event.begin, event.end) for event in computing], window)
     ranks = join([(event.begin, event.end) for event in events if _is_of_ranks(event)], window)
-    matrix = join([(event.begin, event.end) for event in computing if _is_matrix(event)], window)
+    products = [event for event in computing if _is_matrix(event)]
+    if not on_gpu:
+        products += list_within_compiled(own, computing)
+    matrix = join([(event.begin, event.end) for event in products], window)
     return {
         "steps": len(marks) - 1,
         "span_s": (window[1] - window[0]) / 1e9,
@@ -201,6 +205,19 @@ def list_outermost(events: List[Event]) -> List[Event]:
         if _is_operator(event.name) and (not found or event.begin >= found[-1].end):
             found.append(event)
     return found
+
+
+def list_within_compiled(events: List[Event], computing: List[Event]) -> List[Event]:
+    """Return the matrix products of one thread within what torch.compile has made, as far as a trace shows them."""
+    compiled = join([(event.begin, event.end) for event in computing if COMPILED in event.name], (0, sys.maxsize))
+    if not compiled:
+        return []
+    return [
+        event
+        for event in events
+        if _is_operator(event.name) and COMPILED not in event.name and _is_matrix(event)
+        if is_within(event.begin, compiled)
+    ]
 
 
 def join(spans: List[Span], window: Span) -> List[Span]:
@@ -246,7 +263,7 @@ def is_within(moment: int, spans: List[Span]) -> bool:
 
 def _is_operator(name: str) -> bool:
     # What torch.compile has made is one call, whose parts are in no trace.
-    return ("::" in name and not name.startswith(("autograd::", "c10d::"))) or "Compiled" in name
+    return ("::" in name and not name.startswith(("autograd::", "c10d::"))) or COMPILED in name
 
 
 def _is_of_ranks(event: Event) -> bool:
