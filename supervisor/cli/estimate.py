@@ -353,8 +353,10 @@ def _list_doubts(points: list[Point], asked: Asked, *, follows: bool) -> list[st
         doubts.append("the loader makes its batches by itself: other micro-batches cannot be reckoned")
     if any(point.shapes > 1 for point in points):
         doubts.append("the batches differ in shape: this holds for those of the first two steps, longer ones take more")
+    if last.ranks > 1:
+        doubts.append(f"of {last.ranks} ranks this is what the first takes: each takes about as much of its own GPU")
     if last.compiled and last.device == "cpu":
-        doubts.append("torch.compile: without a GPU the memory of compiled graphs is not known")
+        doubts.append("torch.compile: without a GPU tensors were counted as if nothing were compiled")
     elif last.compiled:
         doubts.append("torch.compile: what is compiled for another micro-batch can differ from the line")
     if any(point.without_cudnn for point in points):

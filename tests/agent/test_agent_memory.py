@@ -180,3 +180,22 @@ def test_a_sampler_of_a_programs_own_that_is_made_by_names_is_followed_too(
 ) -> None:
     finished = attempt.run([current_python, "-c", NAMED])
     assert finished.output == "[[0, 1], [2, 3], [4, 5]]\n[[0, 1, 2, 3], [4, 5]]\n", finished.output
+
+
+COMPILED = """
+from types import SimpleNamespace
+from rocm_agent.memory.probe import Probe
+for asks in (False, True):
+    torch, probe = SimpleNamespace(compile=lambda model, **given: (model, given)), Probe({})
+    probe._follow_compiler(torch)
+    result = torch.compile("a net", mode="default") if asks else None
+    print(probe._asks_compiler, result)
+"""
+
+
+def test_a_training_that_asks_for_the_compiler_is_known(current_python: Path) -> None:
+    agent = str(Path(__file__).parents[2] / "supervisor/agent/path")
+    ended = subprocess.run(
+        [str(current_python), "-c", COMPILED], env={**os.environ, "PYTHONPATH": agent}, capture_output=True, check=True
+    )
+    assert ended.stdout.decode() == "False None\nTrue ('a net', {'mode': 'default'})\n"

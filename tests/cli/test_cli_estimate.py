@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "rigs"))
 
 from amdgpu_tree import AmdgpuTree, Card
 
-from supervisor.cli.estimate import as_json, find_conv2d, parse_bytes, report_lines
+from supervisor.cli.estimate import Asked, _list_doubts, as_json, find_conv2d, parse_bytes, report_lines
 from supervisor.cli.main import cli
 from supervisor.cli.table import Pen
 from supervisor.core.memory.estimate import estimate as estimate_memory
@@ -181,6 +181,18 @@ def test_a_largest_micro_batch_that_was_not_run_is_named_as_reckoned() -> None:
     unknown = replace(found, largest_micro_batch=None)
     assert as_json("net", unknown, points, [], ran=False)["largest_micro_batch_ran"] is None
     assert as_json("net", found, points, [], ran=True)["largest_micro_batch_ran"] is True
+
+
+def test_what_a_count_without_a_gpu_does_not_show_is_said() -> None:
+    point = Point(
+        device="cpu", batch=4, configured=4, weights_bytes=1, gradient_bytes=1, optimizer_bytes=2, graph_bytes=5,
+        update_bytes=6, reserved_bytes=None, other_bytes=None, card_bytes=None, ranks=2, compiled=True,
+    )  # fmt: skip
+    asked = Asked(batch=None, precision=None, checkpointing=None, without_gpu=True, card_bytes=None, quick=False)
+    assert _list_doubts([point], asked, follows=True) == [
+        "of 2 ranks this is what the first takes: each takes about as much of its own GPU",
+        "torch.compile: without a GPU tensors were counted as if nothing were compiled",
+    ]
 
 
 def test_sizes_are_read_with_their_units() -> None:

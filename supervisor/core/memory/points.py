@@ -38,7 +38,10 @@ class Point:
     """The same within it."""
     shapes: int = 1
     """Different shapes of samples among the batches drawn."""
+    ranks: int = 1
+    """Ranks of the training, of which the first was measured."""
     compiled: bool = False
+    """Whether torch.compile has compiled something, or would where a GPU is."""
     without_cudnn: bool = False
     """Whether those of depthwise convolutions were PyTorch's own kernels, since cuDNN prepared its own for seconds."""
     without_cudnn_attention: bool = False
@@ -74,6 +77,7 @@ def read_point(report: dict[str, object]) -> Point | str:
     return Point(
         device="cuda" if report.get("device") == "cuda" else "cpu",
         shapes=as_int(report.get("shapes"), maximum=10**6) or 1,
+        ranks=as_int(report.get("ranks"), 1, maximum=10**6) or 1,
         compiled=report.get("compiled") is True,
         without_cudnn=report.get("without_cudnn") is True,
         without_cudnn_attention=report.get("without_cudnn_attention") is True,

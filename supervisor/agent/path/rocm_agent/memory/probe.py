@@ -83,6 +83,7 @@ class Probe:
         self._samplers: Any = None
         self._inside = False
         self._end_fills: Callable[[], None] = lambda: None
+        self._asks_compiler = False
         self._alike = False
         """Whether the loader at work draws another micro-batch as soon as it is asked to."""
         self._optimizers: List[Any] = []
@@ -159,6 +160,7 @@ class Probe:
         problem = None if on_gpu or wanted.get("timed") else why_no_account(torch)
         if problem is not None:
             self._report(problem)
+        self._follow_compiler(torch)
         self._samplers = Samplers(torch)
         self._samplers.install()
         self._change_batch()
@@ -168,6 +170,19 @@ class Probe:
         self._follow_loaders()
         self._follow_steps()
         self._gauge.follow_passes()
+
+    def _follow_compiler(self, torch: Any) -> None:
+        """Note that the training asks for torch.compile: where tensors are counted nothing is compiled."""
+        original = getattr(torch, "compile", None)
+        if original is None:
+            return
+
+        @wraps(original)
+        def compile(*args: Any, **kwargs: Any) -> Any:  # noqa: A001 - it takes its place
+            self._asks_compiler = True
+            return original(*args, **kwargs)
+
+        torch.compile = compile
 
     def _follow_loaders(self) -> None:
         iterators = self._torch.utils.data.dataloader._BaseDataLoaderIter
@@ -395,10 +410,16 @@ class Probe:
             "update_bytes": update_bytes,
             "largest_output": outermost.largest or None,
             "checkpointed": outermost.checkpointed,
-            "compiled": _has_compiled(),
+            "compiled": _has_compiled() or (self._asks_compiler and self._gauge.kind == "cpu"),
+            "ranks": _count_ranks(),
             "without_cudnn": outermost.convolutions.is_skipped,
             "without_cudnn_attention": outermost.attention.is_skipped,
         }
+
+
+def _count_ranks() -> int:
+    text = os.environ.get("WORLD_SIZE", "")
+    return int(text) if text.isdecimal() else 1
 
 
 def _has_compiled() -> bool:
