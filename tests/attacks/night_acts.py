@@ -25,6 +25,7 @@ COMMANDS = (
     ("status",), ("doctor",), ("du",), ("alerts",), ("reload",),
 )  # fmt: skip
 OF_A_JOB = frozenset({"stop", "start", "restart", "account", "checkpoints"})
+REMAINS_A_FILE = ("truncate", "remove", "garbage", "empty")
 FILLED_AT_MOST = 30_000
 """Files that take up the inodes of a disk for tests."""
 
@@ -97,12 +98,14 @@ class Acts:
     def _checkpoint(self, chance: random.Random) -> str:
         """Only what leaves it a file: what the program itself meets in its folder is not what is looked at here."""
         saved = sorted(path for job in JOBS for path in (self._home.folder / job).glob("state-*"))
-        return damage(chance.choice(saved), chance, ("truncate", "remove", "garbage", "empty"))
+        return damage(chance.choice(saved), chance, REMAINS_A_FILE)
 
     def _state(self, chance: random.Random) -> str:
         found = (path for path in self._home.state.rglob("*") if "code" not in path.parts)
         files = sorted(path for path in found if path.is_symlink() or not path.is_dir())
-        return damage(chance.choice(files), chance, tuple(DAMAGES))
+        path = chance.choice(files)
+        # What is no file in the place of the database is left to a person, and no daemon starts until then.
+        return damage(path, chance, REMAINS_A_FILE if path.name.startswith("supervisor.db") else tuple(DAMAGES))
 
     def _disk(self, chance: random.Random) -> str:
         filler, seconds = self._small_disk / "filler", chance.uniform(2, 40)
