@@ -34,7 +34,7 @@ PART = ".rocm-supervisor-part"
 MOVED_TOGETHER = "moved-together"
 """File in the folder of an attempt: what its launch moved, of all folders, each path as one line of JSON."""
 LIST_LIMIT_BYTES = 1 << 24
-_SUFFIXES = re.compile(r"(?:\.[A-Za-z]\w*)+(?:-\d+-of-\d+)?$")
+_SUFFIXES = re.compile(r"(?:\.[A-Za-z][A-Za-z0-9]*)+(?:-\d+-of-\d+)?$")
 _RANK = re.compile(r"(?<![A-Za-z])(?:rank|shard|world_?size)[_-]?\d+", re.IGNORECASE)
 """As in core/checkpoints/checkpoint.py, of which this isolated program imports nothing."""
 

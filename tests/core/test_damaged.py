@@ -202,6 +202,13 @@ def test_of_saves_that_cannot_be_verified_all_files_of_the_newest_one_are_blamed
     assert way.stand_in.number == "10"
 
 
+def test_a_number_may_come_behind_what_looks_like_a_suffix() -> None:
+    files = [save(f"/c/model.txt.snapshot_iter_{number}", number, OTHER) for number in (200, 225)]
+    way = clear_unverified(files, DIED)
+    assert way is not None
+    assert (way.moved, way.stand_in.number) == (("/c/model.txt.snapshot_iter_225",), "200")
+
+
 def test_what_was_saved_since_the_start_that_failed_is_not_blamed() -> None:
     files = [save(f"/c/a_{number}.npz", number, OTHER) for number in (20, 30, 40)]
     way = clear_unverified(files, 40.0)

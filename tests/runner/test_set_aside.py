@@ -314,6 +314,7 @@ def test_wherever_it_is_killed_as_it_puts_a_save_back_the_next_one_completes_it(
         "sac_replay_buffer_500_steps.pkl",
         "last.pt",
         "ckpt-12.data-00000-of-00001",
+        "model.txt.snapshot_iter_225",
     ],
 )
 def test_a_save_has_the_number_that_the_search_knows_it_by(name: str) -> None:

@@ -55,8 +55,9 @@ class Fingerprint:
     inode: int
 
 
-SUFFIXES = re.compile(r"(?:\.[A-Za-z]\w*)+(?:-\d+-of-\d+)?$")
-"""TensorFlow names the parts of a save behind its suffix: `ckpt-12.data-00000-of-00001`."""
+SUFFIXES = re.compile(r"(?:\.[A-Za-z][A-Za-z0-9]*)+(?:-\d+-of-\d+)?$")
+"""LightGBM's `model.txt.snapshot_iter_225` ends with its number. TensorFlow names
+the parts of a save behind its suffix: `ckpt-12.data-00000-of-00001`."""
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 """A number in the name of a file: a step, an epoch, or a loss."""
 _RANK = r"(?<![A-Za-z])(?:rank|shard|world_?size)[_-]?\d+"
