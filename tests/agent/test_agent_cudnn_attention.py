@@ -36,7 +36,7 @@ class Kernels:
     def enable_cudnn_sdp(self, enabled):
         self.cudnn = enabled
 
-HALF, FACTS = Item("half"), {"hip": None, "compiling": False, "autocast": False}
+HALF, FACTS = Item("half"), {"hip": None, "compiling": False, "autocast": False, "has_gpu": True}
 
 def run(query=HALF, *, may_skip=True, cudnn=True, kernels=Kernels, enable_gqa=False, **given):
     facts = Space(**{**FACTS, **given})
@@ -46,6 +46,7 @@ def run(query=HALF, *, may_skip=True, cudnn=True, kernels=Kernels, enable_gqa=Fa
     torch = Space(
         nn=Space(functional=Space(scaled_dot_product_attention=attend)),
         backends=Space(cuda=home),
+        cuda=Space(is_available=lambda: facts.has_gpu),
         version=Space(hip=facts.hip),
         compiler=Space(is_compiling=lambda: facts.compiling),
         is_autocast_enabled=lambda _: facts.autocast,
@@ -76,8 +77,9 @@ class Older:
         ("compiling=True", False),
         ("Item('half', 'cpu')", False),
         ("kernels=Older", False),
+        ("has_gpu=False", False),
     ],
-    ids=["half", "autocast", "single", "no other", "not asked", "MIOpen", "compiled", "CPU", "older torch"],
+    ids=["half", "autocast", "single", "no other", "not asked", "MIOpen", "compiled", "CPU", "older torch", "no GPU"],
 )
 def test_cudnn_is_left_out_of_attention_that_another_kernel_takes(
     attempt: Attempt, current_python: Path, given: str, *, skipped: bool

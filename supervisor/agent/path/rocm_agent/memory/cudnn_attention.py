@@ -25,9 +25,9 @@ class Attention:
         """Whether cuDNN was left out of a call that it would have taken."""
 
     def install(self) -> None:
-        """Follow the calls, where torch says which kernel can take one."""
+        """Follow the calls, where torch says which kernel can take one; without a GPU none is looked at."""
         home = self._torch.backends.cuda
-        if not all(hasattr(home, name) for name in NEEDED):
+        if not self._torch.cuda.is_available() or not all(hasattr(home, name) for name in NEEDED):
             return
         functional = self._torch.nn.functional
         original = functional.scaled_dot_product_attention
