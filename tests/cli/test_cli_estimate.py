@@ -183,7 +183,7 @@ def test_a_largest_micro_batch_that_was_not_run_is_named_as_reckoned() -> None:
     assert as_json("net", found, points, [], ran=True)["largest_micro_batch_ran"] is True
 
 
-def test_what_a_count_without_a_gpu_does_not_show_is_said() -> None:
+def test_what_a_count_without_a_gpu_does_not_show_is_noted() -> None:
     point = Point(
         device="cpu", batch=4, configured=4, weights_bytes=1, gradient_bytes=1, optimizer_bytes=2, graph_bytes=5,
         update_bytes=6, reserved_bytes=None, other_bytes=None, card_bytes=None, ranks=2, compiled=True,
