@@ -8,6 +8,7 @@ import errno
 import faulthandler
 import gc
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from supervisor.control.listen import ListenError
 from supervisor.daemon import reload
 from supervisor.daemon.launch.launchers import LauncherError
 from supervisor.daemon.process import logging_setup
-from supervisor.daemon.process.startup import StateLockedError, keep_one_heap, wait_for_state
+from supervisor.daemon.process.startup import EarlyHangup, StateLockedError, keep_one_heap, wait_for_state
 from supervisor.daemon.process.systemd import Notifier
 from supervisor.daemon.service import Service
 from supervisor.daemon.wiring import assemble
@@ -91,6 +92,7 @@ def _start(config: Path) -> int:
     keep_one_heap()  # before the first thread
     keep_apart()  # before the first file
     keep_files_apart()
+    signal.signal(signal.SIGHUP, EarlyHangup())
     logging_setup.begin("info", journal="JOURNAL_STREAM" in os.environ)
     chosen, refused = _choose_settings(config)
     if isinstance(chosen, int):

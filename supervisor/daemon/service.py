@@ -37,7 +37,7 @@ from supervisor.daemon.launch.remedy_context import memory_awaited
 from supervisor.daemon.metrics import MetricsCollector, MetricsDeps, Textfile
 from supervisor.daemon.periodic import Periodic
 from supervisor.daemon.process.ending import end_in_turn
-from supervisor.daemon.process.startup import return_freed_memory
+from supervisor.daemon.process.startup import EarlyHangup, return_freed_memory
 from supervisor.daemon.process.systemd import Notifier, stop_is_restart
 from supervisor.daemon.record.expiry import RetentionClock
 from supervisor.daemon.record.outage import record_end, record_outage
@@ -234,8 +234,11 @@ class Service:
         parts.attempts.catch_up()
         parts.commits.begin()
         self._start_threads()
+        early = signal.getsignal(signal.SIGHUP)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
+        if isinstance(early, EarlyHangup) and early.came:
+            parts.inbox.later(self._begin_reload)
         self._counts.begin()
         self._follow_turns()
         self._notifier.ready()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
@@ -57,6 +58,17 @@ def test_a_reload_says_what_hangs_and_jobs_are_judged_meanwhile(home: House, far
     assert home.client.post("/v1/reload")["problems"] == []
 
 
+def hang_up_early(home: House, pid: int) -> None:
+    """Ask a daemon that still reads its configuration to reload it, once it takes the signal."""
+
+    def is_taken() -> bool:
+        lines = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        return bool(int(lines["SigCgt"], 16) & 1 << (signal.SIGHUP - 1))
+
+    home.until(is_taken, 30, "the daemon to take SIGHUP")
+    os.kill(pid, signal.SIGHUP)
+
+
 def test_a_start_meanwhile_runs_with_what_was_last_in_force_or_ends_to_be_tried_again(
     home: House, far: HangingFs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,6 +77,7 @@ def test_a_start_meanwhile_runs_with_what_was_last_in_force_or_ends_to_be_tried_
     home.kill()
     far.hang()
     ended = home.start(wait=False)
+    hang_up_early(home, ended.pid)
     assert ended.wait(60) == 69
     assert f"{far.at} does not answer" in home.log.read_text()
     monkeypatch.setenv("STATE_DIRECTORY", str(home.state))

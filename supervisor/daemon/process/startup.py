@@ -1,4 +1,4 @@
-"""What the process of the daemon sets up first: one heap, and the locks of its state directory and database.
+"""What the process of the daemon sets up first: one heap, its signals, the locks of its state directory and database.
 
 Threads come and go with every attempt. glibc gives each of them one of several heaps, and a heap keeps the memory that
 its threads have freed: over many restarts the memory of the daemon would grow by what unused heaps hold. Of the one
@@ -34,6 +34,16 @@ SAY_EVERY_S = 10.0
 
 class StateLockedError(RuntimeError):
     """Another daemon works on this state or writes this database."""
+
+
+class EarlyHangup:
+    """The handler of SIGHUP during the start, which the signal would end: the configuration is read again after it."""
+
+    came = False
+
+    def __call__(self, _number: int, _frame: object) -> None:
+        """Note the signal."""
+        self.came = True
 
 
 def lock_state(state: Path) -> int:
