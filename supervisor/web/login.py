@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 LINE_LIMIT_S = 5.0
 ANSWER_LIMIT_S = 60.0
-"""How long a client waits: systemd starts the service for it, beside trainings that may keep every core busy."""
+"""How long a client waits: systemd starts the service for it, and trainings may keep every core busy."""
 ANSWER_BYTES_MAX = 4096
 TOKEN = "token"  # noqa: S105  # what is asked
 REVOKE = "revoke"
