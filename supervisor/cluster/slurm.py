@@ -28,6 +28,9 @@ PENDING_LIMIT_S = 60.0
 STANDARD_ERROR = 2
 """The job's output; `sys.stderr` may be the logger's."""
 PENDING_EVERY_S = 0.2
+REVOKED_S = 2.0
+"""From the end of a job to its next start. What was allocated in the second in which a node ended it, or before, that
+node refuses ("already killed"), and Slurm ends the job for good; the controller's clock may be a second behind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +98,8 @@ def leave_allocation(job: str, excluded: Sequence[str]) -> None:
             raise ValueError(f"job {job} was requeued and is not pending after {PENDING_LIMIT_S:.0f} s")
         time.sleep(PENDING_EVERY_S)
     _end_launcher(os.environ)
-    _repeat(end, "update", f"JobId={job}", "StartTime=now")
+    time.sleep(REVOKED_S)
+    _repeat(end + REVOKED_S, "update", f"JobId={job}", "StartTime=now")
 
 
 def list_nodes(node_list: str) -> tuple[str, ...]:

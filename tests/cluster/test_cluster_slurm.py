@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from cluster_by_hand import LAUNCHER, RANK, Cluster
 
+from supervisor.cluster.slurm import REVOKED_S
 from supervisor.core.fleet.training import LeaderLimits
 from tests.rigs.laid_code import lay_code
 from tests.rigs.slurm import Slurm, missing, slurm
@@ -108,6 +109,18 @@ def submitted(tmp_path: Path, code_copies: Path) -> Iterator[Submitted]:
         yield Submitted(cluster, training)
 
 
+def read_restart(cluster: Slurm, job: str) -> tuple[float, float]:
+    """Return when the controller requeued a job, and when it gave it nodes again, in Unix seconds."""
+    text = (cluster.folder / "slurmctld.log").read_text()
+    found = re.findall(rf"^\[(\S+)\] (Requeuing JobId={job}$|sched: Allocate JobId={job} )", text, re.M)
+    events = [(datetime.fromisoformat(when).timestamp(), what.startswith("sched")) for when, what in found]
+    return next(
+        (requeued, begun)
+        for (requeued, was_start), (begun, is_start) in itertools.pairwise(events)
+        if is_start and not was_start
+    )
+
+
 def test_a_training_outlives_a_killed_rank_and_a_dead_node(submitted: Submitted) -> None:
     job = submitted.submit()
     nodes = submitted.await_launch("run.0.1")
@@ -117,6 +130,8 @@ def test_a_training_outlives_a_killed_rank_and_a_dead_node(submitted: Submitted)
     after = submitted.await_launch("run.1.1")
     assert nodes[3] not in after.values(), "requeued without the dead node, though its user is no administrator"
     assert submitted.cluster.job(job)["ExcNodeList"] == nodes[3]
+    requeued_s, begun_s = read_restart(submitted.cluster, job)
+    assert begun_s - requeued_s >= REVOKED_S, "a node refuses what is allocated in the second in which it ended the job"
     assert "down" not in submitted.cluster.states()[nodes[3]], "long before Slurm took the node for dead"
     assert not list(Path.cwd().glob("slurm_job_*")), "scontrol's scripts for a job that goes on with fewer nodes"
     waits_s = [launched - joined for joined, launched in submitted.read_launches()]
