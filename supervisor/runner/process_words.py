@@ -58,7 +58,8 @@ def read_words(processes: Sequence[Process], name: str, *, own: bool = True) -> 
             under_way = _readers.do(reading.run)
         except (RuntimeError, MemoryError):  # no room for a thread
             reading.run()
-            return found | reading.found
+            found |= reading.found
+            break
         hangs = _await(reading, under_way)
         found |= reading.found
         if hangs is None:

@@ -36,6 +36,19 @@ threading.Thread(target=again, daemon=True).start()
 libc.pause()
 """
 
+WITHOUT_ROOM = """
+import os, sys, threading
+from supervisor.runner import process_table
+from supervisor.runner.process_words import read_words
+own, locked = (process_table.read_process(pid) for pid in (os.getpid(), int(sys.argv[1])))
+read_words([locked], "cmdline")
+threading.stack_size(1 << 46)
+found = read_words([locked, own], "cmdline")
+print(bool(found[own.pid]), found[locked.pid], flush=True)
+os._exit(0)
+"""
+"""A stack for which no machine has room, once the first reader hangs."""
+
 
 @pytest.fixture
 def far(tmp_path: Path) -> Iterator[HangingFs]:
@@ -86,3 +99,10 @@ def test_of_a_process_whose_memory_is_locked_nothing_is_read_and_of_those_after_
     assert threading.active_count() <= threads, "a process at which a reader hangs is not asked again"
     far.go_on()
     until(lambda: read_words([locked], "cmdline")[locked.pid] != [], "its command line")
+
+
+def test_without_room_for_a_thread_the_others_are_read_and_of_that_process_nothing(locked: Process) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_ROOM, str(locked.pid)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "True []\n", done.stderr
