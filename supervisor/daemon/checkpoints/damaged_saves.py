@@ -7,6 +7,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from supervisor import untrusted_files
@@ -64,17 +65,12 @@ def move_damaged(
 ) -> ResumePoint:
     """Return the resume point with the damaged saves that are moved so that the program finds the proven one.
 
-    `shared` returns the paths that may belong to another job as well, of which none is moved. What cannot be examined
-    or listed for now is not known to be damaged: the point is found without it, and no search waits for that.
+    `shared` returns the paths that may belong to another job as well, of which none is moved.
     """
     if search.died_unix_s is None or search.set_back is not None or point.checkpoint is None:
         return point
-    try:
-        way = _find_way(search, search.died_unix_s, prove, report)
-    except OSError as error:
-        log.warning("damaged_saves.unknown", extra={"fields": {"cwd": search.cwd, "why": str(error)}})
-        return point
-    if way is None or not shared().isdisjoint(way.moved):
+    way = _find_ours(search, shared, partial(_find_way, search, search.died_unix_s, prove, report))
+    if way is None:
         return point
     chosen = point.checkpoint if point.checkpoint.kind == "snapshot" else way.stand_in
     reason = point.reason if chosen is point.checkpoint else f"newest proven checkpoint of its own: {chosen.title}"
@@ -100,16 +96,29 @@ def move_unverified(
     until_unix_s = search.blamed_unix_s if is_blamed else search.ended_unix_s if is_damaged_alone else None
     if until_unix_s is None or search.set_back is not None:
         return point
-    try:
-        way = _find_unverified_way(search, until_unix_s, prove, report, is_blamed=is_blamed)
-    except OSError as error:
-        log.warning("damaged_saves.unknown", extra={"fields": {"cwd": search.cwd, "why": str(error)}})
-        return point
-    if way is None or not shared().isdisjoint(way.moved):
+    find = partial(_find_unverified_way, search, until_unix_s, prove, report, is_blamed=is_blamed)
+    way = _find_ours(search, shared, find)
+    if way is None:
         return point
     return ResumePoint(
         checkpoint=None, possible=True, reason=LOADS_ITSELF, loads_itself=True, newer=way.moved, stand_in=way.stand_in
     )
+
+
+def _find_ours(
+    search: Search, shared: Callable[[], frozenset[str]], find: Callable[[], WayCleared | None]
+) -> WayCleared | None:
+    """Return what `find` says to move; None where that is nothing, unknown, or may belong to another job as well.
+
+    What cannot be examined or listed for now is not known to be damaged: the point is found without it, and no search
+    waits for that.
+    """
+    try:
+        way = find()
+    except OSError as error:
+        log.warning("damaged_saves.unknown", extra={"fields": {"cwd": search.cwd, "why": str(error)}})
+        return None
+    return way if way is not None and shared().isdisjoint(way.moved) else None
 
 
 def _find_unverified_way(
