@@ -112,13 +112,18 @@ def submitted(tmp_path: Path, code_copies: Path) -> Iterator[Submitted]:
 def read_restart(cluster: Slurm, job: str) -> tuple[float, float]:
     """Return when the controller requeued a job, and when it gave it nodes again, in Unix seconds."""
     text = (cluster.folder / "slurmctld.log").read_text()
-    found = re.findall(rf"^\[(\S+)\] (Requeuing JobId={job}$|sched: Allocate JobId={job} )", text, re.M)
+    # Either of Slurm's two schedulers may be the first to find nodes for it.
+    start = rf"sched: Allocate JobId={job} |sched/backfill: _start_job: Started JobId={job} "
+    found = re.findall(rf"^\[(\S+)\] (Requeuing JobId={job}$|{start})", text, re.M)
     events = [(datetime.fromisoformat(when).timestamp(), what.startswith("sched")) for when, what in found]
-    return next(
+    restarts = (
         (requeued, begun)
         for (requeued, was_start), (begun, is_start) in itertools.pairwise(events)
         if is_start and not was_start
     )
+    restart = next(restarts, None)
+    assert restart is not None, "\n".join(line for line in text.splitlines() if f"JobId={job}" in line)
+    return restart
 
 
 def test_a_training_outlives_a_killed_rank_and_a_dead_node(submitted: Submitted) -> None:

@@ -7,40 +7,38 @@ The kernel counts the waits of each thread (`/proc/PID/task/TID/schedstat`, Docu
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from pathlib import Path
 
 
 class OwnTime:
-    """The time since it was made, less what this thread and those of another process waited for a core meanwhile.
+    """The time since it was made, less what threads of this process and of another waited for a core meanwhile.
 
-    Of the other process, which answers this one, the thread that waited longest counts.
+    Of each, the thread that waited longest counts: in this process others may wait with the interpreter's lock, or be
+    what the process that answers asks in its turn.
     """
 
     def __init__(self, answering: int) -> None:
-        self._answering = answering
-        self._mine_s, self._theirs_s = self._read_waits_s()
+        self._processes = "self", str(answering)
+        self._waited_s = [_read_waits_s(process) for process in self._processes]
         self._began_s = time.perf_counter()
 
     def read_s(self) -> float:
         """Return the seconds so far."""
         took_s = time.perf_counter() - self._began_s
-        mine_s, theirs_s = self._read_waits_s()
-        longest_s = max(
-            (waited_s - self._theirs_s.get(thread, 0.0) for thread, waited_s in theirs_s.items()), default=0.0
-        )
-        return max(0.0, took_s - (mine_s - self._mine_s) - longest_s)
-
-    def _read_waits_s(self) -> tuple[float, dict[str, float]]:
-        """Return how long this thread has waited for a core, and each of the other process; of none if it has ended."""
-        theirs_s: dict[str, float] = {}
-        with contextlib.suppress(OSError):
-            for thread in Path(f"/proc/{self._answering}/task").iterdir():
-                with contextlib.suppress(OSError):
-                    theirs_s[thread.name] = _read_wait_s(thread)
-        return _read_wait_s(Path(f"/proc/self/task/{threading.get_native_id()}")), theirs_s
+        longest_s = map(_find_longest_s, map(_read_waits_s, self._processes), self._waited_s)
+        return max(0.0, took_s - sum(longest_s))
 
 
-def _read_wait_s(thread: Path) -> float:
-    return int((thread / "schedstat").read_text().split()[1]) / 1e9
+def _find_longest_s(waits_s: dict[str, float], before_s: dict[str, float]) -> float:
+    return max((waited_s - before_s.get(thread, 0.0) for thread, waited_s in waits_s.items()), default=0.0)
+
+
+def _read_waits_s(process: str) -> dict[str, float]:
+    """Return how long each thread of a process has waited for a core; of none if it has ended."""
+    waits_s: dict[str, float] = {}
+    with contextlib.suppress(OSError):
+        for thread in Path(f"/proc/{process}/task").iterdir():
+            with contextlib.suppress(OSError):
+                waits_s[thread.name] = int((thread / "schedstat").read_text().split()[1]) / 1e9
+    return waits_s
