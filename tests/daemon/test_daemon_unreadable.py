@@ -177,3 +177,15 @@ def test_what_finds_no_room_or_is_a_link_is_left_out_and_named(runs: Path, tmp_p
     linked = keep_existing(job, 1, [str(link)], limit_bytes=100, reserve_bytes=0)
     assert linked.copies == 0
     assert linked.left_out[0].startswith(f"{link}: ")
+
+
+def test_a_folder_without_a_file_is_nothing_to_keep_and_stops_no_start(runs: Path, tmp_path: Path) -> None:
+    """What a save leaves that is killed between its folder and its first file."""
+    folder, job = runs / "step-50", tmp_path / "job"
+    (folder / "shards").mkdir(parents=True)
+    job.mkdir()
+    made = keep_existing(job, 1, [str(folder)], limit_bytes=1000, reserve_bytes=0)
+    assert (made.copies, made.left_out) == (0, ())
+    assert not (job / FOLDER).exists()
+    (folder / "shards" / "0.distcp").write_bytes(b"saved")
+    assert keep_existing(job, 2, [str(folder)], limit_bytes=1000, reserve_bytes=0).copies == 1

@@ -64,8 +64,10 @@ def keep_existing(
 
 
 def _stat_path(path: str) -> tuple[str, Fingerprint] | None:
+    """Return a path with its fingerprint; None where nothing is there, as in a folder that a save had only made."""
     try:
-        return path, fingerprint_of(Path(path))
+        stated = fingerprint_of(Path(path))
+        return None if Path(path).is_dir() and not any(files_in(Path(path))) else (path, stated)
     except OSError:
         return None
 
