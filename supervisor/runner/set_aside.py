@@ -23,10 +23,12 @@ COULD_NOT = 78
 FOLDER = ".rocm-supervisor-aside"
 PREFIX, SUFFIX = "aside.", ".aside"
 """Programs that search all folders below theirs, hidden ones too, know a checkpoint by either end of its name."""
-POINTERS = ("latest", "last_checkpoint", "latest_checkpoint", "checkpoint")
-"""Files of DeepSpeed, detectron2, mmengine and others that hold the name of the newest checkpoint, or its path."""
+POINTERS = re.compile(r"checkpoint|(?:latest|last|newest)(?:[_-][A-Za-z_-]+)?(?:\.txt)?")
+"""Files that hold the newest checkpoint's name, its path, or its number: DeepSpeed's `latest`, detectron2's and
+mmengine's `last_checkpoint`, Megatron's `latest_checkpointed_iteration.txt`."""
 POINTER_LIMIT_BYTES = 4096
-_OF_TENSORFLOW = re.compile(r'(?<=\bmodel_checkpoint_path: ")[^"\n]+(?=")')
+OF_TENSORFLOW = "checkpoint"
+_PATH_OF_TENSORFLOW = re.compile(r'(?<=\bmodel_checkpoint_path: ")[^"\n]+(?=")')
 """In TensorFlow's file `checkpoint`: what its newest save is called, without the suffixes of its files."""
 STATE_LIMIT_BYTES = 1 << 20
 ENTRIES_LIMIT = 100_000
@@ -172,12 +174,29 @@ def _repoint(folder: Path, chosen: str, attempt: str, before: Path | None) -> No
     for pointer in found:
         target = _read_target(pointer)
         name = target.rpartition("/")[2]
+        new = _number_like(target, chosen) if target.isdecimal() and not pointer.is_symlink() else chosen
         changed = before is not None and os.path.lexists(before.with_name(f"{PREFIX}{pointer.name}{SUFFIX}"))
-        is_gone = f"{PREFIX}{name}{SUFFIX}" in aside and not os.path.lexists(folder / name)
-        if name != chosen and (is_gone or (changed and name)):
-            _replace_pointer(pointer, target[: len(target) - len(name)] + chosen, attempt)
-        elif pointer.name in POINTERS and pointer.is_file() and not pointer.is_symlink():
+        if new is not None and name != new and ((changed and name) or _is_gone(folder, name, aside)):
+            _replace_pointer(pointer, target[: len(target) - len(name)] + new, attempt)
+        elif pointer.name == OF_TENSORFLOW and pointer.is_file() and not pointer.is_symlink():
             _repoint_tensorflow(pointer, _SUFFIXES.sub("", chosen), attempt, aside)
+
+
+def _number_like(number: str, chosen: str) -> str | None:
+    """Return the last number in the name `chosen` as a file has it that holds `number`; None where it has none."""
+    found = last_number(chosen)
+    return found and found.zfill(len(number) if number.startswith("0") else 1)
+
+
+def _is_gone(folder: Path, name: str, aside: set[str]) -> bool:
+    """Whether what a name, or a number alone, stands for was moved out of a folder, and nothing of it is there."""
+    if f"{PREFIX}{name}{SUFFIX}" in aside:
+        return not os.path.lexists(folder / name)
+    if not name.isdecimal():
+        return False
+    number = str(int(name))
+    moved = (other.removeprefix(PREFIX).removesuffix(SUFFIX) for other in aside)
+    return number in map(last_number, moved) and number not in map(last_number, os.listdir(folder))  # noqa: PTH208 - names
 
 
 def _repoint_tensorflow(pointer: Path, chosen: str, attempt: str, aside: set[str]) -> None:
@@ -185,7 +204,7 @@ def _repoint_tensorflow(pointer: Path, chosen: str, attempt: str, aside: set[str
     if pointer.stat().st_size > STATE_LIMIT_BYTES:
         return
     text = pointer.read_bytes().decode("utf-8", "replace")
-    found = _OF_TENSORFLOW.search(text)
+    found = _PATH_OF_TENSORFLOW.search(text)
     if found is None:
         return
     name = found[0].rpartition("/")[2]
@@ -201,7 +220,7 @@ def _list_aside(folder: Path) -> set[str]:
 
 
 def _may_point(entry: os.DirEntry[str]) -> bool:
-    return entry.is_symlink() or (entry.name in POINTERS and entry.is_file(follow_symlinks=False))
+    return entry.is_symlink() or (POINTERS.fullmatch(entry.name) is not None and entry.is_file(follow_symlinks=False))
 
 
 def _read_target(pointer: Path) -> str:
