@@ -50,6 +50,25 @@ def test_a_part_may_have_another_suffix_of_saved_state(tmp_path: Path, other: st
     assert hand_over_in_place(generation).path == str(tmp_path / "out" / "sac_500_steps.zip")
 
 
+@pytest.mark.parametrize(
+    ("name", "other"), [("0.pt", "0.yaml"), ("last.pt", "last.json"), ("net_40.pt", "net_40.pt.json")]
+)
+def test_what_a_program_writes_about_a_save_under_its_name_is_a_part_of_it(
+    tmp_path: Path, name: str, other: str
+) -> None:
+    """WeNet reads epoch and step from the .yaml next to the .pt: from a copy it began with epoch 0 again."""
+    generation = captured(tmp_path, name)
+    (tmp_path / "out" / other).write_bytes(b"epoch: 0")
+    assert hand_over_in_place(generation).path == str(tmp_path / "out" / name)
+
+
+@pytest.mark.parametrize("other", ["last.log", "settings.yaml", "last_ema.json"])
+def test_what_has_another_name_or_another_kind_is_none(tmp_path: Path, other: str) -> None:
+    generation = captured(tmp_path, "last.pt")
+    (tmp_path / "out" / other).write_bytes(b"text")
+    assert hand_over_in_place(generation) is generation
+
+
 @pytest.mark.parametrize("other", ["opt000020.pt", "sample000040.png", "notes.pt", "opt000040.pt/part.pt"])
 def test_another_save_or_another_kind_of_file_is_none_of_its_parts(tmp_path: Path, other: str) -> None:
     generation = captured(tmp_path, "model000040.pt")
@@ -162,6 +181,14 @@ def test_a_save_of_which_a_kill_has_left_no_second_file_is_passed_over(tmp_path:
     assert f"not all there as they were saved: {saves[2].title}" in point.reason
     (tmp_path / "out" / "optim_000025_rank0.pt").unlink()
     assert looked_for(tmp_path, *saves).checkpoint == saves[2], "not each save has that file"
+
+
+def test_a_save_about_which_a_kill_has_let_nothing_be_written_is_passed_over(tmp_path: Path) -> None:
+    """WeNet writes 2.yaml after 2.pt."""
+    saves = [replace(captured(tmp_path, f"{epoch}.pt"), step=40 * (epoch + 1)) for epoch in (0, 1, 2)]
+    for epoch in (0, 1):
+        (tmp_path / "out" / f"{epoch}.yaml").write_bytes(b"epoch")
+    assert looked_for(tmp_path, *saves).checkpoint == saves[1]
 
 
 @pytest.mark.parametrize("others", [{10}, {10, 20, 40}, set[int]()])

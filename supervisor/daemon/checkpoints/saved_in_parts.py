@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -19,6 +20,9 @@ STATE_SUFFIXES = frozenset(
 )
 """Of files that hold state of a training: a replay buffer in `sac_replay_buffer_500_steps.pkl` is a part of
 `sac_500_steps.zip`, while a picture or a log of the same number is none."""
+FACTS_SUFFIXES = frozenset([".yaml", ".yml", ".json", ".toml"])
+"""Of what a program writes about a save under the save's own name, and goes on from: its epoch in `0.yaml`, next to
+`0.pt`. Without that it would begin to count again."""
 SAVES_ALIKE = 2
 """Saves that show which files belong to each of a series."""
 _DIGITS = re.compile(r"\d+")
@@ -44,13 +48,13 @@ def hand_over_in_place(checkpoint: Checkpoint, *, needs_others: bool = False) ->
     With `needs_others` the program is known to read others from there, whatever their names.
     """
     source, number = checkpoint.source, checkpoint.number
-    if source is None or checkpoint.kind != "checkpoint" or (number is None and not needs_others):
+    if source is None or checkpoint.kind != "checkpoint":
         return checkpoint
     own = _find_own_file(checkpoint, source)
     if own is None or not checkpoint.is_of(own):
         return checkpoint
-    handed_over = needs_others or (number is not None and apart(_has_another_part, source, by_all=False))
-    return own if handed_over else checkpoint
+    has_part = _has_facts if number is None else partial(_has_another_part, by_all=False)
+    return own if needs_others or apart(has_part, source) else checkpoint
 
 
 def find_untorn(
@@ -186,8 +190,11 @@ def _find_own_file(generation: Checkpoint, source: str) -> Checkpoint | None:
 
 
 def _is_of_a_part(other: Path, own: Path) -> bool:
-    """Whether a file may by its suffix hold a part of a save."""
-    return other.suffix == own.suffix or other.suffix in STATE_SUFFIXES
+    """Whether a file may by its suffix hold a part of a save, or by its name what is to be known of it."""
+    if other.suffix == own.suffix or other.suffix in STATE_SUFFIXES:
+        return True
+    names = (_DIGITS.sub("#", own.stem), _DIGITS.sub("#", own.name))
+    return other.suffix in FACTS_SUFFIXES and _DIGITS.sub("#", other.stem) in names
 
 
 def _has_another_part(path: str, *, by_all: bool) -> bool:
@@ -195,6 +202,12 @@ def _has_another_part(path: str, *, by_all: bool) -> bool:
     own = Path(path)
     save = _numbers_of(own.name, by_all=by_all)
     return any(_numbers_of(name, by_all=by_all) == save for name in _list_parts(own) if name != own.name)
+
+
+def _has_facts(path: str) -> bool:
+    """Whether next to a file lies what a program has written about it, under its name."""
+    own = Path(path)
+    return any(name.suffix in FACTS_SUFFIXES for name in map(Path, _list_parts(own)))
 
 
 def _list_parts(own: Path) -> list[str]:
