@@ -9,7 +9,14 @@ import pytest
 
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
-from supervisor.core.checkpoints.checkpoint import OTHER_FORMATS, Checkpoint, Fingerprint, ResumePoint, Verdict
+from supervisor.core.checkpoints.checkpoint import (
+    NOTHING_KNOWN,
+    OTHER_FORMATS,
+    Checkpoint,
+    Fingerprint,
+    ResumePoint,
+    Verdict,
+)
 from supervisor.core.checkpoints.damaged import (
     WayCleared,
     accept_unverified,
@@ -18,6 +25,7 @@ from supervisor.core.checkpoints.damaged import (
     group_saves,
     is_damaged,
     next_to_prove,
+    reject_incomplete,
 )
 from supervisor.core.job import Phase
 from supervisor.core.remedies.context import RemedyContext
@@ -85,6 +93,17 @@ def test_what_is_not_known_to_be_damaged_stays(reason: str | None) -> None:
 )
 def test_what_a_kill_or_a_lost_machine_leaves_is_damaged(reason: str) -> None:
     assert is_damaged(save("/c/ck_40.pt", 40, reason))
+
+
+def test_a_folder_without_weights_is_damaged_where_others_of_its_name_have_some() -> None:
+    """The Trainer writes config.json first, and goes on from the newest folder that it finds."""
+    kept, left = save("/c/checkpoint-30", 30), save("/c/checkpoint-40", 40, NOTHING_KNOWN)
+    way = clear_way(reject_incomplete(group_saves([kept, left])), (), DIED, {})
+    assert way is not None
+    assert (way.moved, way.stand_in) == ((left.path,), kept)
+    for others in ([save("/c/step-30", 30)], [save("/c/checkpoint-30", 30, NOTHING_KNOWN)]):
+        saves = group_saves([*others, left])
+        assert reject_incomplete(saves) == saves
 
 
 def test_what_was_written_since_the_program_died_may_be_being_written_by_another() -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from supervisor.core.checkpoints.checkpoint import (
+    NOTHING_KNOWN,
     SUFFIXES,
     Checkpoint,
     Verdict,
@@ -30,6 +31,7 @@ DAMAGED = re.compile(
     r"|no checkpoint: neither a torch file nor safetensors, and its first bytes are zero)"
 )
 """How the prover (agent/prove) says that a content is not what was saved, or cannot be gone on from."""
+INCOMPLETE = "incomplete: nothing in the folder can be proven, and others of its name are proven"
 BLAMED = "damaged, as it seems: the program has failed twice at its start with it"
 _INTEGER = re.compile(r"(?<![\d.])\d+(?![\d.])")
 
@@ -115,6 +117,17 @@ def next_to_prove(saves: Sequence[Save]) -> Checkpoint | None:
         if save.is_proven:
             settled |= save.names
     return None
+
+
+def reject_incomplete(saves: Sequence[Save]) -> tuple[Save, ...]:
+    """Return the saves, with a folder as damaged that a kill has left without weights: others of its name have some."""
+    proven = {name for save in saves if save.is_proven for name in save.names}
+    return tuple(
+        replace(save, parts=tuple(replace(part, reason=INCOMPLETE) for part in save.parts))
+        if save.names <= proven and all(part.reason == NOTHING_KNOWN for part in save.parts)
+        else save
+        for save in saves
+    )
 
 
 def accept_unverified(checkpoint: Checkpoint) -> Checkpoint:

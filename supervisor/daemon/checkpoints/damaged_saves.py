@@ -35,6 +35,7 @@ from supervisor.core.checkpoints.damaged import (
     group_saves,
     is_damaged,
     next_to_prove,
+    reject_incomplete,
 )
 from supervisor.daemon.checkpoints.candidates import (
     Prove,
@@ -141,7 +142,7 @@ def _list_moved(own: Iterable[Checkpoint], way: WayCleared) -> Iterator[Checkpoi
 def _find_way(
     search: Search, died_unix_s: float, prove: Prove, report: Callable[[Checkpoint], None]
 ) -> WayCleared | None:
-    saves = _prove_newest(group_saves(_list_own(search)), search, prove, report)
+    saves = reject_incomplete(_prove_newest(group_saves(_list_own(search)), search, prove, report))
     damaged = {part.path for save in saves if save.is_damaged for part in save.parts}
     if not damaged:
         return None
