@@ -50,10 +50,21 @@ def set_aside(attempt: str, kept: Path, chosen: Path, paths: list[Path]) -> tupl
     moved = [_move(path, attempt) for path in there]
     before = _find_moved(kept, chosen)
     returned = _put_back_others(before, chosen, attempt) if before is not None else []
-    _repoint(chosen.parent, chosen.name, attempt, before)
+    save = _find_save(chosen, paths)
+    _repoint(save.parent, save.name, attempt, before)
     if before is not None:  # last: a run that was killed in between is completed by the next one, which finds it
         returned.append(_return(before, chosen, attempt))
     return moved, returned
+
+
+def _find_save(chosen: Path, paths: list[Path]) -> Path:
+    """Return `chosen`, or the folder above it that is a save as those of `paths` are: `iter_4` of `iter_4/model.pt`."""
+    alike = set(map(_without_digits, paths))
+    return next((path for path in (chosen, *chosen.parents) if _without_digits(path) in alike), chosen)
+
+
+def _without_digits(path: Path) -> tuple[Path, str]:
+    return path.parent, re.sub(r"\d+", "#", path.name)
 
 
 def _move(path: Path, attempt: str) -> Path:
@@ -103,7 +114,7 @@ def _list_of_save(chosen: Path, together: list[Path]) -> list[Path]:
     Where the last number in the names stays from save to save, as in `model_state_e5_b0.th`, it takes all of them.
     """
     others = [path for path in together if path != chosen and last_number(path.name) == last_number(chosen.name)]
-    series = {(path.parent, re.sub(r"\d+", "#", path.name)) for path in (chosen, *others)}
+    series = set(map(_without_digits, (chosen, *others)))
     if len(series) > len(others):
         return others
     return [path for path in others if _numbers_of(path.name) == _numbers_of(chosen.name)]

@@ -106,6 +106,27 @@ def test_a_folder_without_weights_is_damaged_where_others_of_its_name_have_some(
         assert reject_incomplete(saves) == saves
 
 
+@pytest.mark.parametrize("name", ["iter_{}/model.pt", "iter_{}/mp_rank_00/model.pt"])
+def test_files_without_a_number_are_a_save_with_the_folder_that_has_one(name: str) -> None:
+    """Megatron saves so, and a program that finds the newest folder needs the file in it."""
+    own = [save(f"/c/{name.format(at)}", at, CUT if at == 80 else None) for at in (40, 60, 80)]
+    way = clear(own)
+    assert way is not None
+    assert (way.moved, way.stand_in) == (("/c/iter_80",), own[1])
+    assert [way.holds(file.path) for file in own] == [False, False, True]
+    together = clear([*own, *(save(f"/c/iter_{at}/opt.pt", at) for at in (40, 60, 80))])
+    assert together is not None
+    assert together.moved == ("/c/iter_80",)
+    spoilt = clear([own[0], replace(own[1], verdict=Verdict.REJECTED, reason=CUT), own[2]])
+    assert spoilt is not None
+    assert (spoilt.moved, spoilt.stand_in) == (("/c/iter_80", "/c/iter_60"), own[0])
+
+
+def test_the_folder_of_a_run_whose_file_is_overwritten_is_no_save() -> None:
+    files = (save("/c/train2/weights/last.pt", 30), save("/c/train3/weights/last.pt", 40, CUT))
+    assert clear_way(group_saves(files, ["/c/train2/weights/last.pt"]), (), DIED, {}) is None
+
+
 def test_what_was_written_since_the_program_died_may_be_being_written_by_another() -> None:
     files = [save("/c/ck_30.pt", 30), save("/c/ck_40.pt", 40, CUT)]
     assert clear(files, before=40.0) is None

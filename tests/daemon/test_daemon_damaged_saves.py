@@ -83,6 +83,17 @@ def test_the_damaged_newest_save_is_moved_and_a_link_and_what_another_job_names_
     assert clear(search(tmp_path, fault_unix_s=BEGAN + 35.0))[0].newer == (str(cut),)
 
 
+def test_the_folder_of_a_damaged_save_is_moved_unless_it_is_that_of_a_run(tmp_path: Path) -> None:
+    good = save(tmp_path / "weights/iter_30/model.pt", b"good", 30)
+    cut = save(tmp_path / "weights/iter_40/model.pt", b"cut", 40)
+    asked = search(tmp_path, globs=("weights/*/model.pt",))
+    point, _ = clear(asked)
+    assert (point.checkpoint is not None and point.checkpoint.path, point.newer) == (str(good), (str(cut.parent),))
+    assert clear(asked, shared=lambda: frozenset({str(cut)}))[0].newer == (), "another job names what is in it"
+    earlier = replace(seen(good), fingerprint=replace(seen(good).fingerprint, modified_ns=BEGAN * 10**9))
+    assert clear(replace(asked, known=(earlier,)))[0].newer == (), "it was written before: a run that goes on"
+
+
 def test_after_a_fault_the_spoilt_saves_are_moved_where_none_with_numbers_is_found_then(tmp_path: Path) -> None:
     """A program that finds its newest save by itself went on from weights that were no numbers any more."""
     save(tmp_path / "weights/ck_30.pt", b"good", 30)

@@ -113,6 +113,18 @@ def test_a_file_that_names_the_newest_one_names_the_chosen_one(
     ).read_text() == text  # fmt: skip
 
 
+def test_a_file_that_names_the_newest_folder_names_the_one_that_holds_the_chosen_file(tmp_path: Path) -> None:
+    for step in (40, 80):
+        (tmp_path / f"iter_00000{step}" / "mp_rank_00").mkdir(parents=True)
+        save(tmp_path / f"iter_00000{step}" / "mp_rank_00", "model.pt")
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("80")
+    (tmp_path / "latest").write_text("iter_0000080")
+    moving(tmp_path / "iter_0000040" / "mp_rank_00" / "model.pt", tmp_path / "iter_0000080")
+    assert (tmp_path / "latest_checkpointed_iteration.txt").read_text() == "40"
+    assert (tmp_path / "latest").read_text() == "iter_0000040"
+    assert (tmp_path / FOLDER / "2" / "aside.iter_0000080.aside" / "mp_rank_00" / "model.pt").exists()
+
+
 TENSORFLOW = 'model_checkpoint_path: "{0}"\nall_model_checkpoint_paths: "ckpt-1"\nall_model_checkpoint_paths: "{0}"\n'
 
 

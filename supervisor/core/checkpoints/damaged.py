@@ -16,10 +16,12 @@ from itertools import combinations
 
 from supervisor.core.checkpoints.checkpoint import (
     NOTHING_KNOWN,
+    RANK_OR_NUMBER,
     SUFFIXES,
     Checkpoint,
     Verdict,
     cannot_be_verified,
+    last_number,
     list_numbers,
     newest_first,
 )
@@ -32,6 +34,8 @@ DAMAGED = re.compile(
 )
 """How the prover (agent/prove) says that a content is not what was saved, or cannot be gone on from."""
 INCOMPLETE = "incomplete: nothing in the folder can be proven, and others of its name are proven"
+FOLDERS_ABOVE = 3
+"""In how many folders above a file the number of its save is looked for."""
 BLAMED = "damaged, as it seems: the program has failed twice at its start with it"
 _INTEGER = re.compile(r"(?<![\d.])\d+(?![\d.])")
 
@@ -51,16 +55,31 @@ class Save:
     """The files of one save that a program finds, or the one that it overwrites each time."""
 
     parts: tuple[Checkpoint, ...]
+    folder: str | None = None
+    """That of the save, where it has the number in its name and the files in it have none: `iter_80/model.pt`."""
 
     @property
     def is_numbered(self) -> bool:
         """Whether it has a name of its own, by which the program finds the one before where this is gone."""
-        return self.parts[0].number is not None
+        return self.folder is not None or self.parts[0].number is not None
 
     @property
     def names(self) -> frozenset[tuple[str, str]]:
         """What it has in common with the saves before it: folders, and names without numbers."""
-        return frozenset((_split(part.path)[0], part.series[1]) for part in self.parts)
+        return frozenset(_without_numbers(part.path, self.folder) for part in self.parts)
+
+    @property
+    def own_names(self) -> frozenset[str]:
+        """The names of its files, from the folder on that holds it."""
+        above = None if self.folder is None else _split(self.folder)[0]
+        return frozenset(
+            _split(part.path)[1] if above is None else part.path[len(above) :].lstrip("/") for part in self.parts
+        )
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """What is moved to have it out of the way: its folder, or its files."""
+        return tuple(part.path for part in self.parts) if self.folder is None else (self.folder,)
 
     @property
     def saved_unix_s(self) -> float:
@@ -90,19 +109,52 @@ class WayCleared:
 
     def moved_none_of(self, save: Save) -> bool:
         """Whether a save stays as it is."""
-        return all(part.path not in self.moved for part in save.parts)
+        return all(path not in self.moved for path in save.paths)
+
+    def holds(self, path: str) -> bool:
+        """Whether a file is moved, by itself or with its folder."""
+        return any(path == moved or path.startswith(f"{moved}/") for moved in self.moved)
 
 
-def group_saves(own: Iterable[Checkpoint]) -> tuple[Save, ...]:
-    """Return what a program finds as saves, the newest first: `model_40.pt` and `opt_40.pt` in one folder are one."""
+def group_saves(own: Iterable[Checkpoint], overwritten: Iterable[str] = ()) -> tuple[Save, ...]:
+    """Return what a program finds as saves, the newest first: `model_40.pt` and `opt_40.pt` in one folder are one.
+
+    So are the files without a number in a folder that has one, unless such a file was written a second time, as those
+    in `overwritten`: `train3/last.pt` lies in the folder of a run.
+    """
+    of_runs = {_without_numbers(path, _find_numbered_folder(path)) for path in overwritten}
     saves: dict[object, list[Checkpoint]] = {}
+    folders: dict[object, str] = {}
     for checkpoint in newest_first(own):
         folder, name = _split(checkpoint.path)
         numbers = tuple(map(int, _INTEGER.findall(SUFFIXES.sub("", name))))
         suffix = (SUFFIXES.search(name) or [""])[0]
         key: object = (folder, numbers, suffix) if checkpoint.number is not None and numbers else checkpoint.path
+        numbered = _find_numbered_folder(checkpoint.path)
+        if numbered is not None and _without_numbers(checkpoint.path, numbered) not in of_runs:
+            key = folders[numbered] = numbered
         saves.setdefault(key, []).append(checkpoint)
-    return tuple(Save(parts=tuple(parts)) for parts in saves.values())
+    return tuple(Save(parts=tuple(parts), folder=folders.get(key)) for key, parts in saves.items())
+
+
+def _find_numbered_folder(path: str) -> str | None:
+    """Return the folder in whose name a file's number is, one of the nearest above it; None where it has its own."""
+    folder, name = _split(path)
+    if last_number(name) is not None:
+        return None
+    for _ in range(FOLDERS_ABOVE):
+        above, name = _split(folder)
+        if last_number(name) is not None:
+            return folder
+        folder = above
+    return None
+
+
+def _without_numbers(path: str, folder: str | None) -> tuple[str, str]:
+    """Return where a file or its folder lies, and its name from there on without the numbers of the save."""
+    above, name = _split(path if folder is None else folder)
+    rest = "" if folder is None else path[len(folder) :]
+    return above, RANK_OR_NUMBER.sub(lambda found: found["rank"] or "#", name) + rest
 
 
 def next_to_prove(saves: Sequence[Save]) -> Checkpoint | None:
@@ -179,7 +231,7 @@ def clear_way(
     stand_in, *together = found[0][1]
     # One save is put into its place at a launch; what needs another stays.
     ready = [save for save, (other, *_) in found if other.source is None or other.path == stand_in.path]
-    moved = (*(part.path for save in ready for part in save.parts), *(part.source or "" for part in together))
+    moved = (*(path for save in ready for path in save.paths), *(part.source or "" for part in together))
     return WayCleared(moved=tuple(dict.fromkeys(moved)), stand_in=stand_in, together=tuple(together))
 
 
@@ -279,6 +331,5 @@ def _numbers_of(path: str) -> tuple[str, ...]:
 
 def _lies_elsewhere(save: Save, before: Save, saves: Sequence[Save]) -> bool:
     """Whether another folder has a save of the same name and time: each rank may have a folder of its own."""
-    names = {_split(part.path)[1] for part in save.parts}
-    others = (part for other in saves if other is not save for part in other.parts)
-    return any(_split(part.path)[1] in names and part.saved_unix_s > before.saved_unix_s for part in others)
+    alike = (other for other in saves if other is not save and other.own_names & save.own_names)
+    return any(part.saved_unix_s > before.saved_unix_s for other in alike for part in other.parts)

@@ -119,30 +119,32 @@ def _find_ours(
     except OSError as error:
         log.warning("damaged_saves.unknown", extra={"fields": {"cwd": search.cwd, "why": str(error)}})
         return None
-    return way if way is not None and shared().isdisjoint(way.moved) else None
+    return way if way is not None and not any(map(way.holds, shared())) else None
 
 
 def _find_unverified_way(
     search: Search, until_unix_s: float, prove: Prove, report: Callable[[Checkpoint], None], *, is_blamed: bool
 ) -> WayCleared | None:
     """Return what to move of saves of which those that stay cannot be verified; None where others would be left."""
-    saves = _prove_newest(group_saves(_list_own(search)), search, prove, report)
+    overwritten = _list_overwritten(search)
+    saves = _prove_newest(group_saves(_list_own(search), overwritten), search, prove, report)
     own = newest_first(part for save in saves for part in save.parts)
     judged = blame_newest(own, until_unix_s) if is_blamed else own
-    way = clear_way(group_saves(map(accept_unverified, judged)), (), until_unix_s, {})
-    if way is None or not all(cannot_be_verified(item) or item.path in way.moved for item in judged):
+    way = clear_way(group_saves(map(accept_unverified, judged), overwritten), (), until_unix_s, {})
+    if way is None or not all(cannot_be_verified(item) or way.holds(item.path) for item in judged):
         return None
     return way if is_blamed or all(map(is_damaged, _list_moved(judged, way))) else None
 
 
 def _list_moved(own: Iterable[Checkpoint], way: WayCleared) -> Iterator[Checkpoint]:
-    return (item for item in own if item.path in way.moved)
+    return (item for item in own if way.holds(item.path))
 
 
 def _find_way(
     search: Search, died_unix_s: float, prove: Prove, report: Callable[[Checkpoint], None]
 ) -> WayCleared | None:
-    saves = reject_incomplete(_prove_newest(group_saves(_list_own(search)), search, prove, report))
+    found = group_saves(_list_own(search), _list_overwritten(search))
+    saves = reject_incomplete(_prove_newest(found, search, prove, report))
     damaged = {part.path for save in saves if save.is_damaged for part in save.parts}
     if not damaged:
         return None
@@ -172,6 +174,15 @@ def _list_own(search: Search) -> tuple[Checkpoint, ...]:
     mine = of_this_training(found, search.began_unix_s)
     usable = {item.key for item in _before_fault(mine, search)}
     return newest_first(item if item.key in usable else _forget_verdict(item) for item in mine)[:LOOKED_AT]
+
+
+def _list_overwritten(search: Search) -> frozenset[str]:
+    """Return the files that the training has written more than once, as far as they are recorded."""
+    contents: dict[str, set[tuple[int, int]]] = {}
+    for item in (*search.known, *search.generations):
+        seen = item.fingerprint.size_bytes, item.fingerprint.modified_ns
+        contents.setdefault(item.source or item.path, set()).add(seen)
+    return frozenset(path for path, found in contents.items() if len(found) > 1)
 
 
 def _before_fault(checkpoints: Iterable[Checkpoint], search: Search) -> tuple[Checkpoint, ...]:
