@@ -168,11 +168,21 @@ def test_a_pattern_for_files_that_is_a_folder_is_found_with_what_to_write(tmp_pa
     save(tmp_path / "1/ck/a.ckpt", b"good", 1)
     save(tmp_path / "1/ck2/a.pt", b"good", 1)
     (tmp_path / "1/empty").mkdir()
-    found = find_folders(["*/ck", "1/ck/", "1/ck/*.ckpt", "1/later", "1/ck*", "1/ck/a.ckpt"], str(tmp_path))
+    found = find_folders(["*/ck", "1/ck/", "1/ck/*.ckpt", "1/later", "1/ck/a.ckpt"], str(tmp_path))
     words = 'write "*/ck/*.ckpt" for files in it, or "*/ck/" where the folder itself is one checkpoint'
     assert found == (f'"*/ck" is the folder {tmp_path}/1/ck: {words}',)
     (words,) = find_folders([str(tmp_path / "1/empty")], "/")
     assert f'write "{tmp_path}/1/empty/*.pt"' in words
+
+
+def test_a_pattern_for_files_that_matches_folders_of_weights_alone_is_found_with_what_to_write(tmp_path: Path) -> None:
+    """As `out/checkpoint-*` of a Trainer: nothing of that training was captured, and nothing reported."""
+    save(tmp_path / "out/iter_40/mp_rank_00/model.pt", b"good", 1)
+    save(tmp_path / "out/logs/events", b"log", 1)
+    (found,) = find_folders(["out/iter_*", "out/iter_*/", "out/l*", "out/*/*/*.pt", "later/*"], str(tmp_path))
+    assert found.startswith(f'"out/iter_*" matches folders alone, such as {tmp_path}/out/iter_40: write "out/iter_*/*')
+    save(tmp_path / "out/iter_50.pt", b"good", 1)
+    assert find_folders(["out/iter_*"], str(tmp_path)) == ()
 
 
 def test_the_verdict_of_a_pruned_generation_leaves_the_step_that_the_training_reported(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from supervisor.core.checkpoints.checkpoint import (
     older,
 )
 from supervisor.daemon.checkpoints.unreadable import find_unreadable
-from supervisor.runner.folder_checkpoints import describe_refused, fingerprint_of
+from supervisor.runner.folder_checkpoints import HOLDS_WEIGHTS, describe_refused, fingerprint_of
 
 Prove = Callable[[Path], Checkpoint]
 UNFINISHED = re.compile(r"\.(rocm-supervisor-part|aside-\d+)$|orbax-checkpoint-tmp|\.tmp$")
@@ -222,15 +222,27 @@ def find_folders(globs: Iterable[str], cwd: str) -> tuple[str, ...]:
 
 
 def _find_folders(globs: tuple[str, ...], cwd: str) -> tuple[str, ...]:
-    found = []
-    for pattern in globs:
-        if not ends_with_name(pattern):
-            continue
-        places = map(Path, iglob(place_of(pattern, cwd)))  # noqa: PTH207 - absolute
+    return tuple(found for pattern in globs if (found := _describe_folder(pattern, cwd)) is not None)
+
+
+def _describe_folder(pattern: str, cwd: str) -> str | None:
+    """Return what to write in place of a pattern for files that names a folder, or folders of weights alone."""
+    if pattern.endswith("/"):
+        return None
+    places = list(map(Path, islice(iglob(place_of(pattern, cwd)), LOOKED_AT)))  # noqa: PTH207 - absolute
+    if ends_with_name(pattern):
         folder = next((place for place in places if place.is_dir()), None)
-        if folder is not None:
-            found.append(f'"{pattern}" is the folder {folder}: {advise(pattern, _find_suffix(folder))}')
-    return tuple(found)
+        is_what = "is the folder"
+    else:
+        folder = None if any(place.is_file() for place in places) else next(filter(_holds_weights, places), None)
+        is_what = "matches folders alone, such as"
+    return None if folder is None else f'"{pattern}" {is_what} {folder}: {advise(pattern, _find_suffix(folder))}'
+
+
+def _holds_weights(folder: Path) -> bool:
+    """Whether a folder or one in it has a file that may hold weights."""
+    found = (path for pattern in ("*", "*/*") for path in islice(folder.glob(pattern), LOOKED_AT))
+    return any(path.name.endswith(HOLDS_WEIGHTS) and path.is_file() for path in found)
 
 
 def _find_suffix(folder: Path) -> str:
