@@ -233,7 +233,7 @@ class ThreadExecutor:
         self._resume_search.look(name, number)
         folder = self._prepare_folder(decision, job)
         if decision.resume_from is None:
-            self._resume_search.keep_existing_files(name, number)
+            self._resume_search.keep_existing_files(name, number, loads_itself=decision.loads_itself)
         if job.attempt is not None and job.attempt.order is not None:
             self._deps.standbys.dismiss(name, folder)
         if not self._deps.standbys.go(name, folder):

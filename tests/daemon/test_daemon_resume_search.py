@@ -108,6 +108,32 @@ def answer_of(
     return reported[-1]
 
 
+def test_the_copies_for_a_program_that_loads_its_own_are_kept_and_not_reported(tmp_path: Path) -> None:
+    """LightGBM's saves cannot be verified: each start again was a warning."""
+    (tmp_path / "model.txt").write_bytes(b"saved")
+    (tmp_path / "jobs" / "one").mkdir(parents=True)
+    reported: list[ev.Event] = []
+    shelves: Any = Shelves()
+    seeker = ResumeSearch(
+        clock=SystemClock(),
+        put=reported.append,
+        state=tmp_path,
+        settings=lambda _: JobSettings(
+            command=["train"], cwd=str(tmp_path), checkpoints=CheckpointSettings(paths=["*.txt"])
+        ),
+        known=lambda _, sources=None: (),
+        collector=shelves,
+        steps=SaveSteps(SystemClock(), tmp_path, lambda _: None, "this boot"),
+    )
+    seeker.keep_existing_files("one", 2, loads_itself=True)
+    assert reported == []
+    assert [path.name for path in tmp_path.glob("jobs/one/existing/2/*/*")] == ["model.txt"]
+    seeker.keep_existing_files("one", 3)
+    (found,) = reported
+    assert isinstance(found, ev.ExistingFound)
+    assert (found.count, found.kept) == (1, 1)
+
+
 def test_a_checkpoint_that_only_the_training_knows_of_is_resumed_from(tmp_path: Path) -> None:
     for name in ("a.pt", "b.pt"):
         (tmp_path / name).write_bytes(b"saved")

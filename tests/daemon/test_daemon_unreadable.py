@@ -179,6 +179,17 @@ def test_what_finds_no_room_or_is_a_link_is_left_out_and_named(runs: Path, tmp_p
     assert linked.left_out[0].startswith(f"{link}: ")
 
 
+def test_the_copies_of_all_attempts_have_one_limit(runs: Path, tmp_path: Path) -> None:
+    """A program that loads its own saves is started again and again with new ones."""
+    job = tmp_path / "job"
+    job.mkdir()
+    for attempt in range(1, 5):
+        path = runs / f"model_{attempt}.txt"
+        path.write_bytes(b"ten bytes.")
+        made = keep_existing(job, attempt, [str(path)], limit_bytes=25, reserve_bytes=0)
+        assert (made.copies, len(made.left_out)) == ((1, 0) if attempt <= 2 else (0, 1))
+
+
 def test_a_folder_without_a_file_is_nothing_to_keep_and_stops_no_start(runs: Path, tmp_path: Path) -> None:
     """What a save leaves that is killed between its folder and its first file."""
     folder, job = runs / "step-50", tmp_path / "job"

@@ -35,13 +35,17 @@ class Kept:
 def keep_existing(
     job_folder: Path, attempt: int, paths: Iterable[str], *, limit_bytes: int, reserve_bytes: int
 ) -> Kept:
-    """Copy what lies at `paths`, the newest first, unless a copy of the same content is there already."""
+    """Copy what lies at `paths`, the newest first, unless a copy of the same content is there already.
+
+    All copies of the job, those of earlier attempts included, take up `limit_bytes` at most.
+    """
     base = job_folder / FOLDER
     known, folder = _list_copied(base), base / str(attempt)
     found = sorted(filter(None, map(_stat_path, paths)), key=lambda pair: pair[1].modified_ns, reverse=True)
     made: dict[str, str] = {}
     left_out: list[str] = []
     copies = 0
+    limit_bytes -= sum(size_bytes for size_bytes, _ in known)
     for path, stated in found:
         if (stated.size_bytes, stated.modified_ns) in known:
             copies += 1

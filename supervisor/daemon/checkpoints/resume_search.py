@@ -189,10 +189,11 @@ class ResumeSearch:
                 ev.CheckpointsClosed(at=self._clock.now(), job=name, attempt=attempt, closed=closed, folders=folders)
             )
 
-    def keep_existing_files(self, name: str, attempt: int) -> None:
+    def keep_existing_files(self, name: str, attempt: int, *, loads_itself: bool = False) -> None:
         """Keep and report copies of the checkpoints where a training is about to start from the beginning.
 
-        Under a leader it is not known here where it starts from.
+        One that loads its own is expected to go on from them, and to leave them as they are: the copies are kept in
+        case it does neither, and not reported. Under a leader it is not known here where it starts from.
         """
         if self._left_to_leader():
             return
@@ -209,7 +210,10 @@ class ResumeSearch:
             reserve_bytes=RESERVE_BYTES,
         )
         fields = {"job": name, "found": len(paths), "kept": made.copies, "left_out": list(made.left_out)}
-        log.warning("checkpoints.begun_beside", extra={"fields": fields})
+        level = logging.INFO if loads_itself else logging.WARNING
+        log.log(level, "checkpoints.begun_beside", extra={"fields": fields})
+        if loads_itself:
+            return
         self._put(
             ev.ExistingFound(
                 at=self._clock.now(),
