@@ -17,6 +17,7 @@ from supervisor.core.attempt.files_read import FilesRead
 from supervisor.core.attempt.kernel_log import KernelLog
 from supervisor.core.attempt.plan import Plan
 from supervisor.core.attempt.saves import Saves
+from supervisor.core.attempt.silences import Silences
 from supervisor.core.checkpoints.loss_curve import Resumed
 from supervisor.core.findings import KernelFinding, OutputFinding
 from supervisor.core.gpu_facts import GpuFacts
@@ -54,8 +55,7 @@ class History:
 
     now: Moment
     launched_at: Moment
-    gpus_used: tuple[str, ...] = ()
-    """PCI addresses that the job runs on; empty: it may use any GPU of the machine."""
+    gpus_used: tuple[str, ...] = ()  # PCI addresses that the job runs on; empty: it may use any GPU of the machine
     disks: frozenset[str] | None = None  # the paths by which those are read that it writes to; None: all
     resumed: Resumed | None = None
     """What the attempt resumed from: a fact about its start, no state of a rule."""
@@ -80,12 +80,12 @@ class History:
     """The end of the newest absence."""
     storage: StorageWaits = field(default_factory=StorageWaits)
     """When the training was seen to wait for a file system."""
-    storage_excused: bool = True
-    """Whether no limit on silence counts that time: what the rule `storage_wait` is set to."""
+    storage_excused: bool = True  # no limit on silence counts that time: what the rule `storage_wait` is set to
     peers_excused_s: float = 14400.0
     """How much of it after a step that other nodes alone waited, as they report: the limit of that rule."""
     learned: Learned = field(default_factory=Learned)
     """How long things took in this set-up, earlier attempts included."""
+    silences: Silences = field(default_factory=Silences)
     flagged: bool = False
     """Whether a critical flag is raised, acting or in shadow: nothing is learned meanwhile."""
     claimed: bool = False
@@ -459,6 +459,7 @@ class History:
         self.claimed = True
         if self.replaced_stage is not None:
             (self.stage, self.stage_since, self.stages_complete), self.replaced_stage = self.replaced_stage, None
+        self.silences.add_pause(self.last_step_at, record.at, self.stage_since)
         tuned = record.tuning or self.tuning or self.measured
         if tuned:
             self.steps_since_switch += 1
@@ -469,8 +470,7 @@ class History:
         self.left_tuning = tuned
         self.steps.append(record)
         self.last_step_at = record.at
-        if self.first_step_at is None:
-            self.first_step_at = record.at
+        self.first_step_at = self.first_step_at or record.at
         if any(value is not None and not math.isfinite(value) for value in (record.loss, record.grad_norm)):
             self.non_finite.append(record)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from supervisor.core import events as ev
+from supervisor.core.attempt.silences import Silences
 from supervisor.core.history import History
 from supervisor.core.job import Job
 from supervisor.core.moments import Moment
@@ -68,6 +69,7 @@ def begin_history(job_state: JobState, now: Moment, launched_at: Moment) -> Hist
         disks=job_state.disks,
         device=device,
         resumed=attempt.resumed if attempt is not None else None,
+        silences=Silences(steps=job.course.list_silent_steps()),
         measured=attempt is not None and attempt.order is not None,
     )
 

@@ -11,6 +11,7 @@ from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.apply_decision import after_decision
 from supervisor.core.apply_event import after_event, after_flags, after_silent_start
+from supervisor.core.attempt.silences import Silences
 from supervisor.core.checkpoints.checkpoint import (
     Checkpoint,
     Fingerprint,
@@ -391,7 +392,8 @@ class Life(Story):
             self.job = after_decision(self.job, decision)
             self.decisions.append(decision)
             if isinstance(decision, de.Launch):
-                self.history = History(now=self.now, launched_at=self.now, gpus_used=self.gpus_used)
+                silences = Silences(steps=self.job.course.list_silent_steps())
+                self.history = History(now=self.now, launched_at=self.now, gpus_used=self.gpus_used, silences=silences)
         raise AssertionError(f"no end of decisions: {self.decisions[-3:]}")
 
     def next_decision(self) -> de.Decision | None:

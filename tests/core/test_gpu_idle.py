@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.core import events as ev
+from supervisor.core.attempt.silences import Silences
 from supervisor.core.flags import Severity
 from supervisor.core.readings import Stage
 from supervisor.core.rules.gpu_idle import GpuIdle
@@ -26,6 +27,17 @@ def test_while_it_sleeps_by_a_timer_or_waits_for_a_server_it_acts_after_twice_th
     assert flag is not None
     assert flag.severity is Severity.WARNING
     flag = timeline.gpu(30, busy=0.0).tree(timed=(4242,)).check(GpuIdle())
+    assert flag is not None
+    assert flag.severity is Severity.CRITICAL
+
+
+def test_where_it_was_stopped_for_silence_after_that_step_it_is_waited_for_longer() -> None:
+    timeline = story().training().stage(Stage.STEP, stages_complete=True)
+    timeline.history.silences = Silences(steps=(100,))
+    flag = timeline.gpu(149, busy=0.0).check(GpuIdle())
+    assert flag is not None
+    assert flag.severity is Severity.WARNING
+    flag = timeline.gpu(1, busy=0.0).check(GpuIdle())
     assert flag is not None
     assert flag.severity is Severity.CRITICAL
 

@@ -71,12 +71,20 @@ def stops(timeline: Life) -> None:
         timeline.exits(signal=15)
 
 
+def stands_still(timeline: Life, busy: float | None = None) -> Life:
+    """It makes no step until it is stopped, which takes longer after a step at which it was before."""
+    for _ in range(120):
+        if timeline.phase() is Phase.RUNNING:
+            timeline.silence(61) if busy is None else timeline.gpu(31, busy=busy)
+    return timeline
+
+
 def stalls(timeline: Life) -> None:
-    stops(trains(timeline).silence(61))
+    stops(stands_still(trains(timeline)))
 
 
 def idles(timeline: Life) -> None:
-    stops(trains(timeline).stage(Stage.STEP, stages_complete=True).gpu(31, busy=0.0))
+    stops(stands_still(trains(timeline).stage(Stage.STEP, stages_complete=True), busy=0.0))
 
 
 def hangs_on_the_card(timeline: Life) -> None:
@@ -416,7 +424,7 @@ def test_a_training_that_the_agent_does_not_know_gets_what_needs_no_agent() -> N
     timeline.silence(0)
 
     def stall_unknown(value: Life) -> None:
-        stops(value.training(60).silence(61))
+        stops(stands_still(value.training(60)))
 
     assert walk(timeline, stall_unknown) == ["restart", "conv2d", "other_gpu", "cpu_profile"]
 

@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 
 from supervisor.core import events as ev
+from supervisor.core.attempt.silences import Silences
 from supervisor.core.flags import Severity
+from supervisor.core.job import Phase
 from supervisor.core.readings import HostReading, ProcessReading, Stage, StepRecord
 from supervisor.core.rules import Rule
 from supervisor.core.rules.stall import Stall
 from supervisor.core.rules.start_timeout import StartTimeout
 
-from .stories import JOB, Story, story
+from .stories import JOB, Story, life, story
 
 
 def test_a_minute_without_a_step_is_a_stall() -> None:
@@ -23,6 +25,53 @@ def test_a_minute_without_a_step_is_a_stall() -> None:
     assert flag.severity is Severity.CRITICAL
     assert not flag.can_save
     assert flag.message == "no step for 60 s in stage step (limit 60 s), last step 100"
+
+
+@pytest.mark.parametrize(("silent", "limit_s"), [((100,), 300), ((98, 102), 1500), ((100,) * 3, 3600), ((97, 200), 60)])
+def test_a_silence_for_which_it_was_stopped_before_may_last_longer(silent: tuple[int, ...], limit_s: int) -> None:
+    timeline = story().training(steps=100)
+    timeline.history.silences = Silences(steps=silent)
+    assert timeline.silence(limit_s - 1).check(Stall()) is None
+    flag = timeline.silence(1).check(Stall())
+    assert flag is not None
+    before = {300: "; 1 attempt was stopped after this step", 60: ""}.get(limit_s)
+    if before is not None:
+        assert flag.message == f"no step for {limit_s} s in stage step (limit {limit_s} s), last step 100{before}"
+
+
+def test_a_pause_that_it_has_come_out_of_may_come_again() -> None:
+    """It was stopped for each upload that took 90 s, and given up."""
+    timeline = story().training(steps=100)
+    timeline.history.silences = Silences(steps=(100,))
+    timeline.silence(90).steps(101, 200).silence(179)
+    assert timeline.check(Stall()) is None
+    assert timeline.silence(5).check(Stall()) is not None
+
+
+def test_a_validation_is_no_such_pause_nor_is_one_of_a_training_that_was_never_stopped() -> None:
+    timeline = story().training(steps=100)
+    timeline.history.silences = Silences(steps=(50,))
+    timeline.stage(Stage.VALIDATE).silence(900).stage(Stage.STEP).steps(101, 200)
+    assert timeline.silence(60).check(Stall()) is not None
+    assert story().training(steps=100).silence(55).steps(101, 200).silence(60).check(Stall()) is not None
+
+
+def test_a_training_whose_pause_is_longer_than_the_limit_is_not_given_up() -> None:
+    """It saves its first checkpoint after step 100, which takes 90 s."""
+    timeline = life([Stall()])
+    for _ in range(4):
+        timeline.training(steps=100)
+        for _ in range(9):
+            if timeline.phase() is Phase.RUNNING:
+                timeline.silence(10)
+        if timeline.phase() is Phase.RUNNING:
+            break
+        timeline.exits(signal=15).silence(600).looks()
+    timeline.steps(101, 200)
+    for _ in range(9):
+        timeline.silence(10)
+    timeline.steps(201, 300)
+    assert (timeline.phase(), timeline.job.number) == (Phase.RUNNING, 2)
 
 
 def test_one_second_short_of_the_limit_is_no_stall() -> None:

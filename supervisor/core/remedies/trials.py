@@ -12,7 +12,7 @@ from enum import Enum
 from itertools import takewhile
 
 from supervisor.core.moments import Moment
-from supervisor.core.remedies.causes import ADDING_UP
+from supervisor.core.remedies.causes import ADDING_UP, STALL, STALL_DATA
 from supervisor.core.remedies.spec import InForce
 from supervisor.core.remedies.table import BY_NAME
 
@@ -114,6 +114,11 @@ class Course:
         if trial.remedy not in BY_NAME or not BY_NAME[trial.remedy].reported:
             return True
         return any(remedy.applied is not None for remedy in self.in_force if remedy.attempt == trial.attempt)
+
+    def list_silent_steps(self) -> tuple[int, ...]:
+        """Return the steps after which attempts were stopped for silence, since a person started the job."""
+        silent = (trial.step for trial in self._unforgiven() if trial.cause in (STALL, STALL_DATA))
+        return tuple(step for step in silent if step is not None)
 
     def again_at_start(self, attempt: int, start_failure: str | None) -> Trial | None:
         """Return the retry that `attempt` is, where what it was tried against has just come back before any step."""

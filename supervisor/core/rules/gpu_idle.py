@@ -4,7 +4,7 @@ When it acts. Both hold while the agent reports that a step is due. While it wai
 expected, so a third fact is needed: every process of the job is idle too, so that none reads what it waits for. Where
 not every stage is reported (a script may upload its results between two steps), where the machine is short of memory,
 or where the training sleeps by a timer or waits for the answer of a server, it warns after `hold_s` and acts after
-twice that time.
+twice that time, or later where an attempt was stopped for silence after the same step before, as in `stall`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from supervisor.core.history import History
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading, ProcessReading, Stage
 from supervisor.core.remedies import causes
-from supervisor.core.rules.rest import awaits_outside
+from supervisor.core.rules.rest import awaits_outside, is_silent_again, lengthen_limit_s
 from supervisor.core.rules.standstill import diagnosis_of, machine_gasps
 from supervisor.core.stats.holds import run_of
 
 DOUBT = 2
+AGAIN_AT_MOST_S = 3600.0
 RESTS_CPU_PERCENT = 3.0
 """Of one processor, all processes of the job together."""
 
@@ -81,7 +82,9 @@ class GpuIdle:
 
     def _choose_severity(self, history: History) -> Severity:
         doubtful = not history.stages_complete or machine_gasps(history) or awaits_outside(history)
-        sure = not doubtful or history.without_step_s >= DOUBT * self.hold_s
+        again = is_silent_again(history)
+        limit_s = lengthen_limit_s(history, self.hold_s * (DOUBT if doubtful else 1), AGAIN_AT_MOST_S)
+        sure = not (doubtful or again) or history.without_step_s >= limit_s
         return Severity.acting(act=self.act if sure else False)
 
     def _list_witnesses(self, history: History) -> Iterator[tuple[GpuReading, ...] | tuple[ProcessReading, ...]]:

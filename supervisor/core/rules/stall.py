@@ -11,6 +11,10 @@ the configured limit. If the whole job rests (`rest.py`), less time is needed: `
 that are seen only in a progress bar may be delayed by output buffering: they act after three times `output_limit_s`, or
 after `output_limit_s` if every process is idle as well.
 
+A silence for which an attempt was stopped before, after the same step, may be the program's own: an upload, an
+evaluation, a save that no hook sees. It may last five times as long each time, for which rest alone is found sooner,
+and one that an attempt has come out of may come again in it.
+
 A call that makes many steps in one compiled loop (`lax.scan`) has no limit: it may be the whole training. There it acts
 only where the whole job rests, and warns where a call takes far longer than those before.
 """
@@ -32,6 +36,9 @@ from supervisor.core.rules.dead_worker import is_ending_by_exception
 from supervisor.core.rules.lost_process import find_lost_training
 from supervisor.core.rules.rest import (
     awaits_outside,
+    count_silences_here,
+    is_silent_again,
+    lengthen_limit_s,
     rested_s,
     resting_limit_s,
     stopped_s,
@@ -199,9 +206,9 @@ class Stall:
         cap_s = self._cap_s(history.stage)
         if cap_s is not None and history.switching:
             return max(cap_s, self.compile_limit_s)
-        if cap_s is None or cap_s <= self.limit_s or stopped_s(history) < self.limit_s:
-            return cap_s
-        return self.limit_s
+        if cap_s is None or stopped_s(history) < self.limit_s:
+            return None if cap_s is None else lengthen_limit_s(history, cap_s, self.validate_limit_s)
+        return min(cap_s, self.limit_s)
 
     def _whole_job_rests(self, history: History) -> bool:
         """Whether nothing of the job has run for `rest_limit_s` in a loop, and no limit for rest was learned for it.
@@ -254,10 +261,16 @@ def _observe_silence(history: History, reached: Gauge, no_step_s: float, *, at_r
     how = ("learned limit" if reached.learned else "limit") + (" at rest" if at_rest else "")
     return Observation(
         message=f"no step for {no_step_s:.0f} s in stage {stage} ({how} {reached.limit:.0f} s){last}{lost}"
-        f"{name_ended(history)}{name_stopped(history)}",
+        f"{name_ended(history)}{name_stopped(history)}{_name_again(history)}",
         can_save=was_stopped_throughout(history),
         diagnosis=diagnosis_of(history),
     )
+
+
+def _name_again(history: History) -> str:
+    """Return how many attempts were stopped in the same silence before, or nothing."""
+    times = count_silences_here(history)
+    return "" if times == 0 else f"; {times} {'attempt was' if times == 1 else 'attempts were'} stopped after this step"
 
 
 def _name_raised(history: History, no_step_s: float) -> str:
@@ -284,7 +297,8 @@ def _is_short_sure(history: History) -> bool:
     A pause that the program makes by itself, as to let a GPU cool, and the answer of a server that a step waits for
     are not learned from the steps without them.
     """
-    return history.stages_complete and not machine_gasps(history) and not awaits_outside(history)
+    again = is_silent_again(history)
+    return history.stages_complete and not machine_gasps(history) and not awaits_outside(history) and not again
 
 
 def _is_idle(reading: ProcessReading) -> bool | None:
