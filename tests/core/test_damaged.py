@@ -179,6 +179,15 @@ def test_a_file_that_is_overwritten_is_replaced_by_its_newest_proven_generation(
     assert clear([last], *(replace(item, verdict=None) for item in kept)) is None
 
 
+def test_where_a_numbered_file_of_each_save_is_left_the_later_one_is_moved() -> None:
+    """Poutyne overwrites checkpoint.ckpt, and leaves checkpoint_epoch_3.ckpt: it was given up with the first cut."""
+    last, kept = save("/c/last.ckpt", 40, CUT), generation("000002/last.ckpt", "/c/last.ckpt", 30)
+    epochs = [save(f"/c/epoch_{number}.ckpt", number * 10 - 0.1) for number in (2, 3, 4)]
+    way = clear([last, *epochs], kept)
+    assert way == WayCleared(moved=("/c/last.ckpt", "/c/epoch_4.ckpt"), stand_in=kept)
+    assert clear([last, epochs[2]], kept) is None, "it is not known to be one of a series"
+
+
 def test_the_files_of_one_save_that_are_overwritten_are_put_back_together() -> None:
     """WaveRNN was killed between its weights and the end of its optimizer's state."""
     own = [save("/c/optim.pyt", 40.5, CUT), save("/c/weights.pyt", 40), save("/c/config.pyt", 1)]

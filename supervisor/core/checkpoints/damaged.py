@@ -231,7 +231,9 @@ def clear_way(
     stand_in, *together = found[0][1]
     # One save is put into its place at a launch; what needs another stays.
     ready = [save for save, (other, *_) in found if other.source is None or other.path == stand_in.path]
-    moved = (*(path for save in ready for path in save.paths), *(part.source or "" for part in together))
+    damaged = found[0][0]
+    later = () if damaged.is_numbered else _list_numbered_later(damaged.parts[0], stand_in, others)
+    moved = (*(path for save in ready for path in save.paths), *(part.source or "" for part in together), *later)
     return WayCleared(moved=tuple(dict.fromkeys(moved)), stand_in=stand_in, together=tuple(together))
 
 
@@ -275,20 +277,35 @@ def _find_generations(
     """Return the newest proven generation of a file that is overwritten, and those of the other files of that save.
 
     Another file that was written nearer to it than to that generation would be read together with an older part. None
-    where no proven generation of it is from that save too.
+    where no proven generation of it is from that save too, unless it is one of a series and is moved.
     """
     kept = _find_newest(file.path, generations)
     if kept is None:
         return ()
-    half_s, folder = (file.saved_unix_s - kept.saved_unix_s) / 2, _split(file.path)[0]
-    parts = [
-        path
-        for path, unix_s in others.items()
-        if path != file.path and _split(path)[0] == folder and unix_s > kept.saved_unix_s + half_s
-    ]
+    half_s = (file.saved_unix_s - kept.saved_unix_s) / 2
+    later, own = _list_later(file, kept, others), _list_numbered_later(file, kept, others)
+    parts = [path for path in later if path not in own]
     of_that_save = [item for item in generations if abs(item.saved_unix_s - kept.saved_unix_s) <= half_s]
     found = [item for item in (_find_newest(path, of_that_save) for path in parts) if item is not None]
     return (kept, *found) if len(found) == len(parts) else ()
+
+
+def _list_later(file: Checkpoint, kept: Checkpoint, others: Mapping[str, float]) -> tuple[str, ...]:
+    """Return what was written next to a file nearer to it than to the generation that is put into its place."""
+    folder, between_unix_s = _split(file.path)[0], (file.saved_unix_s + kept.saved_unix_s) / 2
+    found = ((path, unix_s) for path, unix_s in others.items() if path != file.path and _split(path)[0] == folder)
+    return tuple(path for path, unix_s in found if unix_s > between_unix_s)
+
+
+def _list_numbered_later(file: Checkpoint, kept: Checkpoint, others: Mapping[str, float]) -> tuple[str, ...]:
+    """Return the later ones that are saves of a series: the one before lies next to `epoch_3.ckpt`, as `epoch_2.ckpt`.
+
+    The save of the file that is put back ends with that one, and what is later is moved.
+    """
+    later = _list_later(file, kept, others)
+    before = {_without_numbers(path, None) for path in others if path not in later and path != file.path}
+    numbered = (path for path in later if last_number(_split(path)[1]) is not None)
+    return tuple(path for path in numbered if _without_numbers(path, None) in before)
 
 
 def _find_newest(path: str, generations: Sequence[Checkpoint]) -> Checkpoint | None:
