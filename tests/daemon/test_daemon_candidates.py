@@ -181,6 +181,10 @@ def test_a_pattern_for_files_that_matches_folders_of_weights_alone_is_found_with
     save(tmp_path / "out/logs/events", b"log", 1)
     (found,) = find_folders(["out/iter_*", "out/iter_*/", "out/l*", "out/*/*/*.pt", "later/*"], str(tmp_path))
     assert found.startswith(f'"out/iter_*" matches folders alone, such as {tmp_path}/out/iter_40: write "out/iter_*/*')
+    save(tmp_path / "out/checkpoint-40/config.json", b"{}", 1)
+    save(tmp_path / "out/checkpoint-40/model.safetensors", b"good", 1)
+    (found,) = find_folders(["out/checkpoint-*"], str(tmp_path))
+    assert 'write "out/checkpoint-*/*.safetensors" for files in it' in found
     save(tmp_path / "out/iter_50.pt", b"good", 1)
     assert find_folders(["out/iter_*"], str(tmp_path)) == ()
 

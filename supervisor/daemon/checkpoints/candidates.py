@@ -246,13 +246,14 @@ def _holds_weights(folder: Path) -> bool:
 
 
 def _find_suffix(folder: Path) -> str:
-    """Return how the name of a file in the folder ends, of one of the first few."""
+    """Return how the name of a file in the folder ends, of one of the first few: of weights, where one has any."""
     try:
         with os.scandir(folder) as entries:
             files = sorted(entry.name for entry in islice(entries, LOOKED_AT) if entry.is_file())
     except OSError:
         return ".pt"
-    return next(filter(None, (Path(name).suffix for name in files)), ".pt")
+    ends = [suffix for name in files if (suffix := Path(name).suffix)]
+    return next((suffix for suffix in ends if suffix in HOLDS_WEIGHTS), ends[0] if ends else ".pt")
 
 
 def find(search: Search, prove: Prove, report: Callable[[Checkpoint], None]) -> ResumePoint:
