@@ -92,6 +92,10 @@ def test_the_folder_of_a_damaged_save_is_moved_unless_it_is_that_of_a_run(tmp_pa
     assert clear(asked, shared=lambda: frozenset({str(cut)}))[0].newer == (), "another job names what is in it"
     earlier = replace(seen(good), fingerprint=replace(seen(good).fingerprint, modified_ns=BEGAN * 10**9))
     assert clear(replace(asked, known=(earlier,)))[0].newer == (), "it was written before: a run that goes on"
+    kept = seen(save(tmp_path / "g/1/model.pt", b"good", 35))
+    of_cut = replace(kept, source=str(cut), verdict=Verdict.PROVEN)
+    asked = replace(asked, generations=(of_cut,), generations_folder=str(tmp_path / "g"))
+    assert (clear(asked)[0].stand_in, clear(asked)[0].newer) == (of_cut, (str(cut),)), "it is overwritten, and put back"
 
 
 def test_after_a_fault_the_spoilt_saves_are_moved_where_none_with_numbers_is_found_then(tmp_path: Path) -> None:

@@ -126,8 +126,9 @@ def _find_unverified_way(
     search: Search, until_unix_s: float, prove: Prove, report: Callable[[Checkpoint], None], *, is_blamed: bool
 ) -> WayCleared | None:
     """Return what to move of saves of which those that stay cannot be verified; None where others would be left."""
-    overwritten = _list_overwritten(search)
-    saves = _prove_newest(group_saves(_list_own(search), overwritten), search, prove, report)
+    listed = _list_own(search)
+    overwritten = _list_overwritten(listed, search)
+    saves = _prove_newest(group_saves(listed, overwritten), search, prove, report)
     own = newest_first(part for save in saves for part in save.parts)
     judged = blame_newest(own, until_unix_s) if is_blamed else own
     way = clear_way(group_saves(map(accept_unverified, judged), overwritten), (), until_unix_s, {})
@@ -143,7 +144,8 @@ def _list_moved(own: Iterable[Checkpoint], way: WayCleared) -> Iterator[Checkpoi
 def _find_way(
     search: Search, died_unix_s: float, prove: Prove, report: Callable[[Checkpoint], None]
 ) -> WayCleared | None:
-    found = group_saves(_list_own(search), _list_overwritten(search))
+    listed = _list_own(search)
+    found = group_saves(listed, _list_overwritten(listed, search))
     saves = reject_incomplete(_prove_newest(found, search, prove, report))
     damaged = {part.path for save in saves if save.is_damaged for part in save.parts}
     if not damaged:
@@ -176,10 +178,10 @@ def _list_own(search: Search) -> tuple[Checkpoint, ...]:
     return newest_first(item if item.key in usable else _forget_verdict(item) for item in mine)[:LOOKED_AT]
 
 
-def _list_overwritten(search: Search) -> frozenset[str]:
-    """Return the files that the training has written more than once, as far as they are recorded."""
+def _list_overwritten(own: Iterable[Checkpoint], search: Search) -> frozenset[str]:
+    """Return the files that the training has written more than once, as far as they are recorded or there."""
     contents: dict[str, set[tuple[int, int]]] = {}
-    for item in (*search.known, *search.generations):
+    for item in (*own, *search.known, *search.generations):
         seen = item.fingerprint.size_bytes, item.fingerprint.modified_ns
         contents.setdefault(item.source or item.path, set()).add(seen)
     return frozenset(path for path, found in contents.items() if len(found) > 1)
