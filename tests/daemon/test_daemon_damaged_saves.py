@@ -164,6 +164,18 @@ def test_a_copy_of_the_save_before_is_no_part_of_the_damaged_one(tmp_path: Path)
     assert clear(asked)[0].newer == ()
 
 
+def test_numbered_files_that_are_copies_of_the_overwritten_one_are_a_series_all_the_same(tmp_path: Path) -> None:
+    """Poutyne writes the same state into checkpoint.ckpt and checkpoint_epoch_3.ckpt."""
+    for number in (2, 3):
+        save(tmp_path / f"weights/epoch_{number}.pt", b"good" + bytes([number]), 10 * number)
+    last = save(tmp_path / "weights/last.pt", b"cut", 31)
+    kept = replace(
+        seen(save(tmp_path / "g/1/last.pt", b"good" + bytes([2]), 21)), source=str(last), verdict=Verdict.PROVEN
+    )
+    point, _ = clear(search(tmp_path, generations=(kept,), generations_folder=str(tmp_path / "g")))
+    assert (point.stand_in, point.newer) == (kept, (str(last), str(tmp_path / "weights/epoch_3.pt")))
+
+
 def test_no_more_is_proven_than_a_bounded_number(tmp_path: Path) -> None:
     good = save(tmp_path / "weights/ck_1.pt", b"good", 1)
     for number in range(2, 40):

@@ -152,7 +152,7 @@ def _find_way(
         return None
     files = apart(_list_files, tuple({str(Path(path).parent) for path in damaged}), tuple(_suffixes_of(damaged)))
     kept = _before_fault(search.generations, search)
-    files = apart(_leave_out_copies, files, tuple(item.path for item in kept if item.source in damaged))
+    files = apart(_date_copies, files, {item.path: item.saved_unix_s for item in kept if item.source in damaged})
     way = clear_way(saves, kept, died_unix_s, files)
     return None if way is None or _leaves_late(way, saves) else way
 
@@ -228,13 +228,16 @@ def _replace_part(save: Save, proven: Checkpoint) -> Save:
     return replace(save, parts=parts)
 
 
-def _leave_out_copies(files: Mapping[str, float], kept: Sequence[str]) -> Mapping[str, float]:
-    """Return the files without those that are copies of what is kept: `checkpoint_prev0.ckpt` is none of a later save.
+def _date_copies(files: Mapping[str, float], kept: Mapping[str, float]) -> Mapping[str, float]:
+    """Return the files with their times, a copy of what is kept with the time of that: it is of no later save.
 
-    KataGo copies its last save before it writes the next one, so that its time is that of the next.
+    KataGo copies its last save to `checkpoint_prev0.ckpt` before it writes the next one, at whose time it is written.
     """
-    contents = {content for path in kept if (content := _read_ends(path)) is not None}
-    return {path: unix_s for path, unix_s in files.items() if not contents or _read_ends(path) not in contents}
+    times = {_read_ends(path): unix_s for path, unix_s in kept.items()}
+    times.pop(None, None)
+    if not times:
+        return files
+    return {path: min(unix_s, times.get(_read_ends(path), unix_s)) for path, unix_s in files.items()}
 
 
 def _read_ends(path: str) -> tuple[int | bytes, ...] | None:
