@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from supervisor.core import events as ev
+from supervisor.core.checkpoints.loss_curve import Resumed
 from supervisor.core.findings import LAST_BOOT, FaultClass
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.readings import Stage
@@ -294,6 +295,27 @@ def test_a_plan_and_not_one_step_is_no_training() -> None:
     flag = flag_of(story().started().says(ev.AgentEvent.PLAN, epochs=2).exits(0))
     assert flag.fault == "ended_without_training"
     assert flag.severity is Severity.CRITICAL
+
+
+@pytest.mark.parametrize(
+    ("line", "is_resumed", "flags"),
+    [
+        ("OSError: [Errno 22] Invalid argument", True, True),
+        ("OSError: [Errno 22] Invalid argument", False, False),
+        ("MeanAbsoluteError: 0.31", True, False),
+        ("done", True, False),
+    ],
+)
+def test_a_resumed_training_that_prints_an_exception_before_its_first_step_has_not_finished(
+    line: str, is_resumed: bool, flags: bool
+) -> None:
+    """Its save was cut short: it printed what torch.load raised, and ended with status 0 at step 80 of 300."""
+    timeline = story().started()
+    timeline.history.resumed = Resumed(step=80) if is_resumed else None
+    flag = timeline.prints(line).exits(0).check(RULE)
+    assert (flag is not None and flag.severity is Severity.CRITICAL) is flags
+    if flags and flag is not None:
+        assert flag.start_failure is not None, "its damaged save is looked for"
 
 
 def test_torch_without_a_step_is_reported_and_not_retried() -> None:

@@ -132,6 +132,8 @@ _RAISED = (
 
 _EXCEPTION_LINE = re.compile(r"(?:[A-Za-z_]\w{0,40}\.){0,8}[A-Z]\w{0,60}(?:Error|Exception)(?::|$)")
 """The last line of a traceback."""
+_METRIC_LINE = re.compile(r"\w+:\s*[-+\d.eE]+\s*%?$")
+"""`MeanAbsoluteError: 0.31` is none."""
 _WORD = re.compile(r"\w")
 """A last line of dashes only, as below a launcher's report, is ignored."""
 _DIRECT_CAUSE = "\n\nThe above exception was the direct cause of the following exception:\n"
@@ -158,10 +160,10 @@ class Crash:
 
     Status 0 is a finish, unless the training had reported a plan and stopped short of it, or every process that trained
     was killed and its program took no notice, or, without a plan, an exception was printed last: that is a warning,
-    unless the training's own loops had more steps to make. A training that was asked to save before it ended was not
-    complete either. Where torch was found and no step was ever seen, it is not known: that is a warning without a
-    retry, and so is a process that crashed after its training had ended, and a wrapper (a shell script, `make`, gdb)
-    that failed after what trained had ended with status 0.
+    unless the training's own loops had more steps to make, or it was resumed and made none. A training that was asked
+    to save before it ended was not complete either. Where torch was found and no step was ever seen, it is not known:
+    that is a warning without a retry, and so is a process that crashed after its training had ended, and a wrapper (a
+    shell script, `make`, gdb) that failed after what trained had ended with status 0.
     """
 
     name: ClassVar[str] = "crash"
@@ -389,6 +391,10 @@ def _explain_clean_end(history: History) -> Cause | None:
         if unread:
             text += "; its recorder cannot be read, so that it may have gone on"
         return Cause(fault="ended_early", text=text, doubtful=unread or not history.hooked)
+    line = history.last_line.strip()
+    if history.resumed is not None and not unread and _EXCEPTION_LINE.match(line) and not _METRIC_LINE.match(line):
+        text = f"ended with status 0 before its first step, after it printed {line}"
+        return Cause(fault="exit_code", text=text)
     if not (history.plan.planned or history.claimed or history.patched):
         return None
     text = "ended with status 0 and not one step was seen"
