@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 from clocks_by_hand import START, HandClock, until
@@ -16,12 +17,13 @@ from supervisor.core.history import History
 from supervisor.core.job import Job, Phase
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus, HostReading, Stage, StepRecord
+from supervisor.core.remedies.trials import Course, Trial
 from supervisor.core.rules import RULES
 from supervisor.core.stats.learned_limits import Learned
 from supervisor.daemon.clock import Presence, SystemClock
 from supervisor.daemon.fence import SEARCH
 from supervisor.daemon.inbox import Inbox, Inquiry
-from supervisor.daemon.job_state import JobState, seed_history
+from supervisor.daemon.job_state import JobState, begin_history, seed_history
 from supervisor.daemon.loop import SEARCH_AGAIN_S, TICK_S, Loop
 
 
@@ -374,6 +376,19 @@ def test_the_next_attempt_knows_what_this_one_learned_of_the_same_set_up_alone()
     assert limit_s() == 8.0
     plan(8)
     assert limit_s() is None
+
+
+def test_an_attempt_is_known_after_which_steps_others_were_stopped_for_silence() -> None:
+    trials = tuple(
+        Trial(attempt=number, at=START, cause=cause, remedy="restart", step=step)
+        for number, (cause, step) in enumerate(
+            [("stall", 100), ("crash", 150), ("stall_data", 200), ("stall", None)], 2
+        )
+    )
+    job = Job(name="one", since=START, course=Course(trials=trials))
+    assert begin_history(JobState(job=job, rules=()), START, START).silences.steps == (100, 200)
+    job = replace(job, course=job.course.forgiven(2))
+    assert begin_history(JobState(job=job, rules=()), START, START).silences.steps == (200,)
 
 
 def test_the_steps_made_while_no_daemon_was_there_are_not_missed() -> None:
