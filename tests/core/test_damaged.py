@@ -125,6 +125,10 @@ def test_files_without_a_number_are_a_save_with_the_folder_that_has_one(name: st
 def test_the_folder_of_a_run_whose_file_is_overwritten_is_no_save() -> None:
     files = (save("/c/train2/weights/last.pt", 30), save("/c/train3/weights/last.pt", 40, CUT))
     assert clear_way(group_saves(files, ["/c/train2/weights/last.pt"]), (), DIED, {}) is None
+    best = (save("/c/train2/weights/best.pt", 30), save("/c/train3/weights/best.pt", 40, CUT))
+    assert clear_way(group_saves(best, ["/c/train2/weights/last.pt"]), (), DIED, {}) is None, (
+        "nor is what lies next to it"
+    )
 
 
 def test_what_was_written_since_the_program_died_may_be_being_written_by_another() -> None:

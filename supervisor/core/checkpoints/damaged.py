@@ -119,10 +119,11 @@ class WayCleared:
 def group_saves(own: Iterable[Checkpoint], overwritten: Iterable[str] = ()) -> tuple[Save, ...]:
     """Return what a program finds as saves, the newest first: `model_40.pt` and `opt_40.pt` in one folder are one.
 
-    So are the files without a number in a folder that has one, unless such a file was written a second time, as those
-    in `overwritten`: `train3/last.pt` lies in the folder of a run.
+    So are the files without a number in a folder that has one, unless a file in such a folder was written a second
+    time, as those in `overwritten`: that with `train3/last.pt` is the folder of a run.
     """
-    of_runs = {_without_numbers(path, _find_numbered_folder(path)) for path in overwritten}
+    numbered_folders = (_find_numbered_folder(path) for path in overwritten)
+    of_runs = {_without_numbers(folder, None) for folder in numbered_folders if folder is not None}
     saves: dict[object, list[Checkpoint]] = {}
     folders: dict[object, str] = {}
     for checkpoint in newest_first(own):
@@ -131,7 +132,7 @@ def group_saves(own: Iterable[Checkpoint], overwritten: Iterable[str] = ()) -> t
         suffix = (SUFFIXES.search(name) or [""])[0]
         key: object = (folder, numbers, suffix) if checkpoint.number is not None and numbers else checkpoint.path
         numbered = _find_numbered_folder(checkpoint.path)
-        if numbered is not None and _without_numbers(checkpoint.path, numbered) not in of_runs:
+        if numbered is not None and _without_numbers(numbered, None) not in of_runs:
             key = folders[numbered] = numbered
         saves.setdefault(key, []).append(checkpoint)
     return tuple(Save(parts=tuple(parts), folder=folders.get(key)) for key, parts in saves.items())
