@@ -70,7 +70,7 @@ def locked(far: HangingFs) -> Iterator[Process]:
             far.hang()
             child.stdin.write("\n")
             child.stdin.flush()
-            until(lambda: "D" in states(child.pid), "the thread that waits")
+            until(lambda: sorted(states(child.pid)) == ["D", "S"], "the thread that waits, and the first one's pause")
             found = process_table.read_process(child.pid)
             assert found is not None
             assert found.state == "S"
