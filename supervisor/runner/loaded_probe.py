@@ -57,6 +57,8 @@ class LoadedProbe:
         self._rehearsal_s: float | None = None
         """What the last rehearsal took; None: there was none."""
         self._why_computed = ""
+        self._repeats = False
+        """Whether a step may have the batch of an earlier one: the batches of the training were seen to be alike."""
         self.why_alone = ""
         """Why each probe has a process of its own; empty: it has not."""
 
@@ -164,7 +166,8 @@ class LoadedProbe:
             return self._load(what_if)
         folder = self._folder()
         self._number += 1
-        request = memory_probe.describe_request(what_if, folder / (REPORT % self._number))
+        changed = replace(what_if, repeats=self._repeats)
+        request = memory_probe.describe_request(changed, folder / (REPORT % self._number))
         content = json.dumps({**request, "fresh": fresh})
         write_atomically(folder / (REQUEST % self._number), content, 0o600)
         return self._wait(self._process)
@@ -207,6 +210,8 @@ class LoadedProbe:
             forked = untrusted_files.exists(folder, FORKED)
             result = replace(result, way="forked" if forked else "alone", why_alone="")
             self.end()
+        if result.alike is not None:
+            self._repeats = result.on_gpu and result.alike
         return result
 
     def _folder(self) -> Path:

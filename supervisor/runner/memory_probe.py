@@ -80,6 +80,8 @@ class WhatIf:
     """Whether all is computed where tensors are counted without a GPU, and not shapes alone are reckoned."""
     forgets: bool = False
     """Whether steps that were made in the same process before are to leave neither gradients nor optimizer states."""
+    repeats: bool = False
+    """Whether a step may have the batch of an earlier one, where another would take long to draw."""
     steps: int = 2
     room_bytes: int | None = None
     """What the allocator of a GPU may hold; None: all that is free."""
@@ -114,6 +116,8 @@ class Result:
     """Why the command could not be forked."""
     loaded_s: float | None = None
     """From the start of its interpreter until it first used the GPU or a loader."""
+    alike: bool | None = None
+    """Whether batches of as many samples had the same shapes; None: there were no two of them."""
 
 
 def probe(command: Command, what_if: WhatIf, code: Code = INSTALLED) -> Result:
@@ -186,6 +190,7 @@ def describe_request(what_if: WhatIf, report: Path) -> dict[str, object]:
         "without_cudnn_attention": what_if.without_cudnn_attention,
         "forgets": what_if.forgets,
         "computes": what_if.computes,
+        "repeats": what_if.repeats,
     }
 
 
@@ -314,6 +319,7 @@ def read_result(folder: Path, ending: str, *, discarded: bool, name: str = REPOR
         way=way if (way := report.get("way")) in WAYS else "alone",
         why_alone=as_message(report.get("why_alone"), TEXT_LIMIT) or "",
         loaded_s=as_float(report.get("loaded_s"), 0.0),
+        alike=alike if isinstance(alike := report.get("alike"), bool) else None,
     )
 
 

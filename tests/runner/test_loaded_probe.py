@@ -44,8 +44,14 @@ torch.set_num_threads(2)  # with threads of the process that is forked a fork wo
 network(torch.ones(4096, 4)).sum().item()
 rows = TensorDataset(torch.ones(400, 4))
 prepared = set()
+def collate(chosen):
+    time.sleep(0.6 if "slow" in sys.argv and len(chosen) > {CONFIGURED} else 0)
+    print("collated:", len(chosen), flush=True)
+    return [torch.stack([row for (row,) in chosen])]
 for epoch in range(99):
-    for (batch,) in DataLoader(rows, batch_size={CONFIGURED}, num_workers=1 if "workers" in sys.argv else 0):
+    for (batch,) in DataLoader(
+        rows, batch_size={CONFIGURED}, collate_fn=collate, num_workers=1 if "workers" in sys.argv else 0
+    ):
         count = len(batch)
         print("drawn:", count, flush=True)
         if is_first:
@@ -160,6 +166,19 @@ def test_what_takes_as_long_after_other_steps_as_in_a_new_process_is_proven_ther
     assert [batch_of(result) for result in (*known, proof)] == [CONFIGURED, 50, 99]
     assert (failed.out_of_memory, failed.way, proof.way) == (True, "forked", "forked")
     assert proof.output.count("drawn: 99") == 4
+
+
+def test_a_proof_has_a_batch_again_where_batches_are_alike_and_another_takes_long(
+    quickest_python: Path, tmp_path: Path
+) -> None:
+    with load(tmp_path, quickest_python, "slow") as probes:
+        first = ask(probes, CONFIGURED)
+        assert (first.alike, probes._repeats) == (True, False), "of a CPU batches are counted as they are drawn"
+        probes._repeats = True
+        proof = ask(probes, 99, fresh=True, steps=4)
+    assert (batch_of(proof), proof.alike) == (99, True)
+    assert proof.output.count("drawn: 99") == 4
+    assert proof.output.count("collated: 99") == 2, "they took longer than a second"
 
 
 @pytest.mark.whole_torch(reason="what a probe imports of it")

@@ -20,6 +20,7 @@ from rocm_agent.loader import owner_of
 from rocm_agent.shapes import shape_of
 
 from .gauges import CpuGauge, GpuGauge, why_no_account
+from .repeated_batches import Repeats
 from .serving import Server, write_report
 from .what_if import Outermost, Samplers
 
@@ -81,6 +82,7 @@ class Probe:
         self._gauge: Any = None
         self._outermost: Any = None
         self._samplers: Any = None
+        self._repeats: Any = None
         self._inside = False
         self._end_fills: Callable[[], None] = lambda: None
         self._asks_compiler = False
@@ -118,6 +120,7 @@ class Probe:
         self._change_batch()
         self._gauge.computes = bool(wanted.get("computes"))
         self._outermost.begin(wanted)
+        self._repeats.begin(allowed=bool(wanted.get("repeats")))
         if wanted.get("forgets"):
             self._forget_steps()
         cuda = self._torch.cuda
@@ -161,6 +164,7 @@ class Probe:
         if problem is not None:
             self._report(problem)
         self._follow_compiler(torch)
+        self._repeats = Repeats(torch)
         self._samplers = Samplers(torch)
         self._samplers.install()
         self._change_batch()
@@ -193,13 +197,17 @@ class Probe:
             if not training() or os.getpid() != self._pid:
                 return original(iterator)
             self._gauge.loader_works(works=True)
-            began = perf_counter()
+            began, batch = perf_counter(), self._repeat(iterator)
+            is_drawn = batch is None
             try:
-                batch = original(iterator)
+                batch = original(iterator) if is_drawn else batch
             finally:
                 self._gauge.loader_works(works=False)
-            self._waited_s += perf_counter() - began
+            waited_s = perf_counter() - began
+            self._waited_s += waited_s
             fenced(self._saw_batch)(iterator, batch)
+            if is_drawn:
+                fenced(self._repeats.saw)(iterator, batch, self._batch, waited_s)
             if self._is_outdated() and self._pass_over():
                 return __next__(iterator)
             if self._wanted.get("draws"):
@@ -207,6 +215,10 @@ class Probe:
             return batch
 
         iterators.__next__ = __next__
+
+    def _repeat(self, iterator: Any) -> Any:
+        """Return a batch that was drawn before, None where a new one is to be drawn."""
+        return fenced(self._repeats.take)(iterator, self._wanted.get("batch"))
 
     def _saw_batch(self, iterator: Any, batch: Any) -> None:
         self._end_fills()
@@ -383,6 +395,7 @@ class Probe:
             self._timing = {"step_ms": step_s * 1e3, "wait_ms": wait_s * 1e3, "steps": len(self._taken)}
         report.update(timing=self._timing or None)
         if self._torch is not None:
+            report.update(alike=self._repeats.alike)
             report.update(self._measured(update_bytes) if self._steps else {})
             report.update({"torch": str(self._torch.__version__)}, **self._gauge.describe())
         server = self._server
