@@ -3,11 +3,12 @@
     python tests/attacks/hostile_night.py [--minutes 15] [--seed 1] [--only KIND ...] [--replay SCRIPT] [--steps 4000]
 
 Every few seconds an act of `night_acts.WEIGHTS` is drawn: any process of the daemon's tree or of a training is killed
-or frozen, the daemon is ended (and started again as systemd does, which also ends one whose watchdog is silent), a file
-of its state or a checkpoint is damaged, its small disk or the inodes of it are used up, or a command of the user is
-given. Then everything that lasts is undone, jobs that were stopped or given up are started, and all have to come to
-their end: with steps that follow one another from a checkpoint, with the losses of an undisturbed run to the last bit,
-without an exception in the log and without a process that is left. Exit status 1 where something of that is not so.
+or frozen, or all of a training's, the daemon is ended (and started again as systemd does, which also ends one whose
+watchdog is silent), a file of its state or a checkpoint is damaged, a folder of checkpoints is read-only for a while,
+the daemon's small disk or the inodes of it are used up, or a command of the user is given. Then everything that lasts
+is undone, jobs that were stopped or given up are started, and all have to come to their end: with steps that follow one
+another from a checkpoint, with the losses of an undisturbed run to the last bit, without an exception in the log and
+without a process that is left. Exit status 1 where something of that is not so.
 Needs root, for the disk, and ROCM_SUPERVISOR_TRAIN_PYTHON. `--replay` performs a script of lines KIND SEED.
 """
 
@@ -264,8 +265,10 @@ def main() -> int:
             manager.begin()
             manager.start()
             home.until(lambda: home.status() is not None, 60, "the daemon to answer")
-            play(home, acts, manager, planned, asked.minutes)
-            acts.undo(everything=True)
+            try:
+                play(home, acts, manager, planned, asked.minutes)
+            finally:
+                acts.undo(everything=True)
             configure(home, asked.steps)
             settle(home)
             broken = list(judge(home, undisturbed, asked.steps))

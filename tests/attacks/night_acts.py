@@ -93,6 +93,22 @@ class Acts:
         self._after(seconds, lambda: os.kill(pid, signal.SIGCONT))
         return f"{words} for {seconds:.0f} s"
 
+    def _group(self, chance: random.Random) -> str:
+        """Freeze all that belongs to an attempt, as the freezer of a control group does, or the daemon for longer."""
+        assert self._home.daemon is not None
+        seconds, job = chance.uniform(5, 35), chance.choice((*JOBS, "daemon"))
+        if job == "daemon":
+            pids, seconds = [self._home.daemon.pid], 30.0
+            self.frozen_until = time.monotonic() + seconds  # noqa: TID251 - the same
+        else:
+            marks = (str(self._home.folder / job), str(self._home.state / "jobs" / job))
+            pids = [pid for pid in self._home.training_pids() if any(mark in name_of(pid) for mark in marks)]
+        for pid in pids:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGSTOP)
+                self._after(seconds, lambda pid=pid: os.kill(pid, signal.SIGCONT))  # type: ignore[misc]
+        return f"{len(pids)} processes of {job} for {seconds:.0f} s"
+
     # --- files ----------------------------------------------------------------------------------------------------
 
     def _checkpoint(self, chance: random.Random) -> str:
@@ -124,6 +140,18 @@ class Acts:
         self._after(seconds, lambda: shutil.rmtree(many, ignore_errors=True))
         return f"none left for {seconds:.0f} s"
 
+    def _readonly(self, chance: random.Random) -> str:
+        """Have a folder of checkpoints be read-only for a while, for whoever is root too."""
+        folder, seconds = str(self._home.folder / chance.choice(JOBS)), chance.uniform(2, 20)
+        if os.path.ismount(folder):
+            return f"{folder} is so already"
+        done = [
+            subprocess.run(["mount", *words, folder], capture_output=True, check=False).returncode
+            for words in (("--bind", folder), ("-o", "remount,bind,ro"))
+        ]
+        self._after(seconds, lambda: subprocess.run(["umount", "--lazy", folder], capture_output=True, check=False))
+        return f"{folder} for {seconds:.0f} s" if done == [0, 0] else f"not done: mount ended with {done}"
+
     # --- its user -------------------------------------------------------------------------------------------------
 
     def _command(self, chance: random.Random) -> str:
@@ -147,7 +175,8 @@ class Acts:
 
 
 WEIGHTS = {
-    "kill": 3, "daemon": 2, "freeze": 2, "checkpoint": 2, "state": 3, "disk": 1, "inodes": 1, "command": 3,
+    "kill": 3, "daemon": 2, "freeze": 2, "group": 1, "checkpoint": 2, "readonly": 1, "state": 3, "disk": 1,
+    "inodes": 1, "command": 3,
 }  # fmt: skip
 """How often each act comes."""
 
@@ -158,6 +187,14 @@ def describe(pid: int) -> str:
         return " ".join(psutil.Process(pid).cmdline())[-90:]
     except psutil.Error:
         return "a process that has ended"
+
+
+def name_of(pid: int) -> str:
+    """Return the command line of a process, empty once it has ended."""
+    try:
+        return " ".join(psutil.Process(pid).cmdline())
+    except psutil.Error:
+        return ""
 
 
 def _overwrite(path: Path, chance: random.Random) -> None:
