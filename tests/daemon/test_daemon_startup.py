@@ -52,6 +52,35 @@ def test_a_second_holder_is_refused_with_the_pid_of_the_first_until_that_is_kill
     os.close(held)
 
 
+@pytest.mark.parametrize(
+    "replace",
+    [
+        lambda path: path.symlink_to(path),
+        lambda path: path.symlink_to(path.with_name("elsewhere")),
+        os.mkfifo,
+        Path.mkdir,
+    ],
+    ids=["link to itself", "link to nothing", "pipe", "folder"],
+)
+def test_what_is_no_file_in_the_place_of_the_lock_keeps_no_daemon_from_it(
+    tmp_path: Path, replace: Callable[[Path], object]
+) -> None:
+    replace(tmp_path / LOCK)
+    held = lock_state(tmp_path)
+    assert (tmp_path / LOCK).read_text() == f"{os.getpid()}\n"
+    with pytest.raises(StateLockedError, match="in use by another"):
+        lock_state(tmp_path)
+    os.close(held)
+    assert [path.name for path in tmp_path.iterdir()] == [LOCK]
+
+
+def test_a_folder_in_the_place_of_the_lock_that_holds_something_is_left_to_a_person(tmp_path: Path) -> None:
+    (tmp_path / LOCK / "other").mkdir(parents=True)
+    with pytest.raises(OSError, match="Is a directory"):
+        lock_state(tmp_path)
+    assert (tmp_path / LOCK / "other").exists()
+
+
 def test_a_database_that_is_no_file_is_not_locked_and_opening_it_says_why(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "file").write_text("in the way")

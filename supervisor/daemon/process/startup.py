@@ -11,6 +11,7 @@ import ctypes
 import fcntl
 import logging
 import os
+import stat
 import threading
 import time
 from pathlib import Path
@@ -74,11 +75,28 @@ def _lock(file: Path, in_use: str, setting: str) -> int:
     try:
         # Of two that start one takes a lock over; the other finds its pid there, never that of the one before it.
         fcntl.flock(guard, fcntl.LOCK_EX)
+        _remove_no_file(file)
         descriptor = _take_lock(file, in_use, setting)
         _write_holder(descriptor, file)
     finally:
         os.close(guard)
     return descriptor
+
+
+def _remove_no_file(file: Path) -> None:
+    """Remove a link, pipe or empty folder in the place of a lock: by it no daemon would start, and it holds nothing."""
+    try:
+        mode = file.lstat().st_mode
+    except OSError:
+        return
+    if stat.S_ISREG(mode):
+        return
+    try:
+        (file.rmdir if stat.S_ISDIR(mode) else file.unlink)()
+    except OSError as error:
+        log.warning("state.lock_is_no_file", extra={"fields": {"file": str(file), "error": error.strerror}})
+    else:
+        log.warning("state.lock_was_no_file", extra={"fields": {"file": str(file), "mode": oct(mode)}})
 
 
 def _write_holder(descriptor: int, file: Path) -> None:
@@ -95,7 +113,7 @@ def _write_holder(descriptor: int, file: Path) -> None:
 def _take_lock(file: Path, in_use: str, setting: str) -> int:
     looks, killed = LOCK_LOOKS, None
     while True:
-        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
