@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import gc
 import json
 import os
 import signal
@@ -377,16 +378,33 @@ def choose_by_autobatch(name: str) -> int:
 
 
 def choose_by_accelerate(name: str) -> int:
-    """Return what accelerate's find_executable_batch_size comes to: it halves from a large one until steps run."""
+    """Return what accelerate's find_executable_batch_size comes to: it halves from a large one until steps run.
+
+    It ends where cuBLAS or cuDNN finds no memory for what it holds itself; then it is begun again from half as many, as
+    whoever uses it would.
+    """
+    import torch  # noqa: PLC0415 - as above
     from accelerate.utils import find_executable_batch_size  # type: ignore[import-not-found, unused-ignore] # noqa: PLC0415
     from estimates_models import train  # noqa: PLC0415 - as above
 
-    @find_executable_batch_size(starting_batch_size=LARGE)  # type: ignore[untyped-decorator, unused-ignore]
-    def run(batch_size: int) -> int:
-        train(name, batch_size, BATCHES[name][1], TRUE_STEPS)  # type: ignore[no-untyped-call]
-        return batch_size
+    def find(begins: int) -> int | None:
+        @find_executable_batch_size(starting_batch_size=begins)  # type: ignore[untyped-decorator, unused-ignore]
+        def run(batch_size: int) -> int:
+            train(name, batch_size, BATCHES[name][1], TRUE_STEPS)  # type: ignore[no-untyped-call]
+            return batch_size
 
-    return int(run())
+        try:
+            return int(run())
+        except RuntimeError as error:
+            say(f"  accelerate's finder, begun at {begins}, ended: {str(error).strip().splitlines()[0][:160]}")
+            return None
+
+    begins = LARGE
+    while (found := find(begins)) is None and begins > 1:
+        begins //= 2
+        gc.collect()
+        torch.cuda.empty_cache()
+    return found or 0
 
 
 # --- the choices --------------------------------------------------------------------------------------------------
