@@ -155,6 +155,25 @@ def test_without_a_gpu_context_and_workspace_are_added_and_no_card_means_no_verd
     assert estimate([point(2, **unknown), point(4, **unknown)], 64, 80 * GIB).fits is True
 
 
+@pytest.mark.parametrize(("batch", "reserved"), [(32, 945_815_552), (64, 1_375_731_712)])
+def test_a_half_frozen_resnet_counted_at_two_and_four_pictures_takes_what_it_took_on_an_h200(
+    batch: int, reserved: int
+) -> None:
+    """Its activations are few, so that what libraries hold for either pass is a tenth of all."""
+    small = point(
+        2, device="cpu", reserved_bytes=None, other_bytes=None, card_bytes=None, weights_bytes=96_448_416,
+        gradient_bytes=96_448_416, optimizer_bytes=192_896_832, graph_bytes=402_656_768, forward_bytes=367_640_576,
+        backward_bytes=402_656_768, update_bytes=489_520_128,
+    )  # fmt: skip
+    large = replace(
+        small, batch=4, graph_bytes=423_931_392, forward_bytes=391_548_928, backward_bytes=423_931_392,
+        update_bytes=490_724_352,
+    )  # fmt: skip
+    counted = [small, large]
+    found = estimate(counted, batch, None)
+    assert found.bytes - found.parts.other == pytest.approx(reserved, rel=0.08)
+
+
 def test_with_few_samples_the_forward_pass_peaks_and_with_many_the_backward_pass() -> None:
     """In the forward pass the gradients of the step before are there; the backward pass takes logits three times."""
 
